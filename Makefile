@@ -1,0 +1,45 @@
+# Every target sets up .venv first; a fresh machine needs Python 3.11 or newer and make, nothing else.
+PYTHON ?= $(firstword $(shell for p in python3.13 python3.12 python3.11 python3; do \
+            command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p; done))
+VENV := .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.PHONY: setup demo test lint tiny golden bench tables clean
+.DEFAULT_GOAL := test
+
+$(STAMP): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "avatar_v needs Python 3.11 or newer (set PYTHON=/path/to/python)"; exit 1; }
+	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade pip
+	$(BIN)/python -m pip install --quiet 'torch>=2.11,<2.14'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,faces]'
+	@touch $@
+
+setup: $(STAMP)  ## make .venv and install
+
+demo: $(STAMP)  ## a held-out person speaks: demo/out.mp4, demo/sheet.png, demo/out.json
+	$(BIN)/avatar-v demo --out demo --overwrite
+
+lint: $(STAMP)  ## style and types
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/pyright
+
+test: lint  ## lint, types and every test that this machine can run
+	$(BIN)/python -m pytest
+
+tiny: $(STAMP)  ## every recipe at its smallest size, seconds each
+	$(BIN)/python -m pytest tests/integration tests/test_recipes.py
+
+golden: $(STAMP)  ## write the golden losses anew, after a change that means to move them
+	$(BIN)/python -m pytest tests/golden --write-golden
+
+bench: $(STAMP)  ## speed and memory into eval/results/speed.json
+	$(BIN)/python -m avatar_v_eval.speed
+
+tables: $(STAMP)  ## the README's tables from eval/results
+	$(BIN)/python -m avatar_v_eval.tables
+
+clean:
+	rm -rf $(VENV) demo runs .pytest_cache .ruff_cache

@@ -1,0 +1,58 @@
+"""Rectified flow: the time convention and the algebra between x_0, noise, x_t and v.
+
+t = 1 is noise, t = 0 is data (Live Avatar eq. 1-3; Wan and Flux agree):
+``x_t = (1 - t) x_0 + t ε`` and ``v = dx_t/dt = ε - x_0``. Sampling runs t from 1 to 0, so dt < 0.
+``t`` is given per latent frame, shape "b l"; every function here broadcasts it over "c h w".
+Pure functions; no model, no device, no global generator.
+"""
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Latents = Float[Tensor, "b l c h w"]
+Times = Float[Tensor, "b l"]
+
+
+def _wide(t: Times) -> Float[Tensor, "b l 1 1 1"]:
+    return t[..., None, None, None]
+
+
+def interpolate(clean: Latents, noise: Latents, t: Times) -> Latents:
+    """x_t on the straight path between data (t = 0) and noise (t = 1)."""
+    return (1 - _wide(t)) * clean + _wide(t) * noise
+
+
+def velocity(clean: Latents, noise: Latents) -> Latents:
+    """v = ε - x_0, constant along the path."""
+    return noise - clean
+
+
+def clean_from_velocity(x_t: Latents, v: Latents, t: Times) -> Latents:
+    """x_0 = x_t - t v."""
+    return x_t - _wide(t) * v
+
+
+def noise_from_velocity(x_t: Latents, v: Latents, t: Times) -> Latents:
+    """ε = x_t + (1 - t) v."""
+    return x_t + (1 - _wide(t)) * v
+
+
+def shift_time(t: Tensor, shift: float) -> Tensor:
+    """t' = s t / (1 + (s - 1) t): s > 1 spends more of the interval near the noise end."""
+    return shift * t / (1 + (shift - 1) * t)
+
+
+def draw_times(
+    num: int, *, shift: float, generator: torch.Generator, mean: float = 0.0, std: float = 1.0
+) -> Float[Tensor, " num"]:
+    """Logit-normal training times, t = sigmoid(N(mean, std)), then shifted."""
+    normal = torch.randn(num, generator=generator, device=generator.device)
+    return shift_time(torch.sigmoid(mean + std * normal), shift)
+
+
+def schedule(num_steps: int, *, shift: float) -> Float[Tensor, " steps_plus_1"]:
+    """Sampling times from 1 down to 0, ``num_steps + 1`` of them, uniform before the shift."""
+    if num_steps < 1:
+        raise ValueError(f"a schedule needs at least one step, got {num_steps}")
+    return shift_time(torch.linspace(1.0, 0.0, num_steps + 1), shift)

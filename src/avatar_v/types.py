@@ -1,0 +1,129 @@
+"""The vocabulary of the whole project: axes, units, ranges, and what travels between parts.
+
+Axes: b batch · f video frame · l latent frame · c channel · h, w height, width · s audio sample ·
+n token · d width · m motion component · r latent frame of the reference stream.
+
+Ranges: images and video are float in [-1, 1] inside the library, uint8 only at media edges; audio is
+mono float at 16 kHz; video runs at 25 frames a second; boxes are (x0, y0, x1, y1) in [0, 1] of the
+picture; time t is in [0, 1] with t = 1 noise and t = 0 data (flow.py).
+"""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+FRAME_RATE_HZ = 25
+SAMPLE_RATE_HZ = 16_000
+SAMPLES_PER_FRAME = SAMPLE_RATE_HZ // FRAME_RATE_HZ
+TEMPORAL_FACTOR = 4
+"""Video frames per latent frame after the first, which holds one frame alone (causal VAE)."""
+
+MOTION_NAMES = (
+    "mouth_open",  # 0 closed … 1 widest
+    "mouth_width",  # -1 narrow … 1 spread
+    "mouth_round",  # 0 … 1 pursed
+    "corner_raise",  # -1 down … 1 smile
+    "corner_asymmetry",  # -1 … 1, left corner minus right
+    "teeth",  # 0 … 1 visible
+    "tongue",  # 0 … 1 raised
+    "jaw",  # 0 … 1 dropped
+    "yaw",  # radians, positive to the picture's right
+    "pitch",  # radians, positive up
+    "roll",  # radians, positive clockwise
+    "eye_open",  # 0 shut … 1 open
+    "gaze_x",  # -1 … 1
+    "gaze_y",  # -1 … 1
+    "brow",  # -1 frown … 1 raised
+    "cover",  # 0 free … 1 face hidden by a hand or object
+)
+"""Components of the per-frame motion vector. Real video fills what its landmarks can tell."""
+
+
+def num_frames(num_latents: int) -> int:
+    """Video frames that ``num_latents`` latent frames decode to."""
+    return TEMPORAL_FACTOR * (num_latents - 1) + 1
+
+
+def num_latents(num_frames: int) -> int:
+    """Latent frames of a clip; raises ValueError unless ``num_frames`` is 4k + 1."""
+    if num_frames < 1 or (num_frames - 1) % TEMPORAL_FACTOR:
+        raise ValueError(f"a clip has 4k + 1 frames (1, 5, 9, …), got {num_frames}")
+    return (num_frames - 1) // TEMPORAL_FACTOR + 1
+
+
+class _Moves:
+    """`.to` and `.map` for the frozen dataclasses below; nested ones follow."""
+
+    def map(self, fn) -> Self:
+        """The same object with ``fn`` applied to every tensor."""
+        changes = {}
+        for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
+            value = getattr(self, field.name)
+            if isinstance(value, Tensor):
+                changes[field.name] = fn(value)
+            elif isinstance(value, _Moves):
+                changes[field.name] = value.map(fn)
+        return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
+
+    def to(self, device: torch.device | str) -> Self:
+        return self.map(lambda x: x.to(device, non_blocking=True))
+
+
+@dataclass(frozen=True)
+class Batch(_Moves):
+    """Clips of equal size and length, as the loader gives them."""
+
+    video: Float[Tensor, "b f 3 h w"] | None  # None where latents replace it
+    audio: Float[Tensor, "b s"]  # s = 640 f
+    text: tuple[str, ...]
+    motion: Float[Tensor, "b f m"]
+    face_box: Float[Tensor, "b f 4"]
+    mouth_box: Float[Tensor, "b f 4"]
+    valid: Bool[Tensor, "b f"]  # a face is visible
+    key: tuple[str, ...]
+    person: tuple[str, ...]
+    scene: tuple[str, ...]
+    latents: Float[Tensor, "b l c lh lw"] | None = None  # normalised, precomputed by `shards encode`
+    reference: "Batch | None" = None  # another clip of the same person, from another scene
+
+
+@dataclass(frozen=True)
+class Reference(_Moves):
+    """The reference stream before patch embedding: clean latents with what belongs to them."""
+
+    latents: Float[Tensor, "b r c h w"]
+    valid: Bool[Tensor, "b r"]  # invalid frames are packed away
+    segment: Int[Tensor, "b r"]  # reference tokens attend only within their own segment
+    audio: Float[Tensor, "b r n d"] | None = None
+
+
+@dataclass(frozen=True)
+class Cond(_Moves):
+    """All that a velocity depends on besides x_t and t. Made by models/conditioner.py alone."""
+
+    text: Float[Tensor, "b n d"]
+    audio: Float[Tensor, "b l n d"] | None = None  # tokens of each latent frame
+    audio_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had no audio
+    reference: Reference | None = None
+    reference_keep: Bool[Tensor, "b"] | None = None
+
+
+@dataclass(frozen=True)
+class Request:
+    """What a user asks for: files and words in, one video out."""
+
+    reference: str
+    audio: str
+    out: str
+    prompt: str = ""
+    image: str | None = None
+    seed: int = 0
+    num_steps: int = 24
+    guidance_text: float = 1.0
+    guidance_audio: float = 2.0
+    face_crop: bool = True
+    overwrite: bool = False

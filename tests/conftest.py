@@ -1,0 +1,38 @@
+"""Shared fixtures. Every jaxtyping shape in avatar_v is checked at run time by beartype."""
+
+import os
+from pathlib import Path
+
+import pytest
+from jaxtyping import install_import_hook
+
+os.environ.setdefault("HF_HUB_OFFLINE", "1")
+install_import_hook("avatar_v", "beartype.beartype")
+
+MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--write-golden", action="store_true", help="replace the golden losses")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """`media` tests read real clips beside the checkout, `gpu` tests a CUDA device."""
+    import torch
+
+    for item in items:
+        if item.get_closest_marker("media") and not MEDIA.is_dir():
+            item.add_marker(pytest.mark.skip(reason=f"no real clips at {MEDIA}"))
+        if item.get_closest_marker("gpu") and not torch.cuda.is_available():
+            item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+
+
+@pytest.fixture
+def write_golden(request: pytest.FixtureRequest) -> bool:
+    return bool(request.config.getoption("--write-golden"))
+
+
+@pytest.fixture
+def media() -> Path:
+    """The folder of real clips; tests that use it carry the `media` marker."""
+    return MEDIA
