@@ -3,18 +3,21 @@
 Axes: b batch · f video frame · l latent frame · c channel · h, w height, width · s audio sample ·
 n token · d width · m motion component · r latent frame of the reference stream.
 
-Ranges: images and video are float in [-1, 1] inside the library, uint8 only at media edges; audio is
-mono float at 16 kHz; video runs at 25 frames a second; boxes are (x0, y0, x1, y1) in [0, 1] of the
-picture; time t is in [0, 1] with t = 1 noise and t = 0 data (flow.py).
+Ranges: images and video are float in [-1, 1] inside the library, uint8 only at media edges; audio
+is mono float at 16 kHz; video runs at 25 frames a second; boxes are (x0, y0, x1, y1) in [0, 1] of
+the picture; time t is in [0, 1] with t = 1 noise and t = 0 data (flow.py).
 """
 
 import dataclasses
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Self
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
+
+_M = TypeVar("_M", bound="_Moves")
 
 FRAME_RATE_HZ = 25
 SAMPLE_RATE_HZ = 16_000
@@ -58,7 +61,7 @@ def num_latents(num_frames: int) -> int:
 class _Moves:
     """`.to` and `.map` for the frozen dataclasses below; nested ones follow."""
 
-    def map(self, fn) -> Self:
+    def map(self: _M, fn: Callable[[Tensor], Tensor]) -> _M:
         """The same object with ``fn`` applied to every tensor."""
         changes = {}
         for field in dataclasses.fields(self):  # pyright: ignore[reportArgumentType]
@@ -69,7 +72,7 @@ class _Moves:
                 changes[field.name] = value.map(fn)
         return dataclasses.replace(self, **changes)  # pyright: ignore[reportArgumentType]
 
-    def to(self, device: torch.device | str) -> Self:
+    def to(self: _M, device: torch.device | str) -> _M:
         return self.map(lambda x: x.to(device, non_blocking=True))
 
 
@@ -87,7 +90,7 @@ class Batch(_Moves):
     key: tuple[str, ...]
     person: tuple[str, ...]
     scene: tuple[str, ...]
-    latents: Float[Tensor, "b l c lh lw"] | None = None  # normalised, precomputed by `shards encode`
+    latents: Float[Tensor, "b l c lh lw"] | None = None  # normalised, from `shards encode`
     reference: "Batch | None" = None  # another clip of the same person, from another scene
 
 

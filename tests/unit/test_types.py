@@ -1,0 +1,38 @@
+"""Frame arithmetic and the moving of nested dataclasses."""
+
+import pytest
+import torch
+
+from avatar_v.types import MOTION_NAMES, Cond, Reference, num_frames, num_latents
+
+
+@pytest.mark.parametrize("latents", [1, 2, 13, 41])
+def test_frames_and_latents_invert(latents: int) -> None:
+    assert num_latents(num_frames(latents)) == latents
+
+
+def test_41_latents_are_161_frames() -> None:
+    assert num_frames(41) == 161
+
+
+@pytest.mark.parametrize("frames", [0, 2, 4, 160])
+def test_lengths_off_the_grid_are_refused(frames: int) -> None:
+    with pytest.raises(ValueError, match=f"got {frames}"):
+        num_latents(frames)
+
+
+def test_motion_names_are_unique() -> None:
+    assert len(set(MOTION_NAMES)) == len(MOTION_NAMES)
+
+
+def test_map_reaches_nested_tensors_and_leaves_none() -> None:
+    reference = Reference(
+        latents=torch.ones(1, 2, 3, 4, 4),
+        valid=torch.ones(1, 2, dtype=torch.bool),
+        segment=torch.zeros(1, 2, dtype=torch.long),
+    )
+    cond = Cond(text=torch.ones(1, 5, 6), reference=reference).map(lambda x: x * 2)
+    assert cond.reference is not None
+    assert cond.audio is None
+    assert float(cond.reference.latents.mean()) == 2.0
+    assert float(cond.text.mean()) == 2.0
