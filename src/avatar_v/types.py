@@ -108,8 +108,8 @@ class Reference(_Moves):
 class Cond(_Moves):
     """All that a velocity depends on besides x_t and t. Made by models/conditioner.py alone."""
 
-    text: Float[Tensor, "b n d"]
-    audio: Float[Tensor, "b l n d"] | None = None  # tokens of each latent frame
+    text: Float[Tensor, "b text_n text_d"]
+    audio: Float[Tensor, "b l audio_n audio_d"] | None = None  # tokens of each latent frame
     audio_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had no audio
     reference: Reference | None = None
     reference_keep: Bool[Tensor, "b"] | None = None

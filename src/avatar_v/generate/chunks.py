@@ -1,0 +1,98 @@
+"""The plan of a video of any length: which latents each chunk makes and which frames they are.
+
+Avatar V §4.1. The first chunk (*ref2v*) starts from one clean image latent; every later one
+(*prefix2v*) from the last ``OVERLAP`` latents of the chunk before, which are dropped from the
+output. A plan is data: it knows nothing of models and can be printed, compared and tested.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
+
+OVERLAP = 2
+"""Latent frames that a chunk shares with the one before. The report says 2 frames; we count
+latents (our choice), the longest prefix that training draws."""
+
+CHUNK_LATENTS_FULL_SIZE = 41
+"""161 frames, 6.44 s (Avatar V §4.1). The small preset uses the 13 latents of its training."""
+
+
+@dataclass(frozen=True)
+class Span:
+    """Indices ``start <= i < stop``."""
+
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """One run of the sampler. All positions count from the start of the whole video."""
+
+    index: int
+    mode: Literal["ref2v", "prefix2v"]
+    latents: Span  # what the model sees, prefix included
+    num_prefix: int  # clean latents at its start: the image (1) or the overlap (2)
+    new_latents: Span  # what goes to the decoder; the image latent of ref2v is the first of them
+    frames: Span  # what they decode to, cut at the end of the video
+
+
+@dataclass(frozen=True)
+class Plan:
+    """All chunks of one video; their ``frames`` follow each other from 0 to ``num_frames``."""
+
+    num_frames: int
+    num_latents: int
+    chunks: tuple[Chunk, ...]
+
+
+def frames_of_audio(num_samples: int) -> int:
+    """Video frames that cover ``num_samples`` at 16 kHz: whole ones, the last one begun counts."""
+    if num_samples < 1:
+        raise ValueError(f"audio needs at least one sample, got {num_samples}")
+    return math.ceil(num_samples / SAMPLES_PER_FRAME)
+
+
+def plan(num_video_frames: int, *, chunk_latents: int) -> Plan:
+    """Cut a video of ``num_video_frames`` into chunks of at most ``chunk_latents`` latents.
+
+    Only the last chunk may be shorter. ValueError for an empty video, or chunks so short that
+    they would add nothing behind their overlap.
+    """
+    if num_video_frames < 1:
+        raise ValueError(f"a video has at least one frame, got {num_video_frames}")
+    if chunk_latents <= OVERLAP:
+        raise ValueError(f"a chunk is longer than its overlap of {OVERLAP}, got {chunk_latents}")
+    total = latents_to_cover(num_video_frames)
+    chunks = [_chunk(0, 0, min(chunk_latents, total), num_video_frames)]
+    while chunks[-1].latents.stop < total:
+        start = chunks[-1].latents.stop - OVERLAP
+        stop = min(start + chunk_latents, total)
+        chunks.append(_chunk(len(chunks), start, stop, num_video_frames))
+    return Plan(num_video_frames, total, tuple(chunks))
+
+
+def latents_to_cover(num_video_frames: int) -> int:
+    """The fewest latents that decode to at least ``num_video_frames`` (and at least 2: a chunk of
+    the image alone would leave nothing to generate)."""
+    return max(math.ceil((num_video_frames - 1) / TEMPORAL_FACTOR) + 1, 2)
+
+
+def _chunk(index: int, start: int, stop: int, num_video_frames: int) -> Chunk:
+    first = index == 0
+    new = Span(0 if first else start + OVERLAP, stop)
+    begin = 0 if first else num_frames(new.start)
+    end = min(num_frames(new.stop), num_video_frames)
+    return Chunk(
+        index=index,
+        mode="ref2v" if first else "prefix2v",
+        latents=Span(start, stop),
+        num_prefix=1 if first else OVERLAP,
+        new_latents=new,
+        frames=Span(begin, end),
+    )

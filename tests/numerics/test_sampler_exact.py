@@ -1,0 +1,113 @@
+"""The sampler against flows whose solution is known: a point mass and a Gaussian."""
+
+import math
+from itertools import pairwise
+
+import pytest
+import torch
+from torch import Tensor
+
+from avatar_v.flow import schedule
+from avatar_v.generate.sampler import VelocityFn, renoised_step, sample
+
+MEAN, STD = 0.7, 0.5
+
+
+def point_mass(clean: Tensor) -> VelocityFn:
+    """Every path ends in ``clean``: v = (x_t - x_0) / t."""
+    return lambda x, t: (x - clean) / t[..., None, None, None].clamp(min=1e-12)
+
+
+def gaussian(x: Tensor, t: Tensor) -> Tensor:
+    """E[ε - x_0 | x_t] for data N(MEAN, STD²), from the joint normal of (x_0, ε, x_t)."""
+    t = t[..., None, None, None]
+    variance = (1 - t) ** 2 * STD**2 + t**2
+    return -MEAN + (t - (1 - t) * STD**2) / variance * (x - (1 - t) * MEAN)
+
+
+def noise_of(num: int, seed: int = 0) -> tuple[Tensor, torch.Generator]:
+    generator = torch.Generator().manual_seed(seed)
+    return torch.randn(num, 1, 1, 1, 1, generator=generator), generator
+
+
+@pytest.mark.parametrize("overshoot", [0.0, 0.3, 1.0, 4.0])
+@pytest.mark.parametrize("num_steps", [1, 2, 7, 24])
+def test_point_mass_is_reached_exactly(overshoot: float, num_steps: int) -> None:
+    generator = torch.Generator().manual_seed(1)
+    clean = torch.randn(2, 3, 4, 2, 2, generator=generator)
+    noise = torch.randn(2, 3, 4, 2, 2, generator=generator)
+    out = sample(
+        point_mass(clean),
+        noise,
+        schedule(num_steps, shift=3.0),
+        overshoot=overshoot,
+        generator=generator,
+    )
+    # fp32 rounding of |x| < 5 over at most 24 steps
+    torch.testing.assert_close(out, clean, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("overshoot", [0.0, 0.5, 1.0, 10.0])
+def test_every_step_on_a_point_mass_keeps_the_exact_marginal(overshoot: float) -> None:
+    """x_t' ~ N((1 - t') x_0, t'²) after one step, for every overshoot."""
+    num, t, t_next, clean = 400_000, 0.8, 0.55, torch.full((1, 1, 1, 1, 1), 2.0)
+    noise, generator = noise_of(num)
+    x_t = (1 - t) * clean + t * noise
+    v = noise - clean
+    x = renoised_step(x_t, v, t, t_next, overshoot=overshoot, generator=generator)
+    error = 5 / math.sqrt(num)  # five standard errors of a unit normal's mean
+    assert float(x.mean()) == pytest.approx((1 - t_next) * 2.0, abs=t_next * error)
+    assert float(x.std()) == pytest.approx(t_next, abs=t_next * error)
+
+
+def test_overshoot_really_renews_the_noise() -> None:
+    """At o = 0 nothing of the old noise is left; at c = 0 all of it is."""
+    noise, generator = noise_of(100_000)
+    for overshoot, expected in [(0.0, 1.0), (10.0, 0.0)]:
+        x = renoised_step(noise, noise, 1.0, 0.5, overshoot=overshoot, generator=generator)
+        both = torch.stack([x.flatten(), noise.flatten()])
+        assert float(torch.corrcoef(both)[0, 1]) == pytest.approx(expected, abs=0.02)
+
+
+def test_ode_on_a_gaussian_converges_at_first_order() -> None:
+    """c = 0 maps ε to MEAN + STD ε; Euler's error halves when the number of steps doubles."""
+    noise, _ = noise_of(64)
+    exact = MEAN + STD * noise
+    errors = [
+        float((sample(gaussian, noise, schedule(n, shift=1.0)) - exact).abs().max())
+        for n in (32, 64, 128)
+    ]
+    assert errors[2] < 0.02
+    for coarse, fine in pairwise(errors):
+        assert coarse / fine == pytest.approx(2.0, abs=0.25)  # the next order is still visible
+
+
+@pytest.mark.parametrize("overshoot", [0.0, 0.5, 1.0])
+def test_moments_of_a_gaussian_converge_with_the_steps(overshoot: float) -> None:
+    num = 40_000
+    noise, generator = noise_of(num)
+
+    def spread_error(num_steps: int) -> float:
+        times = schedule(num_steps, shift=1.0)
+        x = sample(gaussian, noise, times, overshoot=overshoot, generator=generator)
+        statistical = 5 * STD / math.sqrt(num)
+        bias = 0.6 / num_steps  # first order in the step
+        assert float(x.mean()) == pytest.approx(MEAN, abs=statistical + bias)
+        return abs(float(x.std()) - STD)
+
+    coarse, fine = spread_error(16), spread_error(256)
+    assert fine < coarse / 4
+    assert fine < 0.01
+
+
+def test_renoising_without_the_scale_would_be_wrong() -> None:
+    """The factor a matters: plain x_o + sqrt(t'² - o²) ε misses the mean of a point mass."""
+    num, t, t_next, overshoot = 100_000, 0.8, 0.5, 1.0
+    noise, generator = noise_of(num)
+    x_t, v = (1 - t) * 2.0 + t * noise, noise - 2.0
+    landing = t_next - overshoot * (t - t_next)
+    naive = x_t + (landing - t) * v
+    naive = naive + math.sqrt(t_next**2 - landing**2) * noise_of(num, 7)[0]
+    ours = renoised_step(x_t, v, t, t_next, overshoot=overshoot, generator=generator)
+    assert abs(float(ours.mean()) - 1.0) < 0.01
+    assert abs(float(naive.mean()) - 1.0) > 0.1

@@ -1,0 +1,137 @@
+"""Prefix frames, determinism and edges of the sampler; weights, passes and edges of guidance."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from avatar_v.flow import schedule
+from avatar_v.generate.guidance import guided, streams
+from avatar_v.generate.sampler import sample
+from avatar_v.types import Cond
+
+SHAPE = (2, 5, 3, 2, 2)
+TIMES = schedule(4, shift=2.0)
+
+
+def towards_zero(x: Tensor, t: Tensor) -> Tensor:
+    return x / t[..., None, None, None].clamp(min=1e-6)
+
+
+def test_prefix_is_held_clean_at_time_zero_in_every_step() -> None:
+    prefix, seen = torch.full((2, 2, 3, 2, 2), 3.0), []
+
+    def velocity(x: Tensor, t: Tensor) -> Tensor:
+        seen.append((x[:, :2].clone(), t.clone()))
+        return towards_zero(x, t)
+
+    out = sample(velocity, torch.randn(SHAPE), TIMES, prefix=prefix)
+    assert torch.equal(out[:, :2], prefix)
+    assert len(seen) == 4
+    for (frames, t), expected in zip(seen, TIMES[:-1], strict=True):
+        assert torch.equal(frames, prefix)
+        assert torch.equal(t[:, :2], torch.zeros(2, 2))
+        assert torch.equal(t[:, 2:], expected.expand(2, 3))
+
+
+def test_same_generator_seed_same_sample_and_another_seed_another() -> None:
+    noise = torch.randn(SHAPE)
+
+    def run(seed: int) -> Tensor:
+        generator = torch.Generator().manual_seed(seed)
+        decay = lambda x, t: 0.5 * x  # noqa: E731
+        return sample(decay, noise, TIMES, overshoot=0.5, generator=generator)
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+
+
+def test_state_stays_in_fp32_under_a_bf16_network() -> None:
+    def velocity(x: Tensor, t: Tensor) -> Tensor:
+        assert x.dtype == t.dtype == torch.float32
+        return x.bfloat16()
+
+    assert sample(velocity, torch.randn(SHAPE), TIMES).dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("times", "message"),
+    [([1.0, 0.5], "end at 0"), ([0.5, 1.0, 0.0], "fall strictly"), ([0.0], "fall strictly")],
+)
+def test_times_that_do_not_fall_to_zero_are_refused(times: list[float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        sample(towards_zero, torch.randn(SHAPE), torch.tensor(times))
+
+
+def test_bad_prefix_and_overshoot_are_refused() -> None:
+    noise = torch.randn(SHAPE)
+    with pytest.raises(ValueError, match="leaves nothing"):
+        sample(towards_zero, noise, TIMES, prefix=noise)
+    with pytest.raises(ValueError, match=r"at least 0, got -0\.1"):
+        sample(towards_zero, noise, TIMES, overshoot=-0.1)
+    with pytest.raises(ValueError, match="needs a generator"):
+        sample(towards_zero, noise, TIMES, overshoot=0.1)
+
+
+class Affine(nn.Module):
+    """v = base, plus what text and audio add; counts its forwards and their batch size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.batches: list[int] = []
+
+    def forward(self, x_t: Tensor, t: Tensor, cond: Cond) -> Tensor:
+        self.batches.append(x_t.shape[0])
+        add = 10 * cond.text.mean((1, 2))
+        if cond.audio is not None:
+            assert cond.audio_keep is not None
+            add = add + 100 * cond.audio.mean((1, 2, 3)) * cond.audio_keep
+        return x_t + add[:, None, None, None, None]
+
+
+def cond_of(batch: int) -> Cond:
+    """Text and audio whose means are 1 and 2, 3 … per sample."""
+    values = 1.0 + torch.arange(batch)
+    return Cond(
+        text=values[:, None, None].expand(batch, 6, 4),
+        audio=(1 + values)[:, None, None, None].expand(batch, 5, 2, 4),
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "audio", "passes"),
+    [(1.0, 1.0, 1), (1.0, 2.0, 2), (3.0, 1.0, 3), (2.0, 2.0, 2), (1.0, 0.0, 1), (0.0, 0.0, 1)],
+)
+def test_guidance_is_the_nested_sum_in_one_forward(text: float, audio: float, passes: int) -> None:
+    dit, cond = Affine(), cond_of(2)
+    x, t = torch.randn(SHAPE), torch.full(SHAPE[:2], 0.5)
+    velocity = guided(dit, cond, text=text, audio=audio, no_text=torch.zeros_like(cond.text))
+    v = velocity(x, t)
+    nothing, words, sound = torch.zeros(2), 10 * torch.tensor([1.0, 2]), torch.tensor([2.0, 3])
+    added = nothing + text * (words - nothing) + audio * 100 * sound
+    # sums of a few hundreds in fp32
+    torch.testing.assert_close(v, x + added[:, None, None, None, None], atol=1e-3, rtol=0)
+    assert dit.batches == [2 * passes]
+
+
+def test_samples_without_audio_stay_without_it_in_every_pass() -> None:
+    cond = cond_of(2)
+    silent = Cond(text=cond.text, audio=cond.audio, audio_keep=torch.tensor([True, False]))
+    x, t = torch.zeros(SHAPE), torch.full(SHAPE[:2], 0.5)
+    v = guided(Affine(), silent, text=1.0, audio=3.0)(x, t)
+    torch.testing.assert_close(v[:, 0, 0, 0, 0], torch.tensor([10 + 3 * 200.0, 20.0]))
+
+
+def test_a_request_without_audio_needs_no_audio_pass() -> None:
+    assert [s.has_audio for s in streams(text=2.0, audio=5.0, has_audio=False)] == [False, False]
+    dit = Affine()
+    cond = Cond(text=torch.ones(2, 6, 4))
+    guided(dit, cond, text=1.0, audio=5.0)(torch.zeros(SHAPE), torch.zeros(SHAPE[:2]))
+    assert dit.batches == [2]
+
+
+def test_text_guidance_needs_the_empty_text() -> None:
+    cond = cond_of(2)
+    with pytest.raises(ValueError, match="needs the encoding of the empty text"):
+        guided(Affine(), cond, text=2.0, audio=1.0)
+    with pytest.raises(ValueError, match=r"expected that of the text, \(2, 6, 4\)"):
+        guided(Affine(), cond, text=2.0, audio=1.0, no_text=torch.zeros(2, 5, 4))
