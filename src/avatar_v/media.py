@@ -2,7 +2,7 @@
 
 What comes out is always on the project's grid: RGB uint8 frames "f 3 h w" at 25 frames a second,
 upright and with square pixels, and mono float32 audio at 16 kHz. In a file that has both, frame 0
-and sample 0 are the same moment. Every failure is a ValueError naming the file and what was expected.
+and sample 0 are the same moment. Every failure is a ValueError naming the file and its trouble.
 Writing videos to watch is not here (generate/media.py); the H.264 bytes of a shard are.
 """
 
@@ -16,6 +16,7 @@ import av
 import numpy as np
 import torch
 from av.container import InputContainer
+from av.error import FFmpegError
 from av.stream import Disposition
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
@@ -126,7 +127,7 @@ def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Wav
                     start_s = frame.time
                 chunks.extend(part.to_ndarray().mean(0) for part in resampler.resample(frame))
             chunks.extend(part.to_ndarray().mean(0) for part in resampler.resample(None))
-        except av.FFmpegError as error:
+        except FFmpegError as error:
             raise ValueError(f"{path}: the audio cannot be decoded ({error})") from error
         video_start_s = _first_frame_time(path) if _video_stream(container) else None
     samples = np.concatenate(chunks) if chunks else np.zeros(0, np.float32)
@@ -172,7 +173,7 @@ def decode_video_bytes(data: bytes, name: str = "video") -> Frames:
             frames = [
                 convert(frame, format="rgb24").to_ndarray() for frame in container.decode(stream)
             ]
-    except (av.FFmpegError, IndexError) as error:
+    except (FFmpegError, IndexError) as error:
         raise ValueError(f"{name}: not a readable video, {len(data)} bytes ({error})") from error
     if not frames:
         raise ValueError(f"{name}: the video holds no frames")
@@ -183,8 +184,8 @@ def _open(path: str | Path) -> InputContainer:
     if not Path(path).is_file():
         raise ValueError(f"{path}: no such file; expected a video, image or audio file")
     try:
-        return av.open(str(path))
-    except av.FFmpegError as error:
+        return av.open(str(path), "r")
+    except FFmpegError as error:
         raise ValueError(f"{path}: not a readable media file ({error})") from error
 
 
@@ -202,25 +203,22 @@ def _decoded(
     stream.thread_type = "AUTO"
     try:
         yield from container.decode(stream)
-    except av.FFmpegError as error:
+    except FFmpegError as error:
         raise ValueError(f"{path}: the video is damaged and cannot be decoded ({error})") from error
 
 
 def _on_grid(frames: Iterator[VideoFrame], rate_hz: int) -> Iterator[tuple[VideoFrame, int]]:
     """Each source frame with the number of grid frames it fills (0: too fast, it is left out)."""
-    held, held_slot, start = None, 0, None
-    last_duration = Fraction(1, rate_hz)
+    held, held_slot = None, 0
+    start, last_duration = Fraction(0), Fraction(1, rate_hz)
     for frame in frames:
-        if frame.pts is None or frame.time_base is None:  # an image, or a stream without times
-            time = None
+        if frame.pts is None or frame.time_base is None:  # a stream without times: as they come
+            time = start + Fraction(held_slot + 1, rate_hz)
         else:
             time = frame.pts * frame.time_base
-            start = time if start is None else start
         if held is None:
-            held = frame
-            continue
-        slot = held_slot + 1 if time is None else _nearest((time - start) * rate_hz)
-        if slot > held_slot:
+            start = time
+        elif (slot := _nearest((time - start) * rate_hz)) > held_slot:
             yield held, slot - held_slot
             held_slot = slot
         held = frame

@@ -1,0 +1,229 @@
+"""The shard contract: what one clip holds, and its tar members, byte for byte.
+
+A clip `key` in a shard is these members of a plain WebDataset tar:
+
+    key.audio.flac   16 kHz mono 16-bit, 640 samples a frame
+    key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
+    key.json         Meta: ids, text, licence, consent, rates, schema version
+    key.latents.npy  optional: normalised VAE latents "l c lh lw", fp16, of the whole clip
+    key.motion.npy   motion "f m" (MOTION_NAMES), fp32
+    key.video.mp4    H.264 yuv444p, 25 fps; absent only where latents replace it
+
+`Sample` is a decoded clip in its stored precision (uint8, int16, fp16), which is also how it is
+cached in memory; `loader.collate` turns samples into the floats of a Batch.
+"""
+
+import dataclasses
+import io
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import av
+import numpy as np
+import torch
+from av.audio.frame import AudioFrame
+from av.error import FFmpegError
+from jaxtyping import Bool, Float, Float16, Int, Int16, UInt8
+from torch import Tensor
+
+from avatar_v.media import decode_video_bytes, encode_video_bytes
+from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+
+SCHEMA_VERSION = 1
+NO_PHONEME = -1
+"""Phoneme of a frame where none is known (real video)."""
+
+AUDIO, FACE, META = "audio.flac", "face.npz", "json"
+LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
+
+
+@dataclass(frozen=True)
+class Meta:
+    """What a clip is, in words and numbers: the JSON member."""
+
+    person: str
+    scene: str
+    sentence: str
+    text: str  # the prompt: what is seen, never how the person moves
+    num_frames: int
+    height: int
+    width: int
+    licence: str  # SPDX name, or the user's own words
+    consent: str  # how the person shown agreed; "synthetic" where nobody is shown
+    source: str  # the file or generator the clip came from
+    motion_known: tuple[str, ...] = MOTION_NAMES  # the other components are 0
+    vae_hash: str | None = None  # of the VAE that made the latents
+    frame_rate_hz: int = FRAME_RATE_HZ
+    sample_rate_hz: int = SAMPLE_RATE_HZ
+    schema_version: int = SCHEMA_VERSION
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One decoded clip, unbatched, in stored precision. ``video`` or ``latents`` may be None."""
+
+    key: str
+    meta: Meta
+    audio: Int16[Tensor, " s"]
+    motion: Float[Tensor, "f m"]
+    face_box: Float[Tensor, "f 4"]
+    mouth_box: Float[Tensor, "f 4"]
+    landmarks: Float[Tensor, "f k 2"]
+    valid: Bool[Tensor, " f"]
+    phonemes: Int[Tensor, " f"]
+    video: UInt8[Tensor, "f 3 h w"] | None = None
+    latents: Float16[Tensor, "l c lh lw"] | None = None
+
+
+def to_int16(audio: Float[Tensor, " s"]) -> Int16[Tensor, " s"]:
+    """±1 floats to 16-bit integers; what lies outside is clipped."""
+    return (audio.clamp(-1, 1) * 32767).round().to(torch.int16)
+
+
+def to_float(audio: Int16[Tensor, "*b s"]) -> Float[Tensor, "*b s"]:
+    """Inverse of ``to_int16``."""
+    return audio.to(torch.float32) / 32767
+
+
+def encode_sample(sample: Sample) -> dict[str, bytes]:
+    """Tar members of a clip, by extension. ValueError if its parts contradict each other."""
+    check_sample(sample)
+    track = {
+        "face_box": sample.face_box.float().numpy(),
+        "mouth_box": sample.mouth_box.float().numpy(),
+        "landmarks": sample.landmarks.float().numpy(),
+        "valid": sample.valid.numpy(),
+        "phonemes": sample.phonemes.to(torch.int16).numpy(),
+    }
+    members = {
+        AUDIO: _encode_flac(sample.audio),
+        FACE: _saved(lambda file: np.savez(file, **track)),
+        META: json.dumps(dataclasses.asdict(sample.meta), sort_keys=True).encode(),
+        MOTION: _saved(lambda file: np.save(file, sample.motion.float().numpy())),
+    }
+    if sample.video is not None:
+        members[VIDEO] = encode_video_bytes(sample.video)
+    latents = sample.latents
+    if latents is not None:
+        members[LATENTS] = _saved(lambda file: np.save(file, latents.numpy()))
+    return members
+
+
+def decode_sample(
+    key: str, members: dict[str, bytes], *, where: str, decode_video: bool = True
+) -> Sample:
+    """A clip from its members. ``where`` (the shard's path) and the key go into every ValueError.
+
+    ``decode_video=False`` leaves ``video`` None even where the member is given.
+    """
+    name = f"{where}, clip {key}"
+    missing = [member for member in (AUDIO, FACE, META, MOTION) if member not in members]
+    if missing:
+        raise ValueError(f"{name}: the clip lacks {', '.join(missing)}")
+    meta = decode_meta(members[META], name)
+    track = _loaded(members[FACE], f"{name}.{FACE}")
+    has_video = decode_video and VIDEO in members
+    video = decode_video_bytes(members[VIDEO], f"{name}.{VIDEO}") if has_video else None
+    latents = _loaded(members[LATENTS], f"{name}.{LATENTS}") if LATENTS in members else None
+    try:
+        sample = Sample(
+            key=key,
+            meta=meta,
+            audio=_decode_flac(members[AUDIO], f"{name}.{AUDIO}"),
+            motion=torch.from_numpy(_loaded(members[MOTION], f"{name}.{MOTION}")),
+            face_box=torch.from_numpy(track["face_box"]),
+            mouth_box=torch.from_numpy(track["mouth_box"]),
+            landmarks=torch.from_numpy(track["landmarks"]),
+            valid=torch.from_numpy(track["valid"]),
+            phonemes=torch.from_numpy(track["phonemes"]),
+            video=video,
+            latents=None if latents is None else torch.from_numpy(latents),
+        )
+        check_sample(sample, needs_picture=decode_video)
+    except (KeyError, TypeError, ValueError) as error:
+        if str(error).startswith(name):
+            raise
+        raise ValueError(f"{name}: {error}") from error
+    return sample
+
+
+def decode_meta(data: bytes, name: str) -> Meta:
+    """The JSON member; ValueError for another schema version, and for missing or unknown fields."""
+    try:
+        fields = json.loads(data)
+        version = fields["schema_version"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"{name}: the json member is damaged ({error!r})") from error
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"{name}: schema version {version}, this code reads {SCHEMA_VERSION}")
+    try:
+        return Meta(**{**fields, "motion_known": tuple(fields["motion_known"])})
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"{name}: the json member does not fit the schema ({error})") from error
+
+
+def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
+    """Lengths and sizes agree with Meta; ValueError says which does not."""
+    frames, meta = sample.meta.num_frames, sample.meta
+    if "." in sample.key or "/" in sample.key or not sample.key:
+        raise ValueError(f"key {sample.key!r}: expected a name without '.' and '/'")
+    if needs_picture and sample.video is None and sample.latents is None:
+        raise ValueError(f"{sample.key}: neither video nor latents")
+    if meta.frame_rate_hz != FRAME_RATE_HZ or meta.sample_rate_hz != SAMPLE_RATE_HZ:
+        raise ValueError(f"{sample.key}: expected {FRAME_RATE_HZ} fps and {SAMPLE_RATE_HZ} Hz")
+    expected = {
+        "audio": (frames * SAMPLES_PER_FRAME,),
+        "motion": (frames, len(MOTION_NAMES)),
+        "face_box": (frames, 4),
+        "mouth_box": (frames, 4),
+        "landmarks": (frames, *sample.landmarks.shape[1:2], 2),
+        "valid": (frames,),
+        "phonemes": (frames,),
+    }
+    found = {name: tuple(getattr(sample, name).shape) for name in expected}
+    if sample.video is not None:
+        expected["video"] = (frames, 3, meta.height, meta.width)
+        found["video"] = tuple(sample.video.shape)
+    for name, shape in expected.items():
+        if found[name] != shape:
+            raise ValueError(f"{sample.key}: {name} has shape {found[name]}, expected {shape}")
+
+
+def _saved(save: Callable[[io.BytesIO], None]) -> bytes:
+    file = io.BytesIO()
+    save(file)
+    return file.getvalue()
+
+
+def _loaded(data: bytes, name: str):
+    """An array, or the arrays of an npz by name."""
+    try:
+        loaded = np.load(io.BytesIO(data), allow_pickle=False)
+        return loaded if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
+    except Exception as error:  # numpy and zipfile raise a dozen kinds for damaged bytes
+        raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error
+
+
+def _encode_flac(audio: Int16[Tensor, " s"]) -> bytes:
+    file = io.BytesIO()
+    with av.open(file, "w", format="flac") as container:
+        stream = container.add_stream("flac", rate=SAMPLE_RATE_HZ)
+        stream.layout = "mono"
+        frame = AudioFrame.from_ndarray(audio.numpy()[None], format="s16", layout="mono")
+        frame.sample_rate = SAMPLE_RATE_HZ
+        container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def _decode_flac(data: bytes, name: str) -> Int16[Tensor, " s"]:
+    try:
+        with av.open(io.BytesIO(data)) as container:
+            parts = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
+    except (FFmpegError, IndexError) as error:
+        raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error
+    samples = np.concatenate(parts) if parts else np.zeros(0, np.int16)
+    if samples.dtype != np.int16:
+        raise ValueError(f"{name}: expected 16-bit audio, got {samples.dtype}")
+    return torch.from_numpy(samples)

@@ -1,0 +1,222 @@
+"""Shards on disk: a WebDataset tar and, beside it, the index that makes it a finished shard.
+
+`webdataset.TarWriter` writes the tar with a fixed time stamp, so equal clips give equal bytes and any
+WebDataset reader can read it. Beside `NAME.tar` lies `NAME.index.json`: each clip's ids, sizes, and
+the offset, length and CRC-32 of its members, and a row for each item that failed. Both are written
+under a temporary name and then moved, the index last: a shard without an index is unfinished.
+"""
+
+import dataclasses
+import json
+import os
+import tarfile
+import zlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import webdataset
+
+from avatar_v.shards.schema import (
+    LATENTS,
+    META,
+    SCHEMA_VERSION,
+    VIDEO,
+    Sample,
+    decode_meta,
+    encode_sample,
+)
+
+INDEX_SUFFIX = ".index.json"
+
+
+@dataclass(frozen=True)
+class Failure:
+    """An item that gave no clip: a row in the index, never a silent gap."""
+
+    key: str
+    reason: str
+
+
+@dataclass(frozen=True)
+class Member:
+    """Where a member's bytes lie in the tar."""
+
+    offset: int
+    size: int
+    crc32: int
+
+
+@dataclass(frozen=True)
+class ClipEntry:
+    """One clip of an index: enough to bucket, pair and read it without opening the tar."""
+
+    shard: str  # path of the tar
+    key: str
+    person: str
+    scene: str
+    num_frames: int
+    height: int
+    width: int
+    vae_hash: str | None
+    members: dict[str, Member]
+
+    @property
+    def has_video(self) -> bool:
+        return VIDEO in self.members
+
+    @property
+    def has_latents(self) -> bool:
+        return LATENTS in self.members
+
+
+@dataclass(frozen=True)
+class ShardIndex:
+    """What `NAME.index.json` says."""
+
+    shard: str
+    num_bytes: int
+    clips: tuple[ClipEntry, ...]
+    failures: tuple[Failure, ...]
+
+
+def write_shard(path: str | Path, items: Iterable[Sample | Failure]) -> ShardIndex:
+    """Write ``items`` in order to the tar ``path`` and its index; both appear whole or not at all.
+
+    A Failure, or a Sample that contradicts itself, becomes a row of the index. Two clips of one
+    key are a ValueError: the second would hide the first from WebDataset readers.
+    """
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    failures, keys = [], set()
+    try:
+        with open(temporary, "wb") as file, webdataset.TarWriter(file, mtime=0) as tar:
+            for item in items:
+                if isinstance(item, Failure):
+                    failures.append(item)
+                    continue
+                if item.key in keys:
+                    raise ValueError(f"{path}: two clips have the key {item.key}")
+                keys.add(item.key)
+                try:
+                    members = encode_sample(item)
+                except ValueError as error:
+                    failures.append(Failure(item.key, str(error)))
+                    continue
+                tar.write({"__key__": item.key, **members})
+        index = scan_shard(temporary, name=str(path), failures=tuple(failures))
+        os.replace(temporary, path)
+        _write_index(index, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+    return index
+
+
+def index_path(shard: str | Path) -> Path:
+    """`NAME.index.json` for `NAME.tar`."""
+    return Path(shard).with_suffix(INDEX_SUFFIX)
+
+
+def read_index(path: str | Path) -> ShardIndex:
+    """The index at ``path``; ValueError if it is damaged, of another version, or its tar is cut."""
+    path = Path(path)
+    try:
+        fields = json.loads(path.read_text())
+        version = fields["schema_version"]
+        if version != SCHEMA_VERSION:
+            raise ValueError(f"{path}: schema version {version}, this code reads {SCHEMA_VERSION}")
+        shard = str(path.parent / fields["shard"])
+        clips = tuple(_entry(shard, clip) for clip in fields["clips"])
+        failures = tuple(Failure(**row) for row in fields["failures"])
+        num_bytes = fields["num_bytes"]
+    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+        raise ValueError(f"{path}: not a readable shard index ({error!r})") from error
+    if not Path(shard).is_file():
+        raise ValueError(f"{path}: its shard {shard} is missing")
+    found = Path(shard).stat().st_size
+    if found != num_bytes:
+        cut = [c.key for c in clips if any(m.offset + m.size > found for m in c.members.values())]
+        first = f"; the first clip cut off is {cut[0]}" if cut else ""
+        raise ValueError(f"{shard}: {found} bytes, its index says {num_bytes}{first}")
+    return ShardIndex(shard, num_bytes, clips, failures)
+
+
+def scan_shard(
+    path: str | Path, *, name: str | None = None, failures: tuple[Failure, ...] = ()
+) -> ShardIndex:
+    """Build the index of any WebDataset tar of this schema by reading it once, ``name`` in errors."""
+    name = name or str(path)
+    members: dict[str, dict[str, Member]] = {}
+    metas = {}
+    try:
+        with tarfile.open(path, "r:") as tar:
+            for info in tar:
+                key, _, extension = info.name.partition(".")
+                file = tar.extractfile(info)
+                assert file is not None, f"{info.name} is no plain file"
+                data = file.read()
+                if len(data) != info.size:
+                    raise ValueError(f"{name}: truncated within clip {key}, member {extension}")
+                member = Member(info.offset_data, info.size, zlib.crc32(data))
+                members.setdefault(key, {})[extension] = member
+                if extension == META:
+                    metas[key] = decode_meta(data, f"{name}, clip {key}")
+    except tarfile.TarError as error:
+        last = f" after clip {list(members)[-1]}" if members else ""
+        raise ValueError(f"{name}: not a whole tar file{last} ({error})") from error
+    without = [key for key in members if key not in metas]
+    if without:
+        raise ValueError(f"{name}: clip {without[0]} has no {META} member")
+    clips = tuple(
+        ClipEntry(
+            name,
+            key,
+            meta.person,
+            meta.scene,
+            meta.num_frames,
+            meta.height,
+            meta.width,
+            meta.vae_hash,
+            members[key],
+        )
+        for key, meta in metas.items()
+    )
+    return ShardIndex(name, Path(path).stat().st_size, clips, failures)
+
+
+def write_index(shard: str | Path) -> ShardIndex:
+    """Scan a tar that came without an index (another tool's) and write the index beside it."""
+    index = scan_shard(shard)
+    _write_index(index, Path(shard))
+    return index
+
+
+def _write_index(index: ShardIndex, shard: Path) -> None:
+    fields = {
+        "schema_version": SCHEMA_VERSION,
+        "shard": shard.name,
+        "num_bytes": index.num_bytes,
+        "clips": [_row(clip) for clip in index.clips],
+        "failures": [dataclasses.asdict(failure) for failure in index.failures],
+    }
+    write_text_atomically(index_path(shard), json.dumps(fields, sort_keys=True))
+
+
+def write_text_atomically(path: Path, text: str) -> None:
+    """The file is there whole or not at all."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    temporary.write_text(text)
+    os.replace(temporary, path)
+
+
+def _row(clip: ClipEntry) -> dict:
+    row = dataclasses.asdict(clip)
+    del row["shard"]  # named once, so that a folder of shards may be moved
+    row["members"] = {k: [m.offset, m.size, m.crc32] for k, m in clip.members.items()}
+    return row
+
+
+def _entry(shard: str, row: dict) -> ClipEntry:
+    members = {name: Member(*numbers) for name, numbers in row["members"].items()}
+    return ClipEntry(**{**row, "shard": shard, "members": members})
