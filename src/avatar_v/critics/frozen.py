@@ -1,0 +1,100 @@
+"""What all critics share: frozen fp32 weights on disk, their hash, and the score that carries it.
+
+A critic's folder holds ``config.json`` (the constructor's arguments), ``model.safetensors`` and
+``card.json`` (recipe, commit, held-out numbers). Not here: the networks and how they are trained.
+"""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+ASSETS = Path(__file__).resolve().parents[1] / "assets" / "critics"
+
+Frames = Float[Tensor, "b 3 h w"] | UInt8[Tensor, "b 3 h w"]
+
+
+@dataclass(frozen=True)
+class Score:
+    """Values with the judge that gave them: numbers of two judges must not be compared."""
+
+    values: Float[Tensor, "..."]
+    critic: str  # the kind of critic: "mouth" or "face"
+    weights_hash: str  # sha256 of its tensors, 12 hex digits
+
+
+def as_input(frames: Frames, size: int) -> Float[Tensor, "b 3 size size"]:
+    """Frames of any size, uint8 or float in [-1, 1], as fp32 in [-1, 1] at ``size`` x ``size``.
+
+    Larger frames are averaged down (anti-aliased), as the world's renderer averages its samples.
+    """
+    x = frames.float()
+    if frames.dtype == torch.uint8:
+        x = x / 127.5 - 1
+    if x.shape[-2:] == (size, size):
+        return x
+    return F.interpolate(x, (size, size), mode="bilinear", antialias=True, align_corners=False)
+
+
+def weights_hash(state: Mapping[str, Tensor]) -> str:
+    """12 hex digits of sha256 over names and values, in name order."""
+    digest = hashlib.sha256()
+    for name in sorted(state):
+        digest.update(name.encode())
+        digest.update(state[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def save_critic(model: nn.Module, config: dict[str, int], directory: Path | str) -> None:
+    """Writes ``config.json`` and ``model.safetensors``; a card beside them stays."""
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    text = json.dumps(config, indent=1) + "\n"
+    (directory / "config.json").write_text(text, encoding="utf-8")
+    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
+    save_file(state, directory / "model.safetensors")
+
+
+def critic_folder(name_or_path: Path | str) -> Path:
+    """A shipped critic's name ("mouth", "face") or a folder, as a folder that has both files.
+
+    Raises ValueError naming the file that is missing and the recipe that makes it.
+    """
+    named = ASSETS / name_or_path
+    folder = named if named.is_dir() else Path(name_or_path)
+    for file in ("config.json", "model.safetensors"):
+        if not (folder / file).is_file():
+            raise ValueError(
+                f"critic {str(name_or_path)!r}: {folder / file} is missing; expected the name of a "
+                "shipped critic (mouth, face) or a folder made by recipes/critic_*.yaml"
+            )
+    return folder
+
+
+def read_config(folder: Path) -> dict[str, int]:
+    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
+
+
+def load_frozen(model: nn.Module, folder: Path) -> None:
+    """Fills ``model`` from ``folder`` and freezes it in eval mode and fp32.
+
+    Raises ValueError for an unreadable file and for names or shapes that do not fit.
+    """
+    path = folder / "model.safetensors"
+    try:
+        state = load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
+    try:
+        model.load_state_dict(state)
+    except RuntimeError as error:
+        raise ValueError(f"{path} does not fit {type(model).__name__}: {error}") from error
+    model.float().eval().requires_grad_(False)

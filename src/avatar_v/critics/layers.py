@@ -1,0 +1,111 @@
+"""The small convolutional trunk of the critics, and the augmentations they are trained under."""
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Images = Float[Tensor, "b 3 h w"]
+
+
+class Block(nn.Module):
+    """Two 3x3 convolutions around a residual; the first one may halve the picture."""
+
+    def __init__(self, num_in: int, num_out: int, stride: int) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(num_in, num_out, 3, stride, 1, bias=False)
+        self.norm1 = nn.BatchNorm2d(num_out)
+        self.conv2 = nn.Conv2d(num_out, num_out, 3, 1, 1, bias=False)
+        self.norm2 = nn.BatchNorm2d(num_out)
+        self.skip = nn.Conv2d(num_in, num_out, 1, stride, bias=False)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c2 h2 w2"]:
+        y = self.norm2(self.conv2(F.silu(self.norm1(self.conv1(x)))))
+        return F.silu(y + self.skip(x))
+
+
+class Trunk(nn.Module):
+    """64x64 pictures to 8x8 features: 1/2 in the stem, 1/2 in each of the first two blocks."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 5, 2, 2)
+        self.blocks = nn.Sequential(
+            Block(width, 2 * width, 2),
+            Block(2 * width, 3 * width, 2),
+            Block(3 * width, 3 * width, 1),
+        )
+        self.num_features = 3 * width
+
+    def forward(self, x: Images) -> Float[Tensor, "b c h8 w8"]:
+        return self.blocks(F.silu(self.stem(x)))
+
+
+class AttentionPool(nn.Module):
+    """Each head averages the features where it looks and says where that was.
+
+    The mouth moves with the head; a head that finds it reads it at any place.
+    """
+
+    def __init__(self, num_features: int, num_heads: int) -> None:
+        super().__init__()
+        self.logits = nn.Conv2d(num_features, num_heads, 1)
+        self.num_out = num_heads * (num_features + 2)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b d"]:
+        weights = self.logits(x).flatten(2).float().softmax(-1)
+        rows = torch.linspace(-1, 1, x.shape[2], device=x.device)
+        columns = torch.linspace(-1, 1, x.shape[3], device=x.device)
+        grid = torch.stack(torch.meshgrid(rows, columns, indexing="ij")).flatten(1)
+        places = torch.einsum("bnk,ck->bnc", weights, grid)
+        features = torch.einsum("bnk,bck->bnc", weights, x.flatten(2).float())
+        return torch.cat([features, places], dim=-1).flatten(1)
+
+
+def augment(images: Images, generator: torch.Generator) -> Images:
+    """What a decoder, a codec or a camera does to a picture; the face's geometry stays.
+
+    Per picture: shift of up to 3 of 64 pixels and zoom of up to 6 %, gain, offset and colour cast,
+    then for some pictures Gaussian blur, loss of chroma resolution (as 4:2:0), 4x4-block detail
+    loss, and noise. Input and output in [-1, 1].
+    """
+    x = _shifted(images, generator)
+    b = len(x)
+
+    def uniform(low: float, high: float, *shape: int) -> Tensor:
+        return low + (high - low) * torch.rand(b, *shape, generator=generator)
+
+    def sometimes(p: float) -> Tensor:
+        return torch.rand(b, 1, 1, 1, generator=generator) < p
+
+    gain = uniform(0.8, 1.2, 1, 1, 1) * uniform(0.92, 1.08, 3, 1, 1)
+    x = x * gain + uniform(-0.12, 0.12, 1, 1, 1)
+    x = torch.where(sometimes(0.5), _blurred(x, uniform(0.3, 1.1)), x)
+    coarse = F.interpolate(F.avg_pool2d(x, 2), x.shape[-2:], mode="bilinear", align_corners=False)
+    chroma = coarse - coarse.mean(1, keepdim=True) + x.mean(1, keepdim=True)
+    x = torch.where(sometimes(0.3), chroma, x)
+    blocks = F.interpolate(F.avg_pool2d(x, 4), x.shape[-2:], mode="nearest")
+    x = torch.where(sometimes(0.2), blocks + (x - blocks) * uniform(0.6, 1.0, 1, 1, 1), x)
+    noise = torch.randn(x.shape, generator=generator) * uniform(0.0, 0.08, 1, 1, 1)
+    return (x + torch.where(sometimes(0.5), noise, 0.0)).clamp(-1, 1)
+
+
+def _shifted(x: Images, generator: torch.Generator) -> Images:
+    b = len(x)
+    zoom = 1 + 0.06 * (2 * torch.rand(b, generator=generator) - 1)
+    shift = 3 / 32 * (2 * torch.rand(b, 2, generator=generator) - 1)
+    affine = torch.zeros(b, 2, 3)
+    affine[:, 0, 0] = affine[:, 1, 1] = zoom
+    affine[:, :, 2] = shift
+    grid = F.affine_grid(affine, list(x.shape), align_corners=False)
+    return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
+
+
+def _blurred(x: Images, sigma: Float[Tensor, " b"]) -> Images:
+    """Separable Gaussian of 5 taps, one width per picture (in pixels)."""
+    taps = torch.exp(-(torch.arange(-2.0, 3.0) ** 2) / (2 * sigma[:, None] ** 2))
+    kernel = (taps / taps.sum(1, keepdim=True)).repeat_interleave(x.shape[1], 0)
+    flat = x.reshape(1, -1, *x.shape[-2:])
+    pad = F.pad(flat, (2, 2, 2, 2), mode="replicate")
+    rows = F.conv2d(pad, kernel[:, None, :, None], groups=len(kernel))
+    return F.conv2d(rows, kernel[:, None, None, :], groups=len(kernel)).reshape(x.shape)

@@ -1,0 +1,111 @@
+"""Result files: intervals against known answers, round trip, refusals; tables from them."""
+
+import json
+import math
+
+import numpy as np
+import pytest
+
+from avatar_v_eval import records, tables
+
+
+def test_wilson_interval_is_the_published_one():
+    # 48 of 70 is [57.0, 78.2] % (Avatar V §7.3)
+    number = records.rate(48, 70)
+    assert (round(number.low, 3), round(number.high, 3)) == (0.570, 0.782)
+
+
+def test_fisher_interval_is_the_textbook_one():
+    # r = 0.5, n = 28: z = 0.5493 +- 1.96 / 5, so r is in [0.156, 0.736]
+    x = np.array([1.0, -1.0] * 14)
+    y = 0.5 * x + math.sqrt(0.75) * np.array([1.0, 1.0, -1.0, -1.0] * 7)
+    number = records.correlation(x, y)
+    assert number.value == pytest.approx(0.5, abs=1e-12)
+    assert (round(number.low, 3), round(number.high, 3)) == (0.156, 0.736)
+
+
+def test_bootstrap_interval_of_a_mean_has_the_width_of_its_standard_error():
+    values = np.random.default_rng(1).normal(2.0, 1.0, 400)
+    number = records.bootstrap_mean(values)
+    expected = 2 * 1.96 * values.std() / 20
+    # 10,000 resamples know a 2.5 % quantile to about 2 %
+    assert number.high - number.low == pytest.approx(expected, rel=0.05)
+    assert number.low < number.value < number.high
+
+
+def test_bootstrap_over_persons_is_wider_than_over_dependent_frames():
+    generator = np.random.default_rng(2)
+    persons = np.repeat(generator.normal(size=20), 50)
+    by_frame = records.bootstrap_mean(persons)
+    by_person = records.bootstrap(lambda i: float(persons.reshape(20, 50)[i].mean()), 20, 0, 2000)
+    assert by_person.high - by_person.low > 3 * (by_frame.high - by_frame.low)
+
+
+def test_pearson_of_a_constant_is_zero_and_of_itself_one():
+    x = np.arange(5.0)
+    assert records.pearson(x, np.ones(5)) == 0.0
+    assert records.pearson(x, 3 * x - 1) == pytest.approx(1.0, abs=1e-12)
+    with pytest.raises(ValueError, match="equal length"):
+        records.pearson(x, x[:4])
+
+
+def test_a_result_round_trips_and_says_where_it_came_from(tmp_path):
+    number = records.rate(63, 64).described("identity", target="≥ 0.9")
+    written = records.make_result("one", "One", {"top1": number}, notes=["a note"], command="c")
+    read = records.read_result(records.write_result(written, tmp_path))
+    assert read.numbers["top1"].value == pytest.approx(63 / 64, rel=1e-5)  # 6 digits are kept
+    assert (read.numbers["top1"].met, read.numbers["top1"].n) == (True, 64)
+    assert (read.command, read.commit, read.notes) == ("c", written.commit, ("a note",))
+    assert set(read.hardware) >= {"cpu", "cores", "gpu", "torch"}
+    assert not list(tmp_path.glob("*.partial"))
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "met"),
+    [(0.6, "≥ 0.6", True), (0.59, "≥ 0.6", False), (-0.2, "|r| < 0.15", False), (4, "< 5", True)],
+)
+def test_targets_are_judged(value, target, met):
+    assert records.Number(value, 1).described("x", target=target).met is met
+
+
+def test_a_failed_measurement_is_not_written(tmp_path):
+    result = records.make_result("bad", "Bad", {"x": records.Number(math.nan, 3)})
+    with pytest.raises(ValueError, match="x must be finite"):
+        records.write_result(result, tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_field_is_named(tmp_path):
+    path = records.write_result(records.make_result("a", "A", {}), tmp_path)
+    path.write_text(json.dumps({**json.loads(path.read_text()), "colour": 1}))
+    with pytest.raises(ValueError, match="colour"):
+        records.read_result(path)
+
+
+def test_tables_show_value_interval_and_verdict(tmp_path):
+    good = records.Number(0.7, 64, 0.65, 0.75).described("mouth r", target="≥ 0.6")
+    bad = records.Number(0.2, 64).described("unrelated r", target="|r| < 0.15")
+    result = records.make_result("one", "One", {"a": good, "b": bad}, command="python -m x")
+    records.write_result(result, tmp_path)
+    text = "before\n<!-- table:one -->\nold\n<!-- /table -->\nafter\n"
+    filled = tables.filled(text, tmp_path)
+    assert "| mouth r | 0.7 | 0.65 … 0.75 | 64 | ≥ 0.6: yes |" in filled
+    assert "| unrelated r | 0.2 |  | 64 | \\|r\\| < 0.15: NO |" in filled
+    assert "python -m x" in filled
+    assert "old" not in filled
+    assert tables.filled(filled, tmp_path) == filled
+    with pytest.raises(ValueError, match="two"):
+        tables.filled("<!-- table:two -->\n<!-- /table -->", tmp_path)
+
+
+def test_documents_show_what_the_results_say():
+    for document in tables.DOCUMENTS:
+        text = document.read_text(encoding="utf-8")
+        assert text == tables.filled(text), f"run python -m avatar_v_eval.tables: {document}"
+
+
+def test_every_result_in_the_repository_can_be_read():
+    for path in sorted(records.RESULTS_DIR.glob("*.json")):
+        result = records.read_result(path)
+        assert result.name == path.stem
+        assert result.numbers, f"{path} holds no number"
