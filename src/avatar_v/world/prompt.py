@@ -1,0 +1,37 @@
+"""A prompt in words from scene and clothing. It says nothing of face, voice or style."""
+
+from avatar_v.world.scene import Scene
+from avatar_v.world.seeds import stream
+
+_BACKGROUNDS = {
+    "wall": "a plain {} wall",
+    "office": "an office with {} furniture",
+    "window": "a window in a {} room",
+    "lights": "blurred {} lights",
+    "shelf": "a shelf before a {} wall",
+    "garden": "a garden with {} flowers",
+    "curtain": "a {} curtain",
+}
+_LIGHTS = {
+    "left": ("light from the left", "lit from the left"),
+    "right": ("light from the right", "lit from the right"),
+    "front": ("light from the front", "evenly lit"),
+}
+_TEMPLATES = (
+    "a person in a {clothing} speaks to the camera in front of {background}, {light}",
+    "close-up of a person wearing a {clothing}, talking, {background} behind, {light}",
+    "{background}, {light}: someone in a {clothing} is talking",
+    "a talking head, {clothing}, {background} in the back, {light}",
+    "video of a person in a {clothing} talking before {background}, {light}",
+)
+
+
+def prompt_of(scene: Scene) -> str:
+    """A prompt for a scene: one of a few phrasings, always the same one for a scene."""
+    rng = stream("prompt", scene.id)
+    template = _TEMPLATES[rng.integers(len(_TEMPLATES))]
+    return template.format(
+        clothing=f"{scene.clothing_color} {scene.clothing}",
+        background=_BACKGROUNDS[scene.background].format(scene.background_color),
+        light=_LIGHTS[scene.light][rng.integers(2)],
+    ).replace(" a orange", " an orange")

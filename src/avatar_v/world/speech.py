@@ -1,0 +1,61 @@
+"""What is heard, and when: one call that gives the sound of a speech and its timing."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.world.lexicon import PHONEME_ID
+from avatar_v.world.style import Style
+from avatar_v.world.timing import Phases, Segment, SpokenWord, phases_of, speak
+from avatar_v.world.voice import Voice, synthesise
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A speech of f frames. Segments and words begin within it; the last may end after it."""
+
+    speech_id: int
+    audio: Float[Tensor, "s"]  # 640 f samples
+    phonemes: Int[Tensor, "f"]  # index into lexicon.PHONEMES at the middle of each frame
+    stress: Float[Tensor, "f"]  # 1 in stressed vowels
+    segments: tuple[Segment, ...]
+    words: tuple[SpokenWord, ...]
+    phases: Phases
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.phonemes)
+
+
+def say(speech_id: int, voice: Voice, style: Style, num_frames: int) -> Speech:
+    """Speech ``speech_id`` in a voice and style, ``num_frames`` long (one frame = 640 samples).
+
+    ValueError for fewer than one frame or an id outside the splits.
+    """
+    if num_frames < 1:
+        raise ValueError(f"speech has at least 1 frame, got {num_frames}")
+    duration_s = num_frames / FRAME_RATE_HZ
+    segments, words = speak(speech_id, style, duration_s)
+    phases = phases_of(segments)
+    audio = synthesise(phases, voice, num_frames * SAMPLES_PER_FRAME, speech_id)
+    kept = tuple(s for s in segments if s.start_s < duration_s)
+    middle_s = frame_times_s(num_frames)
+    index = np.searchsorted([s.end_s for s in segments], middle_s, "right")
+    return Speech(
+        speech_id=speech_id,
+        audio=torch.from_numpy(audio),
+        phonemes=torch.tensor([PHONEME_ID[segments[i].phoneme] for i in index]),
+        stress=torch.tensor([segments[i].stress for i in index]),
+        segments=kept,
+        words=tuple(w for w in words if w.start_s < duration_s),
+        phases=phases,
+    )
+
+
+def frame_times_s(num_frames: int) -> np.ndarray:
+    """The moment that each frame shows: the middle of its 40 ms of sound."""
+    return (np.arange(num_frames) + 0.5) / FRAME_RATE_HZ
