@@ -33,7 +33,7 @@ class WorldClip:
     valid: Bool[Tensor, "f"] | None  # a face is visible
     person_id: int
     scene_id: int
-    speech_id: int
+    sentence_id: int  # the speech id
     seed: int
 
 
@@ -80,6 +80,6 @@ def make_clip(
         valid=rendered.valid if rendered else None,
         person_id=person_id,
         scene_id=scene_id,
-        speech_id=speech_id,
+        sentence_id=speech_id,
         seed=seed,
     )

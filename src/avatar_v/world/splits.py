@@ -1,4 +1,4 @@
-"""Who may be trained on: id ranges of persons, scenes and speech.
+"""Who may be trained on: id ranges of persons, scenes and speeches.
 
 Speech ids carry their split into the words: a sentence belongs to one split alone (lexicon.py).
 Reserved ids exist for a judgement from outside; nothing here trains, tunes or selects on them.
@@ -39,8 +39,8 @@ def scenes(split: Split, num: int, start: int = 0) -> list[int]:
     return _take(split, num, start)
 
 
-def speeches(split: Split, num: int, start: int = 0) -> list[int]:
-    """``num`` speech ids of a split, from its ``start``-th on."""
+def sentences(split: Split, num: int, start: int = 0) -> list[int]:
+    """``num`` speech ids (each says several sentences) of a split, from its ``start``-th on."""
     return _take(split, num, start)
 
 

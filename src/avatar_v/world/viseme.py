@@ -1,9 +1,9 @@
 """Mouth shapes from phonemes: targets, blended by dominance functions, with closures that do close.
 
 Coarticulation after Cohen & Massaro, "Modeling coarticulation in synthetic visual speech" (1993):
-each phase pulls the mouth towards its target with a dominance that decays exponentially around it,
-and the shape is the dominance-weighted mean. Lips lead the sound: dominance decays more slowly before
-a phase than after it. A lip closure (p, b, m) is contact and no target, so it gates the opening.
+each phase pulls the mouth towards its target with a dominance that decays exponentially around it;
+the shape is the dominance-weighted mean. Lips lead the sound: dominance decays more slowly
+before a phase than after it. A lip closure (p, b, m) is contact, not a target: it gates the opening.
 """
 
 import numpy as np

@@ -1,7 +1,7 @@
 """A voice per person and the source-filter synthesis of speech at 16 kHz.
 
-Glottal pulses (KLGLOTT88: Klatt & Klatt 1990) with jitter and shimmer, and aspiration noise, go through
-a cascade of five formant resonators and a nasal pole-zero pair (Klatt 1980) whose frequencies follow
+Glottal pulses (KLGLOTT88: Klatt & Klatt 1990) with jitter and shimmer, and aspiration noise, go
+through a cascade of five formant resonators and a nasal pole-zero pair (Klatt 1980) that follow
 smooth trajectories; frication and bursts are noise in fixed bands with gains in time.
 Speaking rate belongs to style.py, since it also moves the mouth.
 """
