@@ -1,0 +1,1 @@
+"""Trainer callbacks: moving averages, samples, throughput, and the record of a run."""

@@ -1,0 +1,76 @@
+"""avatar-v: the front end of all commands. It imports nothing heavy, so --help answers at once.
+
+Each command lives in a module with ``add_parser(subparsers)`` and ``run(args) -> int``; the module
+imports torch only inside ``run``. The training commands take their options from the typed
+constructors of the recipe, so they get the rest of the command line as it is.
+
+A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` shows where.
+"""
+
+import argparse
+import importlib
+import sys
+from collections.abc import Sequence
+
+COMMANDS = {
+    "demo": "avatar_v.demo",
+    "generate": "avatar_v.generate.cli",
+    "shards": "avatar_v.shards.cli",
+    "weights": "avatar_v.models.cli",
+    "run": "avatar_v.stages.cli",
+    "fit": "avatar_v.stages.cli",
+    "validate": "avatar_v.stages.cli",
+}
+"""Command → module, in the order of --help."""
+
+TRAINING = ("run", "fit", "validate")
+USER_ERRORS = (ValueError, OSError)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    debug = "--debug" in words
+    words = [word for word in words if word != "--debug"]
+    try:
+        return _dispatch(words)
+    except USER_ERRORS as error:
+        if debug:
+            raise
+        print(f"avatar-v: error: {_one_line(error)}  (--debug shows where)", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("avatar-v: interrupted", file=sys.stderr)
+        return 130
+
+
+def build_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = argparse.ArgumentParser(
+        prog="avatar-v",
+        description="Train, run and measure talking-avatar video models.",
+        epilog="avatar-v COMMAND --help explains a command; --debug anywhere shows tracebacks.",
+        allow_abbrev=False,
+    )
+    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    for module in dict.fromkeys(COMMANDS.values()):
+        importlib.import_module(module).add_parser(subparsers)
+    return parser
+
+
+def _dispatch(words: list[str]) -> int:
+    if words and words[0] in TRAINING:
+        from avatar_v.stages import cli as training
+
+        return training.run_words(words[0], words[1:])
+    args = build_parser().parse_args(words)
+    return importlib.import_module(COMMANDS[args.command]).run(args)
+
+
+def _one_line(error: BaseException) -> str:
+    text = " ".join(str(error).split())
+    return text or type(error).__name__
+
+
+if __name__ == "__main__":
+    sys.exit(main())

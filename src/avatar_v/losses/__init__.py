@@ -1,0 +1,1 @@
+"""Training losses as pure functions of tensors; no network lives here."""

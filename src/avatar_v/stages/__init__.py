@@ -1,0 +1,1 @@
+"""Training stages: one LightningModule each over the one DiT, started by one recipe each."""

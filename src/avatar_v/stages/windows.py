@@ -1,0 +1,77 @@
+"""Which part of each clip a step trains on, and how many of its latents are given clean.
+
+A window that starts at latent 0 begins with an image latent (one frame), so it may be generated
+from nothing (prefix 0) or from that image (prefix 1). A window from inside a clip begins with
+latents of four frames and continues a video, so its prefix is 1 or 2 latents (ALGORITHMS §5.3).
+Pure functions; every draw comes from the given generator, on the CPU, whatever the device.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor
+
+from avatar_v.flow import draw_times
+
+
+@dataclass(frozen=True)
+class Windows:
+    """One window of ``length`` latents per sample of a batch."""
+
+    start: Int[Tensor, " b"]  # first latent of the window within the clip
+    prefix: Int[Tensor, " b"]  # clean latents at its beginning, 0 to 2
+    length: int
+
+    def crop(self, x: Shaped[Tensor, "b clip *rest"]) -> Shaped[Tensor, "b l *rest"]:
+        """The window of each sample of ``x``, whose axis 1 counts latents."""
+        start = self.start.to(x.device)
+        rows = torch.arange(x.shape[0], device=x.device)[:, None]
+        return x[rows, start[:, None] + torch.arange(self.length, device=x.device)]
+
+    def scored(self) -> Bool[Tensor, "b l"]:
+        """True for the latents behind the prefix, those the model must generate."""
+        return torch.arange(self.length)[None] >= self.prefix[:, None]
+
+
+def draw_windows(
+    num_samples: int,
+    clip_latents: int,
+    length: int,
+    *,
+    first_share: float,
+    image_share: float,
+    generator: torch.Generator,
+) -> Windows:
+    """Draw starts and prefixes.
+
+    With probability ``first_share`` a window starts at latent 0 (always where the clip is no
+    longer than the window), and there its prefix is 1 with probability ``image_share``, else 0.
+    Other starts are uniform over 1 … clip - length, with prefix 1 or 2 alike. A window keeps at
+    least one latent to generate. ValueError for a window longer than the clip.
+    """
+    if not 1 <= length <= clip_latents:
+        raise ValueError(f"a window of {length} latents does not fit clips of {clip_latents}")
+    uniform = torch.rand(3, num_samples, generator=generator)
+    last = clip_latents - length
+    inside = torch.tensor(last > 0 and length > 1) & (uniform[0] >= first_share)
+    start = torch.where(inside, 1 + (uniform[1] * last).long().clamp(max=max(last - 1, 0)), 0)
+    image = (uniform[2] < image_share).long()
+    prefix = torch.where(inside, 1 + (uniform[2] < 0.5).long(), image)
+    return Windows(start, prefix.clamp(max=length - 1), length)
+
+
+def draw_window_times(
+    windows: Windows, *, shift: float, generator: torch.Generator
+) -> Float[Tensor, "b l"]:
+    """One logit-normal time per sample, spread over its latents; 0 on the prefix."""
+    t = draw_times(windows.start.shape[0], shift=shift, generator=generator)
+    return torch.where(windows.scored(), t[:, None], 0.0)
+
+
+def window_length(schedule: dict[int, int], step: int) -> int:
+    """The window of the schedule's last entry that has begun at ``step``: {0: 1, 500: 13} trains
+    on single frames, then on 13 latents. ValueError if nothing begins at step 0."""
+    if 0 not in schedule:
+        raise ValueError(f"a window schedule needs an entry for step 0, got {schedule}")
+    return schedule[max(begin for begin in schedule if begin <= step)]

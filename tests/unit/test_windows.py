@@ -1,0 +1,82 @@
+"""stages/windows.py: where windows start, what is given clean, and at which time."""
+
+import pytest
+import torch
+
+from avatar_v.stages.windows import draw_window_times, draw_windows, window_length
+
+
+def draw(num: int = 4000, clip: int = 26, length: int = 13, seed: int = 0, **shares):
+    shares = {"first_share": 0.4, "image_share": 0.7, **shares}
+    generator = torch.Generator().manual_seed(seed)
+    return draw_windows(num, clip, length, generator=generator, **shares)
+
+
+def test_starts_and_prefixes_keep_the_rules() -> None:
+    windows = draw()
+    first = windows.start == 0
+    assert windows.start.min() == 0
+    assert windows.start.max() == 26 - 13
+    assert set(windows.prefix[first].tolist()) == {0, 1}
+    assert set(windows.prefix[~first].tolist()) == {1, 2}
+    # 4000 draws: five standard errors of a share are below 0.04
+    assert first.float().mean().item() == pytest.approx(0.4, abs=0.04)
+    assert windows.prefix[first].float().mean().item() == pytest.approx(0.7, abs=0.06)
+    assert (windows.prefix[~first] == 2).float().mean().item() == pytest.approx(0.5, abs=0.06)
+    counts = torch.bincount(windows.start[~first], minlength=14)[1:].float()
+    # uniform over 13 starts: 185 expected each, six standard deviations are 80
+    assert (counts - counts.mean()).abs().max() < 80
+
+
+def test_a_window_as_long_as_the_clip_starts_at_its_beginning() -> None:
+    assert not draw(clip=13).start.any()
+
+
+def test_single_frames_are_generated_from_nothing() -> None:
+    windows = draw(length=1)
+    assert not windows.start.any()
+    assert not windows.prefix.any()
+
+
+def test_something_is_left_to_generate() -> None:
+    windows = draw(length=2)
+    assert windows.scored().any(dim=1).all()
+
+
+def test_same_generator_same_windows() -> None:
+    a, b, c = draw(seed=1), draw(seed=1), draw(seed=2)
+    assert torch.equal(a.start, b.start)
+    assert torch.equal(a.prefix, b.prefix)
+    assert not torch.equal(a.start, c.start)
+
+
+@pytest.mark.parametrize("length", [0, 27])
+def test_a_window_that_does_not_fit(length: int) -> None:
+    with pytest.raises(ValueError, match="does not fit"):
+        draw(length=length)
+
+
+def test_crop_takes_each_window() -> None:
+    windows = draw(num=5)
+    clip = torch.arange(26).expand(5, 26)[..., None] + 100 * torch.arange(5)[:, None, None]
+    out = windows.crop(clip)
+    for i, start in enumerate(windows.start.tolist()):
+        assert torch.equal(out[i], clip[i, start : start + 13])
+
+
+def test_times_are_zero_on_the_prefix_and_one_value_behind_it() -> None:
+    windows = draw(num=64)
+    t = draw_window_times(windows, shift=1.0, generator=torch.Generator().manual_seed(0))
+    scored = windows.scored()
+    assert not t[~scored].any()
+    for row, mask in zip(t, scored, strict=True):
+        assert row[mask].unique().numel() == 1
+        assert 0 < row[-1] < 1
+
+
+def test_window_length_follows_the_schedule() -> None:
+    schedule = {0: 1, 100: 5, 200: 13}
+    lengths = [window_length(schedule, step) for step in (0, 99, 100, 199, 200, 5000)]
+    assert lengths == [1, 1, 5, 5, 13, 13]
+    with pytest.raises(ValueError, match="step 0"):
+        window_length({5: 1}, 7)
