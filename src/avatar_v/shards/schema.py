@@ -52,6 +52,7 @@ class Meta:
     licence: str  # SPDX name, or the user's own words
     consent: str  # how the person shown agreed; "synthetic" where nobody is shown
     source: str  # the file or generator the clip came from
+    transcript: str = ""  # the words spoken, where known
     motion_known: tuple[str, ...] = MOTION_NAMES  # the other components are 0
     vae_hash: str | None = None  # of the VAE that made the latents
     frame_rate_hz: int = FRAME_RATE_HZ
@@ -98,7 +99,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     }
     members = {
         AUDIO: _encode_flac(sample.audio),
-        FACE: _saved(lambda file: np.savez(file, **track)),
+        FACE: _saved(lambda file: np.savez(file, allow_pickle=False, **track)),
         META: json.dumps(dataclasses.asdict(sample.meta), sort_keys=True).encode(),
         MOTION: _saved(lambda file: np.save(file, sample.motion.float().numpy())),
     }
@@ -219,7 +220,7 @@ def _encode_flac(audio: Int16[Tensor, " s"]) -> bytes:
 
 def _decode_flac(data: bytes, name: str) -> Int16[Tensor, " s"]:
     try:
-        with av.open(io.BytesIO(data)) as container:
+        with av.open(io.BytesIO(data), "r") as container:
             parts = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     except (FFmpegError, IndexError) as error:
         raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error

@@ -1,9 +1,9 @@
 """Shards on disk: a WebDataset tar and, beside it, the index that makes it a finished shard.
 
-`webdataset.TarWriter` writes the tar with a fixed time stamp, so equal clips give equal bytes and any
-WebDataset reader can read it. Beside `NAME.tar` lies `NAME.index.json`: each clip's ids, sizes, and
-the offset, length and CRC-32 of its members, and a row for each item that failed. Both are written
-under a temporary name and then moved, the index last: a shard without an index is unfinished.
+`webdataset.TarWriter` writes the tar with a fixed time stamp, so equal clips give equal bytes and
+any WebDataset reader can read it. Beside `NAME.tar` lies `NAME.index.json`: each clip's ids, sizes,
+and the offset, length and CRC-32 of its members, and a row for each item that failed. Both are
+written under a temporary name and then moved, the index last: a tar without one is unfinished.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-import webdataset
+from webdataset.writer import TarWriter
 
 from avatar_v.shards.schema import (
     LATENTS,
@@ -91,7 +91,7 @@ def write_shard(path: str | Path, items: Iterable[Sample | Failure]) -> ShardInd
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     failures, keys = [], set()
     try:
-        with open(temporary, "wb") as file, webdataset.TarWriter(file, mtime=0) as tar:
+        with open(temporary, "wb") as file, TarWriter(file, mtime=0) as tar:
             for item in items:
                 if isinstance(item, Failure):
                     failures.append(item)
@@ -145,7 +145,7 @@ def read_index(path: str | Path) -> ShardIndex:
 def scan_shard(
     path: str | Path, *, name: str | None = None, failures: tuple[Failure, ...] = ()
 ) -> ShardIndex:
-    """Build the index of any WebDataset tar of this schema by reading it once, ``name`` in errors."""
+    """Index any WebDataset tar of this schema by reading it once; errors call it ``name``."""
     name = name or str(path)
     members: dict[str, dict[str, Member]] = {}
     metas = {}

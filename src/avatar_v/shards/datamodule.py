@@ -1,0 +1,260 @@
+"""ShardData: folders of shards to Lightning, as batches of `avatar_v.types.Batch`.
+
+Order, pairs and crops are a function of (seed, epoch, data rank); the position in the epoch is in
+the checkpoint. A resumed run sees exactly the batches that the uninterrupted one would have seen.
+"""
+
+import warnings
+from dataclasses import dataclass
+from typing import Any
+
+import lightning as L
+import torch
+
+from avatar_v.shards.buckets import Bucket, assign, natural_buckets, pair_candidates, plan_epoch
+from avatar_v.shards.loader import ClipReader, ResumableLoader, read_folder
+from avatar_v.shards.writer import ClipEntry
+
+
+@dataclass(frozen=True)
+class ClipSet:
+    """The clips of one folder, sorted into buckets, with the partners each may be paired with."""
+
+    folder: str
+    clips: list[ClipEntry]
+    members: dict[Bucket, list[int]]
+    partners: dict[int, list[int]] | None
+    reader: ClipReader
+
+    @property
+    def vae_hash(self) -> str | None:
+        """Of the VAE that made the latents; None where there are none."""
+        return self.clips[0].vae_hash
+
+
+class ShardData(L.LightningDataModule):
+    """Training and validation clips.
+
+    Args:
+        train: Folder of shards; subfolders are read too.
+        validation: Another folder, always in the same order; None for no validation.
+        batch_size: Clips a batch and rank.
+        num_workers: Loader processes; 0 reads in the training process.
+        decode_video: False leaves the video undecoded and takes the precomputed latents alone.
+        pairs: Give each clip a reference: another clip of the same person from another scene.
+            Clips without one are left out, with a warning.
+        same_scene_pairs: Let the reference come from the same scene too.
+        buckets: Sizes and lengths to batch by; longer clips are cut, larger ones reduced. None:
+            those that occur in the shards.
+        seed: Of order, pairs and crops.
+        cache: Keep decoded clips in memory (num_workers must be 0: workers share none).
+        vae_hash: The VAE that the latents must come from; None accepts any one VAE.
+    """
+
+    def __init__(
+        self,
+        train: str,
+        batch_size: int,
+        validation: str | None = None,
+        num_workers: int = 0,
+        decode_video: bool = True,
+        pairs: bool = False,
+        same_scene_pairs: bool = False,
+        buckets: list[Bucket] | None = None,
+        seed: int = 0,
+        cache: bool = False,
+        vae_hash: str | None = None,
+    ):
+        super().__init__()
+        if batch_size < 1 or num_workers < 0:
+            raise ValueError(
+                f"expected batch_size ≥ 1, num_workers ≥ 0: {batch_size}, {num_workers}"
+            )
+        if cache and num_workers:
+            raise ValueError(
+                f"cache keeps clips in this process: num_workers {num_workers}, expected 0"
+            )
+        if same_scene_pairs and not pairs:
+            raise ValueError("same_scene_pairs changes nothing without pairs")
+        self.train_folder = train
+        self.validation_folder = validation
+        self.batch_size = batch_size
+        self.num_workers = num_workers
+        self.decode_video = decode_video
+        self.pairs = pairs
+        self.same_scene_pairs = same_scene_pairs
+        self.buckets = buckets
+        self.seed = seed
+        self.cache = cache
+        self.vae_hash = vae_hash
+        self._sets: dict[str, ClipSet] = {}
+        self._train_loader: ResumableLoader | None = None
+        self._restored: dict[str, Any] | None = None
+
+    def setup(self, stage: str | None = None) -> None:
+        """Read the indexes; every error of the shards that needs no decoding is raised here."""
+        for folder in (self.train_folder, self.validation_folder):
+            if folder is not None and folder not in self._sets:
+                self._sets[folder] = self._clip_set(folder)
+
+    def train_dataloader(self) -> ResumableLoader:
+        loader = self._loader(self.train_folder, shuffle=True)
+        if self._restored is not None:
+            self._restore(loader, self._restored)
+            self._restored = None
+        self._train_loader = loader
+        return loader
+
+    def val_dataloader(self) -> ResumableLoader | list:
+        if self.validation_folder is None:
+            return []
+        return self._loader(self.validation_folder, shuffle=False)
+
+    def clip_set(self, folder: str) -> ClipSet:
+        """The clips of the training or validation folder, as sorted by ``setup``."""
+        self.setup()
+        return self._sets[folder]
+
+    def require_vae(self, vae_hash: str) -> None:
+        """ValueError, naming shard and clip, unless every latent comes from this VAE."""
+        self.setup()
+        for clip_set in self._sets.values():
+            check_latents(clip_set.clips, vae_hash, required=not self.decode_video)
+
+    def state_dict(self) -> dict[str, Any]:
+        loader = self._train_loader
+        if loader is None:
+            return self._restored or {}
+        return {"epoch": loader.epoch, "num_done": loader.num_done, **self._order_settings()}
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        self._restored = dict(state_dict) or None
+        if self._train_loader is not None and self._restored is not None:
+            self._restore(self._train_loader, self._restored)
+
+    def _restore(self, loader: ResumableLoader, state: dict[str, Any]) -> None:
+        now = self._order_settings()
+        changed = {k: (state[k], now[k]) for k in now if state[k] != now[k]}
+        if changed:
+            warnings.warn(
+                f"the data changed since the checkpoint (then, now): {changed}; its order cannot "
+                f"be continued, training goes on with the beginning of epoch {state['epoch'] + 1}",
+                stacklevel=2,
+            )
+            loader.resume(state["epoch"] + 1, 0)
+        else:
+            loader.resume(state["epoch"], state["num_done"])
+
+    def _order_settings(self) -> dict[str, Any]:
+        _, num_ranks = self._ranks()
+        clip_set = self.clip_set(self.train_folder)
+        return {
+            "seed": self.seed,
+            "batch_size": self.batch_size,
+            "num_ranks": num_ranks,
+            "num_clips": sum(len(indices) for indices in clip_set.members.values()),
+        }
+
+    def _ranks(self) -> tuple[int, int]:
+        if self.trainer is not None:
+            return self.trainer.global_rank, self.trainer.world_size
+        return 0, 1
+
+    def _loader(self, folder: str, *, shuffle: bool) -> ResumableLoader:
+        clip_set = self.clip_set(folder)
+        rank, num_ranks = self._ranks()
+
+        def plan_of_epoch(epoch: int):
+            return plan_epoch(
+                clip_set.members,
+                batch_size=self.batch_size,
+                seed=self.seed,
+                epoch=epoch if shuffle else 0,
+                rank=rank,
+                num_ranks=num_ranks,
+                shuffle=shuffle,
+                fill=shuffle or num_ranks > 1,
+                partners=clip_set.partners,
+            )
+
+        return ResumableLoader(
+            plan_of_epoch,
+            clip_set.reader,
+            num_workers=self.num_workers,
+            pin_memory=torch.cuda.is_available(),
+        )
+
+    def _clip_set(self, folder: str) -> ClipSet:
+        clips = read_folder(folder)
+        use_latents = self._use_latents(folder, clips)
+        buckets = self.buckets or natural_buckets(clips)
+        members: dict[Bucket, list[int]] = {}
+        for index, clip in enumerate(clips):
+            bucket = assign(clip, buckets, uses_latents=use_latents)
+            if bucket is not None:
+                members.setdefault(bucket, []).append(index)
+        num_fitting = sum(map(len, members.values()))
+        _report_left_out(folder, len(clips), num_fitting, f"fit none of the buckets {buckets}")
+        partners = None
+        if self.pairs:
+            members, partners = self._paired(clips, members)
+            num_paired = sum(map(len, members.values()))
+            where = "" if self.same_scene_pairs else " in another scene"
+            why = f"have no other clip of their person{where}"
+            _report_left_out(folder, num_fitting, num_paired, why)
+        reader = ClipReader(
+            clips, decode_video=self.decode_video, use_latents=use_latents, cache=self.cache
+        )
+        return ClipSet(folder, clips, members, partners, reader)
+
+    def _use_latents(self, folder: str, clips: list[ClipEntry]) -> bool:
+        if not self.decode_video:
+            check_latents(clips, self.vae_hash, required=True)
+            return True
+        without = next((clip for clip in clips if not clip.has_video), None)
+        if without is not None:
+            raise ValueError(
+                f"{without.shard}, clip {without.key}: no video (encoded with --drop-video); "
+                "set decode_video to false to train on its latents"
+            )
+        check_latents(clips, self.vae_hash, required=False)
+        return self.buckets is None and all(clip.has_latents for clip in clips)
+
+    def _paired(
+        self, clips: list[ClipEntry], members: dict[Bucket, list[int]]
+    ) -> tuple[dict[Bucket, list[int]], dict[int, list[int]]]:
+        kept, partners = {}, {}
+        for bucket, indices in members.items():
+            found = pair_candidates(clips, indices, same_scene=self.same_scene_pairs)
+            partners |= found
+            if found:
+                kept[bucket] = [index for index in indices if index in found]
+        return kept, partners
+
+
+def check_latents(clips: list[ClipEntry], vae_hash: str | None, *, required: bool) -> None:
+    """ValueError naming shard and clip where latents are missing or made by another VAE.
+
+    Without ``vae_hash`` the first clip's decides, so that two VAEs are never mixed.
+    """
+    for clip in clips:
+        where = f"{clip.shard}, clip {clip.key}"
+        if not clip.has_latents:
+            if required:
+                raise ValueError(
+                    f"{where}: it has no latents; make them with `avatar-v shards encode`"
+                )
+            continue
+        vae_hash = vae_hash or clip.vae_hash
+        if clip.vae_hash != vae_hash:
+            raise ValueError(
+                f"{where}: its latents were made by VAE {clip.vae_hash}, expected {vae_hash}; "
+                "run `avatar-v shards encode` again"
+            )
+
+
+def _report_left_out(folder: str, num_before: int, num_after: int, why: str) -> None:
+    if num_after == 0:
+        raise ValueError(f"{folder}: all {num_before} clips {why}")
+    if num_after < num_before:
+        warnings.warn(f"{folder}: {num_before - num_after} clips {why}, left out", stacklevel=3)

@@ -1,0 +1,240 @@
+"""From shards to batches: read clips by offset, in a planned order that can resume anywhere.
+
+WebDataset's own loader streams a tar from its beginning: to resume exactly it would have to read
+and throw away everything before, and it shuffles within a buffer whose state no checkpoint holds.
+So the tars stay WebDataset tars (any of its readers takes them) but are read here by the offsets in
+their indexes: a batch is a pure function of the plan (buckets.py), whichever worker reads it. That
+needs local or mounted files; shards behind a pipe (`pipe:aws s3 cp …`) are for WebDataset's reader.
+"""
+
+import dataclasses
+import warnings
+import zlib
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset
+
+from avatar_v.shards.buckets import BatchPlan, Bucket
+from avatar_v.shards.schema import LATENTS, VIDEO, Sample, decode_sample, to_float
+from avatar_v.shards.writer import INDEX_SUFFIX, ClipEntry, read_index
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch, num_latents
+
+
+def read_folder(folder: str | Path) -> list[ClipEntry]:
+    """Every clip of the finished shards in and below ``folder``, in the order of their paths.
+
+    ValueError if there is none, a shard is damaged, or two shards hold a clip of one key.
+    """
+    paths = sorted(Path(folder).rglob(f"*{INDEX_SUFFIX}"))
+    clips = [clip for path in paths for clip in read_index(path).clips]
+    if not clips:
+        raise ValueError(f"{folder}: no finished shards (NAME.tar with NAME{INDEX_SUFFIX}) in it")
+    unfinished = {p.with_suffix("") for p in Path(folder).rglob("*.tar")} - {
+        Path(str(path).removesuffix(INDEX_SUFFIX)) for path in paths
+    }
+    if unfinished:
+        warnings.warn(f"{folder}: tars without an index are left out: {unfinished}", stacklevel=2)
+    shard_of: dict[str, str] = {}
+    for clip in clips:
+        if shard_of.setdefault(clip.key, clip.shard) != clip.shard:
+            raise ValueError(f"clip {clip.key} is in {shard_of[clip.key]} and in {clip.shard}")
+    return clips
+
+
+def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
+    """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
+    skipped = {VIDEO: not decode_video, LATENTS: not use_latents}
+    wanted = [name for name in clip.members if not skipped.get(name, False)]
+    members = {}
+    try:
+        with open(clip.shard, "rb") as file:
+            for name in wanted:
+                file.seek(clip.members[name].offset)
+                members[name] = file.read(clip.members[name].size)
+    except OSError as error:
+        raise ValueError(f"{clip.shard}, clip {clip.key}: cannot be read ({error})") from error
+    for name, data in members.items():
+        member, where = clip.members[name], f"{clip.shard}, clip {clip.key}"
+        if len(data) != member.size:
+            raise ValueError(f"{where}: {name} is cut, {len(data)} of {member.size} bytes")
+        if zlib.crc32(data) != member.crc32:
+            raise ValueError(f"{where}: {name} is corrupt (its CRC-32 differs)")
+    return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
+
+
+class ClipReader:
+    """Clip number i of an index, decoded; with ``cache`` each is decoded once and then kept.
+
+    Kept clips stay in stored precision: about 0.2 MB for 101 frames as latents, 1.5 MB with the
+    video at 64 x 64.
+    """
+
+    def __init__(
+        self,
+        clips: Sequence[ClipEntry],
+        *,
+        decode_video: bool,
+        use_latents: bool,
+        cache: bool = False,
+    ):
+        self.clips = clips
+        self.decode_video = decode_video
+        self.use_latents = use_latents
+        self._kept: dict[int, Sample] | None = {} if cache else None
+
+    def __call__(self, index: int) -> Sample:
+        if self._kept is not None and index in self._kept:
+            return self._kept[index]
+        sample = read_clip(
+            self.clips[index], decode_video=self.decode_video, use_latents=self.use_latents
+        )
+        if self._kept is not None:
+            self._kept[index] = sample
+        return sample
+
+
+class PlannedBatches(Dataset[Batch]):
+    """Batch number i of a plan. Nothing but the plan decides it, so any worker may read it."""
+
+    def __init__(self, plan: Sequence[BatchPlan], read: Callable[[int], Sample]):
+        self.plan = plan
+        self.read = read
+
+    def __len__(self) -> int:
+        return len(self.plan)
+
+    def __getitem__(self, index: int) -> Batch:
+        plan = self.plan[index]
+        rng = np.random.default_rng(plan.seed)
+        batch = self._load(plan.clips, plan.bucket, rng)
+        if plan.references is None:
+            return batch
+        reference = self._load(plan.references, plan.bucket, rng)
+        return dataclasses.replace(batch, reference=reference)
+
+    def _load(self, clips: Sequence[int], bucket: Bucket, rng: np.random.Generator) -> Batch:
+        return collate([fit_sample(self.read(index), bucket, rng) for index in clips])
+
+
+class ResumableLoader:
+    """Iterates the batches of one epoch after another and knows where it is.
+
+    ``epoch`` and ``num_done`` (batches already given in it) are the whole state; set them with
+    ``resume`` and the next iteration gives exactly what an uninterrupted run would have given.
+    Not a torch DataLoader, so that Lightning leaves its order over ranks alone.
+    """
+
+    def __init__(
+        self,
+        plan_of_epoch: Callable[[int], list[BatchPlan]],
+        read: Callable[[int], Sample],
+        *,
+        num_workers: int,
+        pin_memory: bool = False,
+    ):
+        self.epoch = 0
+        self.num_done = 0
+        self._plan_of_epoch = plan_of_epoch
+        self._read = read
+        self._num_workers = num_workers
+        self._pin_memory = pin_memory
+        self._in_progress = False
+        self._plan: tuple[int, list[BatchPlan]] | None = None
+
+    def __len__(self) -> int:
+        """Batches of a whole epoch, wherever in it the loader stands."""
+        return len(self._planned())
+
+    def resume(self, epoch: int, num_done: int) -> None:
+        """Continue with batch ``num_done`` of ``epoch``; after its last, with the next epoch."""
+        self.epoch, self.num_done = epoch, num_done
+        if num_done >= len(self):
+            self.epoch, self.num_done = epoch + 1, 0
+        self._in_progress = False
+
+    def __iter__(self) -> Iterator[Batch]:
+        if self._in_progress:  # begun before: a new iteration is a new epoch, finished or not
+            self.epoch, self.num_done = self.epoch + 1, 0
+        self._in_progress = True
+        batches = PlannedBatches(self._planned(), self._read)
+        loader = DataLoader(
+            batches,
+            batch_size=None,
+            sampler=range(self.num_done, len(batches)),
+            num_workers=self._num_workers,
+            pin_memory=self._pin_memory,
+        )
+        for batch in loader:
+            self.num_done += 1
+            yield batch
+
+    def _planned(self) -> list[BatchPlan]:
+        if self._plan is None or self._plan[0] != self.epoch:
+            self._plan = (self.epoch, self._plan_of_epoch(self.epoch))
+        return self._plan[1]
+
+
+def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Sample:
+    """Cut a clip to its bucket's length, at a drawn start, and reduce it to the bucket's size.
+
+    Latents are causal, so a clip that has them is cut at its beginning only.
+    """
+    extra = sample.meta.num_frames - bucket.num_frames
+    if extra == 0 and (sample.meta.height, sample.meta.width) == (bucket.height, bucket.width):
+        return sample
+    start = 0
+    if extra and sample.latents is None:
+        start = TEMPORAL_FACTOR * int(rng.integers(extra // TEMPORAL_FACTOR + 1))
+    frames = slice(start, start + bucket.num_frames)
+    sound = slice(start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)
+    size = {"height": bucket.height, "width": bucket.width}
+    video, latents = sample.video, sample.latents
+    return dataclasses.replace(
+        sample,
+        meta=dataclasses.replace(sample.meta, num_frames=bucket.num_frames, **size),
+        audio=sample.audio[sound],
+        motion=sample.motion[frames],
+        face_box=sample.face_box[frames],
+        mouth_box=sample.mouth_box[frames],
+        landmarks=sample.landmarks[frames],
+        valid=sample.valid[frames],
+        phonemes=sample.phonemes[frames],
+        video=None if video is None else _resized(video[frames], bucket),
+        latents=None if latents is None else latents[: num_latents(bucket.num_frames)],
+    )
+
+
+def collate(samples: Sequence[Sample]) -> Batch:
+    """Samples of one bucket to a Batch: video in [-1, 1], audio in ±1, latents in fp32."""
+    with_video = all(sample.video is not None for sample in samples)
+    with_latents = all(sample.latents is not None for sample in samples)
+
+    def stack(name: str) -> Tensor:
+        return torch.stack([getattr(sample, name) for sample in samples])
+
+    return Batch(
+        video=stack("video").to(torch.float32) / 127.5 - 1 if with_video else None,
+        audio=to_float(stack("audio")),
+        text=tuple(sample.meta.text for sample in samples),
+        motion=stack("motion"),
+        face_box=stack("face_box"),
+        mouth_box=stack("mouth_box"),
+        valid=stack("valid"),
+        key=tuple(sample.key for sample in samples),
+        person=tuple(sample.meta.person for sample in samples),
+        scene=tuple(sample.meta.scene for sample in samples),
+        latents=stack("latents").to(torch.float32) if with_latents else None,
+    )
+
+
+def _resized(video: Tensor, bucket: Bucket) -> Tensor:
+    size = (bucket.height, bucket.width)
+    if tuple(video.shape[2:]) == size:
+        return video
+    reduced = functional.interpolate(video.float(), size=size, mode="bilinear", antialias=True)
+    return reduced.round().clamp(0, 255).to(torch.uint8)

@@ -1,0 +1,199 @@
+"""Shards of the embedded world: N clips, every person in several scenes, any number of processes.
+
+The plan (which person, scene and speech each clip has) is a pure function of the settings, and a
+clip is a pure function of its three ids, so the shards are the same bytes with 1 worker or 16. The
+settings are kept beside the shards: a second run of the same settings continues where the first
+stopped, one with other settings is refused.
+"""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from avatar_v.shards.schema import Meta, Sample, to_int16
+from avatar_v.shards.writer import (
+    Failure,
+    ShardIndex,
+    index_path,
+    read_index,
+    write_shard,
+    write_text_atomically,
+)
+from avatar_v.types import num_latents
+from avatar_v.world import clip as world_clip
+from avatar_v.world.splits import RANGES, Split
+
+SETTINGS_FILE = "world.json"
+SCENE_STRIDE, SPEECH_STRIDE = 618_033, 414_213
+"""Odd and no multiples of 5, so i · stride mod 10⁶ repeats no scene and no speech in 10⁶ clips."""
+
+
+@dataclass(frozen=True)
+class WorldSettings:
+    """All that the bytes of a world set depend on."""
+
+    num_clips: int
+    split: Split = "train"
+    num_frames: int = 101
+    size: int = 64
+    clips_per_person: int = 4
+    clips_per_shard: int = 64
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        num_latents(self.num_frames)
+        if self.split == "reserved":
+            raise ValueError("the reserved split is never generated, trained or selected on")
+        if self.split not in RANGES:
+            raise ValueError(f"split is train, validation or test, got {self.split!r}")
+        if not 2 <= self.clips_per_person <= self.num_clips:
+            raise ValueError(
+                "each person needs at least 2 clips (for pairs) and the set at least one person: "
+                f"got {self.clips_per_person} clips a person, {self.num_clips} clips"
+            )
+        if min(self.clips_per_shard, self.size) < 1 or self.seed < 0:
+            raise ValueError(f"size and clips per shard are at least 1, seed at least 0: {self}")
+
+    @property
+    def num_shards(self) -> int:
+        return -(-self.num_clips // self.clips_per_shard)
+
+
+def clip_ids(settings: WorldSettings, index: int) -> tuple[int, int, int]:
+    """Person, scene and speech id of clip ``index``.
+
+    Clips go round the persons, so that a shard holds many of them and a person's clips lie apart;
+    with ``num_clips // clips_per_person`` persons each has at least ``clips_per_person`` clips.
+    """
+    ids = RANGES[settings.split]
+    num_persons = settings.num_clips // settings.clips_per_person
+    start = settings.seed * 7919
+    person = start + index % num_persons
+    scene = start + index * SCENE_STRIDE
+    speech = start + index * SPEECH_STRIDE
+    return ids[person % len(ids)], ids[scene % len(ids)], ids[speech % len(ids)]
+
+
+def make_sample(settings: WorldSettings, index: int) -> Sample:
+    """Render clip ``index`` of the set."""
+    person, scene, speech = clip_ids(settings, index)
+    clip = world_clip.make_clip(
+        person, scene, speech, num_frames=settings.num_frames, size=settings.size
+    )
+    meta = Meta(
+        person=f"world-{person}",
+        scene=f"world-{scene}",
+        sentence=f"world-{clip.sentence_id}",
+        text=clip.text,
+        num_frames=settings.num_frames,
+        height=settings.size,
+        width=settings.size,
+        licence="CC0-1.0",
+        consent="synthetic",
+        source="avatar_v.world",
+        transcript=clip.transcript,
+    )
+    assert clip.face_box is not None and clip.mouth_box is not None
+    assert clip.landmarks is not None and clip.valid is not None
+    return Sample(
+        key=f"{index:07d}_{person}_{scene}_{speech}",
+        meta=meta,
+        audio=to_int16(clip.audio),
+        motion=clip.motion,
+        face_box=clip.face_box,
+        mouth_box=clip.mouth_box,
+        landmarks=clip.landmarks,
+        valid=clip.valid,
+        phonemes=clip.phonemes,
+        video=clip.video,
+    )
+
+
+def write_world(
+    settings: WorldSettings,
+    out: str | Path,
+    *,
+    num_workers: int = 1,
+    on_clip: Callable[[int], None] = lambda num_done: None,
+) -> list[ShardIndex]:
+    """Write every shard that is not finished yet; ``on_clip`` hears the number of clips done.
+
+    Returns all indexes, with a row for each clip that failed. ValueError if ``out`` holds a set of
+    other settings.
+    """
+    out = Path(out)
+    _claim(out, settings)
+    paths = [out / f"world-{settings.split}-{n:06d}.tar" for n in range(settings.num_shards)]
+    todo = [n for n, path in enumerate(paths) if not _is_finished(path)]
+    num_kept = sum(len(_clip_range(settings, n)) for n in range(len(paths)) if n not in todo)
+    on_clip(num_kept)
+    context = multiprocessing.get_context("spawn")
+    counter = context.Value("q", 0)
+    with ProcessPoolExecutor(
+        max(1, min(num_workers, len(todo))), context, _start_worker, (counter,)
+    ) as pool:
+        pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
+        try:
+            while pending:
+                done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()  # a shard that could not be written stops the run
+                on_clip(num_kept + counter.value)
+        except BaseException:
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+    return [read_index(index_path(path)) for path in paths]
+
+
+def _claim(out: Path, settings: WorldSettings) -> None:
+    out.mkdir(parents=True, exist_ok=True)
+    file, text = out / SETTINGS_FILE, json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    if file.exists() and file.read_text() != text:
+        raise ValueError(f"{out} holds a set of other settings: {file.read_text()}, asked: {text}")
+    if not file.exists() and any(out.glob("*.tar")):
+        raise ValueError(f"{out} already holds shards of another origin; choose an empty folder")
+    write_text_atomically(file, text)
+
+
+def _is_finished(path: Path) -> bool:
+    if not index_path(path).exists():
+        return False
+    read_index(index_path(path))  # a finished shard that was damaged since is an error, not redone
+    return True
+
+
+def _clip_range(settings: WorldSettings, shard: int) -> range:
+    start = shard * settings.clips_per_shard
+    return range(start, min(start + settings.clips_per_shard, settings.num_clips))
+
+
+_counter = None  # one per worker process: clips done, over all workers
+
+
+def _start_worker(counter) -> None:
+    global _counter
+    _counter = counter
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _write_one(settings: WorldSettings, shard: int, path: str) -> None:
+    write_shard(path, _items(settings, shard))
+
+
+def _items(settings: WorldSettings, shard: int) -> Iterator[Sample | Failure]:
+    for index in _clip_range(settings, shard):
+        try:
+            yield make_sample(settings, index)
+        except Exception as error:  # recorded in the index and reported by the command
+            yield Failure(f"clip {index}", f"{type(error).__name__}: {error}")
+        if _counter is not None:
+            with _counter.get_lock():
+                _counter.value += 1
