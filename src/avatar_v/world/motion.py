@@ -64,12 +64,12 @@ def _head(speech: Speech, style: Style, times_s: np.ndarray, seed: int) -> dict[
 
 def _eyes(speech: Speech, style: Style, times_s: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     shut = _blinks(times_s, style, stream("blink", seed))
-    away, _ = _moments(times_s, style.gaze_away_rate_hz, (0.3, 1.2), 0.05, stream("gaze", seed))
-    rng = stream("gaze direction", seed)
-    to_right = 1.0 if rng.random() < 0.5 + 0.5 * style.gaze_side else -1.0
-    drift = _sway(times_s, 0.5, rng)
+    right = 0.5 + 0.5 * style.gaze_side
+    rng = stream("gaze", seed)
+    away, side = _moments(times_s, style.gaze_away_rate_hz, (0.3, 1.2), 0.05, rng, right)
     amount = away * style.gaze_away_amount
-    gaze_x = np.clip(amount * to_right + 0.08 * drift, -1, 1)
+    rng = stream("gaze drift", seed)
+    gaze_x = np.clip(amount * side + 0.08 * _sway(times_s, 0.5, rng), -1, 1)
     gaze_y = np.clip(amount * rng.uniform(-0.5, 0.5) + 0.05 * _sway(times_s, 0.4, rng), -1, 1)
     brow = style.brow_on_stress * _accent(speech, times_s, 0.12)
     brow = brow + 0.08 * _sway(times_s, 0.2, stream("brow", seed))
@@ -113,9 +113,17 @@ def _blinks(times_s: np.ndarray, style: Style, rng) -> np.ndarray:
 
 
 def _moments(
-    times_s: np.ndarray, rate_hz: float, length_s: tuple[float, float], ramp_s: float, rng
+    times_s: np.ndarray,
+    rate_hz: float,
+    length_s: tuple[float, float],
+    ramp_s: float,
+    rng,
+    right: float = 0.5,
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Events of a Poisson process: how far on (0 … 1, smooth ramps), and the last one's sign."""
+    """Events of a Poisson process: how far on (0 … 1, smooth ramps), and the sign of the last.
+
+    The sign is positive with probability ``right``.
+    """
     level, sign = np.zeros_like(times_s), np.ones_like(times_s)
     start_s = 0.0
     while True:
@@ -125,5 +133,5 @@ def _moments(
         end_s = start_s + 2 * ramp_s + rng.uniform(*length_s)
         ramp = np.clip(np.minimum(times_s - start_s, end_s - times_s) / ramp_s, 0, 1)
         level = np.maximum(level, ramp * ramp * (3 - 2 * ramp))
-        sign = np.where(times_s >= start_s, rng.choice([-1.0, 1.0]), sign)
+        sign = np.where(times_s >= start_s, 1.0 if rng.random() < right else -1.0, sign)
         start_s = end_s

@@ -43,7 +43,7 @@ class Style:
 STYLE_NAMES = tuple(field.name for field in dataclasses.fields(Style))[1:]
 
 _RANGES = {
-    "mouth_amplitude": (0.6, 1.15),
+    "mouth_amplitude": (0.65, 1.25),
     "lip_gesture": (0.6, 1.1),
     "smoothing_s": (0.0, 0.025),
     "smile_rate_hz": (0.02, 0.25),
@@ -58,7 +58,7 @@ _RANGES = {
     "sway_pitch": (0.015, 0.08),
     "sway_roll": (0.01, 0.10),
     "nod_on_stress": (-0.03, 0.16),
-    "blink_rate_hz": (0.12, 0.6),
+    "blink_rate_hz": (0.15, 0.7),
     "blink_duration_s": (0.12, 0.32),
     "brow_on_stress": (-0.15, 0.9),
     "gaze_away_rate_hz": (0.05, 0.5),

@@ -3,7 +3,7 @@
 Coarticulation after Cohen & Massaro, "Modeling coarticulation in synthetic visual speech" (1993):
 each phase pulls the mouth towards its target with a dominance that decays exponentially around it;
 the shape is the dominance-weighted mean. Lips lead the sound: dominance decays more slowly
-before a phase than after it. A lip closure (p, b, m) is contact, not a target: it gates the opening.
+before a phase than after it. A lip closure (p, b, m) is contact, no target: it gates the opening.
 """
 
 import numpy as np
@@ -94,6 +94,8 @@ def _contact(phases: Phases, times_s: np.ndarray, shape: np.ndarray) -> np.ndarr
     shape[:, 0] = np.minimum(shape[:, 0], labiodental)
     visible = np.clip(shape[:, 0] / 0.06, 0, 1)
     shape[:, 3:5] *= visible[:, None]
+    wide = np.maximum(shape[:, (0, 5)], 0)
+    shape[:, (0, 5)] = wide / (1 + wide**4) ** 0.25  # soft limit at 1
     low = np.array([0, -1, 0, 0, 0, 0])
     return np.clip(shape, low, 1)
 

@@ -112,7 +112,7 @@ _BAND_NAMES = tuple(_BANDS)
 _BANDWIDTHS_HZ = np.array([70.0, 90.0, 140.0, 220.0, 300.0])
 _HIGH_FORMANTS_HZ = (3500.0, 4500.0)
 _NASAL_POLE_HZ, _NASAL_ZERO_HZ = 270.0, 500.0
-_LEVEL = 0.08
+_LEVEL = 0.05
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def synthesise(phases: Phases, voice: Voice, num_samples: int, seed_id: int) -> 
     sound = voiced + _frication(controls, voice, gain, seed_id)
     sound = _LEVEL * sound[:num_samples]
     room = stream("room", seed_id).standard_normal(num_samples)
-    sound += 10 ** (voice.noise_db / 20) * lfilter([0.5], [1.0, -0.5], room)
+    sound += 10 ** (voice.noise_db / 20) * _low_pass(room, 0.5)
     return (np.round(np.tanh(sound) * 32767) / 32768).astype(np.float32)
 
 
@@ -198,7 +198,11 @@ def _glottis(controls: _Controls, voice: Voice, seed_id: int) -> tuple[np.ndarra
     flow = 6.75 * x * x * (1 - x)
     derivative = np.where(x < 1, 2 * x - 3 * x * x, 0.0)
     tilt = 0.25 + 0.35 * voice.breathiness
-    return 3.0 * lfilter([1 - tilt], [1.0, -tilt], derivative * height), flow
+    return 3.0 * _low_pass(derivative * height, tilt), flow
+
+
+def _low_pass(signal: np.ndarray, pole: float) -> np.ndarray:
+    return np.asarray(lfilter([1 - pole], [1.0, -pole], signal))
 
 
 def _tract(controls: _Controls, source: np.ndarray) -> np.ndarray:
