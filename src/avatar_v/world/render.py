@@ -1,0 +1,199 @@
+"""Pictures of the world: a person in a scene, moved by a motion track, with exact ground truth.
+
+Drawn back to front with anti-aliased shapes at ``supersample`` times the size, then averaged. Static
+parts are drawn once per clip; moving ones only inside their window. Few frames are drawn at a time,
+so that planes stay in the processor's cache. The same arguments give the same bytes in any process
+on one machine and device.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from avatar_v.types import MOTION_NAMES
+from avatar_v.world import backdrop, eyes, hair, mouth, skin
+from avatar_v.world.geometry import Motion, Pose, Surface, look, place, split_motion
+from avatar_v.world.landmarks import find_landmarks, landmark_boxes
+from avatar_v.world.person import Person
+from avatar_v.world.scene import Scene
+from avatar_v.world.shapes import Window, coverage, over, seeded, window_around
+
+MIN_SIZE = 32
+SIZE_STEP = 8
+MAX_YAW = 0.85
+MAX_COVER = 0.35
+_FRAMES_AT_ONCE = 8
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """Frames with their ground truth; boxes and points are shares of the picture."""
+
+    video: UInt8[Tensor, "f 3 h w"]
+    face_box: Float[Tensor, "f 4"]
+    mouth_box: Float[Tensor, "f 4"]
+    landmarks: Float[Tensor, "f k 2"]  # in the order of landmarks.LANDMARK_NAMES
+    valid: Bool[Tensor, "f"]  # the face is seen: neither covered nor turned away
+
+
+@dataclass(frozen=True)
+class _Still:
+    """What is drawn once per clip."""
+
+    background: Tensor
+    body: Tensor
+    skin: Tensor
+    hair: Tensor
+    hair_color: Tensor
+    light: skin.Light
+
+
+def render(
+    person: Person,
+    scene: Scene,
+    motion: Float[Tensor, "f m"],
+    *,
+    size: int,
+    seed: int,
+    supersample: int = 2,
+    device: torch.device | str = "cpu",
+) -> Rendered:
+    """Draw every frame of ``motion`` (components of types.MOTION_NAMES) at ``size`` pixels a side.
+
+    ``seed`` fixes the grain. Values of ``motion`` outside their range are clamped. ValueError for
+    an empty track, a wrong number of components, non-finite values, a size that is not a multiple
+    of 8 of at least 32, or a supersample below 1.
+    """
+    _check(motion, size, supersample)
+    canvas = size * supersample
+    motion = motion.to(device=device, dtype=torch.float32)
+    moves = split_motion(motion)
+    pose = place(scene, moves, canvas)
+    still = _draw_still(person, scene, canvas, device)
+    video = torch.empty(len(motion), 3, size, size, dtype=torch.uint8, device=device)
+    generator = seeded(0x62A1, person.id, scene.id, seed)
+    for start in range(0, len(motion), _FRAMES_AT_ONCE):
+        part = slice(start, start + _FRAMES_AT_ONCE)
+        some = Motion(**{name: value[part] for name, value in vars(moves).items()})
+        image = _draw(person, scene, some, pose.frames(part), still, canvas)
+        image = F.avg_pool2d(image, supersample) if supersample > 1 else image
+        grain = torch.randn(image.shape, generator=generator).to(device)
+        video[part] = (image * 255 + scene.grain * grain + 0.5).clamp_(0, 255).to(torch.uint8)
+    landmarks = find_landmarks(person, moves, pose) / canvas
+    face_box, mouth_box = landmark_boxes(person, pose, landmarks, canvas)
+    valid = (motion[:, 8].abs() < MAX_YAW) & (motion[:, 15] < MAX_COVER)
+    return Rendered(video, face_box, mouth_box, landmarks, valid)
+
+
+def _check(motion: Tensor, size: int, supersample: int) -> None:
+    if motion.shape[0] < 1 or motion.shape[1] != len(MOTION_NAMES):
+        raise ValueError(
+            f"motion is (frames >= 1, {len(MOTION_NAMES)} components), got {tuple(motion.shape)}"
+        )
+    if not bool(torch.isfinite(motion).all()):
+        raise ValueError("motion is finite, got NaN or infinity")
+    if size < MIN_SIZE or size % SIZE_STEP:
+        raise ValueError(f"size is a multiple of {SIZE_STEP}, at least {MIN_SIZE}, got {size}")
+    if supersample < 1:
+        raise ValueError(f"supersample is at least 1, got {supersample}")
+
+
+def _draw_still(person: Person, scene: Scene, canvas: int, device: torch.device | str) -> _Still:
+    light = skin.scene_light(scene)
+    resolution = max(96, int(1.25 * canvas))
+    return _Still(
+        background=backdrop.background(scene, canvas),
+        body=backdrop.body(scene, person, light, canvas),
+        skin=skin.face_map(person, resolution),
+        hair=hair.hair_map(person, resolution),
+        hair_color=skin.hair_color(person),
+        light=light,
+    )
+
+
+def _draw(
+    person: Person, scene: Scene, motion: Motion, pose: Pose, still: _Still, canvas: int
+) -> Tensor:
+    """Frames "f 3 n n" in [0, 1] before averaging and grain."""
+    whole = Window(0, canvas, 0, canvas)
+    light, color = still.light, still.hair_color
+    image = backdrop.follow_camera(still.background, pose, whole, canvas)
+    around = _head_window(pose, 1.35, 1.15, 1.30, whole)
+    hair.paint_back(
+        _below(around, whole).of(image), person, pose, _below(around, whole), color, light
+    )
+    rest = _rows(scene, pose, 0.45, whole)
+    neck = Window(rest.y0, rest.y1, around.x0, around.x1)
+    backdrop.paint_neck(neck.of(image), scene, person, pose, light, neck, canvas)
+    shoulders = _rows(scene, pose, 0.95, whole)
+    clothes = backdrop.follow_camera(still.body, pose, shoulders, canvas)
+    over(shoulders.of(image), clothes[:, :3], clothes[:, 3:])
+    hair.paint_ears(image, person, pose, light)
+    head = around
+    surface = look(person, pose, head)
+    lit = _paint_skin(head.of(image), person, pose, surface, still)
+    _paint_features(image, person, motion, pose, surface, lit, head)
+    hair.paint_shell(head.of(image), person, pose, surface, still.hair, color, light)
+    hair.paint_locks(
+        _below(around, whole).of(image), person, pose, _below(around, whole), color, light
+    )
+    backdrop.paint_cover(image, scene, person, motion, pose, light)
+    return image
+
+
+def _paint_skin(
+    canvas: Tensor, person: Person, pose: Pose, surface: Surface, still: _Still
+) -> Tensor:
+    """The bare head; returns the light on it "f 3 h w" for what is drawn on top."""
+    texture = skin.sample_map(still.skin, surface.n, surface.v, surface.z)
+    albedo, slope_u, slope_v, open_share = texture.split((3, 1, 1, 1), dim=1)
+    slopes = (slope_u.clone(), slope_v.clone())
+    factor = skin.add_nose(person, pose, surface, still.light, slopes)
+    nx = surface.s * (0.50 + 0.5 * surface.s * surface.s) + slopes[0]
+    ny = surface.t * (0.35 + 0.5 * surface.t * surface.t) + slopes[1]
+    lit = skin.shade(still.light, nx, ny, surface.c * 0.9 + 0.1, open_share)
+    edge = coverage(1.0 - surface.radius, 0.8 * pose.px)
+    over(canvas, (albedo * lit * factor).clamp_(0.0, 1.0), edge)
+    return lit
+
+
+def _paint_features(
+    image: Tensor,
+    person: Person,
+    motion: Motion,
+    pose: Pose,
+    surface: Surface,
+    lit: Tensor,
+    head: Window,
+) -> None:
+    """Mouth, eyes, brows and glasses, each inside the window that holds it on every frame."""
+    points = find_landmarks(person, motion, pose)
+    lips = window_around(points[:, :14], 0.16 * pose.px, head)
+    if not lips.empty:
+        part, light = surface.crop(lips, head), lips.inside(head, lit)
+        mouth.paint_mouth(lips.of(image), person, motion, part, light, pose.px)
+    band = window_around(points[:, 14:22], 0.27 * pose.px, head)
+    if not band.empty:
+        part, light = surface.crop(band, head), band.inside(head, lit)
+        eyes.paint_eyes(band.of(image), person, motion, part, light, pose.px)
+        eyes.paint_brows(band.of(image), person, motion, part, light, pose.px)
+        eyes.paint_glasses(band.of(image), person, pose, part, light, pose.px)
+
+
+def _head_window(pose: Pose, up: float, side: float, down: float, bounds: Window) -> Window:
+    center = torch.cat([pose.center_x, pose.center_y], dim=1).view(-1, 1, 2)
+    reach = pose.px * torch.tensor([[[-side, -up], [side, down]]], device=center.device)
+    return window_around(center + reach, 0.0, bounds)
+
+
+def _rows(scene: Scene, pose: Pose, top: float, whole: Window) -> Window:
+    """The rows from ``top`` head units under the resting head's centre to the bottom."""
+    y0 = scene.center_y * whole.y1 + pose.px * top + float(pose.shift_y.min())
+    return Window(min(max(0, int(y0)), whole.y1 - 1), whole.y1, 0, whole.x1)
+
+
+def _below(window: Window, whole: Window) -> Window:
+    return Window(window.y0, whole.y1, window.x0, window.x1)
