@@ -9,6 +9,7 @@ from torch import Tensor
 from avatar_v.world.motion import motion_track
 from avatar_v.world.person import sample_person
 from avatar_v.world.prompt import prompt_of
+from avatar_v.world.render import render
 from avatar_v.world.scene import sample_scene
 from avatar_v.world.seeds import derive
 from avatar_v.world.speech import say
@@ -50,20 +51,16 @@ def make_clip(
     """The clip of these ids: the same bytes in any process. ``size`` is height and width in pixels.
 
     Tensors of the renderer are on ``device``, the rest on the CPU. ValueError for an id outside
-    the splits, fewer than one frame, or a size below 16.
+    the splits, fewer than one frame, or a size that the renderer refuses.
     """
     for item_id in (person_id, scene_id, speech_id):
         split_of(item_id)
-    if num_frames < 1 or size < 16:
-        raise ValueError(f"need num_frames >= 1 and size >= 16, got {num_frames} and {size}")
     seed = derive("clip", person_id, scene_id, speech_id)
     style, scene = sample_style(person_id), sample_scene(scene_id)
     speech = say(speech_id, sample_voice(person_id), style, num_frames)
     motion = motion_track(speech, style, seed=seed)
     rendered = None
     if render_video:
-        from avatar_v.world.render import render
-
         rendered = render(
             sample_person(person_id), scene, motion, size=size, seed=seed, device=device
         )

@@ -4,7 +4,7 @@ Speech ids carry their split into the words: a sentence belongs to one split alo
 Reserved ids exist for a judgement from outside; nothing here trains, tunes or selects on them.
 """
 
-from typing import Literal, get_args
+from typing import Literal
 
 Split = Literal["train", "validation", "test", "reserved"]
 
@@ -29,25 +29,26 @@ def split_of(item_id: int) -> Split:
     raise ValueError(f"id {item_id} is in no split; ranges are {RANGES}")
 
 
-def persons(split: Split, num: int, start: int = 0) -> list[int]:
+def persons(split: str, num: int, start: int = 0) -> list[int]:
     """``num`` person ids of a split, from its ``start``-th on."""
     return _take(split, num, start)
 
 
-def scenes(split: Split, num: int, start: int = 0) -> list[int]:
+def scenes(split: str, num: int, start: int = 0) -> list[int]:
     """``num`` scene ids of a split, from its ``start``-th on."""
     return _take(split, num, start)
 
 
-def sentences(split: Split, num: int, start: int = 0) -> list[int]:
+def sentences(split: str, num: int, start: int = 0) -> list[int]:
     """``num`` speech ids (each says several sentences) of a split, from its ``start``-th on."""
     return _take(split, num, start)
 
 
-def _take(split: Split, num: int, start: int) -> list[int]:
-    if split not in RANGES:
-        raise ValueError(f"split is one of {get_args(Split)}, got {split!r}")
-    ids = RANGES[split]
+def _take(split: str, num: int, start: int) -> list[int]:
+    known = {str(name): ids for name, ids in RANGES.items()}
+    if split not in known:
+        raise ValueError(f"split is one of {tuple(known)}, got {split!r}")
+    ids = known[split]
     if num < 0 or start < 0 or start + num > len(ids):
         raise ValueError(f"{split} has ids 0 … {len(ids) - 1}, got start {start} and num {num}")
     return list(ids[start : start + num])
