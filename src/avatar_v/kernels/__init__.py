@@ -1,0 +1,1 @@
+"""Attention kernels: one signature each, the specification beside the fast path."""

@@ -1,0 +1,79 @@
+"""Attention modules of a block: self-attention with reference keys, and cross-attention.
+
+Sparse Reference Attention (Avatar V §2.1): generated tokens attend to themselves and to all valid
+reference tokens, reference tokens to their own segment alone. Both streams call the same module;
+which keys a stream is given makes the difference, so no generated x reference mask exists.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from avatar_v.kernels.attention import attend
+from avatar_v.models.layers import RMSNorm, compute_dtype, rotate
+
+Heads = Float[Tensor, "b s heads width"]
+KeyValue = tuple[Float[Tensor, "b k heads width"], Float[Tensor, "b k heads width"]]
+ExtraKeyValue = tuple[Float[Tensor, "b extra heads width"], Float[Tensor, "b extra heads width"]]
+
+
+class Attention(nn.Module):
+    """Projections of one attention: q and k are RMS-normalised over the whole width (Wan)."""
+
+    def __init__(self, dim: int, num_heads: int, eps: float) -> None:
+        super().__init__()
+        self.num_heads = num_heads
+        self.query = nn.Linear(dim, dim)
+        self.key = nn.Linear(dim, dim)
+        self.value = nn.Linear(dim, dim)
+        self.out = nn.Linear(dim, dim)
+        self.query_norm = RMSNorm(dim, eps)
+        self.key_norm = RMSNorm(dim, eps)
+
+    def project_query(self, x: Float[Tensor, "b s d"]) -> Heads:
+        """Queries, normalised, in fp32."""
+        return self._split(self.query_norm(self.query(x)))
+
+    def project_keys(self, x: Float[Tensor, "b s d"]) -> tuple[Heads, Heads]:
+        """Keys, normalised but not rotated, in fp32, and values in the compute dtype."""
+        return self._split(self.key_norm(self.key(x))), self._split(self.value(x))
+
+    def merge(self, x: Heads) -> Float[Tensor, "b s d"]:
+        return self.out(rearrange(x, "b s h w -> b s (h w)"))
+
+    def _split(self, x: Float[Tensor, "b s d"]) -> Heads:
+        return rearrange(x, "b s (h w) -> b s h w", h=self.num_heads)
+
+
+class SelfAttention(Attention):
+    def forward(
+        self,
+        x: Float[Tensor, "b s d"],
+        rotary: Float[Tensor, "*positions 1 half 2"],
+        *,
+        extra: ExtraKeyValue | None = None,
+        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+    ) -> tuple[Float[Tensor, "b s d"], tuple[Heads, Heads]]:
+        """Attention over x itself and, after it, over ``extra`` keys (already rotated) and values.
+
+        ``key_mask`` covers both. Also returns the unrotated K and V of x, for a cache.
+        """
+        x = x.to(compute_dtype(x, self.query.weight))
+        query = rotate(self.project_query(x), rotary)
+        key, value = self.project_keys(x)
+        all_keys, all_values = rotate(key, rotary).to(value.dtype), value
+        if extra is not None:
+            all_keys = torch.cat([all_keys, extra[0]], dim=1)
+            all_values = torch.cat([all_values, extra[1]], dim=1)
+        out = attend(query.to(value.dtype), all_keys, all_values, key_mask)
+        return self.merge(out), (key.to(value.dtype), value)
+
+
+class CrossAttention(Attention):
+    def forward(
+        self, x: Float[Tensor, "b s d"], context: Float[Tensor, "b n d"]
+    ) -> Float[Tensor, "b s d"]:
+        query = self.project_query(x.to(compute_dtype(x, self.query.weight)))
+        key, value = self.project_keys(context)
+        return self.merge(attend(query.to(value.dtype), key.to(value.dtype), value))

@@ -1,0 +1,248 @@
+"""Audio encoders: waveform "b s" at 16 kHz → one feature vector per video frame, "b f d".
+
+The embedded encoder (`LogMelEncoder`) is causal with a finite memory, so speech that arrives in
+chunks is encoded as if whole (`AudioStream`); the look-ahead that lips need is the context of the
+latent windows (`latent_windows`). `HiddenStateAudioEncoder` wraps wav2vec 2.0 and Whisper, which
+are not causal: encode whole files with them.
+"""
+
+import math
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from avatar_v.models.layers import MLP, LayerNorm
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_latents
+
+LOUDNESS_LUFS = -23.0
+SILENCE_LUFS = -60.0
+"""Anything quieter is silence, not speech to be raised (our choice)."""
+CONTEXT_FRAMES = 2
+"""Video frames that a latent's audio window reaches beyond its own, on each side."""
+NUM_WINDOW_FRAMES = TEMPORAL_FACTOR + 2 * CONTEXT_FRAMES
+
+Waveform = Float[Tensor, "b s"]
+Features = Float[Tensor, "b f d"]
+
+_WINDOW = 400  # samples of one spectrum: 25 ms
+_HOP = 160  # 10 ms: four spectra per video frame
+_FFT = 512
+_MELS_PER_FRAME = SAMPLES_PER_FRAME // _HOP
+_FLOOR = 1e-6  # power below which a mel band is silent
+_LOG_MEAN, _LOG_STD = -1.0, 2.0  # constants, not statistics of the utterance: chunks must agree
+
+
+def latent_windows(features: Features) -> Float[Tensor, "b l window d"]:
+    """The features each latent frame sees: its four video frames and two on each side.
+
+    Latent k holds frames 4k - 3 … 4k, so its window is 4k - 5 … 4k + 2, clamped to the clip; for
+    k = 0, the image latent, the clamped window is frame 0 and its two followers.
+    """
+    num = num_latents(features.shape[1])
+    start = TEMPORAL_FACTOR * torch.arange(num) - (NUM_WINDOW_FRAMES - 1 - CONTEXT_FRAMES)
+    index = start[:, None] + torch.arange(NUM_WINDOW_FRAMES)
+    return features[:, index.clamp(0, features.shape[1] - 1).to(features.device)]
+
+
+def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
+    """``audio`` (16 kHz) at -23 LUFS, integrated loudness of ITU-R BS.1770 through pyloudnorm.
+
+    Silence (quieter than -60 LUFS, or empty) is returned as it is; audio shorter than the
+    standard's 400 ms block is measured as a repetition of itself. The result may exceed ±1, and
+    is not clipped. ValueError for NaN or infinite samples.
+    """
+    import pyloudnorm
+
+    if not bool(torch.isfinite(audio).all()):
+        raise ValueError("audio holds NaN or infinite samples")
+    if audio.numel() == 0:
+        return audio
+    samples = audio.detach().cpu().double()
+    block = int(0.4 * SAMPLE_RATE_HZ)
+    samples = samples.repeat(math.ceil(block / samples.numel()))
+    loudness = pyloudnorm.Meter(SAMPLE_RATE_HZ).integrated_loudness(samples.numpy())
+    if loudness < SILENCE_LUFS:
+        return audio
+    return audio * 10 ** ((LOUDNESS_LUFS - loudness) / 20)
+
+
+def log_mel(waveform: Waveform, filters: Float[Tensor, "bins mels"]) -> Float[Tensor, "b t mels"]:
+    """Log mel power at 100 Hz in fp32. Spectrum i ends with sample 160 (i + 1): it sees no future.
+
+    Before the first sample there is silence. Scaled by constants to about zero mean, unit spread.
+    """
+    with torch.autocast(waveform.device.type, enabled=False):
+        padded = F.pad(waveform.float(), (_WINDOW - _HOP, 0))
+        frames = padded.unfold(-1, _WINDOW, _HOP) * torch.hann_window(
+            _WINDOW, device=waveform.device
+        )
+        power = torch.fft.rfft(frames, n=_FFT).abs().square()
+        mel = (power @ filters).clamp_min(_FLOOR).log10()
+    return (mel - _LOG_MEAN) / _LOG_STD
+
+
+def mel_filters(num_mels: int) -> Float[Tensor, "bins mels"]:
+    """Triangular filters, evenly spaced on the HTK mel scale from 20 Hz to 7600 Hz, peak 1."""
+    low, high = (2595 * math.log10(1 + hz / 700) for hz in (20.0, 7600.0))
+    edges = 700 * (10 ** (torch.linspace(low, high, num_mels + 2, dtype=torch.float64) / 2595) - 1)
+    bins = torch.linspace(0, SAMPLE_RATE_HZ / 2, _FFT // 2 + 1, dtype=torch.float64)[:, None]
+    rise = (bins - edges[:-2]) / (edges[1:-1] - edges[:-2])
+    fall = (edges[2:] - bins) / (edges[2:] - edges[1:-1])
+    return torch.minimum(rise, fall).clamp_min(0).float()
+
+
+class LogMelEncoder(nn.Module):
+    """Log-mel spectra, then causal convolutions over video frames; trained with the model."""
+
+    mel_filters: Tensor
+
+    def __init__(self, dim: int, *, num_layers: int = 3, num_mels: int = 80) -> None:
+        super().__init__()
+        self.config = {"dim": dim, "num_layers": num_layers, "num_mels": num_mels}
+        self.dim = dim
+        self.register_buffer("mel_filters", mel_filters(num_mels), persistent=False)
+        self.embed = MLP(_MELS_PER_FRAME * num_mels, 2 * dim, dim)
+        self.layers = nn.ModuleList(_CausalLayer(dim, 2**i) for i in range(num_layers))
+        self.norm = LayerNorm(dim, 1e-6)
+
+    @classmethod
+    def tiny(cls) -> "LogMelEncoder":
+        return cls(32, num_layers=1, num_mels=16)
+
+    @classmethod
+    def small(cls) -> "LogMelEncoder":
+        return cls(256)
+
+    @property
+    def memory_frames(self) -> int:
+        """Video frames before its own that a feature depends on."""
+        spectra = math.ceil((_WINDOW - _HOP) / SAMPLES_PER_FRAME)
+        return spectra + sum(layer.memory_frames for layer in self.layers)  # pyright: ignore
+
+    def forward(self, waveform: Waveform) -> Features:
+        """Features of s / 640 video frames; ValueError unless s is a multiple of 640."""
+        check_samples(waveform)
+        x = log_mel(waveform, self.mel_filters).unflatten(1, (-1, _MELS_PER_FRAME)).flatten(2)
+        x = self.embed(x)
+        for layer in self.layers:
+            x = layer(x)
+        return self.norm(x)
+
+
+class AudioStream:
+    """Encodes a waveform that arrives in pieces; the features equal those of the whole (fp32)."""
+
+    def __init__(self, encoder: LogMelEncoder) -> None:
+        self.encoder = encoder
+        self._past: Tensor | None = None
+
+    def push(self, waveform: Waveform) -> Features:
+        """Features of the frames in this piece (a multiple of 640 samples)."""
+        check_samples(waveform)
+        past = waveform[:, :0] if self._past is None else self._past
+        whole = torch.cat([past, waveform], dim=1)
+        self._past = whole[:, -self.encoder.memory_frames * SAMPLES_PER_FRAME :]
+        return self.encoder(whole)[:, past.shape[1] // SAMPLES_PER_FRAME :]
+
+
+class HiddenStateAudioEncoder(nn.Module):
+    """Hidden states of a frozen wav2vec 2.0 or Whisper encoder, all layers, softmax-weighted.
+
+    ``folder`` is a local transformers folder; nothing is downloaded. Hidden states at 50 Hz are
+    averaged in pairs to the 25 Hz frame grid.
+    """
+
+    def __init__(self, folder: str | Path) -> None:
+        super().__init__()
+        from transformers import AutoConfig, AutoFeatureExtractor, Wav2Vec2Model, WhisperModel
+
+        folder = Path(folder)
+        if not folder.is_dir():
+            raise ValueError(f"no folder {folder} to load an audio encoder from")
+        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        kinds = {"wav2vec2": Wav2Vec2Model, "whisper": WhisperModel}
+        if config.model_type not in kinds:
+            raise ValueError(f"{folder} holds a {config.model_type}, expected {' or '.join(kinds)}")
+        self.kind = config.model_type
+        self.extractor = AutoFeatureExtractor.from_pretrained(folder, local_files_only=True)
+        self.model = kinds[self.kind].from_pretrained(folder, local_files_only=True)
+        self.model.requires_grad_(False).eval()
+        self.dim = int(config.hidden_size)
+        self.layer_logits = nn.Parameter(torch.zeros(_num_states(config)))
+
+    @property
+    def config(self) -> dict[str, int]:
+        return {}
+
+    def train(self, mode: bool = True) -> "HiddenStateAudioEncoder":
+        """The backbone stays in evaluation mode: it is frozen."""
+        self.training = mode
+        return self
+
+    def forward(self, waveform: Waveform) -> Features:
+        """Features of s / 640 video frames; ValueError unless s is a multiple of 640."""
+        check_samples(waveform)
+        with torch.no_grad():
+            states = (
+                self._wav2vec2(waveform) if self.kind == "wav2vec2" else self._whisper(waveform)
+            )
+        num_frames = waveform.shape[1] // SAMPLES_PER_FRAME
+        stacked = torch.stack([state[:, : 2 * num_frames].float() for state in states])
+        stacked = stacked.unflatten(2, (num_frames, 2)).mean(3)
+        return torch.einsum("k,kbfd->bfd", self.layer_logits.softmax(0), stacked)
+
+    def save_backbone(self, folder: Path) -> None:
+        """The model and its feature extractor in transformers' layout."""
+        self.model.save_pretrained(folder)
+        self.extractor.save_pretrained(folder)
+
+    def _wav2vec2(self, waveform: Waveform) -> tuple[Tensor, ...]:
+        """Hidden states at 50 Hz. 80 samples more give exactly two states for each video frame."""
+        x = waveform
+        if self.extractor.do_normalize:
+            x = (x - x.mean(1, keepdim=True)) / (x.var(1, keepdim=True) + 1e-7).sqrt()
+        return self.model(F.pad(x, (0, 80)), output_hidden_states=True).hidden_states
+
+    def _whisper(self, waveform: Waveform) -> tuple[Tensor, ...]:
+        """Hidden states at 50 Hz, the waveform in pieces of the length that Whisper reads."""
+        piece = self.extractor.n_samples
+        parts = []
+        for start in range(0, waveform.shape[1], piece):
+            rows = [row.cpu().numpy() for row in waveform[:, start : start + piece]]
+            mel = self.extractor(rows, sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+            mel = mel.input_features.to(waveform.device)
+            parts.append(self.model.encoder(mel, output_hidden_states=True).hidden_states)
+        return tuple(torch.cat(layer, dim=1) for layer in zip(*parts, strict=True))
+
+
+def check_samples(waveform: Waveform) -> None:
+    if waveform.shape[1] == 0 or waveform.shape[1] % SAMPLES_PER_FRAME:
+        raise ValueError(
+            f"a waveform has a whole number of video frames ({SAMPLES_PER_FRAME} samples each), "
+            f"got {waveform.shape[1]} samples"
+        )
+
+
+def _num_states(config) -> int:
+    layers = config.encoder_layers if config.model_type == "whisper" else config.num_hidden_layers
+    return layers + 1
+
+
+class _CausalLayer(nn.Module):
+    """x + MLP of (x now, and at one and two dilations before)."""
+
+    def __init__(self, dim: int, dilation: int) -> None:
+        super().__init__()
+        self.dilation = dilation
+        self.memory_frames = 2 * dilation
+        self.norm = LayerNorm(dim, 1e-6)
+        self.mix = MLP(3 * dim, 2 * dim, dim)
+
+    def forward(self, x: Features) -> Features:
+        y = F.pad(self.norm(x), (0, 0, self.memory_frames, 0))
+        num = x.shape[1]
+        taps = [y[:, i * self.dilation : i * self.dilation + num] for i in range(3)]
+        return x + self.mix(torch.cat(taps, dim=-1))

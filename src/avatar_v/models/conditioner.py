@@ -1,0 +1,155 @@
+"""Batches and media to clean latents and `Cond`: the same code trains and generates."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int, Shaped
+from torch import Tensor, nn
+
+from avatar_v.models.audio import (
+    NUM_WINDOW_FRAMES,
+    HiddenStateAudioEncoder,
+    LogMelEncoder,
+    latent_windows,
+)
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.reference import segments
+from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
+from avatar_v.models.vae import VideoVAE
+from avatar_v.types import TEMPORAL_FACTOR, Batch, Cond, Reference, num_latents
+
+Latents = Float[Tensor, "b l c h w"]
+
+
+class Conditioner(nn.Module):
+    """The VAE (frozen) and the text and audio encoders."""
+
+    def __init__(
+        self,
+        vae: VideoVAE,
+        text_encoder: ByteTextEncoder | UMT5TextEncoder,
+        audio_encoder: LogMelEncoder | HiddenStateAudioEncoder,
+    ) -> None:
+        super().__init__()
+        self.vae = vae.requires_grad_(False).eval()
+        self.text_encoder = text_encoder
+        self.audio_encoder = audio_encoder
+
+    def train(self, mode: bool = True) -> "Conditioner":
+        """The VAE stays in evaluation mode: it is frozen."""
+        super().train(mode)
+        self.vae.eval()
+        return self
+
+    def check_fits(self, config: DiTConfig) -> None:
+        """ValueError naming every width that differs from what the DiT expects."""
+        pairs = {
+            "latent channels": (self.vae.latent_channels, config.latent_channels),
+            "text width": (self.text_encoder.dim, config.text_dim),
+            "audio width": (self.audio_encoder.dim, config.audio_dim),
+            "audio tokens per latent": (NUM_WINDOW_FRAMES, config.num_audio_tokens),
+        }
+        wrong = [f"{name}: {a} here, {b} in the DiT" for name, (a, b) in pairs.items() if a != b]
+        if wrong:
+            raise ValueError(f"the encoders do not fit the DiT; {'; '.join(wrong)}")
+
+    def encode(self, batch: Batch) -> tuple[Latents, Cond]:
+        """Clean latents of whole clips, precomputed where the batch has them, and their Cond."""
+        cond = Cond(
+            text=self.encode_text(batch.text),
+            audio=self.encode_audio(batch.audio),
+            reference=None if batch.reference is None else self.encode_reference(batch.reference),
+        )
+        return self.clean_latents(batch), cond
+
+    def clean_latents(self, batch: Batch) -> Latents:
+        """``batch.latents``, or the VAE's encoding of ``batch.video``; ValueError for neither."""
+        if batch.latents is not None:
+            return batch.latents.float()
+        if batch.video is None:
+            raise ValueError(f"batch {batch.key[:3]} has neither video nor latents")
+        return self.encode_video(batch.video)
+
+    def encode_reference(self, batch: Batch) -> Reference:
+        """The reference stream of clips: a latent frame is valid if all its frames show a face."""
+        latents = self.clean_latents(batch)
+        segment = segments(latents.shape[1], latents.device).expand(latents.shape[0], -1)
+        valid = latent_validity(batch.valid).to(latents.device)
+        return Reference(latents, valid, segment, self.encode_audio(batch.audio))
+
+    def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
+        return self.text_encoder(texts)
+
+    def encode_audio(self, waveform: Float[Tensor, "b s"]) -> Float[Tensor, "b l n d"]:
+        """Tokens of each latent frame; s = 640 f with f = 4k + 1, else ValueError."""
+        return latent_windows(self.audio_encoder(waveform))
+
+    @torch.no_grad()
+    def encode_video(self, video: Float[Tensor, "b f 3 h w"]) -> Latents:
+        """Latents of video in [-1, 1]."""
+        return self.vae.encode(video)
+
+    def encode_image(self, image: Float[Tensor, "b 3 h w"]) -> Latents:
+        """The one latent frame of an image in [-1, 1]."""
+        return self.encode_video(image[:, None])
+
+    def drop(
+        self,
+        cond: Cond,
+        *,
+        text: float = 0.0,
+        audio: float = 0.0,
+        reference: float = 0.0,
+        generator: torch.Generator,
+    ) -> Cond:
+        """Condition dropout: each sample loses each condition with the probability given.
+
+        Dropped text becomes the encoding of ""; dropped audio and reference are marked in
+        ``audio_keep`` and ``reference_keep``. Three numbers are drawn per sample whatever the
+        probabilities, so one of them does not shift the other draws. 0 keeps all, 1 drops all.
+        """
+        num_samples, device = cond.text.shape[0], cond.text.device
+        uniform = torch.rand(3, num_samples, generator=generator, device=generator.device)
+        keep_text, keep_audio, keep_reference = (
+            (row >= p).to(device) for row, p in zip(uniform, (text, audio, reference), strict=True)
+        )
+        if not bool(keep_text.all()):
+            empty = self.encode_text([""])
+            cond = dataclasses.replace(
+                cond, text=torch.where(keep_text[:, None, None], cond.text, empty)
+            )
+        if cond.audio is not None:
+            cond = dataclasses.replace(cond, audio_keep=_both(cond.audio_keep, keep_audio))
+        if cond.reference is not None:
+            keep = _both(cond.reference_keep, keep_reference)
+            cond = dataclasses.replace(cond, reference_keep=keep)
+        return cond
+
+
+def crop(cond: Cond, start: Int[Tensor, " b"], length: int) -> Cond:
+    """The Cond of latents start … start + length - 1 of each sample. The reference stays whole."""
+    if cond.audio is None:
+        return cond
+    return dataclasses.replace(cond, audio=window(cond.audio, start, length))
+
+
+def window(
+    x: Shaped[Tensor, "b clip *rest"], start: Int[Tensor, " b"], length: int
+) -> Shaped[Tensor, "b l *rest"]:
+    """``length`` latent frames of each sample from its own ``start``; ValueError past the end."""
+    if bool((start < 0).any()) or bool((start + length > x.shape[1]).any()):
+        raise ValueError(f"windows of {length} from {start.tolist()} leave a clip of {x.shape[1]}")
+    index = start.to(x.device)[:, None] + torch.arange(length, device=x.device)
+    return x[torch.arange(x.shape[0], device=x.device)[:, None], index]
+
+
+def latent_validity(valid: Bool[Tensor, "b f"]) -> Bool[Tensor, "b l"]:
+    """Validity of latent frames: that of all the video frames each one holds."""
+    num = num_latents(valid.shape[1])
+    later = valid[:, 1:].unflatten(1, (num - 1, TEMPORAL_FACTOR)).all(-1)
+    return torch.cat([valid[:, :1], later], dim=1)
+
+
+def _both(old: Tensor | None, new: Tensor) -> Tensor:
+    return new if old is None else old & new

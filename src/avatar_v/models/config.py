@@ -1,0 +1,86 @@
+"""Sizes of AvatarDiT as functions. Full-size widths are Wan's published ones (arXiv 2503.20314)."""
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class DiTConfig:
+    """The shape of one AvatarDiT. Equal configs have exchangeable weights."""
+
+    dim: int
+    num_heads: int
+    num_layers: int
+    ffn_dim: int
+    latent_channels: int
+    text_dim: int
+    audio_dim: int
+    audio_every: int = 1  # audio cross-attention in blocks 0, k, 2k, …
+    num_audio_tokens: int = 8  # per latent frame: 4 video frames and 2 of context on each side
+    freq_dim: int = 256  # sinusoidal time features
+    patch: int = 2  # spatial; the temporal patch is one latent frame
+    reference_gap: int = 8  # latent frames of RoPE distance between the reference and the target
+    eps: float = 1e-6
+
+    def __post_init__(self) -> None:
+        if self.dim % self.num_heads or (self.dim // self.num_heads) % 2 or self.head_dim < 6:
+            raise ValueError(
+                f"dim / num_heads must be an even whole number of at least 6, "
+                f"got {self.dim} / {self.num_heads}"
+            )
+        if self.audio_every < 1:
+            raise ValueError(f"audio_every counts blocks from 1, got {self.audio_every}")
+
+    @property
+    def head_dim(self) -> int:
+        return self.dim // self.num_heads
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any], *, where: str = "config") -> "DiTConfig":
+        """The config stored in JSON; ValueError names every unknown and missing key."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        unknown, missing = sorted(set(values) - fields), sorted(fields - set(values))
+        if unknown or missing:
+            raise ValueError(f"{where}: unknown keys {unknown}, missing keys {missing}")
+        return cls(**values)
+
+    @classmethod
+    def tiny(cls) -> "DiTConfig":
+        """For tests: builds and runs in milliseconds on a CPU."""
+        return cls(
+            dim=48, num_heads=2, num_layers=2, ffn_dim=96, latent_channels=16,
+            text_dim=32, audio_dim=32, freq_dim=32,
+        )  # fmt: skip
+
+    @classmethod
+    def small(cls) -> "DiTConfig":
+        """The shipped demonstration weights: 64x64 video, 16 tokens per latent frame."""
+        return cls(
+            dim=256, num_heads=4, num_layers=6, ffn_dim=1024, latent_channels=16,
+            text_dim=256, audio_dim=256,
+        )  # fmt: skip
+
+    @classmethod
+    def wan_1_3b(cls) -> "DiTConfig":
+        """Wan 2.1 T2V 1.3B; audio features of wav2vec2-base."""
+        return cls(
+            dim=1536, num_heads=12, num_layers=30, ffn_dim=8960, latent_channels=16,
+            text_dim=4096, audio_dim=768, audio_every=3,
+        )  # fmt: skip
+
+    @classmethod
+    def wan_14b(cls) -> "DiTConfig":
+        """Wan 2.1 T2V 14B; audio of wav2vec2-large in 10 blocks (Wan-S2V: 12 of 40)."""
+        return cls(
+            dim=5120, num_heads=40, num_layers=40, ffn_dim=13824, latent_channels=16,
+            text_dim=4096, audio_dim=1024, audio_every=4,
+        )  # fmt: skip
+
+    @classmethod
+    def wan22_5b(cls) -> "DiTConfig":
+        """Wan 2.2 TI2V 5B, with the 48-channel VAE of spatial factor 16."""
+        return cls(
+            dim=3072, num_heads=24, num_layers=30, ffn_dim=14336, latent_channels=48,
+            text_dim=4096, audio_dim=1024, audio_every=3,
+        )  # fmt: skip

@@ -1,0 +1,296 @@
+"""AvatarDiT: a video DiT in the Wan 2.1 form with audio and a reference stream (ALGORITHMS §1).
+
+Without audio and reference it *is* diffusers' WanTransformer3DModel (tests/numerics/
+test_wan_parity.py). What is ours: time per latent frame, audio cross-attention with an output that
+starts at zero, and Sparse Reference Attention, which has no parameters of its own (Avatar V §2.1).
+
+Tokens are kept as "b l n d" (latent frame, then token within it), so that what is given per latent
+frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from avatar_v.models.attention import CrossAttention, ExtraKeyValue, KeyValue, SelfAttention
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.layers import (
+    MLP,
+    LayerNorm,
+    TimeEmbedding,
+    Tokens,
+    compute_dtype,
+    gated_add,
+    modulated_norm,
+    rotary_grid,
+    rotary_table,
+)
+from avatar_v.models.reference import (
+    ReferenceCache,
+    ReferenceKeys,
+    ReferenceLayout,
+    pack_frames,
+    reference_keys,
+    token_mask,
+)
+from avatar_v.types import Cond, Reference
+
+Latents = Float[Tensor, "b l c h w"]
+
+
+class Block(nn.Module):
+    """Self-attention → text cross-attention → audio cross-attention → feed-forward."""
+
+    def __init__(self, config: DiTConfig, *, has_audio: bool) -> None:
+        super().__init__()
+        dim, num_heads, self.eps = config.dim, config.num_heads, config.eps
+        self.modulation = nn.Parameter(torch.randn(6, dim) / dim**0.5)
+        self.self_attention = SelfAttention(dim, num_heads, self.eps)
+        self.text_norm = LayerNorm(dim, self.eps)
+        self.text_attention = CrossAttention(dim, num_heads, self.eps)
+        self.audio_norm = LayerNorm(dim, self.eps) if has_audio else None
+        self.audio_attention = CrossAttention(dim, num_heads, self.eps) if has_audio else None
+        self.ffn = MLP(dim, config.ffn_dim, dim)
+
+    def forward(
+        self,
+        x: Tokens,
+        modulation: Float[Tensor, "#b #l 6 d"],
+        rotary: Float[Tensor, "*positions 1 half 2"],
+        *,
+        text: Float[Tensor, "b m d"] | None = None,
+        audio: Float[Tensor, "b l a d"] | None = None,
+        audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
+        extra: ExtraKeyValue | None = None,
+        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+    ) -> tuple[Tokens, KeyValue]:
+        """One block over one stream; also returns its unrotated K and V.
+
+        ``extra`` are rotated keys and values of another stream that x may look at, ``key_mask``
+        covers x and them. ``audio_scale`` multiplies the contribution of audio, per sample.
+        """
+        shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
+            (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
+        )
+        num_frames = x.shape[1]
+        y = modulated_norm(x, shift, scale, self.eps)
+        y, key_value = self.self_attention(y.flatten(1, 2), rotary, extra=extra, key_mask=key_mask)
+        x = gated_add(x, y.unflatten(1, (num_frames, -1)), gate)
+        if text is not None:
+            y = self.text_attention(self.text_norm(x).flatten(1, 2), text)
+            x = x + y.unflatten(1, (num_frames, -1))
+        if audio is not None and self.audio_attention is not None and self.audio_norm is not None:
+            y = self.audio_attention(self.audio_norm(x).flatten(0, 1), audio.flatten(0, 1))
+            y = y.unflatten(0, (-1, num_frames))
+            x = x + (y if audio_scale is None else y * audio_scale)
+        y = modulated_norm(x, shift_ffn, scale_ffn, self.eps)
+        y = self.ffn(y.to(compute_dtype(y, self.ffn.up.weight)))
+        return gated_add(x, y, gate_ffn), key_value
+
+
+class Head(nn.Module):
+    """Modulated norm and projection of each token to its patch of velocity."""
+
+    def __init__(self, dim: int, dim_out: int, eps: float) -> None:
+        super().__init__()
+        self.modulation = nn.Parameter(torch.randn(2, dim) / dim**0.5)
+        self.out = nn.Linear(dim, dim_out)
+        self.eps = eps
+
+    def forward(self, x: Tokens, embedding: Float[Tensor, "b l d"]) -> Float[Tensor, "b l n o"]:
+        shift, scale = (self.modulation.float() + embedding[:, :, None]).unsqueeze(-2).unbind(2)
+        y = modulated_norm(x, shift, scale, self.eps)
+        return self.out(y.to(compute_dtype(y, self.out.weight)))
+
+
+class AvatarDiT(nn.Module):
+    """Velocity of latents at per-frame times t, given text, audio and a reference."""
+
+    def __init__(self, config: DiTConfig) -> None:
+        super().__init__()
+        self.config = config
+        patch_dim = config.latent_channels * config.patch**2
+        self.patch_embed = nn.Linear(patch_dim, config.dim)
+        self.time_embed = TimeEmbedding(config.freq_dim, config.dim)
+        self.text_embed = MLP(config.text_dim, config.dim, config.dim)
+        self.audio_embed = nn.Linear(config.audio_dim, config.dim)
+        self.audio_position = nn.Parameter(torch.empty(config.num_audio_tokens, config.dim))
+        self.blocks = nn.ModuleList(
+            Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
+        )
+        self.head = Head(config.dim, patch_dim, config.eps)
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Wan's initialisation; the head and every audio output start at zero."""
+        for module in self.modules():
+            if isinstance(module, nn.Linear):
+                nn.init.xavier_uniform_(module.weight)
+                nn.init.zeros_(module.bias)
+        for linear in (*_linears(self.time_embed), *_linears(self.text_embed)):
+            nn.init.normal_(linear.weight, std=0.02)
+        nn.init.normal_(self.audio_position, std=0.02)
+        nn.init.zeros_(self.head.out.weight)
+        for block in self.blocks:
+            if block.audio_attention is not None:
+                nn.init.zeros_(block.audio_attention.out.weight)
+
+    def forward(
+        self,
+        x_t: Latents,
+        t: Float[Tensor, "b l"],
+        cond: Cond,
+        *,
+        reference_cache: ReferenceCache | None = None,
+        reference_offset: int | None = None,
+    ) -> Latents:
+        """v = ε - x_0 at every latent frame.
+
+        t is in [0, 1]; clean frames (image, prefix) carry t = 0. With ``reference_cache`` the
+        reference in ``cond`` is not read. ``reference_offset`` is the temporal position of the
+        first reference frame, the target's first being 0; by default the last reference frame
+        lies ``reference_gap`` before the target. ValueError for shapes that do not fit.
+        """
+        self._check(x_t, t, cond)
+        num_samples, num_frames, _, height, width = x_t.shape
+        grid = (height // self.config.patch, width // self.config.patch)
+        rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
+        x = self._embed_patches(x_t)
+        embedding, modulation = self.time_embed(t)
+        text = self._embed_text(cond.text)
+        audio, audio_scale = self._embed_audio(cond.audio), None
+        if audio is not None and cond.audio_keep is not None:
+            audio_scale = cond.audio_keep[:, None, None, None].to(x.dtype)
+        reference = self._reference_keys(
+            cond, reference_cache, reference_offset, num_samples, rotary.shape[0]
+        )
+        for i, block in enumerate(self.blocks):
+            x, _ = block(
+                x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale,
+                extra=None if reference is None else reference.layer(i),
+                key_mask=None if reference is None else reference.mask,
+            )  # fmt: skip
+        return self._to_latents(self.head(x, embedding), *grid)
+
+    def encode_reference(
+        self, reference: Reference, *, keep: Bool[Tensor, "b"] | None = None
+    ) -> ReferenceCache | None:
+        """K and V of the reference stream in every layer; None when no frame is valid.
+
+        The stream runs at t = 0, without text (so one cache serves every prompt and guidance
+        branch), with the reference's own audio. ``keep`` False: as if that sample had none.
+        """
+        self._check_reference(reference)
+        valid = reference.valid if keep is None else reference.valid & keep[:, None]
+        layout = pack_frames(valid, reference.segment)
+        if layout is None:
+            return None
+        num_frames, _, height, width = reference.latents.shape[1:]
+        grid = (height // self.config.patch, width // self.config.patch)
+        x = self._embed_patches(reference.latents.flatten(0, 1)[layout.frames])
+        _, modulation = self.time_embed(x.new_zeros(1, 1, dtype=torch.float32))
+        audio = reference.audio
+        if audio is not None:
+            audio = self._embed_audio(audio.flatten(0, 1)[layout.frames])
+        rotary = rotary_table(layout.frames % num_frames, *grid, self.config.head_dim)
+        mask = token_mask(layout.frame_mask, x.shape[2])
+        layers = []
+        for block in self.blocks:
+            x, (key, value) = block(x, modulation, rotary, audio=audio, key_mask=mask)
+            layers.append((_gather(key, layout), _gather(value, layout)))
+        return ReferenceCache(
+            tuple(layers),
+            token_mask(layout.key_mask, x.shape[2]),
+            layout.position,
+            grid,
+            num_frames,
+        )
+
+    def _reference_keys(
+        self,
+        cond: Cond,
+        cache: ReferenceCache | None,
+        offset: int | None,
+        num_samples: int,
+        num_tokens: int,
+    ) -> ReferenceKeys | None:
+        """What the generated tokens read of the reference in this call."""
+        keep = cond.reference_keep
+        if cache is None and cond.reference is not None:
+            cache, keep = self.encode_reference(cond.reference, keep=keep), None
+        if cache is None:
+            return None
+        if offset is None:
+            offset = -self.config.reference_gap - cache.num_frames + 1
+        return reference_keys(cache.expand(num_samples), offset, num_tokens, keep)
+
+    def _embed_patches(self, latents: Latents) -> Tokens:
+        p = self.config.patch
+        patches = rearrange(latents, "b l c (h p) (w q) -> b l (h w) (c p q)", p=p, q=p)
+        return self.patch_embed(patches).to(self.patch_embed.weight.dtype)
+
+    def _to_latents(self, patches: Float[Tensor, "b l n o"], height: int, width: int) -> Latents:
+        p = self.config.patch
+        return rearrange(
+            patches, "b l (h w) (p q c) -> b l c (h p) (w q)", h=height, w=width, p=p, q=p
+        )
+
+    def _embed_text(self, text: Float[Tensor, "b n e"]) -> Float[Tensor, "b n d"]:
+        return self.text_embed(text.to(compute_dtype(text, self.text_embed.up.weight)))
+
+    def _embed_audio(
+        self, audio: Float[Tensor, "b l a e"] | None
+    ) -> Float[Tensor, "b l a d"] | None:
+        if audio is None:
+            return None
+        y = self.audio_embed(audio.to(compute_dtype(audio, self.audio_embed.weight)))
+        return y + self.audio_position.to(y.dtype)
+
+    def _check(self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond) -> None:
+        num_samples, num_frames = x_t.shape[:2]
+        self._check_latents("x_t", x_t)
+        _expect("t", t.shape, (num_samples, num_frames))
+        _expect("cond.text", cond.text.shape, (num_samples, None, self.config.text_dim))
+        if cond.audio is not None:
+            shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
+            _expect("cond.audio", cond.audio.shape, shape)
+
+    def _check_reference(self, reference: Reference) -> None:
+        num_samples, num_frames = reference.latents.shape[:2]
+        self._check_latents("reference.latents", reference.latents)
+        _expect("reference.valid", reference.valid.shape, (num_samples, num_frames))
+        _expect("reference.segment", reference.segment.shape, (num_samples, num_frames))
+        if reference.audio is not None:
+            shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
+            _expect("reference.audio", reference.audio.shape, shape)
+
+    def _check_latents(self, name: str, latents: Latents) -> None:
+        _expect(name, latents.shape, (None, None, self.config.latent_channels, None, None))
+        if latents.shape[-1] % self.config.patch or latents.shape[-2] % self.config.patch:
+            raise ValueError(
+                f"{name}: height and width must be multiples of the patch {self.config.patch}, "
+                f"got {tuple(latents.shape[-2:])}"
+            )
+
+
+def _expect(name: str, shape: torch.Size, expected: tuple[int | None, ...]) -> None:
+    """ValueError unless ``shape`` is ``expected``, where None stands for any size."""
+    fits = len(shape) == len(expected) and all(
+        want is None or have == want for have, want in zip(shape, expected, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if size is None else str(size) for size in expected)
+        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(shape)}")
+
+
+def _gather(
+    x: Float[Tensor, "s wn heads width"], layout: ReferenceLayout
+) -> Float[Tensor, "b kn heads width"]:
+    """Tokens of segments → the tokens of each sample's valid frames, in order."""
+    frames = x.unflatten(1, (layout.frames.shape[1], -1)).flatten(0, 1)
+    return frames[layout.keys].flatten(1, 2)
+
+
+def _linears(module: nn.Module) -> list[nn.Linear]:
+    return [child for child in module.modules() if isinstance(child, nn.Linear)]

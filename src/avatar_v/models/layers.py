@@ -1,0 +1,154 @@
+"""Small pieces of the DiT: norms, rotary positions, time embedding, feed-forward.
+
+Precision: time, rotary tables, norms and modulation are fp32 whatever the autocast state; linear
+layers run in the autocast dtype, or in that of their weights without autocast.
+"""
+
+import functools
+import math
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+TIME_SCALE = 1000.0
+"""Wan's sinusoidal embedding counts time from 0 to 1000."""
+ROPE_BASE = 10_000.0
+
+Tokens = Float[Tensor, "b l n d"]
+
+
+def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype a linear layer of ``weight`` runs in: cast to it once, not once per layer."""
+    device = x.device.type
+    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+
+
+def modulated_norm(
+    x: Tokens, shift: Float[Tensor, "#b #l 1 d"], scale: Float[Tensor, "#b #l 1 d"], eps: float
+) -> Tokens:
+    """LayerNorm without gain, then ``(1 + scale) · + shift``, in fp32."""
+    return torch.addcmul(shift, F.layer_norm(x.float(), x.shape[-1:], eps=eps), 1 + scale)
+
+
+def gated_add(x: Tokens, update: Tokens, gate: Float[Tensor, "#b #l 1 d"]) -> Tokens:
+    """x + gate · update in fp32, in the dtype of the residual stream."""
+    return torch.addcmul(x.float(), update.float(), gate).to(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    """Root-mean-square norm over the whole last axis, fp32 inside and out."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
+        return F.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.eps)
+
+
+class LayerNorm(nn.Module):
+    """LayerNorm with gain and bias, fp32 inside and out."""
+
+    def __init__(self, dim: int, eps: float) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(dim))
+        self.bias = nn.Parameter(torch.zeros(dim))
+        self.eps = eps
+
+    def forward(self, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
+        return F.layer_norm(
+            x.float(), x.shape[-1:], self.weight.float(), self.bias.float(), self.eps
+        )
+
+
+class MLP(nn.Module):
+    """Linear, GELU (tanh form), linear."""
+
+    def __init__(self, dim_in: int, dim_hidden: int, dim_out: int) -> None:
+        super().__init__()
+        self.up = nn.Linear(dim_in, dim_hidden)
+        self.down = nn.Linear(dim_hidden, dim_out)
+
+    def forward(self, x: Float[Tensor, "*any i"]) -> Float[Tensor, "*any o"]:
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
+
+
+class TimeEmbedding(nn.Module):
+    """t in [0, 1] → the head's embedding and the six modulation vectors of the blocks, all fp32."""
+
+    def __init__(self, freq_dim: int, dim: int) -> None:
+        super().__init__()
+        self.freq_dim = freq_dim
+        self.up = nn.Linear(freq_dim, dim)
+        self.down = nn.Linear(dim, dim)
+        self.modulation = nn.Linear(dim, 6 * dim)
+
+    def forward(
+        self, t: Float[Tensor, "b l"]
+    ) -> tuple[Float[Tensor, "b l d"], Float[Tensor, "b l 6 d"]]:
+        with torch.autocast(t.device.type, enabled=False):
+            x = sinusoidal(t.float() * TIME_SCALE, self.freq_dim)
+            embedding = _linear_fp32(self.down, F.silu(_linear_fp32(self.up, x)))
+            modulation = _linear_fp32(self.modulation, F.silu(embedding))
+        return embedding, modulation.unflatten(-1, (6, -1))
+
+
+def sinusoidal(position: Float[Tensor, "*any"], dim: int) -> Float[Tensor, "*any dim"]:
+    """(cos, sin) of ``position · 10000^(-i / (dim/2))``, cosines first (Wan, DDPM)."""
+    half = dim // 2
+    index = torch.arange(half, dtype=torch.float32, device=position.device)
+    angle = position[..., None] * torch.exp(-math.log(10_000.0) * index / half)
+    return torch.cat([angle.cos(), angle.sin()], dim=-1)
+
+
+def rotary_split(head_dim: int) -> tuple[int, int, int]:
+    """Channels of a head that encode time, y and x (Wan): [d - 4·(d//6), 2·(d//6), 2·(d//6)]."""
+    side = 2 * (head_dim // 6)
+    return head_dim - 2 * side, side, side
+
+
+@functools.lru_cache(maxsize=64)
+def rotary_grid(
+    num_frames: int, height: int, width: int, head_dim: int, device: torch.device
+) -> Float[Tensor, "s 1 half 2"]:
+    """The table of a target of ``num_frames`` x ``height`` x ``width`` tokens from 0; cached."""
+    with torch.inference_mode(False):  # the cache outlives the mode it was filled in
+        position = torch.arange(num_frames, device=device)
+        return rotary_table(position[None], height, width, head_dim)[0]
+
+
+def rotary_table(
+    position: Int[Tensor, "b l"], height: int, width: int, head_dim: int
+) -> Float[Tensor, "b s 1 half 2"]:
+    """(cos, sin) of each token's angles for latent frames at ``position``, s = l · height · width.
+
+    Angles are taken in float64, so that positions far from zero lose nothing.
+    """
+    sizes, device = rotary_split(head_dim), position.device
+    time = _angles(position, sizes[0])
+    y = _angles(torch.arange(height, device=device), sizes[1])
+    x = _angles(torch.arange(width, device=device), sizes[2])
+    grid = (*position.shape, height, width, -1)
+    parts = (time[:, :, None, None], y[None, None, :, None], x[None, None, None])
+    angle = torch.cat([part.expand(*grid) for part in parts], dim=-1)
+    return torch.stack([angle.cos(), angle.sin()], dim=-1).float().flatten(1, 3).unsqueeze(2)
+
+
+def rotate(
+    x: Float[Tensor, "b s heads width"], table: Float[Tensor, "*positions 1 half 2"]
+) -> Float[Tensor, "b s heads width"]:
+    """Turn consecutive channel pairs of ``x`` by the angles of ``table``, in fp32 (RoFormer)."""
+    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
+    return torch.view_as_real(pairs * torch.view_as_complex(table)).flatten(-2)
+
+
+def _angles(position: Int[Tensor, "*any"], dim: int) -> Float[Tensor, "*any half"]:
+    index = torch.arange(0, dim, 2, dtype=torch.float64, device=position.device)
+    return position[..., None].double() * ROPE_BASE ** (-index / dim)
+
+
+def _linear_fp32(layer: nn.Linear, x: Tensor) -> Tensor:
+    return F.linear(x, layer.weight.float(), layer.bias.float())

@@ -1,0 +1,152 @@
+"""The reference stream's bookkeeping: packing of valid frames, and the K, V it leaves behind.
+
+Frames without a face are dropped before patch embedding. What is left is laid out as segments
+("s w": every segment of every sample, padded to the fullest one), in which reference tokens attend
+to each other, and then as keys ("b k": the frames of each sample in order, padded to the longest),
+which generated tokens attend to. A mask of s x w and of b x k exists only where padding does: when
+all samples have equally many valid frames, the fast path is mask-free. Padding costs at most one
+partly filled segment; a loop over samples would cost a kernel launch for each.
+"""
+
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from avatar_v.models.attention import KeyValue
+from avatar_v.models.layers import rotary_table, rotate
+
+SEGMENT_LENGTH = 8
+"""Latent frames of one clip that form a segment (our choice, ALGORITHMS 1.1)."""
+
+
+def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor, " r"]:
+    """Segment numbers of one clip's latent frames: 0 × 8, 1 × 8, …"""
+    return torch.arange(num_latents, device=device) // SEGMENT_LENGTH
+
+
+@dataclass(frozen=True)
+class ReferenceLayout:
+    """Where each valid reference frame goes. Indices count frames, not tokens."""
+
+    frames: Int[Tensor, "s w"]  # into the flat (b r); padding repeats the segment's first frame
+    frame_mask: Bool[Tensor, "s w"] | None  # None: no padding
+    keys: Int[Tensor, "b k"]  # into the flat (s w)
+    key_mask: Bool[Tensor, "b k"] | None  # None: no padding
+    position: Int[Tensor, "b k"]  # r of each key frame: packing does not move a frame in time
+
+
+def pack_frames(valid: Bool[Tensor, "b r"], segment: Int[Tensor, "b r"]) -> ReferenceLayout | None:
+    """The layout of the valid frames, or None when there is not one."""
+    num_samples, num_frames = valid.shape
+    index = valid.flatten().nonzero().squeeze(1)
+    if len(index) == 0:
+        return None
+    sample = index // num_frames
+    low, high = segment.amin(), segment.amax()
+    group = sample * (high - low + 1) + segment.flatten()[index] - low
+    group, slot, sizes = _rank(group)
+    frames = index.new_zeros(len(sizes), int(sizes.max()))
+    frames[group, slot] = index
+    mask = _padding_mask(sizes)
+    if mask is not None:
+        frames = torch.where(mask, frames, frames[:, :1])
+    _, rank, _ = _rank(sample)
+    num_keys = torch.bincount(sample, minlength=num_samples)
+    keys = index.new_zeros(num_samples, int(num_keys.max()))
+    keys[sample, rank] = group * frames.shape[1] + slot
+    position = torch.zeros_like(keys)
+    position[sample, rank] = index % num_frames
+    return ReferenceLayout(frames, mask, keys, _padding_mask(num_keys), position)
+
+
+@dataclass(frozen=True)
+class ReferenceCache:
+    """K and V of the reference stream in every layer: computed once, read in all steps and chunks.
+
+    Keys are stored before rotation and turned on read, so the temporal offset stays an argument of
+    the forward pass. ``num_frames`` is the length r before packing.
+    """
+
+    layers: tuple[KeyValue, ...]
+    key_mask: Bool[Tensor, "b k"] | None  # over tokens
+    position: Int[Tensor, "b f"]  # latent-frame position of each key frame, from 0
+    grid: tuple[int, int]  # tokens in y and x
+    num_frames: int
+
+    def map(self, fn) -> "ReferenceCache":
+        """The same cache with ``fn`` applied to every tensor (as in types.py)."""
+        return ReferenceCache(
+            layers=tuple((fn(key), fn(value)) for key, value in self.layers),
+            key_mask=None if self.key_mask is None else fn(self.key_mask),
+            position=fn(self.position),
+            grid=self.grid,
+            num_frames=self.num_frames,
+        )
+
+    def expand(self, num_samples: int) -> "ReferenceCache":
+        """A cache of one sample, shared without a copy by ``num_samples``."""
+        if self.position.shape[0] == num_samples:
+            return self
+        if self.position.shape[0] != 1:
+            raise ValueError(
+                f"a reference cache of {self.position.shape[0]} samples "
+                f"cannot serve a batch of {num_samples}"
+            )
+        return self.map(lambda x: x.expand(num_samples, *x.shape[1:]))
+
+
+@dataclass(frozen=True)
+class ReferenceKeys:
+    """A cache as one forward pass reads it: at a temporal offset, behind the target's own keys."""
+
+    cache: ReferenceCache
+    rotary: Float[Tensor, "b k 1 half 2"]
+    mask: Bool[Tensor, "b target_and_k"] | None  # target keys first
+
+    def layer(self, index: int) -> KeyValue:
+        key, value = self.cache.layers[index]
+        return rotate(key, self.rotary).to(value.dtype), value
+
+
+def reference_keys(
+    cache: ReferenceCache, offset: int, num_target: int, keep: Bool[Tensor, "b"] | None
+) -> ReferenceKeys:
+    """``cache`` with its first frame at temporal position ``offset``, for ``num_target`` tokens.
+
+    ``keep`` False masks the reference of that sample.
+    """
+    key, _ = cache.layers[0]
+    rotary = rotary_table(cache.position + offset, *cache.grid, key.shape[-1])
+    mask = cache.key_mask
+    if keep is not None and not bool(keep.all()):
+        shape = key.shape[:2]
+        mask = keep[:, None].expand(shape) if mask is None else mask & keep[:, None]
+    if mask is not None:
+        mask = torch.cat([mask.new_ones(mask.shape[0], num_target), mask], dim=1)
+    return ReferenceKeys(cache, rotary, mask)
+
+
+def token_mask(frame_mask: Bool[Tensor, "b k"] | None, num_tokens: int) -> Tensor | None:
+    """A mask of frames as a mask of their tokens, "b (k n)"."""
+    return None if frame_mask is None else frame_mask.repeat_interleave(num_tokens, dim=1)
+
+
+def _rank(
+    group: Int[Tensor, " n"],
+) -> tuple[Int[Tensor, " n"], Int[Tensor, " n"], Int[Tensor, " g"]]:
+    """Dense group number of each element, its rank within its group, and the group sizes."""
+    _, group, sizes = torch.unique(group, return_inverse=True, return_counts=True)
+    start = torch.cat([sizes.new_zeros(1), sizes.cumsum(0)[:-1]])
+    order = group.argsort(stable=True)
+    rank = torch.empty_like(order)
+    rank[order] = torch.arange(len(order), device=order.device)
+    return group, rank - start[group], sizes
+
+
+def _padding_mask(sizes: Int[Tensor, " g"]) -> Bool[Tensor, "g longest"] | None:
+    longest = sizes.max()
+    if bool((sizes == longest).all()):
+        return None
+    return torch.arange(int(longest), device=sizes.device) < sizes[:, None]
