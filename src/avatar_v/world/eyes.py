@@ -20,7 +20,7 @@ def lid_heights(person: Person, motion: Motion, q: Tensor) -> tuple[Tensor, Tens
     skew = 1.0 - 0.18 * q
     tilt = -person.eye_tilt * 0.45 * person.eye_width * q
     raised = 1.0 + 0.10 * motion.brow.clamp(min=0)
-    upper_open = -1.25 * person.eye_height * raised * arc * skew
+    upper_open = -1.10 * person.eye_height * raised * arc * skew
     lower = 0.62 * person.eye_height * arc * (1 + 0.15 * q)
     lower = lower - 0.012 * motion.corner_raise.clamp(min=0) * arc
     shut = 0.48 * person.eye_height * arc
@@ -137,7 +137,7 @@ def paint_glasses(
     bridge = bridge * coverage(person.eye_distance - wide + 0.01 - x.abs(), px)
     temple = coverage(0.016 - (y + 0.035).abs(), px) * coverage(a - wide + 0.01, px)
     frame = torch.maximum(torch.maximum(rim, bridge), temple)
-    front = coverage(surface.z - 0.05, px)
+    front = coverage(surface.z - 0.05, px) * coverage(1.01 - surface.radius, px)
     glare = coverage(distance, px) * bump((a + 0.7 * y + 0.06) / 0.045)
     over(canvas, plane([0.95, 0.97, 1.0]), 0.16 * glare * front)
     shade = person.glasses_shade

@@ -95,6 +95,8 @@ def half_width(person: Person, y: Tensor) -> Tensor:
     """Half width of the head's sphere at height y, before the sphere's own narrowing."""
     shape = (
         1.0
+        + 0.15 * bump((y + 0.70) / 0.75)
+        - 0.12 * bump((y - 0.74) / 0.60)
         + person.cheek_width * bump((y - 0.22) / 0.5)
         + person.jaw_width * bump((y - 0.68) / 0.42)
         + person.chin_width * bump((y - 0.95) / 0.3)

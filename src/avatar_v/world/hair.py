@@ -35,12 +35,12 @@ class Cut:
 CUTS: dict[str, Cut] = {
     "bald": Cut(0.0, 0.0, -9.0, 0.0, -9.0, 0.0, -9.0, 0.0, -9.0, 0.0),
     "buzz": Cut(0.02, 0.02, 0.0, 0.30, 0.26, 0.42, -9.0, 0.0, -9.0, 0.78),
-    "short": Cut(0.12, 0.06, 0.02, 0.26, 0.30, 0.45, -9.0, 0.0, -9.0, 0.98),
-    "parted": Cut(0.15, 0.09, 0.02, 0.30, 0.34, 0.50, -9.0, 0.0, -9.0, 0.98),
-    "fringe": Cut(0.13, 0.10, 0.27, 0.10, 0.36, 0.50, -9.0, 0.0, -9.0, 0.99),
+    "short": Cut(0.16, 0.07, 0.02, 0.26, 0.30, 0.45, -9.0, 0.0, -9.0, 0.98),
+    "parted": Cut(0.20, 0.10, 0.02, 0.30, 0.34, 0.50, -9.0, 0.0, -9.0, 0.98),
+    "fringe": Cut(0.16, 0.10, 0.27, 0.10, 0.36, 0.50, -9.0, 0.0, -9.0, 0.99),
     "curly": Cut(0.24, 0.24, 0.05, 0.22, 0.32, 0.60, 0.72, 0.84, -9.0, 0.99),
-    "bob": Cut(0.13, 0.15, 0.06, 0.30, 0.46, 1.05, 0.92, 0.88, 0.72, 0.99),
-    "long": Cut(0.12, 0.13, 0.02, 0.32, 0.46, 1.10, 1.60, 0.90, 1.25, 0.99),
+    "bob": Cut(0.16, 0.17, 0.06, 0.30, 0.46, 1.05, 0.92, 0.88, 0.72, 0.99),
+    "long": Cut(0.15, 0.15, 0.02, 0.32, 0.46, 1.10, 1.60, 0.90, 1.25, 0.99),
     "bun": Cut(0.05, 0.04, 0.0, 0.32, 0.30, 0.45, -9.0, 0.0, -9.0, 0.98),
 }
 
@@ -76,7 +76,10 @@ def hair_map(person: Person, resolution: int) -> Tensor:
     if person.hair_style == "parted":
         line = line + 0.16 * part * grid.n + 0.05 * bump((grid.n - part) / 0.25) * -1
     crown = line - grid.v + rough
-    reach = cut.front - 0.55 * ramp(grid.v, -0.30, 0.15) * (cut.nape < 0.9)
+    if cut.nape < 0.9:
+        reach = cut.front + 1.3 * cut.sides - 0.65 * ramp(grid.v, -0.08, 0.24)
+    else:
+        reach = cut.front - 0.75 * ramp(grid.v, 0.15, 0.65)
     sides = torch.minimum(reach - grid.z + rough, 0.8 * (cut.nape - grid.v))
     inside = torch.maximum(crown, sides)
     soft = 0.5 if person.hair_style == "buzz" else 1.0
@@ -95,7 +98,7 @@ def _strands(
     """Brightness of hair around 1: fine strands away from the parting, or curls."""
     phases = torch.rand(5, generator=generator).tolist()
     if person.hair_style in ("curly", "buzz"):
-        cells = 26 if person.hair_style == "curly" else 80
+        cells = 44 if person.hair_style == "curly" else 80
         strength = 0.30 if person.hair_style == "curly" else 0.10
         return 1.0 + strength * smooth_noise(generator, 1, (cells, cells), size).clamp(-1.5, 1.5)
     angle = torch.atan2(n - part, v + 1.25)
@@ -122,7 +125,8 @@ def paint_shell(
     if cut.opacity == 0.0:
         return
     grown = 1.0 + cut.top * ramp(-surface.y, -0.25, 0.5)
-    wider = 1.0 + cut.sides * ramp(-surface.y, -1.1, -0.35)
+    low, high = (-1.1, -0.35) if cut.nape > 0.55 else (-0.12, 0.25)
+    wider = 1.0 + cut.sides * ramp(-surface.y, low, high)
     s = surface.s / wider
     t = surface.t / grown
     square = s * s + t * t
@@ -151,7 +155,8 @@ def paint_back(
     if cut.back_length < -1.0:
         return
     wave = 0.025 * torch.sin(7 * y + 3 * person.hair_part) + 0.05 * ramp(y, 0.2, 1.2)
-    width = cut.back_width + wave - 0.30 * (y - cut.back_length + 0.15).clamp(min=0)
+    width = cut.back_width + wave - 0.5 * (0.25 - y).clamp(min=0).square()
+    width = width - 0.30 * (y - cut.back_length + 0.15).clamp(min=0)
     if person.hair_style == "curly":
         width = width + 0.03 * torch.sin(19 * y) - 0.25 * ramp(y, 0.2, 0.7)
     inside = coverage(width - x.abs(), pose.px) * coverage(cut.back_length - y, 0.3 * pose.px)
@@ -172,7 +177,7 @@ def paint_locks(
     a = x.abs()
     edge = half_width(person, y) * (1.0 - (y * y).clamp(max=1.0)).sqrt()
     inner = torch.maximum(0.965 * edge, 0.60 + 0.03 * torch.sin(4 * y + person.hair_part))
-    outer = cut.back_width + 0.02 * torch.sin(6 * y + 1)
+    outer = cut.back_width + 0.02 * torch.sin(6 * y + 1) - 0.7 * (0.30 - y).clamp(min=0).square()
     inside = coverage(a - inner, pose.px) * coverage(outer - a, pose.px)
     inside = inside * coverage(cut.locks - y + 0.15 * a, 0.25 * pose.px)
     inside = inside * coverage(y + 0.15, 0.12 * pose.px)

@@ -61,13 +61,13 @@ def find_landmarks(person: Person, motion: Motion, pose: Pose) -> Tensor:
     brows_u = torch.tensor([-far, -near, near, far], device=device)
     brows_v = ends[:, [0, 1, 1, 0]]
     du, dv = lift(pose, NOSE_LIFT, person.head_width)
-    rest_u = torch.tensor([0.0, 0.0, -0.70, 0.70], device=device).expand(frames, 4).clone()
+    rest_u = torch.tensor([0.0, 0.0, -0.64, 0.64], device=device).expand(frames, 4).clone()
     rest_v = (
         torch.tensor([person.nose_y, 0.985, 0.45, 0.45], device=device).expand(frames, 4).clone()
     )
     rest_u[:, 0] += du.view(-1)
     rest_v[:, 0] += dv.view(-1)
-    rest_u[:, 2:] *= person.head_width / 0.745
+    rest_u[:, 2:] *= person.head_width / 0.70
     u = torch.cat([lips_u, eyes_u.expand(frames, 4), brows_u.expand(frames, 4), rest_u], dim=1)
     v = torch.cat([lips_v, eyes_v.expand(frames, 4), brows_v, rest_v], dim=1)
     return project(person, pose, u, v)

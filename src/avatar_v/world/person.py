@@ -18,7 +18,7 @@ Beard = Literal["none", "stubble", "moustache", "goatee", "full"]
 
 # name: (mean, standard deviation, low, high), in head units (half a head height) unless a share
 _LOOKS = {
-    "head_width": (0.745, 0.035, 0.66, 0.84),
+    "head_width": (0.700, 0.030, 0.625, 0.78),
     "cheek_width": (0.0, 0.03, -0.07, 0.08),
     "jaw_width": (0.0, 0.06, -0.13, 0.13),
     "chin_width": (0.0, 0.07, -0.15, 0.15),
@@ -29,8 +29,8 @@ _LOOKS = {
     "age": (0.35, 0.25, 0.0, 1.0),
     "shine": (0.5, 0.2, 0.0, 1.0),
     "eye_y": (0.0, 0.025, -0.05, 0.05),
-    "eye_distance": (0.305, 0.018, 0.26, 0.35),
-    "eye_width": (0.150, 0.011, 0.125, 0.178),
+    "eye_distance": (0.288, 0.016, 0.25, 0.33),
+    "eye_width": (0.146, 0.010, 0.122, 0.17),
     "eye_height": (0.074, 0.011, 0.05, 0.1),
     "eye_tilt": (0.08, 0.08, -0.12, 0.28),
     "iris_size": (0.068, 0.004, 0.058, 0.078),
@@ -40,12 +40,12 @@ _LOOKS = {
     "lash": (0.55, 0.25, 0.1, 1.0),
     "eye_bag": (0.35, 0.22, 0.0, 1.0),
     "brow_y": (-0.205, 0.022, -0.26, -0.155),
-    "brow_thickness": (0.033, 0.009, 0.014, 0.056),
+    "brow_thickness": (0.038, 0.009, 0.018, 0.060),
     "brow_length": (0.185, 0.015, 0.15, 0.22),
     "brow_arch": (0.035, 0.018, 0.0, 0.08),
     "brow_tilt": (0.0, 0.09, -0.2, 0.2),
     "nose_y": (0.29, 0.025, 0.23, 0.35),
-    "nose_width": (0.135, 0.018, 0.095, 0.185),
+    "nose_width": (0.138, 0.018, 0.092, 0.18),
     "nose_bridge": (0.5, 0.2, 0.05, 1.0),
     "nose_tip": (0.5, 0.22, 0.0, 1.0),
     "mouth_y": (0.53, 0.018, 0.485, 0.575),
@@ -54,11 +54,11 @@ _LOOKS = {
     "lower_lip": (0.094, 0.014, 0.062, 0.135),
     "cupid_bow": (0.32, 0.15, 0.0, 0.65),
     "lip_color": (0.5, 0.22, 0.0, 1.0),
-    "lip_curve": (0.0, 0.012, -0.025, 0.03),
+    "lip_curve": (0.016, 0.012, -0.012, 0.045),
     "teeth_width": (0.072, 0.007, 0.055, 0.09),
     "teeth_height": (0.105, 0.012, 0.075, 0.135),
     "teeth_shade": (0.3, 0.2, 0.0, 1.0),
-    "teeth_gap": (0.1, 0.3, 0.0, 1.0),
+    "teeth_gap": (-0.25, 0.4, 0.0, 1.0),
     "ear_size": (0.17, 0.018, 0.13, 0.21),
     "neck_width": (0.47, 0.04, 0.38, 0.57),
     "hair_shade": (0.38, 0.28, 0.0, 1.0),
@@ -144,7 +144,7 @@ def sample_person(person_id: int) -> Person:
     looks["hair_shade"] *= 1.0 - 0.85 * min(1.0, max(0.0, (looks["skin_tone"] - 0.25) / 0.45))
     looks["iris_shade"] *= 1.0 - 0.85 * min(1.0, max(0.0, (looks["skin_tone"] - 0.3) / 0.4))
     looks["freckles"] *= max(0.0, 1.0 - 1.8 * looks["skin_tone"])
-    masculine = looks["jaw_width"] / 0.06 + 2.0 * (looks["brow_thickness"] - 0.033) / 0.009
+    masculine = looks["jaw_width"] / 0.06 + 2.0 * (looks["brow_thickness"] - 0.038) / 0.009
     chances = torch.rand(5, generator=generator).tolist()
     male = chances[0] < 1.0 / (1.0 + 2.718281828 ** (-0.9 * masculine))
     return Person(

@@ -19,7 +19,7 @@ from avatar_v.world.shapes import bump, plane, ramp, seeded, smooth_noise
 MAP_REACH = 1.35
 _TONES = torch.tensor(
     [
-        [0.97, 0.82, 0.74],
+        [0.98, 0.81, 0.71],
         [0.93, 0.73, 0.61],
         [0.82, 0.60, 0.46],
         [0.62, 0.42, 0.31],
@@ -108,15 +108,15 @@ def relief(person: Person, grid: Grid) -> Tensor:
         0.055 * hill(eye, -0.16, 0.30, 0.12)
         - 0.060 * hill(eye, person.eye_y - 0.01, 0.22, 0.15)
         - 0.020 * hill(eye * 0.45, person.eye_y, 0.10, 0.14)
-        + 0.065 * hill(0.44, 0.26, 0.30, 0.26)
-        - 0.045 * hill(0.52, 0.56, 0.22, 0.24)
+        + 0.050 * hill(0.42, 0.26, 0.30, 0.26)
+        - 0.018 * hill(0.52, 0.58, 0.22, 0.24)
         - (0.010 + 0.030 * age) * fold
         - (0.006 + 0.022 * person.eye_bag) * hill(eye - 0.02, 0.15, 0.15, 0.045)
         + 0.060 * hill(0.0, 0.87, 0.26, 0.16)
         - 0.045 * hill(0.0, 0.725, 0.24, 0.06)
         - 0.016 * hill(0.0, 0.42, 0.045, 0.07)
         + 0.030 * hill(0.0, person.mouth_y, 0.40, 0.18)
-        - 0.045 * hill(0.66, -0.22, 0.20, 0.36)
+        - 0.045 * hill(0.62, -0.22, 0.20, 0.36)
         - 0.008 * max(0.0, age - 0.35) * lines * forehead
     )
 
@@ -203,8 +203,8 @@ def scene_light(scene: Scene) -> Light:
     warm = scene.warmth
     return Light(
         direction=(scene.light_x, scene.light_y, scene.light_z),
-        key=scene.key * plane([1 + 0.06 * warm, 1.0, 1 - 0.09 * warm]),
-        ambient=scene.ambient * plane([0.97 - 0.02 * warm, 0.99, 1.02 + 0.02 * warm]),
+        key=scene.key * plane([1.01 + 0.04 * warm, 1.0, 0.99 - 0.06 * warm]),
+        ambient=scene.ambient * plane([0.99, 0.99, 1.01]),
     )
 
 
@@ -214,7 +214,7 @@ def shade(light: Light, nx: Tensor, ny: Tensor, nz: Tensor, occluded: Tensor) ->
     length = torch.rsqrt(nx * nx + ny * ny + nz * nz + 1e-4)
     facing = ((lx * nx + ly * ny + lz * nz) * length).mul_(0.85).add_(0.15).clamp_(min=0.0)
     soft = (0.72 + 0.28 * nz * length) * occluded
-    return light.key * facing + 0.62 * light.ambient * soft
+    return light.key * facing + 0.74 * light.ambient * soft
 
 
 def add_nose(
@@ -229,7 +229,7 @@ def add_nose(
     body = ramp(y, -0.16, 0.05) * (1 - ramp(y, tip + 0.02, tip + 0.09))
     wide = 0.062 + (0.80 * person.nose_width - 0.062) * ramp(y, 0.0, tip)
     q = x / wide
-    slopes[0].add_((0.55 + 0.45 * person.nose_bridge) * body * q * bump(q / 1.75) * 1.1)
+    slopes[0].add_((0.55 + 0.45 * person.nose_bridge) * body * q * bump(q / 1.75) * 1.3)
     ball = 0.075 + 0.03 * person.nose_tip
     bx, by = x / ball, (y - tip + 0.02) / ball
     round_tip = bump((bx * bx + by * by).sqrt() / 1.15)
