@@ -123,7 +123,7 @@ def _neckline(
     depth, rise = {
         "t-shirt": (0.22, 0.92),
         "shirt": (0.40, 0.55),
-        "sweater": (0.02, 1.0),
+        "sweater": (0.10, 0.94),
         "hoodie": (0.18, 0.9),
         "suit": (0.44, 0.62),
     }[scene.clothing]
@@ -166,11 +166,6 @@ def _collar(
         over(image, 0.84 * cloth * lit, hood * coverage(1.30 - y, pixels))
         cords = coverage(0.02 - (a - 0.24).abs(), pixels) * coverage(y - 1.2, pixels)
         over(image, plane([0.88, 0.88, 0.86]) * lit, cords)
-    elif scene.clothing == "sweater":
-        ribs = 0.92 + 0.08 * torch.sin(90 * x)
-        over(
-            image, 0.94 * cloth * ribs * lit, coverage(1.24 - y, pixels) * coverage(0.6 - a, pixels)
-        )
     return image
 
 

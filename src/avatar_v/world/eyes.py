@@ -56,9 +56,13 @@ def paint_eyes(
     crease_y = upper - 0.030 - 0.026 * motion.eye_open * (0.4 + person.lid_crease)
     near = coverage(1.12 * person.eye_width - offset.abs(), px)
     crease = bump((y - crease_y) / 0.022) * near * bump(q / 1.25)
-    over(canvas, 0.62 * skin * light, (0.30 + 0.45 * person.lid_crease) * crease)
+    over(
+        canvas,
+        0.62 * skin * light,
+        (0.30 + 0.45 * person.lid_crease) * (0.35 + 0.65 * motion.eye_open) * crease,
+    )
     lid = between(coverage(y - crease_y, px), coverage(upper - y, px)) * ends
-    over(canvas, 0.90 * skin * light, 0.55 * lid)
+    over(canvas, 0.90 * skin * light, 0.40 * lid)
     opening = between(coverage(y - upper, px), coverage(lower - y, px)) * ends
     over(canvas, _eyeball(person, motion, offset, side, y, upper, light, px), opening)
     thick = 0.012 + 0.014 * person.lash

@@ -20,6 +20,7 @@ from avatar_v.world.scene import Scene
 from avatar_v.world.shapes import Window, bump
 
 JAW_TOP = 0.38
+_BEHIND = 9.0  # u of points on the back of the head, so that no feature lies there
 JAW_STRETCH = 0.17
 NOSE_LIFT = 0.30
 """How far the nose tip stands out of the head, in head units."""
@@ -162,7 +163,8 @@ def look(person: Person, pose: Pose, window: Window) -> Surface:
     square = s * s + t * t
     c = (1.0 - square).clamp_(min=0.0).sqrt_()
     n, v, z = turn_back(pose, s, t, c)
-    return Surface(x=x, y=y, s=s, t=t, c=c, radius=square.sqrt_(), n=n, u=n * width, v=v, z=z)
+    u = torch.where(z < 0, _BEHIND, n * width)
+    return Surface(x=x, y=y, s=s, t=t, c=c, radius=square.sqrt_(), n=n, u=u, v=v, z=z)
 
 
 def turn_back(pose: Pose, s: Tensor, t: Tensor, c: Tensor) -> tuple[Tensor, Tensor, Tensor]:

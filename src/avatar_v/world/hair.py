@@ -132,6 +132,9 @@ def paint_shell(
     square = s * s + t * t
     c = (1.0 - square).clamp_(min=0.0).sqrt_()
     n, v, z = turn_back(pose, s, t, c)
+    # beside the skull, where the front of the shell is bare, one sees the hair behind it
+    bare = (surface.radius > 1.0) & (z > 0.2) & (v > person.hairline + cut.line - 0.1)
+    n, v, z = turn_back(pose, s, t, torch.where(bare, -c, c))
     alpha, strands = sample_map(texture, n, v, z).split(1, dim=1)
     edge = coverage(1.0 - square.sqrt_(), 0.6 * pose.px)
     lit = shade(light, s, t, c + 0.15, 0.62 + 0.5 * c)

@@ -46,7 +46,7 @@ def lip_contours(person: Person, motion: Motion, q: Tensor) -> Lips:
     thin = 1.0 - 0.25 * motion.mouth_open
     bow = 1.0 - person.cupid_bow * bump(q / 0.34) * (1.0 - 0.5 * motion.mouth_round)
     upper = person.upper_lip * full * thin * (1.0 - q2) ** 0.62 * bow
-    lower = person.lower_lip * full * thin * (1.0 - q2 * q2) ** 0.8 * (1 - 0.25 * q2)
+    lower = person.lower_lip * full * thin * (1.0 - q2) ** 0.75 * (1.0 + 0.15 * q2)
     return Lips(upper_inner - upper, upper_inner, lower_inner, lower_inner + lower)
 
 
@@ -65,7 +65,7 @@ def paint_mouth(
     seam = coverage(0.012 + 0.010 * (1 - q * q).clamp(min=0) - (y - lips.upper_inner).abs(), px)
     over(canvas, 0.42 * color * light, 0.85 * seam * ends)
     hole = between(coverage(y - lips.upper_inner, px), coverage(lips.lower_inner - y, px)) * ends
-    over(canvas, paint_cavity(person, motion, q, half, y, lips, px) * (0.25 + 0.75 * light), hole)
+    over(canvas, paint_cavity(person, motion, q, half, y, lips, px) * (0.38 + 0.62 * light), hole)
 
 
 def lip_color(person: Person, y: Tensor, q: Tensor, lips: Lips, motion: Motion) -> Tensor:
@@ -99,10 +99,10 @@ def paint_cavity(
     inside = plane([0.20, 0.055, 0.055]).expand(len(y), 3, *y.shape[2:]).clone()
     floor = person.mouth_y + LOWER_TRAVEL * motion.mouth_open
     top = floor - 0.035 - 0.13 * motion.tongue * (0.4 + 0.6 * motion.mouth_open)
-    tongue = coverage(y - top - 0.9 * (x * x) / (0.3 * half + 1e-3), px)
+    tongue = coverage(y - top - 0.45 * (x * x) / (0.3 * half + 1e-3), px)
     pink = plane([0.74, 0.34, 0.35]) * (0.62 + 0.38 * bump((y - top - 0.05) / 0.16))
     over(inside, pink, tongue * (0.55 + 0.45 * motion.tongue))
-    shade = 0.96 - 0.22 * person.teeth_shade
+    shade = 0.98 - 0.15 * person.teeth_shade
     enamel = plane([shade, shade * 0.965, shade * (0.93 - 0.12 * person.teeth_shade)])
     edge = 1.0 - 0.5 * (q * q)
     gaps = tooth_gaps(person, x, px)

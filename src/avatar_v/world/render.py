@@ -134,8 +134,9 @@ def _draw(
     hair.paint_ears(image, person, pose, light)
     head = around
     surface = look(person, pose, head)
-    lit = _paint_skin(head.of(image), person, pose, surface, still)
-    _paint_features(image, person, motion, pose, surface, lit, head)
+    face, lit = _shade_skin(person, pose, surface, still)
+    _paint_features(face, person, motion, pose, surface, lit, head)
+    over(head.of(image), face, coverage(1.0 - surface.radius, 0.8 * pose.px))
     hair.paint_shell(head.of(image), person, pose, surface, still.hair, color, light)
     hair.paint_locks(
         _below(around, whole).of(image), person, pose, _below(around, whole), color, light
@@ -144,10 +145,10 @@ def _draw(
     return image
 
 
-def _paint_skin(
-    canvas: Tensor, person: Person, pose: Pose, surface: Surface, still: _Still
-) -> Tensor:
-    """The bare head; returns the light on it "f 3 h w" for what is drawn on top."""
+def _shade_skin(
+    person: Person, pose: Pose, surface: Surface, still: _Still
+) -> tuple[Tensor, Tensor]:
+    """The bare face, and the light on it for what is drawn on top; both "f 3 h w"."""
     texture = skin.sample_map(still.skin, surface.n, surface.v, surface.z)
     albedo, slope_u, slope_v, open_share = texture.split((3, 1, 1, 1), dim=1)
     slopes = (slope_u.clone(), slope_v.clone())
@@ -155,13 +156,11 @@ def _paint_skin(
     nx = surface.s * (0.50 + 0.5 * surface.s * surface.s) + slopes[0]
     ny = surface.t * (0.35 + 0.5 * surface.t * surface.t) + slopes[1]
     lit = skin.shade(still.light, nx, ny, surface.c * 0.9 + 0.1, open_share)
-    edge = coverage(1.0 - surface.radius, 0.8 * pose.px)
-    over(canvas, (albedo * lit * factor).clamp_(0.0, 1.0), edge)
-    return lit
+    return (albedo * lit * factor).clamp_(0.0, 1.0), lit
 
 
 def _paint_features(
-    image: Tensor,
+    face: Tensor,
     person: Person,
     motion: Motion,
     pose: Pose,
@@ -174,13 +173,13 @@ def _paint_features(
     lips = window_around(points[:, :14], 0.16 * pose.px, head)
     if not lips.empty:
         part, light = surface.crop(lips, head), lips.inside(head, lit)
-        mouth.paint_mouth(lips.of(image), person, motion, part, light, pose.px)
+        mouth.paint_mouth(lips.inside(head, face), person, motion, part, light, pose.px)
     band = window_around(points[:, 14:22], 0.27 * pose.px, head)
     if not band.empty:
         part, light = surface.crop(band, head), band.inside(head, lit)
-        eyes.paint_eyes(band.of(image), person, motion, part, light, pose.px)
-        eyes.paint_brows(band.of(image), person, motion, part, light, pose.px)
-        eyes.paint_glasses(band.of(image), person, pose, part, light, pose.px)
+        eyes.paint_eyes(band.inside(head, face), person, motion, part, light, pose.px)
+        eyes.paint_brows(band.inside(head, face), person, motion, part, light, pose.px)
+        eyes.paint_glasses(band.inside(head, face), person, pose, part, light, pose.px)
 
 
 def _head_window(pose: Pose, up: float, side: float, down: float, bounds: Window) -> Window:

@@ -110,10 +110,10 @@ def relief(person: Person, grid: Grid) -> Tensor:
         - 0.020 * hill(eye * 0.45, person.eye_y, 0.10, 0.14)
         + 0.050 * hill(0.42, 0.26, 0.30, 0.26)
         - 0.018 * hill(0.52, 0.58, 0.22, 0.24)
-        - (0.010 + 0.030 * age) * fold
+        - (0.007 + 0.020 * age) * fold
         - (0.006 + 0.022 * person.eye_bag) * hill(eye - 0.02, 0.15, 0.15, 0.045)
         + 0.060 * hill(0.0, 0.87, 0.26, 0.16)
-        - 0.045 * hill(0.0, 0.725, 0.24, 0.06)
+        - 0.032 * hill(0.0, 0.725, 0.24, 0.06)
         - 0.016 * hill(0.0, 0.42, 0.045, 0.07)
         + 0.030 * hill(0.0, person.mouth_y, 0.40, 0.18)
         - 0.045 * hill(0.62, -0.22, 0.20, 0.36)
@@ -130,11 +130,11 @@ def occlusion(person: Person, grid: Grid) -> Tensor:
         return bump((((side - u0) / ru).square() + ((v - v0) / rv).square()).sqrt())
 
     shade = (
-        0.20 * pit(eye - 0.06, person.eye_y - 0.07, 0.20, 0.12)
+        0.16 * pit(eye - 0.06, person.eye_y - 0.07, 0.20, 0.12)
         + 0.16 * pit(eye * 0.5, person.eye_y - 0.02, 0.10, 0.12)
         + (0.05 + 0.12 * person.eye_bag) * pit(eye - 0.03, person.eye_y + 0.11, 0.15, 0.07)
-        + 0.15 * pit(0.0, person.mouth_y + person.lower_lip + 0.07, 0.20, 0.06)
-        + 0.07 * pit(person.mouth_width + 0.02, person.mouth_y, 0.07, 0.08)
+        + 0.12 * pit(0.0, person.mouth_y + person.lower_lip + 0.07, 0.20, 0.06)
+        + 0.04 * pit(person.mouth_width + 0.02, person.mouth_y, 0.07, 0.08)
         + 0.16 * ramp(v, 0.80, 1.02)
         + 0.12 * (1 - ramp(grid.z, 0.0, 0.5))
     )
