@@ -5,11 +5,11 @@ from avatar_v.world.seeds import stream
 
 _BACKGROUNDS = {
     "wall": "a plain {} wall",
-    "office": "an office with {} furniture",
+    "office": "an office with {} walls",
     "window": "a window in a {} room",
-    "lights": "blurred {} lights",
-    "shelf": "a shelf before a {} wall",
-    "garden": "a garden with {} flowers",
+    "lights": "blurred lights in a dark {} room",
+    "shelf": "shelves before a {} wall",
+    "garden": "a green garden",
     "curtain": "a {} curtain",
 }
 _LIGHTS = {
@@ -30,8 +30,9 @@ def prompt_of(scene: Scene) -> str:
     """A prompt for a scene: one of a few phrasings, always the same one for a scene."""
     rng = stream("prompt", scene.id)
     template = _TEMPLATES[rng.integers(len(_TEMPLATES))]
+    shade = "dark " if scene.clothing == "suit" else ""
     return template.format(
-        clothing=f"{scene.clothing_color} {scene.clothing}",
+        clothing=f"{shade}{scene.clothing_color} {scene.clothing}",
         background=_BACKGROUNDS[scene.background].format(scene.background_color),
         light=_LIGHTS[scene.light][rng.integers(2)],
     ).replace(" a orange", " an orange")
