@@ -1,6 +1,7 @@
 """stages/optim.py: Muon and AdamW as one optimiser."""
 
 import copy
+from itertools import pairwise
 
 import pytest
 import torch
@@ -138,7 +139,7 @@ def test_warm_up_then_cosine() -> None:
         schedule.step()
     assert lrs[:3] == pytest.approx([0.01 / 3, 0.02 / 3, 0.01])
     assert lrs[7] == pytest.approx(0.01 * (0.1 + 0.9 * 0.5))  # half way
-    assert all(a > b for a, b in zip(lrs[2:], lrs[3:], strict=False))
+    assert all(a > b for a, b in pairwise(lrs[2:]))
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.001)
     with pytest.raises(ValueError, match="warm-up"):
         warmup_cosine(optimizer, OPTIM, 2)

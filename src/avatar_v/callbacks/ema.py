@@ -1,9 +1,9 @@
 """Exponential moving average of the trainable weights.
 
-The average is kept in fp32 beside each parameter, with its sharding: under FSDP2 every rank averages
-its own shards. Checkpoints hold it whole, on rank 0, so that a run saved on 2 ranks continues on 1.
-Validation, samples and the exported weights use the average. (Lightning's own callback copies the
-module and breaks under FSDP2.)
+The average is kept in fp32 beside each parameter, with its sharding: under FSDP2 every rank
+averages its own shards. Checkpoints hold it whole, on rank 0, so that a run saved on 2 ranks
+continues on 1. Validation, samples and the exported weights use the average. (Lightning's own
+callback copies the module and breaks under FSDP2.)
 """
 
 import contextlib

@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from avatar_v.flow import draw_times
+from avatar_v.models.conditioner import window
 
 
 @dataclass(frozen=True)
@@ -25,9 +26,7 @@ class Windows:
 
     def crop(self, x: Shaped[Tensor, "b clip *rest"]) -> Shaped[Tensor, "b l *rest"]:
         """The window of each sample of ``x``, whose axis 1 counts latents."""
-        start = self.start.to(x.device)
-        rows = torch.arange(x.shape[0], device=x.device)[:, None]
-        return x[rows, start[:, None] + torch.arange(self.length, device=x.device)]
+        return window(x, self.start, self.length)
 
     def scored(self) -> Bool[Tensor, "b l"]:
         """True for the latents behind the prefix, those the model must generate."""

@@ -1,0 +1,56 @@
+"""Stage 2: speech to video. Starts from the weights of stage 1 and learns to follow the audio.
+
+Windows begin at the beginning of a clip, from an image or from nothing, or continue its middle
+from 1 or 2 given latents (ALGORITHMS §5.3). The flow loss counts face and mouth more (§2).
+"""
+
+import torch
+from torch import Tensor
+
+from avatar_v.losses.flow import latent_boxes, region_weight
+from avatar_v.stages.base import Logs, Models, Objective, Stage
+from avatar_v.stages.optim import Optim
+from avatar_v.types import Batch, Cond
+
+
+class A2V(Stage):
+    """Audio cross-attention on.
+
+    Args:
+        face_boost, mouth_boost: extra weight of the flow loss on a covered latent cell.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        optim: Optim,
+        objective: Objective,
+        face_boost: float,
+        mouth_boost: float,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(models, optim, objective, seed)
+        if face_boost < 0 or mouth_boost < 0:
+            raise ValueError(f"boosts are not negative, got {face_boost} and {mouth_boost}")
+        self.face_boost = face_boost
+        self.mouth_boost = mouth_boost
+
+    def conditions(self, batch: Batch) -> Cond:
+        return Cond(
+            text=self.conditioner.encode_text(batch.text),
+            audio=self.conditioner.encode_audio(batch.audio),
+        )
+
+    def loss(
+        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, Logs]:
+        windows = self.draw_windows(clean, generator)
+        weight = region_weight(
+            windows.crop(latent_boxes(batch.face_box, batch.valid)),
+            windows.crop(latent_boxes(batch.mouth_box, batch.valid)),
+            height=clean.shape[-2],
+            width=clean.shape[-1],
+            face_boost=self.face_boost,
+            mouth_boost=self.mouth_boost,
+        )
+        return self.flow_loss(windows, clean, cond, generator, weight), {}

@@ -1,0 +1,186 @@
+"""Stage: what every training stage over the DiT shares. Wiring only; mathematics is elsewhere.
+
+One step is ``clean, cond = encode(batch, generator)`` and ``loss, logs = loss(clean, cond, batch,
+generator)``. Every draw of a step comes from one CPU generator seeded by (seed, rank, batch
+index), so a resumed run repeats the next loss exactly, on any device. A stage overrides
+``conditions`` (what it sees) and ``loss`` (what it is trained on).
+"""
+
+from dataclasses import dataclass
+
+import lightning as L
+import torch
+from torch import Tensor
+
+from avatar_v import flow
+from avatar_v.losses.flow import flow_loss
+from avatar_v.models.conditioner import Conditioner, crop
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.presets import build
+from avatar_v.models.weights import load_pipeline
+from avatar_v.stages.optim import Optim, build_optimizer, warmup_cosine
+from avatar_v.stages.windows import Windows, draw_window_times, draw_windows, window_length
+from avatar_v.types import Batch, Cond
+
+Logs = dict[str, Tensor]
+VALIDATION_RANK = 1_000_000
+"""Keeps the draws of validation apart from those of every training rank."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """What a stage trains: fresh models of a preset, or the weights of a pipeline folder."""
+
+    preset: str  # a name of models/presets.py
+    init_from: str | None = None  # pipeline folder to start from, e.g. runs/1_t2v/weights
+    vae: str | None = None  # folders of trained encoders, used without init_from
+    text: str | None = None
+    audio: str | None = None
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Numbers of rectified-flow training on windows of clips (stages/windows.py)."""
+
+    window_latents: dict[int, int]  # {step: latents}, the window from that step on
+    shift: float = 1.0  # of the logit-normal times
+    first_share: float = 0.5  # windows that start at the beginning of their clip
+    image_share: float = 0.5  # of those: the first latent is given (I2V), else nothing (T2V)
+    text_dropout: float = 0.1  # share of samples trained with the empty text
+    audio_dropout: float = 0.0  # and as if they had no audio
+
+
+class Stage(L.LightningModule):
+    """Base of the stages. ``seed`` is that of fresh weights and of the draws of every step."""
+
+    dit: AvatarDiT
+    conditioner: Conditioner
+
+    def __init__(self, models: Models, optim: Optim, objective: Objective, seed: int = 0) -> None:
+        super().__init__()
+        window_length(objective.window_latents, 0)  # raises for a schedule without a beginning
+        self.models = models
+        self.optim = optim
+        self.objective = objective
+        self.seed = seed
+        self.is_built = False
+
+    def configure_model(self) -> None:
+        """Build or load the models; Lightning calls this once the devices are known."""
+        if self.is_built:
+            return
+        m = self.models
+        if m.init_from is None:
+            self.dit, self.conditioner = build(
+                m.preset, seed=self.seed, vae=m.vae, text=m.text, audio=m.audio
+            )
+        else:
+            pipeline = load_pipeline(m.init_from, preset=m.preset)
+            self.dit, self.conditioner = pipeline.dit, pipeline.conditioner
+        self.train()
+        self.is_built = True
+        keep_frozen_out_of_checkpoints(self)
+
+    def conditions(self, batch: Batch) -> Cond:
+        """Everything this stage conditions on, for whole clips."""
+        raise NotImplementedError
+
+    def encode(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Cond]:
+        """Clean latents of whole clips, and their conditions after dropout."""
+        cond = self.conditioner.drop(
+            self.conditions(batch),
+            text=self.objective.text_dropout,
+            audio=self.objective.audio_dropout,
+            generator=generator,
+        )
+        return self.conditioner.clean_latents(batch), cond
+
+    def loss(
+        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, Logs]:
+        """The loss of a batch and further scalars to log."""
+        raise NotImplementedError
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | int]:
+        index = self.trainer.fit_loop.total_batch_idx
+        generator = step_generator(self.seed, self.global_rank, index)
+        clean, cond = self.encode(batch, generator)
+        loss, logs = self.loss(clean, cond, batch, generator)
+        self.log("train/loss", loss, prog_bar=True, batch_size=clean.shape[0])
+        self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=clean.shape[0])
+        self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # pyright: ignore
+        return {"loss": loss, "num_tokens": self.num_tokens(clean)}
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """The training loss with draws that depend on the batch index alone."""
+        generator = step_generator(self.seed, VALIDATION_RANK + self.global_rank, batch_idx)
+        clean, cond = self.encode(batch, generator)
+        loss, _ = self.loss(clean, cond, batch, generator)
+        size = clean.shape[0]
+        self.log("val/loss", loss, prog_bar=True, batch_size=size, sync_dist=True)
+
+    def configure_optimizers(self):
+        optimizer = build_optimizer(self, self.optim)
+        num_steps = int(self.trainer.estimated_stepping_batches)
+        schedule = warmup_cosine(optimizer, self.optim, num_steps)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def draw_windows(self, clean: Tensor, generator: torch.Generator) -> Windows:
+        """This step's window of each clip of ``clean`` "b clip c h w"."""
+        return draw_windows(
+            clean.shape[0],
+            clean.shape[1],
+            window_length(self.objective.window_latents, self.global_step),
+            first_share=self.objective.first_share,
+            image_share=self.objective.image_share,
+            generator=generator,
+        )
+
+    def flow_loss(
+        self,
+        windows: Windows,
+        clean: Tensor,
+        cond: Cond,
+        generator: torch.Generator,
+        weight: Tensor | None = None,
+    ) -> Tensor:
+        """Rectified-flow loss on ``windows`` of whole clips; ``weight`` is given per window."""
+        clean, cond = windows.crop(clean), crop(cond, windows.start, windows.length)
+        noise = torch.randn(clean.shape, generator=generator).to(clean)
+        t = draw_window_times(windows, shift=self.objective.shift, generator=generator)
+        t = t.to(clean.device)
+        v = self.dit(flow.interpolate(clean, noise, t), t, cond)
+        scored = windows.scored().to(clean.device)
+        return flow_loss(v, flow.velocity(clean, noise), scored, weight)
+
+    def num_tokens(self, clean: Tensor) -> int:
+        """Tokens of the generated stream in one step of this rank."""
+        patch = self.dit.config.patch
+        length = window_length(self.objective.window_latents, self.global_step)
+        return clean.shape[0] * length * (clean.shape[3] // patch) * (clean.shape[4] // patch)
+
+
+def step_generator(seed: int, rank: int, index: int) -> torch.Generator:
+    """The generator of one batch of one rank, the same in every run."""
+    mixed = (seed * 1_000_003 + rank) * 2_147_483_659 + index
+    return torch.Generator().manual_seed(mixed % 2**63)
+
+
+def keep_frozen_out_of_checkpoints(module: torch.nn.Module) -> None:
+    """Checkpoints hold what is trained. Frozen weights (VAE, full-size encoders) come from their
+    folders; every other missing or unexpected key stays an error."""
+    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
+
+    def drop(_module, state_dict, prefix, _metadata) -> None:
+        for name in frozen:
+            state_dict.pop(prefix + name, None)
+
+    def allow(_module, incompatible) -> None:
+        missing = [key for key in incompatible.missing_keys if key not in frozen]
+        incompatible.missing_keys[:] = missing
+
+    module.register_state_dict_post_hook(drop)
+    module.register_load_state_dict_post_hook(allow)

@@ -1,0 +1,25 @@
+"""Stage 1: text to video, and image to video in the same batch (ALGORITHMS §3).
+
+No audio and no reference: their modules keep the zero outputs they start with.
+"""
+
+import torch
+from torch import Tensor
+
+from avatar_v.stages.base import Logs, Stage
+from avatar_v.types import Batch, Cond
+
+
+class T2V(Stage):
+    """Windows of clips under their text. The share of windows whose first latent is given (I2V)
+    is ``objective.image_share``; resolutions come from the buckets of the data, lengths from the
+    schedule ``objective.window_latents``."""
+
+    def conditions(self, batch: Batch) -> Cond:
+        return Cond(text=self.conditioner.encode_text(batch.text))
+
+    def loss(
+        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, Logs]:
+        windows = self.draw_windows(clean, generator)
+        return self.flow_loss(windows, clean, cond, generator), {}

@@ -1,0 +1,127 @@
+"""cli.py, stages/cli.py: a light front end, merged recipes, one-line errors."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from avatar_v.cli import COMMANDS, main
+from avatar_v.stages.cli import merge, merge_recipes, split_configs, split_recipes
+from avatar_v.stages.recipe import readable
+
+HEAVY = ("torch", "lightning", "numpy", "diffusers", "transformers", "av", "jsonargparse")
+
+
+def write(path: Path, content: object) -> str:
+    path.write_text(yaml.safe_dump(content), encoding="utf-8")
+    return str(path)
+
+
+@pytest.mark.parametrize("command", [None, *dict.fromkeys(COMMANDS)])
+def test_help_imports_nothing_heavy(command: str | None) -> None:
+    if command in ("run", "fit", "validate"):
+        pytest.skip("the options of a recipe are those of its classes")
+    words = ["--help"] if command is None else [command, "--help"]
+    program = (
+        "import sys\nfrom avatar_v.cli import main\n"
+        f"try:\n    main({words!r})\nexcept SystemExit as end:\n    assert end.code == 0\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: avatar-v" in done.stdout
+
+
+def test_help_names_every_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as end:
+        main(["--help"])
+    assert end.value.code == 0
+    text = capsys.readouterr().out
+    for command in COMMANDS:
+        assert f"\n    {command} " in text
+
+
+def test_a_user_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "no/such/recipe.yaml"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "no/such/recipe.yaml" in err
+    with pytest.raises(FileNotFoundError):
+        main(["run", "no/such/recipe.yaml", "--debug"])
+
+
+@pytest.mark.parametrize(
+    ("words", "text"),
+    [(["run"], "needs a recipe"), (["run", "--x", "1"], "needs a recipe"), (["fit", "-c"], "-c")],
+)
+def test_incomplete_commands(
+    words: list[str], text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(words) == 2
+    assert text in capsys.readouterr().err
+
+
+def test_recipes_stand_before_options() -> None:
+    assert split_recipes(["a.yaml", "b.yaml", "--x", "1"]) == (["a.yaml", "b.yaml"], ["--x", "1"])
+    words = ["-c", "a.yaml", "--x", "1", "--config=b.yaml", "--print_config"]
+    assert split_configs(words) == (["a.yaml", "b.yaml"], ["--x", "1", "--print_config"])
+
+
+def test_mappings_merge_and_lists_replace() -> None:
+    old = {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
+    assert merge(old, {"a": {"y": 5}, "b": [9], "d": None}) == {
+        "a": {"x": 1, "y": 5}, "b": [9], "c": 3, "d": None,
+    }  # fmt: skip
+    assert merge({"a": 1}, {"a": None}) == {"a": None}
+    assert old == {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
+
+
+def test_another_class_brings_its_own_arguments() -> None:
+    old = {"class_path": "a.A", "init_args": {"x": 1}}
+    assert merge(old, {"init_args": {"y": 2}})["init_args"] == {"x": 1, "y": 2}
+    assert merge(old, {"class_path": "a.B"}) == {"class_path": "a.B"}
+
+
+def test_callbacks_merge_by_class() -> None:
+    old = [{"class_path": "A", "init_args": {"x": 1, "y": 2}}, {"class_path": "B"}]
+    new = [{"class_path": "A", "init_args": {"x": 7}}, {"class_path": "C"}]
+    assert merge(old, new) == [
+        {"class_path": "A", "init_args": {"x": 7, "y": 2}}, {"class_path": "B"}, {"class_path": "C"},
+    ]  # fmt: skip
+
+
+def test_an_overlay_has_a_part_for_the_stage(tmp_path: Path) -> None:
+    stage = write(tmp_path / "1_a.yaml", {"trainer": {"max_steps": 9, "precision": "bf16"}})
+    other = write(tmp_path / "2_b.yaml", {"trainer": {}})
+    overlay = write(
+        tmp_path / "tiny.yaml",
+        {"trainer": {"precision": 32}, "stages": {"1_a": {"trainer": {"max_steps": 2}}}},
+    )
+    assert merge_recipes([stage, overlay]) == {"trainer": {"max_steps": 2, "precision": 32}}
+    with pytest.raises(ValueError, match="no part for 2_b, only for 1_a"):
+        merge_recipes([other, overlay])
+
+
+@pytest.mark.parametrize(("text", "match"), [("a: [", "not YAML"), ("- 1", "expected a mapping")])
+def test_broken_recipes(tmp_path: Path, text: str, match: str) -> None:
+    path = tmp_path / "x.yaml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(ValueError, match=match):
+        merge_recipes([str(path)])
+
+
+def test_readable_keeps_the_cause() -> None:
+    message = (
+        'Parser key "model":\n  Does not validate against any of the Union subtypes\n'
+        "  Subtypes: [<class 'A'>, <class 'NoneType'>]\n  Errors:\n"
+        "    - Problem with given class_path 'a.A':\n        Option 'zz' is not accepted\n"
+        "    - Expected a <class 'NoneType'>\n  Given value type: <class 'dict'>\n  Given value: {}"
+    )
+    assert (
+        readable(message)
+        == "model: Problem with given class_path 'a.A': Option 'zz' is not accepted"
+    )
+    assert readable("plain") == "plain"
