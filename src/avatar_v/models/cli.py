@@ -1,0 +1,42 @@
+"""`avatar-v weights`: convert open Wan weights (diffusers layout) to and from this project's."""
+
+import argparse
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `weights` and its two directions."""
+    parser = subparsers.add_parser("weights", help="convert Wan weights", allow_abbrev=False)
+    actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
+    add = actions.add_parser(
+        "import-wan",
+        help="diffusers' WanTransformer3DModel folder → DiT folder",
+        description="SRC holds config.json and diffusion_pytorch_model.safetensors (one file or "
+        "shards), or is a pipeline with a transformer/ folder. I2V layouts are refused.",
+        allow_abbrev=False,
+    )
+    add.add_argument("source", metavar="SRC")
+    add.add_argument("out", metavar="OUT", help="folder to create")
+    add.add_argument("--audio-dim", type=int, default=768, help="audio feature width (768)")
+    add.add_argument("--audio-every", type=int, default=3, help="audio in every k-th block (3)")
+    export = actions.add_parser(
+        "export-wan",
+        help="DiT folder → diffusers' WanTransformer3DModel folder",
+        allow_abbrev=False,
+    )
+    export.add_argument("source", metavar="SRC")
+    export.add_argument("out", metavar="OUT", help="folder to create")
+    export.add_argument(
+        "--drop-audio", action="store_true", help="leave trained audio modules out: Wan has none"
+    )
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the parsed command."""
+    from avatar_v.models.wan import export_wan, import_wan
+
+    if args.action == "import-wan":
+        import_wan(args.source, args.out, audio_dim=args.audio_dim, audio_every=args.audio_every)
+    else:
+        export_wan(args.source, args.out, drop_audio=args.drop_audio)
+    print(f"wrote {args.out}")
+    return 0

@@ -1,0 +1,199 @@
+"""Open Wan weights in and out: diffusers' WanTransformer3DModel layout <-> AvatarDiT.
+
+The text-to-video layouts (Wan 2.1 T2V, Wan 2.2 TI2V 5B) map one to one. The image-to-video layouts,
+with CLIP tokens or concatenated channels, are refused: our image and prefix conditions are clean
+frames at t = 0 (ALGORITHMS §1).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.weights import (
+    check_state,
+    load_dit,
+    read_json,
+    read_state,
+    save_dit,
+    write_json,
+    write_state,
+)
+
+WAN_STEM = "diffusion_pytorch_model"
+WAN_CLASS = "WanTransformer3DModel"
+
+_TOP = {
+    "patch_embed": "patch_embedding",
+    "time_embed.up": "condition_embedder.time_embedder.linear_1",
+    "time_embed.down": "condition_embedder.time_embedder.linear_2",
+    "time_embed.modulation": "condition_embedder.time_proj",
+    "text_embed.up": "condition_embedder.text_embedder.linear_1",
+    "text_embed.down": "condition_embedder.text_embedder.linear_2",
+    "head.modulation": "scale_shift_table",
+    "head.out": "proj_out",
+}
+_ATTENTION = {
+    "query": "to_q", "key": "to_k", "value": "to_v", "out": "to_out.0",
+    "query_norm": "norm_q", "key_norm": "norm_k",
+}  # fmt: skip
+_BLOCK = {
+    "modulation": "scale_shift_table",
+    "text_norm": "norm2",
+    "ffn.up": "ffn.net.0.proj",
+    "ffn.down": "ffn.net.2",
+    **{f"self_attention.{ours}": f"attn1.{theirs}" for ours, theirs in _ATTENTION.items()},
+    **{f"text_attention.{ours}": f"attn2.{theirs}" for ours, theirs in _ATTENTION.items()},
+}
+
+
+def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_every: int) -> None:
+    """Turn a diffusers folder (a transformer, or a pipeline with one) into a DiT folder.
+
+    Audio modules are added fresh, with outputs of zero. ValueError for an existing ``out``, an
+    I2V layout, or keys that do not fit, each named.
+    """
+    source, out = _transformer_folder(Path(source)), _new_folder(Path(out))
+    config = config_from_wan(
+        read_json(source / "config.json"), audio_dim=audio_dim, audio_every=audio_every
+    )
+    state = read_state(source, WAN_STEM)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        dit = dit_from_wan(config, state, where=str(source))
+    save_dit(out, dit, dtype=next(iter(state.values())).dtype)
+
+
+def export_wan(source: str | Path, out: str | Path, *, drop_audio: bool = False) -> None:
+    """Turn a DiT folder into a diffusers folder.
+
+    Wan has no audio: ValueError when the audio modules have been trained, unless ``drop_audio``.
+    """
+    dit, out = load_dit(source), _new_folder(Path(out))
+    spoken = [
+        key for key, value in dit.state_dict().items() if _is_audio_output(key) and value.any()
+    ]
+    if spoken and not drop_audio:
+        raise ValueError(
+            f"{source} has trained audio modules that Wan cannot hold ({', '.join(spoken)}); "
+            f"--drop-audio leaves them out"
+        )
+    out.mkdir(parents=True)
+    write_json(out / "config.json", {"_class_name": WAN_CLASS, **config_to_wan(dit.config)})
+    write_state(out, state_to_wan(dit), WAN_STEM)
+
+
+def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> AvatarDiT:
+    """An AvatarDiT with Wan's weights and new audio modules, in the dtype of ``state``."""
+    clip = [key for key in state if "add_k_proj" in key or "image_embedder" in key]
+    if clip:
+        raise ValueError(f"{where} is an I2V layout with CLIP tokens (for example {clip[0]})")
+    dit = AvatarDiT(config)
+    check_state(state_to_wan(dit), state, where=where)
+    own = dit.state_dict()
+    dtype = next(iter(state.values())).dtype
+    for ours, theirs in key_map(config).items():
+        own[ours] = state[theirs].reshape(own[ours].shape)
+    dit.load_state_dict({key: value.to(dtype) for key, value in own.items()}, assign=True)
+    return dit
+
+
+def state_to_wan(dit: AvatarDiT) -> dict[str, Tensor]:
+    """The tensors of ``dit`` that Wan knows, under Wan's names and shapes."""
+    own, config = dit.state_dict(), dit.config
+    state = {theirs: own[ours] for ours, theirs in key_map(config).items()}
+    patch = (config.dim, config.latent_channels, 1, config.patch, config.patch)
+    state["patch_embedding.weight"] = state["patch_embedding.weight"].reshape(patch)
+    for key in state:
+        if key.endswith("scale_shift_table"):
+            state[key] = state[key][None]
+    return state
+
+
+def key_map(config: DiTConfig) -> dict[str, str]:
+    """Our key → Wan's key, for every tensor that both have."""
+    modules = dict(_TOP)
+    for i in range(config.num_layers):
+        modules |= {f"blocks.{i}.{a}": f"blocks.{i}.{b}" for a, b in _BLOCK.items()}
+    keys = {}
+    for ours, theirs in modules.items():
+        if ours.endswith("modulation") and theirs.endswith("scale_shift_table"):
+            keys[ours] = theirs
+        elif ours.endswith(("query_norm", "key_norm")):
+            keys[f"{ours}.weight"] = f"{theirs}.weight"
+        else:
+            keys |= {f"{ours}.{name}": f"{theirs}.{name}" for name in ("weight", "bias")}
+    return keys
+
+
+def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int) -> DiTConfig:
+    """Our config for a diffusers config.json; ValueError for a layout that does not map."""
+    if values.get("_class_name") != WAN_CLASS:
+        raise ValueError(f"config.json describes a {values.get('_class_name')}, not {WAN_CLASS}")
+    if values.get("image_dim") is not None or values.get("added_kv_proj_dim") is not None:
+        raise ValueError("an I2V layout with CLIP tokens (image_dim, added_kv_proj_dim): refused")
+    if values["in_channels"] != values["out_channels"]:
+        raise ValueError(
+            f"an I2V layout with concatenated channels ({values['in_channels']} in, "
+            f"{values['out_channels']} out): refused, our image condition is a clean frame"
+        )
+    fixed = {"patch_size": [1, 2, 2], "cross_attn_norm": True, "qk_norm": "rms_norm_across_heads"}
+    wrong = {key: values.get(key) for key, value in fixed.items() if _plain(values, key) != value}
+    if wrong:
+        raise ValueError(f"unsupported Wan config {wrong}, expected {fixed}")
+    return DiTConfig(
+        dim=values["num_attention_heads"] * values["attention_head_dim"],
+        num_heads=values["num_attention_heads"],
+        num_layers=values["num_layers"],
+        ffn_dim=values["ffn_dim"],
+        latent_channels=values["in_channels"],
+        text_dim=values["text_dim"],
+        audio_dim=audio_dim,
+        audio_every=audio_every,
+        freq_dim=values["freq_dim"],
+        eps=values["eps"],
+    )
+
+
+def config_to_wan(config: DiTConfig) -> dict[str, Any]:
+    """The constructor arguments of diffusers' WanTransformer3DModel."""
+    return {
+        "patch_size": [1, config.patch, config.patch],
+        "num_attention_heads": config.num_heads,
+        "attention_head_dim": config.head_dim,
+        "in_channels": config.latent_channels,
+        "out_channels": config.latent_channels,
+        "text_dim": config.text_dim,
+        "freq_dim": config.freq_dim,
+        "ffn_dim": config.ffn_dim,
+        "num_layers": config.num_layers,
+        "cross_attn_norm": True,
+        "qk_norm": "rms_norm_across_heads",
+        "eps": config.eps,
+        "image_dim": None,
+        "added_kv_proj_dim": None,
+        "rope_max_seq_len": 1024,
+        "pos_embed_seq_len": None,
+    }
+
+
+def _plain(values: dict[str, Any], key: str) -> Any:
+    value = values.get(key)
+    return list(value) if isinstance(value, tuple) else value
+
+
+def _is_audio_output(key: str) -> bool:
+    return ".audio_attention.out." in key
+
+
+def _transformer_folder(folder: Path) -> Path:
+    return folder / "transformer" if (folder / "transformer").is_dir() else folder
+
+
+def _new_folder(folder: Path) -> Path:
+    if folder.exists():
+        raise ValueError(f"{folder} exists")
+    return folder
