@@ -1,0 +1,177 @@
+"""Which picture of the reference clip shows the person best, by simple measures.
+
+Blurred frames are out (less than ``SHARP_SHARE`` of the clip's median sharpness). With a face track
+the rest is ranked by how frontal it is, how open the eyes and how closed the mouth; the ranks are
+averaged, so no measure needs a scale or a weight. Without one (`--no-face-crop`) the frame wins in
+which no part is unusual: blinks, wide mouths, turned heads and hands before the face all differ
+somewhere from the clip's median picture. The clip is never held as a whole.
+"""
+
+import math
+import warnings
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from avatar_v import media
+from avatar_v.critics.face_track import (
+    FaceTrack,
+    centre_windows,
+    crop_windows,
+    track_faces,
+)
+from avatar_v.types import FRAME_RATE_HZ
+
+Frames = UInt8[Tensor, "f 3 h w"]
+
+SEARCH_S = 60.0
+"""How much of a long reference is looked at."""
+MAX_FACES = 32
+"""Frames in which a face is searched, spread over that time: 2 to 3 seconds of work."""
+MAX_SIDE = 720
+"""Pixels: candidates are held at no more than this."""
+SHARP_SHARE = 0.8
+THUMBNAIL, BLOCK = 64, 8
+
+
+@dataclass(frozen=True)
+class BestFrame:
+    """The square picture to start from, at the source's resolution."""
+
+    image: UInt8[Tensor, "3 side side"]
+    index: int  # of the clip at 25 fps
+    num_frames: int  # looked at
+    warnings: tuple[str, ...] = ()
+
+
+def best_frame(path: str | Path, *, face_crop: bool) -> BestFrame:
+    """The best frame of a clip or a still: its head, or (``face_crop`` False) its centre square.
+
+    ValueError: unreadable, no video, no frames, no face, or the [faces] extra is missing.
+    """
+    return _best_face(path) if face_crop else _most_usual(path)
+
+
+def sharpness(frames: Frames) -> Float[Tensor, " f"]:
+    """Variance of the Laplacian of the grey picture (Pech-Pacheco et al. 2000)."""
+    grey = frames.float().mean(1, keepdim=True)
+    kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]])
+    return F.conv2d(grey, kernel[None, None]).flatten(1).var(1)
+
+
+def sharp_enough(values: Float[Tensor, " f"]) -> Bool[Tensor, " f"]:
+    """Which frames are not much blurrier than the clip usually is."""
+    return values >= SHARP_SHARE * values.median()
+
+
+def unusualness(thumbnails: Float[Tensor, "f 3 h w"]) -> Float[Tensor, " f"]:
+    """The largest mean difference of any block of a picture from the clip's median picture."""
+    difference = (thumbnails - thumbnails.median(0).values).abs().mean(1, keepdim=True)
+    return F.avg_pool2d(difference, BLOCK).flatten(1).amax(1)
+
+
+def face_measures(points: Float[Tensor, "f 68 2"]) -> tuple[Tensor, Tensor, Tensor]:
+    """How turned, how shut-eyed and how open-mouthed each face is; smaller is better.
+
+    From the 68 iBUG landmarks: the nose tip's distance from midway between the outer eye corners,
+    in units of theirs; minus the eye aspect ratio (Soukupová and Čech 2016), the mean of both eyes;
+    the gap between the lips over the width of the mouth.
+    """
+
+    def distance(a: int, b: int) -> Tensor:
+        return (points[:, a] - points[:, b]).norm(dim=-1)
+
+    left, right, nose = points[:, 36], points[:, 45], points[:, 30]
+    axis = (right - left) / (right - left).norm(dim=-1, keepdim=True)
+    turned = ((nose - (left + right) / 2) * axis).sum(-1).abs() / distance(36, 45)
+    eyes = [
+        (distance(i + 1, i + 5) + distance(i + 2, i + 4)) / (2 * distance(i, i + 3))
+        for i in (36, 42)
+    ]
+    return turned, -(eyes[0] + eyes[1]) / 2, distance(62, 66) / distance(60, 64)
+
+
+def mean_rank(*measures: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """The average over measures of each candidate's rank, 0 for the smallest value."""
+    ranks = [measure.argsort(stable=True).argsort(stable=True) for measure in measures]
+    return torch.stack(ranks).float().mean(0)
+
+
+def _best_face(path: str | Path) -> BestFrame:
+    duration_s = media.probe(path).duration_s or SEARCH_S
+    stride = max(1, math.ceil(min(duration_s, SEARCH_S) * FRAME_RATE_HZ / MAX_FACES))
+    frames = media.iter_video(path)
+    wanted = islice(frames, 0, MAX_FACES * stride, stride)
+    candidates = torch.stack([_reduced(frame, MAX_SIDE) for frame in wanted])
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            track = track_faces(candidates, detect_every=1)
+        except ImportError as error:
+            raise ValueError(str(error)) from error
+    if not track.found.any():
+        raise ValueError(
+            f"{path}: no face in the {len(candidates)} frames looked at; "
+            "pass --no-face-crop if the picture is framed on the face already"
+        )
+    pick = _pick_face(candidates, track)
+    one = FaceTrack(track.box[[pick]], track.landmarks[[pick]], track.found[[pick]], 1)
+    frame = next(islice(media.iter_video(path), pick * stride, None))
+    window = crop_windows(one, *frame.shape[1:])
+    notes = tuple(f"{path}: {warning.message}" for warning in caught)
+    return BestFrame(_cut(frame, window[0]), pick * stride, len(candidates), notes)
+
+
+def _pick_face(candidates: Frames, track: FaceTrack) -> int:
+    """The candidate of the best mean rank among those with a face that is sharp enough."""
+    height, width = candidates.shape[2:]
+    found = track.found.nonzero().flatten().tolist()
+    pixels = (track.box * torch.tensor([width, height, width, height])).long().clamp(min=0)
+    sharp = [
+        float(sharpness(candidates[i : i + 1, :, y0 : y1 + 3, x0 : x1 + 3]))
+        for i, (x0, y0, x1, y1) in ((i, pixels[i].tolist()) for i in found)
+    ]
+    kept = torch.tensor(found)[sharp_enough(torch.tensor(sharp))]
+    ranks = mean_rank(*face_measures(track.landmarks[kept]))
+    return int(kept[int(ranks.argmin())])
+
+
+def _most_usual(path: str | Path) -> BestFrame:
+    limit = round(SEARCH_S * FRAME_RATE_HZ)
+    small, sharp = [], []
+    for frame in islice(media.iter_video(path), limit):
+        square = _cut(frame, centre_windows(1, *frame.shape[1:])[0])
+        sharp.append(float(sharpness(_reduced(square, 4 * THUMBNAIL)[None])))
+        small.append(_thumbnail(square))
+    score = unusualness(torch.stack(small))
+    score[~sharp_enough(torch.tensor(sharp))] = math.inf
+    index = int(score.argmin())
+    frame = next(islice(media.iter_video(path), index, None))
+    return BestFrame(_cut(frame, centre_windows(1, *frame.shape[1:])[0]), index, len(small))
+
+
+def _reduced(frame: UInt8[Tensor, "3 h w"], side: int) -> UInt8[Tensor, "3 h2 w2"]:
+    """No side longer than ``side`` pixels."""
+    factor = min(1.0, side / max(frame.shape[1:]))
+    if factor == 1.0:
+        return frame
+    size = [max(1, round(factor * n)) for n in frame.shape[1:]]
+    return F.interpolate(frame[None].float(), size=size, mode="area")[0].round().to(torch.uint8)
+
+
+def _thumbnail(square: UInt8[Tensor, "3 side side"]) -> Float[Tensor, "3 t t"]:
+    size = (THUMBNAIL, THUMBNAIL)
+    return F.interpolate(square[None].float(), size=size, mode="bilinear", antialias=True)[0]
+
+
+def _cut(frame: UInt8[Tensor, "3 h w"], window: Tensor) -> UInt8[Tensor, "3 side side"]:
+    """A square window in pixels; beyond the picture its border repeats (as face_track.crop)."""
+    x0, y0, x1, y1 = window.round().long().tolist()
+    rows = torch.arange(y0, y1).clamp(0, frame.shape[1] - 1)
+    columns = torch.arange(x0, x1).clamp(0, frame.shape[2] - 1)
+    return frame[:, rows][:, :, columns].contiguous()

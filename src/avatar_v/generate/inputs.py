@@ -1,0 +1,113 @@
+"""A request's files, read and judged before any model is loaded.
+
+Whatever is wrong with a file, a setting or the output's place is one ValueError that names it and
+says what to do; what is only odd (silence, a tiny picture) is a warning that travels along.
+Reading itself is media.py's; which frame of the reference shows the person is best_frame.py's.
+"""
+
+import math
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v import media
+from avatar_v.generate.best_frame import best_frame
+from avatar_v.generate.chunks import frames_of_audio
+from avatar_v.types import SAMPLES_PER_FRAME, Request
+
+SILENT_PEAK = 1e-3
+"""-60 dB of full scale: what stays below it all along is no speech."""
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """What a request comes down to: one picture of the person and the sound to speak."""
+
+    image: UInt8[Tensor, "3 side side"]  # square, at the source's resolution
+    audio: Float[Tensor, " s"]  # 16 kHz mono, 640 samples for each frame to make
+    num_frames: int
+    reference_frame: int | None  # which frame of the reference `image` is; None: `--image`
+    warnings: tuple[str, ...]
+
+
+def read_inputs(request: Request) -> Inputs:
+    """Check the whole request, cheapest first, and read its files. ValueError for any fault."""
+    check_settings(request)
+    check_output(request)
+    audio, warnings = read_speech(request.audio)
+    image, index, more = _read_picture(request)
+    return Inputs(
+        image=image,
+        audio=audio,
+        num_frames=len(audio) // SAMPLES_PER_FRAME,
+        reference_frame=index,
+        warnings=(*warnings, *more),
+    )
+
+
+def check_settings(request: Request) -> None:
+    """ValueError for numbers that no sampler can use."""
+    if request.num_steps < 1:
+        raise ValueError(f"--steps is at least 1, got {request.num_steps}")
+    for name in ("guidance_text", "guidance_audio"):
+        value = getattr(request, name)
+        if not math.isfinite(value):
+            raise ValueError(f"--{name.replace('_', '-')} is a finite number, got {value}")
+
+
+def check_output(request: Request) -> None:
+    """ValueError unless ``request.out`` and the .json beside it can be written now."""
+    out = Path(request.out)
+    if out.suffix.lower() != ".mp4":
+        raise ValueError(f"{out}: the output is an .mp4 file")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: the folder {out.parent} does not exist; create it first")
+    for given in (request.reference, request.audio, request.image):
+        if given is not None and Path(given).resolve() == out.resolve():
+            raise ValueError(f"{out} is an input of this request; choose another --out")
+    for path in (out, json_path(out)):
+        if path.is_dir():
+            raise ValueError(f"{path} is a folder; --out names a file")
+        if path.exists() and not request.overwrite:
+            raise ValueError(f"{path} exists; pass --overwrite to replace it")
+    try:
+        with tempfile.TemporaryFile(dir=out.parent):
+            pass
+    except OSError as error:
+        raise ValueError(f"{out}: cannot write to {out.parent} ({error})") from error
+
+
+def json_path(out: str | Path) -> Path:
+    """Where the record of ``out`` goes: beside it, the same name with .json."""
+    return Path(out).with_suffix(".json")
+
+
+def read_speech(path: str | Path) -> tuple[Float[Tensor, " s"], tuple[str, ...]]:
+    """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame.
+
+    Also the warnings about it. ValueError: missing, unreadable, no audio stream, no samples, NaN.
+    """
+    samples = media.read_audio(path)
+    num_frames = frames_of_audio(len(samples))
+    padded = F.pad(samples, (0, num_frames * SAMPLES_PER_FRAME - len(samples)))
+    if float(padded.abs().max()) < SILENT_PEAK:
+        return padded, (f"{path} is silent; the mouth will stay still",)
+    return padded, ()
+
+
+def _read_picture(request: Request) -> tuple[Tensor, int | None, tuple[str, ...]]:
+    """The square picture to start from, its frame number, and warnings about it."""
+    if not media.probe(request.reference).has_video:
+        raise ValueError(f"{request.reference}: no video stream; expected a clip of the person")
+    if request.image is None:
+        best = best_frame(request.reference, face_crop=request.face_crop)
+        few = best.num_frames == 1 and Path(request.reference).suffix not in IMAGE_SUFFIXES
+        notes = (f"{request.reference} has one frame; it is used as a still image",) if few else ()
+        return best.image, best.index, (*notes, *best.warnings)
+    still = best_frame(request.image, face_crop=request.face_crop)
+    return still.image, None, still.warnings

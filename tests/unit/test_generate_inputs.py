@@ -1,0 +1,291 @@
+"""Bad input is one clear error before any model loads; odd input is converted, or warned about."""
+
+import struct
+from collections.abc import Sequence
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+from avatar_v.generate.inputs import Inputs, read_inputs
+from avatar_v.types import Request
+
+
+def video_file(
+    path: Path, pictures: np.ndarray, *, codec: str = "libx264", times: Sequence[int] | None = None
+) -> str:
+    """RGB pictures "f h w 3" at 25 fps, or at the given times in 1/25 s (VFR). No sound."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream(codec, rate=25, options={"crf": "1"})
+        stream.height, stream.width = pictures.shape[1:3]
+        stream.pix_fmt = "yuv444p"
+        stream.time_base = stream.codec_context.time_base = Fraction(1, 25)
+        for i, picture in enumerate(pictures):
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            frame.pts = i if times is None else times[i]
+            frame.time_base = Fraction(1, 25)
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+    return str(path)
+
+
+def audio_file(
+    path: Path, samples: np.ndarray, *, rate: int = 16_000, codec: str = "pcm_s16le"
+) -> str:
+    """Samples "channels s" in [-1, 1]."""
+    with av.open(str(path), "w") as container:
+        layout = "mono" if samples.shape[0] == 1 else "stereo"
+        stream = container.add_stream(codec, rate=rate, layout=layout)
+        frame = av.AudioFrame.from_ndarray(samples.astype(np.float32), format="fltp", layout=layout)
+        frame.sample_rate, frame.pts = rate, 0
+        resampler = av.AudioResampler(format=stream.codec_context.format.name)
+        for part in resampler.resample(frame):
+            container.mux(stream.encode(part))
+        container.mux(stream.encode(None))
+    return str(path)
+
+
+def tone(duration_s: float = 0.5, rate: int = 16_000, channels: int = 1) -> np.ndarray:
+    wave = 0.5 * np.sin(np.arange(round(duration_s * rate)) * (2 * np.pi * 440 / rate))
+    return np.stack([wave] * channels)
+
+
+def half_pictures(num: int, height: int = 48, width: int = 48) -> np.ndarray:
+    """The upper half red, the lower blue: tells whether a picture stands upright."""
+    pictures = np.zeros((num, height, width, 3), np.uint8)
+    pictures[:, : height // 2, :, 0] = 220
+    pictures[:, height // 2 :, :, 2] = 220
+    return pictures
+
+
+@pytest.fixture
+def good(tmp_path: Path) -> Request:
+    """A request that is right in everything; the tests break one part each."""
+    (tmp_path / "out").mkdir()
+    return Request(
+        reference=video_file(tmp_path / "me.mp4", half_pictures(5)),
+        audio=audio_file(tmp_path / "talk.wav", tone()),
+        out=str(tmp_path / "out" / "out.mp4"),
+        face_crop=False,
+    )
+
+
+def change(request: Request, **changes: object) -> Request:
+    return Request(**{**vars(request), **changes})
+
+
+def refused(request: Request, message: str) -> None:
+    """``message`` is in the error, and nothing is left in the output's folder."""
+    before = sorted(Path(request.out).parent.glob("*")) if Path(request.out).parent.is_dir() else []
+    with pytest.raises(ValueError, match=message):
+        read_inputs(request)
+    if Path(request.out).parent.is_dir():
+        assert sorted(Path(request.out).parent.glob("*")) == before
+
+
+def is_upright(inputs: Inputs) -> bool:
+    top, bottom = inputs.image[:, 4].float().mean(1), inputs.image[:, -5].float().mean(1)
+    return bool(top[0] > 150 > top[2] and bottom[2] > 150 > bottom[0])
+
+
+def test_a_good_request_is_read(good: Request) -> None:
+    inputs = read_inputs(good)
+    assert inputs.image.shape == (3, 48, 48)
+    assert is_upright(inputs)
+    assert inputs.num_frames == 13  # 0.5 s are 12.5 frames
+    assert inputs.audio.shape == (13 * 640,)
+    assert float(inputs.audio[8000:].abs().max()) == 0.0  # the padding is silence
+    assert inputs.warnings == ()
+    assert list(Path(good.out).parent.iterdir()) == []
+
+
+# --- the sound ---
+
+
+def test_missing_audio(good: Request) -> None:
+    refused(change(good, audio="nowhere.wav"), r"nowhere\.wav: no such file")
+
+
+@pytest.mark.parametrize("part", ["audio", "reference"])
+def test_unreadable_file(good: Request, part: str, tmp_path: Path) -> None:
+    (tmp_path / "noise.mp4").write_bytes(b"this is not media at all" * 50)
+    refused(change(good, **{part: str(tmp_path / "noise.mp4")}), r"noise\.mp4: not a readable")
+
+
+def test_audio_file_without_audio(good: Request) -> None:
+    refused(change(good, audio=good.reference), r"me\.mp4: no audio stream")
+
+
+def test_audio_without_samples(good: Request, tmp_path: Path) -> None:
+    header = struct.pack(
+        "<4sI4s4sIHHIIHH4sI",
+        *(b"RIFF", 36, b"WAVE", b"fmt ", 16, 1, 1, 16_000, 32_000, 2, 16, b"data", 0),
+    )
+    (tmp_path / "empty.wav").write_bytes(header)
+    refused(change(good, audio=str(tmp_path / "empty.wav")), r"empty\.wav.*no samples")
+
+
+def test_nan_samples(good: Request, tmp_path: Path) -> None:
+    samples = tone()
+    samples[0, 100:103] = np.nan
+    path = audio_file(tmp_path / "nan.wav", samples, codec="pcm_f32le")
+    refused(change(good, audio=path), r"nan\.wav: .*NaN or infinite")
+
+
+def test_silence_is_a_warning(good: Request, tmp_path: Path) -> None:
+    path = audio_file(tmp_path / "quiet.wav", 0 * tone())
+    (warning,) = read_inputs(change(good, audio=path)).warnings
+    assert "quiet.wav is silent; the mouth will stay still" in warning
+
+
+@pytest.mark.parametrize("rate", [8_000, 22_050, 44_100, 48_000, 96_000])
+@pytest.mark.parametrize(
+    ("codec", "channels"), [("pcm_s16le", 1), ("pcm_s24le", 2), ("pcm_f32le", 2), ("pcm_u8", 1)]
+)
+def test_any_rate_and_format_is_converted(
+    good: Request, tmp_path: Path, rate: int, codec: str, channels: int
+) -> None:
+    samples = tone(0.5, rate, channels)
+    inputs = read_inputs(
+        change(good, audio=audio_file(tmp_path / "a.wav", samples, rate=rate, codec=codec))
+    )
+    assert inputs.num_frames == 13
+    spectrum = torch.fft.rfft(inputs.audio[:8000]).abs()
+    assert int(spectrum.argmax()) == 220  # 440 Hz in bins of 2 Hz
+    assert float(inputs.audio.abs().max()) == pytest.approx(0.5, abs=0.03)  # ripple at the ends
+
+
+@pytest.mark.parametrize(("num_samples", "frames"), [(1, 1), (640, 1), (641, 2), (6400, 10)])
+def test_audio_is_padded_to_whole_frames(
+    good: Request, tmp_path: Path, num_samples: int, frames: int
+) -> None:
+    samples = np.full((1, num_samples), 0.25)
+    inputs = read_inputs(change(good, audio=audio_file(tmp_path / "a.wav", samples)))
+    assert inputs.num_frames == frames
+    assert len(inputs.audio) == 640 * frames
+    assert int((inputs.audio > 0.2).sum()) == num_samples
+
+
+# --- the reference ---
+
+
+def test_missing_reference(good: Request) -> None:
+    refused(change(good, reference="nobody.mp4"), r"nobody\.mp4: no such file")
+
+
+def test_reference_without_video(good: Request) -> None:
+    refused(change(good, reference=good.audio), r"talk\.wav: no video stream")
+
+
+def test_reference_of_zero_frames(good: Request, tmp_path: Path) -> None:
+    path = tmp_path / "zero.avi"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("mjpeg", rate=25)
+        stream.height = stream.width = 32
+        stream.pix_fmt = "yuvj420p"
+        container.start_encoding()
+    refused(change(good, reference=str(path)), r"zero\.avi")
+
+
+def test_reference_of_one_frame_is_a_still(good: Request, tmp_path: Path) -> None:
+    path = video_file(tmp_path / "one.mp4", half_pictures(1))
+    inputs = read_inputs(change(good, reference=path))
+    assert inputs.reference_frame == 0
+    assert "one.mp4 has one frame; it is used as a still image" in inputs.warnings[0]
+
+
+def test_variable_frame_rate_is_put_on_the_grid(good: Request, tmp_path: Path) -> None:
+    """Black until 1/25 s, then upright colours shown for 1 s: they are what is typical."""
+    pictures = np.concatenate([0 * half_pictures(1), half_pictures(2)])
+    path = video_file(tmp_path / "vfr.mp4", pictures, times=[0, 1, 25])
+    inputs = read_inputs(change(good, reference=path))
+    assert is_upright(inputs)
+    assert inputs.reference_frame is not None
+    assert 1 <= inputs.reference_frame <= 25  # a number of the 25 fps grid
+
+
+def test_rotated_video_is_turned(good: Request, tmp_path: Path) -> None:
+    """The pixels lie on their side; the file's matrix says so, as phones write it."""
+    lying = np.rot90(half_pictures(5), k=1, axes=(1, 2)).copy()
+    path = Path(video_file(tmp_path / "phone.mp4", lying))
+    assert not is_upright(read_inputs(change(good, reference=str(path))))
+    data = path.read_bytes()
+    one, plain = 0x10000, struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
+    at = data.index(plain, data.index(b"tkhd"))
+    turned = struct.pack(">9i", 0, one, 0, -one, 0, 0, 48 * one, 0, 0x40000000)
+    path.write_bytes(data[:at] + turned + data[at + len(plain) :])
+    assert is_upright(read_inputs(change(good, reference=str(path))))
+
+
+@pytest.mark.parametrize("size", [(47, 33), (33, 95), (101, 40)])
+def test_odd_sizes_become_the_central_square(
+    good: Request, tmp_path: Path, size: tuple[int, int]
+) -> None:
+    path = video_file(tmp_path / "odd.mp4", half_pictures(3, *size))
+    inputs = read_inputs(change(good, reference=path))
+    assert inputs.image.shape == (3, min(size), min(size))
+    assert is_upright(inputs)
+
+
+def test_no_face_offers_to_go_without(good: Request) -> None:
+    refused(change(good, face_crop=True), r"me\.mp4: no face.*--no-face-crop")
+
+
+def test_image_replaces_the_frames_of_the_reference(good: Request, tmp_path: Path) -> None:
+    Image.fromarray(half_pictures(1, 80, 60)[0]).save(tmp_path / "scene.png")
+    inputs = read_inputs(change(good, image=str(tmp_path / "scene.png")))
+    assert inputs.image.shape == (3, 60, 60)
+    assert inputs.reference_frame is None
+    refused(change(good, image="nothing.png"), r"nothing\.png: no such file")
+
+
+# --- the output and the settings ---
+
+
+def test_existing_output_needs_overwrite(good: Request) -> None:
+    Path(good.out).write_bytes(b"old")
+    refused(good, r"out\.mp4 exists; pass --overwrite")
+    assert Path(good.out).read_bytes() == b"old"
+    read_inputs(change(good, overwrite=True))
+
+
+def test_an_existing_record_needs_overwrite_too(good: Request) -> None:
+    Path(good.out).with_suffix(".json").write_text("{}")
+    refused(good, r"out\.json exists; pass --overwrite")
+
+
+def test_missing_folder(good: Request, tmp_path: Path) -> None:
+    refused(change(good, out=str(tmp_path / "not" / "there" / "o.mp4")), "does not exist; create")
+
+
+def test_output_that_is_a_folder(good: Request, tmp_path: Path) -> None:
+    (tmp_path / "dir.mp4").mkdir()
+    refused(change(good, out=str(tmp_path / "dir.mp4"), overwrite=True), "is a folder")
+
+
+def test_output_of_another_kind(good: Request, tmp_path: Path) -> None:
+    refused(change(good, out=str(tmp_path / "o.avi")), r"the output is an \.mp4 file")
+
+
+def test_folder_that_cannot_be_written(good: Request) -> None:
+    refused(change(good, out="/proc/out.mp4"), "cannot write to /proc")
+
+
+def test_output_that_is_an_input(good: Request) -> None:
+    refused(change(good, out=good.reference, overwrite=True), "is an input of this request")
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_steps": 0}, "--steps is at least 1, got 0"),
+        ({"guidance_audio": float("nan")}, "--guidance-audio is a finite number, got nan"),
+        ({"guidance_text": float("inf")}, "--guidance-text is a finite number, got inf"),
+    ],
+)
+def test_impossible_settings(good: Request, changes: dict[str, object], message: str) -> None:
+    refused(change(good, **changes), message)
