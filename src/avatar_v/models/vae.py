@@ -1,0 +1,393 @@
+"""VideoVAE: the causal video autoencoder (Wan 2.1/2.2 architecture), whole or as a stream.
+
+The network is diffusers' AutoencoderKLWan, so published Wan weights load unchanged; this file adds
+the project's axes ("b f c h w"), normalised latents, streams whose feature cache outlives a call,
+and a faster norm. Spatial factor 8 or 16, temporal factor 4: frame 0 makes latent 0, every further
+four frames make one latent (ALGORITHMS §5.4). It holds no loss and no training: stages/vae.py.
+"""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import (
+    WanCausalConv3d,
+    WanDecoder3d,
+    WanEncoder3d,
+    WanRMS_norm,
+    patchify,
+    unpatchify,
+)
+from einops import rearrange
+from jaxtyping import Float
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
+from avatar_v.types import TEMPORAL_FACTOR, num_latents
+
+Video = Float[Tensor, "b f 3 h w"]
+Latents = Float[Tensor, "b l c lh lw"]
+
+WEIGHT_FILES = ("model.safetensors", "diffusion_pytorch_model.safetensors")
+"""Ours, then the name that diffusers gives its weights."""
+
+PIXELS_PER_PASS = 64 * 64 * 32
+"""Video pixels that go through the network at once: more raises memory, fewer is slower."""
+
+# Wan2.2-TI2V-5B vae/config.json.
+_WAN22_MEAN = (
+    -0.2289, -0.0052, -0.1323, -0.2339, -0.2799, 0.0174, 0.1838, 0.1557, -0.1382, 0.0542, 0.2813,
+    0.0891, 0.1570, -0.0098, 0.0375, -0.1825, -0.2246, -0.1207, -0.0698, 0.5109, 0.2665, -0.2108,
+    -0.2158, 0.2502, -0.2055, -0.0322, 0.1109, 0.1567, -0.0729, 0.0899, -0.2799, -0.1230, -0.0313,
+    -0.1649, 0.0117, 0.0723, -0.2839, -0.2083, -0.0520, 0.3748, 0.0152, 0.1957, 0.1433, -0.2944,
+    0.3573, -0.0548, -0.1681, -0.0667,
+)  # fmt: skip
+_WAN22_STD = (
+    0.4765, 1.0364, 0.4514, 1.1677, 0.5313, 0.4990, 0.4818, 0.5013, 0.8158, 1.0344, 0.5894, 1.0901,
+    0.6885, 0.6165, 0.8454, 0.4978, 0.5759, 0.3523, 0.7135, 0.6804, 0.5833, 1.4146, 0.8986, 0.5659,
+    0.7069, 0.5338, 0.4889, 0.4917, 0.4069, 0.4999, 0.6866, 0.4093, 0.5709, 0.6065, 0.6415, 0.4944,
+    0.5726, 1.2042, 0.5458, 1.6887, 0.3971, 1.0600, 0.3943, 0.5537, 0.5444, 0.4089, 0.7468, 0.7744,
+)  # fmt: skip
+
+
+class VideoVAE(nn.Module):
+    """Video in [-1, 1] <-> latents of about unit variance per channel.
+
+    Args:
+        core: the network; its config must downsample time by 4.
+    """
+
+    latents_mean: Tensor
+    latents_std: Tensor
+
+    def __init__(self, core: AutoencoderKLWan):
+        super().__init__()
+        factor = 2 ** sum(core.config.temperal_downsample)
+        if factor != TEMPORAL_FACTOR:
+            raise ValueError(f"the VAE must have temporal factor {TEMPORAL_FACTOR}, got {factor}")
+        _replace_norms(core)
+        _channels_last(core)
+        self.core = core
+        self.register_buffer("latents_mean", None, persistent=False)
+        self.register_buffer("latents_std", None, persistent=False)
+        self.set_latent_stats(core.config.latents_mean, core.config.latents_std)
+
+    @classmethod
+    def tiny(cls) -> Self:
+        """For tests: 0.04 M parameters, untrained."""
+        return cls(_residual_core(base_dim=4))
+
+    @classmethod
+    def small(cls) -> Self:
+        """2.7 M parameters, untrained; its trained weights ship in assets/small/vae."""
+        return cls(_residual_core(base_dim=32))
+
+    @classmethod
+    def wan21(cls, device: str = "meta") -> Self:
+        """The published Wan 2.1 size (16 channels, factor 8); diffusers' defaults."""
+        with torch.device(device):
+            return cls(AutoencoderKLWan())
+
+    @classmethod
+    def wan22(cls, device: str = "meta") -> Self:
+        """The published Wan 2.2 5B size (48 channels, factor 16)."""
+        with torch.device(device):
+            core = AutoencoderKLWan(
+                base_dim=160,
+                decoder_base_dim=256,
+                z_dim=48,
+                latents_mean=list(_WAN22_MEAN),
+                latents_std=list(_WAN22_STD),
+                is_residual=True,
+                in_channels=12,
+                out_channels=12,
+                patch_size=2,
+                scale_factor_spatial=16,
+            )
+            return cls(core)
+
+    @classmethod
+    def from_pretrained(cls, directory: str | Path) -> Self:
+        """Reads config.json and the weights (ours or diffusers'), as float32.
+
+        Raises:
+            FileNotFoundError: no config or no weights there.
+            ValueError: the config is of another class, or the weights do not fit it.
+        """
+        directory = Path(directory)
+        config = json.loads((directory / "config.json").read_text())
+        if config.get("_class_name") != "AutoencoderKLWan":
+            raise ValueError(
+                f"{directory}: expected AutoencoderKLWan, got {config.get('_class_name')}"
+            )
+        path = next((directory / n for n in WEIGHT_FILES if (directory / n).is_file()), None)
+        if path is None:
+            raise FileNotFoundError(f"{directory} has none of {', '.join(WEIGHT_FILES)}")
+        vae = cls(AutoencoderKLWan.from_config(config))
+        try:
+            vae.core.load_state_dict(load_file(path))
+        except RuntimeError as error:
+            raise ValueError(f"{path} does not fit its config.json: {error}") from error
+        return vae.eval()
+
+    def save_pretrained(self, directory: str | Path, dtype: torch.dtype = torch.float32) -> None:
+        """Writes config.json (diffusers' schema) and model.safetensors stored as ``dtype``."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps({"_class_name": "AutoencoderKLWan", **self._config()}, indent=2)
+        (directory / "config.json").write_text(text + "\n")
+        state = {k: v.detach().cpu().to(dtype).contiguous() for k, v in self._state()}
+        save_file(state, directory / WEIGHT_FILES[0])
+
+    def hash(self) -> str:
+        """16 hex digits of the config and the weights: says which VAE made some latents."""
+        digest = hashlib.sha256(json.dumps(self._config(), sort_keys=True).encode())
+        for name, value in self._state():
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().float().contiguous().numpy().tobytes())
+        return digest.hexdigest()[:16]
+
+    @property
+    def latent_channels(self) -> int:
+        return self.core.config.z_dim
+
+    @property
+    def spatial_factor(self) -> int:
+        return self.core.config.scale_factor_spatial
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.core.quant_conv.weight.dtype
+
+    def set_latent_stats(self, mean: list[float], std: list[float]) -> None:
+        """Sets the per-channel statistics of raw latents that encode removes and decode restores.
+
+        Raises:
+            ValueError: not one positive standard deviation and one mean per latent channel.
+        """
+        if len(mean) != self.latent_channels or len(std) != self.latent_channels or min(std) <= 0:
+            raise ValueError(
+                f"expected {self.latent_channels} means and positive stds, got {mean}, {std}"
+            )
+        self.core.register_to_config(latents_mean=list(mean), latents_std=list(std))
+        device = self.core.quant_conv.weight.device
+        self.latents_mean = torch.tensor(mean, device=device)[:, None, None]
+        self.latents_std = torch.tensor(std, device=device)[:, None, None]
+
+    def encode(self, video: Video) -> Latents:
+        """The posterior's mean, normalised, in float32; f = 4k + 1 frames give k + 1 latents."""
+        return self.normalise(self.posterior(video)[0])
+
+    def decode(self, latents: Latents, *, clamp: bool = True) -> Video:
+        """Video of 4 l - 3 frames, float32, clamped to [-1, 1] unless a loss needs the raw values."""
+        return self.stream_decoder(clamp=clamp).push(latents)
+
+    def posterior(self, video: Video) -> tuple[Latents, Latents]:
+        """Mean and log-variance of the latents, raw (before normalisation), in float32."""
+        num_latents(video.shape[1])
+        moments = EncoderStream(self).push_moments(video)
+        mean, log_var = moments.float().chunk(2, dim=2)
+        return mean, log_var.clamp(-30.0, 20.0)
+
+    def normalise(self, raw: Latents) -> Latents:
+        return (raw - self.latents_mean) / self.latents_std
+
+    def unnormalise(self, latents: Latents) -> Latents:
+        return latents * self.latents_std + self.latents_mean
+
+    def stream_encoder(self) -> "EncoderStream":
+        return EncoderStream(self)
+
+    def stream_decoder(self, *, clamp: bool = True) -> "DecoderStream":
+        return DecoderStream(self, clamp=clamp)
+
+    def _config(self) -> dict[str, Any]:
+        return {k: v for k, v in self.core.config.items() if not k.startswith("_")}
+
+    def _state(self) -> list[tuple[str, Tensor]]:
+        return sorted(self.core.state_dict().items())
+
+
+class EncoderStream:
+    """Encodes a video that arrives in pieces of any length; equals `VideoVAE.encode` of the whole.
+
+    A latent needs four frames (the first one needs one): frames that do not fill one wait inside.
+    """
+
+    def __init__(self, vae: VideoVAE):
+        self._vae = vae
+        self._cache = _new_cache(vae.core.encoder)
+        self._waiting: Tensor | None = None
+
+    def push(self, video: Video) -> Latents:
+        """Latents completed by these frames, perhaps none (l = 0), normalised, float32."""
+        mean = self.push_moments(video).float().chunk(2, dim=2)[0]
+        return self._vae.normalise(mean)
+
+    def push_moments(self, video: Video) -> Latents:
+        """Raw mean and log-variance, stacked along channels."""
+        _check_size(video, self._vae.spatial_factor)
+        first = self._waiting is None
+        frames = video if self._waiting is None else torch.cat([self._waiting, video], dim=1)
+        sizes = _groups(frames.shape[1], first, _frames_per_pass(video))
+        pieces = frames.split([*sizes, frames.shape[1] - sum(sizes)], dim=1)
+        self._waiting = pieces[-1]
+        if not sizes:
+            b, _, _, h, w = video.shape
+            factor = self._vae.spatial_factor
+            return video.new_zeros(b, 0, 2 * self._vae.latent_channels, h // factor, w // factor)
+        return torch.cat([self._run(piece) for piece in pieces[:-1]], dim=1)
+
+    def _run(self, frames: Video) -> Latents:
+        core = self._vae.core
+        x = rearrange(frames.to(self._vae.dtype), "b f c h w -> b c f h w")
+        if core.config.patch_size is not None:
+            x = patchify(x.contiguous(), core.config.patch_size)
+        x = x.contiguous(memory_format=torch.channels_last_3d)
+        x = core.quant_conv(core.encoder(x, feat_cache=self._cache, feat_idx=[0]))
+        return rearrange(x, "b c l h w -> b l c h w")
+
+
+class DecoderStream:
+    """Decodes latents that arrive in pieces of any length; equals `VideoVAE.decode` of the whole.
+
+    The first latent ever pushed gives 1 frame, every other gives 4, across calls and chunks.
+    """
+
+    def __init__(self, vae: VideoVAE, *, clamp: bool = True):
+        self._vae = vae
+        self._cache = _new_cache(vae.core.decoder)
+        self._clamp = clamp
+        self._first = True
+
+    def push(self, latents: Latents) -> Video:
+        """The frames of these latents, float32.
+
+        Raises:
+            ValueError: no latents, or another number of channels.
+        """
+        num_channels = self._vae.latent_channels
+        if latents.shape[1] == 0 or latents.shape[2] != num_channels:
+            raise ValueError(f"expected l >= 1, c = {num_channels}, got {tuple(latents.shape)}")
+        raw = self._vae.unnormalise(latents.float()).to(self._vae.dtype)
+        pixels = latents.shape[0] * latents[0, 0, 0].numel() * self._vae.spatial_factor**2
+        step = max(1, PIXELS_PER_PASS // (TEMPORAL_FACTOR * pixels))
+        frames = []
+        if self._first:
+            frames.append(self._run(raw[:, :1], first_chunk=True))
+            raw, self._first = raw[:, 1:], False
+        if raw.shape[1]:
+            frames += [self._run(piece, first_chunk=False) for piece in raw.split(step, dim=1)]
+        video = torch.cat(frames, dim=1).float()
+        return video.clamp(-1, 1) if self._clamp else video
+
+    def _run(self, raw: Latents, first_chunk: bool) -> Video:
+        core = self._vae.core
+        x = rearrange(raw, "b l c h w -> b c l h w")
+        x = core.post_quant_conv(x.contiguous(memory_format=torch.channels_last_3d))
+        x = core.decoder(x, feat_cache=self._cache, feat_idx=[0], first_chunk=first_chunk)
+        if core.config.patch_size is not None:
+            x = unpatchify(x.contiguous(), core.config.patch_size)
+        return rearrange(x, "b c f h w -> b f c h w")
+
+
+class RMSNorm(nn.Module):
+    """WanRMS_norm with the same parameters and results, and a hand-written backward.
+
+    Its result is x / |x|_2 · sqrt(c) · gamma over the channels (dim 1). Autograd through
+    `F.normalize` costs as much as the convolutions do on a CPU; this costs a fifth of it.
+    """
+
+    def __init__(self, norm: WanRMS_norm):
+        super().__init__()
+        self.scale = norm.scale
+        self.gamma = norm.gamma
+
+    def forward(self, x: Tensor) -> Tensor:
+        return _Normalise.apply(x, (self.gamma * self.scale).to(x.dtype))
+
+
+class _Normalise(torch.autograd.Function):
+    """y = u · g with u = x / |x|; dx = (dy g - u <dy g, u>) / |x|. The norm is taken in fp32."""
+
+    @staticmethod
+    def forward(ctx, x: Tensor, gain: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
+        inverse = norm.clamp_min(1e-12).reciprocal().to(x.dtype)
+        unit = x * inverse
+        ctx.save_for_backward(unit, inverse, gain)
+        return unit * gain
+
+    @staticmethod
+    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
+        unit, inverse, gain = ctx.saved_tensors
+        product = dy * unit
+        not_channels = [axis for axis in range(dy.ndim) if axis != 1]
+        dgain = product.sum(not_channels, dtype=torch.float32).reshape(gain.shape)
+        along = (product * gain).sum(1, keepdim=True)
+        dx = torch.addcmul(dy * gain, unit, along, value=-1).mul_(inverse)
+        return dx, dgain.to(gain.dtype)
+
+
+def _residual_core(base_dim: int) -> AutoencoderKLWan:
+    """Wan 2.2's residual blocks at factor 8: 2x2 patches, then two halvings of space and time."""
+    return AutoencoderKLWan(
+        base_dim=base_dim,
+        z_dim=16,
+        dim_mult=[1, 2, 2],
+        num_res_blocks=1,
+        temperal_downsample=[True, True],
+        latents_mean=[0.0] * 16,
+        latents_std=[1.0] * 16,
+        is_residual=True,
+        in_channels=12,
+        out_channels=12,
+        patch_size=2,
+    )
+
+
+def _replace_norms(core: nn.Module) -> None:
+    for module in list(core.modules()):
+        for name, child in module.named_children():
+            if isinstance(child, WanRMS_norm):
+                setattr(module, name, RMSNorm(child))
+
+
+def _channels_last(core: nn.Module) -> None:
+    """Convolution weights in the layout that CPU and GPU kernels prefer; values stay."""
+    for module in core.modules():
+        if isinstance(module, nn.Conv3d):
+            module.weight.data = module.weight.data.to(memory_format=torch.channels_last_3d)
+
+
+def _new_cache(half: WanEncoder3d | WanDecoder3d) -> list[Tensor | str | None]:
+    """One slot per causal convolution, as the halves of AutoencoderKLWan fill them."""
+    return [None] * sum(isinstance(module, WanCausalConv3d) for module in half.modules())
+
+
+def _check_size(video: Video, factor: int) -> None:
+    h, w = video.shape[-2:]
+    if video.shape[1] == 0 or h % factor or w % factor:
+        raise ValueError(
+            f"expected f >= 1 and h, w divisible by {factor}, got {tuple(video.shape)}"
+        )
+
+
+def _frames_per_pass(video: Video) -> int:
+    """A multiple of 4, for the memory of one pass."""
+    b, _, _, h, w = video.shape
+    return TEMPORAL_FACTOR * max(1, PIXELS_PER_PASS // (TEMPORAL_FACTOR * b * h * w))
+
+
+def _groups(num_frames: int, first: bool, frames_per_pass: int) -> list[int]:
+    """Sizes of the passes that ``num_frames`` allow: 1 at the very start, then multiples of 4."""
+    sizes = [1] if first else []
+    left = (num_frames - sum(sizes)) // TEMPORAL_FACTOR * TEMPORAL_FACTOR
+    while left:
+        sizes.append(min(left, frames_per_pass))
+        left -= sizes[-1]
+    return sizes
