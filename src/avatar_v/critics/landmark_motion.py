@@ -1,8 +1,8 @@
 """The motion components that 68 face landmarks can tell, on the scales of MOTION_NAMES.
 
 Landmarks are measured in the frame of the face (origin between the eyes, unit the distance of the
-outer eye corners), so size, place and roll of the head drop out. What differs between persons at rest
-(the width of a mouth, the height of brows) is taken relative to the clip's own median or range.
+outer eye corners), so size, place and roll of the head drop out. What differs between persons at
+rest (the width of a mouth, the height of brows) is relative to the clip's own median or range.
 Teeth, tongue, pursing, gaze and covering are not told by landmarks and stay 0.
 """
 

@@ -49,11 +49,16 @@ def read_folder(folder: str | Path) -> list[ClipEntry]:
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
     """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
     skipped = {VIDEO: not decode_video, LATENTS: not use_latents}
-    wanted = [name for name in clip.members if not skipped.get(name, False)]
+    members = read_members(clip, [m for m in clip.members if not skipped.get(m, False)])
+    return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
+
+
+def read_members(clip: ClipEntry, names: Sequence[str]) -> dict[str, bytes]:
+    """Bytes of some members, checked against their CRC-32. Errors as in ``read_clip``."""
     members = {}
     try:
         with open(clip.shard, "rb") as file:
-            for name in wanted:
+            for name in names:
                 file.seek(clip.members[name].offset)
                 members[name] = file.read(clip.members[name].size)
     except OSError as error:
@@ -64,7 +69,7 @@ def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool =
             raise ValueError(f"{where}: {name} is cut, {len(data)} of {member.size} bytes")
         if zlib.crc32(data) != member.crc32:
             raise ValueError(f"{where}: {name} is corrupt (its CRC-32 differs)")
-    return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
+    return members
 
 
 class ClipReader:

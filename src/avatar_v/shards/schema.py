@@ -16,7 +16,6 @@ cached in memory; `loader.collate` turns samples into the floats of a Batch.
 import dataclasses
 import io
 import json
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import av
@@ -99,15 +98,14 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     }
     members = {
         AUDIO: _encode_flac(sample.audio),
-        FACE: _saved(lambda file: np.savez(file, allow_pickle=False, **track)),
-        META: json.dumps(dataclasses.asdict(sample.meta), sort_keys=True).encode(),
-        MOTION: _saved(lambda file: np.save(file, sample.motion.float().numpy())),
+        FACE: _encode_arrays(track),
+        META: encode_meta(sample.meta),
+        MOTION: encode_array(sample.motion.float().numpy()),
     }
     if sample.video is not None:
         members[VIDEO] = encode_video_bytes(sample.video)
-    latents = sample.latents
-    if latents is not None:
-        members[LATENTS] = _saved(lambda file: np.save(file, latents.numpy()))
+    if sample.latents is not None:
+        members[LATENTS] = encode_array(sample.latents.numpy())
     return members
 
 
@@ -147,6 +145,18 @@ def decode_sample(
             raise
         raise ValueError(f"{name}: {error}") from error
     return sample
+
+
+def encode_array(array: np.ndarray) -> bytes:
+    """The bytes of a .npy file."""
+    file = io.BytesIO()
+    np.save(file, array)
+    return file.getvalue()
+
+
+def encode_meta(meta: Meta) -> bytes:
+    """The JSON member."""
+    return json.dumps(dataclasses.asdict(meta), sort_keys=True).encode()
 
 
 def decode_meta(data: bytes, name: str) -> Meta:
@@ -191,9 +201,9 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
             raise ValueError(f"{sample.key}: {name} has shape {found[name]}, expected {shape}")
 
 
-def _saved(save: Callable[[io.BytesIO], None]) -> bytes:
+def _encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:
     file = io.BytesIO()
-    save(file)
+    np.savez(file, allow_pickle=False, **arrays)
     return file.getvalue()
 
 

@@ -39,6 +39,14 @@ class Failure:
 
 
 @dataclass(frozen=True)
+class RawClip:
+    """A clip as its members' bytes: what is copied from another shard is not encoded again."""
+
+    key: str
+    members: dict[str, bytes]
+
+
+@dataclass(frozen=True)
 class Member:
     """Where a member's bytes lie in the tar."""
 
@@ -80,7 +88,7 @@ class ShardIndex:
     failures: tuple[Failure, ...]
 
 
-def write_shard(path: str | Path, items: Iterable[Sample | Failure]) -> ShardIndex:
+def write_shard(path: str | Path, items: Iterable[Sample | RawClip | Failure]) -> ShardIndex:
     """Write ``items`` in order to the tar ``path`` and its index; both appear whole or not at all.
 
     A Failure, or a Sample that contradicts itself, becomes a row of the index. Two clips of one
@@ -100,7 +108,7 @@ def write_shard(path: str | Path, items: Iterable[Sample | Failure]) -> ShardInd
                     raise ValueError(f"{path}: two clips have the key {item.key}")
                 keys.add(item.key)
                 try:
-                    members = encode_sample(item)
+                    members = item.members if isinstance(item, RawClip) else encode_sample(item)
                 except ValueError as error:
                     failures.append(Failure(item.key, str(error)))
                     continue

@@ -1,0 +1,136 @@
+"""Add normalised VAE latents to shards, so that training need not run the VAE's encoder.
+
+Each shard gives one of the same name; members are copied byte for byte, `latents.npy` (fp16, the
+whole clip) is added, and Meta says by which VAE. Finished shards are kept when a run is repeated.
+"""
+
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from avatar_v.models.vae import VideoVAE
+from avatar_v.shards.loader import read_clip, read_members
+from avatar_v.shards.schema import LATENTS, META, VIDEO, encode_array, encode_meta
+from avatar_v.shards.writer import (
+    INDEX_SUFFIX,
+    ClipEntry,
+    Failure,
+    RawClip,
+    ShardIndex,
+    index_path,
+    read_index,
+    write_shard,
+    write_text_atomically,
+)
+
+SETTINGS_FILE = "encode.json"
+
+
+def encode_folder(
+    folder: str | Path,
+    out: str | Path,
+    vae_path: str | Path,
+    *,
+    drop_video: bool = False,
+    batch_size: int = 8,
+    num_threads: int | None = None,
+    device: str = "cpu",
+    on_clip: Callable[[int, int], None] = lambda num_done, num_clips: None,
+) -> tuple[int, str]:
+    """Write every shard of ``folder`` with latents to ``out``; returns (clips, the VAE's hash).
+
+    ValueError if ``out`` is ``folder``, holds shards of another VAE or choice of ``drop_video``, a
+    clip has no video, or the latents do not fit in fp16.
+    """
+    folder, out = Path(folder), Path(out)
+    if out.resolve() == folder.resolve():
+        raise ValueError(f"{out}: the shards with latents go to another folder than their source")
+    if batch_size < 1:
+        raise ValueError(f"batch size is at least 1, got {batch_size}")
+    indexes = [read_index(path) for path in sorted(folder.rglob(f"*{INDEX_SUFFIX}"))]
+    clips = [clip for index in indexes for clip in index.clips]
+    if not clips:
+        raise ValueError(f"{folder}: no finished shards in it")
+    for clip in clips:
+        if not clip.has_video:
+            raise ValueError(f"{clip.shard}, clip {clip.key}: no video to encode")
+    vae = VideoVAE.from_pretrained(vae_path).to(device).eval()
+    vae_hash = vae.hash()
+    _claim(out, {"vae_hash": vae_hash, "drop_video": drop_video})
+    if num_threads:
+        torch.set_num_threads(num_threads)
+    num_done = 0
+    for index in indexes:
+        target = out / Path(index.shard).relative_to(folder)
+        if not index_path(target).exists():
+            encoder = _Encoder(vae, vae_hash, drop_video, batch_size, device)
+            done = num_done
+            write_shard(target, encoder.items(index, lambda n, d=done: on_clip(d + n, len(clips))))
+        num_done += len(index.clips)
+        on_clip(num_done, len(clips))
+    return len(clips), vae_hash
+
+
+@dataclasses.dataclass(frozen=True)
+class _Encoder:
+    vae: VideoVAE
+    vae_hash: str
+    drop_video: bool
+    batch_size: int
+    device: str
+
+    def items(
+        self, index: ShardIndex, on_clip: Callable[[int], None]
+    ) -> Iterator[RawClip | Failure]:
+        yield from index.failures
+        num_done = 0
+        for group in _batches(index.clips, self.batch_size):
+            samples = [read_clip(clip, use_latents=False) for clip in group]
+            video = torch.stack([sample.video for sample in samples if sample.video is not None])
+            latents = self._latents(video)
+            for clip, sample, own in zip(group, samples, latents, strict=True):
+                if not torch.isfinite(own).all():
+                    raise ValueError(f"{clip.shard}, clip {clip.key}: its latents overflow fp16")
+                meta = dataclasses.replace(sample.meta, vae_hash=self.vae_hash)
+                left_out = {LATENTS, META} | ({VIDEO} if self.drop_video else set())
+                members = read_members(clip, [m for m in clip.members if m not in left_out])
+                members |= {META: encode_meta(meta), LATENTS: encode_array(own.numpy())}
+                yield RawClip(clip.key, members)
+            num_done += len(group)
+            on_clip(num_done)
+
+    @torch.inference_mode()
+    def _latents(self, video: Tensor) -> Tensor:
+        clean = video.to(self.device, torch.float32) / 127.5 - 1
+        return self.vae.encode(clean).to(torch.float16).cpu()
+
+
+def _batches(clips: tuple[ClipEntry, ...], batch_size: int) -> Iterator[list[ClipEntry]]:
+    """Neighbours of equal size and length; the order of the shard is kept."""
+    group: list[ClipEntry] = []
+    for clip in clips:
+        same = group and _shape(group[0]) == _shape(clip)
+        if group and (not same or len(group) == batch_size):
+            yield group
+            group = []
+        group.append(clip)
+    if group:
+        yield group
+
+
+def _shape(clip: ClipEntry) -> tuple[int, int, int]:
+    return clip.num_frames, clip.height, clip.width
+
+
+def _claim(out: Path, settings: dict) -> None:
+    file, text = out / SETTINGS_FILE, json.dumps(settings, sort_keys=True)
+    if file.exists() and file.read_text() != text:
+        raise ValueError(f"{out} was made with other settings: {file.read_text()}, asked: {text}")
+    if not file.exists() and out.exists() and any(out.rglob("*.tar")):
+        raise ValueError(f"{out} already holds shards of another origin; choose an empty folder")
+    out.mkdir(parents=True, exist_ok=True)
+    write_text_atomically(file, text)
