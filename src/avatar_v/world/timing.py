@@ -148,7 +148,7 @@ def _say(
     last = len(said.words) - 1
     for i, word in enumerate(said.words):
         at_end = i == last or i in said.breaks
-        effort_db = gain_db + rng.normal(0, 4)
+        effort_db = gain_db + rng.normal(0, 5)
         rise = 6.0 if said.question and i == last else -1.5 if i == last else 0.0
         tone = 2.0 - 4.0 * i / max(last, 1) + rise + rng.normal(0, 0.7)
         writer.word(word, _durations(word, style, at_end, rng), effort_db, whispered, tone)
