@@ -9,6 +9,9 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float
 from torch import Tensor
 
+SHORT = 1024
+"""Keys up to which `attend_products` may hold the scores in memory."""
+
 
 def attend(
     query: Float[Tensor, "b q heads width"],
@@ -16,15 +19,35 @@ def attend(
     value: Float[Tensor, "b k heads width"],
     key_mask: Bool[Tensor, "b k"] | None = None,
 ) -> Float[Tensor, "b q heads width"]:
-    """softmax(q kᵀ / √width) v over the keys whose mask is True, through PyTorch's SDPA.
+    """softmax(q kᵀ / √width) v over the keys whose mask is True. Softmax statistics are fp32.
 
-    Every sample needs at least one True key. Softmax statistics are fp32 inside SDPA.
+    Every sample needs at least one True key. This is PyTorch's SDPA, except for short bf16
+    sequences on a CPU, where two batched products take a third of its time (forward and backward
+    of 24 x 4 x 208 tokens on one AVX512-BF16 core: 24 against 67 ms).
     """
+    if query.device.type == "cpu" and query.dtype == torch.bfloat16 and key.shape[1] <= SHORT:
+        return attend_products(query, key, value, key_mask)
     mask = None if key_mask is None else key_mask[:, None, None, :]
     out = F.scaled_dot_product_attention(
         query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=mask
     )
     return out.transpose(1, 2)
+
+
+def attend_products(
+    query: Float[Tensor, "b q heads width"],
+    key: Float[Tensor, "b k heads width"],
+    value: Float[Tensor, "b k heads width"],
+    key_mask: Bool[Tensor, "b k"] | None = None,
+) -> Float[Tensor, "b q heads width"]:
+    """The same with q x k scores in memory, in the dtype of the query."""
+    num_samples = query.shape[0]
+    q, k, v = (x.transpose(1, 2).flatten(0, 1) for x in (query, key, value))
+    scores = torch.bmm(q * q.shape[-1] ** -0.5, k.transpose(1, 2)).unflatten(0, (num_samples, -1))
+    if key_mask is not None:
+        scores = scores.masked_fill(~key_mask[:, None, None, :], float("-inf"))
+    out = torch.bmm(scores.softmax(-1).flatten(0, 1), v)
+    return out.unflatten(0, (num_samples, -1)).transpose(1, 2)
 
 
 def attend_dense(

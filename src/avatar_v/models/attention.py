@@ -11,7 +11,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
 from avatar_v.kernels.attention import attend
-from avatar_v.models.layers import RMSNorm, compute_dtype, rotate
+from avatar_v.kernels.norm import rotate
+from avatar_v.models.layers import RMSNorm, compute_dtype
 
 Heads = Float[Tensor, "b s heads width"]
 KeyValue = tuple[Float[Tensor, "b k heads width"], Float[Tensor, "b k heads width"]]
@@ -32,11 +33,11 @@ class Attention(nn.Module):
         self.key_norm = RMSNorm(dim, eps)
 
     def project_query(self, x: Float[Tensor, "b s d"]) -> Heads:
-        """Queries, normalised, in fp32."""
+        """Queries, normalised but not rotated."""
         return self._split(self.query_norm(self.query(x)))
 
     def project_keys(self, x: Float[Tensor, "b s d"]) -> tuple[Heads, Heads]:
-        """Keys, normalised but not rotated, in fp32, and values in the compute dtype."""
+        """Keys, normalised but not rotated, and values."""
         return self._split(self.key_norm(self.key(x))), self._split(self.value(x))
 
     def merge(self, x: Heads) -> Float[Tensor, "b s d"]:
@@ -62,12 +63,11 @@ class SelfAttention(Attention):
         x = x.to(compute_dtype(x, self.query.weight))
         query = rotate(self.project_query(x), rotary)
         key, value = self.project_keys(x)
-        all_keys, all_values = rotate(key, rotary).to(value.dtype), value
+        all_keys, all_values = rotate(key, rotary), value
         if extra is not None:
             all_keys = torch.cat([all_keys, extra[0]], dim=1)
             all_values = torch.cat([all_values, extra[1]], dim=1)
-        out = attend(query.to(value.dtype), all_keys, all_values, key_mask)
-        return self.merge(out), (key.to(value.dtype), value)
+        return self.merge(attend(query, all_keys, all_values, key_mask)), (key, value)
 
 
 class CrossAttention(Attention):
@@ -76,4 +76,4 @@ class CrossAttention(Attention):
     ) -> Float[Tensor, "b s d"]:
         query = self.project_query(x.to(compute_dtype(x, self.query.weight)))
         key, value = self.project_keys(context)
-        return self.merge(attend(query.to(value.dtype), key.to(value.dtype), value))
+        return self.merge(attend(query, key, value))

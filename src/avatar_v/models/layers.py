@@ -12,6 +12,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from avatar_v.kernels.norm import rms_norm
+
 TIME_SCALE = 1000.0
 """Wan's sinusoidal embedding counts time from 0 to 1000."""
 ROPE_BASE = 10_000.0
@@ -29,16 +31,16 @@ def modulated_norm(
     x: Tokens, shift: Float[Tensor, "#b #l 1 d"], scale: Float[Tensor, "#b #l 1 d"], eps: float
 ) -> Tokens:
     """LayerNorm without gain, then ``(1 + scale) · + shift``, in fp32."""
-    return torch.addcmul(shift, F.layer_norm(x.float(), x.shape[-1:], eps=eps), 1 + scale)
+    return F.layer_norm(x.float(), x.shape[-1:], eps=eps) * (1 + scale) + shift
 
 
 def gated_add(x: Tokens, update: Tokens, gate: Float[Tensor, "#b #l 1 d"]) -> Tokens:
     """x + gate · update in fp32, in the dtype of the residual stream."""
-    return torch.addcmul(x.float(), update.float(), gate).to(x.dtype)
+    return (x.float() + update * gate).to(x.dtype)
 
 
 class RMSNorm(nn.Module):
-    """Root-mean-square norm over the whole last axis, fp32 inside and out."""
+    """Root-mean-square norm over the whole last axis; fp32 inside, the dtype of x outside."""
 
     def __init__(self, dim: int, eps: float) -> None:
         super().__init__()
@@ -46,7 +48,7 @@ class RMSNorm(nn.Module):
         self.eps = eps
 
     def forward(self, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
-        return F.rms_norm(x.float(), x.shape[-1:], self.weight.float(), self.eps)
+        return rms_norm(x, self.weight, self.eps)
 
 
 class LayerNorm(nn.Module):
@@ -135,14 +137,6 @@ def rotary_table(
     parts = (time[:, :, None, None], y[None, None, :, None], x[None, None, None])
     angle = torch.cat([part.expand(*grid) for part in parts], dim=-1)
     return torch.stack([angle.cos(), angle.sin()], dim=-1).float().flatten(1, 3).unsqueeze(2)
-
-
-def rotate(
-    x: Float[Tensor, "b s heads width"], table: Float[Tensor, "*positions 1 half 2"]
-) -> Float[Tensor, "b s heads width"]:
-    """Turn consecutive channel pairs of ``x`` by the angles of ``table``, in fp32 (RoFormer)."""
-    pairs = torch.view_as_complex(x.float().unflatten(-1, (-1, 2)))
-    return torch.view_as_real(pairs * torch.view_as_complex(table)).flatten(-2)
 
 
 def _angles(position: Int[Tensor, "*any"], dim: int) -> Float[Tensor, "*any half"]:

@@ -14,8 +14,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import KeyValue
-from avatar_v.models.layers import rotary_table, rotate
+from avatar_v.models.layers import rotary_table
 
 SEGMENT_LENGTH = 8
 """Latent frames of one clip that form a segment (our choice, ALGORITHMS 1.1)."""
@@ -107,7 +108,7 @@ class ReferenceKeys:
 
     def layer(self, index: int) -> KeyValue:
         key, value = self.cache.layers[index]
-        return rotate(key, self.rotary).to(value.dtype), value
+        return rotate(key, self.rotary), value
 
 
 def reference_keys(
