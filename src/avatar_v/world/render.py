@@ -15,7 +15,17 @@ from torch import Tensor
 
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world import backdrop, eyes, hair, mouth, skin
-from avatar_v.world.geometry import Motion, Pose, Surface, look, place, split_motion
+from avatar_v.world.geometry import (
+    NOSE_LIFT,
+    Motion,
+    Pose,
+    Surface,
+    lift,
+    look,
+    place,
+    project,
+    split_motion,
+)
 from avatar_v.world.landmarks import find_landmarks, landmark_boxes
 from avatar_v.world.person import Person
 from avatar_v.world.scene import Scene
@@ -134,7 +144,7 @@ def _draw(
     hair.paint_ears(image, person, pose, light)
     head = around
     surface = look(person, pose, head)
-    face, lit = _shade_skin(person, pose, surface, still)
+    face, lit = _shade_skin(person, pose, surface, still, head)
     _paint_features(face, person, motion, pose, surface, lit, head)
     over(head.of(image), face, coverage(1.0 - surface.radius, 0.8 * pose.px))
     hair.paint_shell(head.of(image), person, pose, surface, still.hair, color, light)
@@ -146,17 +156,28 @@ def _draw(
 
 
 def _shade_skin(
-    person: Person, pose: Pose, surface: Surface, still: _Still
+    person: Person, pose: Pose, surface: Surface, still: _Still, head: Window
 ) -> tuple[Tensor, Tensor]:
     """The bare face, and the light on it for what is drawn on top; both "f 3 h w"."""
     texture = skin.sample_map(still.skin, surface.n, surface.v, surface.z)
     albedo, slope_u, slope_v, open_share = texture.split((3, 1, 1, 1), dim=1)
-    slopes = (slope_u.clone(), slope_v.clone())
-    factor = skin.add_nose(person, pose, surface, still.light, slopes)
-    nx = surface.s * (0.50 + 0.5 * surface.s * surface.s) + slopes[0]
-    ny = surface.t * (0.35 + 0.5 * surface.t * surface.t) + slopes[1]
+    middle = window_around(_nose_points(person, pose), 0.46 * pose.px, head)
+    if not middle.empty:
+        part = surface.crop(middle, head)
+        slopes = middle.inside(head, slope_u), middle.inside(head, slope_v)
+        middle.inside(head, albedo).mul_(skin.add_nose(person, pose, part, still.light, slopes))
+    nx = (surface.s * surface.s).mul_(0.5).add_(0.50).mul_(surface.s).add_(slope_u)
+    ny = (surface.t * surface.t).mul_(0.5).add_(0.35).mul_(surface.t).add_(slope_v)
     lit = skin.shade(still.light, nx, ny, surface.c * 0.9 + 0.1, open_share)
-    return (albedo * lit * factor).clamp_(0.0, 1.0), lit
+    return (albedo * lit).clamp_(0.0, 1.0), lit
+
+
+def _nose_points(person: Person, pose: Pose) -> Tensor:
+    """Pixels "f 2 2" of the nose's bridge and tip."""
+    du, dv = lift(pose, NOSE_LIFT, person.head_width)
+    u = torch.cat([torch.zeros_like(du), du], dim=1).view(-1, 2)
+    v = torch.cat([torch.zeros_like(dv), person.nose_y + dv], dim=1).view(-1, 2)
+    return project(person, pose, u, v)
 
 
 def _paint_features(
@@ -170,11 +191,11 @@ def _paint_features(
 ) -> None:
     """Mouth, eyes, brows and glasses, each inside the window that holds it on every frame."""
     points = find_landmarks(person, motion, pose)
-    lips = window_around(points[:, :14], 0.16 * pose.px, head)
+    lips = window_around(points[:, :14], 0.20 * pose.px, head)
     if not lips.empty:
         part, light = surface.crop(lips, head), lips.inside(head, lit)
         mouth.paint_mouth(lips.inside(head, face), person, motion, part, light, pose.px)
-    band = window_around(points[:, 14:22], 0.27 * pose.px, head)
+    band = window_around(points[:, 14:22], 0.36 * pose.px, head)
     if not band.empty:
         part, light = surface.crop(band, head), band.inside(head, lit)
         eyes.paint_eyes(band.inside(head, face), person, motion, part, light, pose.px)

@@ -96,7 +96,7 @@ def sample_scene(scene_id: int) -> Scene:
     light = lights[int(3 * u[4])]
     azimuth = {"left": -0.75, "right": 0.75, "front": 0.0}[light] + 0.4 * (u[5] - 0.5)
     elevation = 0.35 + 0.35 * u[6]
-    key = 0.50 + 0.20 * u[7]
+    key = 0.55 + 0.20 * u[7]
     return Scene(
         id=scene_id,
         background=BACKGROUNDS[int(len(BACKGROUNDS) * u[0])],
@@ -108,7 +108,7 @@ def sample_scene(scene_id: int) -> Scene:
         light_y=-math.sin(elevation),
         light_z=math.cos(azimuth) * math.cos(elevation),
         key=key,
-        ambient=1.08 - key + 0.1 * (u[8] - 0.5),
+        ambient=1.17 - key + 0.1 * (u[8] - 0.5),
         warmth=2 * u[9] - 1,
         head_height=0.72 + 0.06 * u[10],
         center_x=0.5 + 0.05 * (u[11] - 0.5),
