@@ -90,7 +90,7 @@ def _eyeball(
     iy = y - person.eye_y + 0.008 - 0.30 * person.eye_height * motion.gaze_y
     radius = (ix * ix + iy * iy).sqrt()
     white = plane([0.93, 0.91, 0.895]) * (1.0 - 0.16 * (offset / person.eye_width).square())
-    ball = (white * (0.35 + 0.65 * light)).clamp(max=1.0)
+    ball = (white * (0.33 + 0.58 * light)).clamp(max=1.0)
     brown = torch.tensor([0.23, 0.125, 0.07])
     pale = torch.tensor([0.38, 0.52, 0.66]).lerp(torch.tensor([0.42, 0.52, 0.34]), person.iris_hue)
     iris = brown.lerp(pale, person.iris_shade).view(1, 3, 1, 1)

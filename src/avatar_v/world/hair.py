@@ -153,7 +153,7 @@ def paint_back(
     lit = 0.55 * light.key * 0.5 + 0.42 * light.ambient
     if person.hair_style == "bun":
         bun = coverage(0.30 - (x * x + ((y + 1.05) / 0.85).square()).sqrt(), pose.px)
-        over(canvas, color * lit * (1.15 - 0.5 * bump((y + 0.95) / 0.2)), bun)
+        over(canvas, color * lit * (1.75 - 0.6 * bump((y + 0.92) / 0.2)), bun)
         return
     if cut.back_length < -1.0:
         return

@@ -6,6 +6,7 @@ so that planes stay in the processor's cache. The same arguments give the same b
 on one machine and device.
 """
 
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -88,14 +89,22 @@ def render(
     for start in range(0, len(motion), _FRAMES_AT_ONCE):
         part = slice(start, start + _FRAMES_AT_ONCE)
         some = Motion(**{name: value[part] for name, value in vars(moves).items()})
-        image = _draw(person, scene, some, pose.frames(part), still, canvas)
+        with _on(device):
+            image = _draw(person, scene, some, pose.frames(part), still, canvas)
         image = F.avg_pool2d(image, supersample) if supersample > 1 else image
         grain = torch.randn(image.shape, generator=generator).to(device)
         video[part] = (image * 255 + scene.grain * grain + 0.5).clamp_(0, 255).to(torch.uint8)
-    landmarks = find_landmarks(person, moves, pose) / canvas
-    face_box, mouth_box = landmark_boxes(person, pose, landmarks, canvas)
-    valid = (motion[:, 8].abs() < MAX_YAW) & (motion[:, 15] < MAX_COVER)
+    with _on(device):
+        landmarks = find_landmarks(person, moves, pose) / canvas
+        face_box, mouth_box = landmark_boxes(person, pose, landmarks, canvas)
+    turned = motion[:, MOTION_NAMES.index("yaw")].abs() >= MAX_YAW
+    valid = ~turned & (motion[:, MOTION_NAMES.index("cover")] < MAX_COVER)
     return Rendered(video, face_box, mouth_box, landmarks, valid)
+
+
+def _on(device: torch.device | str) -> AbstractContextManager:
+    """Makes colour constants on ``device``; nothing on the CPU, where the context is slow."""
+    return nullcontext() if torch.device(device).type == "cpu" else torch.device(device)
 
 
 def _check(motion: Tensor, size: int, supersample: int) -> None:
@@ -115,12 +124,12 @@ def _draw_still(person: Person, scene: Scene, canvas: int, device: torch.device 
     light = skin.scene_light(scene)
     resolution = max(96, int(1.25 * canvas))
     return _Still(
-        background=backdrop.background(scene, canvas),
-        body=backdrop.body(scene, person, light, canvas),
-        skin=skin.face_map(person, resolution),
-        hair=hair.hair_map(person, resolution),
-        hair_color=skin.hair_color(person),
-        light=light,
+        background=backdrop.background(scene, canvas).to(device),
+        body=backdrop.body(scene, person, light, canvas).to(device),
+        skin=skin.face_map(person, resolution).to(device),
+        hair=hair.hair_map(person, resolution).to(device),
+        hair_color=skin.hair_color(person).to(device),
+        light=skin.Light(light.direction, light.key.to(device), light.ambient.to(device)),
     )
 
 

@@ -17,14 +17,12 @@ from avatar_v.world.scene import Scene
 from avatar_v.world.shapes import bump, plane, ramp, seeded, smooth_noise
 
 MAP_REACH = 1.35
-_TONES = torch.tensor(
-    [
-        [0.98, 0.81, 0.71],
-        [0.93, 0.73, 0.61],
-        [0.82, 0.60, 0.46],
-        [0.62, 0.42, 0.31],
-        [0.42, 0.275, 0.205],
-    ]
+_TONES = (
+    (0.98, 0.81, 0.71),
+    (0.93, 0.73, 0.61),
+    (0.82, 0.60, 0.46),
+    (0.62, 0.42, 0.31),
+    (0.42, 0.275, 0.205),
 )
 
 
@@ -66,9 +64,12 @@ def skin_color(person: Person) -> Tensor:
     """Albedo "1 3 1 1" of bare skin."""
     position = person.skin_tone * (len(_TONES) - 1)
     low = min(int(position), len(_TONES) - 2)
-    color = _TONES[low].lerp(_TONES[low + 1], position - low)
-    color = color * (1.0 + person.skin_warmth * torch.tensor([0.012, 0.0, -0.035]))
-    return color.view(1, 3, 1, 1)
+    warm = (1 + 0.012 * person.skin_warmth, 1.0, 1 - 0.035 * person.skin_warmth)
+    color = [
+        (a + (b - a) * (position - low)) * w
+        for a, b, w in zip(_TONES[low], _TONES[low + 1], warm, strict=True)
+    ]
+    return plane(color)
 
 
 def hair_color(person: Person) -> Tensor:
@@ -78,7 +79,7 @@ def hair_color(person: Person) -> Tensor:
     red = torch.tensor([0.16, -0.01, -0.06]) * person.hair_red * (1 - person.hair_shade)
     grey = torch.tensor([0.70, 0.69, 0.68])
     color = (color + red * min(1.0, 3 * person.hair_shade)).clamp(min=0.04)
-    return color.lerp(grey, 0.85 * person.hair_grey).view(1, 3, 1, 1)
+    return plane(color.lerp(grey, 0.85 * person.hair_grey).tolist())
 
 
 def face_map(person: Person, resolution: int) -> Tensor:
