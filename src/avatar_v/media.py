@@ -77,8 +77,9 @@ def iter_video(
 
     Any frame rate, constant or varying, becomes ``frame_rate_hz``: each source frame goes to the
     grid time nearest to its own and stays until the next one's, so sync with the audio is kept to
-    half a frame. ``max_side`` reduces larger pictures while they are converted. Errors (ValueError:
-    missing, unreadable, no video stream, no frames, damaged) come with the ``next`` that meets them.
+    half a frame. ``max_side`` reduces larger pictures while they are converted. A file that is
+    missing, unreadable, damaged, or without video or frames is a ValueError of the ``next`` that
+    meets it.
     """
     with _open(path) as container:
         stream = _video_stream(container)

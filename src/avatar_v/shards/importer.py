@@ -88,8 +88,8 @@ def import_folder(
 ) -> ImportReport:
     """Import every media file in and below ``folder``; ``out`` must not exist or be empty.
 
-    ImportError if faces are wanted and dlib is absent, ValueError for the two folders; files that
-    cannot be used are rows of the report.
+    ValueError for the two folders, and if faces are wanted and dlib is absent; files that cannot
+    be used are rows of the report.
     """
     folder, out = Path(folder), Path(out)
     if not folder.is_dir():
@@ -99,8 +99,8 @@ def import_folder(
         raise ValueError(f"{folder}: holds no media files")
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise ValueError(f"{out} already exists; choose a new or empty folder")
-    if settings.face_crop:
-        face_track.require()
+    if settings.face_crop and not face_track.is_available():
+        raise ValueError(face_track.HOW_TO_INSTALL)
     report = ImportReport(str(folder), settings)
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     temporary.mkdir(parents=True)

@@ -8,7 +8,6 @@ import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from rich.console import Console
-from rich.table import Table
 from torch import Tensor
 
 from avatar_v.shards.loader import read_clip, read_folder
@@ -24,28 +23,23 @@ def pick(folder: str | Path, num: int) -> list[Sample]:
         raise ValueError(f"at least one clip is shown, got {num}")
     clips = read_folder(folder)
     num = min(num, len(clips))
-    chosen = [clips[i * len(clips) // num] for i in range(num)]
+    chosen = [clips[round(i * (len(clips) - 1) / max(1, num - 1))] for i in range(num)]
     return [read_clip(clip, decode_video=clip.has_video) for clip in chosen]
 
 
 def print_clips(samples: Sequence[Sample]) -> None:
-    """One row a clip: who, where, what is known about it."""
-    table = Table("key", "person", "scene", "frames", "size", "face seen", "latents", "licence")
-    table.add_column("prompt", overflow="fold")
+    """A few lines a clip: who, where, what is known about it."""
+    console = Console(highlight=False, soft_wrap=True)
     for sample in samples:
         meta, latents = sample.meta, sample.latents
-        table.add_row(
-            sample.key,
-            meta.person,
-            meta.scene,
-            str(meta.num_frames),
-            f"{meta.height}x{meta.width}",
-            f"{100 * sample.valid.float().mean():.0f} %",
-            "no" if latents is None else "x".join(map(str, latents.shape)),
-            f"{meta.licence}, consent: {meta.consent}",
-            meta.text,
+        seen = 100 * float(sample.valid.float().mean())
+        shape = "none" if latents is None else "x".join(map(str, latents.shape))
+        console.print(f"[bold]{sample.key}[/bold]  {meta.text}")
+        console.print(f"  person {meta.person} · scene {meta.scene} · sentence {meta.sentence}")
+        console.print(
+            f"  {meta.num_frames} frames {meta.height}x{meta.width} · face seen {seen:.0f} % · "
+            f"latents {shape} · licence {meta.licence} · consent {meta.consent}"
         )
-    Console().print(table)
 
 
 def sheet(samples: Sequence[Sample]) -> Figure:
