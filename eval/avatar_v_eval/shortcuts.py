@@ -34,7 +34,7 @@ _CONTEXT = 4  # frames on each side
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="How far cheap tricks get on the world.")
     parser.add_argument("--train", type=int, default=300, help="persons to fit the readers on")
     parser.add_argument("--test", type=int, default=64, help="persons to score them on")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")

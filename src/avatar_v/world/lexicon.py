@@ -7,6 +7,8 @@ belongs to exactly one split by a hash of its words, so that no test sentence wa
 import zlib
 from dataclasses import dataclass
 
+import numpy as np
+
 from avatar_v.world.seeds import stream
 from avatar_v.world.splits import Split, split_of
 
@@ -60,7 +62,7 @@ def sentence_split(text: str) -> Split:
     return splits.get(zlib.crc32(text.encode()) % 10, "train")
 
 
-def _draw(rng) -> Sentence:
+def _draw(rng: np.random.Generator) -> Sentence:
     template = TEMPLATES[rng.integers(len(TEMPLATES))]
     words: list[Word] = []
     breaks = []

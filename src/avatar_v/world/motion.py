@@ -41,7 +41,9 @@ def _mouth(speech: Speech, style: Style, times_s: np.ndarray) -> dict[str, np.nd
     return dict(zip(names, shape.T, strict=True))
 
 
-def _smile(opening: np.ndarray, style: Style, times_s: np.ndarray, rng) -> dict[str, np.ndarray]:
+def _smile(
+    opening: np.ndarray, style: Style, times_s: np.ndarray, rng: np.random.Generator
+) -> dict[str, np.ndarray]:
     """Smiles come and go; asymmetry shows only in a smile or an open mouth, never at rest."""
     smile, _ = _moments(times_s, style.smile_rate_hz, (0.6, 2.0), 0.25, rng)
     raised = smile * style.smile_amount
@@ -81,7 +83,7 @@ def _eyes(speech: Speech, style: Style, times_s: np.ndarray, seed: int) -> dict[
     }
 
 
-def _sway(times_s: np.ndarray, hz: float, rng) -> np.ndarray:
+def _sway(times_s: np.ndarray, hz: float, rng: np.random.Generator) -> np.ndarray:
     """A smooth wander with spread near 1 in [-2, 2]: four sinusoids around a frequency."""
     rates = hz * np.array([0.5, 1.0, 1.7, 2.6]) * rng.uniform(0.8, 1.25, 4)
     phases = rng.uniform(0, 2 * np.pi, 4)
@@ -99,7 +101,7 @@ def _accent(speech: Speech, times_s: np.ndarray, sigma_s: float) -> np.ndarray:
     return np.minimum(bumps, 1.0)
 
 
-def _blinks(times_s: np.ndarray, style: Style, rng) -> np.ndarray:
+def _blinks(times_s: np.ndarray, style: Style, rng: np.random.Generator) -> np.ndarray:
     """0 open … 1 shut: blinks in a Poisson process, quick to shut and slower to open."""
     shut = np.zeros_like(times_s)
     start_s = -style.blink_duration_s
@@ -117,7 +119,7 @@ def _moments(
     rate_hz: float,
     length_s: tuple[float, float],
     ramp_s: float,
-    rng,
+    rng: np.random.Generator,
     right: float = 0.5,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Events of a Poisson process: how far on (0 … 1, smooth ramps), and the sign of the last.

@@ -143,7 +143,12 @@ def phases_of(segments: tuple[Segment, ...]) -> Phases:
 
 
 def _say(
-    writer: _Writer, said: Sentence, style: Style, gain_db: float, whispered: bool, rng
+    writer: _Writer,
+    said: Sentence,
+    style: Style,
+    gain_db: float,
+    whispered: bool,
+    rng: np.random.Generator,
 ) -> None:
     last = len(said.words) - 1
     for i, word in enumerate(said.words):
@@ -156,7 +161,7 @@ def _say(
             writer.silence(rng.uniform(0.10, 0.30) * style.pause_length)
 
 
-def _durations(word: Word, style: Style, at_end: bool, rng) -> list[float]:
+def _durations(word: Word, style: Style, at_end: bool, rng: np.random.Generator) -> list[float]:
     num = len(word.phonemes)
     durations = []
     for i, (phoneme, spread) in enumerate(
@@ -170,7 +175,7 @@ def _durations(word: Word, style: Style, at_end: bool, rng) -> list[float]:
     return durations
 
 
-def _pause(writer: _Writer, style: Style, gain_db: float, rng) -> None:
+def _pause(writer: _Writer, style: Style, gain_db: float, rng: np.random.Generator) -> None:
     """After a sentence: silence, perhaps a filler, perhaps a breath."""
     draw_filler, draw_breath = rng.random(2)
     writer.silence(rng.uniform(0.12, 0.35) * style.pause_length)
