@@ -53,16 +53,18 @@ def paint_eyes(
     upper, lower = lid_heights(person, motion, q)
     ends = coverage(person.eye_width - offset.abs(), px)
     skin = skin_color(person)
+    shut = 1.0 - motion.eye_open
     crease_y = upper - 0.030 - 0.026 * motion.eye_open * (0.4 + person.lid_crease)
+    crease_y = crease_y - 0.85 * person.eye_height * shut * (1.0 - q * q).clamp(min=0)
     near = coverage(1.12 * person.eye_width - offset.abs(), px)
     crease = bump((y - crease_y) / 0.022) * near * bump(q / 1.25)
     over(
         canvas,
         0.62 * skin * light,
-        (0.30 + 0.45 * person.lid_crease) * (0.35 + 0.65 * motion.eye_open) * crease,
+        (0.30 + 0.45 * person.lid_crease) * (0.25 + 0.75 * motion.eye_open) * crease,
     )
     lid = between(coverage(y - crease_y, px), coverage(upper - y, px)) * ends
-    over(canvas, 0.90 * skin * light, 0.40 * lid)
+    over(canvas, (0.90 + 0.14 * shut) * skin * light, (0.40 + 0.25 * shut) * lid)
     opening = between(coverage(y - upper, px), coverage(lower - y, px)) * ends
     over(canvas, _eyeball(person, motion, offset, side, y, upper, light, px), opening)
     thick = 0.012 + 0.014 * person.lash
