@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any, Self
 
 import torch
-import torch.nn.functional as F
 from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import (
     WanCausalConv3d,
@@ -183,7 +182,7 @@ class VideoVAE(nn.Module):
         return self.normalise(self.posterior(video)[0])
 
     def decode(self, latents: Latents, *, clamp: bool = True) -> Video:
-        """Video of 4 l - 3 frames, float32, clamped to [-1, 1] unless a loss needs the raw values."""
+        """Video of 4 l - 3 frames, float32, clamped to [-1, 1] unless a loss needs it raw."""
         return self.stream_decoder(clamp=clamp).push(latents)
 
     def posterior(self, video: Video) -> tuple[Latents, Latents]:

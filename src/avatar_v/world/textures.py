@@ -75,7 +75,7 @@ def _canvas(num: int, side: int, generator: torch.Generator) -> Float[Tensor, "b
 def _leaf(
     num: int, x: Tensor, y: Tensor, scale: float, softness: Tensor, generator: torch.Generator
 ) -> Float[Tensor, "b 1 s s"]:
-    """Coverage of one turned superellipse (between a rhombus, an ellipse and a rectangle) per clip."""
+    """Coverage of one turned superellipse (from rhombus over ellipse to rectangle) per clip."""
     centre_x, centre_y = _uniform(generator, 2, num, 1, 1, 1, low=-1.1, high=1.1)
     angle = _uniform(generator, num, 1, 1, 1, high=math.pi)
     aspect = 4 ** _uniform(generator, num, 1, 1, 1, low=-0.5, high=0.5)
@@ -137,7 +137,7 @@ def _moved(
 def _pulsing_mask(
     num: int, size: int, frame: Float[Tensor, " f"], generator: torch.Generator
 ) -> Float[Tensor, "b f 1 h w"]:
-    """A drifting ellipse that opens and shuts as fast as lips do; absent in a third of the clips."""
+    """A drifting ellipse that opens and shuts as fast as lips do; absent in a third of clips."""
     axis = torch.linspace(-1, 1, size)
     y, x = axis[:, None], axis[None]
     shape = (num, 1, 1, 1, 1)

@@ -1,0 +1,258 @@
+"""Stage 0: training the video autoencoder on world clips and procedural textures.
+
+Reconstruction (L1 plus the L1 of image gradients at three scales, stronger on the face and the
+mouth) and a mild KL term. Short windows are enough, since the causal network's cache carries the
+past; a share of every batch is textures, so that it also codes what the world never shows.
+At the end the averaged weights, with the statistics of their latents, are written to a folder.
+"""
+
+import itertools
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+import lightning as L
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from avatar_v.callbacks.ema import averaged
+from avatar_v.losses.flow import region_weight
+from avatar_v.models.vae import Latents, Video, VideoVAE
+from avatar_v.stages.base import step_generator
+from avatar_v.stages.optim import MuonAdamW, Optim, warmup_cosine
+from avatar_v.types import Batch, num_latents
+from avatar_v.world.textures import texture_clips
+
+
+@dataclass(frozen=True)
+class VAELoss:
+    """Weights of the loss, and what a step sees."""
+
+    window_shares: dict[int, float]  # {frames: share of the steps}, frames 4k + 1
+    texture_fraction: float  # of a batch: textures beside the data's clips
+    gradient_weight: float = 0.5
+    kl_weight: float = 1e-4
+    face_boost: float = 0.5  # added to a pixel's weight of 1 inside the face box
+    mouth_boost: float = 2.0  # added inside the mouth box
+
+    def __post_init__(self) -> None:
+        for frames in self.window_shares:
+            num_latents(frames)
+        if not self.window_shares or min(self.window_shares.values()) < 0:
+            raise ValueError(f"window_shares needs shares >= 0, got {self.window_shares}")
+        if not 0 <= self.texture_fraction < 1:
+            raise ValueError(f"texture_fraction is in [0, 1), got {self.texture_fraction}")
+
+
+class VAEStage(L.LightningModule):
+    """Trains `VideoVAE.small()` or `.tiny()`.
+
+    Args:
+        preset: "small" or "tiny".
+        optim: numbers of Muon (inner convolutions) and AdamW (the rest).
+        loss: weights of the loss and shares of windows and textures.
+        export: folder for config.json and model.safetensors at the end; None writes nothing.
+        num_stats_batches: training batches behind the latent statistics of the export.
+        seed: of fresh weights and of every draw of a step.
+    """
+
+    def __init__(
+        self,
+        preset: str,
+        optim: Optim,
+        loss: VAELoss,
+        export: str | None = None,
+        num_stats_batches: int = 64,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        presets = {"tiny": VideoVAE.tiny, "small": VideoVAE.small}
+        if preset not in presets:
+            raise ValueError(f"preset is one of {sorted(presets)}, got {preset!r}")
+        self.optim, self.weights, self.seed = optim, loss, seed
+        self.export = export
+        self.num_stats_batches = num_stats_batches
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed)
+            self.vae = presets[preset]()
+        start_certain(self.vae)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        index = self.trainer.fit_loop.total_batch_idx
+        generator = step_generator(self.seed, self.global_rank, index)
+        video, weight = self.window(batch, generator)
+        mean, log_var = self.vae.posterior(video)
+        noise = torch.randn(mean.shape, generator=generator).to(mean)
+        sample = mean + (0.5 * log_var).exp() * noise
+        rebuilt = self.vae.decode(self.vae.normalise(sample), clamp=False)
+        terms = {
+            "l1": weighted_l1(rebuilt, video, weight),
+            "gradient": gradient_l1(rebuilt, video, weight),
+            "kl": kl_divergence(mean, log_var),
+        }
+        w = self.weights
+        loss = terms["l1"] + w.gradient_weight * terms["gradient"] + w.kl_weight * terms["kl"]
+        size = video.shape[0]
+        self.log("train/loss", loss, prog_bar=True, batch_size=size)
+        self.log_dict({f"train/{k}": v for k, v in terms.items()}, batch_size=size)
+        self.log("train/std", (0.5 * log_var).exp().mean(), batch_size=size)
+        return loss
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """PSNR of whole clips from the posterior's mean."""
+        video = _video(batch)
+        quality = psnr(self.vae.decode(self.vae.encode(video)), video)
+        self.log("val/psnr", quality.mean(), prog_bar=True, batch_size=len(video), sync_dist=True)
+
+    def configure_optimizers(self):
+        optimizer = kernel_optimizer(self.vae.core, self.optim)
+        num_steps = int(self.trainer.estimated_stepping_batches)
+        schedule = warmup_cosine(optimizer, self.optim, num_steps)
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def on_train_end(self) -> None:
+        """Measures the latents of the averaged weights and exports them."""
+        if self.export is None or not self.trainer.is_global_zero:
+            return
+        batches = itertools.islice(self.trainer.train_dataloader, self.num_stats_batches)
+        with averaged(self.trainer, self), torch.no_grad():
+            videos = (_video(batch) for batch in batches)
+            mean, std = latent_stats(self.vae, videos)
+            self.vae.set_latent_stats(mean, std)
+            self.vae.save_pretrained(Path(self.export))
+
+    def window(
+        self, batch: Batch, generator: torch.Generator
+    ) -> tuple[Video, Float[Tensor, "b f 1 h w"]]:
+        """A window of every clip, then textures; and the loss weight of every pixel."""
+        video = _video(batch)
+        frames = self._draw_length(generator)
+        if video.shape[1] < frames:
+            raise ValueError(f"windows of {frames} frames do not fit clips of {video.shape[1]}")
+        last = video.shape[1] - frames
+        starts = torch.randint(last + 1, (len(video),), generator=generator)
+        rows = torch.arange(len(video))[:, None]
+        columns = starts[:, None] + torch.arange(frames)
+        height, width = video.shape[-2:]
+        weight = region_weight(
+            batch.face_box,
+            batch.mouth_box,
+            height=height,
+            width=width,
+            face_boost=self.weights.face_boost,
+            mouth_boost=self.weights.mouth_boost,
+        )
+        video, weight = video[rows, columns], weight[rows, columns]
+        share = self.weights.texture_fraction
+        num_textures = round(len(video) * share / (1 - share))
+        if num_textures == 0:
+            return video, weight
+        textures = texture_clips(num_textures, frames, height, generator=generator).to(video)
+        plain = torch.ones_like(weight[:1]).expand(num_textures, -1, -1, -1, -1)
+        return torch.cat([video, textures]), torch.cat([weight, plain])
+
+    def _draw_length(self, generator: torch.Generator) -> int:
+        lengths = list(self.weights.window_shares)
+        shares = torch.tensor([float(self.weights.window_shares[k]) for k in lengths])
+        return lengths[int(torch.multinomial(shares, 1, generator=generator))]
+
+
+@torch.no_grad()
+def start_certain(vae: VideoVAE, log_var: float = -5.0) -> None:
+    """Lets the posterior start narrow: at a standard deviation of 1 the first steps see noise."""
+    vae.core.quant_conv.bias[vae.latent_channels :] = log_var
+
+
+def weighted_l1(rebuilt: Video, video: Video, weight: Float[Tensor, "b f 1 h w"]) -> Tensor:
+    """Mean absolute error, each pixel by its weight."""
+    return ((rebuilt - video).abs() * weight).mean() / weight.mean()
+
+
+def gradient_l1(rebuilt: Video, video: Video, weight: Float[Tensor, "b f 1 h w"]) -> Tensor:
+    """L1 of horizontal and vertical differences of the error at scales 1, 1/2 and 1/4: blur costs
+    more than an even offset does."""
+    error, total = (rebuilt - video).flatten(0, 1), rebuilt.new_zeros(())
+    weight = weight.flatten(0, 1) / weight.mean()
+    for _ in range(3):
+        along_x = (error.diff(dim=-1).abs() * weight[..., 1:]).mean()
+        along_y = (error.diff(dim=-2).abs() * weight[..., 1:, :]).mean()
+        total = total + along_x + along_y
+        error, weight = F.avg_pool2d(error, 2), F.avg_pool2d(weight, 2)
+    return total / 6
+
+
+def kl_divergence(mean: Latents, log_var: Latents) -> Tensor:
+    """KL of the posterior from a unit normal, in nats per latent number."""
+    return 0.5 * (mean**2 + log_var.exp() - 1 - log_var).mean()
+
+
+def psnr(rebuilt: Video, video: Video) -> Float[Tensor, " b"]:
+    """Of each clip in dB, for the full range of 2 (-1 … 1), from the error over all its frames."""
+    mean_square = ((rebuilt - video) / 2).square().flatten(1).mean(1)
+    return -10 * mean_square.clamp_min(1e-10).log10()
+
+
+def latent_stats(vae: VideoVAE, videos: Iterable[Video]) -> tuple[list[float], list[float]]:
+    """Per-channel mean and standard deviation of the raw latents of all ``videos``, in fp64."""
+    count, total, squares = 0, 0.0, 0.0
+    for video in videos:
+        raw = vae.posterior(video.to(vae.latents_mean.device))[0].double()
+        count += raw.numel() // raw.shape[2]
+        total = total + raw.sum((0, 1, 3, 4))
+        squares = squares + raw.square().sum((0, 1, 3, 4))
+    if count == 0:
+        raise ValueError("latent statistics need at least one video")
+    mean = total / count
+    std = (squares / count - mean**2).clamp_min(1e-12).sqrt()
+    return mean.tolist(), std.tolist()
+
+
+def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
+    """Muon for the inner convolutions, as matrices (out, kernel · in); AdamW for the first and
+    last layers, norms and biases."""
+    outer = ("encoder.conv_in.", "decoder.conv_out.", "quant_conv.")
+    kernels, rest = [], []
+    for name, parameter in core.named_parameters():
+        inner = parameter.ndim >= 4 and name.endswith("weight")
+        inner = inner and not any(part in name for part in outer)
+        (kernels if inner else rest).append(parameter)
+    groups = [
+        {
+            "params": [_matrix_of(kernel) for kernel in kernels],
+            "lr": optim.lr * optim.muon_lr_scale,
+            "weight_decay": optim.weight_decay,
+            "muon": True,
+        },
+        {"params": rest, "lr": optim.lr, "weight_decay": 0.0, "muon": False},
+    ]
+    return MuonAdamW(groups, betas=optim.betas, momentum=optim.muon_momentum)
+
+
+def _matrix_of(kernel: nn.Parameter) -> nn.Parameter:
+    """A matrix that shares the kernel's storage and takes over its gradient in backward."""
+    matrix = nn.Parameter(_rows(kernel.data).view(kernel.shape[0], -1))
+
+    def hand_over(parameter: Tensor) -> None:
+        assert parameter.grad is not None
+        gradient = _rows(parameter.grad).reshape(matrix.shape)
+        matrix.grad = gradient if matrix.grad is None else matrix.grad + gradient
+        parameter.grad = None
+
+    kernel.register_post_accumulate_grad_hook(hand_over)
+    return matrix
+
+
+def _rows(kernel: Tensor) -> Tensor:
+    """Axes in the order of memory: 3D kernels are stored channels last (models/vae.py)."""
+    return kernel.movedim(1, -1) if kernel.ndim == 5 else kernel
+
+
+def _video(batch: Batch) -> Video:
+    if batch.video is None:
+        raise ValueError("the VAE is trained on video: shards without it, or decode_video=False")
+    return batch.video
