@@ -1,0 +1,95 @@
+"""Loss curves of the shipped weights: ``python -m avatar_v_eval.curves``.
+
+Draws the logs that ship beside the weights (one CSV per stage with a ``step`` column) into
+``eval/results/loss_curves.png``. It draws what was logged; it trains nothing.
+"""
+
+import argparse
+import csv
+from dataclasses import dataclass
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+import matplotlib.pyplot as plt
+import numpy as np
+
+from avatar_v_eval.records import RESULTS_DIR
+
+ASSETS = RESULTS_DIR.parents[1] / "src" / "avatar_v" / "assets" / "small"
+SMOOTHING = 0.02
+"""Running mean over this share of the log."""
+
+
+@dataclass(frozen=True)
+class Curve:
+    """One column of a log against the step; rows without a value are left out."""
+
+    steps: np.ndarray
+    values: np.ndarray
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument(
+        "logs", nargs="*", type=Path, help="CSV logs; default: those of assets/small"
+    )
+    parser.add_argument("--out", type=Path, default=RESULTS_DIR / "loss_curves.png")
+    options = parser.parse_args(arguments)
+    logs = options.logs or sorted(ASSETS.rglob("*.csv"))
+    if not logs:
+        raise SystemExit(f"no logs below {ASSETS}; give CSV files")
+    draw({path.stem: path for path in logs}, options.out)
+    print(options.out)
+
+
+def read_curves(path: Path) -> dict[str, Curve]:
+    """All numeric columns of a log. ValueError where there is no ``step`` column or no row."""
+    with open(path, newline="", encoding="utf-8") as file:
+        rows = list(csv.DictReader(file))
+    if not rows or "step" not in rows[0]:
+        raise ValueError(f"{path}: expected a CSV with a step column and at least one row")
+    curves = {}
+    for name in rows[0]:
+        pairs = [(float(r["step"]), float(r[name])) for r in rows if r[name] not in ("", None)]
+        if name != "step" and pairs:
+            steps, values = np.array(pairs).T
+            curves[name] = Curve(steps, values)
+    return curves
+
+
+def draw(logs: dict[str, Path], out: Path) -> None:
+    """One panel per log; training loss faint and smoothed, validation as dots."""
+    figure, axes = plt.subplots(1, len(logs), figsize=(5 * len(logs), 3.4), squeeze=False)
+    for axis, (title, path) in zip(axes[0], logs.items(), strict=True):
+        for name, curve in read_curves(path).items():
+            if "loss" not in name:
+                continue
+            if len(curve.steps) > 50:
+                (line,) = axis.plot(curve.steps, smoothed(curve.values), lw=1.5, label=name)
+                axis.plot(curve.steps, curve.values, lw=0.4, alpha=0.3, color=line.get_color())
+            else:
+                axis.plot(curve.steps, curve.values, "o-", ms=3, lw=1, label=name)
+        axis.set_title(title)
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+        axis.legend(frameon=False)
+    figure.tight_layout()
+    out.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(out, dpi=110)
+    plt.close(figure)
+
+
+def smoothed(values: np.ndarray) -> np.ndarray:
+    """Centred running mean; the window shrinks at both ends instead of inventing values."""
+    half = max(1, int(len(values) * SMOOTHING / 2))
+    total = np.concatenate([[0.0], np.cumsum(values)])
+    index = np.arange(len(values))
+    low, high = np.maximum(index - half, 0), np.minimum(index + half + 1, len(values))
+    return (total[high] - total[low]) / (high - low)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,253 @@
+"""A real face, end to end: ``python -m avatar_v_eval.own_face CLIP SPEECH --work DIR``.
+
+Imports one real clip, trains on from the shipped weights by ``recipes/own_face.yaml``, generates
+the person speaking ``SPEECH``, and scores the result: is it this person (dlib's face embedding,
+against the clip itself and against other people), and does the mouth move with the sound (dlib's
+landmarks against loudness; the real clip's own value stands beside it). Writes
+``eval/results/own_face.json`` and a contact sheet ``own_face.png``. Needs the [faces] extra.
+"""
+
+import argparse
+import functools
+import importlib
+import importlib.util
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from PIL import Image
+from torch import Tensor
+from torch.nn import functional as F
+
+from avatar_v import media
+from avatar_v.critics.face_track import face_crop, track_faces
+from avatar_v_eval import records
+from avatar_v_eval.cases import loudness
+from avatar_v_eval.records import Number, pearson
+
+SHOWN_SIZE = 384
+"""Small pictures are enlarged to this before dlib sees them; its detector needs 80 pixels."""
+MAX_LAG = 5
+EMBED_EVERY = 5
+INNER_LIPS, BROW_TO_CHIN = (62, 66), (27, 8)
+"""Landmarks of the 68-point scheme."""
+
+AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
+
+Video = UInt8[Tensor, "f 3 h w"]
+
+
+@dataclass(frozen=True)
+class Reading:
+    """What dlib sees in a video."""
+
+    faces: Float[np.ndarray, "k 128"]  # of every 5th frame in which a face was found
+    mouth: Float[np.ndarray, " f"]  # inner lips apart, in heights of brow to chin
+    found: float  # share of frames with a face
+
+    @property
+    def face(self) -> Float[np.ndarray, "128"]:
+        return self.faces.mean(0)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    options = _options(arguments)
+    work = Path(options.work)
+    times = {} if options.score_only else make_video(options, work)
+    real = _head(media.read_video(options.clip), options.size)
+    made, made_sound = media.read_video(work / "out.mp4"), media.read_audio(work / "out.mp4")
+    others = [read(_head(media.read_video(path), options.size)) for path in options.others]
+    numbers = identity_numbers(read(real), read(made), others)
+    numbers |= mouth_numbers(
+        read(real).mouth, media.read_audio(options.clip), read(made).mouth, made_sound
+    )
+    numbers |= {
+        f"time_{k}": Number(v, 1).described(f"{k}, wall time", unit="s") for k, v in times.items()
+    }
+    contact_sheet(real, made, Path(options.out) / "own_face.png")
+    result = records.make_result(
+        "own_face",
+        f"A real face: {Path(options.clip).name} speaks {Path(options.speech).name}",
+        numbers,
+        recipe="recipes/own_face.yaml",
+        notes=[
+            "distance of dlib's ResNet face embeddings; the same person is usually below 0.6",
+            f"every video is scored at {options.size} px, enlarged to {SHOWN_SIZE} for dlib",
+            "mouth: r of the inner lips' distance with loudness, at the best lag within ±5 frames",
+        ],
+    )
+    print(records.write_result(result, options.out))
+    for number in numbers.values():
+        print(f"{number.label:64s} {number.value:8.3f}  [{number.low}, {number.high}]")
+
+
+def make_video(options: argparse.Namespace, work: Path) -> dict[str, float]:
+    """The three commands of a user; returns the seconds each took. Stops where one fails."""
+    work.mkdir(parents=True, exist_ok=True)
+    clips = work / "clips"
+    clips.mkdir(exist_ok=True)
+    link = clips / Path(options.clip).name
+    if not link.exists():
+        link.symlink_to(Path(options.clip).resolve())
+    shards, weights = work / "shards", work / "weights"
+    commands = {
+        "import": ["shards", "import", str(clips), "--out", str(shards)],
+        "train": ["run", options.recipe, *_train_options(shards, weights), *options.train],
+        "generate": [
+            *("generate", "--reference", str(options.clip), "--audio", str(options.speech)),
+            *("--weights", str(weights), "--out", str(work / "out.mp4"), "--overwrite"),
+        ],
+    }
+    times = {}
+    for name, words in commands.items():
+        print("avatar-v", *words, flush=True)
+        start_s = time.perf_counter()
+        subprocess.run([*AVATAR_V, *words], check=True)
+        times[name] = time.perf_counter() - start_s
+    return times
+
+
+def read(video: Video) -> Reading:
+    """Faces and mouth of a video; ValueError where no frame shows a face."""
+    x = F.interpolate(video.float(), (SHOWN_SIZE, SHOWN_SIZE), mode="bicubic", align_corners=False)
+    large = x.round().clamp(0, 255).byte()
+    seen = track_faces(large)
+    if not bool(seen.found.any()):
+        raise ValueError("dlib finds no face in this video")
+    points = seen.landmarks.double().numpy()
+
+    def apart(pair: tuple[int, int]) -> np.ndarray:
+        return np.linalg.norm(points[:, pair[0]] - points[:, pair[1]], axis=1)
+
+    shown = [i for i in range(0, len(video), EMBED_EVERY) if bool(seen.found[i])]
+    faces = np.stack([_embed(large[i], points[i] * SHOWN_SIZE) for i in shown])
+    return Reading(faces, apart(INNER_LIPS) / apart(BROW_TO_CHIN), float(seen.found.float().mean()))
+
+
+def identity_numbers(real: Reading, made: Reading, others: list[Reading]) -> dict[str, Number]:
+    """Embedding distances: generated to real, real to itself, generated to other people."""
+    halves = np.array_split(real.faces, 2)
+    strangers = [float(np.linalg.norm(made.face - other.face)) for other in others]
+    own = np.linalg.norm(made.faces - real.face, axis=1)
+    numbers = {
+        "face_found": Number(made.found, 1).described(
+            "generated frames in which dlib finds a face"
+        ),
+        "face_own": records.bootstrap_mean(own).described(
+            "distance of generated frames to the person", target="< 0.6"
+        ),
+        "face_ceiling": Number(
+            float(np.linalg.norm(halves[0].mean(0) - halves[1].mean(0))), 1
+        ).described("distance of the real clip's halves"),
+    }
+    if strangers:
+        nearer = sum(float(np.linalg.norm(made.face - real.face)) < other for other in strangers)
+        numbers["face_others"] = Number(
+            float(np.mean(strangers)), len(strangers), min(strangers), max(strangers)
+        ).described("distance to other people, lowest to highest")
+        numbers["face_nearest"] = records.rate(nearer, len(strangers)).described(
+            "other people who are farther than the person"
+        )
+    return numbers
+
+
+def mouth_numbers(
+    real_mouth: np.ndarray, real_sound: Tensor, made_mouth: np.ndarray, made_sound: Tensor
+) -> dict[str, Number]:
+    """Mouth against loudness: generated, generated against the real clip's sound, real."""
+    made_loud, real_loud = _loud(made_sound, len(made_mouth)), _loud(real_sound, len(real_mouth))
+    movement = float(made_mouth.std() / real_mouth.std())
+    return {
+        "mouth_made": _with_sound(made_mouth, made_loud).described(
+            "generated mouth with its own sound, r"
+        ),
+        "mouth_unrelated": _with_sound(made_mouth, real_loud).described(
+            "generated mouth with the sound of the real clip, r"
+        ),
+        "mouth_real": _with_sound(real_mouth, real_loud).described(
+            "real mouth with its own sound, r"
+        ),
+        "mouth_movement": Number(movement, 1).described(
+            "generated mouth movement, share of the real one"
+        ),
+    }
+
+
+def contact_sheet(real: Video, made: Video, path: Path, num_columns: int = 10) -> None:
+    """Real frames above, generated frames below, evenly spread, enlarged 2x."""
+    rows = []
+    for video in (real, made):
+        picks = torch.linspace(0, len(video) - 1, num_columns).round().long()
+        big = F.interpolate(video[picks].float(), scale_factor=2, mode="nearest").byte()
+        rows.append(torch.cat(list(big), dim=2))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    Image.fromarray(torch.cat(rows, dim=1).permute(1, 2, 0).numpy()).save(path)
+
+
+def _with_sound(mouth: np.ndarray, loud: np.ndarray) -> Number:
+    """The largest r within ±5 frames, with Fisher's interval for one independent pair per
+    quarter of a second (speech and mouths are smooth in time)."""
+    n = min(len(mouth), len(loud))
+
+    def at(lag: int) -> float:
+        late, early = max(lag, 0), max(-lag, 0)
+        return pearson(mouth[late : n - early], loud[early : n - late])
+
+    best = max(at(lag) for lag in range(-MAX_LAG, MAX_LAG + 1))
+    independent = max(5, n // 6)
+    half = 1.96 / np.sqrt(independent - 3)
+    z = np.arctanh(min(best, 0.999999))
+    return Number(best, independent, float(np.tanh(z - half)), float(np.tanh(z + half)))
+
+
+def _loud(sound: Tensor, num_frames: int) -> np.ndarray:
+    num = min(num_frames, len(sound) // 640)
+    return loudness(sound[: num * 640], num).double().numpy()
+
+
+def _head(video: Video, size: int) -> Video:
+    """The head as the importer crops it."""
+    return face_crop(video, track_faces(video), size)
+
+
+def _embed(frame: UInt8[Tensor, "3 h w"], points: Float[np.ndarray, "68 2"]) -> np.ndarray:
+    """dlib's 128 numbers of the face at these landmarks (pixels)."""
+    dlib = importlib.import_module("dlib")
+    low, high = points.min(0).round().astype(int), points.max(0).round().astype(int)
+    box = dlib.rectangle(int(low[0]), int(low[1]), int(high[0]), int(high[1]))
+    marks = dlib.points([dlib.point(*(round(float(v)) for v in point)) for point in points])
+    face = dlib.full_object_detection(box, marks)
+    picture = np.ascontiguousarray(frame.permute(1, 2, 0).numpy())
+    return np.array(_embedder().compute_face_descriptor(picture, face))
+
+
+@functools.cache
+def _embedder():
+    spec = importlib.util.find_spec("face_recognition_models")
+    if spec is None or spec.origin is None:
+        raise ValueError("scoring a real face needs the weights of: pip install 'avatar_v[faces]'")
+    weights = Path(spec.origin).parent / "models" / "dlib_face_recognition_resnet_model_v1.dat"
+    return importlib.import_module("dlib").face_recognition_model_v1(str(weights))
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("clip", help="a video of the person speaking")
+    parser.add_argument("speech", help="the sound to speak: audio or video")
+    parser.add_argument("--others", nargs="*", default=[], help="videos or pictures of others")
+    parser.add_argument("--work", default="runs/own_face", help="folder for shards and weights")
+    parser.add_argument("--recipe", default="recipes/own_face.yaml")
+    parser.add_argument("--train", nargs="*", default=[], help="more options of the training")
+    parser.add_argument("--size", type=int, default=64)
+    parser.add_argument("--score-only", action="store_true", help="work/out.mp4 exists; score it")
+    parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,187 @@
+"""Training of the critics: the mouth meter and the face critic, on rendered frames of the world.
+
+Started by recipes/critic_mouth.yaml and recipes/critic_face.yaml. At the end of a fit the folder
+``export`` holds weights, ``log.csv`` and ``card.json`` with the validation numbers; the numbers on
+test persons are measured once, elsewhere (eval/avatar_v_eval/critics.py).
+"""
+
+import csv
+import json
+import math
+from pathlib import Path
+
+import lightning as L
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
+from avatar_v.critics.frozen import as_input
+from avatar_v.critics.layers import augment
+from avatar_v.critics.motion import INPUT_SIZE, MOUTH_NAMES, MouthMeter
+from avatar_v.stages.critic_data import LabelledFrames
+from avatar_v.types import MOTION_NAMES
+
+MOUTH_COLUMNS = [MOTION_NAMES.index(name) for name in MOUTH_NAMES]
+
+
+class _CriticStage(L.LightningModule):
+    """AdamW with a one-cycle rate, augmented pictures, a log kept in memory, export at the end."""
+
+    model: MouthMeter | FaceCritic
+
+    def __init__(self, recipe: str, lr: float, weight_decay: float, export: str, seed: int) -> None:
+        super().__init__()
+        self.recipe = recipe
+        self.lr = lr
+        self.weight_decay = weight_decay
+        self.export = Path(export)
+        self.seed = seed
+        self.rows: list[dict[str, float]] = []
+        self.numbers: dict[str, float] = {}
+
+    def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
+        """The loss of augmented pictures in [-1, 1]."""
+        raise NotImplementedError
+
+    def critic_numbers(self, frames: list[LabelledFrames]) -> dict[str, float]:
+        """Validation numbers of the untouched pictures of all grids."""
+        raise NotImplementedError
+
+    def training_step(self, batch: LabelledFrames, batch_idx: int) -> Tensor:
+        generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.global_step)
+        images = augment(as_input(batch.images, INPUT_SIZE).cpu(), generator).to(self.device)
+        loss = self.critic_loss(images, batch)
+        self.log("loss", loss, prog_bar=True)
+        self.rows.append({"step": self.global_step, "loss": float(loss.detach())})
+        return loss
+
+    def on_validation_epoch_start(self) -> None:
+        self._seen: list[LabelledFrames] = []
+
+    def validation_step(self, batch: LabelledFrames, batch_idx: int) -> None:
+        self._seen.append(batch)
+
+    def on_validation_epoch_end(self) -> None:
+        if self.trainer.sanity_checking:
+            return
+        self.numbers = self.critic_numbers(self._seen)
+        self.log_dict(self.numbers, prog_bar=True)
+        self.rows.append({"step": self.global_step, **self.numbers})
+
+    def configure_optimizers(self):
+        optimizer = torch.optim.AdamW(self.parameters(), self.lr, weight_decay=self.weight_decay)
+        steps = int(self.trainer.estimated_stepping_batches)
+        schedule = torch.optim.lr_scheduler.OneCycleLR(
+            optimizer, self.lr, total_steps=steps, pct_start=0.1, final_div_factor=100
+        )
+        return {
+            "optimizer": optimizer,
+            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
+        }
+
+    def on_train_end(self) -> None:
+        self.model.eval()
+        self.model.save_pretrained(self.export)
+        names = ["step", "loss", *self.numbers]
+        with open(self.export / "log.csv", "w", newline="", encoding="utf-8") as file:
+            writer = csv.DictWriter(file, names, restval="")
+            writer.writeheader()
+            rounded = [{k: f"{v:.6g}" for k, v in row.items()} for row in self.rows]
+            writer.writerows(rounded)
+        card = {
+            "critic": self.model.name,
+            "weights_hash": self.model.hash(),
+            "recipe": self.recipe,
+            "steps": self.global_step,
+            "validation": {k: round(v, 4) for k, v in self.numbers.items()},
+            "trained_on": "rendered frames of the world, persons, scenes and speech of TRAIN",
+        }
+        text = json.dumps(card, indent=1) + "\n"
+        (self.export / "card.json").write_text(text, encoding="utf-8")
+
+
+class MouthStage(_CriticStage):
+    """Regression of the mouth's motion components; opening counts most."""
+
+    def __init__(
+        self,
+        recipe: str,
+        export: str,
+        lr: float,
+        weight_decay: float,
+        width: int = 20,
+        num_heads: int = 6,
+        shape_weight: float = 0.2,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(recipe, lr, weight_decay, export, seed)
+        self.model = MouthMeter(width, num_heads)
+        self.register_buffer("weights", torch.tensor([1.0, *[shape_weight] * 3]))
+
+    def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
+        error = self.model(images).float() - batch.motion[:, MOUTH_COLUMNS]
+        return (error.square() * self.weights).sum(1).mean()
+
+    def critic_numbers(self, frames: list[LabelledFrames]) -> dict[str, float]:
+        read = torch.cat([self.model.measure(part.images).values for part in frames])
+        truth = torch.cat([part.motion[:, MOUTH_COLUMNS] for part in frames])
+        scores = r_squared(read.double(), truth.double())
+        return {f"r2_{name}": float(s) for name, s in zip(MOUTH_NAMES, scores, strict=True)}
+
+
+class FaceStage(_CriticStage):
+    """Supervised contrastive learning over grids of persons times scenes."""
+
+    def __init__(
+        self,
+        recipe: str,
+        export: str,
+        lr: float,
+        weight_decay: float,
+        width: int = 36,
+        num_heads: int = 12,
+        num_dims: int = 64,
+        temperature: float = 0.1,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(recipe, lr, weight_decay, export, seed)
+        self.model = FaceCritic(width, num_heads, num_dims)
+        self.temperature = temperature
+
+    def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
+        embeddings = self.model(images).float()
+        return contrastive_loss(embeddings, batch.person, batch.scene, self.temperature)
+
+    def critic_numbers(self, frames: list[LabelledFrames]) -> dict[str, float]:
+        embedded = torch.cat([self.model.measure(part.images).values for part in frames])
+        person = torch.cat([part.person for part in frames])
+        scene = torch.cat([part.scene for part in frames])
+        return identity_across_scenes(embedded, person, scene)
+
+
+def identity_across_scenes(
+    embedded: Float[Tensor, "n d"], person: Tensor, scene: Tensor
+) -> dict[str, float]:
+    """One frame in one scene against a gallery of one frame per person in another scene.
+
+    All persons are in one gallery; the query scene is the first of each person, the gallery's the
+    second. ``top1``: the nearest is the right person. ``pairwise``: share of other persons that
+    are farther.
+    """
+    queries, gallery = [], []
+    for who in person.unique():
+        mine = (person == who).nonzero()[:, 0]
+        elsewhere = mine[scene[mine] != scene[mine[0]]]
+        queries.append(embedded[mine[0]])
+        gallery.append(embedded[elsewhere[0]])
+    nearest, pairwise = identification(torch.stack(queries), torch.stack(gallery))
+    return {"top1": float(nearest.float().mean()), "pairwise": float(pairwise.mean())}
+
+
+def r_squared(read: Float[Tensor, "n c"], truth: Float[Tensor, "n c"]) -> Float[Tensor, " c"]:
+    """1 - residual / total sum of squares, per column; can be negative."""
+    total = (truth - truth.mean(0)).square().sum(0)
+    if not math.isfinite(float(total.sum())) or bool((total == 0).any()):
+        raise ValueError(f"r² needs columns that vary, got total squares {total.tolist()}")
+    return 1 - (read - truth).square().sum(0) / total
