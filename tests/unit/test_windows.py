@@ -1,9 +1,12 @@
 """stages/windows.py: where windows start, what is given clean, and at which time."""
 
+import dataclasses
+
 import pytest
 import torch
 
-from avatar_v.stages.windows import draw_window_times, draw_windows, window_length
+from avatar_v.stages.windows import draw_window_times, draw_windows, reduced, value_at
+from avatar_v.types import MOTION_NAMES, Batch
 
 
 def draw(num: int = 4000, clip: int = 26, length: int = 13, seed: int = 0, **shares):
@@ -74,9 +77,40 @@ def test_times_are_zero_on_the_prefix_and_one_value_behind_it() -> None:
         assert 0 < row[-1] < 1
 
 
-def test_window_length_follows_the_schedule() -> None:
+def test_a_schedule_follows_the_step() -> None:
     schedule = {0: 1, 100: 5, 200: 13}
-    lengths = [window_length(schedule, step) for step in (0, 99, 100, 199, 200, 5000)]
+    lengths = [value_at(schedule, step) for step in (0, 99, 100, 199, 200, 5000)]
     assert lengths == [1, 1, 5, 5, 13, 13]
     with pytest.raises(ValueError, match="step 0"):
-        window_length({5: 1}, 7)
+        value_at({5: 1}, 7)
+
+
+def test_videos_are_reduced_to_multiples_of_16() -> None:
+    batch = make_batch(size=64)
+    assert batch.video is not None
+    small = reduced(batch, 0.4).video
+    assert small is not None
+    assert small.shape == (2, 5, 3, 32, 32)
+    # a reduced constant is the same constant, up to the rounding of its weights
+    torch.testing.assert_close(small, torch.full_like(small, 0.5))
+    assert reduced(batch, 1.0) is batch
+    with pytest.raises(ValueError, match="at most 1"):
+        reduced(batch, 1.5)
+    with pytest.raises(ValueError, match="precomputed"):
+        reduced(dataclasses.replace(batch, latents=torch.zeros(2, 2, 16, 8, 8)), 0.5)
+
+
+def make_batch(size: int) -> Batch:
+    box = torch.zeros(2, 5, 4)
+    return Batch(
+        video=torch.full((2, 5, 3, size, size), 0.5),
+        audio=torch.zeros(2, 5 * 640),
+        text=("", ""),
+        motion=torch.zeros(2, 5, len(MOTION_NAMES)),
+        face_box=box,
+        mouth_box=box,
+        valid=torch.ones(2, 5, dtype=torch.bool),
+        key=("a", "b"),
+        person=("a", "b"),
+        scene=("a", "b"),
+    )

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.weights import Card, save_pipeline
+from avatar_v.parallel.apply import whole_state
 from avatar_v.stages.base import Stage
 
 
@@ -83,7 +84,9 @@ class Export(L.Callback):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
         card = Card(pl_module.models.preset, self.recipe, commit(), "loss.csv")
-        with averaged(trainer, pl_module):
+        with averaged(trainer, pl_module), whole_state(pl_module):
+            if not trainer.is_global_zero:
+                return
             dit, conditioner = pl_module.dit, pl_module.conditioner
             save_pipeline(folder, dit, conditioner, card, dtype=self.dtype, overwrite=True)
         for name in ("loss.csv", "recipe.yaml"):

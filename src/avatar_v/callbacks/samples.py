@@ -17,7 +17,6 @@ from avatar_v.generate.sampler import sample
 from avatar_v.media import encode_video_bytes
 from avatar_v.models.conditioner import crop
 from avatar_v.stages.base import Stage
-from avatar_v.stages.windows import window_length
 from avatar_v.types import Batch
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -69,8 +68,8 @@ class Samples(L.Callback):
     @torch.no_grad()
     def generate(self, stage: Stage, batch: Batch) -> tuple[Video, Video]:
         """True and generated video in [-1, 1] of the first window of each clip."""
-        clean = stage.conditioner.clean_latents(batch)
-        length = window_length(stage.objective.window_latents, stage.global_step)
+        clean = stage.conditioner.clean_latents(stage.at_resolution(batch))
+        length = stage.window_length
         clean = clean[:, :length]
         start = torch.zeros(clean.shape[0], dtype=torch.long)
         cond = crop(stage.conditions(batch), start, length)

@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from avatar_v.losses.flow import latent_boxes, region_weight
-from avatar_v.stages.base import Logs, Models, Objective, Stage
+from avatar_v.stages.base import Logs, Stage
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.settings import Models, Objective
 from avatar_v.types import Batch, Cond
 
 

@@ -6,8 +6,6 @@ index), so a resumed run repeats the next loss exactly, on any device. A stage o
 ``conditions`` (what it sees) and ``loss`` (what it is trained on).
 """
 
-from dataclasses import dataclass
-
 import lightning as L
 import torch
 from torch import Tensor
@@ -18,36 +16,16 @@ from avatar_v.models.conditioner import Conditioner, crop
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
 from avatar_v.models.weights import load_pipeline
+from avatar_v.parallel.apply import checkpoint_blocks, shard
+from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.optim import Optim, build_optimizer, warmup_cosine
-from avatar_v.stages.windows import Windows, draw_window_times, draw_windows, window_length
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.windows import Windows, draw_window_times, draw_windows, reduced, value_at
 from avatar_v.types import Batch, Cond
 
 Logs = dict[str, Tensor]
 VALIDATION_RANK = 1_000_000
 """Keeps the draws of validation apart from those of every training rank."""
-
-
-@dataclass(frozen=True)
-class Models:
-    """What a stage trains: fresh models of a preset, or the weights of a pipeline folder."""
-
-    preset: str  # a name of models/presets.py
-    init_from: str | None = None  # pipeline folder to start from, e.g. runs/1_t2v/weights
-    vae: str | None = None  # folders of trained encoders, used without init_from
-    text: str | None = None
-    audio: str | None = None
-
-
-@dataclass(frozen=True)
-class Objective:
-    """Numbers of rectified-flow training on windows of clips (stages/windows.py)."""
-
-    window_latents: dict[int, int]  # {step: latents}, the window from that step on
-    shift: float = 1.0  # of the logit-normal times
-    first_share: float = 0.5  # windows that start at the beginning of their clip
-    image_share: float = 0.5  # of those: the first latent is given (I2V), else nothing (T2V)
-    text_dropout: float = 0.1  # share of samples trained with the empty text
-    audio_dropout: float = 0.0  # and as if they had no audio
 
 
 class Stage(L.LightningModule):
@@ -58,7 +36,6 @@ class Stage(L.LightningModule):
 
     def __init__(self, models: Models, optim: Optim, objective: Objective, seed: int = 0) -> None:
         super().__init__()
-        window_length(objective.window_latents, 0)  # raises for a schedule without a beginning
         self.models = models
         self.optim = optim
         self.objective = objective
@@ -75,11 +52,20 @@ class Stage(L.LightningModule):
                 m.preset, seed=self.seed, vae=m.vae, text=m.text, audio=m.audio
             )
         else:
-            pipeline = load_pipeline(m.init_from, preset=m.preset)
-            self.dit, self.conditioner = pipeline.dit, pipeline.conditioner
+            self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset)
         self.train()
         self.is_built = True
         keep_frozen_out_of_checkpoints(self)
+        if m.checkpoint_activations:
+            checkpoint_blocks(self.dit)
+        if self.device_mesh is not None:  # of ModelParallelStrategy
+            shard(self.dit, self.conditioner, self.device_mesh["data_parallel"])
+
+    def on_fit_start(self) -> None:
+        """Precomputed latents must come from the VAE that will decode them."""
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(data, ShardData):
+            data.require_vae(self.conditioner.vae.hash())
 
     def conditions(self, batch: Batch) -> Cond:
         """Everything this stage conditions on, for whole clips."""
@@ -93,7 +79,7 @@ class Stage(L.LightningModule):
             audio=self.objective.audio_dropout,
             generator=generator,
         )
-        return self.conditioner.clean_latents(batch), cond
+        return self.conditioner.clean_latents(self.at_resolution(batch)), cond
 
     def loss(
         self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
@@ -128,12 +114,21 @@ class Stage(L.LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
+    @property
+    def window_length(self) -> int:
+        """Latents of a window at this step of the schedule."""
+        return value_at(self.objective.window_latents, self.global_step)
+
+    def at_resolution(self, batch: Batch) -> Batch:
+        """``batch`` with its videos at this step's resolution."""
+        return reduced(batch, value_at(self.objective.resolution, self.global_step))
+
     def draw_windows(self, clean: Tensor, generator: torch.Generator) -> Windows:
         """This step's window of each clip of ``clean`` "b clip c h w"."""
         return draw_windows(
             clean.shape[0],
             clean.shape[1],
-            window_length(self.objective.window_latents, self.global_step),
+            self.window_length,
             first_share=self.objective.first_share,
             image_share=self.objective.image_share,
             generator=generator,
@@ -159,7 +154,7 @@ class Stage(L.LightningModule):
     def num_tokens(self, clean: Tensor) -> int:
         """Tokens of the generated stream in one step of this rank."""
         patch = self.dit.config.patch
-        length = window_length(self.objective.window_latents, self.global_step)
+        length = self.window_length
         return clean.shape[0] * length * (clean.shape[3] // patch) * (clean.shape[4] // patch)
 
 

@@ -6,14 +6,20 @@ latents of four frames and continues a video, so its prefix is 1 or 2 latents (A
 Pure functions; every draw comes from the given generator, on the CPU, whatever the device.
 """
 
+import dataclasses
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int, Shaped
 from torch import Tensor
 
 from avatar_v.flow import draw_times
 from avatar_v.models.conditioner import window
+from avatar_v.types import Batch
+
+Value = TypeVar("Value", int, float)
 
 
 @dataclass(frozen=True)
@@ -68,9 +74,25 @@ def draw_window_times(
     return torch.where(windows.scored(), t[:, None], 0.0)
 
 
-def window_length(schedule: dict[int, int], step: int) -> int:
-    """The window of the schedule's last entry that has begun at ``step``: {0: 1, 500: 13} trains
-    on single frames, then on 13 latents. ValueError if nothing begins at step 0."""
+def value_at(schedule: dict[int, Value], step: int) -> Value:
+    """The value of the last entry that has begun at ``step``: {0: 1, 500: 13} is 1, from step 500
+    on 13. ValueError if nothing begins at step 0."""
     if 0 not in schedule:
-        raise ValueError(f"a window schedule needs an entry for step 0, got {schedule}")
+        raise ValueError(f"a schedule by step needs an entry for step 0, got {schedule}")
     return schedule[max(begin for begin in schedule if begin <= step)]
+
+
+def reduced(batch: Batch, factor: float) -> Batch:
+    """``batch`` with its videos made smaller by ``factor``, to a multiple of 16 pixels.
+
+    ValueError for a factor outside (0, 1], and for precomputed latents, which cannot be resized.
+    """
+    if not 0 < factor <= 1:
+        raise ValueError(f"a resolution factor is above 0 and at most 1, got {factor}")
+    if factor == 1:
+        return batch
+    if batch.video is None or batch.latents is not None:
+        raise ValueError(f"resolution {factor} needs decoded video and no precomputed latents")
+    size = [max(16, round(side * factor / 16) * 16) for side in batch.video.shape[-2:]]
+    video = F.interpolate(batch.video.flatten(0, 1), size, mode="bilinear", antialias=True)
+    return dataclasses.replace(batch, video=video.unflatten(0, batch.video.shape[:2]))

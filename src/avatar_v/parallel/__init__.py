@@ -1,0 +1,1 @@
+"""Spreading models over devices. It wraps them from outside; no model knows of it."""

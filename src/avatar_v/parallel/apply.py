@@ -1,0 +1,71 @@
+"""Activation checkpointing and FSDP2, applied to finished models in one order; and back to whole
+weights for the export."""
+
+import contextlib
+import functools
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.utils.checkpoint import checkpoint
+
+from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.dit import AvatarDiT
+
+
+def checkpoint_blocks(dit: AvatarDiT) -> None:
+    """Each block keeps its input alone and is computed again in the backward pass."""
+    for block in dit.blocks:
+        block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
+
+
+def shard(
+    dit: AvatarDiT,
+    conditioner: Conditioner,
+    mesh: DeviceMesh,
+    *,
+    compute_dtype: torch.dtype = torch.bfloat16,
+) -> None:
+    """Shard parameters, gradients and optimiser state over ``mesh``: each block of the DiT, what
+    is left of it, and the encoders. The VAE is frozen and stays whole on every rank.
+
+    Weights are kept and reduced in fp32 and gathered as ``compute_dtype``. Inputs are not cast:
+    times and latents stay fp32 until the layers themselves cast.
+    """
+    policy = MixedPrecisionPolicy(
+        param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    )
+    for block in dit.blocks:
+        fully_shard(block, mesh=mesh, mp_policy=policy)
+    for module in (dit, conditioner.text_encoder, conditioner.audio_encoder):
+        fully_shard(module, mesh=mesh, mp_policy=policy)
+
+
+@contextlib.contextmanager
+def whole_state(module: nn.Module) -> Iterator[None]:
+    """Within the block ``state_dict()`` of ``module`` and its parts holds whole tensors on the CPU
+    instead of shards. All ranks enter it together; away from rank 0 it is empty of them."""
+    sharded = {n: p for n, p in module.named_parameters() if isinstance(p, DTensor)}
+    if not sharded:
+        yield
+        return
+    whole: dict[int, Tensor] = {}
+    for parameter in sharded.values():
+        full = parameter.detach().full_tensor()
+        if torch.distributed.get_rank() == 0:
+            whole[id(parameter)] = full.cpu()
+
+    def replace(part: nn.Module, state_dict: dict[str, Tensor], prefix: str, _metadata) -> None:
+        for name, parameter in part.named_parameters():
+            if id(parameter) in whole:
+                state_dict[prefix + name] = whole[id(parameter)]
+
+    hooks = [part.register_state_dict_post_hook(replace) for part in module.modules()]
+    try:
+        yield
+    finally:
+        for hook in hooks:
+            hook.remove()
