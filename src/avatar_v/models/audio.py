@@ -104,7 +104,7 @@ class LogMelEncoder(nn.Module):
         self.config = {"dim": dim, "num_layers": num_layers, "num_mels": num_mels}
         self.dim = dim
         self.register_buffer("mel_filters", mel_filters(num_mels), persistent=False)
-        self.embed = MLP(_MELS_PER_FRAME * num_mels, 2 * dim, dim)
+        self.embed = MLP(_MELS_PER_FRAME * num_mels, dim, dim)
         self.layers = nn.ModuleList(_CausalLayer(dim, 2**i) for i in range(num_layers))
         self.norm = LayerNorm(dim, 1e-6)
 
@@ -239,7 +239,7 @@ class _CausalLayer(nn.Module):
         self.dilation = dilation
         self.memory_frames = 2 * dilation
         self.norm = LayerNorm(dim, 1e-6)
-        self.mix = MLP(3 * dim, 2 * dim, dim)
+        self.mix = MLP(3 * dim, dim, dim)
 
     def forward(self, x: Features) -> Features:
         y = F.pad(self.norm(x), (0, 0, self.memory_frames, 0))

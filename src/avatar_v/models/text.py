@@ -54,7 +54,7 @@ class ByteTextEncoder(nn.Module):
 
     @classmethod
     def small(cls) -> "ByteTextEncoder":
-        return cls(256)
+        return cls(256, num_layers=1)
 
     def forward(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
         """Encodings; ValueError for a prompt of more than ``num_bytes`` bytes."""

@@ -1,0 +1,196 @@
+"""AvatarDiT: presets, shapes, what each input may reach, and errors at the edge."""
+
+import dataclasses
+import time
+
+import pytest
+import torch
+
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import rotary_split
+from avatar_v.models.presets import PRESETS, preset
+from avatar_v.testing import make_cond, make_dit
+from avatar_v.types import Cond
+
+# Published sizes: Wan 2.1 T2V 1.3B and 14B, Wan 2.2 TI2V 5B (parameters without our audio modules).
+PUBLISHED = {"wan_1_3b": 1.42e9, "wan_14b": 14.29e9, "wan22_5b": 5.00e9}
+
+
+def audio_parameters(dit: AvatarDiT) -> int:
+    return sum(p.numel() for name, p in dit.named_parameters() if "audio" in name)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_build_on_the_meta_device_in_seconds(name: str) -> None:
+    start = time.process_time()
+    with torch.device("meta"):
+        dit = AvatarDiT(preset(name))
+    assert time.process_time() - start < 10
+    assert all(p.device.type == "meta" for p in dit.parameters())
+    if name in PUBLISHED:
+        wan = sum(p.numel() for p in dit.parameters()) - audio_parameters(dit)
+        assert wan == pytest.approx(PUBLISHED[name], rel=0.005)
+
+
+def test_forward_on_the_meta_device_has_the_shape_of_its_input() -> None:
+    with torch.device("meta"):
+        dit = AvatarDiT(DiTConfig.wan_14b())
+        cond = make_cond_on_meta(dit.config, 1, 3)
+        v = dit(torch.empty(1, 3, 16, 60, 104), torch.empty(1, 3), cond)
+    assert v.shape == (1, 3, 16, 60, 104)
+
+
+def make_cond_on_meta(config: DiTConfig, num_samples: int, num_frames: int) -> Cond:
+    shape = (num_samples, num_frames, config.num_audio_tokens, config.audio_dim)
+    return Cond(text=torch.empty(num_samples, 512, config.text_dim), audio=torch.empty(shape))
+
+
+def test_an_unknown_preset_names_those_there_are() -> None:
+    with pytest.raises(ValueError, match="no preset 'big'; there are tiny, small"):
+        preset("big")
+
+
+def test_the_head_is_split_as_in_wan() -> None:
+    assert rotary_split(128) == (44, 42, 42)
+    assert rotary_split(64) == (24, 20, 20)
+
+
+@pytest.fixture(scope="module")
+def dit() -> AvatarDiT:
+    return make_dit()
+
+
+def x_and_t(num_frames: int = 3) -> tuple[torch.Tensor, torch.Tensor]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (2, num_frames, 16, 4, 6)
+    return torch.randn(shape, generator=generator), torch.rand(2, num_frames, generator=generator)
+
+
+def test_a_new_model_predicts_zero_velocity() -> None:
+    x, t = x_and_t()
+    dit = AvatarDiT(DiTConfig.tiny())
+    assert torch.equal(dit(x, t, make_cond(dit.config)), torch.zeros_like(x))
+
+
+def test_samples_of_a_batch_do_not_mix(dit: AvatarDiT) -> None:
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    alone = dit(x[:1], t[:1], cond.map(lambda y: y[:1]))
+    # fp32: the same sums in products of another height.
+    torch.testing.assert_close(dit(x, t, cond)[:1], alone, atol=1e-5, rtol=1e-5)
+
+
+def test_every_frame_has_its_own_time(dit: AvatarDiT) -> None:
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    other = t.clone()
+    other[:, 1] = 1 - other[:, 1]
+    change = (dit(x, other, cond) - dit(x, t, cond)).abs().amax((0, 2, 3, 4))
+    assert change[1] > 3 * change[0]  # attention carries a little of it to the other frames
+    assert change[0] > 0
+
+
+def test_audio_reaches_its_own_latent_frame_first() -> None:
+    """With one block, audio cross-attention comes after all mixing over frames."""
+    dit = make_dit(dataclasses.replace(DiTConfig.tiny(), num_layers=1))
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    assert cond.audio is not None
+    audio = cond.audio.clone()
+    audio[:, 1] += 1
+    change = dit(x, t, dataclasses.replace(cond, audio=audio)) - dit(x, t, cond)
+    assert torch.equal(change[:, [0, 2]], torch.zeros_like(change[:, [0, 2]]))
+    assert change[:, 1].abs().max() > 1e-3
+
+
+def test_the_order_of_a_frames_audio_tokens_matters(dit: AvatarDiT) -> None:
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    assert cond.audio is not None
+    turned = dataclasses.replace(cond, audio=cond.audio.flip(2))
+    assert (dit(x, t, turned) - dit(x, t, cond)).abs().max() > 1e-3
+
+
+def test_dropped_audio_equals_no_audio(dit: AvatarDiT) -> None:
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    silent = dit(x, t, dataclasses.replace(cond, audio=None))
+    full = dit(x, t, cond)
+    got = dit(x, t, dataclasses.replace(cond, audio_keep=torch.tensor([True, False])))
+    assert torch.equal(got[0], full[0])
+    assert torch.equal(got[1], silent[1])
+    assert (full[1] - silent[1]).abs().max() > 1e-3
+
+
+def test_audio_sits_in_every_kth_block() -> None:
+    dit = make_dit(dataclasses.replace(DiTConfig.tiny(), num_layers=5, audio_every=2))
+    assert [block.audio_attention is not None for block in dit.blocks] == [True, False] * 2 + [True]
+
+
+def test_bf16_autocast_is_near_fp32(dit: AvatarDiT) -> None:
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    exact = dit(x, t, cond)
+    with torch.autocast("cpu", torch.bfloat16):
+        got = dit(x, t, cond)
+    # Two blocks of bf16 products (8 bits, 0.4 % each) on an fp32 residual stream.
+    assert (got.float() - exact).square().mean().sqrt() < 0.02 * exact.square().mean().sqrt()
+
+
+def test_bf16_weights_are_near_fp32(dit: AvatarDiT) -> None:
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    exact = dit(x, t, cond)
+    half = make_dit().bfloat16()
+    got = half(x.bfloat16(), t, cond)
+    assert got.dtype == torch.bfloat16
+    # The residual stream is bf16 as well.
+    assert (got.float() - exact).square().mean().sqrt() < 0.04 * exact.square().mean().sqrt()
+
+
+def test_tables_made_in_inference_mode_serve_training() -> None:
+    dit = make_dit()
+    x, t = torch.randn(1, 7, 16, 6, 2), torch.rand(1, 7)
+    cond = make_cond(dit.config, 1, 7)
+    with torch.inference_mode():
+        dit(x, t, cond)
+    dit(x, t, cond).sum().backward()
+    assert dit.patch_embed.weight.grad is not None
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"text": torch.zeros(2, 5, 31)}, r"cond.text must have shape \(2, any, 32\)"),
+        ({"audio": torch.zeros(2, 4, 8, 32)}, r"cond.audio must have shape \(2, 3, 8, 32\)"),
+        ({"audio": torch.zeros(2, 3, 7, 32)}, r"cond.audio must have shape \(2, 3, 8, 32\)"),
+    ],
+)
+def test_conditions_that_do_not_fit_are_refused(
+    dit: AvatarDiT, change: dict[str, torch.Tensor], message: str
+) -> None:
+    x, t = x_and_t()
+    with pytest.raises(ValueError, match=message):
+        dit(x, t, dataclasses.replace(make_cond(dit.config), **change))
+
+
+def test_latents_that_do_not_fit_are_refused(dit: AvatarDiT) -> None:
+    x, t = x_and_t()
+    cond = make_cond(dit.config)
+    with pytest.raises(ValueError, match=r"x_t must have shape \(any, any, 16, any, any\)"):
+        dit(x[:, :, :8], t, cond)
+    with pytest.raises(ValueError, match=r"multiples of the patch 2, got \(3, 6\)"):
+        dit(x[..., :3, :], t, cond)
+    with pytest.raises(ValueError, match="even whole number of at least 6"):
+        dataclasses.replace(DiTConfig.tiny(), num_heads=5)
+    with pytest.raises(ValueError, match="audio_every counts blocks from 1, got 0"):
+        dataclasses.replace(DiTConfig.tiny(), audio_every=0)
+
+
+def test_a_stored_config_names_unknown_and_missing_keys() -> None:
+    values = dataclasses.asdict(DiTConfig.tiny())
+    assert DiTConfig.from_dict(values) == DiTConfig.tiny()
+    del values["dim"]
+    with pytest.raises(ValueError, match=r"here: unknown keys \['width'\], missing keys \['dim'\]"):
+        DiTConfig.from_dict({**values, "width": 3}, where="here")

@@ -1,0 +1,148 @@
+"""Text and audio encoders: bytes; tiny random UMT5, wav2vec 2.0 and Whisper in local folders."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.models.audio import HiddenStateAudioEncoder
+from avatar_v.models.text import PAD, ByteTextEncoder, UMT5TextEncoder
+
+
+def test_bytes_are_padded_and_what_follows_them_is_seen() -> None:
+    encoder = ByteTextEncoder.tiny()
+    symbols = encoder.symbols(["aé", ""])
+    assert symbols[0, :4].tolist() == [97, 0xC3, 0xA9, PAD]
+    assert (symbols[1] == PAD).all()
+    out = encoder(["aé", "a"])
+    assert out.shape == (2, 64, 32)
+    assert (out[0] - out[1]).abs().max() > 1e-3
+
+
+def test_a_prompt_does_not_depend_on_its_batch() -> None:
+    encoder = ByteTextEncoder.tiny()
+    together = encoder(["a person in a red shirt", "hi"])
+    # fp32: the same sums in products of another height.
+    torch.testing.assert_close(encoder(["hi"])[0], together[1], atol=1e-5, rtol=1e-5)
+
+
+def test_a_prompt_that_is_too_long_is_refused() -> None:
+    with pytest.raises(ValueError, match="may have 256 bytes, got 257"):
+        ByteTextEncoder.tiny()(["x" * 257])
+    with pytest.raises(ValueError, match="10 bytes do not fill tokens of 4"):
+        ByteTextEncoder(32, num_bytes=10)
+
+
+@pytest.fixture(scope="module")
+def umt5_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from tokenizers import Tokenizer, models, pre_tokenizers
+    from transformers import PreTrainedTokenizerFast, UMT5Config, UMT5EncoderModel
+
+    folder = tmp_path_factory.mktemp("umt5")
+    words = {"<pad>": 0, "</s>": 1, "<unk>": 2, "a": 3, "person": 4, "speaks": 5}
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="<unk>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer, pad_token="<pad>", eos_token="</s>", unk_token="<unk>"
+    ).save_pretrained(folder / "tokenizer")
+    config = UMT5Config(vocab_size=8, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
+    UMT5EncoderModel(config).save_pretrained(folder / "text_encoder")
+    return folder
+
+
+def test_umt5_encodes_to_a_fixed_length_with_zeros_behind(umt5_folder: Path) -> None:
+    encoder = UMT5TextEncoder(umt5_folder, num_tokens=10)
+    out = encoder(["a  person\nspeaks", "a"])
+    assert out.shape == (2, 10, 16)
+    assert (out[0, :3].abs().amax(1) > 0).all()
+    assert torch.equal(out[0, 3:], torch.zeros(7, 16))
+    assert torch.equal(out[1, 1:], torch.zeros(9, 16))
+    torch.testing.assert_close(encoder(["a"])[0], out[1], atol=1e-5, rtol=1e-5)
+    assert not any(p.requires_grad for p in encoder.parameters())
+    with pytest.raises(ValueError, match="may have 2 tokens, got 3"):
+        UMT5TextEncoder(umt5_folder, num_tokens=2)(["a person speaks"])
+
+
+def test_a_saved_umt5_backbone_loads_again(umt5_folder: Path, tmp_path: Path) -> None:
+    encoder = UMT5TextEncoder(umt5_folder, num_tokens=10)
+    encoder.save_backbone(tmp_path / "copy")
+    again = UMT5TextEncoder(tmp_path / "copy", **encoder.config)
+    assert torch.equal(again(["a person"]), encoder(["a person"]))
+
+
+def test_a_missing_folder_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match=r"no folder .*nowhere to load UMT5 from"):
+        UMT5TextEncoder(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match=r"no folder .*nowhere to load an audio encoder from"):
+        HiddenStateAudioEncoder(tmp_path / "nowhere")
+
+
+@pytest.fixture(scope="module")
+def wav2vec2_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import Wav2Vec2Config, Wav2Vec2FeatureExtractor, Wav2Vec2Model
+
+    folder = tmp_path_factory.mktemp("wav2vec2")
+    config = Wav2Vec2Config(
+        hidden_size=24, num_hidden_layers=2, num_attention_heads=4, intermediate_size=32,
+        conv_dim=(8,) * 7, num_conv_pos_embeddings=16, num_conv_pos_embedding_groups=4,
+    )  # fmt: skip
+    Wav2Vec2Model(config).save_pretrained(folder)
+    Wav2Vec2FeatureExtractor(do_normalize=True).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whisper_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from transformers import WhisperConfig, WhisperFeatureExtractor, WhisperModel
+
+    folder = tmp_path_factory.mktemp("whisper")
+    config = WhisperConfig(
+        vocab_size=16, d_model=24, encoder_layers=2, decoder_layers=1, encoder_attention_heads=4,
+        decoder_attention_heads=4, encoder_ffn_dim=32, decoder_ffn_dim=32, num_mel_bins=16,
+        max_source_positions=50, pad_token_id=0, bos_token_id=1, eos_token_id=2,
+        decoder_start_token_id=1, suppress_tokens=None, begin_suppress_tokens=None,
+    )  # fmt: skip
+    WhisperModel(config).save_pretrained(folder)
+    WhisperFeatureExtractor(feature_size=16, chunk_length=1).save_pretrained(folder)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["wav2vec2", "whisper"])
+@pytest.mark.parametrize("num_frames", [5, 25, 33])
+def test_hidden_states_lie_on_the_frame_grid(
+    kind: str, num_frames: int, request: pytest.FixtureRequest
+) -> None:
+    encoder = HiddenStateAudioEncoder(request.getfixturevalue(f"{kind}_folder"))
+    waveform = 0.1 * torch.randn(2, 640 * num_frames, generator=torch.Generator().manual_seed(0))
+    out = encoder(waveform)
+    assert out.shape == (2, num_frames, 24)
+    out.square().sum().backward()
+    gradient = encoder.layer_logits.grad
+    assert gradient is not None
+    assert gradient.shape == (3,)
+    assert (gradient.abs() > 0).any()
+    assert not any(p.requires_grad for p in encoder.model.parameters())
+
+
+@pytest.mark.parametrize("kind", ["wav2vec2", "whisper"])
+def test_layer_weights_choose_among_the_hidden_states(
+    kind: str, request: pytest.FixtureRequest
+) -> None:
+    encoder = HiddenStateAudioEncoder(request.getfixturevalue(f"{kind}_folder"))
+    waveform = 0.1 * torch.randn(1, 640 * 9, generator=torch.Generator().manual_seed(0))
+    outputs = []
+    for layer in range(3):
+        with torch.no_grad():
+            encoder.layer_logits.fill_(-1e4)
+            encoder.layer_logits[layer] = 0
+        outputs.append(encoder(waveform))
+    with torch.no_grad():
+        encoder.layer_logits.zero_()
+    mean = torch.stack(outputs).mean(0)
+    torch.testing.assert_close(encoder(waveform), mean, atol=1e-5, rtol=1e-5)
+    assert (outputs[0] - outputs[2]).abs().max() > 1e-3
+
+
+def test_an_encoder_of_another_kind_is_refused(umt5_folder: Path) -> None:
+    with pytest.raises(ValueError, match="holds a umt5, expected wav2vec2 or whisper"):
+        HiddenStateAudioEncoder(umt5_folder / "text_encoder")
