@@ -7,6 +7,7 @@ of the random generator. Files are not known here (pipeline.py), nor steps (samp
 
 import math
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import torch
@@ -40,6 +41,7 @@ class Settings:
     guidance_audio: float = 2.0
     overshoot: float = 0.0
     seed: int = 0
+    bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
 
 
 def generate(
@@ -53,25 +55,26 @@ def generate(
     """Blocks of frames in playing order, s / 640 frames in all, as early as they are known.
 
     ``image`` is in [-1, 1] with sides the VAE accepts, and shows the person as frame 0 does;
-    ``waveform`` is 16 kHz at -23 LUFS, a whole number of frames. Runs on the device and in the
-    precision of the networks; the noise is drawn on the CPU, so it is the same on every device.
+    ``waveform`` is 16 kHz at -23 LUFS, a whole number of frames. Runs on the networks' device; the
+    noise is drawn on the CPU, so it is the same everywhere.
     """
     device = dit.patch_embed.weight.device
     total = plan(len(waveform) // SAMPLES_PER_FRAME, chunk_latents=settings.chunk_latents)
-    with torch.inference_mode():
+    with _inference(device, bf16=False):
         text, no_text = conditioner.encode_text([prompt, ""]).float().split(1)
         prefix = conditioner.encode_image(image[None].to(device))
         audio_of = audio_tokens(conditioner, waveform.to(device), total.num_latents)
     decoder = conditioner.vae.stream_decoder()
     generator = torch.Generator().manual_seed(settings.seed)
     for chunk in total.chunks:
-        with torch.inference_mode():
+        with _inference(device, bf16=False):
             cond = Cond(text=text, audio=audio_of(chunk.latents))
+        with _inference(device, bf16=settings.bf16):
             latents = _sample_chunk(dit, cond, no_text, prefix, chunk, settings, generator)
             prefix = latents[:, -OVERLAP:]
         left = len(chunk.frames)
         for piece in latents[:, -len(chunk.new_latents) :].split(DECODE_LATENTS, dim=1):
-            with torch.inference_mode():
+            with _inference(device, bf16=settings.bf16):
                 frames = to_uint8(decoder.push(piece)[0])[:left]
             left -= len(frames)
             yield frames
@@ -107,6 +110,16 @@ def audio_tokens(
 def to_uint8(video: Float[Tensor, "f 3 h w"]) -> Frames:
     """[-1, 1] to 0 … 255, on the CPU."""
     return ((video.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).cpu()
+
+
+@contextmanager
+def _inference(device: torch.device, *, bf16: bool) -> Iterator[None]:
+    """Entered anew around each piece of work: a generator that yields inside would leak it."""
+    with (
+        torch.inference_mode(),
+        torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
+    ):
+        yield
 
 
 def _sample_chunk(

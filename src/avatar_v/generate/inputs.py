@@ -39,6 +39,11 @@ def read_inputs(request: Request) -> Inputs:
     """Check the whole request, cheapest first, and read its files. ValueError for any fault."""
     check_settings(request)
     check_output(request)
+    return read_sources(request)
+
+
+def read_sources(request: Request) -> Inputs:
+    """The request's files alone, for callers that write no file. ValueError for any fault."""
     audio, warnings = read_speech(request.audio)
     image, index, more = _read_picture(request)
     return Inputs(

@@ -1,0 +1,66 @@
+"""`avatar-v generate`: a reference clip and speech in, a video of that person speaking out."""
+
+import argparse
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `generate`."""
+    parser = subparsers.add_parser(
+        "generate",
+        help="a reference video and speech in, a speaking avatar out",
+        description="Writes OUT.mp4 (25 fps, H.264 + AAC, as long as the audio) and OUT.json.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--reference", required=True, metavar="FILE", help="video or picture of the person")
+    add("--audio", required=True, metavar="FILE", help="speech: any audio or video file")
+    add("--out", required=True, metavar="OUT.mp4", help="the video to write")
+    add("--prompt", default="", help="the scene in words")
+    add("--image", metavar="FILE", help="first frame, instead of the reference's best one")
+    add("--seed", type=int, default=0, help="of the noise (%(default)s)")
+    add("--steps", type=int, default=24, help="denoising steps a chunk (%(default)s)")
+    add("--guidance-audio", type=float, default=2.0, help="1 is none (%(default)s)")
+    add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
+    add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
+    add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
+    add("--no-face-crop", action="store_true", help="take the picture's centre square as it is")
+    add("--overwrite", action="store_true", help="replace OUT.mp4 and OUT.json")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the parsed command."""
+    from avatar_v.generate.pipeline import carry_out
+    from avatar_v.generate.progress import FrameProgress, stop_on_terminate
+    from avatar_v.types import Request
+
+    request = Request(
+        reference=args.reference,
+        audio=args.audio,
+        out=args.out,
+        prompt=args.prompt,
+        image=args.image,
+        seed=args.seed,
+        num_steps=args.steps,
+        guidance_text=args.guidance_text,
+        guidance_audio=args.guidance_audio,
+        face_crop=not args.no_face_crop,
+        overwrite=args.overwrite,
+    )
+    stop_on_terminate()
+    with FrameProgress() as progress:
+        record = carry_out(
+            request,
+            weights=args.weights,
+            device=args.device,
+            precision=args.precision,
+            on_ready=progress.ready,
+            on_frames=progress.frames,
+        )
+    timing = record.timing
+    print(
+        f"{request.out}: {record.num_frames} frames ({record.num_frames / 25:.1f} s) in "
+        f"{timing.total_s:.1f} s, {timing.frames_per_s:.1f} frames/s, "
+        f"first frame after {timing.first_frame_s:.1f} s"
+    )
+    return 0

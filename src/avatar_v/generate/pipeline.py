@@ -1,0 +1,219 @@
+"""AvatarPipeline: trained weights as one callable, and a request carried out into files.
+
+``for frame in AvatarPipeline.from_pretrained("small")(reference="me.mp4", audio="talk.wav")``.
+The weights decide picture size and chunk length; everything else is the request's.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.generate.generator import Settings, generate
+from avatar_v.generate.inputs import Inputs, check_settings, json_path, read_inputs, read_sources
+from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
+from avatar_v.generate.writer import Mp4Writer
+from avatar_v.models.audio import normalise_loudness
+from avatar_v.models.weights import Pipeline, load_pipeline
+from avatar_v.types import Request
+
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
+PRECISIONS = ("auto", "fp32", "bf16")
+
+Frame = UInt8[Tensor, "3 h w"]
+Frames = UInt8[Tensor, "f 3 h w"]
+
+
+@dataclass(frozen=True)
+class Format:
+    """What the weights of a preset were trained for."""
+
+    side: int  # pixels of the square picture
+    chunk_latents: int
+    shift: float  # of the sampling times
+
+
+FORMATS = {
+    "tiny": Format(side=32, chunk_latents=5, shift=1.0),
+    "small": Format(side=64, chunk_latents=13, shift=1.0),
+    # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
+    "wan_1_3b": Format(side=624, chunk_latents=41, shift=3.0),
+    "wan_14b": Format(side=624, chunk_latents=41, shift=3.0),
+    "wan22_5b": Format(side=960, chunk_latents=41, shift=5.0),
+}
+
+
+class AvatarPipeline:
+    """Loaded networks on one device. ``precision`` "auto" is bf16 where the hardware has it."""
+
+    def __init__(
+        self,
+        networks: Pipeline,
+        folder: str | Path,
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+    ) -> None:
+        if networks.card.preset not in FORMATS:
+            raise ValueError(f"{folder}: no format for preset {networks.card.preset!r}")
+        if precision not in PRECISIONS:
+            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
+        self.folder = Path(folder)
+        self.format = FORMATS[networks.card.preset]
+        self.device = torch.device(_best_device() if device == "auto" else device)
+        self.bf16 = _has_bf16(self.device) if precision == "auto" else precision == "bf16"
+        self.card = networks.card
+        self.dit = networks.dit.to(self.device).eval()
+        self.conditioner = networks.conditioner.to(self.device).eval()
+
+    @classmethod
+    def from_pretrained(
+        cls, name_or_path: str | Path = "small", *, device: str = "auto", precision: str = "auto"
+    ) -> "AvatarPipeline":
+        """The weights that ship under a name ("small"), or those of a folder.
+
+        ValueError, before any network is built, for a missing part, another schema version or an
+        unknown preset, and for every key that does not fit (models/weights.py).
+        """
+        folder = weights_folder(name_or_path)
+        return cls(load_pipeline(folder), folder, device=device, precision=precision)
+
+    def __call__(
+        self,
+        *,
+        reference: str | Path,
+        audio: str | Path,
+        prompt: str = "",
+        image: str | Path | None = None,
+        seed: int = 0,
+        num_steps: int = 24,
+        guidance_text: float = 1.0,
+        guidance_audio: float = 2.0,
+        face_crop: bool = True,
+    ) -> Iterator[Frame]:
+        """Frames of ``reference``'s person speaking ``audio``, 25 a second, as they are made.
+
+        Files are read and checked before the first frame is asked for (ValueError). ``image``, a
+        picture or video, replaces the reference's own best frame as the first frame.
+        """
+        request = Request(
+            reference=str(reference),
+            audio=str(audio),
+            out="",
+            prompt=prompt,
+            image=None if image is None else str(image),
+            seed=seed,
+            num_steps=num_steps,
+            guidance_text=guidance_text,
+            guidance_audio=guidance_audio,
+            face_crop=face_crop,
+        )
+        check_settings(request)
+        blocks = self.stream(read_sources(request), request)
+        return (frame for block in blocks for frame in block)
+
+    def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
+        """Blocks of frames for files already read; of ``request`` only prompt and numbers count."""
+        settings = Settings(
+            chunk_latents=self.format.chunk_latents,
+            shift=self.format.shift,
+            num_steps=request.num_steps,
+            guidance_text=request.guidance_text,
+            guidance_audio=request.guidance_audio,
+            seed=request.seed,
+            bf16=self.bf16,
+        )
+        return generate(
+            self.dit,
+            self.conditioner,
+            self.picture(inputs.image),
+            normalise_loudness(inputs.audio),
+            request.prompt,
+            settings,
+        )
+
+    def picture(self, image: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 side side"]:
+        """A square picture in [-1, 1] at the size of the weights."""
+        size = (self.format.side, self.format.side)
+        x = F.interpolate(image[None].float(), size=size, mode="bilinear", antialias=True)[0]
+        return x.clamp(0, 255) / 127.5 - 1
+
+
+def weights_folder(name_or_path: str | Path) -> Path:
+    """The folder of a shipped name or of a path; ValueError if it is neither."""
+    named = ASSETS / name_or_path
+    for folder in (named, Path(name_or_path)):
+        if (folder / "card.json").is_file():
+            return folder
+    raise ValueError(
+        f"no weights {str(name_or_path)!r}: expected a name that ships with the package (small) or "
+        "a folder with card.json, as `avatar-v run` leaves it"
+    )
+
+
+def carry_out(
+    request: Request,
+    *,
+    weights: str | Path = "small",
+    device: str = "auto",
+    precision: str = "auto",
+    on_ready: Callable[[Inputs], None] = lambda inputs: None,
+    on_frames: Callable[[Frames], None] = lambda frames: None,
+) -> Record:
+    """Check, load, generate and write ``request.out`` and its .json.
+
+    ``on_ready`` is called once the inputs are read, ``on_frames`` with every block of frames.
+    ValueError for bad input before anything is loaded, OSError if writing fails; then, and after
+    an interrupt, neither file is left.
+    """
+    inputs = read_inputs(request)
+    weights_folder(weights)
+    on_ready(inputs)
+    begin = time.perf_counter()
+    pipeline = AvatarPipeline.from_pretrained(weights, device=device, precision=precision)
+    loaded, first = time.perf_counter(), None
+    with Mp4Writer(request.out, inputs.audio) as writer:
+        for frames in pipeline.stream(inputs, request):
+            first = first or time.perf_counter()
+            writer.write(frames)
+            on_frames(frames)
+    end = time.perf_counter()
+    assert first is not None
+    record = Record(
+        request=request,
+        num_frames=inputs.num_frames,
+        size=pipeline.format.side,
+        reference_frame=inputs.reference_frame,
+        warnings=inputs.warnings,
+        weights=str(weights),
+        weights_hash=hash_folder(pipeline.folder),
+        weights_card=dataclasses.asdict(pipeline.card),
+        precision="bf16" if pipeline.bf16 else "fp32",
+        device=str(pipeline.device),
+        timing=Timing(
+            load_s=round(loaded - begin, 3),
+            first_frame_s=round(first - loaded, 3),
+            total_s=round(end - loaded, 3),
+            frames_per_s=round(inputs.num_frames / (end - loaded), 2),
+            peak_rss_mib=round(peak_rss_mib(), 1),
+        ),
+    )
+    save_record(json_path(request.out), record)
+    return record
+
+
+def _best_device() -> str:
+    return "cuda" if torch.cuda.is_available() else "cpu"
+
+
+def _has_bf16(device: torch.device) -> bool:
+    """Native bf16 arithmetic; emulated, it would be slower than fp32."""
+    if device.type == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()

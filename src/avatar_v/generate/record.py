@@ -1,0 +1,104 @@
+"""out.json: what was asked, with which weights and code it was made, and how long it took."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from avatar_v.types import Request
+
+PACKAGES = ("avatar_v", "torch", "diffusers", "av")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of wall clock; the first frame counts from the moment the models are loaded."""
+
+    load_s: float
+    first_frame_s: float
+    total_s: float  # of generating and writing, without loading
+    frames_per_s: float
+    peak_rss_mib: float  # of the process so far
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything needed to make the same video again, and to judge what it cost."""
+
+    request: Request
+    num_frames: int
+    size: int  # height and width of the picture
+    reference_frame: int | None  # which frame of the reference it starts from; None: --image
+    warnings: tuple[str, ...]
+    weights: str  # name or folder
+    weights_hash: str
+    weights_card: dict[str, Any]
+    precision: str
+    device: str
+    timing: Timing
+    commit: str | None = field(default_factory=lambda: code_commit())
+    versions: dict[str, str] = field(default_factory=lambda: versions())
+    machine: str = field(default_factory=lambda: machine())
+
+
+def save_record(path: str | Path, record: Record, **more: Any) -> None:
+    """Write ``record`` and further entries as JSON; the file appears whole or not at all."""
+    path = Path(path)
+    part = path.with_name(f".{path.name}.part")
+    values = {**dataclasses.asdict(record), **more}
+    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+    os.replace(part, path)
+
+
+def hash_folder(folder: str | Path) -> str:
+    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files."""
+    folder = Path(folder)
+    digest = hashlib.sha256()
+    for path in sorted(
+        p for p in folder.rglob("*") if p.suffix == ".safetensors" or p.name == "config.json"
+    ):
+        digest.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def code_commit() -> str | None:
+    """The commit of the checkout this runs from, with "+" if it has changes; None outside git."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "--short=12", "HEAD")
+        return commit + "+" if git("status", "--porcelain", "--untracked-files=no") else commit
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def machine() -> str:
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def peak_rss_mib() -> float:
+    """The most memory this process has held at once."""
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

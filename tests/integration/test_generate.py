@@ -1,0 +1,312 @@
+"""From files to mp4 with tiny random weights: what comes out, when, and what a failure leaves."""
+
+import dataclasses
+import json
+import threading
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from torch import Tensor
+
+from avatar_v import cli
+from avatar_v.critics.motion import MouthMeter
+from avatar_v.generate import pipeline as pipeline_module
+from avatar_v.generate.chunks import Span, plan
+from avatar_v.generate.generator import Settings, audio_tokens, generate
+from avatar_v.generate.pipeline import AvatarPipeline, carry_out
+from avatar_v.generate.showcase import Cast, lip_sync, showcase
+from avatar_v.models.presets import build
+from avatar_v.models.weights import Card, save_pipeline
+from avatar_v.types import Request, num_frames
+
+SETTINGS = Settings(chunk_latents=5, num_steps=2, seed=3)
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny pipeline whose velocity is not zero, so that conditions matter."""
+    dit, conditioner = build("tiny", seed=1)
+    draw = torch.Generator().manual_seed(2)
+    with torch.no_grad():
+        dit.head.out.weight.normal_(std=0.2, generator=draw)
+        for block in dit.blocks:
+            block.audio_attention.out.weight.normal_(std=0.2, generator=draw)
+    folder = tmp_path_factory.mktemp("weights") / "tiny"
+    save_pipeline(folder, dit, conditioner, Card(preset="tiny", recipe="none"))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pipe(weights: Path) -> AvatarPipeline:
+    return AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32")
+
+
+@pytest.fixture
+def request_(tmp_path: Path) -> Request:
+    picture = np.linspace(0, 255, 40 * 40 * 3).reshape(40, 40, 3).astype(np.uint8)
+    Image.fromarray(picture).save(tmp_path / "me.png")
+    wave = 0.3 * np.sin(np.arange(20_000) * 0.2, dtype=np.float32)
+    with av.open(str(tmp_path / "talk.wav"), "w") as container:
+        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+        samples = (wave * 32767).astype(np.int16)[None]
+        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+        frame.sample_rate = 16_000
+        container.mux(stream.encode(frame))
+    (tmp_path / "out").mkdir()
+    return Request(
+        reference=str(tmp_path / "me.png"),
+        audio=str(tmp_path / "talk.wav"),
+        out=str(tmp_path / "out" / "out.mp4"),
+        num_steps=2,
+        face_crop=False,
+    )
+
+
+def sound(num_video_frames: int, seed: int = 0) -> Tensor:
+    draw = torch.Generator().manual_seed(seed)
+    return 0.2 * torch.randn(640 * num_video_frames, generator=draw)
+
+
+def picture() -> Tensor:
+    return torch.rand(3, 32, 32, generator=torch.Generator().manual_seed(5)) * 2 - 1
+
+
+def made(
+    pipe: AvatarPipeline, waveform: Tensor, settings: Settings = SETTINGS, prompt: str = "a room"
+) -> Tensor:
+    blocks = generate(pipe.dit, pipe.conditioner, picture(), waveform, prompt, settings)
+    return torch.cat(list(blocks))
+
+
+def left_behind(request: Request) -> list[str]:
+    threads = [thread.name for thread in threading.enumerate() if thread.name == "mp4-writer"]
+    return threads + [path.name for path in Path(request.out).parent.iterdir()]
+
+
+# --- files ---
+
+
+def test_files_to_mp4_and_json(request_: Request, weights: Path) -> None:
+    seen = []
+    record = carry_out(request_, weights=weights, on_frames=seen.append)
+    with av.open(request_.out) as container:
+        video, audio = container.streams.video[0], container.streams.audio[0]
+        assert (video.codec_context.name, audio.codec_context.name) == ("h264", "aac")
+        assert (video.width, video.height) == (32, 32)
+        assert video.average_rate == 25
+        assert video.frames == 32  # 1.25 s are 31.25 frames
+        assert video.duration * video.time_base == Fraction(32, 25)
+        assert audio.duration * audio.time_base == Fraction(32, 25)
+    assert sum(map(len, seen)) == record.num_frames == 32
+    values = json.loads(Path(request_.out).with_suffix(".json").read_text())
+    assert values["request"] == dataclasses.asdict(request_)
+    assert values["weights_card"]["preset"] == "tiny"
+    assert len(values["weights_hash"]) == 16
+    assert values["timing"]["total_s"] >= values["timing"]["first_frame_s"] > 0
+    assert values["timing"]["peak_rss_mib"] > 50
+    assert values["versions"]["torch"] == torch.__version__
+    assert sorted(left_behind(request_)) == ["out.json", "out.mp4"]
+
+
+def test_command_line(request_: Request, weights: Path, capsys: pytest.CaptureFixture) -> None:
+    words = ["generate", "--reference", request_.reference, "--audio", request_.audio]
+    words += ["--out", request_.out, "--weights", str(weights), "--steps", "1", "--no-face-crop"]
+    assert cli.main(words) == 0
+    assert "32 frames (1.3 s)" in capsys.readouterr().out
+    assert cli.main(words) == 2  # it exists now
+    assert "pass --overwrite" in capsys.readouterr().err
+    assert cli.main([*words, "--overwrite"]) == 0
+
+
+def test_frames_of_the_python_interface(pipe: AvatarPipeline, request_: Request) -> None:
+    frames = pipe(reference=request_.reference, audio=request_.audio, num_steps=1, face_crop=False)
+    first = next(frames)
+    assert first.shape == (3, 32, 32)
+    assert first.dtype == torch.uint8
+    assert sum(1 for _ in frames) == 31
+    with pytest.raises(ValueError, match="no such file"):  # at the call, not at the first frame
+        pipe(reference="nobody.mp4", audio=request_.audio)
+
+
+# --- failures ---
+
+
+def test_bad_input_is_found_before_any_model_is_loaded(
+    request_: Request, weights: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise AssertionError("a model was loaded")
+
+    monkeypatch.setattr(pipeline_module, "load_pipeline", fail)
+    for change, message in [
+        ({"audio": "nothing.wav"}, "no such file"),
+        ({"reference": request_.audio}, "no video stream"),
+        ({"num_steps": 0}, "--steps"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            carry_out(dataclasses.replace(request_, **change), weights=weights)
+    with pytest.raises(ValueError, match="no weights 'grand'"):
+        carry_out(request_, weights="grand")
+    with pytest.raises(AssertionError, match="a model was loaded"):  # the trap works
+        carry_out(request_, weights=weights)
+    assert left_behind(request_) == []
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "message"),
+    [("schema_version", 99, "schema version 99"), ("preset", "giant", "no format for preset")],
+)
+def test_weights_of_another_version_or_preset(
+    request_: Request, weights: Path, tmp_path: Path, key: str, value: object, message: str
+) -> None:
+    folder = tmp_path / "other"
+    folder.mkdir()
+    for path in weights.iterdir():
+        if path.is_dir():
+            (folder / path.name).symlink_to(path)
+    card = {**json.loads((weights / "card.json").read_text()), key: value}
+    (folder / "card.json").write_text(json.dumps(card))
+    with pytest.raises(ValueError, match=message):
+        carry_out(request_, weights=folder)
+    assert left_behind(request_) == []
+
+
+def test_an_interrupt_leaves_nothing(request_: Request, weights: Path) -> None:
+    def interrupt(frames: Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(request_, weights=weights, on_frames=interrupt)
+    assert left_behind(request_) == []
+
+
+def test_an_error_in_the_model_leaves_nothing(request_: Request, weights: Path) -> None:
+    with pytest.raises(ValueError, match="a prompt may have 256 bytes"):
+        carry_out(dataclasses.replace(request_, prompt="x" * 300), weights=weights)
+    assert left_behind(request_) == []
+
+
+# --- chunks and streams ---
+
+
+@pytest.mark.parametrize("frames", [1, 2, 17, 18, 40])
+def test_as_many_frames_as_the_sound_has(pipe: AvatarPipeline, frames: int) -> None:
+    assert made(pipe, sound(frames)).shape == (frames, 3, 32, 32)
+
+
+def test_same_seed_same_frames(pipe: AvatarPipeline) -> None:
+    first = made(pipe, sound(20))
+    assert torch.equal(first, made(pipe, sound(20)))
+    assert not torch.equal(first, made(pipe, sound(20), dataclasses.replace(SETTINGS, seed=4)))
+
+
+def test_sound_and_words_change_the_frames(pipe: AvatarPipeline) -> None:
+    first = made(pipe, sound(20))
+    assert not torch.equal(first, made(pipe, sound(20, seed=1)))
+    assert not torch.equal(first, made(pipe, sound(20), prompt="a forest"))
+
+
+def test_first_frames_leave_before_the_second_chunk_is_sampled(pipe: AvatarPipeline) -> None:
+    num_calls = 0
+
+    def count(*args: object) -> None:
+        nonlocal num_calls
+        num_calls += 1
+
+    hook = pipe.dit.register_forward_hook(count)
+    try:
+        blocks = generate(pipe.dit, pipe.conditioner, picture(), sound(60), "", SETTINGS)
+        next(blocks)
+        assert num_calls == SETTINGS.num_steps
+        rest = list(blocks)
+    finally:
+        hook.remove()
+    assert num_calls == SETTINGS.num_steps * len(plan(60, chunk_latents=5).chunks)
+    assert all(len(block) <= 16 for block in rest)  # the pixels in memory do not grow
+
+
+def test_a_longer_sound_begins_with_the_same_chunk(pipe: AvatarPipeline) -> None:
+    """Nothing of a chunk depends on what comes more than 2 frames after it."""
+    long = sound(80)
+    first, second = made(pipe, long), made(pipe, long[: 640 * 50])
+    assert torch.equal(first[:41], second[:41])
+
+
+def test_decoding_across_chunks_equals_decoding_whole(
+    pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    vae, pieces = pipe.conditioner.vae, []
+    stream = vae.stream_decoder()
+
+    class Spy:
+        def push(self, latents: Tensor) -> Tensor:
+            pieces.append(latents.clone())
+            return stream.push(latents)
+
+    monkeypatch.setattr(vae, "stream_decoder", lambda: Spy())
+    frames = made(pipe, sound(45))
+    monkeypatch.undo()
+    latents = torch.cat(pieces, dim=1)
+    assert num_frames(latents.shape[1]) == 45
+    with torch.no_grad():
+        whole = vae.decode(latents)[0]
+    # 1 grey level: the same value may round both ways
+    assert float((frames.float() - (whole + 1) * 127.5).abs().max()) <= 1.0
+
+
+@pytest.mark.parametrize(
+    ("span", "total"), [((0, 5), 5), ((3, 8), 30), ((20, 25), 30), ((27, 30), 30)]
+)
+def test_audio_tokens_of_a_chunk_equal_those_of_the_whole(
+    pipe: AvatarPipeline, span: tuple[int, int], total: int
+) -> None:
+    waveform = sound(num_frames(total))
+    with torch.no_grad():
+        whole = pipe.conditioner.encode_audio(waveform[None])
+        part = audio_tokens(pipe.conditioner, waveform, total)(Span(*span))
+    # fp32: the same sums over other lengths
+    torch.testing.assert_close(part, whole[:, span[0] : span[1]], atol=1e-5, rtol=1e-5)
+
+
+def test_bf16_is_close_to_fp32(pipe: AvatarPipeline) -> None:
+    first = made(pipe, sound(17)).float()
+    second = made(pipe, sound(17), dataclasses.replace(SETTINGS, bf16=True)).float()
+    assert not torch.equal(first, second)
+    # 8 bits of mantissa over a few layers: a few of 255 grey levels on average
+    assert float((first - second).abs().mean()) < 4
+
+
+# --- the demo ---
+
+
+def test_demo_writes_its_files(weights: Path, tmp_path: Path) -> None:
+    meter = tmp_path / "meter"
+    torch.manual_seed(0)
+    MouthMeter().save_pretrained(meter)
+    cast = Cast(person=3, scene=4, speech=5, num_frames=50)
+    for _ in range(2):  # a second demo replaces the first
+        record, sync = showcase(tmp_path / "demo", cast, num_steps=1, weights=weights, meter=meter)
+    values = json.loads((tmp_path / "demo" / "out.json").read_text())
+    assert values["world"] == {"person": 2_000_003, "scene": 2_000_004, "speech": 2_000_006}
+    assert values["lip_sync"] == dataclasses.asdict(sync)
+    assert record.num_frames == 50
+    with Image.open(tmp_path / "demo" / "sheet.png") as sheet:
+        assert sheet.width > 1000
+    names = {path.name for path in (tmp_path / "demo").iterdir()}
+    assert names == {"out.mp4", "out.json", "sheet.png", "reference.mp4", "speech.wav"}
+
+
+def test_lip_sync_score_knows_truth_from_chance() -> None:
+    time = torch.arange(250) / 25
+    truth = (torch.sin(9 * time) * torch.sin(2.3 * time + 1)).abs()
+    noise = 0.05 * torch.randn(250, generator=torch.Generator().manual_seed(0))
+    sync = lip_sync(0.5 * truth + noise, truth, truth)
+    assert sync.generated > 0.9
+    assert sync.true_video == pytest.approx(1.0)
+    assert abs(sync.shuffled_mean) < 0.2
+    assert lip_sync(torch.zeros(250), truth, truth).generated == 0.0
