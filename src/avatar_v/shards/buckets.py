@@ -100,7 +100,7 @@ def plan_epoch(
     rng = np.random.default_rng([seed, epoch])
     groups = []
     for bucket, indices in sorted(members.items()):
-        order = list(rng.permutation(indices)) if shuffle else list(indices)
+        order = rng.permutation(indices).tolist() if shuffle else list(indices)
         chosen = None if partners is None else _draw_partners(order, partners, rng, shuffle)
         step = batch_size * num_ranks
         for start in range(0, len(order), step):
@@ -114,8 +114,8 @@ def plan_epoch(
     plans = []
     for number, (bucket, order, chosen, slots) in enumerate(groups):
         mine = slots[rank::num_ranks]
-        references = None if chosen is None else tuple(int(chosen[slot]) for slot in mine)
-        clips = tuple(int(order[slot]) for slot in mine)
+        references = None if chosen is None else tuple(chosen[slot] for slot in mine)
+        clips = tuple(order[slot] for slot in mine)
         plans.append(BatchPlan(bucket, clips, references, (seed, epoch, number, rank)))
     return plans
 
@@ -127,7 +127,7 @@ def _draw_partners(
     shuffle: bool,
 ) -> list[int]:
     draws = rng.random(len(order)) if shuffle else np.zeros(len(order))
-    candidates = [partners[int(index)] for index in order]
+    candidates = [partners[index] for index in order]
     return [found[int(draw * len(found))] for found, draw in zip(candidates, draws, strict=True)]
 
 

@@ -241,9 +241,7 @@ def check_latents(clips: list[ClipEntry], vae_hash: str | None, *, required: boo
         where = f"{clip.shard}, clip {clip.key}"
         if not clip.has_latents:
             if required:
-                raise ValueError(
-                    f"{where}: it has no latents; make them with `avatar-v shards encode`"
-                )
+                raise ValueError(f"{where}: no latents; make them with `avatar-v shards encode`")
             continue
         vae_hash = vae_hash or clip.vae_hash
         if clip.vae_hash != vae_hash:

@@ -29,12 +29,12 @@ def pick(folder: str | Path, num: int) -> list[Sample]:
 
 def print_clips(samples: Sequence[Sample]) -> None:
     """A few lines a clip: who, where, what is known about it."""
-    console = Console(highlight=False, soft_wrap=True)
+    console = Console(highlight=False, markup=False, soft_wrap=True)
     for sample in samples:
         meta, latents = sample.meta, sample.latents
         seen = 100 * float(sample.valid.float().mean())
         shape = "none" if latents is None else "x".join(map(str, latents.shape))
-        console.print(f"[bold]{sample.key}[/bold]  {meta.text}")
+        console.print(f"{sample.key}  {meta.text}")
         console.print(f"  person {meta.person} · scene {meta.scene} · sentence {meta.sentence}")
         console.print(
             f"  {meta.num_frames} frames {meta.height}x{meta.width} · face seen {seen:.0f} % · "
