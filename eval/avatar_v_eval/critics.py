@@ -16,11 +16,12 @@ from avatar_v.critics.face import FaceCritic, identification
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import INPUT_SIZE, MouthMeter
+from avatar_v.generate.pipeline import ASSETS
 from avatar_v.models.vae import VideoVAE
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case, make_cases
 from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, rate
-from avatar_v_eval.rollout import ASSETS, through_vae
+from avatar_v_eval.rollout import through_vae
 
 
 def main(arguments: list[str] | None = None) -> None:

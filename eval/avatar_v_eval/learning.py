@@ -21,7 +21,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case, loudness, make_cases
 from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, rate
-from avatar_v_eval.rollout import Rollout, through_vae
+from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
 
 MAX_LAG = 5
 SWAPPED_FRAMES = 33
@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     torch.manual_seed(0)  # nothing below draws from it; a dependency that did would be repeatable
     judges = Judges(MouthMeter.from_pretrained("mouth"), FaceCritic.from_pretrained("face"))
     rollout = Rollout.load(options.weights, options)
-    cases = make_cases(options.persons, options.frames, size=options.size)
+    cases = make_cases(options.persons, options.frames, size=rollout.size)
     truth = _truth(cases)
     generated = rollout.videos(cases, note="generating")
     short = [case.shortened(SWAPPED_FRAMES) for case in cases]
@@ -79,9 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
         recipe=rollout.recipe,
         weights=weights,
         notes=[
-            f"{options.persons} TEST persons, {options.frames} frames each at {options.size} px, "
-            f"{options.steps} steps, guidance text {options.text} audio {options.audio}, "
-            f"seed {options.seed}",
+            f"{options.persons} TEST persons, {options.frames} frames each at {rollout.size} px",
+            rollout.described(),
             "mouth opening read from decoded pixels, first (given) frame left out; intervals "
             "bootstrapped over persons",
         ],
@@ -200,13 +199,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--name", default="a2v", help="of the result: learning_NAME.json")
     parser.add_argument("--persons", type=int, default=64)
     parser.add_argument("--frames", type=int, default=93, help="of video per person, 4k + 1")
-    parser.add_argument("--steps", type=int, default=24)
-    parser.add_argument("--text", type=float, default=1.0, help="text guidance; 1 is none")
-    parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
-    parser.add_argument("--latents", type=int, default=13, help="of one chunk, as trained")
-    parser.add_argument("--size", type=int, default=64, help="height and width, pixels")
-    parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
+    add_sampling_options(parser)
     options = parser.parse_args(arguments)
     if options.persons < 4 or options.frames < 9:
         parser.error("needs at least 4 persons and 9 frames")

@@ -12,7 +12,6 @@ import functools
 import importlib
 import importlib.util
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,9 +25,11 @@ from torch.nn import functional as F
 
 from avatar_v import media
 from avatar_v.critics.face_track import face_crop, track_faces
+from avatar_v.generate.pipeline import ASSETS
 from avatar_v_eval import records
 from avatar_v_eval.cases import loudness
 from avatar_v_eval.records import Number, pearson
+from avatar_v_eval.rollout import AVATAR_V
 
 SHOWN_SIZE = 384
 """Small pictures are enlarged to this before dlib sees them; its detector needs 80 pixels."""
@@ -36,8 +37,6 @@ MAX_LAG = 5
 EMBED_EVERY = 5
 INNER_LIPS, BROW_TO_CHIN = (62, 66), (27, 8)
 """Landmarks of the 68-point scheme."""
-
-AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
 
 Video = UInt8[Tensor, "f 3 h w"]
 
@@ -62,15 +61,14 @@ def main(arguments: list[str] | None = None) -> None:
     real = _head(media.read_video(options.clip), options.size)
     made, made_sound = media.read_video(work / "out.mp4"), media.read_audio(work / "out.mp4")
     others = [read(_head(media.read_video(path), options.size)) for path in options.others]
-    numbers = identity_numbers(read(real), read(made), others)
-    numbers |= mouth_numbers(
-        read(real).mouth, media.read_audio(options.clip), read(made).mouth, made_sound
-    )
+    truth, result = read(real), read(made)
+    numbers = identity_numbers(truth, result, others)
+    numbers |= mouth_numbers(truth.mouth, media.read_audio(options.clip), result.mouth, made_sound)
     numbers |= {
         f"time_{k}": Number(v, 1).described(f"{k}, wall time", unit="s") for k, v in times.items()
     }
     contact_sheet(real, made, Path(options.out) / "own_face.png")
-    result = records.make_result(
+    record = records.make_result(
         "own_face",
         f"A real face: {Path(options.clip).name} speaks {Path(options.speech).name}",
         numbers,
@@ -81,26 +79,28 @@ def main(arguments: list[str] | None = None) -> None:
             "mouth: r of the inner lips' distance with loudness, at the best lag within ±5 frames",
         ],
     )
-    print(records.write_result(result, options.out))
+    print(records.write_result(record, options.out))
     for number in numbers.values():
         print(f"{number.label:64s} {number.value:8.3f}  [{number.low}, {number.high}]")
 
 
 def make_video(options: argparse.Namespace, work: Path) -> dict[str, float]:
-    """The three commands of a user; returns the seconds each took. Stops where one fails."""
+    """The commands of a user; returns the seconds each took. Stops where one fails."""
     work.mkdir(parents=True, exist_ok=True)
     clips = work / "clips"
     clips.mkdir(exist_ok=True)
     link = clips / Path(options.clip).name
     if not link.exists():
         link.symlink_to(Path(options.clip).resolve())
-    shards, weights = work / "shards", work / "weights"
+    video, latents, run = (str(work / name) for name in ("video", "latents", "run"))
+    train = ["--data.init_args.train", latents, "--trainer.default_root_dir", run]
     commands = {
-        "import": ["shards", "import", str(clips), "--out", str(shards)],
-        "train": ["run", options.recipe, *_train_options(shards, weights), *options.train],
+        "import": ["shards", "import", str(clips), "--out", video],
+        "encode": ["shards", "encode", "--shards", video, "--out", latents, "--vae", options.vae],
+        "train": ["run", options.recipe, *train, *options.train],
         "generate": [
-            *("generate", "--reference", str(options.clip), "--audio", str(options.speech)),
-            *("--weights", str(weights), "--out", str(work / "out.mp4"), "--overwrite"),
+            *("generate", "--reference", options.clip, "--audio", options.speech),
+            *("--weights", f"{run}/weights", "--out", str(work / "out.mp4"), "--overwrite"),
         ],
     }
     times = {}
@@ -242,6 +242,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--others", nargs="*", default=[], help="videos or pictures of others")
     parser.add_argument("--work", default="runs/own_face", help="folder for shards and weights")
     parser.add_argument("--recipe", default="recipes/own_face.yaml")
+    parser.add_argument("--vae", default=str(ASSETS / "small" / "vae"), help="its folder")
     parser.add_argument("--train", nargs="*", default=[], help="more options of the training")
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--score-only", action="store_true", help="work/out.mp4 exists; score it")

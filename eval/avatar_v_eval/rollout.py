@@ -1,11 +1,12 @@
-"""Cases through the generator: the pipeline's own streaming loop, from tensors to frames.
+"""Cases through the generator: ``AvatarPipeline.stream``, from tensors to frames.
 
-What ``avatar-v generate`` does after its files are read (generate/generator.py), with the same
-loudness, chunks, guidance and decoder. No second sampling loop lives here.
+What ``avatar-v generate`` does once its files are read. No second sampling loop lives here.
 """
 
 import argparse
-from collections.abc import Sequence
+import dataclasses
+import sys
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,72 +16,105 @@ from rich.progress import track
 from torch import Tensor
 
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.generate.generator import Settings, generate, to_uint8
-from avatar_v.models.audio import normalise_loudness
-from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.dit import AvatarDiT
+from avatar_v.generate.generator import to_uint8
+from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.pipeline import PRECISIONS, AvatarPipeline
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import load_pipeline, read_card
+from avatar_v.types import Request
 from avatar_v_eval.cases import Case
-from avatar_v_eval.records import RESULTS_DIR
 
-ASSETS = RESULTS_DIR.parents[1] / "src" / "avatar_v" / "assets"
+AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
+"""The command ``avatar-v`` of this interpreter."""
 
-Videos = UInt8[Tensor, "n f 3 h w"]
+Frames = UInt8[Tensor, "f 3 h w"]
 
 
 @dataclass(frozen=True)
 class Rollout:
     """Weights and how to sample with them."""
 
-    dit: AvatarDiT
-    conditioner: Conditioner
-    settings: Settings
-    recipe: str
+    pipeline: AvatarPipeline
+    request: Request  # of it only the numbers count
 
     @classmethod
     def load(cls, weights: str | Path, options: argparse.Namespace) -> "Rollout":
-        """Of a folder or the name of shipped weights; ``options``: latents, steps, text, audio."""
-        folder = ASSETS / weights if (ASSETS / weights).is_dir() else Path(weights)
-        settings = Settings(
-            chunk_latents=options.latents,
+        """Of a folder or a shipped name, with the values of ``add_sampling_options``."""
+        request = Request(
+            reference="",
+            audio="",
+            out="",
+            seed=options.seed,
             num_steps=options.steps,
             guidance_text=options.text,
             guidance_audio=options.audio,
-            seed=options.seed,
         )
-        return cls(*load_pipeline(folder), settings, read_card(folder).recipe)
+        pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
+        return cls(pipeline, request)
 
     @property
     def vae(self) -> VideoVAE:
-        return self.conditioner.vae
+        return self.pipeline.conditioner.vae
+
+    @property
+    def size(self) -> int:
+        return self.pipeline.format.side
+
+    @property
+    def recipe(self) -> str:
+        return self.pipeline.card.recipe
+
+    def described(self) -> str:
+        """How it samples, for the notes of a result."""
+        r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
+        return (
+            f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio}, "
+            f"{precision}, seed {r.seed}"
+        )
 
     def hashes(self) -> dict[str, str]:
         """Of the tensors of each network."""
+        conditioner = self.pipeline.conditioner
         return {
-            "dit": weights_hash(self.dit.state_dict()),
-            "vae": self.vae.hash(),
-            "text": weights_hash(self.conditioner.text_encoder.state_dict()),
-            "audio": weights_hash(self.conditioner.audio_encoder.state_dict()),
+            "dit": weights_hash(self.pipeline.dit.state_dict()),
+            "vae": conditioner.vae.hash(),
+            "text": weights_hash(conditioner.text_encoder.state_dict()),
+            "audio": weights_hash(conditioner.audio_encoder.state_dict()),
         }
 
     def videos(
         self, cases: Sequence[Case], *, shown: Sequence[Case] | None = None, note: str
-    ) -> Videos:
-        """One video per case. ``shown`` gives the reference pictures, the cases themselves where
-        absent; the first frame of the reference clip is the picture that the model is given."""
-        given = cases if shown is None else shown
-        pairs = list(zip(cases, given, strict=True))
-        return torch.stack([self._video(*pair) for pair in track(pairs, note, transient=True)])
+    ) -> UInt8[Tensor, "n f 3 h w"]:
+        """One video per case, as shown by ``shown``'s references (its own where absent)."""
+        pairs = list(zip(cases, cases if shown is None else shown, strict=True))
+        videos = [torch.cat(list(self.blocks(*p))) for p in track(pairs, note, transient=True)]
+        return torch.stack(videos)
 
-    def _video(self, case: Case, shown: Case) -> UInt8[Tensor, "f 3 h w"]:
-        image = shown.reference[0].float() / 127.5 - 1
-        sound = normalise_loudness(case.audio)
-        blocks = generate(self.dit, self.conditioner, image, sound, case.prompt, self.settings)
-        return torch.cat(list(blocks))
+    def blocks(self, case: Case, shown: Case) -> Iterator[Frames]:
+        """The video of ``case``'s speech, a few frames at a time, by the person of ``shown``.
+
+        The first frame of the reference clip is the picture that the model is given.
+        """
+        inputs = Inputs(
+            image=shown.reference[0],
+            audio=case.audio,
+            num_frames=len(case.video),
+            reference_frame=0,
+            warnings=(),
+        )
+        request = dataclasses.replace(self.request, prompt=case.prompt)
+        return self.pipeline.stream(inputs, request)
 
 
-def through_vae(vae: VideoVAE, video: UInt8[Tensor, "f 3 h w"]) -> UInt8[Tensor, "f 3 h w"]:
+def through_vae(vae: VideoVAE, video: Frames) -> Frames:
     """The video encoded and decoded: all that a generator of latents can show."""
     with torch.inference_mode():
         return to_uint8(vae.decode(vae.encode(video[None].float() / 127.5 - 1))[0])
+
+
+def add_sampling_options(parser: argparse.ArgumentParser) -> None:
+    """Options for ``Rollout.load``, with the defaults of ``avatar-v generate``."""
+    parser.add_argument("--steps", type=int, default=24, help="of the sampler")
+    parser.add_argument("--text", type=float, default=1.0, help="text guidance; 1 is none")
+    parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--precision", default="auto", choices=PRECISIONS)
