@@ -1,7 +1,7 @@
 """What is behind and below the head: background, clothes, neck; and what passes in front of it.
 
-Background and clothes are drawn once per clip and follow the camera's drift; the neck bends with the
-head.
+Background and clothes are drawn once per clip and follow the camera's drift; the neck bends with
+the head.
 """
 
 import torch
@@ -30,54 +30,72 @@ def background(scene: Scene, canvas: int) -> Tensor:
     x, y = _axes(scene, canvas)
     generator = seeded(0xBAC4, scene.id)
     draws = torch.rand(40, generator=generator).tolist()
-    base = plane(COLORS[scene.background_color])
-    tint = base * 0.62 + 0.17
-    size = (canvas, canvas)
+    tint = plane(COLORS[scene.background_color]) * 0.62 + 0.17
     image = tint * (1.12 - 0.30 * y - 0.20 * (x - 0.5 + 0.4 * scene.light_x).abs())
     image = image.contiguous()
     soft = canvas / 7.0
-    if scene.background == "office":
-        over(image, 0.55 * tint, coverage(y - 0.62 - 0.1 * draws[0], soft))
-        over(
-            image,
-            plane([0.85, 0.87, 0.88]),
-            0.8 * _box(x, y, 0.15 + draws[1] * 0.2, 0.25, 0.14, 0.16, soft),
-        )
-        over(image, 0.4 * tint + 0.1, _box(x, y, 0.85, 0.35 + 0.2 * draws[2], 0.10, 0.35, soft))
-    elif scene.background == "window":
-        sky = plane([0.82, 0.90, 0.98]) * (1.05 - 0.25 * y)
-        left = 0.08 + 0.5 * draws[0]
-        over(image, sky, _box(x, y, left + 0.2, 0.35, 0.26, 0.36, soft))
-        over(image, 0.7 * tint, _box(x, y, left + 0.2, 0.35, 0.012, 0.38, soft))
-        over(image, 0.7 * tint, _box(x, y, left + 0.2, 0.36, 0.28, 0.012, soft))
-    elif scene.background == "lights":
-        image = image * 0.45
-        for k in range(8):
-            dx, dy = x - draws[4 * k], y - draws[4 * k + 1]
-            spot = coverage(0.05 + 0.05 * draws[4 * k + 2] - (dx * dx + dy * dy).sqrt(), soft)
-            over(image, plane([1.0, 0.80, 0.55]) * (0.6 + 0.4 * draws[4 * k + 3]), 0.55 * spot)
-    elif scene.background == "shelf":
-        for k in range(14):
-            color = plane(list(COLORS.values())[int(12 * draws[k])]) * 0.7
-            row = 0.28 + 0.36 * (k % 3)
-            over(image, color, 0.9 * _box(x, y, draws[k + 14], row, 0.035, 0.11, 2 * soft))
-        for k in range(3):
-            over(
-                image,
-                plane([0.30, 0.21, 0.14]),
-                _box(x, y, 0.5, 0.41 + 0.36 * k, 0.7, 0.014, 2 * soft),
-            )
-    elif scene.background == "garden":
-        leaves = smooth_noise(generator, 1, (9, 9), size)
-        green = plane([0.30, 0.46, 0.22]) * (0.95 + 0.26 * leaves) + plane([0.25, 0.25, 0.08]) * (
-            leaves.clamp(min=0) * 0.4
-        )
-        over(image, green.clamp(0, 1), ramp(y + 0.07 * leaves, 0.12, 0.34))
-        over(image, plane([0.75, 0.85, 0.95]), 0.6 * (1 - ramp(y + 0.07 * leaves, 0.05, 0.25)))
-    elif scene.background == "curtain":
-        folds = torch.sin(2 * torch.pi * (x * (6 + 6 * draws[0]) + 0.15 * torch.sin(3 * y)))
-        image = image * (1.0 + 0.13 * folds)
+    match scene.background:
+        case "office":
+            _office(image, x, y, tint, soft, draws)
+        case "window":
+            _window(image, x, y, tint, soft, draws)
+        case "lights":
+            image.mul_(0.45)
+            _lights(image, x, y, soft, draws)
+        case "shelf":
+            _shelf(image, x, y, soft, draws)
+        case "garden":
+            _garden(image, y, smooth_noise(generator, 1, (9, 9), (canvas, canvas)))
+        case "curtain":
+            folds = torch.sin(2 * torch.pi * (x * (6 + 6 * draws[0]) + 0.15 * torch.sin(3 * y)))
+            image.mul_(1.0 + 0.13 * folds)
+        case "wall":
+            pass  # the plain tint
     return image.clamp(0.0, 1.0).contiguous()
+
+
+def _office(
+    image: Tensor, x: Tensor, y: Tensor, tint: Tensor, soft: float, draws: list[float]
+) -> None:
+    over(image, 0.55 * tint, coverage(y - 0.62 - 0.1 * draws[0], soft))
+    board = _box(x, y, 0.15 + draws[1] * 0.2, 0.25, 0.14, 0.16, soft)
+    over(image, plane([0.85, 0.87, 0.88]), 0.8 * board)
+    over(image, 0.4 * tint + 0.1, _box(x, y, 0.85, 0.35 + 0.2 * draws[2], 0.10, 0.35, soft))
+
+
+def _window(
+    image: Tensor, x: Tensor, y: Tensor, tint: Tensor, soft: float, draws: list[float]
+) -> None:
+    sky = plane([0.82, 0.90, 0.98]) * (1.05 - 0.25 * y)
+    left = 0.08 + 0.5 * draws[0]
+    over(image, sky, _box(x, y, left + 0.2, 0.35, 0.26, 0.36, soft))
+    over(image, 0.7 * tint, _box(x, y, left + 0.2, 0.35, 0.012, 0.38, soft))
+    over(image, 0.7 * tint, _box(x, y, left + 0.2, 0.36, 0.28, 0.012, soft))
+
+
+def _lights(image: Tensor, x: Tensor, y: Tensor, soft: float, draws: list[float]) -> None:
+    for k in range(8):
+        dx, dy = x - draws[4 * k], y - draws[4 * k + 1]
+        spot = coverage(0.05 + 0.05 * draws[4 * k + 2] - (dx * dx + dy * dy).sqrt(), soft)
+        over(image, plane([1.0, 0.80, 0.55]) * (0.6 + 0.4 * draws[4 * k + 3]), 0.55 * spot)
+
+
+def _shelf(image: Tensor, x: Tensor, y: Tensor, soft: float, draws: list[float]) -> None:
+    books = list(COLORS.values())
+    for k in range(14):
+        color = plane(books[int(12 * draws[k])]) * 0.7
+        row = 0.28 + 0.36 * (k % 3)
+        over(image, color, 0.9 * _box(x, y, draws[k + 14], row, 0.035, 0.11, 2 * soft))
+    for k in range(3):
+        board = _box(x, y, 0.5, 0.41 + 0.36 * k, 0.7, 0.014, 2 * soft)
+        over(image, plane([0.30, 0.21, 0.14]), board)
+
+
+def _garden(image: Tensor, y: Tensor, leaves: Tensor) -> None:
+    green = plane([0.30, 0.46, 0.22]) * (0.95 + 0.26 * leaves)
+    green = green + plane([0.25, 0.25, 0.08]) * (leaves.clamp(min=0) * 0.4)
+    over(image, green.clamp(0, 1), ramp(y + 0.07 * leaves, 0.12, 0.34))
+    over(image, plane([0.75, 0.85, 0.95]), 0.6 * (1 - ramp(y + 0.07 * leaves, 0.05, 0.25)))
 
 
 def _box(
@@ -229,7 +247,7 @@ def paint_cover(
     height, width = canvas.shape[-2:]
     rows = torch.arange(height, device=canvas.device).view(1, 1, -1, 1) + 0.5
     columns = torch.arange(width, device=canvas.device).view(1, 1, 1, -1) + 0.5
-    side = scene.events[0].side if scene.events else 1
+    side = scene.cover_side
     away = 1.0 - motion.cover
     x = (columns - pose.center_x) / pose.px - 2.4 * side * away
     y = (rows - pose.center_y) / pose.px - 0.25 - 0.6 * away

@@ -1,6 +1,7 @@
 """Eyes, brows and glasses, drawn per frame on the turned head; both sides in one pass.
 
-The plane is folded at the middle line: ``a`` grows outwards from it, ``side`` tells left from right.
+The plane is folded at the middle line: ``a`` grows outwards from it, ``side`` tells left from
+right.
 """
 
 import torch

@@ -8,6 +8,7 @@ Drawing goes from picture to surface (``look``), landmarks from surface to pictu
 with the same formulas.
 """
 
+import dataclasses
 import math
 from dataclasses import dataclass
 
@@ -66,11 +67,8 @@ class Pose:
     shift_y: Tensor
 
     def frames(self, part: slice) -> "Pose":
-        values = {
-            name: value[part] if isinstance(value, Tensor) else value
-            for name, value in vars(self).items()
-        }
-        return Pose(**values)
+        tensors = {k: v[part] for k, v in vars(self).items() if isinstance(v, Tensor)}
+        return dataclasses.replace(self, **tensors)
 
 
 @dataclass(frozen=True)
@@ -109,11 +107,9 @@ def split_motion(motion: Tensor) -> Motion:
     """Clamp every component of "f m" to its documented range and name it."""
     columns = motion.float().T[:, :, None, None, None]
     unit, signed = (0.0, 1.0), (-1.0, 1.0)
-    limits = (
-        (unit, signed, unit, signed, signed, unit, unit, unit)
-        + ((-1.5, 1.5), (-0.8, 0.8), (-0.8, 0.8))
-        + (unit, signed, signed, signed, unit)
-    )
+    mouth = (unit, signed, unit, signed, signed, unit, unit, unit)
+    turns = ((-1.5, 1.5), (-0.8, 0.8), (-0.8, 0.8))
+    limits = (*mouth, *turns, unit, signed, signed, signed, unit)
     clamped = [x.clamp(*limit) for x, limit in zip(columns, limits, strict=True)]
     return Motion(*clamped)
 

@@ -1,7 +1,7 @@
 """Hair and ears: a shell above the skull, what hangs behind the head, what falls in front.
 
-The shell is the head's sphere grown by the style's volume; a map drawn once per clip holds where hair
-grows and how its strands are shaded.
+The shell is the head's sphere grown by the style's volume; a map drawn once per clip holds where
+hair grows and how its strands are shaded.
 """
 
 import math
@@ -12,7 +12,17 @@ from torch import Tensor
 
 from avatar_v.world.geometry import Pose, Surface, half_width, project, turn_back, unroll
 from avatar_v.world.person import Person
-from avatar_v.world.shapes import Window, bump, coverage, over, ramp, seeded, smooth_noise
+from avatar_v.world.shapes import (
+    Window,
+    bump,
+    coverage,
+    over,
+    plane,
+    ramp,
+    seeded,
+    smooth_noise,
+    window_around,
+)
 from avatar_v.world.skin import Light, map_grid, sample_map, shade, skin_color
 
 
@@ -205,24 +215,16 @@ def ear_centers(person: Person, pose: Pose) -> tuple[Tensor, Tensor]:
 
 def paint_ears(canvas: Tensor, person: Person, pose: Pose, light: Light) -> None:
     """Both ears over the whole canvas, behind the head; each in its own window."""
-    height, width = canvas.shape[-2:]
-    whole = Window(0, height, 0, width)
+    whole = Window(0, canvas.shape[-2], 0, canvas.shape[-1])
     centers, depths = ear_centers(person, pose)
     size = person.ear_size
     for k, side in ((0, -1.0), (1, 1.0)):
-        reach = (1.7 * size) * pose.px
         points = centers[:, k : k + 1]
-        low, high = points - reach, points + reach
-        window = Window(
-            y0=max(0, math.floor(low[..., 1].min().item())),
-            y1=min(height, math.ceil(high[..., 1].max().item())),
-            x0=max(0, math.floor(low[..., 0].min().item())),
-            x1=min(width, math.ceil(high[..., 0].max().item())),
-        )
-        if window.empty or whole.empty:
+        window = window_around(points, 1.7 * size * pose.px, whole)
+        if window.empty:
             continue
         x, y = unroll(pose, window)
-        cx, cy = unroll_points(pose, points)
+        cx, cy = _unroll_points(pose, points)
         x, y = (x - cx) * side, y - cy
         turned = 0.62 + 0.45 * depths[:, k].view(-1, 1, 1, 1).clamp(-0.5, 1.0)
         q = ((x - 0.045 * turned) / (0.62 * turned)).square() + ((y + 0.1 * x) / 1.12).square()
@@ -230,7 +232,7 @@ def paint_ears(canvas: Tensor, person: Person, pose: Pose, light: Light) -> None
         rim = 1.0 - 0.30 * bump((r - 0.62) / 0.28) - 0.22 * bump(r / 0.55)
         facing = 0.60 + 0.55 * max(0.0, side * light.direction[0])
         lit = light.key * 0.75 * facing + 0.55 * light.ambient
-        warm = torch.tensor([1.02, 0.92, 0.90]).view(1, 3, 1, 1)
+        warm = plane([1.02, 0.92, 0.90])
         over(
             window.of(canvas),
             skin_color(person) * warm * lit * rim,
@@ -238,7 +240,7 @@ def paint_ears(canvas: Tensor, person: Person, pose: Pose, light: Light) -> None
         )
 
 
-def unroll_points(pose: Pose, points: Tensor) -> tuple[Tensor, Tensor]:
+def _unroll_points(pose: Pose, points: Tensor) -> tuple[Tensor, Tensor]:
     """Head axes (x, y), "f 1 1 1", of pixels "f 1 2"; for points above the jaw."""
     dx = (points[..., 0].view(-1, 1, 1, 1) - pose.center_x) / pose.px
     dy = (points[..., 1].view(-1, 1, 1, 1) - pose.center_y) / pose.px

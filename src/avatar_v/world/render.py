@@ -1,9 +1,9 @@
 """Pictures of the world: a person in a scene, moved by a motion track, with exact ground truth.
 
-Drawn back to front with anti-aliased shapes at ``supersample`` times the size, then averaged. Static
-parts are drawn once per clip; moving ones only inside their window. Few frames are drawn at a time,
-so that planes stay in the processor's cache. The same arguments give the same bytes in any process
-on one machine and device.
+Drawn back to front with anti-aliased shapes at ``supersample`` times the size, then averaged.
+Static parts are drawn once per clip; moving ones only inside their window. Few frames are drawn at
+a time, so that planes stay in the processor's cache. The same arguments give the same bytes in any
+process on one machine and device.
 """
 
 from contextlib import AbstractContextManager, nullcontext
@@ -56,8 +56,8 @@ class _Still:
 
     background: Tensor
     body: Tensor
-    skin: Tensor
-    hair: Tensor
+    skin_map: Tensor
+    hair_map: Tensor
     hair_color: Tensor
     light: skin.Light
 
@@ -126,8 +126,8 @@ def _draw_still(person: Person, scene: Scene, canvas: int, device: torch.device 
     return _Still(
         background=backdrop.background(scene, canvas).to(device),
         body=backdrop.body(scene, person, light, canvas).to(device),
-        skin=skin.face_map(person, resolution).to(device),
-        hair=hair.hair_map(person, resolution).to(device),
+        skin_map=skin.face_map(person, resolution).to(device),
+        hair_map=hair.hair_map(person, resolution).to(device),
         hair_color=skin.hair_color(person).to(device),
         light=skin.Light(light.direction, light.key.to(device), light.ambient.to(device)),
     )
@@ -151,12 +151,11 @@ def _draw(
     clothes = backdrop.follow_camera(still.body, pose, shoulders, canvas)
     over(shoulders.of(image), clothes[:, :3], clothes[:, 3:])
     hair.paint_ears(image, person, pose, light)
-    head = around
-    surface = look(person, pose, head)
-    face, lit = _shade_skin(person, pose, surface, still, head)
-    _paint_features(face, person, motion, pose, surface, lit, head)
-    over(head.of(image), face, coverage(1.0 - surface.radius, 0.8 * pose.px))
-    hair.paint_shell(head.of(image), person, pose, surface, still.hair, color, light)
+    surface = look(person, pose, around)
+    face, lit = _shade_skin(person, pose, surface, still, around)
+    _paint_features(face, person, motion, pose, surface, lit, around)
+    over(around.of(image), face, coverage(1.0 - surface.radius, 0.8 * pose.px))
+    hair.paint_shell(around.of(image), person, pose, surface, still.hair_map, color, light)
     hair.paint_locks(
         _below(around, whole).of(image), person, pose, _below(around, whole), color, light
     )
@@ -168,7 +167,7 @@ def _shade_skin(
     person: Person, pose: Pose, surface: Surface, still: _Still, head: Window
 ) -> tuple[Tensor, Tensor]:
     """The bare face, and the light on it for what is drawn on top; both "f 3 h w"."""
-    texture = skin.sample_map(still.skin, surface.n, surface.v, surface.z)
+    texture = skin.sample_map(still.skin_map, surface.n, surface.v, surface.z)
     albedo, slope_u, slope_v, open_share = texture.split((3, 1, 1, 1), dim=1)
     middle = window_around(_nose_points(person, pose), 0.46 * pose.px, head)
     if not middle.empty:

@@ -1,7 +1,7 @@
-"""Scenes of the world: background, light, clothing, framing, camera, and what happens in front.
+"""Scenes of the world: background, light, clothing, framing, camera, what may cover the face.
 
 A scene knows nothing of the person in it. Its categorical parts are words, from which prompts are
-made. ``with_events`` writes the scene's hand or object passes and looks away into a motion track.
+made. When a face is covered or turned away is told by the motion track, not by the scene.
 """
 
 import math
@@ -9,10 +9,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from jaxtyping import Float
-from torch import Tensor
 
-from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v.world.shapes import seeded
 
 Background = Literal["wall", "office", "window", "lights", "shelf", "garden", "curtain"]
@@ -49,16 +46,6 @@ COLORS: dict[str, tuple[float, float, float]] = {
 
 
 @dataclass(frozen=True)
-class Event:
-    """Something that hides or turns the face: from ``start_s`` for ``duration_s`` seconds."""
-
-    kind: Literal["cover", "turn"]
-    start_s: float
-    duration_s: float
-    side: int  # -1 from or to the picture's left, 1 right
-
-
-@dataclass(frozen=True)
 class Scene:
     """One place, one set of clothes, one light, one camera. Lengths are shares of the picture."""
 
@@ -83,7 +70,7 @@ class Scene:
     grain: float  # standard deviation in levels of 255
     cover: Cover
     cover_color: str
-    events: tuple[Event, ...]
+    cover_side: int  # from where it comes: -1 the picture's left, 1 right
 
 
 def sample_scene(scene_id: int) -> Scene:
@@ -119,35 +106,14 @@ def sample_scene(scene_id: int) -> Scene:
         grain=0.3 + 0.7 * u[16],
         cover=COVERS[int(len(COVERS) * u[17])],
         cover_color=list(COLORS)[int(len(COLORS) * u[18])],
-        events=_sample_events(generator),
+        cover_side=_sample_cover_side(generator),
     )
 
 
-def with_events(
-    scene: Scene, motion: Float[Tensor, "f m"], *, start_s: float = 0.0
-) -> Float[Tensor, "f m"]:
-    """``motion`` with this scene's covers and turns; frame 0 is ``start_s`` into the scene."""
-    time = start_s + torch.arange(len(motion)) / FRAME_RATE_HZ
-    result = motion.clone()
-    for event in scene.events:
-        phase = (time - event.start_s) / event.duration_s
-        strength = (4 * phase * (1 - phase)).clamp(min=0)  # a parabola, 1 in the middle
-        strength = (1.6 * strength).clamp(max=1)
-        strength = strength * strength * (3 - 2 * strength)
-        if event.kind == "cover":
-            column = MOTION_NAMES.index("cover")
-            result[:, column] = torch.maximum(result[:, column], strength)
-        else:
-            column = MOTION_NAMES.index("yaw")
-            result[:, column] += strength * (1.15 * event.side - result[:, column])
-    return result
-
-
-def _sample_events(generator: torch.Generator) -> tuple[Event, ...]:
+def _sample_cover_side(generator: torch.Generator) -> int:
+    """Mostly the right; one scene in ten has what covers the face come from the left."""
     u = torch.rand(8, generator=generator).tolist()
-    events: list[Event] = []
-    if u[0] < 0.12:
-        events.append(Event("cover", 0.2 + 3.0 * u[1], 0.7 + 0.8 * u[2], 1 if u[3] < 0.5 else -1))
-    if u[4] < 0.08:
-        events.append(Event("turn", 0.2 + 3.0 * u[5], 0.9 + 0.8 * u[6], 1 if u[7] < 0.5 else -1))
-    return tuple(events)
+    for happens, toss in ((u[0] < 0.12, u[3]), (u[4] < 0.08, u[7])):
+        if happens:
+            return 1 if toss < 0.5 else -1
+    return 1

@@ -94,6 +94,6 @@ def window_around(points: Tensor, margin: float, bounds: Window) -> Window:
 def smooth_noise(
     generator: torch.Generator, channels: int, cells: tuple[int, int], size: tuple[int, int]
 ) -> Tensor:
-    """Gaussian noise with about ``cells`` bumps across, "1 channels h w", unit variance at knots."""
+    """Gaussian noise with about ``cells`` bumps across, "1 channels h w"."""
     coarse = torch.randn(1, channels, cells[0], cells[1], generator=generator)
     return F.interpolate(coarse, size=size, mode="bicubic", align_corners=False)
