@@ -10,7 +10,7 @@ A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` 
 import argparse
 import importlib
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 COMMANDS = {
     "demo": "avatar_v.demo",
@@ -44,8 +44,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def build_parser() -> argparse.ArgumentParser:
-    """The parser of all commands."""
+def build_parser(commands: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
+    """The parser of ``commands``; their modules alone are imported."""
     parser = argparse.ArgumentParser(
         prog="avatar-v",
         description="Train, run and measure talking-avatar video models.",
@@ -53,7 +53,7 @@ def build_parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
     )
     subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
-    for module in dict.fromkeys(COMMANDS.values()):
+    for module in dict.fromkeys(COMMANDS[command] for command in commands):
         importlib.import_module(module).add_parser(subparsers)
     return parser
 
@@ -63,7 +63,8 @@ def _dispatch(words: list[str]) -> int:
         from avatar_v.stages import cli as training
 
         return training.run_words(words[0], words[1:])
-    args = build_parser().parse_args(words)
+    known = words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS)
+    args = build_parser(known).parse_args(words)
     return importlib.import_module(COMMANDS[args.command]).run(args)
 
 

@@ -15,7 +15,7 @@ from avatar_v.losses.flow import flow_loss
 from avatar_v.models.conditioner import Conditioner, crop
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline
+from avatar_v.models.weights import load_dit, load_pipeline
 from avatar_v.parallel.apply import checkpoint_blocks, shard
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.optim import Optim, build_optimizer, warmup_cosine
@@ -51,6 +51,9 @@ class Stage(L.LightningModule):
             self.dit, self.conditioner = build(
                 m.preset, seed=self.seed, vae=m.vae, text=m.text, audio=m.audio
             )
+            if m.dit is not None:
+                self.dit = load_dit(m.dit)
+                self.conditioner.check_fits(self.dit.config)
         else:
             self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset)
         self.train()

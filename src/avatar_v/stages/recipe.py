@@ -60,6 +60,12 @@ class RecipeCLI(LightningCLI):
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
 
+    def before_instantiate_classes(self) -> None:
+        """The run's folder, before the logger opens its database beside it."""
+        root = self.config[self.config.subcommand].trainer.default_root_dir
+        if root is not None:
+            Path(root).mkdir(parents=True, exist_ok=True)
+
     def after_instantiate_classes(self) -> None:
         """Checkpoints lie in the run's folder unless the recipe says otherwise, so that
         ``--ckpt_path last`` finds them."""
@@ -87,5 +93,6 @@ def quiet() -> None:
         ".*does not have many workers.*",
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*LeafSpec.*deprecated.*",
+        ".*module\\(s\\) in eval mode at the start of training.*",  # the frozen VAE
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -9,16 +9,17 @@ class Models:
 
     preset: str  # a name of models/presets.py
     init_from: str | None = None  # pipeline folder to start from, e.g. runs/1_t2v/weights
-    vae: str | None = None  # folders of trained encoders, used without init_from
+    dit: str | None = None  # a DiT folder alone, e.g. of `avatar-v weights import-wan`
+    vae: str | None = None  # folders of trained encoders
     text: str | None = None
     audio: str | None = None
     checkpoint_activations: bool = False  # less memory, a third more computation
 
     def __post_init__(self) -> None:
-        given = [name for name in ("vae", "text", "audio") if getattr(self, name) is not None]
+        given = [name for name in ("dit", "vae", "text", "audio") if getattr(self, name) is not None]
         if self.init_from is not None and given:
             raise ValueError(
-                f"init_from {self.init_from} brings its own encoders, so {given} would be ignored"
+                f"init_from {self.init_from} brings all of its networks: drop {given}"
             )
 
 

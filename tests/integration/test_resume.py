@@ -1,0 +1,86 @@
+"""A run that is killed and resumed equals one that was not: losses, weights and averages."""
+
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+
+from avatar_v.stages.cli import run_words
+from tiny_run import RECIPES, losses, make_shards
+
+# Epochs of 4 batches: the checkpoint of step 3 lies inside one, and step 7 in the next.
+OVERLAY = {
+    "model": {"init_args": {"models": {"vae": None}}},
+    "data": {"init_args": {"batch_size": 2}},
+    "trainer": {
+        "max_steps": 7,
+        "callbacks": [
+            {
+                "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",
+                "init_args": {"every_n_train_steps": 3},
+            }
+        ],
+    },
+}
+STOP_AT_STEP_5 = """
+import pathlib, sys, time
+from avatar_v.callbacks.record import LossCurve
+from avatar_v.cli import main
+end = LossCurve.on_train_batch_end
+def stop(self, trainer, *rest):
+    end(self, trainer, *rest)
+    if trainer.global_step == 5:
+        pathlib.Path("at_step_5").touch()
+        time.sleep(600)
+LossCurve.on_train_batch_end = stop
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    make_shards(tmp_path)
+    (tmp_path / "overlay.yaml").write_text(yaml.safe_dump(OVERLAY), encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    return tmp_path
+
+
+def words(stage: str, root: str, *options: str) -> list[str]:
+    recipes = [str(RECIPES / f"{stage}.yaml"), str(RECIPES / "tiny.yaml"), "overlay.yaml"]
+    return [*recipes, "--trainer.default_root_dir", root, *options]
+
+
+def weights(folder: Path) -> dict[str, torch.Tensor]:
+    parts = {p.parent.name: load_file(p) for p in sorted(folder.rglob("*.safetensors"))}
+    return {f"{part}.{name}": x for part, state in parts.items() for name, x in state.items()}
+
+
+def test_killed_and_resumed_equals_uninterrupted(here: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    run_words("run", words("1_t2v", "straight"))
+    command = [sys.executable, "-c", STOP_AT_STEP_5, "run", *words("1_t2v", "killed")]
+    process = subprocess.Popen(command, env=os.environ)
+    deadline = time.monotonic() + 300
+    while not Path("at_step_5").exists() and process.poll() is None:
+        assert time.monotonic() < deadline, "step 5 was not reached in 5 minutes"
+        time.sleep(0.1)
+    process.kill()
+    process.wait()
+    assert (here / "killed" / "checkpoints" / "last.ckpt").exists()
+    assert not (here / "killed" / "weights").exists()
+
+    run_words("run", words("1_t2v", "killed", "--ckpt_path", "last"))
+    torch.set_num_threads(threads)
+    assert losses(here / "killed") == losses(here / "straight")
+    assert len(losses(here / "killed")) == 7
+    straight, resumed = weights(here / "straight" / "weights"), weights(here / "killed" / "weights")
+    assert straight.keys() == resumed.keys()
+    assert all(torch.equal(straight[name], resumed[name]) for name in straight)

@@ -1,0 +1,72 @@
+"""Tiny training runs for tests: shards whose bytes owe nothing to the world, and the recipes."""
+
+import csv
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from avatar_v.shards.schema import Meta, Sample
+from avatar_v.shards.writer import write_shard
+from avatar_v.stages.cli import run_words
+from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
+
+RECIPES = Path(__file__).resolve().parents[1] / "recipes"
+NUM_FRAMES, SIZE = 33, 32
+STAGES = ("0_vae", "1_t2v", "2_a2v", "own_face")
+
+
+def make_shards(folder: Path) -> None:
+    """What recipes/tiny.yaml reads, below ``folder``. Integers alone, so the same everywhere."""
+    for name, num_clips, first in (("train", 8, 0), ("validation", 4, 100), ("own", 1, 200)):
+        clips = [make_clip(first + i) for i in range(num_clips)]
+        write_shard(folder / "shards" / "tiny" / name / "clips-000000.tar", clips)
+
+
+def make_clip(index: int) -> Sample:
+    """A bright square that opens and closes with the loudness of a triangle wave."""
+    frame = np.arange(NUM_FRAMES)
+    opening = np.abs((frame * (1 + index % 3)) % 16 - 8)  # 0 … 8
+    ramp = (np.arange(NUM_FRAMES * SAMPLES_PER_FRAME) * (7 + index % 5)) % 2000 - 1000
+    audio = (ramp * np.repeat(opening, SAMPLES_PER_FRAME)).astype(np.int16)
+    x = np.arange(SIZE)
+    video = np.zeros((NUM_FRAMES, 3, SIZE, SIZE), np.uint8)
+    video[:] = (40 + 4 * ((x[None, :] + 3 * x[:, None] + 11 * index) % 32)).astype(np.uint8)
+    for f in frame:
+        video[f, index % 3, 16 : 17 + opening[f], 10:22] = 220
+    box = torch.tensor([0.2, 0.2, 0.8, 0.9]).expand(NUM_FRAMES, 4).contiguous()
+    mouth = torch.tensor([0.3, 0.5, 0.7, 0.8]).expand(NUM_FRAMES, 4).contiguous()
+    motion = torch.zeros(NUM_FRAMES, len(MOTION_NAMES))
+    motion[:, 0] = torch.from_numpy(opening / 8)
+    return Sample(
+        key=f"clip{index:04d}",
+        meta=Meta(
+            person=str(index // 2), scene=str(index), sentence=str(index),
+            text=f"person {index // 2} in front of stripes", num_frames=NUM_FRAMES,
+            height=SIZE, width=SIZE, licence="CC0-1.0", consent="synthetic", source="tests",
+        ),
+        audio=torch.from_numpy(audio),
+        motion=motion,
+        face_box=box,
+        mouth_box=mouth,
+        landmarks=torch.zeros(NUM_FRAMES, 1, 2),
+        valid=torch.ones(NUM_FRAMES, dtype=torch.bool),
+        phonemes=torch.zeros(NUM_FRAMES, dtype=torch.int64),
+        video=torch.from_numpy(video),
+    )  # fmt: skip
+
+
+def run_stage(stage: str, *options: str) -> None:
+    """Train the tiny version of a recipe in the working directory."""
+    assert (
+        run_words("run", [str(RECIPES / f"{stage}.yaml"), str(RECIPES / "tiny.yaml"), *options])
+        == 0
+    )
+
+
+def losses(folder: str | Path) -> list[float]:
+    """The loss of every step of the run in ``folder``, steps 1, 2, … without a gap."""
+    with open(Path(folder) / "loss.csv", newline="", encoding="utf-8") as file:
+        rows = [(int(row["step"]), float(row["loss"])) for row in csv.DictReader(file)]
+    assert [step for step, _ in rows] == list(range(1, len(rows) + 1))
+    return [loss for _, loss in rows]
