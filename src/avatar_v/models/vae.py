@@ -9,7 +9,7 @@ four frames make one latent (ALGORITHMS §5.4). It holds no loss and no training
 import hashlib
 import json
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import torch
 from diffusers import AutoencoderKLWan
@@ -76,23 +76,23 @@ class VideoVAE(nn.Module):
         self.set_latent_stats(core.config.latents_mean, core.config.latents_std)
 
     @classmethod
-    def tiny(cls) -> Self:
+    def tiny(cls) -> "VideoVAE":
         """For tests: 0.04 M parameters, untrained."""
         return cls(_residual_core(base_dim=4))
 
     @classmethod
-    def small(cls) -> Self:
+    def small(cls) -> "VideoVAE":
         """2.7 M parameters, untrained; its trained weights ship in assets/small/vae."""
         return cls(_residual_core(base_dim=32))
 
     @classmethod
-    def wan21(cls, device: str = "meta") -> Self:
+    def wan21(cls, device: str = "meta") -> "VideoVAE":
         """The published Wan 2.1 size (16 channels, factor 8); diffusers' defaults."""
         with torch.device(device):
             return cls(AutoencoderKLWan())
 
     @classmethod
-    def wan22(cls, device: str = "meta") -> Self:
+    def wan22(cls, device: str = "meta") -> "VideoVAE":
         """The published Wan 2.2 5B size (48 channels, factor 16)."""
         with torch.device(device):
             core = AutoencoderKLWan(
@@ -110,7 +110,7 @@ class VideoVAE(nn.Module):
             return cls(core)
 
     @classmethod
-    def from_pretrained(cls, directory: str | Path) -> Self:
+    def from_pretrained(cls, directory: str | Path) -> "VideoVAE":
         """Reads config.json and the weights (ours or diffusers'), as float32.
 
         Raises:
