@@ -18,6 +18,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.layers import (
     MLP,
     LayerNorm,
+    RMSNorm,
     TimeEmbedding,
     Tokens,
     compute_dtype,
@@ -45,7 +46,7 @@ class Block(nn.Module):
     def __init__(self, config: DiTConfig, *, has_audio: bool) -> None:
         super().__init__()
         dim, num_heads, self.eps = config.dim, config.num_heads, config.eps
-        self.modulation = nn.Parameter(torch.randn(6, dim) / dim**0.5)
+        self.modulation = nn.Parameter(torch.empty(6, dim))
         self.self_attention = SelfAttention(dim, num_heads, self.eps)
         self.text_norm = LayerNorm(dim, self.eps)
         self.text_attention = CrossAttention(dim, num_heads, self.eps)
@@ -94,7 +95,7 @@ class Head(nn.Module):
 
     def __init__(self, dim: int, dim_out: int, eps: float) -> None:
         super().__init__()
-        self.modulation = nn.Parameter(torch.randn(2, dim) / dim**0.5)
+        self.modulation = nn.Parameter(torch.empty(2, dim))
         self.out = nn.Linear(dim, dim_out)
         self.eps = eps
 
@@ -123,11 +124,15 @@ class AvatarDiT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Wan's initialisation; the head and every audio output start at zero."""
+        """Wan's initialisation of every parameter; head and audio outputs start at zero."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
                 nn.init.zeros_(module.bias)
+            elif isinstance(module, RMSNorm | LayerNorm):
+                module.reset_parameters()
+            elif isinstance(module, Block | Head):
+                nn.init.normal_(module.modulation, std=self.config.dim**-0.5)
         for linear in (*_linears(self.time_embed), *_linears(self.text_embed)):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.audio_position, std=0.02)

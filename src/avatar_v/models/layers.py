@@ -47,6 +47,9 @@ class RMSNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
         self.eps = eps
 
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+
     def forward(self, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
         return rms_norm(x, self.weight, self.eps)
 
@@ -59,6 +62,10 @@ class LayerNorm(nn.Module):
         self.weight = nn.Parameter(torch.ones(dim))
         self.bias = nn.Parameter(torch.zeros(dim))
         self.eps = eps
+
+    def reset_parameters(self) -> None:
+        nn.init.ones_(self.weight)
+        nn.init.zeros_(self.bias)
 
     def forward(self, x: Float[Tensor, "*any d"]) -> Float[Tensor, "*any d"]:
         return F.layer_norm(

@@ -91,13 +91,15 @@ def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> 
     clip = [key for key in state if "add_k_proj" in key or "image_embedder" in key]
     if clip:
         raise ValueError(f"{where} is an I2V layout with CLIP tokens (for example {clip[0]})")
-    dit = AvatarDiT(config)
+    with torch.device("meta"):  # at full size a second copy would not fit beside ``state``
+        dit = AvatarDiT(config)
     check_state(state_to_wan(dit), state, where=where)
-    own = dit.state_dict()
+    shapes = dit.state_dict()
+    own = {
+        ours: state[theirs].reshape(shapes[ours].shape) for ours, theirs in key_map(config).items()
+    }
     dtype = next(iter(state.values())).dtype
-    for ours, theirs in key_map(config).items():
-        own[ours] = state[theirs].reshape(own[ours].shape)
-    dit.load_state_dict({key: value.to(dtype) for key, value in own.items()}, assign=True)
+    dit.load_state_dict({**_new_audio(dit, dtype), **own}, assign=True)
     return dit
 
 
@@ -178,6 +180,19 @@ def config_to_wan(config: DiTConfig) -> dict[str, Any]:
         "rope_max_seq_len": 1024,
         "pos_embed_seq_len": None,
     }
+
+
+def _new_audio(dit: AvatarDiT, dtype: torch.dtype) -> dict[str, Tensor]:
+    """Freshly initialised audio modules for a DiT on the meta device."""
+    dit.audio_embed.to_empty(device="cpu")
+    dit.audio_position = torch.nn.Parameter(torch.empty_like(dit.audio_position, device="cpu"))
+    for block in dit.blocks:
+        for module in (block.audio_norm, block.audio_attention):
+            if module is not None:
+                module.to_empty(device="cpu")
+    dit.reset_parameters()
+    known = key_map(dit.config)
+    return {key: x.to(dtype) for key, x in dit.state_dict().items() if key not in known}
 
 
 def _plain(values: dict[str, Any], key: str) -> Any:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
@@ -198,7 +198,7 @@ def _read_file(path: Path) -> dict[str, Tensor]:
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except Exception as error:
+    except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
 
 
