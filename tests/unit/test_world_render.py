@@ -28,7 +28,7 @@ print(hashlib.sha256(b"".join(p.numpy().tobytes() for p in parts)).hexdigest())
 """
 
 
-def moved(num_frames: int = 1, **components: float) -> Tensor:
+def moved(num_frames: int = 1, /, **components: float) -> Tensor:
     """A motion track at rest with open eyes, but for ``components``."""
     motion = torch.zeros(num_frames, len(MOTION_NAMES))
     motion[:, MOTION_NAMES.index("eye_open")] = 1.0
