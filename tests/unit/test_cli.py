@@ -79,6 +79,10 @@ def test_mappings_merge_and_lists_replace() -> None:
     assert old == {"a": {"x": 1, "y": 2}, "b": [1, 2], "c": 3}
 
 
+def test_a_schedule_replaces_the_one_before() -> None:
+    assert merge({"window": {0: 1, 2000: 9}}, {"window": {0: 13}}) == {"window": {0: 13}}
+
+
 def test_another_class_brings_its_own_arguments() -> None:
     old = {"class_path": "a.A", "init_args": {"x": 1}}
     assert merge(old, {"init_args": {"y": 2}})["init_args"] == {"x": 1, "y": 2}
@@ -88,9 +92,8 @@ def test_another_class_brings_its_own_arguments() -> None:
 def test_callbacks_merge_by_class() -> None:
     old = [{"class_path": "A", "init_args": {"x": 1, "y": 2}}, {"class_path": "B"}]
     new = [{"class_path": "A", "init_args": {"x": 7}}, {"class_path": "C"}]
-    assert merge(old, new) == [
-        {"class_path": "A", "init_args": {"x": 7, "y": 2}}, {"class_path": "B"}, {"class_path": "C"},
-    ]  # fmt: skip
+    merged = {"class_path": "A", "init_args": {"x": 7, "y": 2}}
+    assert merge(old, new) == [merged, {"class_path": "B"}, {"class_path": "C"}]
 
 
 def test_an_overlay_has_a_part_for_the_stage(tmp_path: Path) -> None:

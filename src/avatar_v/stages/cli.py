@@ -5,7 +5,8 @@
 
 Recipes merge left to right before LightningCLI sees them:
 
-- mappings merge key by key; a changed ``class_path`` replaces the whole object;
+- mappings merge key by key, but a schedule (keys are numbers) replaces the one before, and a
+  changed ``class_path`` replaces the whole object;
 - lists of objects (callbacks) merge by ``class_path``, new ones are appended; other lists replace;
 - an overlay may hold a mapping ``stages``, one part per stage recipe, named by its file
   (``2_a2v``). The part of the first recipe is merged after the rest of the overlay, the others are
@@ -97,6 +98,8 @@ def merge(old: Any, new: Any) -> Any:
     """``new`` over ``old`` by the rules of this module; neither is changed."""
     if isinstance(old, dict) and isinstance(new, dict):
         if "class_path" in old and new.get("class_path", old["class_path"]) != old["class_path"]:
+            return new
+        if any(isinstance(key, int) for key in new):
             return new
         return {key: merge(old.get(key), new.get(key, old.get(key))) for key in {**old, **new}}
     if _objects(old) and _objects(new):

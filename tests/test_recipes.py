@@ -1,0 +1,163 @@
+"""Every recipe is parsed, merged with its overlays and built; wrong keys are one clear error."""
+
+import dataclasses
+from pathlib import Path
+
+import lightning as L
+import pytest
+import yaml
+
+from avatar_v.cli import main
+from avatar_v.models.presets import preset
+from avatar_v.stages.base import Stage
+from avatar_v.stages.cli import merge_recipes, run_words
+from avatar_v.stages.recipe import RecipeCLI
+from tiny_run import RECIPES, STAGES, make_shards
+
+DIT_STAGES = [stage for stage in STAGES if stage != "0_vae"]
+
+
+def recipe(stage: str, overlay: str | None = None) -> list[str]:
+    paths = [str(RECIPES / f"{stage}.yaml")]
+    return paths if overlay is None else [*paths, str(RECIPES / f"{overlay}.yaml")]
+
+
+@pytest.fixture
+def parsed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
+    """Parse and build everything of a recipe, but train nothing."""
+    monkeypatch.chdir(tmp_path)
+    seen: list[RecipeCLI] = []
+    monkeypatch.setattr(RecipeCLI, "_run_subcommand", lambda self, _: seen.append(self))
+
+    def parse(paths: list[str], *options: str) -> RecipeCLI:
+        assert run_words("run", [*paths, *options]) == 0
+        return seen[-1]
+
+    return parse
+
+
+@pytest.mark.parametrize("overlay", ["tiny", "small"])
+@pytest.mark.parametrize("stage", STAGES)
+def test_every_stage_is_built_with_every_overlay(stage: str, overlay: str, parsed) -> None:
+    if (stage, overlay) == ("own_face", "small"):
+        pytest.skip("own_face is of the small size itself")
+    cli = parsed(recipe(stage, overlay))
+    assert isinstance(cli.model, L.LightningModule)
+    assert cli.trainer.max_steps > 0
+    assert cli.trainer.num_devices == 1
+
+
+@pytest.mark.parametrize("stage", ["0_vae", "own_face"])
+def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
+    assert parsed(recipe(stage)).trainer.max_steps > 0
+
+
+@pytest.mark.parametrize("stage", ["1_t2v", "2_a2v"])
+def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
+    """Built for one CPU; the devices are the only thing that differs from the recipe."""
+    cli = parsed(
+        recipe(stage), "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"
+    )
+    assert isinstance(cli.model, Stage)
+    assert preset(cli.model.models.preset).dim == 1536
+    assert max(cli.model.objective.window_latents.values()) == 41
+    strategy = merge_recipes(recipe(stage))["trainer"]["strategy"]
+    assert strategy["class_path"].endswith("ModelParallelStrategy")
+
+
+@pytest.mark.parametrize("name", [*STAGES, "small", "tiny"])
+def test_a_recipe_starts_with_how_to_run_it(name: str) -> None:
+    text = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8")
+    header = [line for line in text.splitlines() if line.startswith("#")]
+    assert "avatar-v run" in "\n".join(header)
+
+
+def test_checkpoints_lie_in_the_folder_of_the_run(parsed) -> None:
+    cli = parsed(recipe("1_t2v", "tiny"), "--trainer.default_root_dir", "here")
+    assert [c.dirpath for c in cli.trainer.checkpoint_callbacks] == ["here/checkpoints"]
+
+
+def test_an_option_overrides_the_recipes(parsed) -> None:
+    cli = parsed(recipe("2_a2v", "tiny"), "--model.init_args.mouth_boost", "7")
+    assert cli.model.mouth_boost == 7
+    assert cli.model.objective.image_share == 0.9  # of 2_a2v.yaml
+    assert cli.model.objective.window_latents == {0: 5}  # of tiny.yaml, instead of {0: 21, …}
+
+
+def test_printed_config_parses_to_itself(
+    tmp_path: Path, parsed, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = [*recipe("2_a2v", "tiny"), "--print_config"]
+    with pytest.raises(SystemExit) as end:
+        run_words("run", words)
+    assert end.value.code == 0
+    printed = capsys.readouterr().out
+    path = tmp_path / "printed.yaml"
+    path.write_text(printed, encoding="utf-8")
+    again, first = parsed([str(path)]), parsed(recipe("2_a2v", "tiny"))
+    assert dataclasses.asdict(again.model.objective) == dataclasses.asdict(first.model.objective)
+    assert dataclasses.asdict(again.model.optim) == dataclasses.asdict(first.model.optim)
+    assert again.model.models == first.model.models
+    assert yaml.safe_load(printed)["trainer"]["max_steps"] == 8
+
+
+@pytest.mark.parametrize(
+    ("option", "names"),
+    [
+        (["--model.init_args.mouth_bost", "7"], ["mouth_bost"]),
+        (["--trainer.max_stepz", "7"], ["max_stepz"]),
+        (["--model.init_args.optim.lr", "fast"], ["lr", "fast"]),
+        (["--data.init_args.batch_size", "0"], ["batch_size"]),
+        (["--model.init_args.objective.image_share", "2"], ["image_share", "2"]),
+        (["--model.init_args.objective", '{"window_latents": {"4": 5}}'], ["step 0"]),
+    ],
+)
+def test_wrong_options_are_one_clear_error(
+    option: list[str],
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *recipe("2_a2v", "tiny"), *option]) == 2
+    err = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert len(err) == 1
+    assert err[0].startswith("avatar-v: error: ")
+    for name in names:
+        assert name in err[0]
+
+
+@pytest.mark.parametrize(
+    ("change", "names"),
+    [
+        ({"model": {"init_args": {"mouth_bost": 7}}}, ["mouth_bost"]),
+        ({"model": {"init_args": {"optim": {"lrr": 7}}}}, ["lrr"]),
+        ({"trainer": {"max_stepz": 7}}, ["max_stepz"]),
+        ({"modle": {}}, ["modle"]),
+        ({"model": {"class_path": "avatar_v.stages.a2v.A3V"}}, ["A3V"]),
+    ],
+)
+def test_unknown_keys_of_a_recipe_are_named(
+    change: dict,
+    names: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("wrong.yaml").write_text(yaml.safe_dump(change), encoding="utf-8")
+    assert main(["run", *recipe("2_a2v", "tiny"), "wrong.yaml"]) == 2
+    err = capsys.readouterr().err
+    for name in names:
+        assert name in err
+
+
+@pytest.mark.parametrize("stage", DIT_STAGES)
+def test_missing_weights_are_named(
+    stage: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["run", *recipe(stage, "tiny")]) == 2
+    assert "runs/tiny/" in capsys.readouterr().err
