@@ -159,7 +159,10 @@ def test_bad_input_is_found_before_any_model_is_loaded(
 
 @pytest.mark.parametrize(
     ("key", "value", "message"),
-    [("schema_version", 99, "schema version 99"), ("preset", "giant", "no format for preset")],
+    [
+        ("schema_version", 99, "schema version 99"),
+        ("preset", "giant", "no format for weights of preset"),
+    ],
 )
 def test_weights_of_another_version_or_preset(
     request_: Request, weights: Path, tmp_path: Path, key: str, value: object, message: str

@@ -2,9 +2,9 @@
 
 Blurred frames are out (less than ``SHARP_SHARE`` of the clip's median sharpness). With a face track
 the rest is ranked by how frontal it is, how open the eyes and how closed the mouth; the ranks are
-averaged, so no measure needs a scale or a weight. Without one (`--no-face-crop`) the frame wins in
-which no part is unusual: blinks, wide mouths, turned heads and hands before the face all differ
-somewhere from the clip's median picture. The clip is never held as a whole.
+averaged, so no measure needs a scale or a weight. Without one (`--no-face-crop`) the frame wins
+that differs least, in its worst part, from the median of its neighbours in time: blinks, wide
+mouths and quick turns are short and local. The clip is never held as a whole.
 """
 
 import math
@@ -29,14 +29,15 @@ from avatar_v.types import FRAME_RATE_HZ
 
 Frames = UInt8[Tensor, "f 3 h w"]
 
-SEARCH_S = 60.0
+SEARCH_S = 30.0
 """How much of a long reference is looked at."""
 MAX_FACES = 32
 """Frames in which a face is searched, spread over that time: 2 to 3 seconds of work."""
 MAX_SIDE = 720
 """Pixels: candidates are held at no more than this."""
 SHARP_SHARE = 0.8
-THUMBNAIL, BLOCK = 64, 8
+THUMBNAIL, BLOCK = 64, 4
+NEAR = 8
 
 
 @dataclass(frozen=True)
@@ -69,10 +70,15 @@ def sharp_enough(values: Float[Tensor, " f"]) -> Bool[Tensor, " f"]:
     return values >= SHARP_SHARE * values.median()
 
 
-def unusualness(thumbnails: Float[Tensor, "f 3 h w"]) -> Float[Tensor, " f"]:
-    """The largest mean difference of any block of a picture from the clip's median picture."""
-    difference = (thumbnails - thumbnails.median(0).values).abs().mean(1, keepdim=True)
-    return F.avg_pool2d(difference, BLOCK).flatten(1).amax(1)
+def unusualness(grey: Float[Tensor, "f h w"]) -> Float[Tensor, " f"]:
+    """How far each picture's worst block is from the median of the frames around it.
+
+    The neighbours are ``NEAR`` frames on either side: longer than a blink twice over, shorter than
+    a change of pose. The mean absolute difference over a block of ``BLOCK`` pixels, at its largest.
+    """
+    near = [grey[max(0, i - NEAR) : i + NEAR + 1].median(0).values for i in range(len(grey))]
+    difference = (grey - torch.stack(near)).abs()
+    return F.avg_pool2d(difference[:, None], BLOCK).flatten(1).amax(1)
 
 
 def face_measures(points: Float[Tensor, "f 68 2"]) -> tuple[Tensor, Tensor, Tensor]:
@@ -148,7 +154,7 @@ def _most_usual(path: str | Path) -> BestFrame:
         square = _cut(frame, centre_windows(1, *frame.shape[1:])[0])
         sharp.append(float(sharpness(_reduced(square, 4 * THUMBNAIL)[None])))
         small.append(_thumbnail(square))
-    score = unusualness(torch.stack(small))
+    score = unusualness(torch.stack(small).mean(1))
     score[~sharp_enough(torch.tensor(sharp))] = math.inf
     index = int(score.argmin())
     frame = next(islice(media.iter_video(path), index, None))

@@ -89,20 +89,18 @@ def audio_tokens(
     finite memory: each call encodes its own stretch with that much before it and one latent after
     it. Encoders that look at the whole recording (wav2vec 2.0, Whisper) run once, here.
     """
-    length = SAMPLES_PER_FRAME * num_frames(num_latents)
-    whole = F.pad(waveform, (0, max(0, length - len(waveform))))[None, :length]
     encoder = conditioner.audio_encoder
     if not isinstance(encoder, LogMelEncoder):
-        tokens = conditioner.encode_audio(whole)
+        tokens = conditioner.encode_audio(_frames_of(waveform, Span(0, num_frames(num_latents))))
         return lambda span: tokens[:, span.start : span.stop]
     # The first window also reaches back one latent and CONTEXT_FRAMES = 2 frames: 5 in all.
     context = math.ceil((encoder.memory_frames + 5) / TEMPORAL_FACTOR)
 
     def tokens_of(span: Span) -> Tensor:
         first, last = max(0, span.start - context), min(span.stop, num_latents - 1)
-        begin, end = TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1
-        part = whole[:, begin * SAMPLES_PER_FRAME : end * SAMPLES_PER_FRAME]
-        return conditioner.encode_audio(part)[:, span.start - first : span.stop - first]
+        frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
+        tokens = conditioner.encode_audio(_frames_of(waveform, frames))
+        return tokens[:, span.start - first : span.stop - first]
 
     return tokens_of
 
@@ -110,6 +108,12 @@ def audio_tokens(
 def to_uint8(video: Float[Tensor, "f 3 h w"]) -> Frames:
     """[-1, 1] to 0 … 255, on the CPU."""
     return ((video.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).cpu()
+
+
+def _frames_of(waveform: Float[Tensor, " s"], frames: Span) -> Float[Tensor, "1 t"]:
+    """The sound of these video frames; silence behind its end."""
+    part = waveform[frames.start * SAMPLES_PER_FRAME : frames.stop * SAMPLES_PER_FRAME]
+    return F.pad(part, (0, len(frames) * SAMPLES_PER_FRAME - len(part)))[None]
 
 
 @contextmanager

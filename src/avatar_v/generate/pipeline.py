@@ -20,7 +20,9 @@ from avatar_v.generate.inputs import Inputs, check_settings, json_path, read_inp
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
 from avatar_v.generate.writer import Mp4Writer
 from avatar_v.models.audio import normalise_loudness
-from avatar_v.models.weights import Pipeline, load_pipeline
+from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.weights import Card, load_pipeline, read_card
 from avatar_v.types import Request
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
@@ -41,7 +43,7 @@ class Format:
 
 FORMATS = {
     "tiny": Format(side=32, chunk_latents=5, shift=1.0),
-    "small": Format(side=64, chunk_latents=13, shift=1.0),
+    "small": Format(side=64, chunk_latents=13, shift=3.0),  # as recipes/small.yaml trains
     # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
     "wan_1_3b": Format(side=624, chunk_latents=41, shift=3.0),
     "wan_14b": Format(side=624, chunk_latents=41, shift=3.0),
@@ -54,23 +56,23 @@ class AvatarPipeline:
 
     def __init__(
         self,
-        networks: Pipeline,
-        folder: str | Path,
+        dit: AvatarDiT,
+        conditioner: Conditioner,
+        card: Card,
         *,
         device: str = "auto",
         precision: str = "auto",
     ) -> None:
-        if networks.card.preset not in FORMATS:
-            raise ValueError(f"{folder}: no format for preset {networks.card.preset!r}")
+        if card.preset not in FORMATS:
+            raise ValueError(f"no format for weights of preset {card.preset!r}")
         if precision not in PRECISIONS:
             raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
-        self.folder = Path(folder)
-        self.format = FORMATS[networks.card.preset]
+        self.card = card
+        self.format = FORMATS[card.preset]
         self.device = torch.device(_best_device() if device == "auto" else device)
         self.bf16 = _has_bf16(self.device) if precision == "auto" else precision == "bf16"
-        self.card = networks.card
-        self.dit = networks.dit.to(self.device).eval()
-        self.conditioner = networks.conditioner.to(self.device).eval()
+        self.dit = dit.to(self.device).eval()
+        self.conditioner = conditioner.to(self.device).eval()
 
     @classmethod
     def from_pretrained(
@@ -82,7 +84,8 @@ class AvatarPipeline:
         unknown preset, and for every key that does not fit (models/weights.py).
         """
         folder = weights_folder(name_or_path)
-        return cls(load_pipeline(folder), folder, device=device, precision=precision)
+        card = read_card(folder)
+        return cls(*load_pipeline(folder), card, device=device, precision=precision)
 
     def __call__(
         self,
@@ -173,10 +176,10 @@ def carry_out(
     an interrupt, neither file is left.
     """
     inputs = read_inputs(request)
-    weights_folder(weights)
+    folder = weights_folder(weights)
     on_ready(inputs)
     begin = time.perf_counter()
-    pipeline = AvatarPipeline.from_pretrained(weights, device=device, precision=precision)
+    pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
     loaded, first = time.perf_counter(), None
     with Mp4Writer(request.out, inputs.audio) as writer:
         for frames in pipeline.stream(inputs, request):
@@ -192,7 +195,7 @@ def carry_out(
         reference_frame=inputs.reference_frame,
         warnings=inputs.warnings,
         weights=str(weights),
-        weights_hash=hash_folder(pipeline.folder),
+        weights_hash=hash_folder(folder),
         weights_card=dataclasses.asdict(pipeline.card),
         precision="bf16" if pipeline.bf16 else "fp32",
         device=str(pipeline.device),

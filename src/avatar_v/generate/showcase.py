@@ -23,7 +23,7 @@ from avatar_v.generate.sheet import Curves, Row, save_sheet
 from avatar_v.media import encode_video_bytes
 from avatar_v.types import MOTION_NAMES, SAMPLE_RATE_HZ, Request
 from avatar_v.world.clip import WorldClip, make_clip
-from avatar_v.world.splits import persons, scenes, speeches
+from avatar_v.world.splits import persons, scenes, sentences
 
 REFERENCE_FRAMES = 101
 SHUFFLE_BLOCK = 25
@@ -104,7 +104,7 @@ def make_clips(cast: Cast) -> tuple[WorldClip, WorldClip]:
     """The reference clip, and the true clip of the driving speech, in the same scene."""
     (person_id,) = persons("test", 1, cast.person)
     (scene_id,) = scenes("test", 1, cast.scene)
-    other_id, speech_id = speeches("test", 2, cast.speech)
+    other_id, speech_id = sentences("test", 2, cast.speech)
     side = FORMATS["small"].side
     return (
         make_clip(person_id, scene_id, other_id, num_frames=REFERENCE_FRAMES, size=side),

@@ -19,7 +19,7 @@ from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import TEMPORAL_FACTOR, Batch, Cond, Reference, num_latents
 
-Latents = Float[Tensor, "b l c h w"]
+Latents = Float[Tensor, "b l c lh lw"]
 
 
 class Conditioner(nn.Module):
