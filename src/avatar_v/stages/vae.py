@@ -10,6 +10,7 @@ import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import lightning as L
 import torch
@@ -54,6 +55,7 @@ class VAEStage(L.LightningModule):
         optim: numbers of Muon (inner convolutions) and AdamW (the rest).
         loss: weights of the loss and shares of windows and textures.
         export: folder for config.json and model.safetensors at the end; None writes nothing.
+        export_dtype: of the stored weights; they are read back as float32.
         num_stats_batches: training batches behind the latent statistics of the export.
         seed: of fresh weights and of every draw of a step.
     """
@@ -64,6 +66,7 @@ class VAEStage(L.LightningModule):
         optim: Optim,
         loss: VAELoss,
         export: str | None = None,
+        export_dtype: Literal["float32", "float16"] = "float32",
         num_stats_batches: int = 64,
         seed: int = 0,
     ) -> None:
@@ -73,6 +76,7 @@ class VAEStage(L.LightningModule):
             raise ValueError(f"preset is one of {sorted(presets)}, got {preset!r}")
         self.optim, self.weights, self.seed = optim, loss, seed
         self.export = export
+        self.export_dtype = {"float32": torch.float32, "float16": torch.float16}[export_dtype]
         self.num_stats_batches = num_stats_batches
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed)
@@ -124,7 +128,7 @@ class VAEStage(L.LightningModule):
             videos = (_video(batch) for batch in batches)
             mean, std = latent_stats(self.vae, videos)
             self.vae.set_latent_stats(mean, std)
-            self.vae.save_pretrained(Path(self.export))
+            self.vae.save_pretrained(Path(self.export), self.export_dtype)
 
     def window(
         self, batch: Batch, generator: torch.Generator
