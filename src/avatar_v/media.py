@@ -211,24 +211,22 @@ def _decoded(
 
 
 def _on_grid(frames: Iterator[VideoFrame], rate_hz: int) -> Iterator[tuple[VideoFrame, int]]:
-    """Each source frame with the number of grid frames it fills (0: too fast, it is left out)."""
+    """Source frames with the number of grid frames each fills; the sum is the video's duration."""
     held, held_slot = None, 0
-    start, last_duration = Fraction(0), Fraction(1, rate_hz)
+    start = end = Fraction(0)
     for frame in frames:
         if frame.pts is None or frame.time_base is None:  # a stream without times: as they come
-            time = start + Fraction(held_slot + 1, rate_hz)
+            time, duration = start + Fraction(held_slot + 1, rate_hz), None
         else:
-            time = frame.pts * frame.time_base
+            time, duration = frame.pts * frame.time_base, frame.duration * frame.time_base
         if held is None:
             start = time
         elif (slot := _nearest((time - start) * rate_hz)) > held_slot:
             yield held, slot - held_slot
             held_slot = slot
-        held = frame
-        if frame.duration and frame.time_base:
-            last_duration = frame.duration * frame.time_base
+        held, end = frame, time + (duration or Fraction(1, rate_hz))
     if held is not None:
-        yield held, max(1, _nearest(last_duration * rate_hz))
+        yield held, max(_nearest((end - start) * rate_hz) - held_slot, 1 if held_slot == 0 else 0)
 
 
 def _nearest(value: Fraction) -> int:

@@ -1,0 +1,298 @@
+"""World → shards → latents → a look at them; own videos → shards. The commands, end to end."""
+
+import argparse
+import json
+from fractions import Fraction
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+
+from avatar_v.shards import cli, importer
+from avatar_v.shards.datamodule import ShardData
+from avatar_v.shards.loader import read_clip, read_folder
+from avatar_v.shards.world_set import WorldSettings, clip_ids, write_world
+from avatar_v.shards.writer import read_index
+from avatar_v.world import clip as world_clip
+from avatar_v.world.splits import RANGES
+
+TINY = {"num_frames": 5, "size": 32, "clips_per_person": 2, "clips_per_shard": 3}
+
+
+def run(*words: str) -> int:
+    parser = argparse.ArgumentParser()
+    cli.add_parser(parser.add_subparsers())
+    return cli.run(parser.parse_args(["shards", *words]))
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """6 clips of 3 persons in 2 shards, by 2 processes."""
+    out = tmp_path_factory.mktemp("world")
+    words = "--clips 6 --frames 5 --size 32 --clips-per-person 2 --clips-per-shard 3 --workers 2"
+    assert run("world", "--out", str(out), *words.split()) == 0
+    return out
+
+
+@pytest.fixture(scope="module")
+def vae_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    from avatar_v.models.vae import VideoVAE
+
+    torch.manual_seed(0)
+    path = tmp_path_factory.mktemp("vae")
+    VideoVAE.tiny().save_pretrained(path)
+    return path
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_the_bytes_do_not_depend_on_processes_and_interruptions(
+    world: Path, tmp_path: Path
+) -> None:
+    settings = WorldSettings(num_clips=6, **TINY)
+    write_world(settings, tmp_path, num_workers=1)
+    assert contents(tmp_path) == contents(world)
+    kept, lost = sorted(tmp_path.glob("*.tar"))
+    lost.unlink()
+    lost.with_suffix(".index.json").unlink()  # as if stopped before the second shard
+    before = kept.stat().st_mtime_ns
+    heard: list[int] = []
+    write_world(settings, tmp_path, num_workers=2, on_clip=heard.append)
+    assert contents(tmp_path) == contents(world)
+    assert kept.stat().st_mtime_ns == before
+    assert heard[0] == 3
+    assert heard[-1] == 6
+
+
+def test_a_world_set_holds_the_world(world: Path) -> None:
+    clips = read_folder(world)
+    sample = read_clip(clips[4])
+    person, scene, speech = clip_ids(WorldSettings(num_clips=6, **TINY), 4)
+    truth = world_clip.make_clip(person, scene, speech, num_frames=5, size=32)
+    assert sample.key == f"0000004_{person}_{scene}_{speech}"
+    assert sample.meta.text == truth.text
+    assert torch.equal(sample.motion, truth.motion)
+    assert torch.equal(sample.phonemes.long(), truth.phonemes.long())
+    assert sample.video is not None
+    assert truth.video is not None
+    # H.264 at crf 8 with grain: a few grey levels
+    assert (sample.video.float() - truth.video.float()).abs().mean() < 4
+    assert (sample.meta.licence, sample.meta.consent) == ("CC0-1.0", "synthetic")
+
+
+def test_other_settings_and_foreign_folders_are_refused(world: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="other settings"):
+        write_world(WorldSettings(num_clips=8, **TINY), world)
+    (tmp_path / "a.tar").touch()
+    with pytest.raises(ValueError, match="another origin"):
+        write_world(WorldSettings(num_clips=6, **TINY), tmp_path)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"split": "reserved"},
+        {"split": "tarin"},
+        {"num_frames": 6},
+        {"clips_per_person": 1},
+        {"num_clips": 1},
+        {"clips_per_shard": 0},
+        {"seed": -1},
+    ],
+)
+def test_world_settings_are_checked(change: dict) -> None:
+    with pytest.raises(ValueError, match=r"\d|reserved|tarin"):
+        WorldSettings(**{"num_clips": 6, **TINY, **change})
+
+
+@pytest.mark.parametrize("num_clips", [8, 1000, 1003])
+@pytest.mark.parametrize("split", ["train", "validation", "test"])
+def test_every_person_is_in_several_scenes_of_the_split(num_clips: int, split) -> None:
+    settings = WorldSettings(num_clips=num_clips, split=split, clips_per_person=4, seed=5)
+    ids = [clip_ids(settings, index) for index in range(num_clips)]
+    assert all(value in RANGES[split] for clip in ids for value in clip)
+    scenes: dict[int, list[int]] = {}
+    for person, scene, _ in ids:
+        scenes.setdefault(person, []).append(scene)
+    assert len(scenes) == num_clips // 4
+    assert all(len(set(of)) == len(of) >= 4 for of in scenes.values())
+    assert len({speech for _, _, speech in ids}) == num_clips
+
+
+def test_a_clip_that_fails_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from avatar_v.shards import world_set
+    from avatar_v.shards.writer import write_shard
+
+    real = world_set.make_sample
+
+    def failing(settings: WorldSettings, index: int):
+        if index == 1:
+            raise ZeroDivisionError("no light")
+        return real(settings, index)
+
+    monkeypatch.setattr(world_set, "make_sample", failing)
+    settings = WorldSettings(num_clips=3, **TINY)
+    index = write_shard(tmp_path / "a.tar", world_set._items(settings, 0))
+    assert len(index.clips) == 2
+    (failure,) = read_index(tmp_path / "a.index.json").failures
+    assert (failure.key, failure.reason) == ("clip 1", "ZeroDivisionError: no light")
+
+
+def test_latents_are_the_vae_s_and_the_rest_is_copied(
+    world: Path, vae_path: Path, tmp_path: Path
+) -> None:
+    from avatar_v.models.vae import VideoVAE
+
+    words = ("encode", "--shards", str(world), "--vae", str(vae_path), "--threads", "1")
+    assert run(*words, "--out", str(tmp_path / "both"), "--batch-size", "2") == 0
+    vae = VideoVAE.from_pretrained(vae_path)
+    for old, new in zip(read_folder(world), read_folder(tmp_path / "both"), strict=True):
+        before, after = read_clip(old), read_clip(new)
+        assert after.meta.vae_hash == new.vae_hash == vae.hash()
+        assert before.video is not None
+        assert after.video is not None
+        assert torch.equal(before.video, after.video)  # not encoded twice
+        assert after.latents is not None
+        with torch.inference_mode():
+            expected = vae.encode(before.video[None].float() / 127.5 - 1)[0]
+        # fp16 has 11 bits: 0.05 % of values that are about 1
+        assert torch.allclose(after.latents.float(), expected, rtol=1e-3, atol=1e-3)
+    assert run(*words, "--out", str(tmp_path / "both")) == 0  # finished shards are kept
+    with pytest.raises(ValueError, match="other settings"):
+        run(*words, "--out", str(tmp_path / "both"), "--drop-video")
+    with pytest.raises(ValueError, match="another folder"):
+        run(*words, "--out", str(world))
+    assert run(*words, "--out", str(tmp_path / "latents"), "--drop-video") == 0
+    with pytest.raises(ValueError, match="no video to encode"):
+        run("encode", "--shards", str(tmp_path / "latents"), "--out", "x", "--vae", str(vae_path))
+    data = ShardData(
+        str(tmp_path / "latents"), 2, decode_video=False, pairs=True, vae_hash=vae.hash()
+    )
+    batch = next(iter(data.train_dataloader()))
+    assert batch.latents is not None
+    assert batch.latents.shape == (2, 2, vae.latent_channels, 4, 4)
+    assert batch.reference is not None
+    assert batch.reference.person == batch.person
+    assert set(batch.reference.scene).isdisjoint(batch.scene) or batch.person[0] == batch.person[1]
+
+
+def test_show_prints_and_pictures(
+    world: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run("show", str(world), "-n", "2", "--out", str(tmp_path / "sheet.png")) == 0
+    printed = capsys.readouterr().out
+    for clip in (read_folder(world)[0], read_folder(world)[5]):
+        assert clip.key in printed
+        assert read_clip(clip).meta.text in printed
+    import matplotlib.image
+
+    assert matplotlib.image.imread(tmp_path / "sheet.png").std() > 0.1
+    with pytest.raises(ValueError, match=r"\.png"):
+        run("show", str(world), "--out", "sheet.tiff")
+    with pytest.raises(ValueError, match="no finished shards"):
+        run("show", str(tmp_path / "nowhere"))
+
+
+def write_clip(path: Path, *, frames: int, rate: int = 25, loud: float = 0.3, sound_s: float = 9):
+    """Noise pictures 60 x 40, their left third red, with a tone as long as ``sound_s`` allows."""
+    rng = np.random.default_rng(0)
+    with av.open(str(path), "w") as container:
+        video = container.add_stream("libx264", rate=rate)
+        video.height, video.width, video.pix_fmt = 40, 60, "yuv420p"
+        audio = container.add_stream("aac", rate=44_100) if loud else None
+        for _ in range(frames):
+            picture = rng.integers(0, 255, (40, 60, 3), dtype=np.uint8)
+            picture[:, :20] = (200, 0, 0)
+            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
+            container.mux(video.encode(frame))
+        container.mux(video.encode(None))
+        if audio is None:
+            return
+        count = int(44_100 * min(frames / rate, sound_s))
+        tone = loud * np.sin(2 * np.pi * 220 * np.arange(count) / 44_100)
+        sound = av.AudioFrame.from_ndarray(tone[None].astype(np.float32), "fltp", "mono")
+        sound.sample_rate, sound.pts, sound.time_base = 44_100, 0, Fraction(1, 44_100)
+        container.mux(audio.encode(sound))
+        container.mux(audio.encode(None))
+
+
+def test_own_videos_become_clips_and_what_does_not_is_reported(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, out = tmp_path / "videos", tmp_path / "shards"
+    (folder / "anna").mkdir(parents=True)
+    write_clip(folder / "anna" / "good one.mp4", frames=40, rate=50)  # 20 frames at 25 fps
+    (folder / "anna" / "good one.txt").write_text("a red\n  wall \n")
+    write_clip(folder / "anna" / "short.mp4", frames=7)
+    write_clip(folder / "anna" / "mute.mp4", frames=9, loud=0)
+    write_clip(folder / "anna" / "silent.mp4", frames=9, loud=1e-5)
+    write_clip(folder / "anna" / "half.mp4", frames=18, sound_s=0.4)
+    (folder / "broken.mp4").write_bytes(b"no video" * 99)
+    words = ["import", str(folder), "--out", str(out), "--frames", "9", "--size", "32"]
+    words += ["--no-face-crop", "--licence", "CC-BY-4.0", "--consent", "asked in writing"]
+    assert run(*words) == 0
+    report = json.loads((out / importer.REPORT_FILE).read_text())
+    dropped = {(row["file"], row["frames"]): row["reason"] for row in report["dropped"]}
+    assert report["clips_of"]["anna/good one.mp4"] == 2
+    assert dropped["anna/good one.mp4", "18-19"] == "too short: 2 frames, a clip has 9"
+    assert dropped["anna/short.mp4", "0-6"].startswith("too short: 7 frames")
+    assert dropped["anna/mute.mp4", ""] == "no audio stream"
+    assert dropped["anna/silent.mp4", "0-8"] == "the audio is silent"
+    assert dropped["anna/half.mp4", "9-17"].startswith("the audio ends")
+    assert dropped["broken.mp4", ""].startswith("not a readable media file")
+    assert "no audio stream" in capsys.readouterr().out
+    clips = read_folder(out)
+    assert len(clips) == sum(report["clips_of"].values()) == 3
+    sample = read_clip(clips[0])
+    assert (sample.meta.person, sample.meta.text) == ("anna", "a red wall")
+    assert (sample.meta.licence, sample.meta.consent) == ("CC-BY-4.0", "asked in writing")
+    assert sample.meta.motion_known == ()
+    assert sample.video is not None
+    assert sample.video.shape == (9, 3, 32, 32)
+    red = sample.video[:, 0].float().mean((0, 1)) - sample.video[:, 1].float().mean((0, 1))
+    assert red[:7].min() > 100  # the centre square of 60 x 40 begins 10 pixels in: 8 of 32 are red
+    assert red[10:].abs().max() < 60
+    with pytest.raises(ValueError, match="already exists"):
+        run(*words)
+
+
+def test_import_says_what_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    out = str(tmp_path / "out")
+    with pytest.raises(ValueError, match="no such folder"):
+        run("import", str(tmp_path / "gone"), "--out", out)
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(ValueError, match="holds no media files"):
+        run("import", str(tmp_path / "empty"), "--out", out)
+    write_clip(tmp_path / "empty" / "a.mp4", frames=9)
+    for words in (["--frames", "10"], ["--size", "30"]):
+        with pytest.raises(ValueError, match=r"10|30"):
+            run("import", str(tmp_path / "empty"), "--out", out, *words)
+    monkeypatch.setattr(importer.face_track, "is_available", lambda: False)
+    with pytest.raises(ValueError, match=r"pip install 'avatar_v\[faces\]'.*--no-face-crop"):
+        run("import", str(tmp_path / "empty"), "--out", out)
+    assert not Path(out).exists()
+    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+
+
+@pytest.mark.media
+@pytest.mark.skipif(not importer.face_track.is_available(), reason="needs the [faces] extra")
+def test_a_real_clip_is_cropped_to_the_face(media: Path, tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "talking_head.mp4").symlink_to(media / "talking_head.mp4")
+    write_clip(tmp_path / "in" / "wall.mp4", frames=50)  # nobody in it
+    assert (
+        run("import", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--frames", "49") == 0
+    )
+    report = json.loads((tmp_path / "out" / importer.REPORT_FILE).read_text())
+    reasons = {row["file"]: row["reason"] for row in report["dropped"] if row["frames"] == "0-48"}
+    assert reasons == {"wall.mp4": "no face in 49 of 49 frames"}
+    sample = read_clip(read_folder(tmp_path / "out")[0])
+    assert sample.valid.all()
+    mouth = sample.mouth_box.mean(0)
+    assert 0.3 < (mouth[0] + mouth[2]) / 2 < 0.7
+    assert 0.5 < (mouth[1] + mouth[3]) / 2 < 0.9
+    assert sample.motion[:, 0].std() > 0.05  # she speaks
