@@ -41,7 +41,7 @@ def main(arguments: list[str] | None = None) -> None:
     logs = options.logs or sorted(ASSETS.rglob("*.csv"))
     if not logs:
         raise SystemExit(f"no logs below {ASSETS}; give CSV files")
-    draw({path.stem: path for path in logs}, options.out)
+    draw({title_of(path): path for path in logs}, options.out)
     print(options.out)
 
 
@@ -58,6 +58,11 @@ def read_curves(path: Path) -> dict[str, Curve]:
             steps, values = np.array(pairs).T
             curves[name] = Curve(steps, values)
     return curves
+
+
+def title_of(path: Path) -> str:
+    """The file's name, or its folder's where the file is only called loss.csv."""
+    return path.parent.name if path.stem == "loss" else path.stem
 
 
 def draw(logs: dict[str, Path], out: Path) -> None:
