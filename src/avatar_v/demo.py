@@ -44,7 +44,7 @@ def run(args: argparse.Namespace) -> int:
         f"{folder / 'sheet.png'}: reference, true and generated frames, mouth curves\n"
         "lip-sync, correlation of the mouth's opening with the driving speech's:\n"
         f"  generated video       {sync.generated:5.2f}\n"
-        f"  shuffled speech       {sync.shuffled_mean:5.2f} ± {sync.shuffled_std:.2f}\n"
+        f"  shuffled speech       {sync.shuffled_mean:z5.2f} ± {sync.shuffled_std:.2f}\n"
         f"  true video            {sync.true_video:5.2f}  (what the meter can see at most)"
     )
     return 0

@@ -271,8 +271,12 @@ def test_output_of_another_kind(good: Request, tmp_path: Path) -> None:
     refused(change(good, out=str(tmp_path / "o.avi")), r"the output is an \.mp4 file")
 
 
-def test_folder_that_cannot_be_written(good: Request) -> None:
-    refused(change(good, out="/proc/out.mp4"), "cannot write to /proc")
+def test_folder_that_cannot_be_written(good: Request, monkeypatch: pytest.MonkeyPatch) -> None:
+    def denied(*args: object, **kwargs: object) -> None:
+        raise PermissionError("read-only file system")
+
+    monkeypatch.setattr("avatar_v.generate.inputs.tempfile.TemporaryFile", denied)
+    refused(good, r"cannot write to .*read-only file system")
 
 
 def test_output_that_is_an_input(good: Request) -> None:

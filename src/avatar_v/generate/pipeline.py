@@ -19,7 +19,7 @@ from avatar_v.generate.generator import Settings, generate
 from avatar_v.generate.inputs import Inputs, check_settings, json_path, read_inputs, read_sources
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
 from avatar_v.generate.writer import Mp4Writer
-from avatar_v.models.audio import normalise_loudness
+from avatar_v.loudness import normalise_loudness
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.weights import Card, load_pipeline, read_card
@@ -188,27 +188,39 @@ def carry_out(
             on_frames(frames)
     end = time.perf_counter()
     assert first is not None
-    record = Record(
+    timing = Timing(
+        load_s=round(loaded - begin, 3),
+        first_frame_s=round(first - loaded, 3),
+        total_s=round(end - loaded, 3),
+        frames_per_s=round(inputs.num_frames / (end - loaded), 2),
+        peak_rss_mib=round(peak_rss_mib(), 1),
+    )
+    record = _record(request, inputs, pipeline, str(weights), hash_folder(folder), timing)
+    save_record(json_path(request.out), record)
+    return record
+
+
+def _record(
+    request: Request,
+    inputs: Inputs,
+    pipeline: AvatarPipeline,
+    weights: str,
+    weights_hash: str,
+    timing: Timing,
+) -> Record:
+    return Record(
         request=request,
         num_frames=inputs.num_frames,
         size=pipeline.format.side,
         reference_frame=inputs.reference_frame,
         warnings=inputs.warnings,
-        weights=str(weights),
-        weights_hash=hash_folder(folder),
+        weights=weights,
+        weights_hash=weights_hash,
         weights_card=dataclasses.asdict(pipeline.card),
         precision="bf16" if pipeline.bf16 else "fp32",
         device=str(pipeline.device),
-        timing=Timing(
-            load_s=round(loaded - begin, 3),
-            first_frame_s=round(first - loaded, 3),
-            total_s=round(end - loaded, 3),
-            frames_per_s=round(inputs.num_frames / (end - loaded), 2),
-            peak_rss_mib=round(peak_rss_mib(), 1),
-        ),
+        timing=timing,
     )
-    save_record(json_path(request.out), record)
-    return record
 
 
 def _best_device() -> str:

@@ -89,10 +89,9 @@ def showcase(
     ids = {"person": driving.person_id, "scene": driving.scene_id, "speech": driving.sentence_id}
     more = {"lip_sync": asdict(sync), "meter_hash": judge.hash(), "world": ids}
     save_record(json_path(request.out), record, **more)
-    rows = [Row("reference", reference.video), Row("true", driving.video), Row("generated", video)]
     save_sheet(
         folder / "sheet.png",
-        rows,
+        [Row("reference", reference.video), Row("true", driving.video), Row("generated", video)],
         Curves(truth, opening, driving.audio),
         title="A person the model has never seen, speaking a sentence it has never heard",
         subtitle=_subtitle(driving, record, sync),
@@ -182,6 +181,6 @@ def _subtitle(driving: WorldClip, record: Record, sync: LipSync) -> str:
         f"test person {driving.person_id}",
         f"{record.num_frames / 25:.1f} s made in {record.timing.total_s:.0f} s",
         f"correlation of the mouth's opening with the speech's {sync.generated:.2f}",
-        f"with shuffled speech {sync.shuffled_mean:.2f} ± {sync.shuffled_std:.2f}",
+        f"with shuffled speech {sync.shuffled_mean:z.2f} ± {sync.shuffled_std:.2f}",
     )
     return " · ".join(parts)
