@@ -65,7 +65,7 @@ class VideoVAE(nn.Module):
 
     def __init__(self, core: AutoencoderKLWan):
         super().__init__()
-        factor = 2 ** sum(core.config.temperal_downsample)
+        factor = 2 ** sum(core.config["temperal_downsample"])
         if factor != TEMPORAL_FACTOR:
             raise ValueError(f"the VAE must have temporal factor {TEMPORAL_FACTOR}, got {factor}")
         _replace_norms(core)
@@ -73,7 +73,7 @@ class VideoVAE(nn.Module):
         self.core = core
         self.register_buffer("latents_mean", None, persistent=False)
         self.register_buffer("latents_std", None, persistent=False)
-        self.set_latent_stats(core.config.latents_mean, core.config.latents_std)
+        self.set_latent_stats(core.config["latents_mean"], core.config["latents_std"])
 
     @classmethod
     def tiny(cls) -> "VideoVAE":
@@ -152,11 +152,11 @@ class VideoVAE(nn.Module):
 
     @property
     def latent_channels(self) -> int:
-        return self.core.config.z_dim
+        return self.core.config["z_dim"]
 
     @property
     def spatial_factor(self) -> int:
-        return self.core.config.scale_factor_spatial
+        return self.core.config["scale_factor_spatial"]
 
     @property
     def dtype(self) -> torch.dtype:
@@ -244,8 +244,8 @@ class EncoderStream:
     def _run(self, frames: Video) -> Latents:
         core = self._vae.core
         x = rearrange(frames.to(self._vae.dtype), "b f c h w -> b c f h w")
-        if core.config.patch_size is not None:
-            x = patchify(x.contiguous(), core.config.patch_size)
+        if core.config["patch_size"] is not None:
+            x = patchify(x.contiguous(), core.config["patch_size"])
         x = x.contiguous(memory_format=torch.channels_last_3d)
         x = core.quant_conv(core.encoder(x, feat_cache=self._cache, feat_idx=[0]))
         return rearrange(x, "b c l h w -> b l c h w")
@@ -289,8 +289,8 @@ class DecoderStream:
         x = rearrange(raw, "b l c h w -> b c l h w")
         x = core.post_quant_conv(x.contiguous(memory_format=torch.channels_last_3d))
         x = core.decoder(x, feat_cache=self._cache, feat_idx=[0], first_chunk=first_chunk)
-        if core.config.patch_size is not None:
-            x = unpatchify(x.contiguous(), core.config.patch_size)
+        if core.config["patch_size"] is not None:
+            x = unpatchify(x.contiguous(), core.config["patch_size"])
         return rearrange(x, "b c f h w -> b f c h w")
 
 
@@ -311,11 +311,13 @@ class RMSNorm(nn.Module):
 
 
 class _Normalise(torch.autograd.Function):
-    """y = u · g with u = x / |x|; dx = (dy g - u <dy g, u>) / |x|. The norm is taken in fp32."""
+    """y = u · g with u = x / |x|; dx = (dy g - u <dy g, u>) / |x|. Sums over
+    positions and the norm are taken in fp32."""
 
     @staticmethod
     def forward(ctx, x: Tensor, gain: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=torch.float32)
+        at_least_fp32 = torch.promote_types(x.dtype, torch.float32)
+        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=at_least_fp32)
         inverse = norm.clamp_min(1e-12).reciprocal().to(x.dtype)
         unit = x * inverse
         ctx.save_for_backward(unit, inverse, gain)
@@ -326,7 +328,9 @@ class _Normalise(torch.autograd.Function):
         unit, inverse, gain = ctx.saved_tensors
         product = dy * unit
         not_channels = [axis for axis in range(dy.ndim) if axis != 1]
-        dgain = product.sum(not_channels, dtype=torch.float32).reshape(gain.shape)
+        dgain = product.sum(
+            not_channels, dtype=torch.promote_types(dy.dtype, torch.float32)
+        ).reshape(gain.shape)
         along = (product * gain).sum(1, keepdim=True)
         dx = torch.addcmul(dy * gain, unit, along, value=-1).mul_(inverse)
         return dx, dgain.to(gain.dtype)

@@ -48,10 +48,13 @@ class VAELoss:
 
 
 class VAEStage(L.LightningModule):
-    """Trains `VideoVAE.small()` or `.tiny()`.
+    """Trains a `VideoVAE` of a preset, or only the decoder of a trained one.
 
     Args:
         preset: "small" or "tiny".
+        init_from: folder of a trained VAE of that preset to start from; None starts fresh.
+        decoder_only: keep the encoder and the latent statistics, so that latents made before
+            stay valid while pictures get sharper. Needs ``init_from``.
         optim: numbers of Muon (inner convolutions) and AdamW (the rest).
         loss: weights of the loss and shares of windows and textures.
         export: folder for config.json and model.safetensors at the end; None writes nothing.
@@ -68,26 +71,30 @@ class VAEStage(L.LightningModule):
         export: str | None = None,
         export_dtype: Literal["float32", "float16"] = "float32",
         num_stats_batches: int = 64,
+        init_from: str | None = None,
+        decoder_only: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__()
-        presets = {"tiny": VideoVAE.tiny, "small": VideoVAE.small}
-        if preset not in presets:
-            raise ValueError(f"preset is one of {sorted(presets)}, got {preset!r}")
+        if decoder_only and init_from is None:
+            raise ValueError("decoder_only needs init_from: a trained encoder to keep")
         self.optim, self.weights, self.seed = optim, loss, seed
         self.export = export
         self.export_dtype = {"float32": torch.float32, "float16": torch.float16}[export_dtype]
         self.num_stats_batches = num_stats_batches
-        with torch.random.fork_rng(devices=[]):
-            torch.manual_seed(seed)
-            self.vae = presets[preset]()
-        start_certain(self.vae)
+        self.decoder_only = decoder_only
+        self.vae = fresh(preset, seed) if init_from is None else trained(preset, init_from)
+        self.vae.train()
+        if decoder_only:
+            self.vae.core.encoder.requires_grad_(False)
+            self.vae.core.quant_conv.requires_grad_(False)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         index = self.trainer.fit_loop.total_batch_idx
         generator = step_generator(self.seed, self.global_rank, index)
         video, weight = self.window(batch, generator)
-        mean, log_var = self.vae.posterior(video)
+        with torch.set_grad_enabled(not self.decoder_only):
+            mean, log_var = self.vae.posterior(video)
         noise = torch.randn(mean.shape, generator=generator).to(mean)
         sample = mean + (0.5 * log_var).exp() * noise
         rebuilt = self.vae.decode(self.vae.normalise(sample), clamp=False)
@@ -123,11 +130,13 @@ class VAEStage(L.LightningModule):
         """Measures the latents of the averaged weights and exports them."""
         if self.export is None or not self.trainer.is_global_zero:
             return
-        batches = itertools.islice(self.trainer.train_dataloader, self.num_stats_batches)
+        loader = self.trainer.train_dataloader
+        assert loader is not None
+        batches = itertools.islice(loader, self.num_stats_batches)
         with averaged(self.trainer, self), torch.no_grad():
-            videos = (_video(batch) for batch in batches)
-            mean, std = latent_stats(self.vae, videos)
-            self.vae.set_latent_stats(mean, std)
+            if not self.decoder_only:
+                videos = (_video(batch) for batch in batches)
+                self.vae.set_latent_stats(*latent_stats(self.vae, videos))
             self.vae.save_pretrained(Path(self.export), self.export_dtype)
 
     def window(
@@ -166,10 +175,31 @@ class VAEStage(L.LightningModule):
         return lengths[int(torch.multinomial(shares, 1, generator=generator))]
 
 
-@torch.no_grad()
-def start_certain(vae: VideoVAE, log_var: float = -5.0) -> None:
-    """Lets the posterior start narrow: at a standard deviation of 1 the first steps see noise."""
-    vae.core.quant_conv.bias[vae.latent_channels :] = log_var
+PRESETS = {"tiny": VideoVAE.tiny, "small": VideoVAE.small}
+
+
+def fresh(preset: str, seed: int, log_var: float = -5.0) -> VideoVAE:
+    """Untrained weights of this seed. The posterior starts narrow (``log_var``), since at a
+    standard deviation of 1 the first steps would see noise. ValueError for another preset."""
+    if preset not in PRESETS:
+        raise ValueError(f"preset is one of {sorted(PRESETS)}, got {preset!r}")
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(seed)
+        vae = PRESETS[preset]()
+    with torch.no_grad():
+        bias = vae.core.quant_conv.bias
+        assert bias is not None
+        bias[vae.latent_channels :] = log_var
+    return vae
+
+
+def trained(preset: str, folder: str) -> VideoVAE:
+    """The weights of ``folder``; ValueError unless they have the shapes of the preset."""
+    vae, expected = VideoVAE.from_pretrained(folder), fresh(preset, seed=0)
+    shapes = [{n: p.shape for n, p in v.named_parameters()} for v in (vae, expected)]
+    if shapes[0] != shapes[1]:
+        raise ValueError(f"{folder} holds no VAE of the preset {preset!r}")
+    return vae
 
 
 def weighted_l1(rebuilt: Video, video: Video, weight: Float[Tensor, "b f 1 h w"]) -> Tensor:
@@ -203,9 +233,10 @@ def psnr(rebuilt: Video, video: Video) -> Float[Tensor, " b"]:
 
 def latent_stats(vae: VideoVAE, videos: Iterable[Video]) -> tuple[list[float], list[float]]:
     """Per-channel mean and standard deviation of the raw latents of all ``videos``, in fp64."""
-    count, total, squares = 0, 0.0, 0.0
+    count = 0
+    total = squares = torch.zeros(vae.latent_channels, dtype=torch.float64)
     for video in videos:
-        raw = vae.posterior(video.to(vae.latents_mean.device))[0].double()
+        raw = vae.posterior(video.to(vae.latents_mean.device))[0].double().cpu()
         count += raw.numel() // raw.shape[2]
         total = total + raw.sum((0, 1, 3, 4))
         squares = squares + raw.square().sum((0, 1, 3, 4))
@@ -222,6 +253,8 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
     outer = ("encoder.conv_in.", "decoder.conv_out.", "quant_conv.")
     kernels, rest = [], []
     for name, parameter in core.named_parameters():
+        if not parameter.requires_grad:
+            continue
         inner = parameter.ndim >= 4 and name.endswith("weight")
         inner = inner and not any(part in name for part in outer)
         (kernels if inner else rest).append(parameter)

@@ -1,0 +1,314 @@
+"""VideoVAE's shapes, files and errors; the losses, windows and optimiser of its stage; textures."""
+
+import json
+from itertools import pairwise
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from avatar_v.models.vae import VideoVAE
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.vae import (
+    VAELoss,
+    VAEStage,
+    gradient_l1,
+    kernel_optimizer,
+    kl_divergence,
+    latent_stats,
+    psnr,
+    weighted_l1,
+)
+from avatar_v.types import Batch
+from avatar_v.world.textures import texture_clips
+
+
+@pytest.fixture
+def vae() -> VideoVAE:
+    torch.manual_seed(0)
+    return VideoVAE.tiny().eval()
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def clips(num: int = 2, frames: int = 9, size: int = 16) -> Batch:
+    video = torch.rand(num, frames, 3, size, size, generator=seeded(5)) * 2 - 1
+    box = torch.tensor([0.25, 0.25, 0.75, 0.75]).expand(num, frames, 4)
+    names = tuple(str(i) for i in range(num))
+    return Batch(
+        video=video,
+        audio=torch.zeros(num, 640 * frames),
+        text=names,
+        motion=torch.zeros(num, frames, 16),
+        face_box=box,
+        mouth_box=torch.zeros(num, frames, 4),
+        valid=torch.ones(num, frames, dtype=torch.bool),
+        key=names,
+        person=names,
+        scene=names,
+    )
+
+
+@pytest.mark.parametrize(("frames", "latents"), [(1, 1), (5, 2), (13, 4)])
+def test_shapes(vae, frames, latents):
+    video = torch.zeros(2, frames, 3, 16, 24)
+    encoded = vae.encode(video)
+    assert encoded.shape == (2, latents, 16, 2, 3)
+    assert vae.decode(encoded).shape == video.shape
+
+
+def test_decode_clamps_unless_told_otherwise(vae):
+    latents = torch.randn(1, 1, 16, 2, 2, generator=seeded())
+    with torch.no_grad():
+        vae.core.decoder.conv_out.bias += 2
+    raw = vae.decode(latents, clamp=False)
+    assert raw.abs().max() > 1
+    assert torch.equal(vae.decode(latents), raw.clamp(-1, 1))
+
+
+@pytest.mark.parametrize("frames", [2, 4, 8])
+def test_encode_refuses_lengths_that_are_not_4k_plus_1(vae, frames):
+    with pytest.raises(ValueError, match=f"4k \\+ 1 .*got {frames}"):
+        vae.encode(torch.zeros(1, frames, 3, 16, 16))
+
+
+def test_encode_refuses_sizes_that_are_not_multiples_of_8(vae):
+    with pytest.raises(ValueError, match="divisible by 8"):
+        vae.encode(torch.zeros(1, 1, 3, 20, 16))
+
+
+def test_decode_refuses_other_channels_and_nothing(vae):
+    with pytest.raises(ValueError, match="c = 16"):
+        vae.decode(torch.zeros(1, 1, 4, 2, 2))
+    with pytest.raises(ValueError, match="l >= 1"):
+        vae.decode(torch.zeros(1, 0, 16, 2, 2))
+
+
+def test_save_and_load_give_the_same_hash_and_latents(vae, tmp_path):
+    vae.set_latent_stats([0.5] * 16, [2.0] * 16)
+    vae.save_pretrained(tmp_path)
+    loaded = VideoVAE.from_pretrained(tmp_path)
+    video = clips().video
+    assert loaded.hash() == vae.hash()
+    assert torch.equal(loaded.encode(video), vae.encode(video))
+    assert not loaded.training
+
+
+def test_half_precision_files_are_read_as_float32(vae, tmp_path):
+    vae.save_pretrained(tmp_path, torch.float16)
+    stored = load_file(tmp_path / "model.safetensors")
+    assert {value.dtype for value in stored.values()} == {torch.float16}
+    assert VideoVAE.from_pretrained(tmp_path).dtype == torch.float32
+
+
+def test_diffusers_weight_name_is_read(vae, tmp_path):
+    vae.save_pretrained(tmp_path)
+    (tmp_path / "model.safetensors").rename(tmp_path / "diffusion_pytorch_model.safetensors")
+    assert VideoVAE.from_pretrained(tmp_path).hash() == vae.hash()
+
+
+def test_hash_sees_weights_and_statistics(vae):
+    before = vae.hash()
+    vae.set_latent_stats([0.0] * 16, [2.0] * 16)
+    changed_stats = vae.hash()
+    with torch.no_grad():
+        vae.core.decoder.conv_out.bias[0] += 1
+    assert len({before, changed_stats, vae.hash()}) == 3
+
+
+def test_loading_says_what_is_wrong(vae, tmp_path):
+    with pytest.raises(FileNotFoundError):
+        VideoVAE.from_pretrained(tmp_path / "nothing")
+    vae.save_pretrained(tmp_path)
+    config = json.loads((tmp_path / "config.json").read_text())
+    (tmp_path / "config.json").write_text(json.dumps(config | {"base_dim": 8}))
+    with pytest.raises(ValueError, match="does not fit its config"):
+        VideoVAE.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config | {"_class_name": "UNet"}))
+    with pytest.raises(ValueError, match="expected AutoencoderKLWan, got UNet"):
+        VideoVAE.from_pretrained(tmp_path)
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"model\.safetensors"):
+        VideoVAE.from_pretrained(tmp_path)
+
+
+def test_latent_stats_must_fit(vae):
+    with pytest.raises(ValueError, match="16 means"):
+        vae.set_latent_stats([0.0] * 4, [1.0] * 4)
+    with pytest.raises(ValueError, match="positive"):
+        vae.set_latent_stats([0.0] * 16, [0.0] * 16)
+
+
+def test_published_sizes_are_built_without_memory():
+    wan21, wan22 = VideoVAE.wan21(), VideoVAE.wan22()
+    assert (wan21.latent_channels, wan21.spatial_factor) == (16, 8)
+    assert (wan22.latent_channels, wan22.spatial_factor) == (48, 16)
+    assert wan21.dtype == torch.float32
+    assert next(wan22.parameters()).is_meta
+    # 127 M and 705 M parameters: the sizes of Wan2.1_VAE.pth and Wan2.2_VAE.pth in fp32 / 4 bytes.
+    assert sum(p.numel() for p in wan21.parameters()) == pytest.approx(127e6, rel=0.01)
+    assert sum(p.numel() for p in wan22.parameters()) == pytest.approx(705e6, rel=0.01)
+
+
+def test_normalised_latents_have_unit_variance_after_stats(vae):
+    video = torch.rand(4, 5, 3, 32, 32, generator=seeded()) * 2 - 1
+    with torch.no_grad():
+        mean, std = latent_stats(vae, [video[:2], video[2:]])
+        vae.set_latent_stats(mean, std)
+        latents = vae.encode(video)
+    assert latents.mean((0, 1, 3, 4)).abs().max() < 1e-4  # fp32 sums of 1e2 numbers
+    assert (latents.std((0, 1, 3, 4), correction=0) - 1).abs().max() < 1e-4
+
+
+def test_psnr_of_a_known_error():
+    video = torch.zeros(2, 1, 3, 4, 4)
+    # An error of 0.2 of the range 2 is 20 dB.
+    assert torch.allclose(psnr(video + 0.2, video), torch.tensor(20.0), atol=1e-4)
+
+
+def test_gradient_loss_ignores_offsets_and_sees_edges():
+    video, weight = torch.zeros(1, 1, 3, 8, 8), torch.ones(1, 1, 1, 8, 8)
+    assert gradient_l1(video + 0.3, video, weight) < 1e-6
+    edge = video.clone()
+    edge[..., 4:] = 1.0
+    assert gradient_l1(edge, video, weight) > 0.01
+
+
+def test_weight_moves_the_loss_to_its_pixels():
+    video = torch.zeros(1, 1, 3, 4, 4)
+    rebuilt = video.clone()
+    rebuilt[..., :2] = 1.0
+    weight = torch.ones(1, 1, 1, 4, 4)
+    assert weighted_l1(rebuilt, video, weight) == pytest.approx(0.5)
+    weight[..., :2] = 3.0
+    assert weighted_l1(rebuilt, video, weight) == pytest.approx(0.75)
+
+
+def test_kl_is_that_of_torch():
+    mean = torch.randn(1, 2, 16, 2, 2, generator=seeded(1))
+    log_var = torch.randn(1, 2, 16, 2, 2, generator=seeded(2))
+    posterior = torch.distributions.Normal(mean, (0.5 * log_var).exp())
+    unit = torch.distributions.Normal(torch.zeros_like(mean), torch.ones_like(mean))
+    expected = torch.distributions.kl_divergence(posterior, unit).mean()
+    torch.testing.assert_close(kl_divergence(mean, log_var), expected, atol=1e-5, rtol=1e-5)
+
+
+def stage(**changes) -> VAEStage:
+    loss = {"window_shares": {5: 1.0}, "texture_fraction": 0.5} | changes
+    return VAEStage("tiny", Optim(lr=0.01, num_warmup_steps=1), VAELoss(**loss), seed=3)
+
+
+def test_windows_hold_clips_then_textures_and_repeat_with_the_seed():
+    batch = clips(num=2, frames=9)
+    video, weight = stage().window(batch, seeded(7))
+    again, _ = stage().window(batch, seeded(7))
+    other, _ = stage().window(batch, seeded(8))
+    assert video.shape == (4, 5, 3, 16, 16)
+    assert torch.equal(video, again)
+    assert not torch.equal(video, other)
+    starts = [s for s in range(5) if torch.equal(video[0], batch.video[0, s : s + 5])]
+    assert len(starts) == 1
+    # Face box boost 0.5 on the middle quarter of a clip's picture, none on textures.
+    assert weight[0, 0, 0, 8, 8] == 1.5
+    assert weight[0, 0, 0, 0, 0] == 1.0
+    assert torch.equal(weight[2:], torch.ones_like(weight[2:]))
+
+
+def test_stage_without_textures_and_its_errors():
+    video, _ = stage(texture_fraction=0.0).window(clips(), seeded())
+    assert len(video) == 2
+    with pytest.raises(ValueError, match="windows of 17 frames do not fit clips of 9"):
+        stage(window_shares={17: 1.0}).window(clips(), seeded())
+    with pytest.raises(ValueError, match="texture_fraction"):
+        stage(texture_fraction=1.0)
+    with pytest.raises(ValueError, match="4k"):
+        stage(window_shares={4: 1.0})
+    with pytest.raises(ValueError, match="preset is one of"):
+        VAEStage("huge", Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0))
+
+
+def test_decoder_only_trains_the_decoder_alone(vae, tmp_path):
+    vae.save_pretrained(tmp_path)
+    optim, loss = Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0)
+    kept = VAEStage("tiny", optim, loss, init_from=str(tmp_path), decoder_only=True)
+    assert kept.vae.hash() == vae.hash()
+    trained = {n for n, p in kept.vae.named_parameters() if p.requires_grad}
+    assert trained == {
+        n for n, _ in vae.named_parameters() if "core.decoder" in n or "post_quant" in n
+    }
+    num_stepped = sum(len(g["params"]) for g in kernel_optimizer(kept.vae.core, optim).param_groups)
+    assert num_stepped == len(trained)
+    with pytest.raises(ValueError, match="needs init_from"):
+        VAEStage("tiny", optim, loss, decoder_only=True)
+    with pytest.raises(ValueError, match="no VAE of the preset 'small'"):
+        VAEStage("small", optim, loss, init_from=str(tmp_path))
+
+
+def test_fresh_weights_depend_on_the_seed_alone():
+    torch.manual_seed(1)
+    first = stage().vae.hash()
+    torch.manual_seed(2)
+    assert stage().vae.hash() == first
+
+
+def test_optimizer_moves_every_parameter_and_learns(vae):
+    vae.train()
+    optimizer = kernel_optimizer(vae.core, Optim(lr=0.01, num_warmup_steps=1))
+    for group in optimizer.param_groups:
+        group["lr"] = 0.01
+    before = {name: p.detach().clone() for name, p in vae.named_parameters()}
+    video = texture_clips(2, 5, 16, generator=seeded())
+    losses = []
+    for _ in range(30):
+        mean, log_var = vae.posterior(video)
+        sample = mean + (0.5 * log_var).exp() * torch.randn(mean.shape, generator=seeded())
+        loss = (vae.decode(sample, clamp=False) - video).abs().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        losses.append(loss.item())
+    still = [n for n, p in vae.named_parameters() if torch.equal(p, before[n])]
+    assert still == []
+    assert losses[-1] < 0.7 * losses[0]
+
+
+def test_gradients_add_up_over_accumulated_batches(vae):
+    optimizer = kernel_optimizer(vae.core, Optim(lr=0.01, num_warmup_steps=1))
+    matrices = next(g for g in optimizer.param_groups if g["muon"])["params"]
+    latents = torch.randn(1, 2, 16, 2, 2, generator=seeded())
+    vae.decode(latents, clamp=False).sum().backward()
+    once = [m.grad.clone() for m in matrices if m.grad is not None]
+    vae.decode(latents, clamp=False).sum().backward()
+    twice = [m.grad for m in matrices if m.grad is not None]
+    assert len(once) == len(twice) > 0
+    for a, b in zip(once, twice, strict=True):
+        torch.testing.assert_close(2 * a, b, atol=1e-6, rtol=1e-5)
+    optimizer.zero_grad()
+    assert all(m.grad is None for m in matrices)
+
+
+def test_textures_are_seeded_move_and_differ():
+    video = texture_clips(6, 5, 32, generator=seeded(1))
+    assert video.shape == (6, 5, 3, 32, 32)
+    assert video.abs().max() <= 1
+    assert torch.equal(video, texture_clips(6, 5, 32, generator=seeded(1)))
+    assert not torch.equal(video, texture_clips(6, 5, 32, generator=seeded(2)))
+    assert (video[:, 0] - video[:, -1]).abs().mean() > 0.01
+    assert (video[0] - video[1]).abs().mean() > 0.05
+
+
+def test_textures_have_a_falling_spectrum():
+    """Photographs have amplitude about 1/f: power per ring falls by about 4 per octave."""
+    pictures = texture_clips(32, 1, 64, generator=seeded(4))[:, 0].mean(1)
+    power = torch.fft.rfft2(pictures - pictures.mean((1, 2), keepdim=True)).abs().square().mean(0)
+    radius = (torch.fft.fftfreq(64)[:, None] ** 2 + torch.fft.rfftfreq(64) ** 2).sqrt() * 64
+    rings = [power[(radius >= r) & (radius < 2 * r)].mean() for r in (2, 4, 8, 16)]
+    ratios = [float(a / b) for a, b in pairwise(rings)]
+    assert all(2 < ratio < 16 for ratio in ratios), ratios
+
+
+def test_one_frame_of_texture_is_finite():
+    assert torch.isfinite(texture_clips(3, 1, 16, generator=seeded())).all()
