@@ -25,7 +25,7 @@ from avatar_v_eval.rollout import through_vae
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--persons", type=int, default=64)
     parser.add_argument("--frames", type=int, default=49, help="per person, 4k + 1")
     parser.add_argument("--vae", default=str(ASSETS / "small" / "vae"))

@@ -32,7 +32,7 @@ class Curve:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "logs", nargs="*", type=Path, help="CSV logs; default: those of assets/small"
     )

@@ -193,7 +193,7 @@ def _shuffled(cases: list[Case]) -> list[Case]:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
     parser.add_argument("--baseline", help="folder of other weights for the same cases (stage 1)")
     parser.add_argument("--name", default="a2v", help="of the result: learning_NAME.json")

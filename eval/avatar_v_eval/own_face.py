@@ -95,7 +95,7 @@ def make_video(options: argparse.Namespace, work: Path) -> dict[str, float]:
     video, latents, run = (str(work / name) for name in ("video", "latents", "run"))
     train = ["--data.init_args.train", latents, "--trainer.default_root_dir", run]
     commands = {
-        "import": ["shards", "import", str(clips), "--out", video],
+        "import": ["shards", "import", str(clips), "--out", video, "--frames", str(options.frames)],
         "encode": ["shards", "encode", "--shards", video, "--out", latents, "--vae", options.vae],
         "train": ["run", options.recipe, *train, *options.train],
         "generate": [
@@ -236,14 +236,15 @@ def _embedder():
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clip", help="a video of the person speaking")
     parser.add_argument("speech", help="the sound to speak: audio or video")
     parser.add_argument("--others", nargs="*", default=[], help="videos or pictures of others")
     parser.add_argument("--work", default="runs/own_face", help="folder for shards and weights")
     parser.add_argument("--recipe", default="recipes/own_face.yaml")
     parser.add_argument("--vae", default=str(ASSETS / "small" / "vae"), help="its folder")
-    parser.add_argument("--train", nargs="*", default=[], help="more options of the training")
+    parser.add_argument("--train", action="append", default=[], help="--train=--OPTION=VALUE")
+    parser.add_argument("--frames", type=int, default=97, help="of a training clip, 4k + 1")
     parser.add_argument("--size", type=int, default=64)
     parser.add_argument("--score-only", action="store_true", help="work/out.mp4 exists; score it")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")

@@ -20,7 +20,7 @@ from typing import Any
 
 import torch
 import yaml
-from diffusers import AutoencoderKLWan
+from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 
 from avatar_v.callbacks.throughput import Throughput, Totals
 from avatar_v.generate.pipeline import ASSETS
@@ -38,7 +38,7 @@ from avatar_v_eval.rollout import AVATAR_V, Rollout, add_sampling_options
 CLIP_FRAMES = 101
 GENERATED_FRAMES = 93  # two chunks of the small preset
 MEMORY_STEPS = 2
-TRAINING_STEPS = 60
+TRAINING_STEPS = 40
 RECIPES = ("recipes/2_a2v.yaml", "recipes/small.yaml")
 
 
@@ -110,8 +110,9 @@ def generation_numbers(rollout: Rollout, options: argparse.Namespace) -> dict[st
 def decode_numbers(rollout: Rollout, repeats: int) -> dict[str, Number]:
     """Streaming decode against diffusers' own decode of the same weights, in turns."""
     vae = rollout.vae
-    peer = AutoencoderKLWan.from_config(vae.core.config).eval()
-    peer.load_state_dict(vae.core.state_dict())
+    peer = AutoencoderKLWan.from_config(vae.core.config)
+    assert isinstance(peer, AutoencoderKLWan)
+    peer.eval().load_state_dict(vae.core.state_dict())
     channels, num_latents = vae.latent_channels, 26
     noise = torch.randn(1, num_latents, channels, 8, 8, generator=torch.Generator().manual_seed(0))
     raw = vae.unnormalise(noise).transpose(1, 2)
@@ -254,7 +255,7 @@ def _seconds(function: Callable[[], object]) -> float:
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--training-repeats", type=int, default=3)

@@ -23,7 +23,7 @@ _MARKED = re.compile(r"(<!-- table:([\w ]+) -->\n).*?(<!-- /table -->)", re.DOTA
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("documents", nargs="*", type=Path, default=list(DOCUMENTS))
     parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
     options = parser.parse_args(arguments)

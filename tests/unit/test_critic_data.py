@@ -24,7 +24,7 @@ def test_moments_cover_the_range_and_avoid_hidden_faces():
 @pytest.fixture
 def data() -> CriticFrames:
     """5 persons, 3 clips each (the last has 1), 2 moments a clip; each picture knows its index."""
-    data = CriticFrames("here", "there", 4, 3, batches_per_epoch=6, num_moments=2)
+    data = CriticFrames(["here"], ["there"], 4, 3, batches_per_epoch=6, num_moments=2)
     person = torch.tensor([p for p in range(5) for _ in range(3 if p < 4 else 1) for _ in range(2)])
     n = len(person)
     scene = torch.arange(n) // 2

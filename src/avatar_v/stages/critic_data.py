@@ -2,10 +2,11 @@
 
 A batch shows each of its persons once in each of several scenes. The moments kept of a clip are
 spread over the range of its mouth openings. Videos are read once and only these moments are kept.
+Shards of latents alone show what a VAE decodes them to, as critics will see generated video.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,8 +17,12 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_clip, read_folder
+from avatar_v.shards.schema import Sample
 from avatar_v.types import MOTION_NAMES
+
+DECODED_LATENTS = 7  # 25 frames: the decoder is causal, so a beginning needs nothing after it
 
 
 @dataclass(frozen=True)
@@ -43,21 +48,25 @@ class LabelledFrames:
         return LabelledFrames(**{name: fn(getattr(self, name)) for name in names})
 
 
-def read_frames(folder: str | Path, *, num_moments: int, seed: int) -> LabelledFrames:
-    """``num_moments`` pictures of every clip in ``folder``, clip after clip.
+def read_frames(
+    folders: Sequence[str | Path], *, num_moments: int, seed: int, vae: VideoVAE | None = None
+) -> LabelledFrames:
+    """``num_moments`` pictures of every clip in ``folders``, clip after clip.
 
-    ValueError if there are no shards, or a clip has no valid frame.
+    Where a clip has latents alone, they are of its beginning (``DECODED_LATENTS``), by ``vae``.
+    ValueError if there are no shards, a clip has no valid frame, or there is no VAE for latents.
     """
     generator = torch.Generator().manual_seed(seed)
     persons: dict[str, int] = {}
     scenes: dict[str, int] = {}
     images, motion, labels = [], [], []
-    for clip in track(read_folder(folder), f"reading {folder}", transient=True):
-        sample = read_clip(clip, use_latents=False)
-        assert sample.video is not None
-        opening = sample.motion[:, MOTION_NAMES.index("mouth_open")]
-        chosen = spread_moments(opening, sample.valid, num_moments, generator)
-        images.append(sample.video[chosen])
+    clips = [clip for folder in folders for clip in read_folder(folder)]
+    for clip in track(clips, "reading clips", transient=True):
+        sample = read_clip(clip)
+        video = _decoded(sample, vae) if sample.video is None else sample.video
+        opening = sample.motion[: len(video), MOTION_NAMES.index("mouth_open")]
+        chosen = spread_moments(opening, sample.valid[: len(video)], num_moments, generator)
+        images.append(video[chosen])
         motion.append(sample.motion[chosen])
         person = persons.setdefault(sample.meta.person, len(persons))
         scene = scenes.setdefault(sample.meta.scene, len(scenes))
@@ -78,6 +87,18 @@ def spread_moments(
     return ranked[(at * len(ranked)).long().clamp(max=len(ranked) - 1)]
 
 
+def _decoded(sample: Sample, vae: VideoVAE | None) -> UInt8[Tensor, "f 3 h w"]:
+    if vae is None or sample.latents is None:
+        raise ValueError(f"clip {sample.key} has latents alone; name the VAE that made them")
+    if sample.meta.vae_hash != vae.hash():
+        raise ValueError(
+            f"clip {sample.key} has latents of VAE {sample.meta.vae_hash}, got {vae.hash()}"
+        )
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+        video = vae.decode(sample.latents[None, :DECODED_LATENTS].float())[0]
+    return ((video.float() + 1) * 127.5).round().clamp(0, 255).byte().clone()
+
+
 class CriticFrames(L.LightningDataModule):
     """Batches of ``persons_per_batch`` persons x ``scenes_per_person`` scenes, a moment of each.
 
@@ -87,12 +108,13 @@ class CriticFrames(L.LightningDataModule):
 
     def __init__(
         self,
-        train: str,
-        validation: str,
+        train: list[str],
+        validation: list[str],
         persons_per_batch: int,
         scenes_per_person: int,
         batches_per_epoch: int,
         num_moments: int = 8,
+        vae: str | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__()
@@ -102,10 +124,12 @@ class CriticFrames(L.LightningDataModule):
         self.scenes_per_person = scenes_per_person
         self.batches_per_epoch = batches_per_epoch
         self.num_moments = num_moments
+        self.vae = vae
         self.seed = seed
 
     def setup(self, stage: str) -> None:
-        read = {"num_moments": self.num_moments, "seed": self.seed}
+        vae = VideoVAE.from_pretrained(self.vae) if self.vae else None
+        read = {"num_moments": self.num_moments, "seed": self.seed, "vae": vae}
         self.train_frames = read_frames(self.train, **read)
         self.validation_frames = read_frames(self.validation, **read)
 

@@ -113,10 +113,15 @@ class MouthStage(_CriticStage):
         width: int = 20,
         num_heads: int = 6,
         shape_weight: float = 0.2,
+        init_from: str | None = None,
         seed: int = 0,
     ) -> None:
+        """``init_from``: the folder of a meter to continue from, in place of fresh weights."""
         super().__init__(recipe, lr, weight_decay, export, seed)
-        self.model = MouthMeter(width, num_heads)
+        if init_from is None:
+            self.model = MouthMeter(width, num_heads)
+        else:
+            self.model = MouthMeter.from_pretrained(init_from).requires_grad_(True).train()
         self.register_buffer("weights", torch.tensor([1.0, *[shape_weight] * 3]))
 
     def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
