@@ -9,7 +9,7 @@ import argparse
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic, identification
@@ -23,6 +23,8 @@ from avatar_v_eval.cases import Case, make_cases
 from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, rate
 from avatar_v_eval.rollout import through_vae
 
+Videos = UInt8[Tensor, "n f 3 h w"]
+
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
@@ -34,7 +36,8 @@ def main(arguments: list[str] | None = None) -> None:
     meter, critic = MouthMeter.from_pretrained("mouth"), FaceCritic.from_pretrained("face")
     vae = VideoVAE.from_pretrained(options.vae)
     cases = make_cases(options.persons, options.frames)
-    numbers = mouth_numbers(meter, vae, cases) | face_numbers(critic, vae, cases)
+    decoded = torch.stack([through_vae(vae, case.video) for case in cases])
+    numbers = mouth_numbers(meter, cases, decoded) | face_numbers(critic, cases, decoded)
     result = records.make_result(
         "critics",
         "The judges on test persons",
@@ -51,13 +54,12 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{number.label:64s} {number.value:8.4f}  [{number.low}, {number.high}]")
 
 
-def mouth_numbers(meter: MouthMeter, vae: VideoVAE, cases: list[Case]) -> dict[str, Number]:
+def mouth_numbers(meter: MouthMeter, cases: list[Case], decoded: Videos) -> dict[str, Number]:
     truth = np.stack([case.mouth_open.double().numpy() for case in cases])
     videos = torch.stack([case.video for case in cases])
     plain = _read(meter, as_input(videos.flatten(0, 1), INPUT_SIZE), truth)
     degraded = augment(as_input(videos.flatten(0, 1), INPUT_SIZE), torch.Generator().manual_seed(0))
-    decoded = torch.cat([through_vae(vae, case.video) for case in cases])
-    through = _read(meter, as_input(decoded, INPUT_SIZE), truth)
+    through = _read(meter, as_input(decoded.flatten(0, 1), INPUT_SIZE), truth)
     per_person = np.array([pearson(x, y) for x, y in zip(plain, truth, strict=True)])
     through_person = np.array([pearson(x, y) for x, y in zip(through, truth, strict=True)])
     return {
@@ -75,17 +77,17 @@ def mouth_numbers(meter: MouthMeter, vae: VideoVAE, cases: list[Case]) -> dict[s
     }
 
 
-def face_numbers(critic: FaceCritic, vae: VideoVAE, cases: list[Case]) -> dict[str, Number]:
+def face_numbers(critic: FaceCritic, cases: list[Case], decoded: Videos) -> dict[str, Number]:
     n = len(cases)
     gallery = torch.stack([critic.embed_clip(case.elsewhere) for case in cases])
     frame = torch.cat([critic.measure(case.reference[:1]).values for case in cases])
     clip = torch.stack([critic.embed_clip(case.video) for case in cases])
-    decoded = torch.stack([critic.embed_clip(through_vae(vae, case.video)) for case in cases])
+    blurred = torch.stack([critic.embed_clip(video) for video in decoded])
     numbers = {}
     for key, label, queries in (
         ("face_frame", "one frame", frame),
         ("face_clip", "a clip", clip),
-        ("face_vae", "a clip through the VAE", decoded),
+        ("face_vae", "a clip through the VAE", blurred),
     ):
         nearest, pairwise = identification(queries, gallery)
         numbers[key] = rate(int(nearest.sum()), n).described(

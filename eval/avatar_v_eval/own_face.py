@@ -138,7 +138,7 @@ def identity_numbers(real: Reading, made: Reading, others: list[Reading]) -> dic
         "face_found": Number(made.found, 1).described(
             "generated frames in which dlib finds a face"
         ),
-        "face_own": records.bootstrap_mean(own).described(
+        "face_own": _mean(own).described(
             "distance of generated frames to the person", target="< 0.6"
         ),
         "face_ceiling": Number(
@@ -187,6 +187,12 @@ def contact_sheet(real: Video, made: Video, path: Path, num_columns: int = 10) -
         rows.append(torch.cat(list(big), dim=2))
     path.parent.mkdir(parents=True, exist_ok=True)
     Image.fromarray(torch.cat(rows, dim=1).permute(1, 2, 0).numpy()).save(path)
+
+
+def _mean(values: Float[np.ndarray, " k"]) -> Number:
+    if len(values) < 2:
+        return Number(float(values[0]), 1)
+    return records.bootstrap_mean(values)
 
 
 def _with_sound(mouth: np.ndarray, loud: np.ndarray) -> Number:

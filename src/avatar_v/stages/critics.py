@@ -8,6 +8,7 @@ test persons are measured once, elsewhere (eval/avatar_v_eval/critics.py).
 import csv
 import json
 import math
+from collections.abc import Mapping
 from pathlib import Path
 
 import lightning as L
@@ -21,6 +22,8 @@ from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import INPUT_SIZE, MOUTH_NAMES, MouthMeter
 from avatar_v.stages.critic_data import LabelledFrames
 from avatar_v.types import MOTION_NAMES
+
+State = Mapping[str, Tensor]
 
 MOUTH_COLUMNS = [MOTION_NAMES.index(name) for name in MOUTH_NAMES]
 
@@ -114,19 +117,33 @@ class MouthStage(_CriticStage):
         num_heads: int = 6,
         shape_weight: float = 0.2,
         init_from: str | None = None,
+        start_share: float = 0.0,
         seed: int = 0,
     ) -> None:
-        """``init_from``: the folder of a meter to continue from, in place of fresh weights."""
+        """``init_from``: the folder of a meter to continue from, in place of fresh weights.
+
+        ``start_share``: how much of it is averaged into the last step's weights, so that new
+        kinds of pictures are learned and the old ones kept (WiSE-FT, arXiv 2109.01903).
+        """
+        if not 0 <= start_share < 1 or (start_share and init_from is None):
+            raise ValueError(f"start_share is in [0, 1) and needs init_from, got {start_share}")
         super().__init__(recipe, lr, weight_decay, export, seed)
         if init_from is None:
             self.model = MouthMeter(width, num_heads)
         else:
             self.model = MouthMeter.from_pretrained(init_from).requires_grad_(True).train()
+        self.start_share = start_share
+        self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
         self.register_buffer("weights", torch.tensor([1.0, *[shape_weight] * 3]))
 
     def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
         error = self.model(images).float() - batch.motion[:, MOUTH_COLUMNS]
         return (error.square() * self.weights).sum(1).mean()
+
+    def on_validation_epoch_start(self) -> None:
+        super().on_validation_epoch_start()
+        if self.start_share and self.global_step >= self.trainer.max_steps:
+            self.model.load_state_dict(mixed(self.start, self.model.state_dict(), self.start_share))
 
     def critic_numbers(self, frames: list[LabelledFrames]) -> dict[str, float]:
         read = torch.cat([self.model.measure(part.images).values for part in frames])
@@ -182,6 +199,16 @@ def identity_across_scenes(
         gallery.append(embedded[elsewhere[0]])
     nearest, pairwise = identification(torch.stack(queries), torch.stack(gallery))
     return {"top1": float(nearest.float().mean()), "pairwise": float(pairwise.mean())}
+
+
+def mixed(start: State, end: State, start_share: float) -> dict[str, Tensor]:
+    """Weighted mean of two states of one network; counters are those of ``end``."""
+    return {
+        name: torch.lerp(end[name], start[name].to(end[name]), start_share)
+        if end[name].is_floating_point()
+        else end[name]
+        for name in end
+    }
 
 
 def r_squared(read: Float[Tensor, "n c"], truth: Float[Tensor, "n c"]) -> Float[Tensor, " c"]:
