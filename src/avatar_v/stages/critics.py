@@ -51,6 +51,12 @@ class _CriticStage(L.LightningModule):
         """Validation numbers of the untouched pictures of all grids."""
         raise NotImplementedError
 
+    def on_fit_start(self) -> None:
+        """The last validation must see the last weights: it is what the card says."""
+        steps, per_epoch = self.trainer.max_steps, self.trainer.datamodule.batches_per_epoch  # pyright: ignore
+        if steps % per_epoch:
+            raise ValueError(f"max_steps {steps} is no multiple of batches_per_epoch {per_epoch}")
+
     def training_step(self, batch: LabelledFrames, batch_idx: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.global_step)
         images = augment(as_input(batch.images, INPUT_SIZE).cpu(), generator).to(self.device)

@@ -1,0 +1,67 @@
+"""The recipes of the critics run as they are, on a handful of clips, and leave loadable critics."""
+
+import csv
+import json
+from pathlib import Path
+
+import pytest
+
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.motion import MouthMeter
+from avatar_v.shards.world_set import WorldSettings, write_world
+from avatar_v.stages.cli import run_words
+
+RECIPES = Path(__file__).resolve().parents[2] / "recipes"
+FEW = [
+    "--trainer.max_steps=2",
+    "--data.init_args.batches_per_epoch=2",
+    "--trainer.enable_progress_bar=false",
+]
+
+
+@pytest.fixture(scope="module")
+def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """4 persons in 2 scenes each."""
+    folder = tmp_path_factory.mktemp("critic_shards")
+    for split in ("train", "validation"):
+        settings = WorldSettings(8, split=split, num_frames=9, clips_per_person=2)
+        write_world(settings, folder / split)
+    return folder
+
+
+def run(recipe: str, folder: Path, shards: Path, *options: str) -> Path:
+    """Runs a recipe in ``folder``; returns where it leaves its critic."""
+    name = recipe.split("_")[1]
+    out = folder / recipe / name
+    data = [f"--data.init_args.{split}=['{shards / split}']" for split in ("train", "validation")]
+    small = ["--data.init_args.persons_per_batch=4", "--data.init_args.scenes_per_person=2"]
+    paths = [f"--model.init_args.export={out}", f"--trainer.default_root_dir={folder}"]
+    words = [str(RECIPES / f"{recipe}.yaml"), *data, *small, *paths, *FEW, *options]
+    assert run_words("run", words) == 0
+    return out
+
+
+def test_the_mouth_meter_is_trained_in_two_parts(shards, tmp_path):
+    first = run("critic_mouth", tmp_path, shards)
+    second = run("critic_mouth_vae", tmp_path, shards, f"--model.init_args.init_from={first}")
+    start, end = MouthMeter.from_pretrained(first), MouthMeter.from_pretrained(second)
+    assert start.hash() != end.hash()
+    card = json.loads((second / "card.json").read_text())
+    assert (card["weights_hash"], card["steps"]) == (end.hash(), 2)
+    rows = list(csv.DictReader((first / "log.csv").open()))
+    assert [row["step"] for row in rows if row["loss"]] == ["0", "1"]
+    assert rows[-1]["r2_mouth_open"] == f"{float(rows[-1]['r2_mouth_open']):.6g}"
+
+
+def test_the_face_critic_is_trained(shards, tmp_path):
+    folder = run("critic_face", tmp_path, shards)
+    critic = FaceCritic.from_pretrained(folder)
+    card = json.loads((folder / "card.json").read_text())
+    assert card["critic"] == critic.name
+    assert 0 <= card["validation"]["top1"] <= 1
+
+
+def test_steps_that_end_between_validations_are_refused(shards, tmp_path):
+    with pytest.raises(ValueError, match="max_steps 3 is no multiple of batches_per_epoch 2"):
+        run("critic_face", tmp_path, shards, "--trainer.max_steps=3")
+    assert not (tmp_path / "critic_face").exists()
