@@ -19,7 +19,7 @@ $(STAMP): pyproject.toml
 setup: $(STAMP)  ## make .venv and install
 
 demo: $(STAMP)  ## a held-out person speaks: demo/out.mp4, demo/sheet.png, demo/out.json
-	$(BIN)/avatar-v demo --out demo --overwrite
+	$(BIN)/avatar-v demo --out demo
 
 lint: $(STAMP)  ## style and types
 	$(BIN)/ruff check .

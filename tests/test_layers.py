@@ -1,6 +1,6 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, flow, media, kernels < critics < models, world, shards < losses < parallel < generate <
+`types, flow, media, loudness, kernels < critics < models, world, shards < losses < parallel < generate <
 engines, safety < stages < callbacks < demo, cli`, and avatar_v imports neither data nor eval.
 Command modules (`*/cli.py`) and `testing.py` are entries of their own and are not constrained.
 """
@@ -12,7 +12,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "avatar_v"
 ORDER = [
-    ("types", "flow", "media", "kernels"),
+    ("types", "flow", "media", "loudness", "kernels"),
     ("critics",),
     ("models", "world", "shards"),
     ("losses",),

@@ -6,13 +6,13 @@ import pyloudnorm
 import pytest
 import torch
 
+from avatar_v.loudness import normalise_loudness
 from avatar_v.models.audio import (
     AudioStream,
     LogMelEncoder,
     latent_windows,
     log_mel,
     mel_filters,
-    normalise_loudness,
 )
 from avatar_v.models.conditioner import Conditioner, crop, latent_validity, window
 from avatar_v.models.presets import build_conditioner

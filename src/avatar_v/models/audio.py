@@ -17,9 +17,6 @@ from torch import Tensor, nn
 from avatar_v.models.layers import MLP, LayerNorm
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_latents
 
-LOUDNESS_LUFS = -23.0
-SILENCE_LUFS = -60.0
-"""Anything quieter is silence, not speech to be raised (our choice)."""
 CONTEXT_FRAMES = 2
 """Video frames that a latent's audio window reaches beyond its own, on each side."""
 NUM_WINDOW_FRAMES = TEMPORAL_FACTOR + 2 * CONTEXT_FRAMES
@@ -47,28 +44,6 @@ def latent_windows(features: Features) -> Float[Tensor, "b l window d"]:
     start = TEMPORAL_FACTOR * torch.arange(num) - (NUM_WINDOW_FRAMES - 1 - CONTEXT_FRAMES)
     index = start[:, None] + torch.arange(NUM_WINDOW_FRAMES)
     return features[:, index.clamp(0, features.shape[1] - 1).to(features.device)]
-
-
-def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
-    """``audio`` (16 kHz) at -23 LUFS, integrated loudness of ITU-R BS.1770 through pyloudnorm.
-
-    Silence (quieter than -60 LUFS, or empty) is returned as it is; audio shorter than the
-    standard's 400 ms block is measured as a repetition of itself. The result may exceed ±1, and
-    is not clipped. ValueError for NaN or infinite samples.
-    """
-    import pyloudnorm
-
-    if not bool(torch.isfinite(audio).all()):
-        raise ValueError("audio holds NaN or infinite samples")
-    if audio.numel() == 0:
-        return audio
-    samples = audio.detach().cpu().double()
-    block = int(0.4 * SAMPLE_RATE_HZ)
-    samples = samples.repeat(math.ceil(block / samples.numel()))
-    loudness = pyloudnorm.Meter(SAMPLE_RATE_HZ).integrated_loudness(samples.numpy())
-    if loudness < SILENCE_LUFS:
-        return audio
-    return audio * 10 ** ((LOUDNESS_LUFS - loudness) / 20)
 
 
 def log_mel(waveform: Waveform, filters: Float[Tensor, "bins mels"]) -> Float[Tensor, "b t mels"]:

@@ -1,9 +1,10 @@
 """Muon for hidden matrices, AdamW for the rest, as one optimiser with one schedule.
 
-Muon (ALGORITHMS §3) is ``torch.optim.Muon``: momentum 0.95, Nesterov, 5 Newton-Schulz steps with
-(3.4445, -4.7750, 2.0315). Its update is scaled by ``0.2 sqrt(max(rows, cols))`` so that it has the
-size of an AdamW update (Moonlight, arXiv 2502.16982; HunyuanVideo-1.5), and one learning rate
-serves both. Under FSDP2 its products are those of DTensors: sharded, without a copy of its own.
+Muon (ALGORITHMS §3) is ``torch.optim.Muon``, batched on a CPU (muon.py): momentum 0.95, Nesterov,
+5 Newton-Schulz steps with (3.4445, -4.7750, 2.0315). Its update is scaled by
+``0.2 sqrt(max(rows, cols))`` so that it has the size of an AdamW update (Moonlight, arXiv
+2502.16982; HunyuanVideo-1.5), and one learning rate serves both. Under FSDP2 its products are those
+of DTensors: sharded, without a copy of its own.
 """
 
 import math
@@ -12,6 +13,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
+
+from avatar_v.stages.muon import BatchedMuon
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,7 @@ class MuonAdamW(torch.optim.Optimizer):
         if not groups:
             raise ValueError("nothing to optimise: no parameter requires a gradient")
         defaults = {"lr": 0.0, "weight_decay": 0.0}
-        muon = torch.optim.Muon(
+        muon = BatchedMuon(
             [g for g in groups if g["muon"]] or [{"params": []}],
             lr=0.0,
             momentum=momentum,
