@@ -30,7 +30,7 @@ SIZE = 64
 
 
 def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="What the video autoencoder loses.")
     parser.add_argument("--vae", default=str(ASSETS / "vae"))
     parser.add_argument("--persons", type=int, default=48)
     parser.add_argument("--frames", type=int, default=101, help="per person, 4k + 1")

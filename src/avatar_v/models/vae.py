@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from diffusers import AutoencoderKLWan
 from diffusers.models.autoencoders.autoencoder_kl_wan import (
+    AutoencoderKLWan,
     WanCausalConv3d,
     WanDecoder3d,
     WanEncoder3d,
@@ -126,7 +126,9 @@ class VideoVAE(nn.Module):
         path = next((directory / n for n in WEIGHT_FILES if (directory / n).is_file()), None)
         if path is None:
             raise FileNotFoundError(f"{directory} has none of {', '.join(WEIGHT_FILES)}")
-        vae = cls(AutoencoderKLWan.from_config(config))
+        core = AutoencoderKLWan.from_config(config)
+        assert isinstance(core, AutoencoderKLWan)
+        vae = cls(core)
         try:
             vae.core.load_state_dict(load_file(path))
         except RuntimeError as error:
