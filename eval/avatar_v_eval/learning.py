@@ -68,6 +68,7 @@ def main(arguments: list[str] | None = None) -> None:
     }
     weights = {**rollout.hashes(), "mouth": judges.mouth.hash(), "face": judges.face.hash()}
     if options.baseline:
+        options.audio = options.baseline_audio
         baseline = Rollout.load(options.baseline, options)
         other = judges.mouth_open(baseline.videos(cases, note="baseline"))
         numbers |= comparison_numbers(reading, other, truth)
@@ -196,6 +197,12 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
     parser.add_argument("--baseline", help="folder of other weights for the same cases (stage 1)")
+    parser.add_argument(
+        "--baseline-audio",
+        type=float,
+        default=1.0,
+        help="its audio guidance; a stage without audio has nothing to guide",
+    )
     parser.add_argument("--name", default="a2v", help="of the result: learning_NAME.json")
     parser.add_argument("--persons", type=int, default=64)
     parser.add_argument("--frames", type=int, default=93, help="of video per person, 4k + 1")
