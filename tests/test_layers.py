@@ -1,7 +1,8 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, flow, media, loudness, kernels < critics < models, world, shards < losses < parallel < generate <
-engines, safety < stages < callbacks < demo, cli`, and avatar_v imports neither data nor eval.
+`types, flow, media, loudness, kernels < critics < models, world, shards < losses < parallel <
+generate < engines, safety < stages < callbacks < demo, cli`, and avatar_v imports
+neither data nor eval.
 Command modules (`*/cli.py`) and `testing.py` are entries of their own and are not constrained.
 """
 

@@ -38,23 +38,26 @@ class BatchedMuon(torch.optim.Muon):
         for parameter in group["params"]:
             if parameter.grad is not None:
                 by_shape[parameter.shape].append(parameter)
-        momentum = group["momentum"]
         for shape, parameters in by_shape.items():
-            for parameter in parameters:
-                self.state[parameter].setdefault("momentum_buffer", torch.zeros_like(parameter))
-            buffers = [self.state[parameter]["momentum_buffer"] for parameter in parameters]
-            grads = [parameter.grad for parameter in parameters]
-            torch._foreach_lerp_(buffers, grads, 1 - momentum)
-            direction = torch.stack(torch._foreach_lerp(grads, buffers, momentum))
             update = orthogonalise(
-                direction,
+                torch.stack([self._direction(p, group["momentum"]) for p in parameters]),
                 coefficients=group["ns_coefficients"],
                 num_steps=group["ns_steps"],
                 eps=group["eps"],
             )
             size = 0.2 * max(shape) ** 0.5  # of an AdamW update (Moonlight, arXiv 2502.16982)
-            torch._foreach_mul_(parameters, 1 - group["lr"] * group["weight_decay"])
-            torch._foreach_add_(parameters, list(update.unbind()), alpha=-group["lr"] * size)
+            for parameter, change in zip(parameters, update, strict=True):
+                parameter.mul_(1 - group["lr"] * group["weight_decay"])
+                parameter.add_(change, alpha=-group["lr"] * size)
+
+    def _direction(self, parameter: Tensor, momentum: float) -> Tensor:
+        """Nesterov momentum of the gradient; the buffer keeps torch's name."""
+        state, grad = self.state[parameter], parameter.grad
+        assert grad is not None
+        if "momentum_buffer" not in state:
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+        buffer = state["momentum_buffer"].lerp_(grad, 1 - momentum)
+        return grad.lerp(buffer, momentum)
 
 
 def orthogonalise(

@@ -16,11 +16,10 @@ class Models:
     checkpoint_activations: bool = False  # less memory, a third more computation
 
     def __post_init__(self) -> None:
-        given = [name for name in ("dit", "vae", "text", "audio") if getattr(self, name) is not None]
+        folders = {"dit": self.dit, "vae": self.vae, "text": self.text, "audio": self.audio}
+        given = [name for name, folder in folders.items() if folder is not None]
         if self.init_from is not None and given:
-            raise ValueError(
-                f"init_from {self.init_from} brings all of its networks: drop {given}"
-            )
+            raise ValueError(f"init_from {self.init_from} brings all of its networks: drop {given}")
 
 
 @dataclass(frozen=True)
