@@ -134,7 +134,7 @@ def test_wrong_options_are_one_clear_error(
         ({"model": {"init_args": {"mouth_bost": 7}}}, ["mouth_bost"]),
         ({"model": {"init_args": {"optim": {"lrr": 7}}}}, ["lrr"]),
         ({"trainer": {"max_stepz": 7}}, ["max_stepz"]),
-        ({"modle": {}}, ["modle"]),
+        ({"modle": {"init_args": {"seed": 1}}}, ["modle"]),
         ({"model": {"class_path": "avatar_v.stages.a2v.A3V"}}, ["A3V"]),
     ],
 )

@@ -137,8 +137,8 @@ class AvatarDiT(nn.Module):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.audio_position, std=0.02)
         nn.init.zeros_(self.head.out.weight)
-        for block in self.blocks:
-            if block.audio_attention is not None:
+        for block in self.modules():
+            if isinstance(block, Block) and block.audio_attention is not None:
                 nn.init.zeros_(block.audio_attention.out.weight)
 
     def forward(

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.models.config import DiTConfig
-from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.dit import AvatarDiT, Block
 from avatar_v.models.weights import (
     check_state,
     load_dit,
@@ -186,10 +186,10 @@ def _new_audio(dit: AvatarDiT, dtype: torch.dtype) -> dict[str, Tensor]:
     """Freshly initialised audio modules for a DiT on the meta device."""
     dit.audio_embed.to_empty(device="cpu")
     dit.audio_position = torch.nn.Parameter(torch.empty_like(dit.audio_position, device="cpu"))
-    for block in dit.blocks:
-        for module in (block.audio_norm, block.audio_attention):
-            if module is not None:
-                module.to_empty(device="cpu")
+    for block in dit.modules():
+        if isinstance(block, Block) and block.audio_norm and block.audio_attention:
+            block.audio_norm.to_empty(device="cpu")
+            block.audio_attention.to_empty(device="cpu")
     dit.reset_parameters()
     known = key_map(dit.config)
     return {key: x.to(dtype) for key, x in dit.state_dict().items() if key not in known}

@@ -93,6 +93,7 @@ def quiet() -> None:
         ".*does not have many workers.*",
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*LeafSpec.*deprecated.*",
+        ".*resuming from a checkpoint that ended before the epoch ended.*",  # ShardData resumes
         ".*module\\(s\\) in eval mode at the start of training.*",  # the frozen VAE
     ):
         warnings.filterwarnings("ignore", message=message)
