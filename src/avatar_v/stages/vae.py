@@ -3,14 +3,11 @@
 Reconstruction (L1 plus the L1 of image gradients at three scales, stronger on the face and the
 mouth) and a mild KL term. Short windows are enough, since the causal network's cache carries the
 past; a share of every batch is textures, so that it also codes what the world never shows.
-At the end the averaged weights, with the statistics of their latents, are written to a folder.
+Writing the weights, with the statistics of their latents, is callbacks/export_vae.py's.
 """
 
-import itertools
 from collections.abc import Iterable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Literal
 
 import lightning as L
 import torch
@@ -18,7 +15,6 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.callbacks.ema import averaged
 from avatar_v.losses.flow import region_weight
 from avatar_v.models.vae import Latents, Video, VideoVAE
 from avatar_v.stages.base import step_generator
@@ -57,9 +53,6 @@ class VAEStage(L.LightningModule):
             stay valid while pictures get sharper. Needs ``init_from``.
         optim: numbers of Muon (inner convolutions) and AdamW (the rest).
         loss: weights of the loss and shares of windows and textures.
-        export: folder for config.json and model.safetensors at the end; None writes nothing.
-        export_dtype: of the stored weights; they are read back as float32.
-        num_stats_batches: training batches behind the latent statistics of the export.
         seed: of fresh weights and of every draw of a step.
     """
 
@@ -68,9 +61,6 @@ class VAEStage(L.LightningModule):
         preset: str,
         optim: Optim,
         loss: VAELoss,
-        export: str | None = None,
-        export_dtype: Literal["float32", "float16"] = "float32",
-        num_stats_batches: int = 64,
         init_from: str | None = None,
         decoder_only: bool = False,
         seed: int = 0,
@@ -79,9 +69,6 @@ class VAEStage(L.LightningModule):
         if decoder_only and init_from is None:
             raise ValueError("decoder_only needs init_from: a trained encoder to keep")
         self.optim, self.weights, self.seed = optim, loss, seed
-        self.export = export
-        self.export_dtype = {"float32": torch.float32, "float16": torch.float16}[export_dtype]
-        self.num_stats_batches = num_stats_batches
         self.decoder_only = decoder_only
         self.vae = fresh(preset, seed) if init_from is None else trained(preset, init_from)
         self.vae.train()
@@ -113,7 +100,7 @@ class VAEStage(L.LightningModule):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """PSNR of whole clips from the posterior's mean."""
-        video = _video(batch)
+        video = video_of(batch)
         quality = psnr(self.vae.decode(self.vae.encode(video)), video)
         self.log("val/psnr", quality.mean(), prog_bar=True, batch_size=len(video), sync_dist=True)
 
@@ -126,24 +113,11 @@ class VAEStage(L.LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
-    def on_train_end(self) -> None:
-        """Measures the latents of the averaged weights and exports them."""
-        if self.export is None or not self.trainer.is_global_zero:
-            return
-        loader = self.trainer.train_dataloader
-        assert loader is not None
-        batches = itertools.islice(loader, self.num_stats_batches)
-        with averaged(self.trainer, self), torch.no_grad():
-            if not self.decoder_only:
-                videos = (_video(batch) for batch in batches)
-                self.vae.set_latent_stats(*latent_stats(self.vae, videos))
-            self.vae.save_pretrained(Path(self.export), self.export_dtype)
-
     def window(
         self, batch: Batch, generator: torch.Generator
     ) -> tuple[Video, Float[Tensor, "b f 1 h w"]]:
         """A window of every clip, then textures; and the loss weight of every pixel."""
-        video = _video(batch)
+        video = video_of(batch)
         frames = self._draw_length(generator)
         if video.shape[1] < frames:
             raise ValueError(f"windows of {frames} frames do not fit clips of {video.shape[1]}")
@@ -289,7 +263,7 @@ def _rows(kernel: Tensor) -> Tensor:
     return kernel.movedim(1, -1) if kernel.ndim == 5 else kernel
 
 
-def _video(batch: Batch) -> Video:
+def video_of(batch: Batch) -> Video:
     if batch.video is None:
         raise ValueError("the VAE is trained on video: shards without it, or decode_video=False")
     return batch.video
