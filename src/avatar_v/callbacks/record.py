@@ -4,7 +4,7 @@ import csv
 import shutil
 import subprocess
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import lightning as L
 import torch
@@ -40,7 +40,7 @@ class LossCurve(L.Callback):
             writer.writerow(("step", "loss"))
             writer.writerows((step, f"{loss:.9g}") for step, loss in kept)
 
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+    def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
         if trainer.global_step == self._last_step:
             return
         self._last_step = trainer.global_step

@@ -5,6 +5,7 @@ trainer validated or saved a checkpoint is left out, with its step.
 """
 
 import time
+from typing import Any
 
 import lightning as L
 
@@ -37,7 +38,7 @@ class Throughput(L.Callback):
         self._interrupted = False
         self._num_seen += 1
 
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+    def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
         self._ended_s = time.perf_counter()
         if not self._measured:
             return

@@ -54,7 +54,7 @@ def whole_state(module: nn.Module) -> Iterator[None]:
         return
     whole: dict[int, Tensor] = {}
     for parameter in sharded.values():
-        full = parameter.detach().full_tensor()
+        full = parameter.full_tensor().detach()
         if torch.distributed.get_rank() == 0:
             whole[id(parameter)] = full.cpu()
 
