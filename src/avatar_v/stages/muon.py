@@ -1,8 +1,8 @@
 """Muon whose Newton-Schulz products are batched over all matrices of one shape, on a CPU.
 
-``torch.optim.Muon`` orthogonalises one matrix at a time, which suits GPUs; on a CPU these many
-small products took four fifths of a training step of the small preset. Everything else, state,
-bf16 iteration and hyper-parameters, is torch's, and so is the whole step of any group with a matrix
+``torch.optim.Muon`` orthogonalises one matrix at a time, which suits GPUs; on a CPU one product
+over a stack costs less than many small ones. Everything else, state, bf16 iteration and
+hyper-parameters, is torch's, and so is the whole step of any group with a matrix
 that is not a plain CPU tensor (a GPU's, or FSDP2's DTensor).
 """
 
