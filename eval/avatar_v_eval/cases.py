@@ -30,7 +30,11 @@ class Case:
     elsewhere: UInt8[Tensor, "r 3 h w"]  # the same person in another scene, for the judge alone
     audio: Float[Tensor, " s"]
     video: UInt8[Tensor, "f 3 h w"]  # the true video of this audio
-    mouth_open: Float[Tensor, " f"]  # the truth of the driving speech
+    motion: Float[Tensor, "f m"]  # the truth of that video, in types.MOTION_NAMES
+
+    @property
+    def mouth_open(self) -> Float[Tensor, " f"]:
+        return self.motion[:, MOUTH_OPEN]
 
     def shortened(self, num_frames: int) -> "Case":
         """The same case with no more than ``num_frames`` frames of driving speech."""
@@ -38,7 +42,7 @@ class Case:
             self,
             audio=self.audio[: num_frames * SAMPLES_PER_FRAME],
             video=self.video[:num_frames],
-            mouth_open=self.mouth_open[:num_frames],
+            motion=self.motion[:num_frames],
         )
 
 
@@ -61,7 +65,7 @@ def make_cases(num: int, num_frames: int, *, split: Split = "test", size: int = 
                 elsewhere=_video(shown(there, speeches[2 * i + 1], REFERENCE_FRAMES)),
                 audio=driving.audio,
                 video=_video(driving),
-                mouth_open=driving.motion[:, MOUTH_OPEN],
+                motion=torch.as_tensor(driving.motion),
             )
         )
     return cases

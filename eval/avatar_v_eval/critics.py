@@ -1,6 +1,6 @@
 """How far the judges can be trusted: ``python -m avatar_v_eval.critics``.
 
-On TEST persons that no critic saw: how well the mouth meter reads rendered frames, the same frames
+On TEST persons that no critic saw: how well the motion meter reads rendered frames, the same frames
 blurred by the VAE and shifted pictures, and how well the face critic finds a person in another
 scene. Writes ``eval/results/critics.json``.
 """
@@ -15,15 +15,19 @@ from torch import Tensor
 from avatar_v.critics.face import FaceCritic, identification
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import augment
-from avatar_v.critics.motion import INPUT_SIZE, MouthMeter
+from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.generate.pipeline import ASSETS
 from avatar_v.models.vae import VideoVAE
+from avatar_v.types import MOTION_NAMES
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case, make_cases
 from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, rate
 from avatar_v_eval.rollout import through_vae
 
 Videos = UInt8[Tensor, "n f 3 h w"]
+
+OTHER_COMPONENTS = ("mouth_width", "yaw", "pitch", "roll", "eye_open", "gaze_x", "brow")
+"""What style is made of, besides the mouth's opening."""
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -33,17 +37,17 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--vae", default=str(ASSETS / "small" / "vae"))
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     options = parser.parse_args(arguments)
-    meter, critic = MouthMeter.from_pretrained("mouth"), FaceCritic.from_pretrained("face")
+    meter, critic = MotionMeter.from_pretrained(), FaceCritic.from_pretrained()
     vae = VideoVAE.from_pretrained(options.vae)
     cases = make_cases(options.persons, options.frames)
     decoded = torch.stack([through_vae(vae, case.video) for case in cases])
-    numbers = mouth_numbers(meter, cases, decoded) | face_numbers(critic, cases, decoded)
+    numbers = motion_numbers(meter, cases, decoded) | face_numbers(critic, cases, decoded)
     result = records.make_result(
         "critics",
         "The judges on test persons",
         numbers,
-        recipe="recipes/critic_mouth.yaml, recipes/critic_face.yaml",
-        weights={"mouth": meter.hash(), "face": critic.hash(), "vae": vae.hash()},
+        recipe="recipes/critic_motion.yaml, recipes/critic_face.yaml",
+        weights={"motion": meter.hash(), "face": critic.hash(), "vae": vae.hash()},
         notes=[
             f"{options.persons} TEST persons, {options.frames} consecutive frames of speech each",
             "R² pools all frames; its interval is bootstrapped over persons",
@@ -54,27 +58,37 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{number.label:64s} {number.value:8.4f}  [{number.low}, {number.high}]")
 
 
-def mouth_numbers(meter: MouthMeter, cases: list[Case], decoded: Videos) -> dict[str, Number]:
-    truth = np.stack([case.mouth_open.double().numpy() for case in cases])
-    videos = torch.stack([case.video for case in cases])
-    plain = _read(meter, as_input(videos.flatten(0, 1), INPUT_SIZE), truth)
-    degraded = augment(as_input(videos.flatten(0, 1), INPUT_SIZE), torch.Generator().manual_seed(0))
-    through = _read(meter, as_input(decoded.flatten(0, 1), INPUT_SIZE), truth)
-    per_person = np.array([pearson(x, y) for x, y in zip(plain, truth, strict=True)])
-    through_person = np.array([pearson(x, y) for x, y in zip(through, truth, strict=True)])
-    return {
-        "mouth_r2": _r2(plain, truth).described(
-            "mouth meter: R² of mouth opening", target="≥ 0.95"
+def motion_numbers(meter: MotionMeter, cases: list[Case], decoded: Videos) -> dict[str, Number]:
+    truth = np.stack([case.motion.double().numpy() for case in cases])
+    pictures = as_input(torch.cat([case.video for case in cases]), meter.input_size)
+    degraded = augment(pictures, torch.Generator().manual_seed(0))
+    blurred = as_input(decoded.flatten(0, 1), meter.input_size)
+    reading, of_degraded, of_blurred = (
+        meter.measure(shown).values.double().numpy().reshape(truth.shape)
+        for shown in (pictures, degraded, blurred)
+    )
+    numbers = {
+        "mouth_r2": _r2(reading, truth, MOUTH_OPEN).described(
+            "motion meter: R² of mouth opening", target="≥ 0.95"
         ),
-        "mouth_r": bootstrap_mean(per_person).described("mouth meter: r within a person, mean"),
-        "mouth_r2_degraded": _r2(_read(meter, degraded, truth), truth).described(
-            "mouth meter: R² on blurred, shifted, noisy frames"
+        "mouth_r": _within(reading, truth).described("motion meter: r within a person, mean"),
+        "mouth_r2_degraded": _r2(of_degraded, truth, MOUTH_OPEN).described(
+            "motion meter: R² on blurred, shifted, noisy frames"
         ),
-        "mouth_r2_vae": _r2(through, truth).described("mouth meter: R² through the VAE"),
-        "mouth_r_vae": bootstrap_mean(through_person).described(
-            "mouth meter: r within a person through the VAE, mean"
+        "mouth_r2_vae": _r2(of_blurred, truth, MOUTH_OPEN).described(
+            "motion meter: R² through the VAE"
+        ),
+        "mouth_r_vae": _within(of_blurred, truth).described(
+            "motion meter: r within a person through the VAE, mean"
         ),
     }
+    for name in OTHER_COMPONENTS:
+        column = MOTION_NAMES.index(name)
+        numbers[f"r2_{name}"] = _r2(reading, truth, column).described(f"motion meter: R² of {name}")
+        numbers[f"r2_vae_{name}"] = _r2(of_blurred, truth, column).described(
+            f"motion meter: R² of {name} through the VAE"
+        )
+    return numbers
 
 
 def face_numbers(critic: FaceCritic, cases: list[Case], decoded: Videos) -> dict[str, Number]:
@@ -99,18 +113,20 @@ def face_numbers(critic: FaceCritic, cases: list[Case], decoded: Videos) -> dict
     return numbers
 
 
-def _read(
-    meter: MouthMeter, images: Float[Tensor, "b 3 h w"], truth: Float[np.ndarray, "n f"]
-) -> Float[np.ndarray, "n f"]:
-    return meter.mouth_open(images).double().numpy().reshape(truth.shape)
-
-
-def _r2(reading: Float[np.ndarray, "n f"], truth: Float[np.ndarray, "n f"]) -> Number:
+def _r2(
+    reading: Float[np.ndarray, "n f m"], truth: Float[np.ndarray, "n f m"], column: int
+) -> Number:
     def r2(index: np.ndarray) -> float:
-        x, y = reading[index], truth[index]
+        x, y = reading[index, :, column], truth[index, :, column]
         return float(1 - np.square(x - y).sum() / np.square(y - y.mean()).sum())
 
     return bootstrap(r2, len(truth), 0, 2000)
+
+
+def _within(reading: Float[np.ndarray, "n f m"], truth: Float[np.ndarray, "n f m"]) -> Number:
+    """Mean over persons of the correlation of mouth opening."""
+    pairs = zip(reading[..., MOUTH_OPEN], truth[..., MOUTH_OPEN], strict=True)
+    return bootstrap_mean(np.array([pearson(x, y) for x, y in pairs]))
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic, identification
-from avatar_v.critics.motion import MouthMeter
+from avatar_v.critics.motion import MotionMeter
 from avatar_v.models.vae import VideoVAE
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case, loudness, make_cases
@@ -36,7 +36,7 @@ Tracks = Float[np.ndarray, "n f"]
 class Judges:
     """The frozen networks that read the pixels."""
 
-    mouth: MouthMeter
+    mouth: MotionMeter
     face: FaceCritic
 
     def mouth_open(self, videos: Videos) -> Tracks:
@@ -53,7 +53,7 @@ class Judges:
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     torch.manual_seed(0)  # nothing below draws from it; a dependency that did would be repeatable
-    judges = Judges(MouthMeter.from_pretrained("mouth"), FaceCritic.from_pretrained("face"))
+    judges = Judges(MotionMeter.from_pretrained(), FaceCritic.from_pretrained())
     rollout = Rollout.load(options.weights, options)
     cases = make_cases(options.persons, options.frames, size=rollout.size)
     truth = _truth(cases)
@@ -66,7 +66,7 @@ def main(arguments: list[str] | None = None) -> None:
         **control_numbers(judges, rollout.vae, cases, truth),
         **identity_numbers(judges, cases, generated, swapped),
     }
-    weights = {**rollout.hashes(), "mouth": judges.mouth.hash(), "face": judges.face.hash()}
+    weights = {**rollout.hashes(), "motion": judges.mouth.hash(), "face": judges.face.hash()}
     if options.baseline:
         options.audio = options.baseline_audio
         baseline = Rollout.load(options.baseline, options)

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.motion import MouthMeter
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.models.vae import VideoVAE
+from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.world_set import WorldSettings, write_world
 from avatar_v.stages.cli import run_words
 
@@ -41,14 +43,16 @@ def run(recipe: str, folder: Path, shards: Path, *options: str) -> Path:
     return out
 
 
-def test_the_mouth_meter_is_trained_in_two_parts(shards, tmp_path):
-    first = run("critic_mouth", tmp_path, shards)
-    second = run("critic_mouth_vae", tmp_path, shards, f"--model.init_args.init_from={first}")
-    start, end = MouthMeter.from_pretrained(first), MouthMeter.from_pretrained(second)
-    assert start.hash() != end.hash()
-    card = json.loads((second / "card.json").read_text())
-    assert (card["weights_hash"], card["steps"]) == (end.hash(), 2)
-    rows = list(csv.DictReader((first / "log.csv").open()))
+def test_the_motion_meter_is_trained_on_plain_and_decoded_frames(shards, tmp_path):
+    vae, latents = tmp_path / "vae", tmp_path / "latents"
+    VideoVAE.tiny().save_pretrained(vae)
+    encode_folder(shards / "train", latents, vae, drop_video=True)
+    more = [f"--data.init_args.train+={latents}", f"--data.init_args.vae={vae}"]
+    folder = run("critic_motion", tmp_path, shards, *more)
+    meter = MotionMeter.from_pretrained(folder)
+    card = json.loads((folder / "card.json").read_text())
+    assert (card["weights_hash"], card["steps"]) == (meter.hash(), 2)
+    rows = list(csv.DictReader((folder / "log.csv").open()))
     assert [row["step"] for row in rows if row["loss"]] == ["0", "1"]
     assert rows[-1]["r2_mouth_open"] == f"{float(rows[-1]['r2_mouth_open']):.6g}"
 

@@ -14,7 +14,7 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.critics.motion import MouthMeter
+from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate import pipeline as pipeline_module
 from avatar_v.generate.chunks import Span, plan
 from avatar_v.generate.generator import Settings, audio_tokens, generate
@@ -290,7 +290,7 @@ def test_bf16_is_close_to_fp32(pipe: AvatarPipeline) -> None:
 def test_demo_writes_its_files(weights: Path, tmp_path: Path) -> None:
     meter = tmp_path / "meter"
     torch.manual_seed(0)
-    MouthMeter().save_pretrained(meter)
+    MotionMeter().save_pretrained(meter)
     cast = Cast(person=3, scene=4, speech=5, num_frames=50)
     for _ in range(2):  # a second demo replaces the first
         record, sync = showcase(tmp_path / "demo", cast, num_steps=1, weights=weights, meter=meter)

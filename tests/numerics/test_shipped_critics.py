@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from avatar_v.critics.face import FaceCritic, identification
-from avatar_v.critics.motion import MouthMeter
+from avatar_v.critics.motion import MotionMeter
 from avatar_v_eval.cases import Case, make_cases
 from avatar_v_eval.records import pearson
 
@@ -16,7 +16,7 @@ def cases() -> list[Case]:
 
 
 def test_the_mouth_meter_follows_rendered_mouths(cases):
-    meter = MouthMeter.from_pretrained("mouth")
+    meter = MotionMeter.from_pretrained()
     reading = np.stack([meter.mouth_open(case.video).numpy() for case in cases])
     truth = np.stack([case.mouth_open.numpy() for case in cases])
     # r within a person is 0.96 on average over 64 persons (eval/results/critics.json), and below
@@ -26,7 +26,7 @@ def test_the_mouth_meter_follows_rendered_mouths(cases):
 
 
 def test_the_meter_reads_the_same_mouth_in_a_shifted_picture(cases):
-    meter = MouthMeter.from_pretrained("mouth")
+    meter = MotionMeter.from_pretrained()
     video = cases[0].video
     shifted = torch.roll(video, (1, 2), dims=(2, 3))
     # trained under shifts of up to 3 pixels, it must not read position as opening
@@ -35,7 +35,7 @@ def test_the_meter_reads_the_same_mouth_in_a_shifted_picture(cases):
 
 
 def test_the_face_critic_finds_persons_in_another_scene(cases):
-    critic = FaceCritic.from_pretrained("face")
+    critic = FaceCritic.from_pretrained()
     here = torch.stack([critic.embed_clip(case.video) for case in cases])
     there = torch.stack([critic.embed_clip(case.elsewhere) for case in cases])
     nearest, pairwise = identification(here, there)

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from avatar_v.stages.critic_data import CriticFrames, LabelledFrames, _Batches, spread_moments
-from avatar_v.stages.critics import identity_across_scenes, mixed, r_squared
+from avatar_v.stages.critics import identity_across_scenes, r_squared
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -73,11 +73,3 @@ def test_identity_across_scenes_needs_the_person_not_the_scene():
     by_person, by_scene = torch.eye(3)[person], torch.eye(3)[scene]
     assert identity_across_scenes(by_person, person, scene) == {"top1": 1.0, "pairwise": 1.0}
     assert identity_across_scenes(by_scene, person, scene)["pairwise"] == 0.5
-
-
-def test_mixing_weighs_numbers_and_keeps_counters():
-    start = {"w": torch.tensor([0.0, 4.0]), "num": torch.tensor(3)}
-    end = {"w": torch.tensor([1.0, 8.0]), "num": torch.tensor(5)}
-    result = mixed(start, end, 0.25)
-    assert result["w"].tolist() == [0.75, 7.0]
-    assert int(result["num"]) == 5

@@ -9,7 +9,8 @@ from safetensors.torch import load_file, save_file
 from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import as_input, weights_hash
 from avatar_v.critics.layers import AttentionPool, augment
-from avatar_v.critics.motion import MOUTH_NAMES, MouthMeter
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.types import MOTION_NAMES
 
 
 def seeded(seed: int = 0) -> torch.Generator:
@@ -21,7 +22,7 @@ def frames() -> torch.Tensor:
     return torch.randint(0, 256, (5, 3, 64, 64), dtype=torch.uint8, generator=seeded())
 
 
-@pytest.mark.parametrize("critic", [MouthMeter(8, 2), FaceCritic(8, 2, 16)])
+@pytest.mark.parametrize("critic", [MotionMeter(8, 2), FaceCritic(8, 2, 16)])
 def test_uint8_and_float_frames_read_the_same(critic, frames):
     critic.eval()
     from_bytes = critic.measure(frames)
@@ -41,9 +42,18 @@ def test_larger_frames_are_averaged_to_the_input_size():
 
 
 def test_meter_has_one_output_per_name(frames):
-    meter = MouthMeter(8, 2).eval()
-    assert meter.measure(frames).values.shape == (5, len(MOUTH_NAMES))
+    meter = MotionMeter(8, 2).eval()
+    assert meter.measure(frames).values.shape == (5, len(MOTION_NAMES))
     assert torch.equal(meter.mouth_open(frames), meter.measure(frames).values[:, 0])
+
+
+def test_meter_answers_in_the_units_of_its_training(frames):
+    meter = MotionMeter(8, 2).eval()
+    plain = meter.measure(frames).values
+    meter.center.fill_(3.0)
+    meter.scale.fill_(2.0)
+    # the same fp32 numbers once scaled: one rounding each
+    assert torch.allclose(meter.measure(frames).values, 3 + 2 * plain, atol=1e-6)
 
 
 def test_weights_round_trip_frozen_with_equal_hash(tmp_path, frames):
@@ -65,19 +75,19 @@ def test_hash_tells_a_changed_value_from_a_changed_order():
 
 def test_wrong_weights_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"config\.json is missing"):
-        MouthMeter.from_pretrained(tmp_path / "nowhere")
-    MouthMeter(8, 2).save_pretrained(tmp_path)
+        MotionMeter.from_pretrained(tmp_path / "nowhere")
+    MotionMeter(8, 2).save_pretrained(tmp_path)
     state = load_file(tmp_path / "model.safetensors")
     save_file({**state, "head.2.bias": torch.zeros(9)}, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"head\.2\.bias"):
-        MouthMeter.from_pretrained(tmp_path)
+        MotionMeter.from_pretrained(tmp_path)
     state.pop("head.2.bias")
     save_file(state, tmp_path / "model.safetensors")
     with pytest.raises(ValueError, match=r"head\.2\.bias"):
-        MouthMeter.from_pretrained(tmp_path)
+        MotionMeter.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not tensors")
     with pytest.raises(ValueError, match="not a readable safetensors file"):
-        MouthMeter.from_pretrained(tmp_path)
+        MotionMeter.from_pretrained(tmp_path)
 
 
 def test_pool_follows_a_feature_that_moves():

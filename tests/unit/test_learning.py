@@ -65,7 +65,7 @@ class Faces:
 
 def case(person: int) -> Case:
     video = torch.full((3, 3, 4, 4), person, dtype=torch.uint8)
-    return Case(person, "", video, video, torch.zeros(1920), video, torch.zeros(3))
+    return Case(person, "", video, video, torch.zeros(1920), video, torch.zeros(3, 16))
 
 
 def test_identity_follows_the_reference():
@@ -88,4 +88,4 @@ def test_loudness_is_that_of_each_frame():
 
 def test_a_shortened_case_keeps_sound_and_picture_together():
     short = case(1).shortened(2)
-    assert (len(short.audio), len(short.video), len(short.mouth_open)) == (1280, 2, 2)
+    assert (len(short.audio), len(short.video), len(short.motion)) == (1280, 2, 2)

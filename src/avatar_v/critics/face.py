@@ -6,36 +6,22 @@ in the same scenes as the others, so background, light and clothing cannot tell 
 rendered and generated faces of the world; real people need a real face network.
 """
 
-from pathlib import Path
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from avatar_v.critics.frozen import (
-    Frames,
-    Score,
-    as_input,
-    critic_folder,
-    load_frozen,
-    read_config,
-    save_critic,
-    weights_hash,
-)
+from avatar_v.critics.frozen import Critic, Frames
 from avatar_v.critics.layers import AttentionPool, Trunk
 
-INPUT_SIZE = 64
 
-
-class FaceCritic(nn.Module):
+class FaceCritic(Critic):
     """Frames to unit vectors; the cosine of two of them is their similarity."""
 
     name = "face"
 
     def __init__(self, width: int = 36, num_heads: int = 12, num_dims: int = 64) -> None:
-        super().__init__()
-        self.config = {"width": width, "num_heads": num_heads, "num_dims": num_dims}
+        super().__init__({"width": width, "num_heads": num_heads, "num_dims": num_dims})
         self.trunk = Trunk(width)
         self.pool = AttentionPool(self.trunk.num_features, num_heads)
         self.head = nn.Sequential(
@@ -46,29 +32,9 @@ class FaceCritic(nn.Module):
         """Unit embeddings of pictures in [-1, 1]; differentiable, for losses and training."""
         return F.normalize(self.head(self.pool(self.trunk(images))), dim=-1)
 
-    @torch.no_grad()
-    def measure(self, frames: Frames, *, batch_size: int = 256) -> Score:
-        """Embeds ``frames`` ("b 3 h w", uint8 or [-1, 1], square): unit vectors "b d"."""
-        parts = [self(as_input(chunk, INPUT_SIZE)) for chunk in frames.split(batch_size)]
-        return Score(torch.cat(parts).float(), self.name, self.hash())
-
     def embed_clip(self, frames: Frames) -> Float[Tensor, " d"]:
         """One unit vector for the frames of one clip: the direction of their mean."""
         return F.normalize(self.measure(frames).values.mean(0), dim=-1)
-
-    def hash(self) -> str:
-        return weights_hash(self.state_dict())
-
-    @classmethod
-    def from_pretrained(cls, name_or_path: Path | str = "face") -> "FaceCritic":
-        """The frozen critic of a folder or of the package; ValueError where weights do not fit."""
-        folder = critic_folder(name_or_path)
-        model = cls(**read_config(folder))
-        load_frozen(model, folder)
-        return model
-
-    def save_pretrained(self, directory: Path | str) -> None:
-        save_critic(self, self.config, directory)
 
 
 def contrastive_loss(

@@ -9,6 +9,7 @@ import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +20,8 @@ from torch import Tensor, nn
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "critics"
 
+_Critic = TypeVar("_Critic", bound="Critic")
+
 Frames = Float[Tensor, "b 3 h w"] | UInt8[Tensor, "b 3 h w"]
 
 
@@ -27,8 +30,50 @@ class Score:
     """Values with the judge that gave them: numbers of two judges must not be compared."""
 
     values: Float[Tensor, "..."]
-    critic: str  # the kind of critic: "mouth" or "face"
+    critic: str  # the kind of critic: "motion" or "face"
     weights_hash: str  # sha256 of its tensors, 12 hex digits
+
+
+class Critic(nn.Module):
+    """A network from single pictures to rows of numbers; subclasses give ``forward``.
+
+    ``config`` holds the arguments of the constructor, so that a folder rebuilds it.
+    """
+
+    name: ClassVar[str]
+    input_size: ClassVar[int] = 64  # pixels
+
+    def __init__(self, config: dict[str, int]) -> None:
+        super().__init__()
+        self.config = config
+
+    @torch.no_grad()
+    def measure(self, frames: Frames, *, batch_size: int = 256) -> Score:
+        """Judges ``frames`` ("b 3 h w", uint8 or [-1, 1], square): values "b d"."""
+        parts = [self(as_input(chunk, self.input_size)) for chunk in frames.split(batch_size)]
+        return Score(torch.cat(parts).float(), self.name, self.hash())
+
+    def hash(self) -> str:
+        return weights_hash(self.state_dict())
+
+    @classmethod
+    def from_pretrained(cls: type[_Critic], name_or_path: Path | str | None = None) -> _Critic:
+        """The frozen critic of a folder (None: the shipped one); ValueError if it does not fit."""
+        folder = critic_folder(cls.name if name_or_path is None else name_or_path)
+        model = cls(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
+        load_frozen(model, folder / "model.safetensors")
+        return model
+
+    def save_pretrained(self, directory: Path | str) -> None:
+        """Writes ``config.json`` and ``model.safetensors``; a card beside them stays."""
+        directory = Path(directory)
+        directory.mkdir(parents=True, exist_ok=True)
+        text = json.dumps(self.config, indent=1) + "\n"
+        (directory / "config.json").write_text(text, encoding="utf-8")
+        state = {
+            name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()
+        }
+        save_file(state, directory / "model.safetensors")
 
 
 def as_input(frames: Frames, size: int) -> Float[Tensor, "b 3 size size"]:
@@ -53,18 +98,8 @@ def weights_hash(state: Mapping[str, Tensor]) -> str:
     return digest.hexdigest()[:12]
 
 
-def save_critic(model: nn.Module, config: dict[str, int], directory: Path | str) -> None:
-    """Writes ``config.json`` and ``model.safetensors``; a card beside them stays."""
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
-    text = json.dumps(config, indent=1) + "\n"
-    (directory / "config.json").write_text(text, encoding="utf-8")
-    state = {name: value.detach().cpu().contiguous() for name, value in model.state_dict().items()}
-    save_file(state, directory / "model.safetensors")
-
-
 def critic_folder(name_or_path: Path | str) -> Path:
-    """A shipped critic's name ("mouth", "face") or a folder, as a folder that has both files.
+    """A shipped critic's name ("motion", "face") or a folder, as a folder that has both files.
 
     Raises ValueError naming the file that is missing and the recipe that makes it.
     """
@@ -74,21 +109,16 @@ def critic_folder(name_or_path: Path | str) -> Path:
         if not (folder / file).is_file():
             raise ValueError(
                 f"critic {str(name_or_path)!r}: {folder / file} is missing; expected the name of a "
-                "shipped critic (mouth, face) or a folder made by recipes/critic_*.yaml"
+                "shipped critic (motion, face) or a folder made by recipes/critic_*.yaml"
             )
     return folder
 
 
-def read_config(folder: Path) -> dict[str, int]:
-    return json.loads((folder / "config.json").read_text(encoding="utf-8"))
-
-
-def load_frozen(model: nn.Module, folder: Path) -> None:
-    """Fills ``model`` from ``folder`` and freezes it in eval mode and fp32.
+def load_frozen(model: nn.Module, path: Path) -> None:
+    """Fills ``model`` from a safetensors file and freezes it in eval mode and fp32.
 
     Raises ValueError for an unreadable file and for names or shapes that do not fit.
     """
-    path = folder / "model.safetensors"
     try:
         state = load_file(path)
     except (SafetensorError, OSError) as error:

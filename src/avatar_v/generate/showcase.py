@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.motion import MouthMeter
+from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.inputs import json_path
 from avatar_v.generate.pipeline import FORMATS, carry_out, weights_folder
 from avatar_v.generate.progress import FrameProgress
@@ -59,17 +59,17 @@ def showcase(
     num_steps: int = 24,
     seed: int = 0,
     weights: str | Path = "small",
-    meter: str | Path = "mouth",
+    meter: str | Path = "motion",
 ) -> tuple[Record, LipSync]:
     """Generate, measure and draw: out.mp4, out.json and sheet.png in ``folder``, replaced if there.
 
-    ``meter`` is a MouthMeter's name or folder. ValueError for numbers outside the split, missing
+    ``meter`` is a MotionMeter's name or folder. ValueError for numbers outside the split, missing
     weights, or fewer frames than two shuffle blocks.
     """
     if cast.num_frames < 2 * SHUFFLE_BLOCK:
         raise ValueError(f"a demo has at least {2 * SHUFFLE_BLOCK} frames, got {cast.num_frames}")
     weights_folder(weights)
-    judge = MouthMeter.from_pretrained(meter)
+    judge = MotionMeter.from_pretrained(meter)
     reference, driving = make_clips(cast)
     assert reference.video is not None
     assert driving.video is not None

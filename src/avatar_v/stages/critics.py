@@ -1,6 +1,6 @@
-"""Training of the critics: the mouth meter and the face critic, on rendered frames of the world.
+"""Training of the critics: the motion meter and the face critic, on rendered frames of the world.
 
-Started by recipes/critic_mouth.yaml and recipes/critic_face.yaml. At the end of a fit the folder
+Started by recipes/critic_motion.yaml and recipes/critic_face.yaml. At the end of a fit the folder
 ``export`` holds weights, ``log.csv`` and ``card.json`` with the validation numbers; the numbers on
 test persons are measured once, elsewhere (eval/avatar_v_eval/critics.py).
 """
@@ -8,7 +8,6 @@ test persons are measured once, elsewhere (eval/avatar_v_eval/critics.py).
 import csv
 import json
 import math
-from collections.abc import Mapping
 from pathlib import Path
 
 import lightning as L
@@ -19,19 +18,15 @@ from torch import Tensor
 from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import augment
-from avatar_v.critics.motion import INPUT_SIZE, MOUTH_NAMES, MouthMeter
+from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.stages.critic_data import LabelledFrames
 from avatar_v.types import MOTION_NAMES
-
-State = Mapping[str, Tensor]
-
-MOUTH_COLUMNS = [MOTION_NAMES.index(name) for name in MOUTH_NAMES]
 
 
 class _CriticStage(L.LightningModule):
     """AdamW with a one-cycle rate, augmented pictures, a log kept in memory, export at the end."""
 
-    model: MouthMeter | FaceCritic
+    model: MotionMeter | FaceCritic
 
     def __init__(self, recipe: str, lr: float, weight_decay: float, export: str, seed: int) -> None:
         super().__init__()
@@ -59,7 +54,9 @@ class _CriticStage(L.LightningModule):
 
     def training_step(self, batch: LabelledFrames, batch_idx: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.global_step)
-        images = augment(as_input(batch.images, INPUT_SIZE).cpu(), generator).to(self.device)
+        images = augment(as_input(batch.images, self.model.input_size).cpu(), generator).to(
+            self.device
+        )
         loss = self.critic_loss(images, batch)
         self.log("loss", loss, prog_bar=True)
         self.rows.append({"step": self.global_step, "loss": float(loss.detach())})
@@ -110,8 +107,8 @@ class _CriticStage(L.LightningModule):
         (self.export / "card.json").write_text(text, encoding="utf-8")
 
 
-class MouthStage(_CriticStage):
-    """Regression of the mouth's motion components; opening counts most."""
+class MotionStage(_CriticStage):
+    """Regression of the motion vector, each component in units of its spread."""
 
     def __init__(
         self,
@@ -119,43 +116,34 @@ class MouthStage(_CriticStage):
         export: str,
         lr: float,
         weight_decay: float,
-        width: int = 20,
-        num_heads: int = 6,
-        shape_weight: float = 0.2,
-        init_from: str | None = None,
-        start_share: float = 0.0,
+        opening_weight: float,
+        width: int = 28,
+        num_heads: int = 12,
         seed: int = 0,
     ) -> None:
-        """``init_from``: the folder of a meter to continue from, in place of fresh weights.
-
-        ``start_share``: how much of it is averaged into the last step's weights, so that new
-        kinds of pictures are learned and the old ones kept (WiSE-FT, arXiv 2109.01903).
-        """
-        if not 0 <= start_share < 1 or (start_share and init_from is None):
-            raise ValueError(f"start_share is in [0, 1) and needs init_from, got {start_share}")
+        """``opening_weight``: of the mouth's opening in the loss; every other component has 1."""
         super().__init__(recipe, lr, weight_decay, export, seed)
-        if init_from is None:
-            self.model = MouthMeter(width, num_heads)
-        else:
-            self.model = MouthMeter.from_pretrained(init_from).requires_grad_(True).train()
-        self.start_share = start_share
-        self.start = {name: value.clone() for name, value in self.model.state_dict().items()}
-        self.register_buffer("weights", torch.tensor([1.0, *[shape_weight] * 3]))
+        self.model = MotionMeter(width, num_heads)
+        weights = torch.ones(len(MOTION_NAMES))
+        weights[MOUTH_OPEN] = opening_weight
+        self.register_buffer("weights", weights / weights.sum())
+
+    def on_fit_start(self) -> None:
+        super().on_fit_start()
+        motion = self.trainer.datamodule.train_frames.motion  # pyright: ignore
+        self.model.center.copy_(motion.mean(0))
+        self.model.scale.copy_(motion.std(0).clamp_min(1e-3))  # one that never moves stays finite
 
     def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
-        error = self.model(images).float() - batch.motion[:, MOUTH_COLUMNS]
+        error = (self.model(images) - batch.motion) / self.model.scale
         return (error.square() * self.weights).sum(1).mean()
-
-    def on_validation_epoch_start(self) -> None:
-        super().on_validation_epoch_start()
-        if self.start_share and self.global_step >= self.trainer.max_steps:
-            self.model.load_state_dict(mixed(self.start, self.model.state_dict(), self.start_share))
 
     def critic_numbers(self, frames: list[LabelledFrames]) -> dict[str, float]:
         read = torch.cat([self.model.measure(part.images).values for part in frames])
-        truth = torch.cat([part.motion[:, MOUTH_COLUMNS] for part in frames])
-        scores = r_squared(read.double(), truth.double())
-        return {f"r2_{name}": float(s) for name, s in zip(MOUTH_NAMES, scores, strict=True)}
+        truth = torch.cat([part.motion for part in frames])
+        moves = (truth.std(0) > 0).nonzero()[:, 0].tolist()
+        scores = r_squared(read.double()[:, moves], truth.double()[:, moves])
+        return {f"r2_{MOTION_NAMES[i]}": float(s) for i, s in zip(moves, scores, strict=True)}
 
 
 class FaceStage(_CriticStage):
@@ -205,16 +193,6 @@ def identity_across_scenes(
         gallery.append(embedded[elsewhere[0]])
     nearest, pairwise = identification(torch.stack(queries), torch.stack(gallery))
     return {"top1": float(nearest.float().mean()), "pairwise": float(pairwise.mean())}
-
-
-def mixed(start: State, end: State, start_share: float) -> dict[str, Tensor]:
-    """Weighted mean of two states of one network; counters are those of ``end``."""
-    return {
-        name: torch.lerp(end[name], start[name].to(end[name]), start_share)
-        if end[name].is_floating_point()
-        else end[name]
-        for name in end
-    }
 
 
 def r_squared(read: Float[Tensor, "n c"], truth: Float[Tensor, "n c"]) -> Float[Tensor, " c"]:
