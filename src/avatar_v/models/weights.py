@@ -75,9 +75,9 @@ def save_pipeline(
 
 
 def load_pipeline(
-    folder: str | Path, *, preset: str | None = None
+    folder: str | Path, *, preset: str | None = None, vae: str | Path | None = None
 ) -> tuple[AvatarDiT, Conditioner]:
-    """Read a pipeline, in fp32 and evaluation mode.
+    """Read a pipeline, in fp32 and evaluation mode; ``vae`` is a folder that replaces its own.
 
     ValueError, before any network is built, for a missing file, weights of another schema version,
     or of another preset than ``preset``; after that for every key that does not fit, by name.
@@ -88,7 +88,7 @@ def load_pipeline(
     if missing:
         raise ValueError(f"{folder} lacks {', '.join(f'{part}/config.json' for part in missing)}")
     conditioner = Conditioner(
-        VideoVAE.from_pretrained(folder / "vae"),
+        VideoVAE.from_pretrained(folder / "vae" if vae is None else vae),
         _load_text(folder / "text"),
         _load_audio(folder / "audio"),
     )

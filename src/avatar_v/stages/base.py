@@ -55,7 +55,7 @@ class Stage(L.LightningModule):
                 self.dit = load_dit(m.dit)
                 self.conditioner.check_fits(self.dit.config)
         else:
-            self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset)
+            self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
         self.train()
         self.is_built = True
         keep_frozen_out_of_checkpoints(self)
