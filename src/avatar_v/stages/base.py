@@ -62,7 +62,10 @@ class Stage(L.LightningModule):
         if m.checkpoint_activations:
             checkpoint_blocks(self.dit)
         if self.device_mesh is not None:  # of ModelParallelStrategy
-            shard(self.dit, self.conditioner, self.device_mesh["data_parallel"])
+            # gathered weights must be of the type that the trainer computes in
+            dtype = torch.bfloat16 if "bf16" in self.trainer.precision else torch.float32
+            mesh = self.device_mesh["data_parallel"]
+            shard(self.dit, self.conditioner, mesh, compute_dtype=dtype)
 
     def on_fit_start(self) -> None:
         """Precomputed latents must come from the VAE that will decode them."""
