@@ -198,7 +198,9 @@ def test_kl_is_that_of_torch():
 
 def stage(**changes) -> VAEStage:
     loss = {"window_shares": {5: 1.0}, "texture_fraction": 0.5} | changes
-    return VAEStage("tiny", Optim(lr=0.01, num_warmup_steps=1), VAELoss(**loss), seed=3)
+    built = VAEStage("tiny", Optim(lr=0.01, num_warmup_steps=1), VAELoss(**loss), seed=3)
+    built.configure_model()
+    return built
 
 
 def test_windows_hold_clips_then_textures_and_repeat_with_the_seed():
@@ -234,6 +236,7 @@ def test_decoder_only_trains_the_decoder_alone(vae, tmp_path):
     vae.save_pretrained(tmp_path)
     optim, loss = Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0)
     kept = VAEStage("tiny", optim, loss, init_from=str(tmp_path), decoder_only=True)
+    kept.configure_model()
     assert kept.vae.hash() == vae.hash()
     trained = {n for n, p in kept.vae.named_parameters() if p.requires_grad}
     assert trained == {
@@ -244,7 +247,7 @@ def test_decoder_only_trains_the_decoder_alone(vae, tmp_path):
     with pytest.raises(ValueError, match="needs init_from"):
         VAEStage("tiny", optim, loss, decoder_only=True)
     with pytest.raises(ValueError, match="no VAE of the preset 'small'"):
-        VAEStage("small", optim, loss, init_from=str(tmp_path))
+        VAEStage("small", optim, loss, init_from=str(tmp_path)).configure_model()
 
 
 def test_fresh_weights_depend_on_the_seed_alone():

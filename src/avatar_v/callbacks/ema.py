@@ -13,6 +13,7 @@ from typing import Any
 import lightning as L
 import torch
 from torch import Tensor, nn
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 
@@ -97,6 +98,7 @@ class EMA(L.Callback):
 
     @torch.no_grad()
     def _swap_in(self, module: nn.Module) -> None:
+        _reshard(module)
         self._swapped = {name: p.detach().clone() for name, p in _trainable(module)}
         for name, parameter in _trainable(module):
             parameter.copy_(self.average[name])
@@ -104,6 +106,7 @@ class EMA(L.Callback):
     @torch.no_grad()
     def _swap_out(self, module: nn.Module) -> None:
         assert self._swapped is not None, "no weights are put aside"
+        _reshard(module)
         for name, parameter in _trainable(module):
             parameter.copy_(self._swapped[name])
         self._swapped = None
@@ -115,6 +118,14 @@ def averaged(trainer: L.Trainer, module: nn.Module) -> contextlib.AbstractContex
         if isinstance(callback, EMA):
             return callback.applied(module)
     return contextlib.nullcontext()
+
+
+def _reshard(module: nn.Module) -> None:
+    """A forward pass without backward leaves some of FSDP2's weights gathered; put them back, so
+    that a change of the shards is seen by the next pass."""
+    for part in module.modules():
+        if isinstance(part, FSDPModule):
+            part.reshard()
 
 
 def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:

@@ -28,6 +28,8 @@ SCHEMA_VERSION = 1
 """Raised whenever the meaning of a stored weight changes."""
 
 PARTS = ("vae", "dit", "text", "audio")
+TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)
+AUDIO_ENCODERS = (LogMelEncoder, HiddenStateAudioEncoder)
 STEM = "model"
 BACKBONE = "backbone"
 MAX_SHARD_SIZE = "5GB"
@@ -75,9 +77,9 @@ def save_pipeline(
 
 
 def load_pipeline(
-    folder: str | Path, *, preset: str | None = None
+    folder: str | Path, *, preset: str | None = None, vae: str | Path | None = None
 ) -> tuple[AvatarDiT, Conditioner]:
-    """Read a pipeline, in fp32 and evaluation mode.
+    """Read a pipeline, in fp32 and evaluation mode; ``vae`` is a folder that replaces its own.
 
     ValueError, before any network is built, for a missing file, weights of another schema version,
     or of another preset than ``preset``; after that for every key that does not fit, by name.
@@ -88,7 +90,7 @@ def load_pipeline(
     if missing:
         raise ValueError(f"{folder} lacks {', '.join(f'{part}/config.json' for part in missing)}")
     conditioner = Conditioner(
-        VideoVAE.from_pretrained(folder / "vae"),
+        VideoVAE.from_pretrained(folder / "vae" if vae is None else vae),
         _load_text(folder / "text"),
         _load_audio(folder / "audio"),
     )
@@ -213,7 +215,9 @@ def _save_encoder(
     dtype: torch.dtype,
 ) -> None:
     folder.mkdir(parents=True)
-    write_json(folder / "config.json", {"class": type(encoder).__name__, **encoder.config})
+    # FSDP2 puts a subclass of its own name over every class that it shards
+    kind = next(k for k in (*TEXT_ENCODERS, *AUDIO_ENCODERS) if isinstance(encoder, k))
+    write_json(folder / "config.json", {"class": kind.__name__, **encoder.config})
     if isinstance(encoder, UMT5TextEncoder | HiddenStateAudioEncoder):
         encoder.save_backbone(folder / BACKBONE)
     state = {key: value.detach().to(dtype) for key, value in _own_state(encoder).items()}
@@ -222,7 +226,7 @@ def _save_encoder(
 
 
 def _load_text(folder: Path) -> ByteTextEncoder | UMT5TextEncoder:
-    kind, values = _read_config(folder, (ByteTextEncoder, UMT5TextEncoder))
+    kind, values = _read_config(folder, TEXT_ENCODERS)
     if kind is UMT5TextEncoder:
         return UMT5TextEncoder(folder / BACKBONE, **values)
     encoder = ByteTextEncoder(**values)
@@ -231,7 +235,7 @@ def _load_text(folder: Path) -> ByteTextEncoder | UMT5TextEncoder:
 
 
 def _load_audio(folder: Path) -> LogMelEncoder | HiddenStateAudioEncoder:
-    kind, values = _read_config(folder, (LogMelEncoder, HiddenStateAudioEncoder))
+    kind, values = _read_config(folder, AUDIO_ENCODERS)
     if kind is HiddenStateAudioEncoder:
         encoder = HiddenStateAudioEncoder(folder / BACKBONE)
     else:

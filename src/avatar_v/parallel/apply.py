@@ -27,7 +27,7 @@ def shard(
     conditioner: Conditioner,
     mesh: DeviceMesh,
     *,
-    compute_dtype: torch.dtype = torch.bfloat16,
+    compute_dtype: torch.dtype,
 ) -> None:
     """Shard parameters, gradients and optimiser state over ``mesh``: each block of the DiT, what
     is left of it, and the encoders. The VAE is frozen and stays whole on every rank.
@@ -56,7 +56,7 @@ def whole_state(module: nn.Module) -> Iterator[None]:
     for parameter in sharded.values():
         full = parameter.full_tensor().detach()
         if torch.distributed.get_rank() == 0:
-            whole[id(parameter)] = full.cpu()
+            whole[id(parameter)] = full.cpu().clone()  # not a view of the gathered, padded buffer
 
     def replace(part: nn.Module, state_dict: dict[str, Tensor], prefix: str, _metadata) -> None:
         for name, parameter in part.named_parameters():

@@ -55,14 +55,17 @@ class Stage(L.LightningModule):
                 self.dit = load_dit(m.dit)
                 self.conditioner.check_fits(self.dit.config)
         else:
-            self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset)
+            self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
         self.train()
         self.is_built = True
         keep_frozen_out_of_checkpoints(self)
         if m.checkpoint_activations:
             checkpoint_blocks(self.dit)
         if self.device_mesh is not None:  # of ModelParallelStrategy
-            shard(self.dit, self.conditioner, self.device_mesh["data_parallel"])
+            # gathered weights must be of the type that the trainer computes in
+            dtype = torch.bfloat16 if "bf16" in self.trainer.precision else torch.float32
+            mesh = self.device_mesh["data_parallel"]
+            shard(self.dit, self.conditioner, mesh, compute_dtype=dtype)
 
     def on_fit_start(self) -> None:
         """Precomputed latents must come from the VAE that will decode them."""

@@ -57,6 +57,19 @@ class MuonAdamW(torch.optim.Optimizer):
         halves = [*muon.param_groups, *adamw.param_groups]
         super().__init__([g for g in halves if g["params"]], defaults)
         self._muon, self._adamw = muon, adamw
+        self._begin()
+
+    @torch.no_grad()
+    def _begin(self) -> None:
+        """State for every parameter, also one without a gradient so far (stage 1 hears no audio):
+        a sharded checkpoint is read by the names that the optimiser has."""
+        for group in self.param_groups:
+            for p in group["params"]:
+                if group["muon"]:
+                    self.state[p] = {"momentum_buffer": torch.zeros_like(p)}
+                else:
+                    moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
+                    self.state[p] = {"step": torch.tensor(0.0), **moments}
 
     @torch.no_grad()
     def step(self, closure=None):

@@ -10,16 +10,16 @@ class Models:
     preset: str  # a name of models/presets.py
     init_from: str | None = None  # pipeline folder to start from, e.g. runs/1_t2v/weights
     dit: str | None = None  # a DiT folder alone, e.g. of `avatar-v weights import-wan`
-    vae: str | None = None  # folders of trained encoders
+    vae: str | None = None  # folders of trained encoders; with init_from: a VAE tuned from its own
     text: str | None = None
     audio: str | None = None
     checkpoint_activations: bool = False  # less memory, a third more computation
 
     def __post_init__(self) -> None:
-        folders = {"dit": self.dit, "vae": self.vae, "text": self.text, "audio": self.audio}
+        folders = {"dit": self.dit, "text": self.text, "audio": self.audio}
         given = [name for name, folder in folders.items() if folder is not None]
         if self.init_from is not None and given:
-            raise ValueError(f"init_from {self.init_from} brings all of its networks: drop {given}")
+            raise ValueError(f"init_from {self.init_from} brings its own networks: drop {given}")
 
 
 @dataclass(frozen=True)

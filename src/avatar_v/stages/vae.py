@@ -56,6 +56,8 @@ class VAEStage(L.LightningModule):
         seed: of fresh weights and of every draw of a step.
     """
 
+    vae: VideoVAE
+
     def __init__(
         self,
         preset: str,
@@ -68,13 +70,25 @@ class VAEStage(L.LightningModule):
         super().__init__()
         if decoder_only and init_from is None:
             raise ValueError("decoder_only needs init_from: a trained encoder to keep")
+        if preset not in PRESETS:
+            raise ValueError(f"preset is one of {sorted(PRESETS)}, got {preset!r}")
+        self.preset, self.init_from, self.decoder_only = preset, init_from, decoder_only
         self.optim, self.weights, self.seed = optim, loss, seed
-        self.decoder_only = decoder_only
-        self.vae = fresh(preset, seed) if init_from is None else trained(preset, init_from)
+        self.is_built = False
+
+    def configure_model(self) -> None:
+        """Build or load the network; Lightning calls this once the devices are known."""
+        if self.is_built:
+            return
+        if self.init_from is None:
+            self.vae = fresh(self.preset, self.seed)
+        else:
+            self.vae = trained(self.preset, self.init_from)
         self.vae.train()
-        if decoder_only:
+        if self.decoder_only:
             self.vae.core.encoder.requires_grad_(False)
             self.vae.core.quant_conv.requires_grad_(False)
+        self.is_built = True
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         index = self.trainer.fit_loop.total_batch_idx
@@ -154,9 +168,7 @@ PRESETS = {"tiny": VideoVAE.tiny, "small": VideoVAE.small}
 
 def fresh(preset: str, seed: int, log_var: float = -5.0) -> VideoVAE:
     """Untrained weights of this seed. The posterior starts narrow (``log_var``), since at a
-    standard deviation of 1 the first steps would see noise. ValueError for another preset."""
-    if preset not in PRESETS:
-        raise ValueError(f"preset is one of {sorted(PRESETS)}, got {preset!r}")
+    standard deviation of 1 the first steps would see noise."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
         vae = PRESETS[preset]()
