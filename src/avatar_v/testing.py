@@ -70,6 +70,7 @@ def make_reference(
     size: int = 4,
     seed: int = 0,
     has_audio: bool = True,
+    has_motion: bool = False,
 ) -> Reference:
     """Random reference latents for a validity "b r", in segments of 8 frames."""
     generator = torch.Generator().manual_seed(seed)
@@ -82,6 +83,9 @@ def make_reference(
         valid=valid,
         segment=segments(num_frames).expand(num_samples, -1),
         audio=torch.randn(shape, generator=generator) if has_audio else None,
+        motion=torch.randn(num_samples, num_frames, config.motion_dim, generator=generator)
+        if has_motion
+        else None,
     )
 
 

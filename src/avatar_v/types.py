@@ -102,6 +102,7 @@ class Reference(_Moves):
     valid: Bool[Tensor, "b r"]  # invalid frames are packed away
     segment: Int[Tensor, "b r"]  # reference tokens attend only within their own segment
     audio: Float[Tensor, "b r n d"] | None = None
+    motion: Float[Tensor, "b r md"] | None = None  # packed and normalised (models/motion.py)
 
 
 @dataclass(frozen=True)

@@ -232,7 +232,7 @@ def test_an_export_does_not_drop_trained_audio_in_silence(
     save_dit(tmp_path / "ours", make_dit())
     assert weights("export-wan", tmp_path / "ours", tmp_path / "wan") == 2
     assert "blocks.0.audio_attention.out.weight" in capsys.readouterr().err
-    assert weights("export-wan", tmp_path / "ours", tmp_path / "wan", "--drop-audio") == 0
+    assert weights("export-wan", tmp_path / "ours", tmp_path / "wan", "--drop-extras") == 0
     WanTransformer3DModel.from_pretrained(tmp_path / "wan")
 
 

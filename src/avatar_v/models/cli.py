@@ -26,7 +26,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument("source", metavar="SRC")
     export.add_argument("out", metavar="OUT", help="folder to create")
     export.add_argument(
-        "--drop-audio", action="store_true", help="leave trained audio modules out: Wan has none"
+        "--drop-extras",
+        action="store_true",
+        help="leave trained audio and motion modules out: Wan has none",
     )
 
 
@@ -37,6 +39,6 @@ def run(args: argparse.Namespace) -> int:
     if args.action == "import-wan":
         import_wan(args.source, args.out, audio_dim=args.audio_dim, audio_every=args.audio_every)
     else:
-        export_wan(args.source, args.out, drop_audio=args.drop_audio)
+        export_wan(args.source, args.out, drop_extras=args.drop_extras)
     print(f"wrote {args.out}")
     return 0

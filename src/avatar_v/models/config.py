@@ -16,8 +16,9 @@ class DiTConfig:
     latent_channels: int
     text_dim: int
     audio_dim: int
-    audio_every: int = 1  # audio cross-attention in blocks 0, k, 2k, …
+    audio_every: int = 1  # audio cross-attention and motion injection in blocks 0, k, 2k, …
     num_audio_tokens: int = 8  # per latent frame: 4 video frames and 2 of context on each side
+    motion_dim: int = 64  # per latent frame: 4 video frames of types.MOTION_NAMES
     freq_dim: int = 256  # sinusoidal time features
     patch: int = 2  # spatial; the temporal patch is one latent frame
     reference_gap: int = 8  # latent frames of RoPE distance between the reference and the target

@@ -1,8 +1,11 @@
-"""AvatarDiT: a video DiT in the Wan 2.1 form with audio and a reference stream (ALGORITHMS §1).
+"""AvatarDiT: a video DiT in the Wan 2.1 form with audio, motion and a reference stream.
 
-Without audio and reference it *is* diffusers' WanTransformer3DModel (tests/numerics/
-test_wan_parity.py). What is ours: time per latent frame, audio cross-attention with an output that
-starts at zero, and Sparse Reference Attention, which has no parameters of its own (Avatar V §2.1).
+Without them it *is* diffusers' WanTransformer3DModel (tests/numerics/test_wan_parity.py). What is
+ours (ALGORITHMS §1, Avatar V §2.1): time per latent frame; audio cross-attention whose output
+starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
+stream, one token per latent frame that goes through the same blocks. Motion tokens look at the
+video, the video sees motion only through an injection that starts at zero, so a model without
+motion gives the same video before and after the stream is switched on.
 
 Tokens are kept as "b l n d" (latent frame, then token within it), so that what is given per latent
 frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
@@ -13,6 +16,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import CrossAttention, ExtraKeyValue, KeyValue, SelfAttention
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.layers import (
@@ -38,10 +42,11 @@ from avatar_v.models.reference import (
 from avatar_v.types import Cond, Reference
 
 Latents = Float[Tensor, "b l c h w"]
+Motion = Float[Tensor, "b l m"]
 
 
 class Block(nn.Module):
-    """Self-attention → text cross-attention → audio cross-attention → feed-forward."""
+    """Self-attention → text and audio cross-attention → motion injection → feed-forward."""
 
     def __init__(self, config: DiTConfig, *, has_audio: bool) -> None:
         super().__init__()
@@ -52,6 +57,8 @@ class Block(nn.Module):
         self.text_attention = CrossAttention(dim, num_heads, self.eps)
         self.audio_norm = LayerNorm(dim, self.eps) if has_audio else None
         self.audio_attention = CrossAttention(dim, num_heads, self.eps) if has_audio else None
+        self.motion_norm = LayerNorm(dim, self.eps) if has_audio else None
+        self.motion_inject = nn.Linear(dim, dim) if has_audio else None
         self.ffn = MLP(dim, config.ffn_dim, dim)
 
     def forward(
@@ -63,6 +70,7 @@ class Block(nn.Module):
         text: Float[Tensor, "b m d"] | None = None,
         audio: Float[Tensor, "b l a d"] | None = None,
         audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
+        motion: Float[Tensor, "b l 1 d"] | None = None,
         extra: ExtraKeyValue | None = None,
         key_mask: Bool[Tensor, "b all_keys"] | None = None,
     ) -> tuple[Tokens, KeyValue]:
@@ -70,6 +78,7 @@ class Block(nn.Module):
 
         ``extra`` are rotated keys and values of another stream that x may look at, ``key_mask``
         covers x and them. ``audio_scale`` multiplies the contribution of audio, per sample.
+        ``motion`` are the motion tokens of x's frames.
         """
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
             (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
@@ -85,13 +94,55 @@ class Block(nn.Module):
             y = self.audio_attention(self.audio_norm(x).flatten(0, 1), audio.flatten(0, 1))
             y = y.unflatten(0, (-1, num_frames))
             x = x + (y if audio_scale is None else y * audio_scale)
+        if motion is not None and self.motion_inject is not None and self.motion_norm is not None:
+            y = self.motion_norm(motion)
+            x = x + self.motion_inject(y.to(compute_dtype(y, self.motion_inject.weight)))
         y = modulated_norm(x, shift_ffn, scale_ffn, self.eps)
         y = self.ffn(y.to(compute_dtype(y, self.ffn.up.weight)))
         return gated_add(x, y, gate_ffn), key_value
 
 
+def run_block(
+    block: Block,
+    x: Tokens,
+    motion: Float[Tensor, "b l 1 d"] | None,
+    modulation: Float[Tensor, "#b #l 6 d"],
+    rotary: Float[Tensor, "*positions 1 half 2"],
+    motion_rotary: Float[Tensor, "*frames 1 half 2"],
+    *,
+    text: Float[Tensor, "b m d"] | None = None,
+    audio: Float[Tensor, "b l a d"] | None = None,
+    audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
+    extra: ExtraKeyValue | None = None,
+    key_mask: Bool[Tensor, "b all_keys"] | None = None,
+    motion_mask: Bool[Tensor, "b l"] | None = None,
+) -> tuple[Tokens, Float[Tensor, "b l 1 d"] | None, KeyValue]:
+    """One block over video tokens, then over their motion tokens; also the video's K and V.
+
+    Motion tokens look at each other (``motion_mask``: at those that are real), at the video and at
+    its ``extra`` keys; they read no text. The video does not look at them.
+    """
+    x, (key, value) = block(
+        x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale,
+        motion=motion, extra=extra, key_mask=key_mask,
+    )  # fmt: skip
+    if motion is None:
+        return x, None, (key, value)
+    seen = (rotate(key, rotary), value)
+    if extra is not None:
+        seen = (torch.cat([seen[0], extra[0]], dim=1), torch.cat([seen[1], extra[1]], dim=1))
+    if key_mask is not None:
+        own = key_mask.new_ones(motion.shape[:2]) if motion_mask is None else motion_mask
+        key_mask = torch.cat([own, key_mask], dim=1)
+    motion, _ = block(
+        motion, modulation, motion_rotary, audio=audio, audio_scale=audio_scale,
+        extra=seen, key_mask=key_mask,
+    )  # fmt: skip
+    return x, motion, (key, value)
+
+
 class Head(nn.Module):
-    """Modulated norm and projection of each token to its patch of velocity."""
+    """Modulated norm and projection of each token to its part of the velocity."""
 
     def __init__(self, dim: int, dim_out: int, eps: float) -> None:
         super().__init__()
@@ -117,14 +168,16 @@ class AvatarDiT(nn.Module):
         self.text_embed = MLP(config.text_dim, config.dim, config.dim)
         self.audio_embed = nn.Linear(config.audio_dim, config.dim)
         self.audio_position = nn.Parameter(torch.empty(config.num_audio_tokens, config.dim))
+        self.motion_embed = nn.Linear(config.motion_dim, config.dim)
         self.blocks = nn.ModuleList(
             Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
         )
         self.head = Head(config.dim, patch_dim, config.eps)
+        self.motion_head = Head(config.dim, config.motion_dim, config.eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Wan's initialisation of every parameter; head and audio outputs start at zero."""
+        """Wan's initialisation of every parameter; the outputs of heads, audio and motion are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -137,9 +190,11 @@ class AvatarDiT(nn.Module):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.audio_position, std=0.02)
         nn.init.zeros_(self.head.out.weight)
+        nn.init.zeros_(self.motion_head.out.weight)
         for block in self.modules():
-            if isinstance(block, Block) and block.audio_attention is not None:
+            if isinstance(block, Block) and block.audio_attention and block.motion_inject:
                 nn.init.zeros_(block.audio_attention.out.weight)
+                nn.init.zeros_(block.motion_inject.weight)
 
     def forward(
         self,
@@ -147,20 +202,23 @@ class AvatarDiT(nn.Module):
         t: Float[Tensor, "b l"],
         cond: Cond,
         *,
+        motion_t: Motion | None = None,
         reference_cache: ReferenceCache | None = None,
         reference_offset: int | None = None,
-    ) -> Latents:
-        """v = ε - x_0 at every latent frame.
+    ) -> Latents | tuple[Latents, Motion]:
+        """v = ε - x_0 at every latent frame; with ``motion_t`` also the velocity of motion.
 
-        t is in [0, 1]; clean frames (image, prefix) carry t = 0. With ``reference_cache`` the
-        reference in ``cond`` is not read. ``reference_offset`` is the temporal position of the
-        first reference frame, the target's first being 0; by default the last reference frame
-        lies ``reference_gap`` before the target. ValueError for shapes that do not fit.
+        t is in [0, 1]; clean frames (image, prefix) carry t = 0, in video and motion alike. With
+        ``reference_cache`` the reference in ``cond`` is not read. ``reference_offset`` is the
+        temporal position of the first reference frame, the target's first being 0; by default the
+        last reference frame lies ``reference_gap`` before the target. ValueError for shapes that
+        do not fit.
         """
-        self._check(x_t, t, cond)
+        self._check(x_t, t, cond, motion_t)
         num_samples, num_frames, _, height, width = x_t.shape
         grid = (height // self.config.patch, width // self.config.patch)
         rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
+        motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device)
         x = self._embed_patches(x_t)
         embedding, modulation = self.time_embed(t)
         text = self._embed_text(cond.text)
@@ -170,13 +228,16 @@ class AvatarDiT(nn.Module):
         reference = self._reference_keys(
             cond, reference_cache, reference_offset, num_samples, rotary.shape[0]
         )
+        motion = self._embed_motion(motion_t)
         for i, block in enumerate(self.blocks):
-            x, _ = block(
-                x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale,
+            x, motion, _ = run_block(
+                block, x, motion, modulation, rotary, motion_rotary,
+                text=text, audio=audio, audio_scale=audio_scale,
                 extra=None if reference is None else reference.layer(i),
                 key_mask=None if reference is None else reference.mask,
             )  # fmt: skip
-        return self._to_latents(self.head(x, embedding), *grid)
+        v = self._to_latents(self.head(x, embedding), *grid)
+        return v if motion is None else (v, self.motion_head(motion, embedding).squeeze(2))
 
     def encode_reference(
         self, reference: Reference, *, keep: Bool[Tensor, "b"] | None = None
@@ -184,7 +245,8 @@ class AvatarDiT(nn.Module):
         """K and V of the reference stream in every layer; None when no frame is valid.
 
         The stream runs at t = 0, without text (so one cache serves every prompt and guidance
-        branch), with the reference's own audio. ``keep`` False: as if that sample had none.
+        branch), with the reference's own audio and motion. ``keep`` False: as if that sample had
+        none.
         """
         self._check_reference(reference)
         valid = reference.valid if keep is None else reference.valid & keep[:, None]
@@ -198,11 +260,19 @@ class AvatarDiT(nn.Module):
         audio = reference.audio
         if audio is not None:
             audio = self._embed_audio(audio.flatten(0, 1)[layout.frames])
-        rotary = rotary_table(layout.frames % num_frames, *grid, self.config.head_dim)
+        motion = reference.motion
+        if motion is not None:
+            motion = self._embed_motion(motion.flatten(0, 1)[layout.frames])
+        position = layout.frames % num_frames
+        rotary = rotary_table(position, *grid, self.config.head_dim)
+        motion_rotary = rotary_table(position, 1, 1, self.config.head_dim)
         mask = token_mask(layout.frame_mask, x.shape[2])
         layers = []
         for block in self.blocks:
-            x, (key, value) = block(x, modulation, rotary, audio=audio, key_mask=mask)
+            x, motion, (key, value) = run_block(
+                block, x, motion, modulation, rotary, motion_rotary,
+                audio=audio, key_mask=mask, motion_mask=layout.frame_mask,
+            )  # fmt: skip
             layers.append((_gather(key, layout), _gather(value, layout)))
         return ReferenceCache(
             tuple(layers),
@@ -252,7 +322,15 @@ class AvatarDiT(nn.Module):
         y = self.audio_embed(audio.to(compute_dtype(audio, self.audio_embed.weight)))
         return y + self.audio_position.to(y.dtype)
 
-    def _check(self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond) -> None:
+    def _embed_motion(self, motion: Motion | None) -> Float[Tensor, "b l 1 d"] | None:
+        if motion is None:
+            return None
+        y = self.motion_embed(motion.to(compute_dtype(motion, self.motion_embed.weight)))
+        return y.to(self.patch_embed.weight.dtype).unsqueeze(2)
+
+    def _check(
+        self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond, motion_t: Tensor | None
+    ) -> None:
         num_samples, num_frames = x_t.shape[:2]
         self._check_latents("x_t", x_t)
         _expect("t", t.shape, (num_samples, num_frames))
@@ -260,6 +338,9 @@ class AvatarDiT(nn.Module):
         if cond.audio is not None:
             shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
             _expect("cond.audio", cond.audio.shape, shape)
+        if motion_t is not None:
+            shape = (num_samples, num_frames, self.config.motion_dim)
+            _expect("motion_t", motion_t.shape, shape)
 
     def _check_reference(self, reference: Reference) -> None:
         num_samples, num_frames = reference.latents.shape[:2]
@@ -269,6 +350,9 @@ class AvatarDiT(nn.Module):
         if reference.audio is not None:
             shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
             _expect("reference.audio", reference.audio.shape, shape)
+        if reference.motion is not None:
+            shape = (num_samples, num_frames, self.config.motion_dim)
+            _expect("reference.motion", reference.motion.shape, shape)
 
     def _check_latents(self, name: str, latents: Latents) -> None:
         _expect(name, latents.shape, (None, None, self.config.latent_channels, None, None))

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.models.config import DiTConfig
-from avatar_v.models.dit import AvatarDiT, Block
+from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.weights import (
     check_state,
     load_dit,
@@ -53,8 +53,8 @@ _BLOCK = {
 def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_every: int) -> None:
     """Turn a diffusers folder (a transformer, or a pipeline with one) into a DiT folder.
 
-    Audio modules are added fresh, with outputs of zero. ValueError for an existing ``out``, an
-    I2V layout, or keys that do not fit, each named.
+    Audio and motion modules are added fresh, with outputs of zero. ValueError for an existing
+    ``out``, an I2V layout, or keys that do not fit, each named.
     """
     source, out = _transformer_folder(Path(source)), _new_folder(Path(out))
     config = config_from_wan(
@@ -67,19 +67,20 @@ def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_eve
     save_dit(out, dit, dtype=next(iter(state.values())).dtype)
 
 
-def export_wan(source: str | Path, out: str | Path, *, drop_audio: bool = False) -> None:
+def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
     """Turn a DiT folder into a diffusers folder.
 
-    Wan has no audio: ValueError when the audio modules have been trained, unless ``drop_audio``.
+    Wan has no audio and no motion: ValueError when their modules have been trained, unless
+    ``drop_extras``.
     """
     dit, out = load_dit(source), _new_folder(Path(out))
-    spoken = [
-        key for key, value in dit.state_dict().items() if _is_audio_output(key) and value.any()
+    trained = [
+        key for key, value in dit.state_dict().items() if _is_extra_output(key) and value.any()
     ]
-    if spoken and not drop_audio:
+    if trained and not drop_extras:
         raise ValueError(
-            f"{source} has trained audio modules that Wan cannot hold ({', '.join(spoken)}); "
-            f"--drop-audio leaves them out"
+            f"{source} has trained audio or motion modules that Wan cannot hold "
+            f"({', '.join(trained)}); --drop-extras leaves them out"
         )
     out.mkdir(parents=True)
     write_json(out / "config.json", {"_class_name": WAN_CLASS, **config_to_wan(dit.config)})
@@ -87,7 +88,7 @@ def export_wan(source: str | Path, out: str | Path, *, drop_audio: bool = False)
 
 
 def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> AvatarDiT:
-    """An AvatarDiT with Wan's weights and new audio modules, in the dtype of ``state``."""
+    """An AvatarDiT with Wan's weights and new modules for the rest, in the dtype of ``state``."""
     clip = [key for key in state if "add_k_proj" in key or "image_embedder" in key]
     if clip:
         raise ValueError(f"{where} is an I2V layout with CLIP tokens (for example {clip[0]})")
@@ -99,7 +100,7 @@ def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> 
         ours: state[theirs].reshape(shapes[ours].shape) for ours, theirs in key_map(config).items()
     }
     dtype = next(iter(state.values())).dtype
-    dit.load_state_dict({**_new_audio(dit, dtype), **own}, assign=True)
+    dit.load_state_dict({**_new_modules(dit, dtype), **own}, assign=True)
     return dit
 
 
@@ -182,16 +183,14 @@ def config_to_wan(config: DiTConfig) -> dict[str, Any]:
     }
 
 
-def _new_audio(dit: AvatarDiT, dtype: torch.dtype) -> dict[str, Tensor]:
-    """Freshly initialised audio modules for a DiT on the meta device."""
-    dit.audio_embed.to_empty(device="cpu")
-    dit.audio_position = torch.nn.Parameter(torch.empty_like(dit.audio_position, device="cpu"))
-    for block in dit.modules():
-        if isinstance(block, Block) and block.audio_norm and block.audio_attention:
-            block.audio_norm.to_empty(device="cpu")
-            block.audio_attention.to_empty(device="cpu")
-    dit.reset_parameters()
+def _new_modules(dit: AvatarDiT, dtype: torch.dtype) -> dict[str, Tensor]:
+    """What Wan does not have, freshly initialised, for a DiT on the meta device."""
     known = key_map(dit.config)
+    for place, module in dit.named_modules():
+        for name, parameter in list(module.named_parameters(recurse=False)):
+            if f"{place}.{name}".lstrip(".") not in known:
+                setattr(module, name, torch.nn.Parameter(torch.empty_like(parameter, device="cpu")))
+    dit.reset_parameters()
     return {key: x.to(dtype) for key, x in dit.state_dict().items() if key not in known}
 
 
@@ -200,8 +199,8 @@ def _plain(values: dict[str, Any], key: str) -> Any:
     return list(value) if isinstance(value, tuple) else value
 
 
-def _is_audio_output(key: str) -> bool:
-    return ".audio_attention.out." in key
+def _is_extra_output(key: str) -> bool:
+    return ".audio_attention.out." in key or ".motion_inject." in key
 
 
 def _transformer_folder(folder: Path) -> Path:

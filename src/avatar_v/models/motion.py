@@ -1,0 +1,54 @@
+"""The motion stream's vectors: what a face does, free of who it is and how it is framed.
+
+Per video frame a vector of types.MOTION_NAMES, from the world's ground truth or from landmarks
+(critics/landmark_motion.py); per latent frame the four of its video frames, normalised. The first
+latent holds one video frame, four times. Pure functions, no parameters (ALGORITHMS §1.3).
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.types import MOTION_NAMES, TEMPORAL_FACTOR, num_latents
+
+MOTION_DIM = TEMPORAL_FACTOR * len(MOTION_NAMES)
+
+# Mean and standard deviation over the visible frames of 480 clips of the world's TRAIN persons.
+# "cover" is 0 in all of them, so its scale is that of its range.
+_STATISTICS = {
+    "mouth_open": (0.229, 0.198),
+    "mouth_width": (0.039, 0.240),
+    "mouth_round": (0.114, 0.185),
+    "corner_raise": (0.061, 0.183),
+    "corner_asymmetry": (0.0, 0.077),
+    "teeth": (0.344, 0.249),
+    "tongue": (0.221, 0.204),
+    "jaw": (0.243, 0.188),
+    "yaw": (0.0, 0.105),
+    "pitch": (-0.021, 0.053),
+    "roll": (0.0, 0.049),
+    "eye_open": (0.948, 0.194),
+    "gaze_x": (0.0, 0.254),
+    "gaze_y": (0.0, 0.082),
+    "brow": (0.199, 0.251),
+    "cover": (0.0, 1.0),
+}
+CENTER = torch.tensor([_STATISTICS[name][0] for name in MOTION_NAMES])
+SCALE = torch.tensor([_STATISTICS[name][1] for name in MOTION_NAMES])
+
+
+def pack_motion(motion: Float[Tensor, "b f m"]) -> Float[Tensor, "b l md"]:
+    """Vectors of f = 4k + 1 video frames to normalised vectors of latent frames."""
+    num = num_latents(motion.shape[1])
+    normal = (motion.float() - CENTER.to(motion.device)) / SCALE.to(motion.device)
+    first = normal[:, :1].repeat_interleave(TEMPORAL_FACTOR, dim=1)
+    return rearrange(torch.cat([first, normal[:, 1:]], dim=1), "b (l k) m -> b l (k m)", l=num)
+
+
+def unpack_motion(packed: Float[Tensor, "b l md"]) -> Float[Tensor, "b f m"]:
+    """The inverse of `pack_motion`; the first frame is the mean of its four copies."""
+    normal = rearrange(packed.float(), "b l (k m) -> b (l k) m", k=TEMPORAL_FACTOR)
+    first = normal[:, :TEMPORAL_FACTOR].mean(1, keepdim=True)
+    normal = torch.cat([first, normal[:, TEMPORAL_FACTOR:]], dim=1)
+    return normal * SCALE.to(packed.device) + CENTER.to(packed.device)

@@ -1,0 +1,208 @@
+"""The motion stream: exact against one dense masked attention, one-way, and nothing at first."""
+
+import dataclasses
+
+import pytest
+import torch
+from torch import Tensor
+
+from avatar_v.kernels.attention import attend_dense
+from avatar_v.kernels.norm import rotate
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
+from avatar_v.testing import make_cond, make_dit, make_reference
+from avatar_v.types import Cond
+
+# fp32; the two sides sum the same terms in another order, values are of order 1.
+TOLERANCE = 1e-5
+NUM_FRAMES, NUM_REFERENCE, SIZE = 3, 11, 4
+VALID = torch.rand(2, NUM_REFERENCE, generator=torch.Generator().manual_seed(0)) > 0.3
+
+
+@pytest.fixture(scope="module")
+def dit() -> AvatarDiT:
+    return make_dit(DiTConfig.tiny()).requires_grad_(False)
+
+
+def target(config: DiTConfig) -> tuple[Tensor, Tensor, Tensor]:
+    """x_t, motion_t and t."""
+    generator = torch.Generator().manual_seed(5)
+    shape = (2, NUM_FRAMES, config.latent_channels, SIZE, SIZE)
+    return (
+        torch.randn(shape, generator=generator),
+        torch.randn(2, NUM_FRAMES, config.motion_dim, generator=generator),
+        torch.rand(2, NUM_FRAMES, generator=generator),
+    )
+
+
+def with_reference(config: DiTConfig, **changes: object) -> Cond:
+    reference = make_reference(config, VALID, size=SIZE, has_motion=True)
+    reference = dataclasses.replace(reference, **changes)
+    return make_cond(config, 2, NUM_FRAMES, reference=reference)
+
+
+def silence(dit: AvatarDiT) -> AvatarDiT:
+    """The same weights with the injection as it starts."""
+    quiet = make_dit(dit.config).requires_grad_(False)
+    for name, parameter in quiet.named_parameters():
+        if "motion_inject" in name:
+            parameter.zero_()
+    return quiet
+
+
+def test_an_injection_of_zero_leaves_the_video_as_it_was(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    assert cond.reference is not None
+    still = dataclasses.replace(cond, reference=dataclasses.replace(cond.reference, motion=None))
+    quiet = silence(dit)
+    video, motion = quiet(x_t, t, cond, motion_t=motion_t)
+    assert torch.equal(video, quiet(x_t, t, still))
+    assert float(motion.abs().max()) > 0.1
+    video, _ = dit(x_t, t, cond, motion_t=motion_t)
+    assert float((video - dit(x_t, t, cond)).abs().max()) > 0.01, "the test is blind"
+
+
+def test_a_new_model_starts_with_that_injection_and_no_motion_velocity() -> None:
+    new = AvatarDiT(DiTConfig.tiny())
+    started = [p for name, p in new.named_parameters() if "motion_inject" in name]
+    assert started
+    assert not any(bool(p.any()) for p in started)
+    x_t, motion_t, t = target(new.config)
+    _, motion = new(x_t, t, with_reference(new.config), motion_t=motion_t)
+    assert torch.equal(motion, torch.zeros_like(motion_t))
+
+
+def test_equal_to_dense_masked_attention(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    got_video, got_motion = dit(x_t, t, cond, motion_t=motion_t)
+    video, motion = dense_forward(dit, x_t, motion_t, t, cond)
+    torch.testing.assert_close(got_video, video, atol=TOLERANCE, rtol=TOLERANCE)
+    torch.testing.assert_close(got_motion, motion, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_reference_motion_is_read_from_the_cache(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    assert cond.reference is not None
+    cache = dit.encode_reference(cond.reference)
+    without = dataclasses.replace(cond, reference=None)
+    got = dit(x_t, t, without, motion_t=motion_t, reference_cache=cache)
+    expected = dit(x_t, t, cond, motion_t=motion_t)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    reference = dataclasses.replace(cond.reference, motion=-cond.reference.motion)
+    other = dit(x_t, t, dataclasses.replace(cond, reference=reference), motion_t=motion_t)
+    assert float((other[0] - expected[0]).abs().max()) > 1e-3
+
+
+def test_motion_of_invalid_frames_is_not_read(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    assert cond.reference is not None
+    assert cond.reference.motion is not None
+    broken = torch.where(VALID[..., None], cond.reference.motion, float("nan"))
+    got = dit(x_t, t, with_reference(dit.config, motion=broken), motion_t=motion_t)
+    expected = dit(x_t, t, cond, motion_t=motion_t)
+    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+
+
+def test_shapes_that_do_not_fit_are_refused(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    with pytest.raises(ValueError, match=r"motion_t must have shape \(2, 3, 64\)"):
+        dit(x_t, t, cond, motion_t=motion_t[..., :16])
+    with pytest.raises(ValueError, match=r"reference\.motion must have shape"):
+        dit(x_t, t, with_reference(dit.config, motion=torch.zeros(2, NUM_REFERENCE, 16)))
+
+
+def dense_mask(valid: Tensor, segment: Tensor, num_tokens: int) -> Tensor:
+    """Over [video G, motion M, reference R, its motion N]: G sees G, R; M sees M, G, R; R sees R of
+    its segment; N sees N and R of its segment; whatever is invalid is seen by itself alone."""
+    num_g, num_m = NUM_FRAMES * num_tokens, NUM_FRAMES
+    valid_r, segment_r = (x.repeat_interleave(num_tokens, dim=1) for x in (valid, segment))
+    seen = torch.cat([valid_r, valid], dim=1)
+    place = torch.cat([segment_r, segment], dim=1)
+    is_motion = torch.cat([torch.zeros_like(valid_r), torch.ones_like(valid)], dim=1)
+    same = (place[:, :, None] == place[:, None, :]) & seen[:, None]
+    same &= is_motion[:, :, None] | ~is_motion[:, None, :]
+    size = num_g + num_m + seen.shape[1]
+    mask = torch.zeros(len(valid), size, size, dtype=torch.bool)
+    mask[:, : num_g + num_m, :num_g] = True
+    mask[:, num_g : num_g + num_m, num_g : num_g + num_m] = True
+    mask[:, : num_g + num_m, num_g + num_m :] = (seen & ~is_motion)[:, None]
+    mask[:, num_g + num_m :, num_g + num_m :] = same
+    diagonal = torch.arange(size)
+    mask[:, diagonal, diagonal] = True
+    return mask
+
+
+def dense_forward(
+    dit: AvatarDiT, x_t: Tensor, motion_t: Tensor, t: Tensor, cond: Cond
+) -> tuple[Tensor, Tensor]:
+    """The specification: all tokens in one sequence under a full mask, streams cut out of it."""
+    reference = cond.reference
+    assert reference is not None
+    grid, num_tokens = (SIZE // 2, SIZE // 2), (SIZE // 2) ** 2
+    sizes = (NUM_FRAMES, NUM_FRAMES, NUM_REFERENCE, NUM_REFERENCE)  # latent frames of G, M, R, N
+    per_frame = (num_tokens, 1, num_tokens, 1)
+    lengths = [n * k for n, k in zip(sizes, per_frame, strict=True)]
+    times = torch.zeros(2, NUM_REFERENCE)
+    embedding, modulation = dit.time_embed(torch.cat([t, t, times, times], dim=1))
+    audio = dit._embed_audio(torch.cat([cond.audio, cond.audio, *[reference.audio] * 2], dim=1))
+    text = dit._embed_text(cond.text)
+    offset = -dit.config.reference_gap - NUM_REFERENCE + 1
+    here, there = torch.arange(NUM_FRAMES)[None], offset + torch.arange(NUM_REFERENCE)[None]
+    head_dim = dit.config.head_dim
+    rotary = torch.cat(
+        [
+            rotary_table(here, *grid, head_dim),
+            rotary_table(here, 1, 1, head_dim),
+            rotary_table(there, *grid, head_dim),
+            rotary_table(there, 1, 1, head_dim),
+        ],
+        dim=1,
+    )
+    mask = dense_mask(reference.valid, reference.segment, num_tokens)
+    streams = [
+        dit._embed_patches(x_t),
+        dit._embed_motion(motion_t),
+        dit._embed_patches(reference.latents),
+        dit._embed_motion(reference.motion),
+    ]
+    for block in dit.blocks:
+        parts = (block.modulation + modulation).unsqueeze(-2).unbind(2)
+        part_of = [[p[:, i] for p in parts] for i in _frames(sizes)]
+        y = [
+            modulated_norm(x, p[0], p[1], block.eps) for x, p in zip(streams, part_of, strict=True)
+        ]
+        attention = block.self_attention
+        flat = torch.cat([stream.flatten(1, 2) for stream in y], dim=1)
+        key, value = attention.project_keys(flat)
+        query = rotate(attention.project_query(flat), rotary)
+        out = attention.merge(attend_dense(query, rotate(key, rotary), value, mask))
+        before = streams
+        streams = []
+        for k, (x, p, change) in enumerate(
+            zip(before, part_of, out.split(lengths, 1), strict=True)
+        ):
+            x = gated_add(x, change.unflatten(1, (sizes[k], -1)), p[2])
+            if k == 0:  # the target's video alone reads text
+                y = block.text_attention(block.text_norm(x).flatten(1, 2), text)
+                x = x + y.unflatten(1, (sizes[k], -1))
+            heard = audio[:, _frames(sizes)[k]].flatten(0, 1)
+            y = block.audio_attention(block.audio_norm(x).flatten(0, 1), heard)
+            x = x + y.unflatten(0, x.shape[:2])
+            if k in (0, 2):
+                x = x + block.motion_inject(block.motion_norm(before[k + 1]))
+            x = gated_add(x, block.ffn(modulated_norm(x, p[3], p[4], block.eps)), p[5])
+            streams.append(x)
+    video = dit.head(streams[0], embedding[:, _frames(sizes)[0]])
+    motion = dit.motion_head(streams[1], embedding[:, _frames(sizes)[1]])
+    return dit._to_latents(video, *grid), motion.squeeze(2)
+
+
+def _frames(sizes: tuple[int, ...]) -> list[slice]:
+    ends = [sum(sizes[: i + 1]) for i in range(len(sizes))]
+    return [slice(end - size, end) for size, end in zip(sizes, ends, strict=True)]
