@@ -13,27 +13,26 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import torch
 import yaml
-from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 
 from avatar_v.callbacks.throughput import Throughput, Totals
 from avatar_v.generate.pipeline import ASSETS
 from avatar_v.generate.writer import Mp4Writer
 from avatar_v.stages.cli import merge_recipes
 from avatar_v.stages.recipe import RecipeCLI
-from avatar_v.types import FRAME_RATE_HZ, num_frames
+from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
 from avatar_v_eval.cases import make_cases
 from avatar_v_eval.records import Number, median_of_repeats
 from avatar_v_eval.rollout import AVATAR_V, Rollout, add_sampling_options
+from avatar_v_eval.speed_peers import decode_numbers, dit_numbers, muon_numbers, seconds
 
 CLIP_FRAMES = 101
 GENERATED_FRAMES = 93  # two chunks of the small preset
@@ -47,7 +46,9 @@ def main(arguments: list[str] | None = None) -> None:
     rollout = Rollout.load(options.weights, options)
     numbers = world_numbers(options.repeats)
     numbers |= generation_numbers(rollout, options)
-    numbers |= decode_numbers(rollout, options.repeats)
+    numbers |= decode_numbers(rollout.vae, options.repeats)
+    numbers |= dit_numbers(rollout.pipeline.dit, options.repeats)
+    numbers |= muon_numbers(rollout.pipeline.dit, options.repeats)
     numbers |= memory_numbers(options)
     numbers |= training_numbers(options)
     result = records.make_result(
@@ -73,7 +74,7 @@ def world_numbers(repeats: int) -> dict[str, Number]:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     try:
-        rates = [CLIP_FRAMES / _seconds(partial(_clip, index)) for index in range(repeats)]
+        rates = [CLIP_FRAMES / seconds(partial(_clip, index)) for index in range(repeats)]
     finally:
         torch.set_num_threads(threads)
     return {
@@ -103,37 +104,6 @@ def generation_numbers(rollout: Rollout, options: argparse.Namespace) -> dict[st
         ),
         "first_frame": median_of_repeats(first_s).described(
             "time to first frame, weights loaded", unit="s"
-        ),
-    }
-
-
-def decode_numbers(rollout: Rollout, repeats: int) -> dict[str, Number]:
-    """Streaming decode against diffusers' own decode of the same weights, in turns."""
-    vae = rollout.vae
-    peer = AutoencoderKLWan.from_config(vae.core.config)
-    assert isinstance(peer, AutoencoderKLWan)
-    peer.eval().load_state_dict(vae.core.state_dict())
-    channels, num_latents = vae.latent_channels, 26
-    noise = torch.randn(1, num_latents, channels, 8, 8, generator=torch.Generator().manual_seed(0))
-    raw = vae.unnormalise(noise).transpose(1, 2)
-    ours, first, theirs = [], [], []
-    with torch.inference_mode():
-        for _ in range(repeats + 1):
-            decoder = vae.stream_decoder()
-            first.append(_seconds(partial(decoder.push, noise[:, :1])))
-            ours.append(first[-1] + _seconds(partial(decoder.push, noise[:, 1:])))
-            theirs.append(_seconds(partial(peer.decode, raw)))
-    seconds = num_frames(num_latents) / FRAME_RATE_HZ
-    pairs = list(zip(ours, theirs, first, strict=True))[1:]  # the first run warms up
-    return {
-        "decode": median_of_repeats([o / seconds for o, _, _ in pairs]).described(
-            "decoding one second of latents", unit="s"
-        ),
-        "decode_speedup": median_of_repeats([t / o for o, t, _ in pairs]).described(
-            "diffusers' time to decode / ours"
-        ),
-        "decode_first": median_of_repeats([t / f for _, t, f in pairs]).described(
-            "diffusers' time to its first frame / ours"
         ),
     }
 
@@ -246,12 +216,6 @@ def _clip(index: int) -> WorldClip:
 
 def _avatar_v(*words: str) -> None:
     subprocess.run([*AVATAR_V, *words], check=True, stdout=subprocess.DEVNULL)
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    start_s = time.perf_counter()
-    function()
-    return time.perf_counter() - start_s
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

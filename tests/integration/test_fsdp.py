@@ -23,6 +23,7 @@ OVERLAY = {
             "init_args": {"data_parallel_size": 2, "tensor_parallel_size": 1},
         },
         "default_root_dir": "run",
+        "precision": "bf16-mixed",  # as the full-size recipes
         "callbacks": [
             {
                 "class_path": "lightning.pytorch.callbacks.ModelCheckpoint",

@@ -60,7 +60,8 @@ class Samples(L.Callback):
             return
         if not isinstance(pl_module, Stage):
             raise ValueError(f"Samples serves the DiT stages, got {type(pl_module).__name__}")
-        with averaged(trainer, pl_module):
+        # the precision of training: under FSDP2 the gathered weights have no other
+        with averaged(trainer, pl_module), trainer.precision_plugin.forward_context():
             true, generated = self.generate(pl_module, self._batch)
         if trainer.is_global_zero:
             self._write(trainer, true, generated)
