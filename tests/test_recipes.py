@@ -53,7 +53,7 @@ def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
     assert parsed(recipe(stage)).trainer.max_steps > 0
 
 
-@pytest.mark.parametrize("stage", ["1_t2v", "2_a2v"])
+@pytest.mark.parametrize("stage", ["1_t2v", "2_a2v", "3_sft"])
 def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
     """Built for one CPU; the devices are the only thing that differs from the recipe."""
     cli = parsed(

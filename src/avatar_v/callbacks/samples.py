@@ -104,7 +104,7 @@ def sheet(pairs: UInt8[Tensor, "b r f 3 h w"], num_columns: int) -> UInt8[Tensor
 
 
 def first_samples(batch: Batch, num: int) -> Batch:
-    """The first ``num`` clips of a batch, without their references."""
+    """The first ``num`` clips of a batch, with their references."""
     return Batch(
         video=None if batch.video is None else batch.video[:num],
         audio=batch.audio[:num],
@@ -117,6 +117,7 @@ def first_samples(batch: Batch, num: int) -> Batch:
         person=batch.person[:num],
         scene=batch.scene[:num],
         latents=None if batch.latents is None else batch.latents[:num],
+        reference=None if batch.reference is None else first_samples(batch.reference, num),
     )
 
 

@@ -32,6 +32,10 @@ class FaceCritic(Critic):
         """Unit embeddings of pictures in [-1, 1]; differentiable, for losses and training."""
         return F.normalize(self.head(self.pool(self.trunk(images))), dim=-1)
 
+    def features(self, images: Float[Tensor, "b 3 64 64"]) -> list[Float[Tensor, "b _c _h _w"]]:
+        """Feature maps of the trunk's blocks, for a perceptual distance; differentiable."""
+        return self.trunk.maps(images)
+
     def embed_clip(self, frames: Frames) -> Float[Tensor, " d"]:
         """One unit vector for the frames of one clip: the direction of their mean."""
         return F.normalize(self.measure(frames).values.mean(0), dim=-1)

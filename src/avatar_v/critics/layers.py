@@ -40,6 +40,13 @@ class Trunk(nn.Module):
     def forward(self, x: Images) -> Float[Tensor, "b c h8 w8"]:
         return self.blocks(F.silu(self.stem(x)))
 
+    def maps(self, x: Images) -> list[Float[Tensor, "b _c _h _w"]]:
+        """The stem's features and those of every block, from large to small."""
+        maps = [F.silu(self.stem(x))]
+        for block in self.blocks:
+            maps.append(block(maps[-1]))
+        return maps
+
 
 class AttentionPool(nn.Module):
     """Each head averages the features where it looks and says where that was.

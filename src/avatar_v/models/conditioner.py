@@ -14,6 +14,7 @@ from avatar_v.models.audio import (
     latent_windows,
 )
 from avatar_v.models.config import DiTConfig
+from avatar_v.models.motion import pack_motion
 from avatar_v.models.reference import segments
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
@@ -76,7 +77,8 @@ class Conditioner(nn.Module):
         latents = self.clean_latents(batch)
         segment = segments(latents.shape[1], latents.device).expand(latents.shape[0], -1)
         valid = latent_validity(batch.valid).to(latents.device)
-        return Reference(latents, valid, segment, self.encode_audio(batch.audio))
+        motion = pack_motion(batch.motion).to(latents.device)
+        return Reference(latents, valid, segment, self.encode_audio(batch.audio), motion)
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
         return self.text_encoder(texts)

@@ -48,7 +48,12 @@ def pack_motion(motion: Float[Tensor, "b f m"]) -> Float[Tensor, "b l md"]:
 
 def unpack_motion(packed: Float[Tensor, "b l md"]) -> Float[Tensor, "b f m"]:
     """The inverse of `pack_motion`; the first frame is the mean of its four copies."""
+    motion = motion_frames(packed)
+    first = motion[:, :TEMPORAL_FACTOR].mean(1, keepdim=True)
+    return torch.cat([first, motion[:, TEMPORAL_FACTOR:]], dim=1)
+
+
+def motion_frames(packed: Float[Tensor, "b l md"]) -> Float[Tensor, "b l4 m"]:
+    """Four vectors of each latent frame, in the units of MOTION_NAMES."""
     normal = rearrange(packed.float(), "b l (k m) -> b (l k) m", k=TEMPORAL_FACTOR)
-    first = normal[:, :TEMPORAL_FACTOR].mean(1, keepdim=True)
-    normal = torch.cat([first, normal[:, TEMPORAL_FACTOR:]], dim=1)
     return normal * SCALE.to(packed.device) + CENTER.to(packed.device)

@@ -8,6 +8,7 @@ all samples have equally many valid frames, the fast path is mask-free. Padding 
 partly filled segment; a loop over samples would cost a kernel launch for each.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from torch import Tensor
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import KeyValue
 from avatar_v.models.layers import rotary_table
+from avatar_v.types import Reference
 
 SEGMENT_LENGTH = 8
 """Latent frames of one clip that form a segment (our choice, ALGORITHMS 1.1)."""
@@ -25,6 +27,16 @@ SEGMENT_LENGTH = 8
 def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor, " r"]:
     """Segment numbers of one clip's latent frames: 0 × 8, 1 × 8, …"""
     return torch.arange(num_latents, device=device) // SEGMENT_LENGTH
+
+
+def crop_reference(reference: Reference, start: int, length: int) -> Reference:
+    """``length`` latent frames from ``start`` of every sample, in segments of their own."""
+    if not 0 <= start <= start + length <= reference.latents.shape[1] or length < 1:
+        num = reference.latents.shape[1]
+        raise ValueError(f"{length} latent frames from {start} are not in a reference of {num}")
+    part = reference.map(lambda x: x[:, start : start + length])
+    segment = segments(length, reference.segment.device).expand(len(part.valid), -1)
+    return dataclasses.replace(part, segment=segment)
 
 
 @dataclass(frozen=True)

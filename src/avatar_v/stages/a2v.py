@@ -11,6 +11,7 @@ from avatar_v.losses.flow import latent_boxes, region_weight
 from avatar_v.stages.base import Logs, Stage
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Cond
 
 
@@ -46,7 +47,12 @@ class A2V(Stage):
         self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
         windows = self.draw_windows(clean, generator)
-        weight = region_weight(
+        weight = self.region(windows, clean, batch)
+        return self.flow_loss(windows, clean, cond, generator, weight), {}
+
+    def region(self, windows: Windows, clean: Tensor, batch: Batch) -> Tensor:
+        """Weight "b l 1 h w" of every latent cell of the windows: face and mouth count more."""
+        return region_weight(
             windows.crop(latent_boxes(batch.face_box, batch.valid)),
             windows.crop(latent_boxes(batch.mouth_box, batch.valid)),
             height=clean.shape[-2],
@@ -54,4 +60,3 @@ class A2V(Stage):
             face_boost=self.face_boost,
             mouth_boost=self.mouth_boost,
         )
-        return self.flow_loss(windows, clean, cond, generator, weight), {}

@@ -6,8 +6,11 @@ index), so a resumed run repeats the next loss exactly, on any device. A stage o
 ``conditions`` (what it sees) and ``loss`` (what it is trained on).
 """
 
+from dataclasses import dataclass
+
 import lightning as L
 import torch
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from avatar_v import flow
@@ -26,6 +29,16 @@ from avatar_v.types import Batch, Cond
 Logs = dict[str, Tensor]
 VALIDATION_RANK = 1_000_000
 """Keeps the draws of validation apart from those of every training rank."""
+
+
+@dataclass(frozen=True)
+class Noised:
+    """What a step gives the model, and what the model should say."""
+
+    x_t: Float[Tensor, "b l c h w"]
+    t: Float[Tensor, "b l"]  # 0 on the prefix
+    velocity: Float[Tensor, "b l c h w"]
+    scored: Bool[Tensor, "b l"]  # False on the prefix
 
 
 class Stage(L.LightningModule):
@@ -149,13 +162,18 @@ class Stage(L.LightningModule):
         weight: Tensor | None = None,
     ) -> Tensor:
         """Rectified-flow loss on ``windows`` of whole clips; ``weight`` is given per window."""
-        clean, cond = windows.crop(clean), crop(cond, windows.start, windows.length)
+        noised = self.noised(windows, clean, generator)
+        v = self.dit(noised.x_t, noised.t, crop(cond, windows.start, windows.length))
+        return flow_loss(v, noised.velocity, noised.scored, weight)
+
+    def noised(self, windows: Windows, clean: Tensor, generator: torch.Generator) -> Noised:
+        """This step's noisy windows of whole clips "b clip c h w"."""
+        clean = windows.crop(clean)
         noise = torch.randn(clean.shape, generator=generator).to(clean)
         t = draw_window_times(windows, shift=self.objective.shift, generator=generator)
         t = t.to(clean.device)
-        v = self.dit(flow.interpolate(clean, noise, t), t, cond)
         scored = windows.scored().to(clean.device)
-        return flow_loss(v, flow.velocity(clean, noise), scored, weight)
+        return Noised(flow.interpolate(clean, noise, t), t, flow.velocity(clean, noise), scored)
 
     def num_tokens(self, clean: Tensor) -> int:
         """Tokens of the generated stream in one step of this rank."""

@@ -1,0 +1,162 @@
+"""Human-aware terms of stage 3: predicted latents to a few frames, frames to critics, to a loss.
+
+A run of ``num_latents`` latents is decoded behind the two true latents before it, so that the
+causal decoder has the past that it will have when generating. Only samples late in the flow are
+decoded (losses/human.py). The critics read whole 64 px pictures, as they were trained; larger
+pictures are averaged down (critics/frozen.as_input).
+"""
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.frozen import Critic, as_input
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.losses.human import (
+    LATE_LIMIT,
+    identity_loss,
+    late_weight,
+    motion_loss,
+    perceptual_loss,
+)
+from avatar_v.models.motion import SCALE, motion_frames
+from avatar_v.models.vae import VideoVAE
+from avatar_v.stages.windows import value_at
+
+CONTEXT_LATENTS = 2
+Latents = Float[Tensor, "b l c h w"]
+Video = Float[Tensor, "b f 3 height width"]
+_Kind = TypeVar("_Kind", bound=Critic)
+
+
+@dataclass(frozen=True)
+class HumanTerms:
+    """Weights by step, {step: weight from that step on}; {0: 0.0} leaves a term out."""
+
+    identity: dict[int, float] = field(default_factory=lambda: {0: 0.0})
+    motion: dict[int, float] = field(default_factory=lambda: {0: 0.0})
+    closed_loop: dict[int, float] = field(default_factory=lambda: {0: 0.0})
+    perceptual: dict[int, float] = field(default_factory=lambda: {0: 0.0})
+    num_latents: int = 2  # decoded per sample
+    max_samples: int = 4  # decoded per step, those with the smallest t
+    face_critic: str = "face"  # names of shipped critics, or folders
+    motion_meter: str = "motion"
+
+    def __post_init__(self) -> None:
+        for name in ("identity", "motion", "closed_loop", "perceptual"):
+            schedule = getattr(self, name)
+            if min(schedule.values(), default=-1) < 0 or 0 not in schedule:
+                raise ValueError(f"{name} needs weights >= 0 from step 0 on, got {schedule}")
+        if self.num_latents < 1 or self.max_samples < 1:
+            raise ValueError("num_latents and max_samples are at least 1")
+
+
+@dataclass(frozen=True)
+class Judged:
+    """What a step predicted and what is true of it; windows of l latents."""
+
+    predicted: Latents  # x̂_0, with gradient
+    clean: Latents
+    t: Float[Tensor, " b"]
+    motion: Float[Tensor, "b l md"]  # packed
+    predicted_motion: Float[Tensor, "b l md"] | None  # of the motion stream, where it ran
+    first: Float[Tensor, "b c h w"] | None  # the reference's first latent, one frame
+
+
+class Judges:
+    """The critics of some terms, loaded when a term first counts. They stay frozen."""
+
+    def __init__(self, terms: HumanTerms) -> None:
+        self.terms = terms
+        self._critics: dict[str, Critic] = {}
+
+    def loss(
+        self, judged: Judged, vae: VideoVAE, step: int, generator: torch.Generator
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """The weighted sum of the active terms, and each of them. 0 where none is active, the
+        window is too short, or no sample is late enough."""
+        terms = self.terms
+        names = ("identity", "motion", "closed_loop", "perceptual")
+        weights = {name: value_at(getattr(terms, name), step) for name in names}
+        chosen = self._chosen(judged.t)
+        last = judged.clean.shape[1] - terms.num_latents
+        zero = judged.predicted.new_zeros(())
+        if not any(weights.values()) or len(chosen) == 0 or last < CONTEXT_LATENTS:
+            return zero, {}
+        start = int(torch.randint(CONTEXT_LATENTS, last + 1, (), generator=generator))
+        found = self._values(judged, chosen, start, vae, weights)
+        total = sum((weights[name] * value for name, value in found.items()), zero)
+        return total, {f"human_{name}": value for name, value in found.items()}
+
+    def _chosen(self, t: Float[Tensor, " b"]) -> Tensor:
+        """Rows with the smallest t, those that mean something."""
+        order = t.argsort()[: self.terms.max_samples]
+        return order[t[order] <= LATE_LIMIT]
+
+    def _values(
+        self, judged: Judged, rows: Tensor, start: int, vae: VideoVAE, weights: dict[str, float]
+    ) -> dict[str, Tensor]:
+        """Every active term of the latents from ``start`` on of the chosen samples."""
+        run = slice(start, start + self.terms.num_latents)
+        before = judged.clean[rows, start - CONTEXT_LATENTS : start]
+        frames = decode_behind(vae, before, judged.predicted[rows, run])
+        weight = late_weight(judged.t[rows])
+        found = {}
+        if weights["identity"] and judged.first is not None:
+            person = vae.decode(judged.first[rows, None].float())
+            found["identity"] = self._identity(frames, person, weight)
+        if weights["motion"] or weights["closed_loop"]:
+            read = self._motion(frames)
+            scale = SCALE.to(read.device)
+            if weights["motion"]:
+                true = motion_frames(judged.motion[rows, run])
+                found["motion"] = motion_loss(read, true, scale, weight)
+            if weights["closed_loop"] and judged.predicted_motion is not None:
+                said = motion_frames(judged.predicted_motion[rows, run])
+                found["closed_loop"] = motion_loss(read, said, scale, weight)
+        if weights["perceptual"]:
+            with torch.no_grad():
+                true = decode_behind(vae, before, judged.clean[rows, run])
+            found["perceptual"] = self._perceptual(frames, true, weight)
+        return found
+
+    def _identity(
+        self, frames: Video, person: Float[Tensor, "b 1 3 h w"], weight: Tensor
+    ) -> Tensor:
+        critic = self._critic(FaceCritic, self.terms.face_critic, frames)
+        faces = critic(_pictures(frames, critic)).unflatten(0, frames.shape[:2])
+        return identity_loss(faces, critic(_pictures(person, critic)), weight)
+
+    def _motion(self, frames: Video) -> Float[Tensor, "b f m"]:
+        meter = self._critic(MotionMeter, self.terms.motion_meter, frames)
+        return meter(_pictures(frames, meter)).unflatten(0, frames.shape[:2])
+
+    def _perceptual(self, frames: Video, true: Video, weight: Tensor) -> Tensor:
+        critic = self._critic(FaceCritic, self.terms.face_critic, frames)
+        seen, expected = (critic.features(_pictures(x, critic)) for x in (frames, true))
+        return perceptual_loss(seen, expected, weight.repeat_interleave(frames.shape[1]))
+
+    def _critic(self, kind: type[_Kind], name: str, like: Tensor) -> _Kind:
+        if kind.name not in self._critics:
+            self._critics[kind.name] = kind.from_pretrained(name).to(like.device)
+        critic = self._critics[kind.name]
+        assert isinstance(critic, kind)
+        return critic
+
+
+def decode_behind(vae: VideoVAE, before: Latents, latents: Latents) -> Video:
+    """Frames of ``latents`` in [-1, 1], the decoder having seen ``before``; 4 frames a latent.
+    Gradients reach ``latents`` alone."""
+    decoder = vae.stream_decoder(clamp=False)
+    with torch.no_grad():
+        decoder.push(before)
+    return decoder.push(latents)
+
+
+def _pictures(video: Video, critic: Critic) -> Float[Tensor, "n 3 s s"]:
+    """All frames as fp32 pictures of the critic's size."""
+    return as_input(video.float().clamp(-1, 1).flatten(0, 1), critic.input_size)

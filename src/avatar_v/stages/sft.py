@@ -1,0 +1,147 @@
+"""Stage 3, personality: how a person moves, learned from another video of theirs.
+
+The reference clip comes from another scene of the same person, with its own sound and motion, and
+is cut to a length drawn anew in every step, down to one frame. The motion of the target is denoised
+beside its picture (ALGORITHMS §1.3), and once the schedule says so, critics judge a few predicted
+frames (§2; Avatar V §3.3). Decoding and judging are stages/judged.py's.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from avatar_v import flow
+from avatar_v.losses.flow import flow_loss
+from avatar_v.models.conditioner import crop, latent_validity
+from avatar_v.models.motion import pack_motion
+from avatar_v.models.reference import crop_reference
+from avatar_v.stages.a2v import A2V
+from avatar_v.stages.base import Logs
+from avatar_v.stages.judged import HumanTerms, Judged, Judges
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.types import Batch, Cond, Reference
+
+
+@dataclass(frozen=True)
+class Personality:
+    """Numbers of the reference and the motion stream."""
+
+    min_reference_latents: int = 1  # of a step, drawn uniformly between the two
+    max_reference_latents: int = 1_000_000  # cut to what the clip has
+    reference_dropout: float = 0.1  # share of samples without a reference
+    motion_weight: float = 1.0  # of the motion stream's flow loss; 0 trains without the stream
+    motion_dropout: float = 0.1  # share of steps that run without the motion stream
+
+    def __post_init__(self) -> None:
+        low, high = self.min_reference_latents, self.max_reference_latents
+        if not 1 <= low <= high:
+            raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
+        for name in ("reference_dropout", "motion_dropout"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
+        if self.motion_weight < 0:
+            raise ValueError(f"motion_weight is not negative, got {self.motion_weight}")
+
+
+class SFT(A2V):
+    """Stage 2 with a reference video, the motion stream and human-aware losses.
+
+    Args:
+        personality: the reference's length and dropout, the motion stream's weight.
+        human: which critics judge predicted frames, from which step on, how strongly.
+        face_boost, mouth_boost: as in stage 2.
+    """
+
+    def __init__(
+        self,
+        models: Models,
+        optim: Optim,
+        objective: Objective,
+        face_boost: float,
+        mouth_boost: float,
+        personality: Personality,
+        human: HumanTerms,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(models, optim, objective, face_boost, mouth_boost, seed)
+        self.personality = personality
+        self.judges = Judges(human)
+
+    def conditions(self, batch: Batch) -> Cond:
+        """Stage 2's conditions and the whole reference of each clip; ValueError without one."""
+        if batch.reference is None:
+            raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
+        reference = self.conditioner.encode_reference(batch.reference)
+        return dataclasses.replace(super().conditions(batch), reference=reference)
+
+    def encode(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Cond]:
+        clean, cond = super().encode(batch, generator)
+        assert cond.reference is not None
+        part = draw_reference(cond.reference, self.personality, generator)
+        dropout = self.personality.reference_dropout
+        cond = dataclasses.replace(cond, reference=part)
+        return clean, self.conditioner.drop(cond, reference=dropout, generator=generator)
+
+    def loss(
+        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, Logs]:
+        windows = self.draw_windows(clean, generator)
+        noised = self.noised(windows, clean, generator)
+        cond = crop(cond, windows.start, windows.length)
+        motion = windows.crop(pack_motion(batch.motion).to(clean.device))
+        noise = torch.randn(motion.shape, generator=generator).to(motion)
+        skip = float(torch.rand((), generator=generator)) < self.personality.motion_dropout
+        weight = self.region(windows, clean, batch)
+        if skip or self.personality.motion_weight == 0:
+            v, predicted = self.dit(noised.x_t, noised.t, cond), None
+            loss = flow_loss(v, noised.velocity, noised.scored, weight)
+            logs = {"video": loss}
+        else:
+            t = noised.t[..., None]
+            motion_t = (1 - t) * motion + t * noise
+            v, v_motion = self.dit(noised.x_t, noised.t, cond, motion_t=motion_t)
+            known = noised.scored & windows.crop(latent_validity(batch.valid)).to(clean.device)
+            logs = {
+                "video": flow_loss(v, noised.velocity, noised.scored, weight),
+                "motion": motion_flow_loss(v_motion, noise - motion, known),
+            }
+            loss = logs["video"] + self.personality.motion_weight * logs["motion"]
+            predicted = motion_t - t * v_motion
+        judged, more = self.judges.loss(
+            Judged(
+                predicted=flow.clean_from_velocity(noised.x_t, v.float(), noised.t),
+                clean=windows.crop(clean),
+                t=noised.t.amax(1),
+                motion=motion,
+                predicted_motion=predicted,
+                first=batch.reference.latents[:, 0] if batch.reference is not None else None,
+            ),
+            self.conditioner.vae,
+            self.global_step,
+            generator,
+        )
+        return loss + judged, {**logs, **more}
+
+
+def draw_reference(
+    reference: Reference, numbers: Personality, generator: torch.Generator
+) -> Reference:
+    """A run of the reference, its length and start drawn alike for the whole batch."""
+    whole = reference.latents.shape[1]
+    high = min(numbers.max_reference_latents, whole)
+    low = min(numbers.min_reference_latents, high)
+    length = int(torch.randint(low, high + 1, (), generator=generator))
+    start = int(torch.randint(whole - length + 1, (), generator=generator))
+    return crop_reference(reference, start, length)
+
+
+def motion_flow_loss(
+    v: Float[Tensor, "b l m"], target: Float[Tensor, "b l m"], scored: Bool[Tensor, "b l"]
+) -> Float[Tensor, ""]:
+    """Mean squared error of motion velocity over the latent frames that count; 0 if none does."""
+    squared = (v.float() - target.float()).square().mean(-1) * scored
+    return squared.sum() / scored.sum().clamp_min(1)

@@ -1,0 +1,60 @@
+"""losses/human.py against values by hand, and the weight of late times."""
+
+import math
+
+import pytest
+import torch
+
+from avatar_v.losses.human import (
+    identity_loss,
+    late_weight,
+    motion_loss,
+    perceptual_loss,
+    sync_loss,
+)
+
+ONE = torch.ones(1)
+
+
+def test_only_late_predictions_count():
+    t = torch.tensor([0.0, 0.5, 0.7, 0.71, 1.0])
+    assert late_weight(t).tolist() == pytest.approx([1.0, 0.5, 0.3, 0.0, 0.0])
+
+
+def test_identity_is_one_minus_cosine():
+    reference = torch.tensor([[1.0, 0.0]])
+    frames = torch.tensor([[[2.0, 0.0], [0.0, 3.0]]])  # the same direction, and a right angle
+    assert float(identity_loss(frames, reference, ONE)) == pytest.approx(0.5)
+
+
+def test_motion_counts_each_component_in_its_own_unit():
+    truth = torch.zeros(1, 2, 2)
+    read = torch.tensor([[[0.1, 0.0], [0.0, 2.0]]])
+    scale = torch.tensor([0.1, 2.0])
+    assert float(motion_loss(read, truth, scale, ONE)) == pytest.approx(0.5)
+
+
+def test_perceptual_distance_of_features_at_right_angles_is_two():
+    a = torch.zeros(1, 2, 3, 3)
+    b = torch.zeros(1, 2, 3, 3)
+    a[:, 0], b[:, 1] = 5.0, 0.1
+    assert float(perceptual_loss([a, a], [b, a], ONE)) == pytest.approx(1.0)
+    assert float(perceptual_loss([a], [7 * a], ONE)) == pytest.approx(0.0, abs=1e-6)
+
+
+def test_sync_is_the_cross_entropy_of_the_cosine():
+    lips = torch.tensor([[[1.0, 0.0]]])
+    assert float(sync_loss(lips, torch.tensor([[[0.0, 1.0]]]), ONE)) == pytest.approx(math.log(2))
+    assert float(sync_loss(lips, lips, ONE)) == pytest.approx(0.0, abs=2e-4)  # p is clamped
+    assert float(sync_loss(lips, -lips, ONE)) == pytest.approx(-math.log(1e-4), rel=1e-4)
+
+
+def test_weights_scale_samples_and_zero_takes_one_out():
+    frames = torch.tensor([[[1.0, 0.0]], [[0.0, 1.0]]], requires_grad=True)
+    reference = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
+    loss = identity_loss(frames, reference, torch.tensor([0.5, 0.0]))
+    assert float(loss) == pytest.approx(0.25)
+    loss.backward()
+    assert frames.grad is not None
+    assert frames.grad[0].abs().sum() > 0
+    assert frames.grad[1].abs().sum() == 0

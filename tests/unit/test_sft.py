@@ -1,0 +1,185 @@
+"""stages/sft, stages/judged: what stage 3 sees, trains and lets critics judge."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.models.reference import crop_reference
+from avatar_v.models.vae import VideoVAE
+from avatar_v.stages.base import step_generator
+from avatar_v.stages.judged import HumanTerms, Judged, Judges, decode_behind
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.sft import SFT, Personality, draw_reference, motion_flow_loss
+from avatar_v.testing import make_batch, make_reference, randomise
+from avatar_v.types import Batch
+
+OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
+OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def sft(personality: Personality | None = None, human: HumanTerms | None = None) -> SFT:
+    stage = SFT(
+        Models("tiny"),
+        OPTIM,
+        OBJECTIVE,
+        face_boost=0.0,
+        mouth_boost=1.0,
+        personality=personality or Personality(motion_dropout=0.0),
+        human=human or HumanTerms(),
+    )
+    stage.configure_model()
+    randomise(stage.dit)  # a fresh head passes no gradient to what lies before it
+    return stage
+
+
+@pytest.fixture
+def batch() -> Batch:
+    return make_batch(3, 25, 32, latent_channels=16, has_reference=True)
+
+
+@pytest.fixture
+def critics(tmp_path: Path) -> dict[str, str]:
+    """Untrained judges as folders."""
+    torch.manual_seed(0)
+    FaceCritic(8, 2, 16).save_pretrained(tmp_path / "face")
+    MotionMeter(8, 2).save_pretrained(tmp_path / "motion")
+    return {"face_critic": str(tmp_path / "face"), "motion_meter": str(tmp_path / "motion")}
+
+
+def loss_of(stage: SFT, batch: Batch, index: int = 0) -> tuple[torch.Tensor, dict]:
+    generator = step_generator(0, 0, index)
+    clean, cond = stage.encode(batch, generator)
+    return stage.loss(clean, cond, batch, generator)
+
+
+def trained(stage: SFT) -> set[str]:
+    return {n for n, p in stage.named_parameters() if p.grad is not None and bool(p.grad.any())}
+
+
+def test_a_step_repeats_exactly_and_steps_differ(batch: Batch) -> None:
+    first, second = sft(), sft()
+    assert torch.equal(loss_of(first, batch, 3)[0], loss_of(second, batch, 3)[0])
+    assert not torch.equal(loss_of(first, batch, 3)[0], loss_of(first, batch, 4)[0])
+
+
+def test_data_without_references_is_refused(batch: Batch) -> None:
+    with pytest.raises(ValueError, match="pairs"):
+        loss_of(sft(), dataclasses.replace(batch, reference=None))
+
+
+def test_the_reference_and_its_motion_are_read(batch: Batch) -> None:
+    stage = sft(Personality(reference_dropout=0.0, motion_dropout=0.0))
+    loss = loss_of(stage, batch)[0]
+    assert batch.reference is not None
+    for change in ({"latents": -batch.reference.latents}, {"motion": 1 - batch.reference.motion}):
+        reference = dataclasses.replace(batch.reference, **change)
+        other = loss_of(stage, dataclasses.replace(batch, reference=reference))[0]
+        assert abs(float((other - loss).detach())) > 1e-6
+
+
+def test_the_motion_stream_is_trained_unless_its_weight_is_zero(batch: Batch) -> None:
+    stage = sft()
+    loss, logs = loss_of(stage, batch)
+    loss.backward()
+    assert set(logs) == {"video", "motion"}
+    assert float(loss) == pytest.approx(float(logs["video"] + logs["motion"]))
+    assert {"dit.motion_head.out.weight", "dit.motion_embed.weight"} <= trained(stage)
+    assert any("motion_inject" in name for name in trained(stage))
+    still = sft(Personality(motion_weight=0.0, reference_dropout=1.0))
+    loss, logs = loss_of(still, batch)
+    loss.backward()
+    assert set(logs) == {"video"}
+    assert not [name for name in trained(still) if "motion" in name]
+
+
+def test_references_are_drawn_between_the_bounds_in_segments_of_their_own() -> None:
+    reference = make_reference(sft().dit.config, torch.ones(2, 20, dtype=torch.bool))
+    numbers = Personality(min_reference_latents=3, max_reference_latents=11)
+    drawn = [draw_reference(reference, numbers, seeded(i)) for i in range(60)]
+    lengths = {r.latents.shape[1] for r in drawn}
+    assert lengths == set(range(3, 12))
+    assert all(int(r.segment.max()) == (r.latents.shape[1] - 1) // 8 for r in drawn)
+    long = draw_reference(reference, Personality(min_reference_latents=50), seeded())
+    assert long.latents.shape[1] == 20
+    with pytest.raises(ValueError, match="not in a reference of 20"):
+        crop_reference(reference, 15, 6)
+    with pytest.raises(ValueError, match="min <= max"):
+        Personality(min_reference_latents=4, max_reference_latents=3)
+
+
+def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:
+    v, target = torch.zeros(2, 3, 4), torch.ones(2, 3, 4)
+    target[0, 1] = 100.0
+    scored = torch.ones(2, 3, dtype=torch.bool)
+    scored[0, 1] = False
+    assert float(motion_flow_loss(v, target, scored)) == pytest.approx(1.0)
+    assert float(motion_flow_loss(v, target, ~scored & False)) == 0.0
+
+
+def test_critics_reach_the_model_through_the_decoder(batch: Batch, critics) -> None:
+    on = {0: 1.0}
+    terms = HumanTerms(identity=on, motion=on, closed_loop=on, perceptual=on, **critics)
+    stage = sft(human=terms)
+    index = next(i for i in range(50) if "human_identity" in loss_of(stage, batch, i)[1])
+    loss, logs = loss_of(stage, batch, index)
+    names = {"human_identity", "human_motion", "human_closed_loop", "human_perceptual"}
+    assert names <= set(logs)
+    (loss - logs["video"] - logs["motion"]).backward()  # what is left is the critics' part
+    assert "dit.head.out.weight" in trained(stage)
+    assert "dit.motion_head.out.weight" in trained(stage)  # by the closed loop
+    assert not [name for name in trained(stage) if "vae" in name]
+
+
+def judged(t: list[float], num_latents: int = 6) -> Judged:
+    shape = (len(t), num_latents, 16, 4, 4)
+    clean = torch.randn(shape, generator=seeded())
+    return Judged(
+        predicted=clean + 0.1 * torch.randn(shape, generator=seeded(1)),
+        clean=clean,
+        t=torch.tensor(t),
+        motion=torch.zeros(len(t), num_latents, 64),
+        predicted_motion=None,
+        first=clean[:, 0],
+    )
+
+
+def test_nothing_is_judged_early_in_the_flow_or_before_its_step(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    judges = Judges(HumanTerms(identity={0: 0.0, 10: 1.0}, **critics))
+    assert judges.loss(judged([0.1, 0.2]), vae, 9, seeded())[1] == {}
+    assert judges.loss(judged([0.9, 0.8]), vae, 10, seeded())[1] == {}
+    assert set(judges.loss(judged([0.9, 0.2]), vae, 10, seeded())[1]) == {"human_identity"}
+    assert judges.loss(judged([0.1], num_latents=3), vae, 10, seeded())[1] == {}  # too short
+
+
+def test_a_perfect_prediction_costs_nothing_to_perception(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    judges = Judges(HumanTerms(perceptual={0: 2.0}, **critics))
+    same = judged([0.2])
+    same = dataclasses.replace(same, predicted=same.clean)
+    assert float(judges.loss(same, vae, 0, seeded())[0]) == pytest.approx(0.0, abs=1e-6)
+    assert float(judges.loss(judged([0.2]), vae, 0, seeded())[0]) > 1e-6
+
+
+def test_a_run_is_decoded_as_within_its_video() -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    latents = torch.randn(1, 4, 16, 4, 4, generator=seeded())
+    whole = vae.decode(latents, clamp=False)
+    run = decode_behind(vae, latents[:, :2], latents[:, 2:])
+    torch.testing.assert_close(run, whole[:, 5:], atol=1e-5, rtol=1e-5)
+
+
+def test_terms_are_checked() -> None:
+    with pytest.raises(ValueError, match="identity needs weights"):
+        HumanTerms(identity={5: 1.0})
+    with pytest.raises(ValueError, match="motion needs weights"):
+        HumanTerms(motion={0: -1.0})
