@@ -64,7 +64,7 @@ class Judged:
     t: Float[Tensor, " b"]
     motion: Float[Tensor, "b l md"]  # packed
     predicted_motion: Float[Tensor, "b l md"] | None  # of the motion stream, where it ran
-    first: Float[Tensor, "b c h w"] | None  # the reference's first latent, one frame
+    first: Float[Tensor, "b c h w"]  # the reference's first latent, one frame
 
 
 class Judges:
@@ -106,7 +106,7 @@ class Judges:
         frames = decode_behind(vae, before, judged.predicted[rows, run])
         weight = late_weight(judged.t[rows])
         found = {}
-        if weights["identity"] and judged.first is not None:
+        if weights["identity"]:
             person = vae.decode(judged.first[rows, None].float())
             found["identity"] = self._identity(frames, person, weight)
         if weights["motion"] or weights["closed_loop"]:

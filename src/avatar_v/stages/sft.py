@@ -118,13 +118,22 @@ class SFT(A2V):
                 t=noised.t.amax(1),
                 motion=motion,
                 predicted_motion=predicted,
-                first=batch.reference.latents[:, 0] if batch.reference is not None else None,
+                first=self._first_latent(batch),
             ),
             self.conditioner.vae,
             self.global_step,
             generator,
         )
         return loss + judged, {**logs, **more}
+
+    def _first_latent(self, batch: Batch) -> Tensor:
+        """The reference's first frame, as a latent: the face that predictions are judged by."""
+        reference = batch.reference
+        assert reference is not None
+        if reference.latents is not None:
+            return reference.latents[:, 0].float()
+        assert reference.video is not None
+        return self.conditioner.encode_image(reference.video[:, 0])[:, 0]
 
 
 def draw_reference(
