@@ -64,8 +64,12 @@ class Critic(nn.Module):
         load_frozen(model, folder / "model.safetensors")
         return model
 
-    def save_pretrained(self, directory: Path | str) -> None:
-        """Writes ``config.json`` and ``model.safetensors``; a card beside them stays."""
+    def save_pretrained(self, directory: Path | str, dtype: torch.dtype = torch.float32) -> None:
+        """Writes ``config.json`` and ``model.safetensors``; a card beside them stays.
+
+        ``dtype`` is that of stored floats, which are read back as fp32; the hash is that of the
+        values read back, so round the model first where it shall be known before.
+        """
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.config, indent=1) + "\n"

@@ -87,8 +87,8 @@ class _CriticStage(L.LightningModule):
         }
 
     def on_train_end(self) -> None:
-        self.model.eval()
-        self.model.save_pretrained(self.export)
+        self.model.eval().half().float()  # what ships is stored as float16, and hashed as such
+        self.model.save_pretrained(self.export, torch.float16)
         names = ["step", "loss", *self.numbers]
         with open(self.export / "log.csv", "w", newline="", encoding="utf-8") as file:
             writer = csv.DictWriter(file, names, restval="")
