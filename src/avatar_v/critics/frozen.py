@@ -75,7 +75,8 @@ class Critic(nn.Module):
         text = json.dumps(self.config, indent=1) + "\n"
         (directory / "config.json").write_text(text, encoding="utf-8")
         state = {
-            name: value.detach().cpu().contiguous() for name, value in self.state_dict().items()
+            name: value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype)
+            for name, value in self.state_dict().items()
         }
         save_file(state, directory / "model.safetensors")
 
