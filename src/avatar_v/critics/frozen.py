@@ -64,7 +64,7 @@ def save_critic(model: nn.Module, config: dict[str, int], directory: Path | str)
 
 
 def critic_folder(name_or_path: Path | str) -> Path:
-    """A shipped critic's name ("mouth", "face", "sync") or a folder, as a folder that has both files.
+    """A shipped critic's name (mouth, face, sync) or a folder, as a folder that has both files.
 
     Raises ValueError naming the file that is missing and the recipe that makes it.
     """

@@ -65,9 +65,10 @@ class AttentionPool(nn.Module):
 def augment(images: Images, generator: torch.Generator, frames_per_clip: int = 1) -> Images:
     """What a decoder, a codec or a camera does to a picture; the face's geometry stays.
 
-    Per picture, or alike for ``frames_per_clip`` pictures that follow one another: shift of up to 3 of 64 pixels and zoom of up to 6 %, gain, offset and colour cast,
-    then for some pictures Gaussian blur, loss of chroma resolution (as 4:2:0), 4x4-block detail
-    loss, and noise. Input and output in [-1, 1].
+    Per picture, or alike for ``frames_per_clip`` pictures that follow one another: shift of up to
+    3 of 64 pixels and zoom of up to 6 %, gain, offset and colour cast, then for some pictures
+    Gaussian blur, loss of chroma resolution (as 4:2:0), 4x4-block detail loss, and noise. Input
+    and output in [-1, 1].
     """
     x = _shifted(images, generator, frames_per_clip)
     num_clips = len(x) // frames_per_clip

@@ -9,7 +9,7 @@ Sign: offset k > 0 says that sound comes k frames before the mouth movement that
 """
 
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import python_speech_features
@@ -26,6 +26,7 @@ STEPS_PER_FRAME = 4  # MFCCs come at 100 Hz
 WINDOW_STEPS = WINDOW_FRAMES * STEPS_PER_FRAME
 NUM_COEFFICIENTS = 13
 MAX_SHIFT = 15  # frames
+CLEARLY_SHIFTED = 5  # frames: 0.2 s, beyond what anyone takes for in sync
 
 Waveform = Float[Tensor, " s"]
 
@@ -42,6 +43,7 @@ class SyncScore:
     by_shift: Float[Tensor, " shifts"]  # mean distance, shifts -15 … 15 of the sound's window
 
 
+@runtime_checkable
 class SyncCritic(Protocol):
     """What measuring needs of a network; both methods are differentiable, in fp32."""
 
@@ -158,3 +160,16 @@ def score_of(
         confidence=float(by_shift.median()) - distance,
         by_shift=by_shift,
     )
+
+
+def shifted_is_farther(video: Float[Tensor, "n d"], audio: Float[Tensor, "n d"]) -> float:
+    """Of a window's own sound and one at least ``CLEARLY_SHIFTED`` frames off in the same clip, how
+    often the own is nearer: the area under the ROC curve within windows. Needs more windows."""
+    distance = torch.cdist(video, audio)
+    index = torch.arange(len(video), device=video.device)
+    shifted = (index[:, None] - index[None]).abs() >= CLEARLY_SHIFTED
+    if not bool(shifted.any()):
+        raise ValueError(f"expected more than {CLEARLY_SHIFTED} windows, got {len(video)}")
+    own = distance.diagonal()[:, None]
+    wins = (own < distance).float() + 0.5 * (own == distance).float()
+    return float(wins[shifted].mean())

@@ -12,12 +12,11 @@ from torch.nn import functional
 
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import augment
-from avatar_v.critics.sync import audio_windows, distance_table, score_of
+from avatar_v.critics.sync import audio_windows, distance_table, score_of, shifted_is_farther
 from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet, sync_contrastive_loss
 from avatar_v.stages.critics import MOUTH_COLUMNS, CriticStage
 from avatar_v.stages.sync_data import SyncRuns
 
-CLEARLY_SHIFTED = 5  # frames: 0.2 s, beyond what anyone takes for in sync
 VALIDATION_SHIFT = 7  # frames: validation clips are short
 
 
@@ -92,9 +91,7 @@ def louder_or_softer(
     return sound + (log_gain[:, None, None] * first).to(sound.device)
 
 
-def shift_numbers(
-    video: Float[Tensor, "b n d"], audio: Float[Tensor, "b n d"]
-) -> dict[str, float]:
+def shift_numbers(video: Float[Tensor, "b n d"], audio: Float[Tensor, "b n d"]) -> dict[str, float]:
     """``window_top1``: the nearest sound of the own clip is at most a frame off. ``clip_offset``:
     so is the whole clip's offset. ``pairwise``: see ``shifted_is_farther``."""
     distance = torch.cdist(video, audio)
@@ -108,16 +105,3 @@ def shift_numbers(
         "clip_offset": float((offsets.abs() <= 1).float().mean()),
         "pairwise": sum(pairwise) / len(pairwise),
     }
-
-
-def shifted_is_farther(video: Float[Tensor, "n d"], audio: Float[Tensor, "n d"]) -> float:
-    """Of a window's own sound and one at least ``CLEARLY_SHIFTED`` frames off in the same clip, how
-    often the own is nearer: the area under the ROC curve within windows. Needs more windows."""
-    distance = torch.cdist(video, audio)
-    index = torch.arange(len(video), device=video.device)
-    shifted = (index[:, None] - index[None]).abs() >= CLEARLY_SHIFTED
-    if not bool(shifted.any()):
-        raise ValueError(f"expected more than {CLEARLY_SHIFTED} windows, got {len(video)}")
-    own = distance.diagonal()[:, None]
-    wins = (own < distance).float() + 0.5 * (own == distance).float()
-    return float(wins[shifted].mean())
