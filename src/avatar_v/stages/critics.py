@@ -122,6 +122,8 @@ class CriticStage(L.LightningModule):
 class MouthStage(CriticStage):
     """Regression of the mouth's motion components; opening counts most."""
 
+    model: MouthMeter
+
     def __init__(
         self,
         recipe: str,
@@ -169,6 +171,8 @@ class MouthStage(CriticStage):
 
 class FaceStage(CriticStage):
     """Supervised contrastive learning over grids of persons times scenes."""
+
+    model: FaceCritic
 
     def __init__(
         self,
