@@ -14,6 +14,7 @@ from avatar_v.stages.cli import merge_recipes, run_words
 from avatar_v.stages.recipe import RecipeCLI
 from tiny_run import RECIPES, STAGES, make_shards
 
+CRITICS = ["critic_face", "critic_motion", "critic_sync"]
 DIT_STAGES = [stage for stage in STAGES if "vae" not in stage]
 OWN_FACE = [stage for stage in STAGES if stage.startswith("own_face")]
 
@@ -53,6 +54,13 @@ def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
     assert parsed(recipe(stage)).trainer.max_steps > 0
 
 
+@pytest.mark.parametrize("name", CRITICS)
+def test_recipes_of_critics_are_built_alone(name: str, parsed) -> None:
+    cli = parsed(recipe(name))
+    assert cli.trainer.max_steps % cli.datamodule.batches_per_epoch == 0
+    assert cli.model.export.name == cli.model.model.name
+
+
 @pytest.mark.parametrize("stage", ["1_t2v", "2_a2v", "3_sft"])
 def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
     """Built for one CPU; the devices are the only thing that differs from the recipe."""
@@ -66,7 +74,7 @@ def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
     assert strategy["class_path"].endswith("ModelParallelStrategy")
 
 
-@pytest.mark.parametrize("name", [*STAGES, "small", "tiny"])
+@pytest.mark.parametrize("name", [*STAGES, *CRITICS, "small", "tiny"])
 def test_a_recipe_starts_with_how_to_run_it(name: str) -> None:
     text = (RECIPES / f"{name}.yaml").read_text(encoding="utf-8")
     header = [line for line in text.splitlines() if line.startswith("#")]

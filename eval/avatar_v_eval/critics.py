@@ -1,8 +1,9 @@
 """How far the judges can be trusted: ``python -m avatar_v_eval.critics``.
 
 On TEST persons that no critic saw: how well the motion meter reads rendered frames, the same frames
-blurred by the VAE and shifted pictures, and how well the face critic finds a person in another
-scene. Writes ``eval/results/critics.json``.
+blurred by the VAE and shifted pictures, how well the face critic finds a person in another scene,
+and how well the sync critic tells speech that fits from speech that is shifted or of another.
+Writes ``eval/results/critics.json``.
 """
 
 import argparse
@@ -16,6 +17,8 @@ from avatar_v.critics.face import FaceCritic, identification
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
+from avatar_v.critics.sync import distance_table, embed_clip, score_of, shifted_is_farther
+from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.generate.pipeline import ASSETS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import MOTION_NAMES
@@ -25,6 +28,9 @@ from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, ra
 from avatar_v_eval.rollout import through_vae
 
 Videos = UInt8[Tensor, "n f 3 h w"]
+Embedded = tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]
+
+LARGEST_SHIFT = 5  # frames: sound is made early or late by at most this
 
 OTHER_COMPONENTS = ("mouth_width", "yaw", "pitch", "roll", "eye_open", "gaze_x", "brow")
 """What style is made of, besides the mouth's opening."""
@@ -34,28 +40,53 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--persons", type=int, default=64)
     parser.add_argument("--frames", type=int, default=49, help="per person, 4k + 1")
+    parser.add_argument("--sync-frames", type=int, default=73, help="per person, 4k + 1")
+    parser.add_argument("--skip-sync", action="store_true", help="leave the sync critic out")
     parser.add_argument("--vae", default=str(ASSETS / "small" / "vae"))
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     options = parser.parse_args(arguments)
-    meter, critic = MotionMeter.from_pretrained(), FaceCritic.from_pretrained()
-    vae = VideoVAE.from_pretrained(options.vae)
-    cases = make_cases(options.persons, options.frames)
-    decoded = torch.stack([through_vae(vae, case.video) for case in cases])
-    numbers = motion_numbers(meter, cases, decoded) | face_numbers(critic, cases, decoded)
+    sync_frames = 0 if options.skip_sync else options.sync_frames
+    numbers, weights = measured(options.persons, options.frames, sync_frames, options.vae)
     result = records.make_result(
         "critics",
         "The judges on test persons",
         numbers,
-        recipe="recipes/critic_motion.yaml, recipes/critic_face.yaml",
-        weights={"motion": meter.hash(), "face": critic.hash(), "vae": vae.hash()},
+        recipe="recipes/critic_motion.yaml, recipes/critic_face.yaml, recipes/critic_sync.yaml",
+        weights=weights,
         notes=[
-            f"{options.persons} TEST persons, {options.frames} consecutive frames of speech each",
+            f"{options.persons} TEST persons, {options.frames} consecutive frames of speech each, "
+            f"{sync_frames} for the sync critic",
             "R² pools all frames; its interval is bootstrapped over persons",
+            f"sync offsets: each sound is made early or late by up to {LARGEST_SHIFT} frames",
         ],
     )
     print(records.write_result(result, options.out))
     for number in numbers.values():
         print(f"{number.label:64s} {number.value:8.4f}  [{number.low}, {number.high}]")
+
+
+def measured(
+    num_persons: int, num_frames: int, sync_frames: int, vae_path: str
+) -> tuple[dict[str, Number], dict[str, str]]:
+    """All numbers and the hashes of all networks; without the sync critic if it gets 0 frames."""
+    meter, critic = MotionMeter.from_pretrained(), FaceCritic.from_pretrained()
+    sync = WorldSyncNet.from_pretrained() if sync_frames else None
+    vae = VideoVAE.from_pretrained(vae_path)
+    weights = {"motion": meter.hash(), "face": critic.hash(), "vae": vae.hash()}
+    cases = make_cases(num_persons, max(num_frames, sync_frames))
+    decoded = torch.stack([through_vae(vae, case.video) for case in cases])
+    short = [case.shortened(num_frames) for case in cases]
+    numbers = motion_numbers(meter, short, decoded[:, :num_frames])
+    numbers |= face_numbers(critic, short, decoded[:, :num_frames])
+    if sync is not None:
+        cases = [case.shortened(sync_frames) for case in cases]
+        embedded = [embed_clip(sync, case.video, case.audio) for case in cases]
+        numbers |= sync_numbers(embedded, "", "")
+        through = zip(decoded[:, :sync_frames], cases, strict=True)
+        embedded = [embed_clip(sync, video, case.audio) for video, case in through]
+        numbers |= sync_numbers(embedded, "_vae", " through the VAE")
+        weights["sync"] = sync.hash()
+    return numbers, weights
 
 
 def motion_numbers(meter: MotionMeter, cases: list[Case], decoded: Videos) -> dict[str, Number]:
@@ -111,6 +142,38 @@ def face_numbers(critic: FaceCritic, cases: list[Case], decoded: Videos) -> dict
             f"face critic: {label}, against one other person"
         )
     return numbers
+
+
+def sync_numbers(embedded: list[Embedded], suffix: str, words: str) -> dict[str, Number]:
+    """Of embedded clips of several persons (sync.embed_clip), all in sync as they are."""
+    n, edge = len(embedded), LARGEST_SHIFT
+    early = np.random.default_rng(0).integers(-edge, edge + 1, n).tolist()
+    num_right, pairs, own, other = 0, [], [], []
+    for i, (video, audio) in enumerate(embedded):
+        num = len(video) - 2 * edge
+        shifted = audio[edge + early[i] : edge + early[i] + num]
+        offset = score_of(distance_table(video[edge : edge + num], shifted)).offset
+        num_right += abs(offset - early[i]) <= 1
+        pairs.append(shifted_is_farther(video, audio))
+        own.append(score_of(distance_table(video, audio)).confidence)
+        speech_of_next = embedded[(i + 1) % n][1]
+        other.append(score_of(distance_table(video, speech_of_next)).confidence)
+    num_own = sum(a > b for a, b in zip(own, other, strict=True))
+    name = f"sync critic{words}"
+    numbers = {
+        "sync_offset": rate(num_right, n).described(f"{name}: offset found within a frame"),
+        "sync_pairs": bootstrap_mean(np.array(pairs)).described(
+            f"{name}: 5 frames are nearer to their sound than to one shifted ≥ 5 frames"
+        ),
+        "sync_own_speech": rate(num_own, n).described(
+            f"{name}: own speech has more confidence than another's"
+        ),
+        "sync_confidence": bootstrap_mean(np.array(own)).described(f"{name}: confidence, mean"),
+        "sync_confidence_other": bootstrap_mean(np.array(other)).described(
+            f"{name}: confidence with another's speech, mean"
+        ),
+    }
+    return {f"{key}{suffix}": number for key, number in numbers.items()}
 
 
 def _r2(

@@ -8,6 +8,7 @@ import pytest
 
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.world_set import WorldSettings, write_world
@@ -26,17 +27,33 @@ def shards(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """4 persons in 2 scenes each."""
     folder = tmp_path_factory.mktemp("critic_shards")
     for split in ("train", "validation"):
-        settings = WorldSettings(8, split=split, num_frames=9, clips_per_person=2)
+        settings = WorldSettings(8, split=split, num_frames=13, clips_per_person=2)
         write_world(settings, folder / split)
     return folder
 
 
-def run(recipe: str, folder: Path, shards: Path, *options: str) -> Path:
+PERSONS_AND_SCENES = (
+    "--data.init_args.persons_per_batch=4",
+    "--data.init_args.scenes_per_person=2",
+)
+SHORT_RUNS = (
+    "--data.init_args.clips_per_batch=2",
+    "--data.init_args.windows_per_clip=8",  # more than 5 frames apart, for the validation numbers
+    "--data.init_args.num_frames=13",
+)
+
+
+def run(
+    recipe: str,
+    folder: Path,
+    shards: Path,
+    *options: str,
+    small: tuple[str, ...] = PERSONS_AND_SCENES,
+) -> Path:
     """Runs a recipe in ``folder``; returns where it leaves its critic."""
     name = recipe.split("_")[1]
     out = folder / recipe / name
     data = [f"--data.init_args.{split}=['{shards / split}']" for split in ("train", "validation")]
-    small = ["--data.init_args.persons_per_batch=4", "--data.init_args.scenes_per_person=2"]
     paths = [f"--model.init_args.export={out}", f"--trainer.default_root_dir={folder}"]
     words = [str(RECIPES / f"{recipe}.yaml"), *data, *small, *paths, *FEW, *options]
     assert run_words("run", words) == 0
@@ -63,6 +80,25 @@ def test_the_face_critic_is_trained(shards, tmp_path):
     card = json.loads((folder / "card.json").read_text())
     assert card["critic"] == critic.name
     assert 0 <= card["validation"]["top1"] <= 1
+
+
+def test_the_sync_critic_is_trained_and_repeats_itself(shards, tmp_path):
+    folders = [
+        run("critic_sync", tmp_path / name, shards, small=SHORT_RUNS) for name in ("one", "two")
+    ]
+    critics = [WorldSyncNet.from_pretrained(folder) for folder in folders]
+    assert critics[0].hash() == critics[1].hash()
+    card = json.loads((folders[0] / "card.json").read_text())
+    assert (card["critic"], card["steps"]) == ("sync", 2)
+    assert 0 <= card["validation"]["pairwise"] <= 1
+    assert (folders[0] / "model.safetensors").stat().st_size < 1.5e6
+    rows = list(csv.DictReader((folders[0] / "log.csv").open()))
+    assert [row["step"] for row in rows if row["loss"]] == ["0", "1"]
+
+
+def test_clips_too_short_for_a_run_are_named(shards, tmp_path):
+    with pytest.raises(ValueError, match=r"expected pictures of 65 frames, got 13 frames"):
+        run("critic_sync", tmp_path, shards, small=())
 
 
 def test_steps_that_end_between_validations_are_refused(shards, tmp_path):

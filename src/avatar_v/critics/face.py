@@ -11,11 +11,11 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from avatar_v.critics.frozen import Critic, Frames
+from avatar_v.critics.frozen import Frames, PictureCritic
 from avatar_v.critics.layers import AttentionPool, Trunk
 
 
-class FaceCritic(Critic):
+class FaceCritic(PictureCritic):
     """Frames to unit vectors; the cosine of two of them is their similarity."""
 
     name = "face"

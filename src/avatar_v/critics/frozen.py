@@ -35,23 +35,14 @@ class Score:
 
 
 class Critic(nn.Module):
-    """A network from single pictures to rows of numbers; subclasses give ``forward``.
-
-    ``config`` holds the arguments of the constructor, so that a folder rebuilds it.
-    """
+    """A network with a name, whose folder rebuilds it: ``config`` holds the constructor's
+    arguments."""
 
     name: ClassVar[str]
-    input_size: ClassVar[int] = 64  # pixels
 
     def __init__(self, config: dict[str, int]) -> None:
         super().__init__()
         self.config = config
-
-    @torch.no_grad()
-    def measure(self, frames: Frames, *, batch_size: int = 256) -> Score:
-        """Judges ``frames`` ("b 3 h w", uint8 or [-1, 1], square): values "b d"."""
-        parts = [self(as_input(chunk, self.input_size)) for chunk in frames.split(batch_size)]
-        return Score(torch.cat(parts).float(), self.name, self.hash())
 
     def hash(self) -> str:
         return weights_hash(self.state_dict())
@@ -81,6 +72,18 @@ class Critic(nn.Module):
         save_file(state, directory / "model.safetensors")
 
 
+class PictureCritic(Critic):
+    """From single pictures to rows of numbers; subclasses give ``forward``."""
+
+    input_size: ClassVar[int] = 64  # pixels
+
+    @torch.no_grad()
+    def measure(self, frames: Frames, *, batch_size: int = 256) -> Score:
+        """Judges ``frames`` ("b 3 h w", uint8 or [-1, 1], square): values "b d"."""
+        parts = [self(as_input(chunk, self.input_size)) for chunk in frames.split(batch_size)]
+        return Score(torch.cat(parts).float(), self.name, self.hash())
+
+
 def as_input(frames: Frames, size: int) -> Float[Tensor, "b 3 size size"]:
     """Frames of any size, uint8 or float in [-1, 1], as fp32 in [-1, 1] at ``size`` x ``size``.
 
@@ -104,7 +107,7 @@ def weights_hash(state: Mapping[str, Tensor]) -> str:
 
 
 def critic_folder(name_or_path: Path | str) -> Path:
-    """A shipped critic's name ("motion", "face") or a folder, as a folder that has both files.
+    """A shipped critic's name (motion, face, sync) or a folder, as a folder that has both files.
 
     Raises ValueError naming the file that is missing and the recipe that makes it.
     """
@@ -114,7 +117,7 @@ def critic_folder(name_or_path: Path | str) -> Path:
         if not (folder / file).is_file():
             raise ValueError(
                 f"critic {str(name_or_path)!r}: {folder / file} is missing; expected the name of a "
-                "shipped critic (motion, face) or a folder made by recipes/critic_*.yaml"
+                "shipped critic (motion, face, sync) or a folder made by recipes/critic_*.yaml"
             )
     return folder
 

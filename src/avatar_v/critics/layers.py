@@ -69,21 +69,23 @@ class AttentionPool(nn.Module):
         return torch.cat([features, places], dim=-1).flatten(1)
 
 
-def augment(images: Images, generator: torch.Generator) -> Images:
+def augment(images: Images, generator: torch.Generator, frames_per_clip: int = 1) -> Images:
     """What a decoder, a codec or a camera does to a picture; the face's geometry stays.
 
-    Per picture: shift of up to 3 of 64 pixels and zoom of up to 6 %, gain, offset and colour cast,
-    then for some pictures Gaussian blur, loss of chroma resolution (as 4:2:0), 4x4-block detail
-    loss, and noise. Input and output in [-1, 1].
+    Per picture, or alike for ``frames_per_clip`` pictures that follow one another: shift of up to
+    3 of 64 pixels and zoom of up to 6 %, gain, offset and colour cast, then for some pictures
+    Gaussian blur, loss of chroma resolution (as 4:2:0), 4x4-block detail loss, and noise. Input
+    and output in [-1, 1].
     """
-    x = _shifted(images, generator)
-    b = len(x)
+    x = _shifted(images, generator, frames_per_clip)
+    num_clips = len(x) // frames_per_clip
 
     def uniform(low: float, high: float, *shape: int) -> Tensor:
-        return low + (high - low) * torch.rand(b, *shape, generator=generator)
+        drawn = low + (high - low) * torch.rand(num_clips, *shape, generator=generator)
+        return drawn.repeat_interleave(frames_per_clip, 0)
 
     def sometimes(p: float) -> Tensor:
-        return torch.rand(b, 1, 1, 1, generator=generator) < p
+        return uniform(0.0, 1.0, 1, 1, 1) < p
 
     gain = uniform(0.8, 1.2, 1, 1, 1) * uniform(0.92, 1.08, 3, 1, 1)
     x = x * gain + uniform(-0.12, 0.12, 1, 1, 1)
@@ -97,13 +99,14 @@ def augment(images: Images, generator: torch.Generator) -> Images:
     return (x + torch.where(sometimes(0.5), noise, 0.0)).clamp(-1, 1)
 
 
-def _shifted(x: Images, generator: torch.Generator) -> Images:
-    b = len(x)
-    zoom = 1 + 0.06 * (2 * torch.rand(b, generator=generator) - 1)
-    shift = 3 / 32 * (2 * torch.rand(b, 2, generator=generator) - 1)
-    affine = torch.zeros(b, 2, 3)
+def _shifted(x: Images, generator: torch.Generator, frames_per_clip: int) -> Images:
+    num_clips = len(x) // frames_per_clip
+    zoom = 1 + 0.06 * (2 * torch.rand(num_clips, generator=generator) - 1)
+    shift = 3 / 32 * (2 * torch.rand(num_clips, 2, generator=generator) - 1)
+    affine = torch.zeros(num_clips, 2, 3)
     affine[:, 0, 0] = affine[:, 1, 1] = zoom
     affine[:, :, 2] = shift
+    affine = affine.repeat_interleave(frames_per_clip, 0)
     grid = F.affine_grid(affine, list(x.shape), align_corners=False)
     return F.grid_sample(x, grid, mode="bilinear", padding_mode="border", align_corners=False)
 

@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.critics.frozen import Critic, Frames
+from avatar_v.critics.frozen import Frames, PictureCritic
 from avatar_v.critics.layers import AttentionPool, Trunk
 from avatar_v.types import MOTION_NAMES
 
 MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
 
 
-class MotionMeter(Critic):
+class MotionMeter(PictureCritic):
     """Frames to motion vectors in the units of types.MOTION_NAMES.
 
     Outputs are linear, so that gradients do not saturate. ``center`` and ``scale`` are the mean

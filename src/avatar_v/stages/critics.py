@@ -1,8 +1,9 @@
-"""Training of the critics: the motion meter and the face critic, on rendered frames of the world.
+"""Training of the critics on rendered frames of the world: what all share, motion meter and face.
 
-Started by recipes/critic_motion.yaml and recipes/critic_face.yaml. At the end of a fit the folder
-``export`` holds weights, ``log.csv`` and ``card.json`` with the validation numbers; the numbers on
-test persons are measured once, elsewhere (eval/avatar_v_eval/critics.py).
+Started by recipes/critic_motion.yaml and recipes/critic_face.yaml; the sync critic's own part is in
+critic_sync.py. At the end of a fit the folder ``export`` holds weights, ``log.csv`` and
+``card.json`` with the validation numbers; the numbers on test persons are measured once, elsewhere
+(eval/avatar_v_eval/critics.py).
 """
 
 import csv
@@ -16,17 +17,23 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
-from avatar_v.critics.frozen import as_input
+from avatar_v.critics.frozen import PictureCritic, as_input
 from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
+from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.stages.critic_data import LabelledFrames
+from avatar_v.stages.sync_data import SyncRuns
 from avatar_v.types import MOTION_NAMES
 
+Pictures = LabelledFrames | SyncRuns
 
-class _CriticStage(L.LightningModule):
+INPUT_SIZE = PictureCritic.input_size
+
+
+class CriticStage(L.LightningModule):
     """AdamW with a one-cycle rate, augmented pictures, a log kept in memory, export at the end."""
 
-    model: MotionMeter | FaceCritic
+    model: MotionMeter | FaceCritic | WorldSyncNet
 
     def __init__(self, recipe: str, lr: float, weight_decay: float, export: str, seed: int) -> None:
         super().__init__()
@@ -38,12 +45,17 @@ class _CriticStage(L.LightningModule):
         self.rows: list[dict[str, float]] = []
         self.numbers: dict[str, float] = {}
 
-    def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
+    def augmented(self, batch: Pictures, generator: torch.Generator) -> tuple[Tensor, Pictures]:
+        """Augmented pictures "b 3 64 64" in [-1, 1], and the batch with all else that changes."""
+        images = as_input(batch.images, INPUT_SIZE).cpu()
+        return augment(images, generator).to(self.device), batch
+
+    def critic_loss(self, images: Tensor, batch: Pictures) -> Tensor:
         """The loss of augmented pictures in [-1, 1]."""
         raise NotImplementedError
 
-    def critic_numbers(self, frames: list[LabelledFrames]) -> dict[str, float]:
-        """Validation numbers of the untouched pictures of all grids."""
+    def critic_numbers(self, frames: list[Pictures]) -> dict[str, float]:
+        """Validation numbers of the untouched pictures of all batches."""
         raise NotImplementedError
 
     def on_fit_start(self) -> None:
@@ -52,20 +64,18 @@ class _CriticStage(L.LightningModule):
         if steps % per_epoch:
             raise ValueError(f"max_steps {steps} is no multiple of batches_per_epoch {per_epoch}")
 
-    def training_step(self, batch: LabelledFrames, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Pictures, batch_idx: int) -> Tensor:
         generator = torch.Generator().manual_seed(self.seed * 1_000_003 + self.global_step)
-        images = augment(as_input(batch.images, self.model.input_size).cpu(), generator).to(
-            self.device
-        )
+        images, batch = self.augmented(batch, generator)
         loss = self.critic_loss(images, batch)
         self.log("loss", loss, prog_bar=True)
         self.rows.append({"step": self.global_step, "loss": float(loss.detach())})
         return loss
 
     def on_validation_epoch_start(self) -> None:
-        self._seen: list[LabelledFrames] = []
+        self._seen: list[Pictures] = []
 
-    def validation_step(self, batch: LabelledFrames, batch_idx: int) -> None:
+    def validation_step(self, batch: Pictures, batch_idx: int) -> None:
         self._seen.append(batch)
 
     def on_validation_epoch_end(self) -> None:
@@ -107,8 +117,10 @@ class _CriticStage(L.LightningModule):
         (self.export / "card.json").write_text(text, encoding="utf-8")
 
 
-class MotionStage(_CriticStage):
+class MotionStage(CriticStage):
     """Regression of the motion vector, each component in units of its spread."""
+
+    model: MotionMeter
 
     def __init__(
         self,
@@ -146,8 +158,10 @@ class MotionStage(_CriticStage):
         return {f"r2_{MOTION_NAMES[i]}": float(s) for i, s in zip(moves, scores, strict=True)}
 
 
-class FaceStage(_CriticStage):
+class FaceStage(CriticStage):
     """Supervised contrastive learning over grids of persons times scenes."""
+
+    model: FaceCritic
 
     def __init__(
         self,
