@@ -8,10 +8,19 @@ import torch
 
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.sync import audio_windows, mfcc
+from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.reference import crop_reference
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.base import step_generator
-from avatar_v.stages.judged import HumanTerms, Judged, Judges, decode_behind
+from avatar_v.stages.judged import (
+    TERMS,
+    HumanTerms,
+    Judged,
+    Judges,
+    decode_behind,
+    sound_windows,
+)
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT, Personality, draw_reference, motion_flow_loss
@@ -52,7 +61,9 @@ def critics(tmp_path: Path) -> dict[str, str]:
     torch.manual_seed(0)
     FaceCritic(8, 2, 16).save_pretrained(tmp_path / "face")
     MotionMeter(8, 2).save_pretrained(tmp_path / "motion")
-    return {"face_critic": str(tmp_path / "face"), "motion_meter": str(tmp_path / "motion")}
+    WorldSyncNet(8, 2, 8, 16).save_pretrained(tmp_path / "sync")
+    names = {"face_critic": "face", "motion_meter": "motion", "sync_critic": "sync"}
+    return {option: str(tmp_path / folder) for option, folder in names.items()}
 
 
 def loss_of(stage: SFT, batch: Batch, index: int = 0) -> tuple[torch.Tensor, dict]:
@@ -91,7 +102,7 @@ def test_the_motion_stream_is_trained_unless_its_weight_is_zero(batch: Batch) ->
     loss, logs = loss_of(stage, batch)
     loss.backward()
     assert set(logs) == {"video", "motion"}
-    assert float(loss) == pytest.approx(float(logs["video"] + logs["motion"]))
+    assert loss.item() == pytest.approx((logs["video"] + logs["motion"]).item())
     assert {"dit.motion_head.out.weight", "dit.motion_embed.weight"} <= trained(stage)
     assert any("motion_inject" in name for name in trained(stage))
     still = sft(Personality(motion_weight=0.0, reference_dropout=1.0))
@@ -127,12 +138,11 @@ def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:
 
 def test_critics_reach_the_model_through_the_decoder(batch: Batch, critics) -> None:
     on = {0: 1.0}
-    terms = HumanTerms(identity=on, motion=on, closed_loop=on, perceptual=on, **critics)
+    terms = HumanTerms(**dict.fromkeys(TERMS, on), **critics)
     stage = sft(human=terms)
     index = next(i for i in range(50) if "human_identity" in loss_of(stage, batch, i)[1])
     loss, logs = loss_of(stage, batch, index)
-    names = {"human_identity", "human_motion", "human_closed_loop", "human_perceptual"}
-    assert names <= set(logs)
+    assert {f"human_{name}" for name in TERMS} <= set(logs)
     (loss - logs["video"] - logs["motion"]).backward()  # what is left is the critics' part
     assert "dit.head.out.weight" in trained(stage)
     assert "dit.motion_head.out.weight" in trained(stage)  # by the closed loop
@@ -149,6 +159,8 @@ def judged(t: list[float], num_latents: int = 6) -> Judged:
         motion=torch.zeros(len(t), num_latents, 64),
         predicted_motion=None,
         first=clean[:, 0],
+        audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
+        start=torch.zeros(len(t), dtype=torch.long),
     )
 
 
@@ -178,8 +190,19 @@ def test_a_run_is_decoded_as_within_its_video() -> None:
     torch.testing.assert_close(run, whole[:, 5:], atol=1e-5, rtol=1e-5)
 
 
+def test_the_sound_of_a_run_is_that_of_its_frames() -> None:
+    audio = torch.randn(2, 640 * 29, generator=seeded())
+    windows = sound_windows(audio, torch.tensor([1, 4]), 8)
+    assert windows.shape == (2, 4, 20, 13)
+    of_clip = [audio_windows(mfcc(x)) for x in audio]  # one a frame, from frame 0
+    assert torch.equal(windows[0], of_clip[0][1:5])  # latent 1 holds frames 1 to 4
+    assert torch.equal(windows[1], of_clip[1][13:17])
+
+
 def test_terms_are_checked() -> None:
     with pytest.raises(ValueError, match="identity needs weights"):
         HumanTerms(identity={5: 1.0})
     with pytest.raises(ValueError, match="motion needs weights"):
         HumanTerms(motion={0: -1.0})
+    with pytest.raises(ValueError, match="num_latents >= 2"):
+        HumanTerms(sync={0: 0.0, 9: 1.0}, num_latents=1)

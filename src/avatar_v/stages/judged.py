@@ -10,24 +10,30 @@ from dataclasses import dataclass, field
 from typing import TypeVar
 
 import torch
-from jaxtyping import Float
+import torch.nn.functional as F
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import Critic, as_input
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, audio_windows, mfcc
+from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.losses.human import (
     LATE_LIMIT,
     identity_loss,
     late_weight,
     motion_loss,
     perceptual_loss,
+    sync_loss,
 )
 from avatar_v.models.motion import SCALE, motion_frames
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.windows import value_at
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR
 
 CONTEXT_LATENTS = 2
+TERMS = ("identity", "motion", "closed_loop", "perceptual", "sync")
 Latents = Float[Tensor, "b l c h w"]
 Video = Float[Tensor, "b f 3 height width"]
 _Kind = TypeVar("_Kind", bound=Critic)
@@ -41,18 +47,22 @@ class HumanTerms:
     motion: dict[int, float] = field(default_factory=lambda: {0: 0.0})
     closed_loop: dict[int, float] = field(default_factory=lambda: {0: 0.0})
     perceptual: dict[int, float] = field(default_factory=lambda: {0: 0.0})
+    sync: dict[int, float] = field(default_factory=lambda: {0: 0.0})
     num_latents: int = 2  # decoded per sample
     max_samples: int = 4  # decoded per step, those with the smallest t
     face_critic: str = "face"  # names of shipped critics, or folders
     motion_meter: str = "motion"
+    sync_critic: str = "sync"
 
     def __post_init__(self) -> None:
-        for name in ("identity", "motion", "closed_loop", "perceptual"):
+        for name in TERMS:
             schedule = getattr(self, name)
             if min(schedule.values(), default=-1) < 0 or 0 not in schedule:
                 raise ValueError(f"{name} needs weights >= 0 from step 0 on, got {schedule}")
         if self.num_latents < 1 or self.max_samples < 1:
             raise ValueError("num_latents and max_samples are at least 1")
+        if max(self.sync.values()) > 0 and TEMPORAL_FACTOR * self.num_latents < WINDOW_FRAMES:
+            raise ValueError(f"the sync critic sees {WINDOW_FRAMES} frames: num_latents >= 2")
 
 
 @dataclass(frozen=True)
@@ -65,6 +75,8 @@ class Judged:
     motion: Float[Tensor, "b l md"]  # packed
     predicted_motion: Float[Tensor, "b l md"] | None  # of the motion stream, where it ran
     first: Float[Tensor, "b c h w"]  # the reference's first latent, one frame
+    audio: Float[Tensor, "b s"]  # of the whole clips
+    start: Int[Tensor, " b"]  # latent of the clip at which each window begins
 
 
 class Judges:
@@ -80,8 +92,7 @@ class Judges:
         """The weighted sum of the active terms, and each of them. 0 where none is active, the
         window is too short, or no sample is late enough."""
         terms = self.terms
-        names = ("identity", "motion", "closed_loop", "perceptual")
-        weights = {name: value_at(getattr(terms, name), step) for name in names}
+        weights = {name: value_at(getattr(terms, name), step) for name in TERMS}
         chosen = self._chosen(judged.t)
         last = judged.clean.shape[1] - terms.num_latents
         zero = judged.predicted.new_zeros(())
@@ -122,6 +133,9 @@ class Judges:
             with torch.no_grad():
                 true = decode_behind(vae, before, judged.clean[rows, run])
             found["perceptual"] = self._perceptual(frames, true, weight)
+        if weights["sync"]:
+            sound = sound_windows(judged.audio[rows], judged.start[rows] + start, frames.shape[1])
+            found["sync"] = self._sync(frames, sound, weight)
         return found
 
     def _identity(
@@ -140,6 +154,14 @@ class Judges:
         seen, expected = (critic.features(_pictures(x, critic)) for x in (frames, true))
         return perceptual_loss(seen, expected, weight.repeat_interleave(frames.shape[1]))
 
+    def _sync(self, frames: Video, sound: Float[Tensor, "b n 20 13"], weight: Tensor) -> Tensor:
+        critic = self._critic(WorldSyncNet, self.terms.sync_critic, frames)
+        num = sound.shape[1]
+        windows = frames.float().clamp(-1, 1).unfold(1, WINDOW_FRAMES, 1).movedim(-1, 2)
+        lips = critic.embed_video(windows.flatten(0, 1)).unflatten(0, (-1, num))
+        heard = critic.embed_audio(sound.flatten(0, 1).to(frames.device))
+        return sync_loss(lips, heard.unflatten(0, (-1, num)), weight)
+
     def _critic(self, kind: type[_Kind], name: str, like: Tensor) -> _Kind:
         if kind.name not in self._critics:
             self._critics[kind.name] = kind.from_pretrained(name).to(like.device)
@@ -155,6 +177,19 @@ def decode_behind(vae: VideoVAE, before: Latents, latents: Latents) -> Video:
     with torch.no_grad():
         decoder.push(before)
     return decoder.push(latents)
+
+
+def sound_windows(
+    audio: Float[Tensor, "b s"], latent: Int[Tensor, " b"], num_frames: int
+) -> Float[Tensor, "b n 20 13"]:
+    """The sound of every run of 5 among ``num_frames`` frames from latent ``latent`` >= 1 on."""
+    rows = []
+    for waveform, index in zip(audio, latent.tolist(), strict=True):
+        first = TEMPORAL_FACTOR * (index - 1) + 1
+        padded = F.pad(waveform, (0, SAMPLES_PER_FRAME))  # the last MFCC reaches past the clip
+        steps = mfcc(padded)[STEPS_PER_FRAME * first : STEPS_PER_FRAME * (first + num_frames)]
+        rows.append(audio_windows(steps))
+    return torch.stack(rows)
 
 
 def _pictures(video: Video, critic: Critic) -> Float[Tensor, "n 3 s s"]:

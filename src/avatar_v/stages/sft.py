@@ -119,6 +119,8 @@ class SFT(A2V):
                 motion=motion,
                 predicted_motion=predicted,
                 first=self._first_latent(batch),
+                audio=batch.audio,
+                start=windows.start,
             ),
             self.conditioner.vae,
             self.global_step,
