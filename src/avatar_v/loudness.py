@@ -25,14 +25,19 @@ def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
     standard's 400 ms block is measured as a repetition of itself. The result may exceed ±1, and
     is not clipped. ValueError for NaN or infinite samples.
     """
+    return audio * loudness_gain(audio)
+
+
+def loudness_gain(audio: Float[Tensor, " s"]) -> float:
+    """The factor of ``normalise_loudness``; 1 for silence. ValueError as there."""
     if not bool(torch.isfinite(audio).all()):
         raise ValueError("audio holds NaN or infinite samples")
     if audio.numel() == 0:
-        return audio
+        return 1.0
     samples = audio.detach().cpu().double()
     block = int(0.4 * SAMPLE_RATE_HZ)
     samples = samples.repeat(math.ceil(block / samples.numel()))
     loudness = pyloudnorm.Meter(SAMPLE_RATE_HZ).integrated_loudness(samples.numpy())
     if loudness < SILENCE_LUFS:
-        return audio
-    return audio * 10 ** ((LOUDNESS_LUFS - loudness) / 20)
+        return 1.0
+    return 10 ** ((LOUDNESS_LUFS - loudness) / 20)

@@ -129,5 +129,6 @@ class Request:
     num_steps: int = 24
     guidance_text: float = 1.0
     guidance_audio: float = 2.0
+    overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
     face_crop: bool = True
     overwrite: bool = False

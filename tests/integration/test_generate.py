@@ -208,6 +208,28 @@ def test_same_seed_same_frames(pipe: AvatarPipeline) -> None:
     assert not torch.equal(first, made(pipe, sound(20), dataclasses.replace(SETTINGS, seed=4)))
 
 
+def test_overshoot_comes_from_the_seed_and_leaves_the_start_alone(pipe: AvatarPipeline) -> None:
+    starts = []
+
+    def remember(module: object, args: tuple[Tensor, ...]) -> None:
+        starts.append(args[0][0, -1].clone())  # the last latent is noise in every first step
+
+    plain = made(pipe, sound(33))
+    hook = pipe.dit.register_forward_pre_hook(remember)
+    try:
+        fresh = dataclasses.replace(SETTINGS, overshoot=0.5)
+        first = made(pipe, sound(33), fresh)
+        again = made(pipe, sound(33), dataclasses.replace(fresh, overshoot=1.0))
+    finally:
+        hook.remove()
+    assert not torch.equal(first, plain)
+    assert not torch.equal(first, again)
+    assert torch.equal(first, made(pipe, sound(33), fresh))
+    half = len(starts) // 2
+    for step in range(0, half, SETTINGS.num_steps):  # each chunk starts from the same noise
+        assert torch.equal(starts[step], starts[half + step])
+
+
 def test_sound_and_words_change_the_frames(pipe: AvatarPipeline) -> None:
     first = made(pipe, sound(20))
     assert not torch.equal(first, made(pipe, sound(20, seed=1)))

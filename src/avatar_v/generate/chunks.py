@@ -66,15 +66,32 @@ def plan(num_video_frames: int, *, chunk_latents: int) -> Plan:
     """
     if num_video_frames < 1:
         raise ValueError(f"a video has at least one frame, got {num_video_frames}")
+    chunks, chunk = [], None
+    while chunk := next_chunk(
+        chunk, chunk_latents=chunk_latents, num_video_frames=num_video_frames
+    ):
+        chunks.append(chunk)
+    return Plan(num_video_frames, latents_to_cover(num_video_frames), tuple(chunks))
+
+
+def next_chunk(
+    before: Chunk | None, *, chunk_latents: int, num_video_frames: int | None
+) -> Chunk | None:
+    """The chunk behind ``before`` (None: the first one); None behind the last.
+
+    ``num_video_frames`` None is a video whose end is not known yet but lies beyond this chunk.
+    """
     if chunk_latents <= OVERLAP:
         raise ValueError(f"a chunk is longer than its overlap of {OVERLAP}, got {chunk_latents}")
+    index = 0 if before is None else before.index + 1
+    start = 0 if before is None else before.latents.stop - OVERLAP
+    stop = start + chunk_latents
+    if num_video_frames is None:
+        return _chunk(index, start, stop, num_frames(stop))
     total = latents_to_cover(num_video_frames)
-    chunks = [_chunk(0, 0, min(chunk_latents, total), num_video_frames)]
-    while chunks[-1].latents.stop < total:
-        start = chunks[-1].latents.stop - OVERLAP
-        stop = min(start + chunk_latents, total)
-        chunks.append(_chunk(len(chunks), start, stop, num_video_frames))
-    return Plan(num_video_frames, total, tuple(chunks))
+    if before is not None and before.latents.stop >= total:
+        return None
+    return _chunk(index, start, min(stop, total), num_video_frames)
 
 
 def latents_to_cover(num_video_frames: int) -> int:

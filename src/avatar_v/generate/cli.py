@@ -21,6 +21,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--steps", type=int, default=24, help="denoising steps a chunk (%(default)s)")
     add("--guidance-audio", type=float, default=2.0, help="1 is none (%(default)s)")
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
+    add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
@@ -44,6 +45,7 @@ def run(args: argparse.Namespace) -> int:
         num_steps=args.steps,
         guidance_text=args.guidance_text,
         guidance_audio=args.guidance_audio,
+        overshoot=args.overshoot,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,
     )

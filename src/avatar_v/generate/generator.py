@@ -1,4 +1,4 @@
-"""The streaming loop: one picture and a sound of any length to frames, chunk by chunk.
+"""The stages of generation: one picture and a sound of any length to frames, chunk by chunk.
 
 Memory does not grow with the duration (Avatar V §4.1; ALGORITHMS §5.3, §5.4): what lives on from
 chunk to chunk is the text, the last ``OVERLAP`` latents, the decoder's feature cache and the state
@@ -6,7 +6,7 @@ of the random generator. Files are not known here (pipeline.py), nor steps (samp
 """
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -18,11 +18,14 @@ from torch import Tensor
 from avatar_v.flow import schedule
 from avatar_v.generate.chunks import OVERLAP, Chunk, Span, plan
 from avatar_v.generate.guidance import guided
+from avatar_v.generate.live import Heard
 from avatar_v.generate.sampler import sample
+from avatar_v.generate.stream import chained
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, num_frames
+from avatar_v.world.seeds import derive
 
 DECODE_LATENTS = 4
 """Latents decoded at once: frames leave early and few pixels wait in memory."""
@@ -39,9 +42,35 @@ class Settings:
     shift: float = 1.0  # of the sampling times (flow.shift_time)
     guidance_text: float = 1.0
     guidance_audio: float = 2.0
-    overshoot: float = 0.0
+    overshoot: float = 0.0  # c of sampler.renoised_step
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
+
+
+@dataclass(frozen=True)
+class Spoken:
+    """What one chunk says: the model's tokens, and the sound that goes with its frames."""
+
+    chunk: Chunk
+    audio: Float[Tensor, "1 l n d"]
+    sound: Float[Tensor, " s"]
+
+
+@dataclass(frozen=True)
+class Sampled:
+    """The latents that a chunk adds, for ``num_frames`` frames."""
+
+    latents: Float[Tensor, "1 l c h w"]
+    sound: Float[Tensor, " s"]
+    num_frames: int
+
+
+@dataclass(frozen=True)
+class Clip:
+    """Some frames in playing order, with their sound as it came: 640 samples a frame."""
+
+    frames: Frames
+    sound: Float[Tensor, " s"]
 
 
 def generate(
@@ -56,28 +85,96 @@ def generate(
 
     ``image`` is in [-1, 1] with sides the VAE accepts, and shows the person as frame 0 does;
     ``waveform`` is 16 kHz at -23 LUFS, a whole number of frames. Runs on the networks' device; the
-    noise is drawn on the CPU, so it is the same everywhere.
+    noise is drawn on the CPU, so it is the same everywhere. One thread; the stages alone are below.
     """
+    clips = chained(
+        speak_whole(conditioner, waveform, waveform, settings.chunk_latents),
+        lambda spoken: sample_chunks(dit, conditioner, image, prompt, settings, spoken),
+        lambda sampled: decode_chunks(conditioner, settings, sampled),
+    )
+    return (clip.frames for clip in clips)
+
+
+def speak_whole(
+    conditioner: Conditioner,
+    waveform: Float[Tensor, " s"],
+    sound: Float[Tensor, " s"],
+    chunk_latents: int,
+) -> Iterator[Spoken]:
+    """The chunks of a finished recording: ``waveform`` is what the model hears of ``sound``."""
+    device = next(conditioner.parameters()).device
+    total = plan(len(waveform) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
+    with _inference(device, bf16=False):
+        audio_of = audio_tokens(conditioner, waveform.to(device), total.num_latents)
+    for chunk in total.chunks:
+        with _inference(device, bf16=False):
+            audio = audio_of(chunk.latents)
+        part = slice(chunk.frames.start * SAMPLES_PER_FRAME, chunk.frames.stop * SAMPLES_PER_FRAME)
+        yield Spoken(chunk, audio, sound[part])
+
+
+def speak_live(conditioner: Conditioner, heard: Iterable[Heard]) -> Iterator[Spoken]:
+    """The chunks of a sound that is still arriving (live.hear with ``context_latents``)."""
+    device = next(conditioner.parameters()).device
+    for part in heard:
+        with _inference(device, bf16=False):
+            tokens = conditioner.encode_audio(part.window[None].to(device))
+            audio = tokens[:, part.num_before : part.num_before + len(part.chunk.latents)]
+        yield Spoken(part.chunk, audio, part.sound)
+
+
+def sample_chunks(
+    dit: AvatarDiT,
+    conditioner: Conditioner,
+    image: Float[Tensor, "3 h w"],
+    prompt: str,
+    settings: Settings,
+    spoken: Iterator[Spoken],
+) -> Iterator[Sampled]:
+    """Each chunk's latents: the first from the image, the others from the end of the one before."""
     device = dit.patch_embed.weight.device
-    total = plan(len(waveform) // SAMPLES_PER_FRAME, chunk_latents=settings.chunk_latents)
     with _inference(device, bf16=False):
         text, no_text = conditioner.encode_text([prompt, ""]).float().split(1)
         prefix = conditioner.encode_image(image[None].to(device))
-        audio_of = audio_tokens(conditioner, waveform.to(device), total.num_latents)
-    decoder = conditioner.vae.stream_decoder()
     generator = torch.Generator().manual_seed(settings.seed)
-    for chunk in total.chunks:
-        with _inference(device, bf16=False):
-            cond = Cond(text=text, audio=audio_of(chunk.latents))
+    for part in spoken:
         with _inference(device, bf16=settings.bf16):
-            latents = _sample_chunk(dit, cond, no_text, prefix, chunk, settings, generator)
+            cond = Cond(text=text, audio=part.audio)
+            latents = _sample_chunk(dit, cond, no_text, prefix, part.chunk, settings, generator)
             prefix = latents[:, -OVERLAP:]
-        left = len(chunk.frames)
-        for piece in latents[:, -len(chunk.new_latents) :].split(DECODE_LATENTS, dim=1):
+        new = latents[:, -len(part.chunk.new_latents) :]
+        yield Sampled(new, part.sound, len(part.chunk.frames))
+
+
+def decode_chunks(
+    conditioner: Conditioner, settings: Settings, sampled: Iterator[Sampled]
+) -> Iterator[Clip]:
+    """Frames, a few latents at a time; the decoder's state goes on from chunk to chunk."""
+    device = next(conditioner.parameters()).device
+    decoder = conditioner.vae.stream_decoder()
+    for part in sampled:
+        done = 0
+        for piece in part.latents.split(DECODE_LATENTS, dim=1):
             with _inference(device, bf16=settings.bf16):
-                frames = to_uint8(decoder.push(piece)[0])[:left]
-            left -= len(frames)
-            yield frames
+                frames = to_uint8(decoder.push(piece)[0])[: part.num_frames - done]
+            stop = done + len(frames)
+            yield Clip(frames, part.sound[done * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME])
+            done = stop
+
+
+def context_latents(conditioner: Conditioner) -> int:
+    """Latents before its own that a latent's audio tokens depend on.
+
+    ValueError for an encoder that looks at the whole recording: it cannot follow a live one.
+    """
+    encoder = conditioner.audio_encoder
+    if not isinstance(encoder, LogMelEncoder):
+        raise ValueError(
+            f"these weights hear through {type(encoder).__name__}, which needs the whole "
+            "recording; live audio needs the causal LogMelEncoder (pass the sound as a file)"
+        )
+    # The first window also reaches back one latent and CONTEXT_FRAMES = 2 frames: 5 in all.
+    return math.ceil((encoder.memory_frames + 5) / TEMPORAL_FACTOR)
 
 
 def audio_tokens(
@@ -89,12 +186,10 @@ def audio_tokens(
     finite memory: each call encodes its own stretch with that much before it and one latent after
     it. Encoders that look at the whole recording (wav2vec 2.0, Whisper) run once, here.
     """
-    encoder = conditioner.audio_encoder
-    if not isinstance(encoder, LogMelEncoder):
+    if not isinstance(conditioner.audio_encoder, LogMelEncoder):
         tokens = conditioner.encode_audio(_frames_of(waveform, Span(0, num_frames(num_latents))))
         return lambda span: tokens[:, span.start : span.stop]
-    # The first window also reaches back one latent and CONTEXT_FRAMES = 2 frames: 5 in all.
-    context = math.ceil((encoder.memory_frames + 5) / TEMPORAL_FACTOR)
+    context = context_latents(conditioner)
 
     def tokens_of(span: Span) -> Tensor:
         first, last = max(0, span.start - context), min(span.stop, num_latents - 1)
@@ -151,5 +246,14 @@ def _sample_chunk(
         schedule(settings.num_steps, shift=settings.shift),
         prefix=prefix,
         overshoot=settings.overshoot,
-        generator=generator,
+        generator=renoising(settings.seed, chunk.index),
     )
+
+
+def renoising(seed: int, chunk: int) -> torch.Generator:
+    """The fresh noise of one chunk's steps, from the request's seed and the chunk's number alone.
+
+    Apart from the noise that chunks start from, so that overshoot changes no start, and a chunk
+    draws the same in whatever order and thread chunks are made.
+    """
+    return torch.Generator().manual_seed(derive("renoising", seed % 2**63, chunk))

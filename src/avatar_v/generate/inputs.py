@@ -63,6 +63,8 @@ def check_settings(request: Request) -> None:
         value = getattr(request, name)
         if not math.isfinite(value):
             raise ValueError(f"--{name.replace('_', '-')} is a finite number, got {value}")
+    if not 0 <= request.overshoot < math.inf:
+        raise ValueError(f"--overshoot is a finite number from 0, got {request.overshoot}")
 
 
 def check_output(request: Request) -> None:

@@ -98,6 +98,7 @@ class AvatarPipeline:
         num_steps: int = 24,
         guidance_text: float = 1.0,
         guidance_audio: float = 2.0,
+        overshoot: float = 0.0,
         face_crop: bool = True,
     ) -> Iterator[Frame]:
         """Frames of ``reference``'s person speaking ``audio``, 25 a second, as they are made.
@@ -115,6 +116,7 @@ class AvatarPipeline:
             num_steps=num_steps,
             guidance_text=guidance_text,
             guidance_audio=guidance_audio,
+            overshoot=overshoot,
             face_crop=face_crop,
         )
         check_settings(request)
@@ -129,6 +131,7 @@ class AvatarPipeline:
             num_steps=request.num_steps,
             guidance_text=request.guidance_text,
             guidance_audio=request.guidance_audio,
+            overshoot=request.overshoot,
             seed=request.seed,
             bf16=self.bf16,
         )

@@ -1,0 +1,215 @@
+"""Sound that is still being spoken: blocks of PCM in, and each chunk as soon as it can be made.
+
+Chunks are planned while the sound arrives (streaming framework: the loop ends when the audio stream
+does), and are those of the finished sound: which block brought a sample does not matter. A chunk
+can be made once the two video frames behind it have been heard, which is how far its lips look
+ahead. Memory holds the encoder's context and what the gain is measured on. No network is known
+here (generator.py), nor whose turn it is (stream.py).
+"""
+
+import time
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from av import AudioResampler
+from av.audio.frame import AudioFrame
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.generate.chunks import (
+    OVERLAP,
+    Chunk,
+    Span,
+    frames_of_audio,
+    latents_to_cover,
+    next_chunk,
+)
+from avatar_v.models.audio import CONTEXT_FRAMES
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
+
+Block = Tensor | AudioFrame
+"""Samples "s" in [-1, 1], mono at 16 kHz; or PyAV's frame, which says its own rate and layout."""
+GAIN_WINDOW_S = 30
+"""Of a live sound the loudness of the last 30 s is brought to that of training (our choice)."""
+BYTES_PER_SAMPLE = 2
+
+
+@dataclass(frozen=True)
+class Heard:
+    """The sound of one chunk, ready to be encoded."""
+
+    chunk: Chunk
+    sound: Float[Tensor, " s"]  # of chunk.frames as it came; silence behind its end
+    window: Float[Tensor, " t"]  # at the model's level, from `num_before` latents before the chunk
+    num_before: int
+
+
+class LiveSound:
+    """Iterates over 16 kHz mono blocks of a sound, once, and keeps what happened on its way.
+
+    A stream that stalls, breaks off or changes its rate ends there: what was heard is made into
+    video as if the sound had ended, and ``warnings`` says why. What ``blocks`` raises otherwise
+    passes through. ``interrupt`` wakes ``blocks`` where it waits, to end it.
+    """
+
+    def __init__(
+        self, blocks: Iterable[Block], *, interrupt: Callable[[], None] = lambda: None
+    ) -> None:
+        self._blocks = blocks
+        self.interrupt = interrupt
+        self.arrived_s: float | None = None  # time.perf_counter() of the first block
+        self.num_samples = 0
+        self.warnings: tuple[str, ...] = ()
+
+    def __iter__(self) -> Iterator[Float[Tensor, " s"]]:
+        try:
+            for samples in _mono(self._first_noted()):
+                if not bool(torch.isfinite(samples).all()):
+                    raise ValueError("the audio stream holds NaN or infinite samples")
+                self.num_samples += len(samples)
+                yield samples
+        except (OSError, _FormatChanged) as fault:
+            after = f"after {self.num_samples / SAMPLE_RATE_HZ:.1f} s"
+            self.warnings += (f"the audio stream ended {after}: {fault}",)
+
+    def _first_noted(self) -> Iterator[Block]:
+        for block in self._blocks:
+            if self.arrived_s is None:
+                self.arrived_s = time.perf_counter()
+            yield block
+
+
+def pcm_frames(
+    blocks: Iterable[bytes], *, sample_rate_hz: int, num_channels: int
+) -> Iterator[AudioFrame]:
+    """Frames of a stream of signed 16-bit little-endian samples, channels interleaved.
+
+    Blocks of bytes end anywhere; a sample cut off by the end of the stream is dropped.
+    """
+    rest, size, num_given = b"", BYTES_PER_SAMPLE * num_channels, 0
+    for block in blocks:
+        data = rest + block
+        whole = len(data) // size * size
+        rest = data[whole:]
+        if whole:
+            samples = np.frombuffer(data[:whole], "<i2").astype(np.int16)[None]
+            layout = "mono" if num_channels == 1 else "stereo"
+            frame = AudioFrame.from_ndarray(samples, format="s16", layout=layout)
+            frame.sample_rate, frame.pts = sample_rate_hz, num_given
+            num_given += frame.samples
+            yield frame
+
+
+def hear(
+    sound: Iterable[Float[Tensor, " s"]],
+    *,
+    chunk_latents: int,
+    context: int,
+    gain: Callable[[Tensor], float],
+) -> Iterator[Heard]:
+    """The chunks of a sound, each as soon as its look-ahead has arrived; the rest at its end.
+
+    ``context`` is the number of latents before a chunk that its encoding depends on. ``gain`` gives
+    the factor of a chunk's window from the last ``GAIN_WINDOW_S`` of what the chunk had to wait
+    for. ValueError if the sound ends before its first sample.
+    """
+    arriving, before = _Arriving(sound), None
+    while (part := _next(arriving, before, chunk_latents)) is not None:
+        chunk, last_latent, now = part
+        first_latent = max(0, chunk.latents.start - context)
+        frames = Span(TEMPORAL_FACTOR * first_latent, TEMPORAL_FACTOR * last_latent + 1)
+        past = Span(max(0, now - GAIN_WINDOW_S * SAMPLE_RATE_HZ), now)
+        yield Heard(
+            chunk=chunk,
+            sound=arriving.samples(_samples_of(chunk.frames)),
+            window=arriving.samples(_samples_of(frames)) * gain(arriving.samples(past)),
+            num_before=chunk.latents.start - first_latent,
+        )
+        before = chunk
+        next_latent = max(0, chunk.latents.stop - OVERLAP - context)
+        arriving.forget(min(next_latent * TEMPORAL_FACTOR * SAMPLES_PER_FRAME, past.start))
+
+
+def _next(
+    arriving: "_Arriving", before: Chunk | None, chunk_latents: int
+) -> tuple[Chunk, int, int] | None:
+    """The chunk behind ``before`` once its sound is there, the last latent to encode with it, and
+    the sample up to which it had to wait; None behind the last chunk."""
+    chunk = next_chunk(before, chunk_latents=chunk_latents, num_video_frames=None)
+    assert chunk is not None
+    due = (num_frames(chunk.latents.stop) + CONTEXT_FRAMES) * SAMPLES_PER_FRAME
+    if arriving.wait_for(due):  # so there is at least one latent behind this chunk
+        return chunk, chunk.latents.stop, due
+    total = frames_of_audio(arriving.stop)
+    chunk = next_chunk(before, chunk_latents=chunk_latents, num_video_frames=total)
+    if chunk is None:
+        return None
+    return chunk, min(chunk.latents.stop, latents_to_cover(total) - 1), arriving.stop
+
+
+def _samples_of(frames: Span) -> Span:
+    return Span(frames.start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)
+
+
+class _Arriving:
+    """The last part of a sound that arrives in blocks; samples count from its beginning."""
+
+    def __init__(self, blocks: Iterable[Float[Tensor, " s"]]) -> None:
+        self._blocks = iter(blocks)
+        self._start = 0
+        self._part = torch.zeros(0)
+
+    @property
+    def stop(self) -> int:
+        """How many samples have arrived so far."""
+        return self._start + len(self._part)
+
+    def wait_for(self, stop: int) -> bool:
+        """Takes blocks until ``stop`` samples have arrived; False if the sound ends before."""
+        blocks = [self._part]
+        missing = stop - self.stop
+        while missing > 0 and (block := next(self._blocks, None)) is not None:
+            blocks.append(block)
+            missing -= len(block)
+        self._part = torch.cat(blocks)
+        return missing <= 0
+
+    def forget(self, before: int) -> None:
+        num = max(0, before - self._start)
+        self._part, self._start = self._part[num:].clone(), self._start + num
+
+    def samples(self, span: Span) -> Float[Tensor, " s"]:
+        """Silence where the sound has not arrived or has ended."""
+        assert span.start >= self._start, "this part is forgotten"
+        part = self._part[span.start - self._start : max(span.stop - self._start, 0)]
+        return F.pad(part, (0, len(span) - len(part)))
+
+
+class _FormatChanged(Exception):
+    pass
+
+
+def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
+    """Every block at 16 kHz as the mean of its channels (as media.read_audio converts files)."""
+    resampler, first = AudioResampler(format="fltp", rate=SAMPLE_RATE_HZ), None
+    for block in blocks:
+        if isinstance(block, Tensor):
+            kind = "tensors at 16000 Hz"
+        else:
+            kind = f"{block.format.name} {block.layout.name} at {block.sample_rate} Hz"
+        if first not in (None, kind):
+            raise _FormatChanged(f"it changed from {first} to {kind}")
+        first = kind
+        if isinstance(block, Tensor):
+            yield block.detach().cpu().float()
+        else:
+            yield from map(_mean, resampler.resample(block))
+    if first is not None and not first.startswith("tensors"):
+        yield from map(_mean, resampler.resample(None))
+
+
+def _mean(frame: AudioFrame) -> Float[Tensor, " s"]:
+    return torch.from_numpy(frame.to_ndarray().mean(0).astype(np.float32))
