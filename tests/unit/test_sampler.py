@@ -1,12 +1,16 @@
 """Prefix frames, determinism and edges of the sampler; weights, passes and edges of guidance."""
 
+import dataclasses
+
 import pytest
 import torch
 from torch import Tensor, nn
 
 from avatar_v.flow import schedule
 from avatar_v.generate.guidance import guided, streams
-from avatar_v.generate.sampler import sample
+from avatar_v.generate.sampler import sample, sample_joint
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import Cond
 
 SHAPE = (2, 5, 3, 2, 2)
@@ -135,3 +139,75 @@ def test_text_guidance_needs_the_empty_text() -> None:
         guided(Affine(), cond, text=2.0, audio=1.0)
     with pytest.raises(ValueError, match=r"expected that of the text, \(2, 6, 4\)"):
         guided(Affine(), cond, text=2.0, audio=1.0, no_text=torch.zeros(2, 5, 4))
+
+
+def test_the_reference_is_the_innermost_guidance() -> None:
+    passes = streams(text=2.0, audio=3.0, reference=4.0, has_reference=True)
+    given = [[s.has_reference, s.has_text, s.has_audio] for s in passes]
+    assert given == [[True] * 3, [True, True, False], [True, False, False], [False] * 3]
+    # w_aud, w_txt - w_aud, w_ref - w_txt, 1 - w_ref
+    assert [s.factor for s in passes] == [3.0, -1.0, 2.0, -3.0]
+    assert len(streams(text=1.0, audio=2.0, reference=1.0, has_reference=True)) == 2
+
+
+@pytest.fixture
+def avatar() -> tuple[AvatarDiT, Cond, Tensor, Tensor, Tensor]:
+    """A DiT with a reference in its Cond; x_t, t and motion_t of one sample."""
+    dit = make_dit().requires_grad_(False)
+    valid = torch.ones(1, 5, dtype=torch.bool)
+    reference = make_reference(dit.config, valid, has_motion=True)
+    cond = make_cond(dit.config, 1, 3, reference=reference)
+    generator = torch.Generator().manual_seed(1)
+    x_t = torch.randn(1, 3, 16, 4, 4, generator=generator)
+    motion_t = torch.randn(1, 3, dit.config.motion_dim, generator=generator)
+    return dit, cond, x_t, torch.full((1, 3), 0.5), motion_t
+
+
+def test_guided_streams_are_what_the_model_says_pass_by_pass(avatar) -> None:
+    dit, cond, x_t, t, motion_t = avatar
+    no_text = torch.zeros_like(cond.text)
+    w = {"text": 1.5, "audio": 3.0, "reference": 2.0}
+    got = guided(dit, cond, **w, no_text=no_text)(x_t, t, motion_t)
+    without_audio = dataclasses.replace(cond, audio_keep=torch.tensor([False]))
+    seen = dataclasses.replace(without_audio, text=no_text)
+    nothing = dataclasses.replace(seen, reference=None)
+    parts = [dit(x_t, t, c, motion_t=motion_t) for c in (cond, without_audio, seen, nothing)]
+    for i in range(2):  # video, motion
+        every, words, person, none = (part[i] for part in parts)
+        expected = none + 2.0 * (person - none) + 1.5 * (words - person) + 3.0 * (every - words)
+        # fp32; a masked key costs the same sums in another order
+        torch.testing.assert_close(got[i], expected, atol=1e-4, rtol=1e-4)
+
+
+def test_a_cached_reference_guides_as_one_read_anew(avatar) -> None:
+    dit, cond, x_t, t, motion_t = avatar
+    cache = dit.encode_reference(cond.reference)
+    bare = dataclasses.replace(cond, reference=None)
+    w = {"text": 1.0, "audio": 2.0, "reference": 2.0, "no_text": torch.zeros_like(cond.text)}
+    cached = guided(dit, bare, **w, cache=cache)(x_t, t, motion_t)
+    anew = guided(dit, cond, **w)(x_t, t, motion_t)
+    for a, b in zip(cached, anew, strict=True):
+        # a dropped reference is masked in one and not there at all in the other
+        torch.testing.assert_close(a, b, atol=1e-4, rtol=1e-4)
+
+
+def test_joint_states_share_steps_and_stay_apart() -> None:
+    generator = torch.Generator().manual_seed(0)
+    video, motion = torch.randn(SHAPE, generator=generator), torch.randn(*SHAPE[:2], 7)
+    first = (torch.ones(*SHAPE[:1], 1, *SHAPE[2:]), torch.ones(SHAPE[0], 1, 7))
+    times = schedule(5, shift=2.0)
+
+    def towards(target: float):
+        return lambda x, t: (x - target) / t.clamp_min(1e-6).reshape(*t.shape, *[1] * (x.ndim - 2))
+
+    def both(states, t):
+        return tuple(towards(i)(x, t) for i, x in enumerate(states))
+
+    made = sample_joint(both, (video, motion), times, prefixes=first)
+    alone = sample(towards(0), video, times, prefix=first[0])
+    assert torch.equal(made[0], alone)
+    # towards a point every Euler step is exact, so the end is that point
+    torch.testing.assert_close(made[1][:, 1:], torch.ones_like(motion[:, 1:]))
+    assert torch.equal(made[1][:, :1], first[1])
+    with pytest.raises(ValueError, match="prefixes of one length"):
+        sample_joint(both, (video, motion), times, prefixes=(first[0], motion[:, :2]))

@@ -13,8 +13,13 @@ from torch import Tensor
 
 from avatar_v.flow import Latents, Times
 
+State = Float[Tensor, "b l *rest"]
+States = tuple[Tensor, ...]
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
 """``v = velocity_fn(x_t "b l c h w", t "b l")``; clean prefix frames arrive with t = 0."""
+
+JointVelocityFn = Callable[[States, Tensor], States]
+"""The same for several states of the same latent frames: video, and the motion stream."""
 
 
 def sample(
@@ -33,35 +38,65 @@ def sample(
     ``generator``, c = 0 is deterministic. ValueError for times that do not fall, a prefix that
     leaves nothing to generate, a negative overshoot, or an overshoot without a generator.
     """
-    _check(noise, times, prefix, overshoot, generator)
-    num_prefix = 0 if prefix is None else prefix.shape[1]
-    x = noise.float()
-    if prefix is not None:
-        x = torch.cat([prefix.to(x), x[:, num_prefix:]], dim=1)
-    steps = [float(t) for t in times]
-    for t, t_next in pairwise(steps):
-        v = velocity_fn(x, _times_per_frame(x, t, num_prefix)).float()
-        free = renoised_step(
-            x[:, num_prefix:],
-            v[:, num_prefix:],
-            t,
-            t_next,
-            overshoot=overshoot,
-            generator=generator,
-        )
-        x = torch.cat([x[:, :num_prefix], free], dim=1)
+    (x,) = sample_joint(
+        lambda states, t: (velocity_fn(states[0], t),),
+        (noise,),
+        times,
+        prefixes=None if prefix is None else (prefix,),
+        overshoot=overshoot,
+        generator=generator,
+    )
     return x
 
 
+def sample_joint(
+    velocity_fn: JointVelocityFn,
+    noises: States,
+    times: Float[Tensor, " steps_plus_1"],
+    *,
+    prefixes: States | None = None,
+    overshoot: float = 0.0,
+    generator: torch.Generator | None = None,
+) -> States:
+    """`sample` for states "b l …" that share latent frames, times and steps: each velocity may
+    depend on all of them. ``prefixes`` are of one length."""
+    _check(noises, times, prefixes, overshoot, generator)
+    num_prefix = 0 if prefixes is None else prefixes[0].shape[1]
+    states = tuple(noise.float() for noise in noises)
+    if prefixes is not None:
+        states = tuple(
+            torch.cat([prefix.to(x), x[:, num_prefix:]], dim=1)
+            for prefix, x in zip(prefixes, states, strict=True)
+        )
+    steps = [float(t) for t in times]
+    for t, t_next in pairwise(steps):
+        velocities = velocity_fn(states, _times_per_frame(states[0], t, num_prefix))
+        free = [
+            renoised_step(
+                x[:, num_prefix:],
+                v.float()[:, num_prefix:],
+                t,
+                t_next,
+                overshoot=overshoot,
+                generator=generator,
+            )
+            for x, v in zip(states, velocities, strict=True)
+        ]
+        states = tuple(
+            torch.cat([x[:, :num_prefix], y], dim=1) for x, y in zip(states, free, strict=True)
+        )
+    return states
+
+
 def renoised_step(
-    x_t: Latents,
-    v: Latents,
+    x_t: State,
+    v: State,
     t: float,
     t_next: float,
     *,
     overshoot: float,
     generator: torch.Generator | None,
-) -> Latents:
+) -> State:
     """One step from t to t' < t: Euler past t' to o, then fresh noise back up to t'.
 
     ``o = max(t' - c (t - t'), 0)``, ``x_o = x_t + (o - t) v``, ``a = (1 - t') / (1 - o)``,
@@ -79,26 +114,28 @@ def renoised_step(
     return keep * x_o + fresh * noise
 
 
-def _times_per_frame(x: Latents, t: float, num_prefix: int) -> Times:
+def _times_per_frame(x: State, t: float, num_prefix: int) -> Times:
     times = x.new_full(x.shape[:2], t)
     times[:, :num_prefix] = 0.0
     return times
 
 
 def _check(
-    noise: Tensor,
+    noises: States,
     times: Tensor,
-    prefix: Tensor | None,
+    prefixes: States | None,
     overshoot: float,
     generator: torch.Generator | None,
 ) -> None:
     if times.numel() < 2 or not bool((times[1:] < times[:-1]).all()) or float(times[-1]) != 0.0:
         raise ValueError(f"sampling times must fall strictly and end at 0, got {times.tolist()}")
-    if prefix is not None and prefix.shape[1] >= noise.shape[1]:
+    if prefixes is not None and prefixes[0].shape[1] >= noises[0].shape[1]:
         raise ValueError(
-            f"a prefix of {prefix.shape[1]} latent frames leaves nothing to generate "
-            f"in a chunk of {noise.shape[1]}"
+            f"a prefix of {prefixes[0].shape[1]} latent frames leaves nothing to generate "
+            f"in a chunk of {noises[0].shape[1]}"
         )
+    if len({tuple(p.shape[:2]) for p in prefixes or ()}) > 1:
+        raise ValueError(f"prefixes of one length, got {[tuple(p.shape) for p in prefixes or ()]}")
     if overshoot < 0:
         raise ValueError(f"overshoot is at least 0, got {overshoot}")
     if overshoot > 0 and generator is None:
