@@ -121,8 +121,8 @@ class Request:
     """What a user asks for: files and words in, one video out."""
 
     reference: str
-    audio: str
-    out: str
+    audio: str  # a file, or "-": a live sound (raw PCM on stdin, or an iterator in Python)
+    out: str  # .mp4, .m3u8, rtmp://… or "-" for stdout; "" where frames go to Python
     prompt: str = ""
     image: str | None = None
     seed: int = 0
@@ -132,3 +132,7 @@ class Request:
     overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
     face_crop: bool = True
     overwrite: bool = False
+    gain_db: float | None = None  # of the sound that the model hears; None: to -23 LUFS
+    audio_rate_hz: int = 16_000  # of raw PCM on stdin, with the next two
+    audio_channels: int = 1
+    audio_patience_s: float = 30.0  # a stream that gives nothing for so long has ended

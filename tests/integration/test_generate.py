@@ -7,7 +7,6 @@ from fractions import Fraction
 from pathlib import Path
 
 import av
-import numpy as np
 import pytest
 import torch
 from PIL import Image
@@ -20,51 +19,9 @@ from avatar_v.generate.chunks import Span, plan
 from avatar_v.generate.generator import Settings, audio_tokens, generate
 from avatar_v.generate.pipeline import AvatarPipeline, carry_out
 from avatar_v.generate.showcase import Cast, lip_sync, showcase
-from avatar_v.models.presets import build
-from avatar_v.models.weights import Card, save_pipeline
 from avatar_v.types import Request, num_frames
 
 SETTINGS = Settings(chunk_latents=5, num_steps=2, seed=3)
-
-
-@pytest.fixture(scope="module")
-def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny pipeline whose velocity is not zero, so that conditions matter."""
-    dit, conditioner = build("tiny", seed=1)
-    draw = torch.Generator().manual_seed(2)
-    with torch.no_grad():
-        dit.head.out.weight.normal_(std=0.2, generator=draw)
-        for block in dit.blocks:
-            block.audio_attention.out.weight.normal_(std=0.2, generator=draw)
-    folder = tmp_path_factory.mktemp("weights") / "tiny"
-    save_pipeline(folder, dit, conditioner, Card(preset="tiny", recipe="none"))
-    return folder
-
-
-@pytest.fixture(scope="module")
-def pipe(weights: Path) -> AvatarPipeline:
-    return AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32")
-
-
-@pytest.fixture
-def request_(tmp_path: Path) -> Request:
-    picture = np.linspace(0, 255, 40 * 40 * 3).reshape(40, 40, 3).astype(np.uint8)
-    Image.fromarray(picture).save(tmp_path / "me.png")
-    wave = 0.3 * np.sin(np.arange(20_000) * 0.2, dtype=np.float32)
-    with av.open(str(tmp_path / "talk.wav"), "w") as container:
-        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
-        samples = (wave * 32767).astype(np.int16)[None]
-        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-        frame.sample_rate = 16_000
-        container.mux(stream.encode(frame))
-    (tmp_path / "out").mkdir()
-    return Request(
-        reference=str(tmp_path / "me.png"),
-        audio=str(tmp_path / "talk.wav"),
-        out=str(tmp_path / "out" / "out.mp4"),
-        num_steps=2,
-        face_crop=False,
-    )
 
 
 def sound(num_video_frames: int, seed: int = 0) -> Tensor:
@@ -84,7 +41,7 @@ def made(
 
 
 def left_behind(request: Request) -> list[str]:
-    threads = [thread.name for thread in threading.enumerate() if thread.name == "mp4-writer"]
+    threads = [thread.name for thread in threading.enumerate() if thread.name == "writer"]
     return threads + [path.name for path in Path(request.out).parent.iterdir()]
 
 

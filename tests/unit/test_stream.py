@@ -98,7 +98,7 @@ def test_closing_stops_every_stage_and_runs_its_cleanup() -> None:
 
     items = pipelined(source(), stage)
     assert [next(items) for _ in range(3)] == [0, 1, 2]
-    items.close()  # pyright: ignore[reportAttributeAccessIssue]
+    items.close()
     assert sorted(closed) == ["source", "stage"]
     assert stage_threads() == []
 
@@ -114,7 +114,7 @@ def test_a_dropped_iterator_leaves_no_thread() -> None:
 def test_nothing_starts_before_the_first_item_is_asked_for() -> None:
     items = pipelined(itertools.count(), doubled)
     assert stage_threads() == []
-    items.close()  # pyright: ignore[reportAttributeAccessIssue]
+    items.close()
 
 
 @pytest.mark.parametrize("at", [0, 1, 2])
@@ -170,5 +170,5 @@ def test_a_source_that_waits_outside_is_woken() -> None:
 
     items = pipelined(source(), doubled, interrupt=woken.set)
     assert next(items) == 2
-    items.close()  # pyright: ignore[reportAttributeAccessIssue]
+    items.close()
     assert stage_threads() == []

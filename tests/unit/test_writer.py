@@ -37,7 +37,7 @@ def write(path: Path, blocks: Iterable[Tensor], error: BaseException | None = No
 
 
 def threads() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name == "mp4-writer"]
+    return [thread.name for thread in threading.enumerate() if thread.name == "writer"]
 
 
 @pytest.mark.parametrize("num", [1, 2, 13, 50])

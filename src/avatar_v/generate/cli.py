@@ -1,6 +1,7 @@
 """`avatar-v generate`: a reference clip and speech in, a video of that person speaking out."""
 
 import argparse
+import sys
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -8,13 +9,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "generate",
         help="a reference video and speech in, a speaking avatar out",
-        description="Writes OUT.mp4 (25 fps, H.264 + AAC, as long as the audio) and OUT.json.",
+        description="Writes OUT (25 fps, H.264 + AAC, as long as the audio) and its .json. OUT is "
+        "an .mp4 file, an .m3u8 playlist that plays while it grows (HLS), rtmp://server/app/key, "
+        "or - for a fragmented mp4 on stdout.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--reference", required=True, metavar="FILE", help="video or picture of the person")
-    add("--audio", required=True, metavar="FILE", help="speech: any audio or video file")
-    add("--out", required=True, metavar="OUT.mp4", help="the video to write")
+    add("--audio", required=True, metavar="FILE|-", help="speech: any file; -: PCM on stdin, live")
+    add("--out", required=True, metavar="OUT", help=".mp4, .m3u8, rtmp://… or - (stdout)")
     add("--prompt", default="", help="the scene in words")
     add("--image", metavar="FILE", help="first frame, instead of the reference's best one")
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
@@ -22,6 +25,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--guidance-audio", type=float, default=2.0, help="1 is none (%(default)s)")
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
+    add("--gain", type=float, metavar="DB", help="of the speech, instead of levelling it")
+    add("--audio-rate", type=int, default=16_000, metavar="HZ", help="of stdin (%(default)s)")
+    add("--audio-channels", type=int, default=1, help="of stdin, interleaved (%(default)s)")
+    add("--audio-patience", type=float, default=30.0, metavar="S", help="stall = end (%(default)s)")
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
@@ -31,6 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
+    from avatar_v.generate.outputs import STDOUT
     from avatar_v.generate.pipeline import carry_out
     from avatar_v.generate.progress import FrameProgress, stop_on_terminate
     from avatar_v.types import Request
@@ -48,6 +56,10 @@ def run(args: argparse.Namespace) -> int:
         overshoot=args.overshoot,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,
+        gain_db=args.gain,
+        audio_rate_hz=args.audio_rate,
+        audio_channels=args.audio_channels,
+        audio_patience_s=args.audio_patience,
     )
     stop_on_terminate()
     with FrameProgress() as progress:
@@ -60,9 +72,12 @@ def run(args: argparse.Namespace) -> int:
             on_frames=progress.frames,
         )
     timing = record.timing
+    for warning in record.warnings[len(progress.warnings) :]:
+        print(f"warning: {warning}", file=sys.stderr)
     print(
         f"{request.out}: {record.num_frames} frames ({record.num_frames / 25:.1f} s) in "
         f"{timing.total_s:.1f} s, {timing.frames_per_s:.1f} frames/s, "
-        f"first frame after {timing.first_frame_s:.1f} s"
+        f"first frame after {timing.first_frame_s:.1f} s",
+        file=sys.stderr if request.out == STDOUT else sys.stdout,
     )
     return 0

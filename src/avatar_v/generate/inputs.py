@@ -6,6 +6,7 @@ Reading itself is media.py's; which frame of the reference shows the person is b
 """
 
 import math
+import sys
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,8 +18,13 @@ from torch import Tensor
 from avatar_v import media
 from avatar_v.generate.best_frame import best_frame
 from avatar_v.generate.chunks import frames_of_audio
+from avatar_v.generate.live import LiveSound, pcm_frames
+from avatar_v.generate.outputs import STDOUT, kind_of
+from avatar_v.generate.pipes import PipeReader
 from avatar_v.types import SAMPLES_PER_FRAME, Request
 
+LIVE = "-"
+"""As ``Request.audio``: a sound that is still being made."""
 SILENT_PEAK = 1e-3
 """-60 dB of full scale: what stays below it all along is no speech."""
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
@@ -29,8 +35,8 @@ class Inputs:
     """What a request comes down to: one picture of the person and the sound to speak."""
 
     image: UInt8[Tensor, "3 side side"]  # square, at the source's resolution
-    audio: Float[Tensor, " s"]  # 16 kHz mono, 640 samples for each frame to make
-    num_frames: int
+    audio: Float[Tensor, " s"] | LiveSound  # 16 kHz mono, 640 samples for each frame to make
+    num_frames: int | None  # None: as many as a live sound turns out to have
     reference_frame: int | None  # which frame of the reference `image` is; None: `--image`
     warnings: tuple[str, ...]
 
@@ -42,14 +48,21 @@ def read_inputs(request: Request) -> Inputs:
     return read_sources(request)
 
 
-def read_sources(request: Request) -> Inputs:
-    """The request's files alone, for callers that write no file. ValueError for any fault."""
-    audio, warnings = read_speech(request.audio)
+def read_sources(request: Request, sound: LiveSound | None = None) -> Inputs:
+    """The request's files alone, for callers that write no file. ValueError for any fault.
+
+    ``sound`` takes the place of stdin where the request is for a live one. It is not waited for.
+    """
+    if request.audio == LIVE:
+        audio, num_frames, warnings = sound or _stdin(request), None, ()
+    else:
+        audio, warnings = read_speech(request.audio)
+        num_frames = len(audio) // SAMPLES_PER_FRAME
     image, index, more = _read_picture(request)
     return Inputs(
         image=image,
         audio=audio,
-        num_frames=len(audio) // SAMPLES_PER_FRAME,
+        num_frames=num_frames,
         reference_frame=index,
         warnings=(*warnings, *more),
     )
@@ -65,13 +78,26 @@ def check_settings(request: Request) -> None:
             raise ValueError(f"--{name.replace('_', '-')} is a finite number, got {value}")
     if not 0 <= request.overshoot < math.inf:
         raise ValueError(f"--overshoot is a finite number from 0, got {request.overshoot}")
+    if request.gain_db is not None and not -60 <= request.gain_db <= 60:
+        raise ValueError(f"--gain is from -60 to 60 dB, got {request.gain_db}")
+    if not 1_000 <= request.audio_rate_hz <= 384_000:
+        raise ValueError(f"--audio-rate is from 1000 to 384000 Hz, got {request.audio_rate_hz}")
+    if request.audio_channels not in (1, 2):
+        raise ValueError(f"--audio-channels is 1 or 2, got {request.audio_channels}")
+    if not 0 < request.audio_patience_s < math.inf:
+        raise ValueError(f"--audio-patience is above 0 s, got {request.audio_patience_s}")
 
 
 def check_output(request: Request) -> None:
-    """ValueError unless ``request.out`` and the .json beside it can be written now."""
+    """ValueError unless ``request.out`` and the .json beside it can be written now.
+
+    Whether a server answers is only known when frames go to it.
+    """
+    if not is_file(request.out):
+        if request.out == STDOUT and sys.stdout.isatty():
+            raise ValueError("--out - writes an mp4 to stdout; pipe it into a file or a player")
+        return
     out = Path(request.out)
-    if out.suffix.lower() != ".mp4":
-        raise ValueError(f"{out}: the output is an .mp4 file")
     if not out.parent.is_dir():
         raise ValueError(f"{out}: the folder {out.parent} does not exist; create it first")
     for given in (request.reference, request.audio, request.image):
@@ -87,6 +113,11 @@ def check_output(request: Request) -> None:
             pass
     except OSError as error:
         raise ValueError(f"{out}: cannot write to {out.parent} ({error})") from error
+
+
+def is_file(out: str) -> bool:
+    """Whether the output lies in a folder, with a record beside it. ValueError for no output."""
+    return kind_of(out) in ("mp4", "hls")
 
 
 def json_path(out: str | Path) -> Path:
@@ -105,6 +136,16 @@ def read_speech(path: str | Path) -> tuple[Float[Tensor, " s"], tuple[str, ...]]
     if float(padded.abs().max()) < SILENT_PEAK:
         return padded, (f"{path} is silent; the mouth will stay still",)
     return padded, ()
+
+
+def _stdin(request: Request) -> LiveSound:
+    if sys.stdin.isatty():
+        raise ValueError("--audio - reads 16-bit PCM from stdin; pipe a sound into it")
+    pipe = PipeReader(sys.stdin.fileno(), patience_s=request.audio_patience_s)
+    frames = pcm_frames(
+        pipe, sample_rate_hz=request.audio_rate_hz, num_channels=request.audio_channels
+    )
+    return LiveSound(frames, interrupt=pipe.interrupt)
 
 
 def _read_picture(request: Request) -> tuple[Tensor, int | None, tuple[str, ...]]:

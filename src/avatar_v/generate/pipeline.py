@@ -6,7 +6,8 @@ The weights decide picture size and chunk length; everything else is the request
 
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,11 +16,31 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.generate.generator import Settings, generate
-from avatar_v.generate.inputs import Inputs, check_settings, json_path, read_inputs, read_sources
+from avatar_v.generate.generator import (
+    Clip,
+    Settings,
+    Spoken,
+    context_latents,
+    decode_chunks,
+    sample_chunks,
+    speak_live,
+    speak_whole,
+)
+from avatar_v.generate.inputs import (
+    LIVE,
+    Inputs,
+    check_settings,
+    is_file,
+    json_path,
+    read_inputs,
+    read_sources,
+)
+from avatar_v.generate.live import Block, LiveSound, hear
+from avatar_v.generate.outputs import output_of
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
-from avatar_v.generate.writer import Mp4Writer
-from avatar_v.loudness import normalise_loudness
+from avatar_v.generate.stream import chained, pipelined
+from avatar_v.generate.writer import Writer
+from avatar_v.loudness import loudness_gain
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.weights import Card, load_pipeline, read_card
@@ -52,7 +73,11 @@ FORMATS = {
 
 
 class AvatarPipeline:
-    """Loaded networks on one device. ``precision`` "auto" is bf16 where the hardware has it."""
+    """Loaded networks on one device. ``precision`` "auto" is bf16 where the hardware has it.
+
+    ``overlap`` samples a chunk while the one before is decoded, in threads, with the same result.
+    None is: on an accelerator. On a CPU both want the same cores and the first frames come later.
+    """
 
     def __init__(
         self,
@@ -62,6 +87,7 @@ class AvatarPipeline:
         *,
         device: str = "auto",
         precision: str = "auto",
+        overlap: bool | None = None,
     ) -> None:
         if card.preset not in FORMATS:
             raise ValueError(f"no format for weights of preset {card.preset!r}")
@@ -69,7 +95,9 @@ class AvatarPipeline:
             raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
         self.card = card
         self.format = FORMATS[card.preset]
-        self.device = torch.device(_best_device() if device == "auto" else device)
+        best = "cuda" if torch.cuda.is_available() else "cpu"
+        self.device = torch.device(best if device == "auto" else device)
+        self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = _has_bf16(self.device) if precision == "auto" else precision == "bf16"
         self.dit = dit.to(self.device).eval()
         self.conditioner = conditioner.to(self.device).eval()
@@ -91,7 +119,7 @@ class AvatarPipeline:
         self,
         *,
         reference: str | Path,
-        audio: str | Path,
+        audio: str | Path | Iterable[Block],
         prompt: str = "",
         image: str | Path | None = None,
         seed: int = 0,
@@ -100,15 +128,19 @@ class AvatarPipeline:
         guidance_audio: float = 2.0,
         overshoot: float = 0.0,
         face_crop: bool = True,
+        gain_db: float | None = None,
     ) -> Iterator[Frame]:
         """Frames of ``reference``'s person speaking ``audio``, 25 a second, as they are made.
 
         Files are read and checked before the first frame is asked for (ValueError). ``image``, a
-        picture or video, replaces the reference's own best frame as the first frame.
+        picture or video, replaces the reference's own best frame as the first frame. ``audio`` may
+        be a live sound of unknown length, an iterable of blocks (live.Block) that is taken from in
+        a thread: frames come before it ends, and closing the iterator waits for its next block.
         """
+        sound = None if isinstance(audio, (str, Path)) else LiveSound(audio)
         request = Request(
             reference=str(reference),
-            audio=str(audio),
+            audio=LIVE if sound is not None else str(audio),
             out="",
             prompt=prompt,
             image=None if image is None else str(image),
@@ -118,13 +150,18 @@ class AvatarPipeline:
             guidance_audio=guidance_audio,
             overshoot=overshoot,
             face_crop=face_crop,
+            gain_db=gain_db,
         )
         check_settings(request)
-        blocks = self.stream(read_sources(request), request)
+        blocks = self.stream(read_sources(request, sound), request)
         return (frame for block in blocks for frame in block)
 
     def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
         """Blocks of frames for files already read; of ``request`` only prompt and numbers count."""
+        return (clip.frames for clip in self.clips(inputs, request))
+
+    def clips(self, inputs: Inputs, request: Request) -> Generator[Clip, None, None]:
+        """``stream`` with the sound of each block; closing it ends all its threads."""
         settings = Settings(
             chunk_latents=self.format.chunk_latents,
             shift=self.format.shift,
@@ -135,14 +172,31 @@ class AvatarPipeline:
             seed=request.seed,
             bf16=self.bf16,
         )
-        return generate(
-            self.dit,
-            self.conditioner,
-            self.picture(inputs.image),
-            normalise_loudness(inputs.audio),
-            request.prompt,
-            settings,
+        image, sound = self.picture(inputs.image), inputs.audio
+        stages = (
+            lambda spoken: sample_chunks(
+                self.dit, self.conditioner, image, request.prompt, settings, spoken
+            ),
+            lambda sampled: decode_chunks(self.conditioner, settings, sampled),
         )
+        spoken = self._spoken(sound, request.gain_db)
+        if isinstance(sound, LiveSound):  # whoever speaks is listened to all the time
+            return pipelined(spoken, *stages, interrupt=sound.interrupt)
+        return pipelined(spoken, *stages) if self.overlap else chained(spoken, *stages)
+
+    def _spoken(self, sound: Tensor | LiveSound, gain_db: float | None) -> Iterator[Spoken]:
+        """The sound at the level of training or, asked for, at ``gain_db``; a live one is levelled
+        by what has been heard so far."""
+
+        def gain(heard: Tensor) -> float:
+            return loudness_gain(heard) if gain_db is None else 10 ** (gain_db / 20)
+
+        chunk_latents = self.format.chunk_latents
+        if isinstance(sound, Tensor):
+            return speak_whole(self.conditioner, sound * gain(sound), sound, chunk_latents)
+        context = context_latents(self.conditioner)
+        heard = hear(sound, chunk_latents=chunk_latents, context=context, gain=gain)
+        return speak_live(self.conditioner, heard)
 
     def picture(self, image: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 side side"]:
         """A square picture in [-1, 1] at the size of the weights."""
@@ -172,11 +226,11 @@ def carry_out(
     on_ready: Callable[[Inputs], None] = lambda inputs: None,
     on_frames: Callable[[Frames], None] = lambda frames: None,
 ) -> Record:
-    """Check, load, generate and write ``request.out`` and its .json.
+    """Check, load, generate and write ``request.out`` and its .json (files only).
 
     ``on_ready`` is called once the inputs are read, ``on_frames`` with every block of frames.
     ValueError for bad input before anything is loaded, OSError if writing fails; then, and after
-    an interrupt, neither file is left.
+    an interrupt, no mp4 and no record is left, and what is left of an HLS stream plays.
     """
     inputs = read_inputs(request)
     folder = weights_folder(weights)
@@ -184,23 +238,38 @@ def carry_out(
     begin = time.perf_counter()
     pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
     loaded, first = time.perf_counter(), None
-    with Mp4Writer(request.out, inputs.audio) as writer:
-        for frames in pipeline.stream(inputs, request):
+    with (
+        Writer(output_of(request.out)) as writer,
+        closing(pipeline.clips(inputs, request)) as clips,
+    ):
+        for clip in clips:
             first = first or time.perf_counter()
-            writer.write(frames)
-            on_frames(frames)
+            writer.write(clip.frames, clip.sound)
+            on_frames(clip.frames)
     end = time.perf_counter()
     assert first is not None
+    inputs, ready = _finished(inputs, writer.num_frames, loaded)
     timing = Timing(
         load_s=round(loaded - begin, 3),
-        first_frame_s=round(first - loaded, 3),
+        first_frame_s=round(first - ready, 3),
         total_s=round(end - loaded, 3),
-        frames_per_s=round(inputs.num_frames / (end - loaded), 2),
+        frames_per_s=round(writer.num_frames / (end - loaded), 2),
         peak_rss_mib=round(peak_rss_mib(), 1),
     )
     record = _record(request, inputs, pipeline, str(weights), hash_folder(folder), timing)
-    save_record(json_path(request.out), record)
+    if is_file(request.out):
+        save_record(json_path(request.out), record)
     return record
+
+
+def _finished(inputs: Inputs, num_frames: int, loaded: float) -> tuple[Inputs, float]:
+    """What is known at the end: all of a live sound, and when its first sample came."""
+    if not isinstance(inputs.audio, LiveSound):
+        return inputs, loaded
+    assert inputs.audio.arrived_s is not None
+    warnings = inputs.warnings + inputs.audio.warnings
+    finished = dataclasses.replace(inputs, num_frames=num_frames, warnings=warnings)
+    return finished, inputs.audio.arrived_s
 
 
 def _record(
@@ -211,6 +280,7 @@ def _record(
     weights_hash: str,
     timing: Timing,
 ) -> Record:
+    assert inputs.num_frames is not None
     return Record(
         request=request,
         num_frames=inputs.num_frames,
@@ -224,10 +294,6 @@ def _record(
         device=str(pipeline.device),
         timing=timing,
     )
-
-
-def _best_device() -> str:
-    return "cuda" if torch.cuda.is_available() else "cpu"
 
 
 def _has_bf16(device: torch.device) -> bool:

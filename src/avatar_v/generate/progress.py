@@ -28,6 +28,7 @@ class FrameProgress:
         self._task = self._bar.add_task(label, total=None, speed="loading weights")
         self._begin = self._first = 0.0
         self._num = 0
+        self.warnings: tuple[str, ...] = ()
 
     def __enter__(self) -> "FrameProgress":
         self._bar.start()
@@ -43,6 +44,7 @@ class FrameProgress:
 
     def ready(self, inputs: Inputs) -> None:
         """The inputs are read: their length is known, and what is odd about them."""
+        self.warnings = inputs.warnings
         for warning in inputs.warnings:
             self._console.print(f"warning: {warning}", style="yellow")
         self._bar.update(self._task, total=inputs.num_frames)

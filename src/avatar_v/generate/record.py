@@ -20,7 +20,8 @@ PACKAGES = ("avatar_v", "torch", "diffusers", "av")
 
 @dataclass(frozen=True)
 class Timing:
-    """Seconds of wall clock; the first frame counts from the moment the models are loaded."""
+    """Seconds of wall clock; the first frame counts from the moment the models are loaded, or from
+    the arrival of the first sample of a live sound."""
 
     load_s: float
     first_frame_s: float

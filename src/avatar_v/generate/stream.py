@@ -14,17 +14,17 @@ Stage = Callable[[Iterator[Any]], Iterator[Any]]
 """It may wait, keep state between items, give more or fewer items than it takes, or end early."""
 
 
-def chained(source: Iterable[Any], *stages: Stage) -> Iterator[Any]:
+def chained(source: Iterable[Any], *stages: Stage) -> Generator[Any, None, None]:
     """The stages one inside the other, in the caller's thread: each item on demand."""
     items = iter(source)
     for stage in stages:
         items = stage(items)
-    return items
+    yield from items
 
 
 def pipelined(
     source: Iterable[Any], *stages: Stage, interrupt: Callable[[], None] = lambda: None
-) -> Iterator[Any]:
+) -> Generator[Any, None, None]:
     """The items of ``chained``, with the source and each stage in a thread of its own.
 
     Threads start with the first ``next`` and have ended, with their generators closed, when the
