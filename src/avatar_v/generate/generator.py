@@ -1,8 +1,9 @@
-"""The stages of generation: one picture and a sound of any length to frames, chunk by chunk.
+"""The stages of generation: a person and a sound of any length to frames, chunk by chunk.
 
 Memory does not grow with the duration (Avatar V §4.1; ALGORITHMS §5.3, §5.4): what lives on from
-chunk to chunk is the text, the last ``OVERLAP`` latents, the decoder's feature cache and the state
-of the random generator. Files are not known here (pipeline.py), nor steps (sampler.py).
+chunk to chunk is the text, the reference's keys and values, the last ``OVERLAP`` latents and their
+motion, the decoder's feature cache and the state of the random generator. Files are not known here
+(pipeline.py), nor steps (sampler.py).
 """
 
 import math
@@ -17,14 +18,14 @@ from torch import Tensor
 
 from avatar_v.flow import schedule
 from avatar_v.generate.chunks import OVERLAP, Chunk, Span, plan
-from avatar_v.generate.guidance import guided
+from avatar_v.generate.guidance import GuidedFn, guided
 from avatar_v.generate.live import Heard
-from avatar_v.generate.sampler import sample
+from avatar_v.generate.sampler import sample_joint
 from avatar_v.generate.stream import chained
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, num_frames
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
 from avatar_v.world.seeds import derive
 
 DECODE_LATENTS = 4
@@ -42,9 +43,25 @@ class Settings:
     shift: float = 1.0  # of the sampling times (flow.shift_time)
     guidance_text: float = 1.0
     guidance_audio: float = 2.0
+    guidance_reference: float = 1.0
     overshoot: float = 0.0  # c of sampler.renoised_step
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
+
+
+@dataclass(frozen=True)
+class Person:
+    """Who is to speak."""
+
+    image: Float[Tensor, "3 h w"]  # frame 0, in [-1, 1], with sides the VAE accepts
+    reference: Reference | None = None  # of one sample, as conditioner.encode_reference makes it
+    motion: Float[Tensor, "1 1 md"] | None = None
+    """Packed motion of ``image``. With it motion is denoised beside the video (stage 3)."""
+
+    def to(self, device: torch.device) -> "Person":
+        reference = None if self.reference is None else self.reference.to(device)
+        motion = None if self.motion is None else self.motion.to(device)
+        return Person(self.image.to(device), reference, motion)
 
 
 @dataclass(frozen=True)
@@ -76,20 +93,19 @@ class Clip:
 def generate(
     dit: AvatarDiT,
     conditioner: Conditioner,
-    image: Float[Tensor, "3 h w"],
+    person: Person,
     waveform: Float[Tensor, " s"],
     prompt: str,
     settings: Settings,
 ) -> Iterator[Frames]:
     """Blocks of frames in playing order, s / 640 frames in all, as early as they are known.
 
-    ``image`` is in [-1, 1] with sides the VAE accepts, and shows the person as frame 0 does;
     ``waveform`` is 16 kHz at -23 LUFS, a whole number of frames. Runs on the networks' device; the
     noise is drawn on the CPU, so it is the same everywhere. One thread; the stages alone are below.
     """
     clips = chained(
         speak_whole(conditioner, waveform, waveform, settings.chunk_latents),
-        lambda spoken: sample_chunks(dit, conditioner, image, prompt, settings, spoken),
+        lambda spoken: sample_chunks(dit, conditioner, person, prompt, settings, spoken),
         lambda sampled: decode_chunks(conditioner, settings, sampled),
     )
     return (clip.frames for clip in clips)
@@ -126,22 +142,40 @@ def speak_live(conditioner: Conditioner, heard: Iterable[Heard]) -> Iterator[Spo
 def sample_chunks(
     dit: AvatarDiT,
     conditioner: Conditioner,
-    image: Float[Tensor, "3 h w"],
+    person: Person,
     prompt: str,
     settings: Settings,
     spoken: Iterator[Spoken],
 ) -> Iterator[Sampled]:
-    """Each chunk's latents: the first from the image, the others from the end of the one before."""
+    """Each chunk's latents: the first from the image, the others from the end of the one before.
+
+    The reference goes through the network once; its keys and values serve all steps and chunks.
+    """
     device = dit.patch_embed.weight.device
+    person = person.to(device)
     with _inference(device, bf16=False):
         text, no_text = conditioner.encode_text([prompt, ""]).float().split(1)
-        prefix = conditioner.encode_image(image[None].to(device))
+        prefixes = (conditioner.encode_image(person.image[None]),)
+        if person.motion is not None:
+            prefixes = (*prefixes, person.motion)
+    with _inference(device, bf16=settings.bf16):
+        cache = None if person.reference is None else dit.encode_reference(person.reference)
     generator = torch.Generator().manual_seed(settings.seed)
     for part in spoken:
         with _inference(device, bf16=settings.bf16):
             cond = Cond(text=text, audio=part.audio)
-            latents = _sample_chunk(dit, cond, no_text, prefix, part.chunk, settings, generator)
-            prefix = latents[:, -OVERLAP:]
+            velocity_fn = guided(
+                dit,
+                cond,
+                text=settings.guidance_text,
+                audio=settings.guidance_audio,
+                reference=settings.guidance_reference,
+                no_text=no_text,
+                cache=cache,
+            )
+            states = _sample_chunk(velocity_fn, prefixes, part.chunk, settings, generator)
+            prefixes = tuple(state[:, -OVERLAP:] for state in states)
+        latents = states[0]
         new = latents[:, -len(part.chunk.new_latents) :]
         yield Sampled(new, part.sound, len(part.chunk.frames))
 
@@ -222,29 +256,27 @@ def _inference(device: torch.device, *, bf16: bool) -> Iterator[None]:
 
 
 def _sample_chunk(
-    dit: AvatarDiT,
-    cond: Cond,
-    no_text: Tensor,
-    prefix: Tensor,
+    velocity_fn: GuidedFn,
+    prefixes: tuple[Tensor, ...],
     chunk: Chunk,
     settings: Settings,
     generator: torch.Generator,
-) -> Tensor:
-    """All latents of one chunk, its clean prefix included."""
-    shape = (1, len(chunk.latents), *prefix.shape[2:])
-    noise = torch.randn(shape, generator=generator).to(prefix.device)
-    velocity_fn = guided(
-        dit,
-        cond,
-        text=settings.guidance_text,
-        audio=settings.guidance_audio,
-        no_text=no_text,
+) -> tuple[Tensor, ...]:
+    """All latents of one chunk, its clean prefix included; and the motion, where it is denoised."""
+
+    def velocities(states: tuple[Tensor, ...], t: Tensor) -> tuple[Tensor, ...]:
+        v = velocity_fn(states[0], t, *states[1:])
+        return v if isinstance(v, tuple) else (v,)
+
+    noises = tuple(
+        torch.randn((1, len(chunk.latents), *prefix.shape[2:]), generator=generator).to(prefix)
+        for prefix in prefixes
     )
-    return sample(
-        velocity_fn,
-        noise,
+    return sample_joint(
+        velocities,
+        noises,
         schedule(settings.num_steps, shift=settings.shift),
-        prefix=prefix,
+        prefixes=prefixes,
         overshoot=settings.overshoot,
         generator=renoising(settings.seed, chunk.index),
     )

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from avatar_v.generate.generator import (
     Clip,
+    Person,
     Settings,
     Spoken,
     context_latents,
@@ -172,10 +173,10 @@ class AvatarPipeline:
             seed=request.seed,
             bf16=self.bf16,
         )
-        image, sound = self.picture(inputs.image), inputs.audio
+        person, sound = Person(self.picture(inputs.image)), inputs.audio
         stages = (
             lambda spoken: sample_chunks(
-                self.dit, self.conditioner, image, request.prompt, settings, spoken
+                self.dit, self.conditioner, person, request.prompt, settings, spoken
             ),
             lambda sampled: decode_chunks(self.conditioner, settings, sampled),
         )
