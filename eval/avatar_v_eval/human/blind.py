@@ -1,7 +1,7 @@
 """Copies of a study's videos that say nothing about where they come from.
 
 Generators sign their files: names, dates, titles, "encoder" tags, provenance boxes. The copy holds
-the same coded pictures and sound, not re-encoded, in a fresh mp4 whose index comes first, so that it
+the same coded pictures and sound, not re-encoded, in a fresh mp4 whose index comes first, so it
 plays before it is loaded. What stays is inside the pictures: size, codec, and marks such as x264's
 own SEI text. Copying also opens every file, so a broken one is found before a rater meets it.
 """

@@ -10,8 +10,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
 from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
-from pydantic import BaseModel
+from pydantic import BaseModel, StrictInt, StrictStr
 
 from avatar_v_eval.human import pages, session
 from avatar_v_eval.human.items import all_items
@@ -21,7 +22,9 @@ from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Rater
 
 _HEADERS = {
-    "Content-Security-Policy": "default-src 'self'; frame-ancestors 'none'; base-uri 'none'",
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
+    ),
     "Referrer-Policy": "no-referrer",
     "X-Content-Type-Options": "nosniff",
     "X-Robots-Tag": "noindex",
@@ -33,7 +36,7 @@ class Sent(BaseModel):
     """The body of an answer: the item's id, and what was chosen (``votes.read_answer``)."""
 
     item: str
-    answer: dict[str, int | str]
+    answer: dict[str, StrictInt | StrictStr]
 
 
 def create_app(
@@ -59,6 +62,10 @@ def create_app(
         if request.method == "GET":
             return HTMLResponse(pages.error(str(error.detail)), error.status_code)
         return JSONResponse({"error": str(error.detail)}, error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        return JSONResponse({"error": "The answer has a form that is not known."}, 422)
 
     @app.get("/static/{name}")
     def static(name: str) -> Response:

@@ -168,6 +168,7 @@ def check_study(study: Study) -> None:
         _check_task(task, [system.name for system in study.systems])
     for check in study.checks:
         _check_check(check, study)
+    _check_nothing_empty(study)
     for path in _needed_files(study):
         if not path.resolve().is_relative_to(study.root):
             raise ValueError(f"video {path} lies outside of the study's folder {study.root}")
@@ -201,6 +202,13 @@ def _check_task(task: Task, systems: Sequence[str]) -> None:
             raise ValueError(f"task {task.kind} names unknown systems {unknown}, not in {systems}")
     if not task.compared or task.raters_per_item < 1 or task.items_per_rater < 1:
         raise ValueError(f"task {task.kind} needs systems, raters and items, got {task}")
+
+
+def _check_nothing_empty(study: Study) -> None:
+    for task in study.tasks:
+        pairs = [(names, case.name) for names in task.compared for case in study.cases]
+        if all(any((n, case) in study.refused for n in names) for names, case in pairs):
+            raise ValueError(f"task {task.kind} has no case with all its videos")
 
 
 def _check_check(check: Check, study: Study) -> None:
