@@ -14,12 +14,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import av
 import numpy as np
-import torch
 import uvicorn
 import yaml
 
-from avatar_v.generate.writer import Mp4Writer
 from avatar_v_eval.human.blind import blinded_copies
 from avatar_v_eval.human.items import all_items
 from avatar_v_eval.human.server import create_app
@@ -30,11 +29,17 @@ SYSTEMS = ("ours", "rival", "weak", "real")
 
 
 def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 6) -> None:
-    """Noise of a seed, so that no two files are alike."""
+    """Noise of a seed, so that no two files are alike; signed as generators sign their files."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    noise = np.random.default_rng(seed).integers(0, 256, (1, 3, size, size), dtype=np.uint8)
-    with Mp4Writer(path, torch.zeros(640 * num_frames)) as writer:
-        writer.write(torch.from_numpy(noise).expand(num_frames, -1, -1, -1))
+    noise = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
+    with av.open(str(path), "w") as container:
+        container.metadata["title"] = f"made by {path.parent.name}"
+        stream = container.add_stream("libx264", rate=25)
+        stream.width = stream.height = size
+        stream.pix_fmt = "yuv420p"
+        for _ in range(num_frames):
+            container.mux(stream.encode(av.VideoFrame.from_ndarray(noise)))
+        container.mux(stream.encode(None))
 
 
 def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: int = 4) -> dict:

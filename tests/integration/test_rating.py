@@ -114,6 +114,8 @@ def test_copies_carry_no_marks(site: Site) -> None:
     for original, copy in site.copies.items():
         data = copy.read_bytes()
         assert original.stem not in copy.name
+        assert b"made by" in original.read_bytes()
+        assert b"made by" not in data
         assert b"Lavf" not in data
         assert data.index(b"moov") < data.index(b"mdat")
 

@@ -52,7 +52,7 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
         ({"systems": {"ours": "nowhere"}}, "unknown systems"),
         ({"colour": "red"}, "unexpected keyword argument 'colour'"),
         ({"cases": [{"name": "c99", "condition": "same"}]}, r"c99\.mp4 is missing"),
-        ({"cases": [{"name": "../../x", "condition": "same"}]}, "outside of the study"),
+        ({"cases": [{"name": "../../../x", "condition": "same"}]}, "outside of the study"),
         ({"cases": [{"name": "c00", "condition": ""}] * 2}, r"case named twice: \['c00'\]"),
         ({"tasks": []}, "at least one task"),
         ({"refused": {"ours": ["c00", "c01", "c02"]}}, "no case with all its videos"),
