@@ -1,0 +1,191 @@
+"""From votes to numbers: MOS, win rates, Turing test (Avatar V §7.3; ALGORITHMS §10).
+
+Input are votes that count (`exclude.counted`). MOS intervals come from a bootstrap over cases *and*
+raters: both are drawn with replacement and a vote weighs the product of its two counts (Owen 2007,
+"pigeonhole"; it errs to the wide side). Win and Turing rates carry Wilson's interval.
+"""
+
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.stats import binom
+
+from avatar_v_eval.human.votes import Vote
+from avatar_v_eval.records import Number, rate
+
+NUM_RESAMPLES = 2_000
+
+
+@dataclass(frozen=True)
+class WinRate:
+    """How often ``first`` won the majority of a case's votes against ``second``."""
+
+    first: str
+    second: str
+    wins: int
+    losses: int
+    ties: int  # no answer had more than half of the votes
+    num_short: int  # cases with fewer votes than asked
+
+    @property
+    def num_cases(self) -> int:
+        return self.wins + self.losses + self.ties
+
+    @property
+    def win(self) -> Number:
+        """Share of all cases that were won, ties in the denominator."""
+        return rate(self.wins, self.num_cases)
+
+    @property
+    def lose(self) -> Number:
+        return rate(self.losses, self.num_cases)
+
+
+@dataclass(frozen=True)
+class Turing:
+    """Real against generated: how often raters found the real one, and which cases deceived."""
+
+    system: str
+    num_right: int
+    num_judgments: int
+    num_cases: int
+    num_cases_fooling: int  # at least one rater took the generated video for real
+    detectable: float  # smallest accuracy that so many judgments tell from 1/2, 80 % of the time
+
+    @property
+    def accuracy(self) -> Number:
+        return rate(self.num_right, self.num_judgments)
+
+    @property
+    def fooled(self) -> Number:
+        return rate(self.num_judgments - self.num_right, self.num_judgments)
+
+    @property
+    def case_fooling(self) -> Number:
+        return rate(self.num_cases_fooling, self.num_cases)
+
+    @property
+    def warning(self) -> str:
+        """What the accuracy does not show; said with every result."""
+        low, high = self.accuracy.low, self.accuracy.high
+        assert low is not None
+        assert high is not None
+        if low <= 0.5 <= high:
+            return (
+                f"The interval holds 50 %, which proves nothing: {self.num_judgments} judgments "
+                f"miss an accuracy below {100 * self.detectable:.0f} % more than one time in five. "
+                "Not told apart is not the same as indistinguishable."
+            )
+        side = "found the real one more" if low > 0.5 else "took the generated one for real more"
+        return f"Raters {side} often than chance."
+
+
+def mos(
+    votes: Sequence[Vote], *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
+) -> dict[tuple[str, str], Number]:
+    """(system, dimension) → arithmetic mean of all scores, 1 to 5; ``n`` counts scores."""
+    cells: dict[tuple[str, str], list[Vote]] = defaultdict(list)
+    for vote in votes:
+        if vote.kind == "mos":
+            cells[vote.first, vote.dimension].append(vote)
+    return {
+        key: clustered_mean(
+            [vote.score for vote in cell],
+            [vote.case for vote in cell],
+            [vote.rater for vote in cell],
+            seed=seed,
+            num_resamples=num_resamples,
+        )
+        for key, cell in cells.items()
+    }
+
+
+def clustered_mean(
+    values: Sequence[float],
+    cases: Sequence[str],
+    raters: Sequence[str],
+    *,
+    seed: int = 0,
+    num_resamples: int = NUM_RESAMPLES,
+) -> Number:
+    """Mean with a 95 % interval that holds for new cases and new raters.
+
+    No interval with fewer than two cases or two raters: spread cannot be seen in one. Resamples
+    that draw no vote at all are left out.
+    """
+    data = np.asarray(values, dtype=np.float64)
+    case_names, case = np.unique(np.asarray(cases), return_inverse=True)
+    rater_names, rater = np.unique(np.asarray(raters), return_inverse=True)
+    num_cases, num_raters = len(case_names), len(rater_names)
+    if num_cases < 2 or num_raters < 2:
+        return Number(float(data.mean()), len(data))
+    sums, counts = np.zeros((2, num_cases, num_raters))
+    np.add.at(sums, (case, rater), data)
+    np.add.at(counts, (case, rater), 1.0)
+    generator = np.random.default_rng(seed)
+    by_case = generator.multinomial(num_cases, [1 / num_cases] * num_cases, num_resamples)
+    by_rater = generator.multinomial(num_raters, [1 / num_raters] * num_raters, num_resamples)
+    total = ((by_case @ sums) * by_rater).sum(1)
+    weight = ((by_case @ counts) * by_rater).sum(1)
+    low, high = np.percentile(total[weight > 0] / weight[weight > 0], [2.5, 97.5])
+    return Number(float(data.mean()), len(data), float(low), float(high))
+
+
+def win_rates(votes: Sequence[Vote], raters_per_item: int = 3) -> list[WinRate]:
+    """One row per pair of systems, in the order of first votes."""
+    pairs: dict[tuple[str, str], dict[str, Counter[str]]] = defaultdict(
+        lambda: defaultdict(Counter)
+    )
+    for vote in votes:
+        if vote.kind == "pair":
+            pairs[vote.first, vote.second][vote.case][vote.answer] += 1
+    rows = []
+    for (first, second), cases in pairs.items():
+        won = Counter(majority(answers) for answers in cases.values())
+        short = sum(answers.total() < raters_per_item for answers in cases.values())
+        rows.append(WinRate(first, second, won["first"], won["second"], won["tie"], short))
+    return rows
+
+
+def majority(answers: Counter[str]) -> str:
+    """The answer of more than half of the raters; "tie" where there is none."""
+    answer, num = answers.most_common(1)[0]
+    return answer if 2 * num > answers.total() else "tie"
+
+
+def turing(votes: Sequence[Vote]) -> list[Turing]:
+    """One row per system under test, against its real footage."""
+    systems: dict[str, list[Vote]] = defaultdict(list)
+    for vote in votes:
+        if vote.kind == "turing":
+            systems[vote.first].append(vote)
+    rows = []
+    for system, given in systems.items():
+        fooling = {vote.case for vote in given if vote.answer == "first"}
+        rows.append(
+            Turing(
+                system=system,
+                num_right=sum(vote.answer == "second" for vote in given),
+                num_judgments=len(given),
+                num_cases=len({vote.case for vote in given}),
+                num_cases_fooling=len(fooling),
+                detectable=detectable_accuracy(len(given)),
+            )
+        )
+    return rows
+
+
+def detectable_accuracy(num: int, *, power: float = 0.8) -> float:
+    """The smallest accuracy above 1/2 that ``num`` independent judgments show with this power.
+
+    Exact two-sided binomial test at 5 %. 1.0 where even perfect raters could not show it (num < 6).
+    """
+    counts = np.arange(num + 1)
+    enough = counts[binom.sf(counts - 1, num, 0.5) <= 0.025]
+    if not len(enough):
+        return 1.0
+    accuracies = np.linspace(0.5, 1.0, 1001)
+    shown = binom.sf(enough[0] - 1, num, accuracies) >= power
+    return float(accuracies[shown][0])

@@ -1,0 +1,57 @@
+"""Copies of a study's videos that say nothing about where they come from.
+
+Generators sign their files: names, dates, titles, "encoder" tags, provenance boxes. The copy holds
+the same coded pictures and sound, not re-encoded, in a fresh mp4 whose index comes first, so it
+plays before it is loaded. What stays is inside the pictures: size, codec, and marks such as x264's
+own SEI text. Copying also opens every file, so a broken one is found before a rater meets it.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from pathlib import Path
+
+import av
+from av.error import FFmpegError
+
+
+def blinded_copies(files: Iterable[Path], folder: Path) -> dict[Path, Path]:
+    """Original → copy, made in ``folder`` where there is none of the same path, size and time.
+
+    Raises ValueError naming a file that is no video.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    copies = {}
+    for file in dict.fromkeys(files):
+        state = file.stat()
+        key = f"{file.resolve()}|{state.st_size}|{state.st_mtime_ns}"
+        copy = folder / f"{hashlib.sha256(key.encode()).hexdigest()[:24]}.mp4"
+        if not copy.is_file():
+            _copy(file, copy)
+        copies[file] = copy
+    return copies
+
+
+def _copy(source: Path, target: Path) -> None:
+    part = target.with_suffix(".part")
+    try:
+        with (
+            av.open(str(source)) as before,
+            av.open(
+                str(part),
+                "w",
+                format="mp4",
+                options={"movflags": "faststart", "fflags": "bitexact"},
+            ) as after,
+        ):
+            if not before.streams.video:
+                raise ValueError(f"{source} has no picture")
+            kept = [*before.streams.video[:1], *before.streams.audio[:1]]
+            streams = {stream.index: after.add_stream_from_template(stream) for stream in kept}
+            for packet in before.demux(*kept):
+                if packet.dts is not None:
+                    packet.stream = streams[packet.stream.index]
+                    after.mux(packet)
+    except FFmpegError as error:
+        part.unlink(missing_ok=True)
+        raise ValueError(f"{source} is no video that can be shown: {error}") from error
+    part.replace(target)

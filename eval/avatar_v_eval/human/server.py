@@ -1,0 +1,138 @@
+"""The rating page over HTTP: FastAPI, one address per rater, nothing about systems anywhere.
+
+``/r/TOKEN`` is a rater's whole session. Items and media go by random ids that are looked up
+together with the token, so one rater's ids are of no use to another, and paths are never taken from
+a request. Votes can be sent, not read. Pages are in `pages`, the course of a session in `session`.
+"""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from pydantic import BaseModel, StrictInt, StrictStr
+
+from avatar_v_eval.human import pages, session
+from avatar_v_eval.human.items import all_items
+from avatar_v_eval.human.store import DuplicateVoteError, Store
+from avatar_v_eval.human.streaming import video_response
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.votes import Rater
+
+_HEADERS = {
+    "Content-Security-Policy": (
+        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
+    ),
+    "Referrer-Policy": "no-referrer",
+    "X-Content-Type-Options": "nosniff",
+    "X-Robots-Tag": "noindex",
+    "Cache-Control": "no-store",
+}
+
+
+class Sent(BaseModel):
+    """The body of an answer: the item's id, and what was chosen (``votes.read_answer``)."""
+
+    item: str
+    answer: dict[str, StrictInt | StrictStr]
+
+
+def create_app(
+    study: Study,
+    store: Store,
+    copies: dict[Path, Path],
+    *,
+    clock_s: Callable[[], float] = time.time,
+) -> FastAPI:
+    """The application. ``copies`` maps the study's videos to what is served (`blind`)."""
+    app = FastAPI(title="Rating", docs_url=None, redoc_url=None, openapi_url=None)
+    items = all_items(study)
+
+    @app.middleware("http")
+    async def plain_headers(request: Request, call_next: Callable) -> Response:
+        response = await call_next(request)
+        for name, value in _HEADERS.items():
+            response.headers[name] = value
+        return response
+
+    @app.exception_handler(HTTPException)
+    async def error_page(request: Request, error: HTTPException) -> Response:
+        if request.method == "GET":
+            return HTMLResponse(pages.error(str(error.detail)), error.status_code)
+        return JSONResponse({"error": str(error.detail)}, error.status_code)
+
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        return JSONResponse({"error": "The answer has a form that is not known."}, 422)
+
+    @app.get("/static/{name}")
+    def static(name: str) -> Response:
+        if name not in pages.STATIC:
+            raise HTTPException(404, "There is nothing here.")
+        return Response(pages.static_file(name), media_type=pages.STATIC[name])
+
+    @app.get("/r/{token}")
+    def page(token: str) -> Response:
+        rater = _rater(store, token)
+        now = session.next_page(study, store, items, rater)
+        if now.screen is not None:
+            store.mark_shown(now.screen.public, clock_s())
+        status = 410 if now.name == "withdrawn" else 200
+        return HTMLResponse(pages.render(study, token, now), status)
+
+    @app.post("/r/{token}/consent")
+    def consent(token: str) -> Response:
+        with store.transaction():
+            session.consent(study, store, _rater(store, token), clock_s())
+        return RedirectResponse(f"/r/{token}", 303)
+
+    @app.post("/r/{token}/read/{name}")
+    def read(token: str, name: str) -> Response:
+        with store.transaction():
+            rater = _rater(store, token)
+            now = session.next_page(study, store, items, rater)
+            if name not in (now.kind, "ready"):
+                raise HTTPException(404, "There is nothing here.")
+            store.mark_read(rater.name, name)
+        return RedirectResponse(f"/r/{token}", 303)
+
+    @app.post("/r/{token}/answer")
+    def answer(token: str, sent: Sent) -> JSONResponse:
+        with store.transaction():
+            rater = _rater(store, token)
+            try:
+                feedback = session.answer(
+                    study, store, items, rater, sent.item, sent.answer, clock_s()
+                )
+            except LookupError as error:
+                raise HTTPException(404, str(error)) from error
+            except DuplicateVoteError as error:
+                message = "You answered this question before; your first answer stands."
+                raise HTTPException(409, message) from error
+            except ValueError as error:
+                raise HTTPException(422, str(error)) from error
+        return JSONResponse({"right": feedback.right, "why": feedback.why})
+
+    @app.post("/r/{token}/withdraw")
+    def withdraw(token: str) -> Response:
+        store.withdraw(_rater(store, token).name)
+        return RedirectResponse(f"/r/{token}", 303)
+
+    @app.get("/r/{token}/m/{public}")
+    def media(token: str, public: str, request: Request) -> Response:
+        found = store.media(_rater(store, token).name, public)
+        if found is None:
+            raise HTTPException(404, "There is nothing here.")
+        item, place = found
+        return video_response(copies[items[item].files[place]], request.headers.get("range"))
+
+    return app
+
+
+def _rater(store: Store, token: str) -> Rater:
+    rater = store.rater(token)
+    if rater is None:
+        raise HTTPException(404, "This link is not known. Please check it for missing letters.")
+    return rater

@@ -1,0 +1,169 @@
+// The rating page: players in step, keys, one answer at a time. The server decides what comes next.
+"use strict";
+
+const all = (query, root = document) => [...root.querySelectorAll(query)];
+const one = (query, root = document) => root.querySelector(query);
+
+// dialogs, on every page
+all("[data-open]").forEach((b) => b.addEventListener("click", () => one("#" + b.dataset.open).showModal()));
+all("[data-close]").forEach((b) => b.addEventListener("click", () => b.closest("dialog").close()));
+
+const rate = one("#rate");
+if (rate) startItem();
+
+function startItem() {
+  const videos = all("video", rate).filter((v) => v.dataset.side !== "reference");
+  const reference = one("video[data-side=reference]", rate);
+  const rows = all(".dimension", rate);
+  const send = one("[data-act=send]"), hint = one("#hint"), seek = one("#seek");
+  const lead = videos[0];
+  const seen = new Set();
+  const answer = {};
+  let active = 0, busy = false, broken = false, feedbackShown = false;
+
+  // ---- players: the others follow the first one ----
+  const MAX_DRIFT_S = 0.06;
+  const playing = () => videos.some((v) => !v.paused && !v.ended);
+
+  function play() {
+    if (reference) reference.pause();
+    if (videos.every((v) => v.ended)) videos.forEach((v) => (v.currentTime = 0));
+    videos.filter((v) => !v.ended).forEach((v) => v.play().catch(() => {}));
+  }
+  const pause = () => videos.forEach((v) => v.pause());
+  const toggle = () => (playing() ? pause() : play());
+  function again() { videos.forEach((v) => (v.currentTime = 0)); play(); }
+  function playReference() {
+    if (!reference) return;
+    pause();
+    if (reference.paused) { reference.currentTime = 0; reference.play().catch(() => {}); } else reference.pause();
+  }
+  function swapSound() {
+    if (videos.length < 2) return;
+    videos.forEach((v) => (v.muted = !v.muted));
+    one("#sound").textContent = videos[0].muted ? "B" : "A";
+    marks();
+  }
+  function keepStep() {
+    for (const v of videos.slice(1)) {
+      if (!lead.paused && !lead.ended && !v.ended && Math.abs(v.currentTime - lead.currentTime) > MAX_DRIFT_S)
+        v.currentTime = lead.currentTime;
+    }
+    const length = Math.max(...videos.map((v) => v.duration || 0));
+    if (length && document.activeElement !== seek)
+      seek.value = (1000 * Math.max(...videos.map((v) => v.currentTime))) / length;
+    requestAnimationFrame(keepStep);
+  }
+  seek.addEventListener("input", () => {
+    const length = Math.max(...videos.map((v) => v.duration || 0));
+    videos.forEach((v) => (v.currentTime = Math.min(v.duration, (seek.value / 1000) * length)));
+  });
+  seek.addEventListener("change", () => seek.blur());
+
+  function marks() {
+    videos.forEach((v) => {
+      const heard = videos.length > 1 && !v.muted ? "sound on" : "";
+      one(".tag", v.closest("figure")).textContent = [heard, seen.has(v) ? "seen" : ""].filter(Boolean).join(" · ");
+    });
+    one("[data-act=play]").firstChild.textContent = playing() ? "Pause " : "Play ";
+    ready();
+  }
+  videos.forEach((v) => {
+    v.addEventListener("ended", () => { seen.add(v); marks(); });
+    ["play", "pause"].forEach((name) => v.addEventListener(name, marks));
+  });
+  [...videos, reference].filter(Boolean).forEach((v) =>
+    v.addEventListener("error", () => { broken = true; tell("A video cannot be loaded. Please reload the page.", true); }));
+
+  // ---- answers ----
+  function tell(text, wrong = false) { hint.textContent = text; hint.classList.toggle("wrong", wrong); }
+  function complete() { return rows.length ? Object.keys(answer).length === rows.length : "choice" in answer; }
+  function ready() {
+    const watched = videos.every((v) => seen.has(v));
+    send.disabled = busy || broken || !watched || !complete();
+    if (broken || busy) return;
+    if (!watched) tell("Watch to the end first: press space");
+    else if (!complete()) tell(rows.length ? "Give each line a number from 1 to 5" : "Choose with the arrow keys");
+    else tell("");
+  }
+  function choose(choice) {
+    const button = one(`[data-choice=${choice}]`);
+    if (!button) return;
+    answer.choice = choice;
+    all("[data-choice]").forEach((b) => b.classList.toggle("chosen", b === button));
+    ready();
+  }
+  function score(row, value) {
+    answer[row.dataset.dimension] = value;
+    all("button", row).forEach((b) => {
+      b.classList.toggle("chosen", Number(b.dataset.score) === value);
+      b.setAttribute("aria-checked", Number(b.dataset.score) === value);
+    });
+    const next = rows.findIndex((r) => !(r.dataset.dimension in answer));
+    activate(next < 0 ? rows.indexOf(row) : next);
+    ready();
+  }
+  function activate(index) {
+    active = Math.max(0, Math.min(rows.length - 1, index));
+    rows.forEach((r, i) => r.classList.toggle("active", i === active));
+  }
+
+  async function submit() {
+    if (send.disabled) return;
+    busy = true; send.disabled = true;
+    pause();
+    try {
+      const response = await fetch(rate.dataset.base + "/answer", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ item: rate.dataset.item, answer }),
+      });
+      const said = await response.json();
+      if (response.status === 409) { location.reload(); return; }
+      if (!response.ok) throw new Error(said.error || "The answer was not accepted.");
+      if (said.right === null) location.reload();
+      else showFeedback(said);
+    } catch (error) {
+      busy = false; ready();
+      tell(error instanceof TypeError ? "No connection. Please send again." : error.message, true);
+    }
+  }
+  function showFeedback(said) {
+    const dialog = one("#feedback");
+    one("h2", dialog).textContent = said.right ? "Yes, that is what we see too" : "We see this differently";
+    one("p", dialog).textContent = said.why;
+    dialog.addEventListener("close", () => location.reload());
+    feedbackShown = true;
+    dialog.showModal();
+  }
+
+  // ---- mouse and keys ----
+  const acts = { play: toggle, again, sound: swapSound, reference: playReference, send: submit,
+    next: () => one("#feedback").close() };
+  all("[data-act]").forEach((b) => b.addEventListener("click", () => { acts[b.dataset.act](); b.blur(); }));
+  all("[data-choice]").forEach((b) => b.addEventListener("click", () => { choose(b.dataset.choice); b.blur(); }));
+  rows.forEach((row) => all("button", row).forEach((b) =>
+    b.addEventListener("click", () => { score(row, Number(b.dataset.score)); b.blur(); })));
+
+  const keys = { " ": toggle, r: again, m: swapSound, f: playReference, enter: submit,
+    "?": () => one("#help").showModal() };
+  const pairKeys = { a: "left", arrowleft: "left", b: "right", arrowright: "right", t: "tie", arrowdown: "tie" };
+  document.addEventListener("keydown", (event) => {
+    if (one("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
+    const key = event.key.toLowerCase();
+    const known = key in keys || (rows.length ? /^([1-5]|arrow(up|down))$/.test(key) : key in pairKeys);
+    const elsewhere = document.activeElement.closest("button, input");
+    if (!known || (elsewhere && (key === "enter" || key === " "))) return;
+    event.preventDefault();
+    if (event.repeat) return;
+    if (key in keys) keys[key]();
+    else if (!rows.length) choose(pairKeys[key]);
+    else if (key === "arrowup") activate(active - 1);
+    else if (key === "arrowdown") activate(active + 1);
+    else score(rows[active], Number(key));
+  });
+
+  if (rows.length) activate(0);
+  marks();
+  requestAnimationFrame(keepStep);
+}

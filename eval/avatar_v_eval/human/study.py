@@ -1,0 +1,267 @@
+"""A rating study: systems, cases, questions, rules (Avatar V §7.3, §5.3), read from one YAML file.
+
+``STUDY/study.yaml`` names folders of videos, one mp4 per case: ``SYSTEM_FOLDER/CASE.mp4``. All is
+checked here before a server starts: a missing video is one error that names it. What a rater is
+shown is in `items`; who is shown what, in `assign`.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import yaml
+
+Kind = Literal["mos", "pair", "turing"]
+CheckRole = Literal["qualification", "gold", "trap"]
+KINDS: tuple[Kind, ...] = get_args(Kind)
+
+VIDEO_SUFFIX = ".mp4"
+"""One container for every system, else the content type would tell systems apart."""
+
+
+@dataclass(frozen=True)
+class Dimension:
+    """One line of the five-point scale. ``key`` goes to files, ``title`` and ``hint`` to raters."""
+
+    key: str
+    title: str
+    hint: str
+
+
+SIX_DIMENSIONS = (
+    Dimension("identity", "Identity", "The same person as in the reference clip"),
+    Dimension("lip_sync", "Lip sync", "The mouth fits the words, in shape and in time"),
+    Dimension("motion_naturalness", "Natural motion", "Head, face and body move as people do"),
+    Dimension("motion_consistency", "Own motion", "Moves like this person does in the reference"),
+    Dimension("artifacts", "Clean picture", "No flicker, melting teeth, warped hands or edges"),
+    Dimension("visual", "Visual quality", "Sharp, well lit, pleasant to look at"),
+)
+"""The six dimensions of Avatar V §7.3.1 (table 2), in its order."""
+
+
+@dataclass(frozen=True)
+class System:
+    """A method under test: a folder of ``CASE.mp4``. The real footage is a system too."""
+
+    name: str
+    folder: Path
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. ``reference`` is the clip of the person that is shown beside the result."""
+
+    name: str
+    condition: str  # same, cross, generated, …: tables are split by it
+    reference: Path | None = None
+
+
+@dataclass(frozen=True)
+class Task:
+    """One kind of question about systems: one system a question (mos) or two (pair, turing).
+
+    In a Turing pair the second system is the real footage.
+    """
+
+    kind: Kind
+    compared: tuple[tuple[str, ...], ...]
+    raters_per_item: int  # every video or pair gets at least so many
+    items_per_rater: int  # every rater gets exactly so many, or all if there are fewer
+
+
+@dataclass(frozen=True)
+class Check:
+    """A question with a known answer; raters cannot tell it from the others, unless ``note`` does.
+
+    ``expected`` is for mos "low-high", asked of every dimension; for pair and turing the place in
+    ``videos`` of the right one, "first" or "second", or "tie". In turing the real one is right.
+    """
+
+    name: str
+    kind: Kind
+    role: CheckRole
+    videos: tuple[Path, ...]
+    expected: str
+    reference: Path | None = None
+    why: str = ""  # shown after a qualification answer
+    note: str = ""  # shown with the item: the text of an instructed trap
+
+
+@dataclass(frozen=True)
+class Rules:
+    """When a rater's votes do not count. All limits are inclusive."""
+
+    min_seconds: float  # median time a rater needs for an item; below is too fast
+    max_wrong_qualification: int
+    max_wrong_golds: int
+    max_wrong_traps: int
+    count_unfinished: bool = False
+
+
+@dataclass(frozen=True)
+class Study:
+    """All of a study. ``refused`` are (system, case) pairs that have no video, by intent."""
+
+    name: str
+    title: str
+    seed: int
+    root: Path
+    dimensions: tuple[Dimension, ...]
+    systems: tuple[System, ...]
+    cases: tuple[Case, ...]
+    tasks: tuple[Task, ...]
+    rules: Rules
+    checks: tuple[Check, ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
+
+    def video(self, system: str, case: str) -> Path:
+        """Where the video of a case is."""
+        folder = next(s.folder for s in self.systems if s.name == system)
+        return self.root / folder / f"{case}{VIDEO_SUFFIX}"
+
+    def task(self, kind: str) -> Task | None:
+        """The task of a kind; None where the study does not ask it."""
+        return next((task for task in self.tasks if task.kind == kind), None)
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with what is asked, so that votes of another study are not mixed in."""
+        known = dataclasses.replace(self, root=Path(), title="", rules=Rules(0, 0, 0, 0))
+        return hashlib.sha256(repr(known).encode()).hexdigest()[:16]
+
+
+def load_study(path: Path | str) -> Study:
+    """Reads and checks ``study.yaml`` or the folder that holds it.
+
+    Raises ValueError for unknown or missing keys, names used twice, unknown systems and videos
+    that are not there; the message names the file and the first fault.
+    """
+    path = Path(path)
+    file = path / "study.yaml" if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"no study at {path}: expected a study.yaml or a folder that holds one")
+    try:
+        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except yaml.YAMLError as error:
+        raise ValueError(f"{file} is not YAML: {error}") from error
+    try:
+        study = _study(raw, file.parent.resolve())
+        check_study(study)
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise ValueError(f"{file}: {error}") from error
+    return study
+
+
+def check_study(study: Study) -> None:
+    """Raises ValueError for the first fault of a study, the missing video named."""
+    _no_twins("system", [system.name for system in study.systems])
+    _no_twins("case", [case.name for case in study.cases])
+    _no_twins("check", [check.name for check in study.checks])
+    _no_twins("dimension", [dimension.key for dimension in study.dimensions])
+    _no_twins("task of a kind", [task.kind for task in study.tasks])
+    if not study.tasks:
+        raise ValueError("a study needs at least one task, got none")
+    for task in study.tasks:
+        _check_task(task, [system.name for system in study.systems])
+    for check in study.checks:
+        _check_check(check, study)
+    _check_nothing_empty(study)
+    for path in _needed_files(study):
+        if not path.resolve().is_relative_to(study.root):
+            raise ValueError(f"video {path} lies outside of the study's folder {study.root}")
+        if not path.is_file() or not path.stat().st_size:
+            raise ValueError(f"video {path} is missing or empty; list it under refused, or add it")
+
+
+def _needed_files(study: Study) -> list[Path]:
+    names = dict.fromkeys(name for task in study.tasks for pair in task.compared for name in pair)
+    files = [
+        study.video(name, case.name)
+        for case in study.cases
+        for name in names
+        if (name, case.name) not in study.refused
+    ]
+    files += [study.root / case.reference for case in study.cases if case.reference]
+    for check in study.checks:
+        files += [study.root / video for video in check.videos]
+        files += [study.root / check.reference] if check.reference else []
+    return files
+
+
+def _check_task(task: Task, systems: Sequence[str]) -> None:
+    if task.kind not in KINDS:
+        raise ValueError(f"a task's kind is one of {KINDS}, got {task.kind!r}")
+    width = 1 if task.kind == "mos" else 2
+    for names in task.compared:
+        if len(names) != width or len(set(names)) != width:
+            raise ValueError(f"a {task.kind} task compares {width} systems, got {list(names)}")
+        if unknown := sorted(set(names) - set(systems)):
+            raise ValueError(f"task {task.kind} names unknown systems {unknown}, not in {systems}")
+    if not task.compared or task.raters_per_item < 1 or task.items_per_rater < 1:
+        raise ValueError(f"task {task.kind} needs systems, raters and items, got {task}")
+
+
+def _check_nothing_empty(study: Study) -> None:
+    for task in study.tasks:
+        pairs = [(names, case.name) for names in task.compared for case in study.cases]
+        if all(any((n, case) in study.refused for n in names) for names, case in pairs):
+            raise ValueError(f"task {task.kind} has no case with all its videos")
+
+
+def _check_check(check: Check, study: Study) -> None:
+    where = f"check {check.name!r}"
+    if check.kind not in KINDS or check.role not in get_args(CheckRole):
+        raise ValueError(f"{where} has kind {check.kind!r} and role {check.role!r}")
+    if study.task(check.kind) is None:
+        raise ValueError(f"{where} is of kind {check.kind}, which the study does not ask")
+    if len(check.videos) != (1 if check.kind == "mos" else 2):
+        raise ValueError(f"{where} of kind {check.kind} has {len(check.videos)} videos")
+    ranges = [f"{low}-{high}" for low in range(1, 6) for high in range(low, 6)]
+    choices = ["first", "second"] + (["tie"] if check.kind == "pair" else [])
+    if check.expected not in (ranges if check.kind == "mos" else choices):
+        raise ValueError(f"{where} expects {check.expected!r}: mos takes low-high, pairs {choices}")
+
+
+def _no_twins(what: str, names: Sequence[str]) -> None:
+    if twins := sorted({name for name in names if list(names).count(name) > 1}):
+        raise ValueError(f"{what} named twice: {twins}")
+
+
+def _study(raw: dict, root: Path) -> Study:
+    raw = dict(raw)
+    dimensions = raw.pop("dimensions", None)
+    systems = tuple(System(name, Path(folder)) for name, folder in raw.pop("systems").items())
+    refused = raw.pop("refused", {})
+    return Study(
+        root=root,
+        dimensions=tuple(Dimension(**one) for one in dimensions) if dimensions else SIX_DIMENSIONS,
+        systems=systems,
+        cases=tuple(Case(**_paths(one)) for one in raw.pop("cases")),
+        tasks=tuple(_task(one) for one in raw.pop("tasks")),
+        rules=Rules(**raw.pop("rules")),
+        checks=tuple(Check(**_paths(one)) for one in raw.pop("checks", [])),
+        refused=tuple((name, case) for name, cases in refused.items() for case in cases),
+        **raw,
+    )
+
+
+def _task(raw: dict) -> Task:
+    raw = dict(raw)
+    single, pairs = raw.pop("systems", None), raw.pop("pairs", None)
+    if (single is None) == (pairs is None):
+        raise ValueError(f"task {raw.get('kind')} needs either systems or pairs")
+    compared = tuple(tuple(pair) for pair in pairs) if pairs else tuple((name,) for name in single)
+    return Task(compared=compared, **raw)
+
+
+def _paths(raw: dict) -> dict:
+    """The same mapping with its media as Paths."""
+    done = dict(raw)
+    if done.get("reference"):
+        done["reference"] = Path(done["reference"])
+    if "videos" in done:
+        done["videos"] = tuple(Path(video) for video in done["videos"])
+    return done

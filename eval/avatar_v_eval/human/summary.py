@@ -1,0 +1,86 @@
+"""All tables of one study: results with intervals, per condition, agreement, who was left out."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from avatar_v_eval.human.agreement import agreements
+from avatar_v_eval.human.exclude import counted, exclusions
+from avatar_v_eval.human.preference import preference
+from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.table_view import Column, Row, Table
+from avatar_v_eval.human.votes import Rater, Vote
+
+
+def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> list[Table]:
+    """Tables 2 to 4 where the study asks for them, then Bradley-Terry, agreement and exclusions.
+
+    Raises ValueError where no vote counts, with everyone who was left out.
+    """
+    excluded = exclusions(raters, votes, study.rules)
+    kept = counted(votes, excluded)
+    if not kept:
+        why = "; ".join(f"{e.rater}: {e.reason}" for e in excluded) or "nobody has voted"
+        raise ValueError(f"study {study.name} has no votes that count ({why})")
+    tables = []
+    for condition in ("", *dict.fromkeys(case.condition for case in study.cases)):
+        some = [vote for vote in kept if condition in ("", vote.condition)]
+        tables += [_titled(table, condition) for table in _results(study, some)]
+    if any(vote.kind == "pair" for vote in kept):
+        tables.append(preference_table(kept))
+    people = {vote.rater for vote in kept}
+    tables.append(agreement_table(kept, f"{len(kept)} votes of {len(people)} raters count."))
+    rows = tuple(Row(exclusion.rater, (exclusion.reason,)) for exclusion in excluded)
+    tables.append(Table("Raters left out", "Rater", (Column("Reason"),), rows))
+    return tables
+
+
+def preference_table(votes: Sequence[Vote]) -> Table:
+    """Bradley-Terry strengths with ties; where there are none, one row says why."""
+    title, column = (
+        "Bradley-Terry strength (log odds, ties by Davidson)",
+        Column("Strength", "high"),
+    )
+    try:
+        result = preference(votes)
+    except ValueError as error:
+        return Table(title, "System", (Column("Strength"),), (Row("–", (str(error),)),))
+    note = f"{result.num_votes} votes, ν = {result.tie:.2f}"
+    if result.num_resamples_left_out:
+        note += f"; {result.num_resamples_left_out} resamples without a finite answer left out"
+    rows = tuple(Row(name, (number,)) for name, number in result.strengths.items())
+    return Table(title, "System", (column,), rows, (note + ".",), intervals=True)
+
+
+def agreement_table(votes: Sequence[Vote], note: str) -> Table:
+    """Krippendorff's alpha and raw agreement."""
+    percent = {"digits": 0, "scale": 100.0, "unit": "%"}
+    columns = (Column("Alpha"), Column("Equal", **percent), Column("Within 1", **percent))
+    rows = tuple(
+        Row(row.label, (row.alpha, row.equal, row.within_one)) for row in agreements(votes)
+    )
+    notes = (note, "Alpha: ordinal for scores, nominal for choices. Target of §5.3: 85 % equal.")
+    return Table("Agreement of raters", "Question", columns, rows, notes, intervals=True)
+
+
+def _results(study: Study, votes: Sequence[Vote]) -> list[Table]:
+    """Tables 2 to 4 of the kinds that have votes."""
+    kinds = {vote.kind for vote in votes}
+    tables = []
+    if "mos" in kinds:
+        turing = study.task("turing")
+        real = [pair[1] for pair in turing.compared] if turing else []
+        tables.append(mos_table(votes, study.dimensions, unranked=real, intervals=True))
+    if "pair" in kinds:
+        task = study.task("pair")
+        asked = task.raters_per_item if task else 3
+        tables.append(win_table(votes, raters_per_item=asked, intervals=True))
+    if "turing" in kinds:
+        tables.append(turing_table(votes, intervals=True))
+    return tables
+
+
+def _titled(table: Table, condition: str) -> Table:
+    if not condition:
+        return table
+    return dataclasses.replace(table, title=f"{table.title}, {condition} scene")

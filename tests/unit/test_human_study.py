@@ -1,0 +1,227 @@
+"""study, assign, store, exchange: bad studies, who sees what, duplicates, round trips."""
+
+import random
+from collections import Counter
+from pathlib import Path
+
+import pytest
+import yaml
+
+from avatar_v_eval.cli import main
+from avatar_v_eval.human.assign import num_raters_needed, rating_plan
+from avatar_v_eval.human.exchange import read_votes, write_votes
+from avatar_v_eval.human.items import all_items, item_votes, study_items
+from avatar_v_eval.human.session import consent
+from avatar_v_eval.human.store import DuplicateVoteError, Store
+from avatar_v_eval.human.study import SIX_DIMENSIONS, Study, load_study
+from avatar_v_eval.human.votes import Vote, read_answer
+from human_study import make_study, study_yaml
+
+
+@pytest.fixture(scope="module")
+def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
+    return make_study(tmp_path_factory.mktemp("study"), study_yaml(3, mos=5, pairs=5, turing=2))
+
+
+@pytest.fixture
+def store(tmp_path: Path, study: Study) -> Store:
+    return Store(tmp_path / "votes.sqlite", study.fingerprint)
+
+
+def changed(study: Study, folder: Path, **change: object) -> Path:
+    """A study.yaml beside the same videos with some keys replaced."""
+    raw = yaml.safe_load((study.root / "study.yaml").read_text())
+    file = study.root / f"{folder.name}.yaml"
+    file.write_text(yaml.safe_dump({**raw, **change}))
+    return file
+
+
+def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
+    """One vote of each kind, as the page would make them."""
+    items = all_items(study)
+    scores = {dimension.key: "4" for dimension in study.dimensions}
+    asked = [("mos/c00/ours", scores), ("pair/c01/ours/weak", {"": answer})]
+    asked += [("turing/c02/ours/real", {"": "second"}), ("check/t1", {"": "first"})]
+    more = {"second_on_left": True, "duration_s": 7.25, "time": "2026-01-01T00:00:00+00:00"}
+    return [v for name, given in asked for v in item_votes(items[name], rater, given, **more)]
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"systems": {"ours": "nowhere"}}, "unknown systems"),
+        ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ({"cases": [{"name": "c99", "condition": "same"}]}, r"c99\.mp4 is missing"),
+        ({"cases": [{"name": "../../../x", "condition": "same"}]}, "outside of the study"),
+        ({"cases": [{"name": "c00", "condition": ""}] * 2}, r"case named twice: \['c00'\]"),
+        ({"tasks": []}, "at least one task"),
+        ({"refused": {"ours": ["c00", "c01", "c02"]}}, "no case with all its videos"),
+    ],
+)
+def test_bad_studies(study: Study, tmp_path: Path, change: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        load_study(changed(study, tmp_path, **change))
+
+
+def test_a_missing_video_is_one_line_before_the_server(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = changed(study, tmp_path, cases=[{"name": "gone", "condition": "same"}])
+    assert main(["rate", str(file), "--check"]) == 2
+    err = capsys.readouterr().err
+    assert err.count("\n") == 1
+    assert "videos/ours/gone.mp4 is missing" in err
+
+
+def test_a_broken_video_is_named(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
+    file = study.root / "videos/ours/c00.mp4"
+    good = file.read_bytes()
+    file.write_bytes(b"no video at all")
+    try:
+        assert main(["rate", str(study.root), "--check"]) == 2
+    finally:
+        file.write_bytes(good)
+    assert "c00.mp4 is no video that can be shown" in capsys.readouterr().err
+
+
+def test_refused_videos_make_no_items(study: Study, tmp_path: Path) -> None:
+    less = load_study(changed(study, tmp_path, refused={"rival": ["c01"]}))
+    assert len(study_items(study, "pair")) == 9
+    assert len(study_items(less, "pair")) == 7
+
+
+def test_every_video_gets_its_raters_and_every_rater_as_many(study: Study) -> None:
+    load: Counter[str] = Counter()
+    for i in range(num_raters_needed(study)):
+        plan = rating_plan(study, f"r{i}", load)
+        kinds = Counter(item.kind for item, _ in plan if item.role == "study")
+        assert kinds == {"mos": 5, "pair": 5, "turing": 2}
+        load.update(item.name for item, _ in plan)
+    for task in study.tasks:
+        given = [load[item.name] for item in study_items(study, task.kind)]
+        assert min(given) >= task.raters_per_item
+        assert max(given) - min(given) <= 1
+
+
+def test_order_and_sides_come_from_the_seed(study: Study) -> None:
+    plans = [rating_plan(study, name, Counter()) for name in ("r1", "r1", "r2")]
+    assert plans[0] == plans[1] != plans[2]
+    sides = [side for item, side in plans[0] if item.kind == "pair"]
+    assert 3 <= sum(sides) <= 4  # half of 7
+    firsts = [next(i for i, _ in plans[0] if i.kind == kind) for kind in ("mos", "pair", "turing")]
+    assert all(item.role == "study" for item in firsts)
+
+
+def test_withdrawn_raters_free_their_items(study: Study, store: Store) -> None:
+    first, second = store.add_raters(2)
+    now_s = 1_000.0
+    for rater in (first, second):
+        store.set_state(rater.name, "rating")
+        store.assign(rater.name, lambda load: rating_plan(study, "x", Counter()), now_s=now_s)
+    seen: list[Counter[str]] = []
+    store.withdraw(first.name)
+    store.assign(second.name, lambda load: seen.append(load) or [], now_s=now_s)
+    store.assign(second.name, lambda load: seen.append(load) or [], now_s=now_s + 25 * 3600)
+    assert set(seen[0].values()) == {1}
+    assert not seen[1]  # open for more than a day: handed out again
+
+
+def test_duplicates(study: Study, store: Store) -> None:
+    votes = some_votes(study, "r9")
+    assert store.add_votes(votes) == 9
+    assert store.add_votes(votes) == 0
+    with pytest.raises(DuplicateVoteError, match="before with 'first'; 'second' is refused"):
+        store.add_votes(some_votes(study, "r9", "second"))
+    assert store.votes() == votes
+
+
+def test_votes_survive_a_killed_server(study: Study, tmp_path: Path) -> None:
+    store = Store(tmp_path / "v.sqlite", study.fingerprint)
+    store.add_votes(some_votes(study, "r1"))  # and no close
+    assert len(Store(tmp_path / "v.sqlite", study.fingerprint).votes()) == 9
+
+
+def test_withdrawing_deletes_and_stays(study: Study, store: Store) -> None:
+    store.add_votes(some_votes(study, "r1") + some_votes(study, "r2"))
+    assert store.withdraw("r1") == 9
+    assert {vote.rater for vote in store.votes()} == {"r2"}
+    with pytest.raises(ValueError, match="r1 has withdrawn"):
+        store.add_votes(some_votes(study, "r1"))
+
+
+def test_votes_of_another_study_are_refused(study: Study, store: Store) -> None:
+    with pytest.raises(ValueError, match="another version of the study"):
+        Store(store.path, "0000")
+
+
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_files_read_back_equal(study: Study, tmp_path: Path, suffix: str) -> None:
+    votes = some_votes(study, "r1") + some_votes(study, "r2", "tie")
+    write_votes(votes, tmp_path / f"v{suffix}")
+    assert sorted(read_votes(tmp_path / f"v{suffix}"), key=repr) == sorted(votes, key=repr)
+
+
+def test_tokens_are_in_no_file(study: Study, store: Store, tmp_path: Path) -> None:
+    (rater,) = store.add_raters(1)
+    consent(study, store, rater, 0.0)
+    store.add_votes(some_votes(study, rater.name))
+    for name in ("v.csv", "v.json"):
+        write_votes(store.votes(), tmp_path / name)
+        assert rater.token not in (tmp_path / name).read_text()
+
+
+def test_a_file_that_contradicts_itself(study: Study, tmp_path: Path) -> None:
+    file = tmp_path / "v.csv"
+    write_votes(some_votes(study, "r1") + some_votes(study, "r1", "second"), file)
+    with pytest.raises(ValueError, match=r"line \d+: r1 answered .* both 'first' and 'second'"):
+        read_votes(file)
+
+
+@pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "{}", "[1]", '[{"id": 1}]'])
+@pytest.mark.parametrize("suffix", [".csv", ".json"])
+def test_files_that_hold_no_votes(tmp_path: Path, text: str, suffix: str) -> None:
+    file = tmp_path / f"v{suffix}"
+    file.write_text(text)
+    if (text, suffix) == ("{}", ".json"):
+        assert read_votes(file) == []
+        return
+    with pytest.raises(ValueError, match=f"v{suffix}"):
+        read_votes(file)
+
+
+SCORES = {dimension.key: 3 for dimension in SIX_DIMENSIONS}
+
+
+@pytest.mark.parametrize(
+    ("kind", "answer"),
+    [
+        ("mos", {**SCORES, "visual": 6}),
+        ("mos", {**SCORES, "visual": "5"}),
+        ("mos", {**SCORES, "visual": True}),
+        ("mos", {**SCORES, "charm": 5}),
+        ("mos", {"visual": 5}),
+        ("pair", {"choice": "first"}),
+        ("pair", {}),
+        ("pair", ["left"]),
+        ("turing", {"choice": "tie"}),
+    ],
+)
+def test_malformed_answers(kind, answer: object) -> None:
+    with pytest.raises(ValueError, match="got"):
+        read_answer(kind, answer, SIX_DIMENSIONS, second_on_left=False)
+
+
+@pytest.mark.parametrize("second_on_left", [False, True])
+def test_sides_become_places(second_on_left: bool) -> None:
+    left = read_answer("pair", {"choice": "left"}, (), second_on_left)
+    right = read_answer("pair", {"choice": "right"}, (), second_on_left)
+    assert (left, right)[second_on_left] == {"": "first"}
+    assert read_answer("pair", {"choice": "tie"}, (), second_on_left) == {"": "tie"}
+
+
+def test_ties_between_loads_are_broken_at_random(study: Study) -> None:
+    names = {
+        tuple(item.name for item, _ in rating_plan(study, str(random.random()), Counter()))
+        for _ in range(5)
+    }
+    assert len(names) == 5
