@@ -154,6 +154,18 @@ def test_an_error_of_the_sound_comes_behind_the_frames_before_it(
     assert live_threads() == []
 
 
+def test_a_sound_that_breaks_off_ends_the_video_with_a_warning(
+    pipe: AvatarPipeline, request_: Request
+) -> None:
+    def blocks() -> Iterator[Tensor]:
+        yield sound(640 * 20)
+        raise ConnectionResetError("the caller hung up")
+
+    frames = pipe(reference=request_.reference, audio=blocks(), num_steps=1, face_crop=False)
+    with pytest.warns(UserWarning, match=r"ended after 0\.8 s: the caller hung up"):
+        assert sum(1 for _ in frames) == 20
+
+
 def test_a_network_that_needs_the_whole_sound_says_so(
     pipe: AvatarPipeline, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ says what to do; what is only odd (silence, a tiny picture) is a warning that tr
 Reading itself is media.py's; which frame of the reference shows the person is best_frame.py's.
 """
 
+import dataclasses
 import math
 import sys
 import tempfile
@@ -66,6 +67,14 @@ def read_sources(request: Request, sound: LiveSound | None = None) -> Inputs:
         reference_frame=index,
         warnings=(*warnings, *more),
     )
+
+
+def finished(inputs: Inputs, num_frames: int) -> Inputs:
+    """``inputs`` with what is known of a live sound once it has ended."""
+    if not isinstance(inputs.audio, LiveSound):
+        return inputs
+    warnings = inputs.warnings + inputs.audio.warnings
+    return dataclasses.replace(inputs, num_frames=num_frames, warnings=warnings)
 
 
 def check_settings(request: Request) -> None:

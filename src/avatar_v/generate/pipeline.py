@@ -6,6 +6,7 @@ The weights decide picture size and chunk length; everything else is the request
 
 import dataclasses
 import time
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import closing
 from dataclasses import dataclass
@@ -31,6 +32,7 @@ from avatar_v.generate.inputs import (
     LIVE,
     Inputs,
     check_settings,
+    finished,
     is_file,
     json_path,
     read_inputs,
@@ -76,8 +78,8 @@ FORMATS = {
 class AvatarPipeline:
     """Loaded networks on one device. ``precision`` "auto" is bf16 where the hardware has it.
 
-    ``overlap`` samples a chunk while the one before is decoded, in threads, with the same result.
-    None is: on an accelerator. On a CPU both want the same cores and the first frames come later.
+    ``overlap`` samples a chunk while the one before is decoded, in threads; the result is the same.
+    None is: on an accelerator; on a CPU both want the same cores, and the first frames come later.
     """
 
     def __init__(
@@ -135,8 +137,8 @@ class AvatarPipeline:
 
         Files are read and checked before the first frame is asked for (ValueError). ``image``, a
         picture or video, replaces the reference's own best frame as the first frame. ``audio`` may
-        be a live sound of unknown length, an iterable of blocks (live.Block) that is taken from in
-        a thread: frames come before it ends, and closing the iterator waits for its next block.
+        be a live sound, blocks (live.Block) taken from in a thread: frames come before it ends;
+        closing waits for its next block; an OSError ends the video there, with a warning.
         """
         sound = None if isinstance(audio, (str, Path)) else LiveSound(audio)
         request = Request(
@@ -155,7 +157,14 @@ class AvatarPipeline:
         )
         check_settings(request)
         blocks = self.stream(read_sources(request, sound), request)
-        return (frame for block in blocks for frame in block)
+
+        def frames() -> Iterator[Frame]:
+            for block in blocks:
+                yield from block
+            for text in () if sound is None else sound.warnings:
+                warnings.warn(text, stacklevel=2)
+
+        return frames()
 
     def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
         """Blocks of frames for files already read; of ``request`` only prompt and numbers count."""
@@ -186,17 +195,16 @@ class AvatarPipeline:
         return pipelined(spoken, *stages) if self.overlap else chained(spoken, *stages)
 
     def _spoken(self, sound: Tensor | LiveSound, gain_db: float | None) -> Iterator[Spoken]:
-        """The sound at the level of training or, asked for, at ``gain_db``; a live one is levelled
-        by what has been heard so far."""
+        """Levelled as in training, a live one by what was heard so far; or at ``gain_db``."""
 
         def gain(heard: Tensor) -> float:
             return loudness_gain(heard) if gain_db is None else 10 ** (gain_db / 20)
 
-        chunk_latents = self.format.chunk_latents
+        length = self.format.chunk_latents
         if isinstance(sound, Tensor):
-            return speak_whole(self.conditioner, sound * gain(sound), sound, chunk_latents)
+            return speak_whole(self.conditioner, sound * gain(sound), sound, length)
         context = context_latents(self.conditioner)
-        heard = hear(sound, chunk_latents=chunk_latents, context=context, gain=gain)
+        heard = hear(sound, chunk_latents=length, context=context, gain=gain)
         return speak_live(self.conditioner, heard)
 
     def picture(self, image: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 side side"]:
@@ -239,20 +247,18 @@ def carry_out(
     begin = time.perf_counter()
     pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
     loaded, first = time.perf_counter(), None
-    with (
-        Writer(output_of(request.out)) as writer,
-        closing(pipeline.clips(inputs, request)) as clips,
-    ):
+    clips = pipeline.clips(inputs, request)
+    with Writer(output_of(request.out)) as writer, closing(clips):
         for clip in clips:
             first = first or time.perf_counter()
             writer.write(clip.frames, clip.sound)
             on_frames(clip.frames)
-    end = time.perf_counter()
+    end, inputs = time.perf_counter(), finished(inputs, writer.num_frames)
     assert first is not None
-    inputs, ready = _finished(inputs, writer.num_frames, loaded)
+    arrived = inputs.audio.arrived_s if isinstance(inputs.audio, LiveSound) else None
     timing = Timing(
         load_s=round(loaded - begin, 3),
-        first_frame_s=round(first - ready, 3),
+        first_frame_s=round(first - (arrived or loaded), 3),
         total_s=round(end - loaded, 3),
         frames_per_s=round(writer.num_frames / (end - loaded), 2),
         peak_rss_mib=round(peak_rss_mib(), 1),
@@ -261,16 +267,6 @@ def carry_out(
     if is_file(request.out):
         save_record(json_path(request.out), record)
     return record
-
-
-def _finished(inputs: Inputs, num_frames: int, loaded: float) -> tuple[Inputs, float]:
-    """What is known at the end: all of a live sound, and when its first sample came."""
-    if not isinstance(inputs.audio, LiveSound):
-        return inputs, loaded
-    assert inputs.audio.arrived_s is not None
-    warnings = inputs.warnings + inputs.audio.warnings
-    finished = dataclasses.replace(inputs, num_frames=num_frames, warnings=warnings)
-    return finished, inputs.audio.arrived_s
 
 
 def _record(
