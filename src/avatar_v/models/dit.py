@@ -230,6 +230,7 @@ class AvatarDiT(nn.Module):
         )
         motion = self._embed_motion(motion_t)
         for i, block in enumerate(self.blocks):
+            assert isinstance(block, Block)
             x, motion, _ = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
                 text=text, audio=audio, audio_scale=audio_scale,
@@ -269,6 +270,7 @@ class AvatarDiT(nn.Module):
         mask = token_mask(layout.frame_mask, x.shape[2])
         layers = []
         for block in self.blocks:
+            assert isinstance(block, Block)
             x, motion, (key, value) = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
                 audio=audio, key_mask=mask, motion_mask=layout.frame_mask,

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.frozen import Critic, as_input
+from avatar_v.critics.frozen import Critic, PictureCritic, as_input
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, audio_windows, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
@@ -192,6 +192,6 @@ def sound_windows(
     return torch.stack(rows)
 
 
-def _pictures(video: Video, critic: Critic) -> Float[Tensor, "n 3 s s"]:
+def _pictures(video: Video, critic: PictureCritic) -> Float[Tensor, "n 3 s s"]:
     """All frames as fp32 pictures of the critic's size."""
     return as_input(video.float().clamp(-1, 1).flatten(0, 1), critic.input_size)
