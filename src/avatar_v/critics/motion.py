@@ -28,7 +28,7 @@ class MotionMeter(PictureCritic):
     center: Tensor
     scale: Tensor
 
-    def __init__(self, width: int = 28, num_heads: int = 12) -> None:
+    def __init__(self, width: int = 24, num_heads: int = 10) -> None:
         super().__init__({"width": width, "num_heads": num_heads})
         self.trunk = Trunk(width)
         self.pool = AttentionPool(self.trunk.num_features, num_heads)

@@ -129,8 +129,8 @@ class MotionStage(CriticStage):
         lr: float,
         weight_decay: float,
         opening_weight: float,
-        width: int = 28,
-        num_heads: int = 12,
+        width: int = 24,
+        num_heads: int = 10,
         seed: int = 0,
     ) -> None:
         """``opening_weight``: of the mouth's opening in the loss; every other component has 1."""
