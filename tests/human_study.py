@@ -25,7 +25,7 @@ from avatar_v_eval.human.server import create_app
 from avatar_v_eval.human.store import Store
 from avatar_v_eval.human.study import Study, load_study
 
-SYSTEMS = ("ours", "rival", "weak", "real")
+SYSTEMS = ("ours", "rival", "weak", "footage")
 
 
 def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 6) -> None:
@@ -45,7 +45,7 @@ def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 6) -
 def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: int = 4) -> dict:
     """The content of a study.yaml with all three kinds, golds and traps."""
     compared = [["ours", "rival"], ["ours", "weak"], ["rival", "weak"]]
-    check = {"videos": ["checks/good.mp4", "checks/bad.mp4"], "expected": "first"}
+    check = {"videos": ["checks/intact.mp4", "checks/melted.mp4"], "expected": "first"}
     return {
         "name": "test",
         "title": "Talking people",
@@ -59,16 +59,16 @@ def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: in
             {"kind": "mos", "systems": ["ours", "rival", "weak"], "raters_per_item": 2}
             | {"items_per_rater": mos},
             {"kind": "pair", "pairs": compared, "raters_per_item": 3, "items_per_rater": pairs},
-            {"kind": "turing", "pairs": [["ours", "real"]], "raters_per_item": 3}
+            {"kind": "turing", "pairs": [["ours", "footage"]], "raters_per_item": 3}
             | {"items_per_rater": turing},
         ],
         "checks": [
             {"name": "q1", "kind": "pair", "role": "qualification", "why": "B melts.", **check},
             {"name": "q2", "kind": "mos", "role": "qualification", "why": "It melts."}
-            | {"videos": ["checks/bad.mp4"], "expected": "1-2"},
+            | {"videos": ["checks/melted.mp4"], "expected": "1-2"},
             {"name": "g1", "kind": "pair", "role": "gold", **check},
             {"name": "t1", "kind": "pair", "role": "trap", **check},
-            {"name": "t2", "kind": "mos", "role": "trap", "videos": ["checks/bad.mp4"]}
+            {"name": "t2", "kind": "mos", "role": "trap", "videos": ["checks/melted.mp4"]}
             | {"expected": "1-2"},
         ],
         "rules": {
@@ -87,7 +87,7 @@ def make_study(folder: Path, raw: dict | None = None) -> Study:
     for system in raw["systems"].values():
         for case in raw["cases"]:
             write_video(folder / system / f"{case['name']}.mp4", seed := seed + 1)
-    for name in ("checks/good.mp4", "checks/bad.mp4", "ref.mp4"):
+    for name in ("checks/intact.mp4", "checks/melted.mp4", "ref.mp4"):
         write_video(folder / name, seed := seed + 1)
     (folder / "study.yaml").write_text(yaml.safe_dump(raw))
     return load_study(folder)

@@ -16,7 +16,18 @@ from avatar_v_eval.human.preference import preference
 from avatar_v_eval.human.study import load_study
 from human_study import SYSTEMS, ScriptedRater, Shown, Site, make_study, serve, study_yaml
 
-SECRETS = (*SYSTEMS, "videos", "checks", "gold", "trap", "good", "bad.mp4", "c00", "c01", "ref.mp4")
+SECRETS = (
+    *SYSTEMS,
+    "videos",
+    "checks",
+    "gold",
+    "trap",
+    "intact",
+    "melted",
+    "c00",
+    "c01",
+    "ref.mp4",
+)
 QUALITY = {"ours": 4.3, "rival": 3.5, "weak": 2.4}  # true MOS
 STRENGTH = {"ours": 0.9, "rival": 0.0, "weak": -0.9}  # true log odds
 P_REAL_FOUND = 0.75
@@ -41,16 +52,16 @@ def careful(seed: int):
     def judge(shown: Shown) -> dict:
         names = {side: file.stem for side, file in shown.files.items()}
         if shown.kind == "mos":
-            if names["only"] == "bad":
+            if names["only"] == "melted":
                 return dict.fromkeys(DIMENSIONS, 1)
             mean = QUALITY[system(shown.files["only"])] + bias
             return {key: score(mean + generator.normal(0, 0.5)) for key in DIMENSIONS}
-        if "bad" in names.values():
-            return {"choice": "left" if names["left"] == "good" else "right"}
+        if "melted" in names.values():
+            return {"choice": "left" if names["left"] == "intact" else "right"}
         left, right = system(shown.files["left"]), system(shown.files["right"])
         if shown.kind == "turing":
             found = generator.random() < P_REAL_FOUND
-            return {"choice": "left" if (left == "real") == found else "right"}
+            return {"choice": "left" if (left == "footage") == found else "right"}
         a, b = np.exp(STRENGTH[left]), np.exp(STRENGTH[right])
         weights = np.array([a, b, 0.3 * np.sqrt(a * b)])
         return {
@@ -226,12 +237,10 @@ def test_a_failed_practice_ends_the_session(site: Site) -> None:
 
 @pytest.mark.slow
 def test_known_preferences_come_back(tmp_path: Path) -> None:
-    """Nine careful raters, one careless, one in a hurry: truth within intervals, two left out."""
-    raw = study_yaml(10, mos=20, pairs=20, turing=10)
-    raw["tasks"][0]["raters_per_item"] = 3
-    study = make_study(tmp_path, raw)
+    """Seven careful raters, one careless, one in a hurry: truth within intervals, two left out."""
+    study = make_study(tmp_path, study_yaml(8, mos=14, pairs=14, turing=8))
     with serve(study, tmp_path / "votes") as site:
-        for seed in range(9):
+        for seed in range(7):
             assert "All done" in new_rater(site, careful(seed)).run()
         lazy = new_rater(site, careless(careful(99)))
         hasty = new_rater(site, careful(98), seconds=0.7)

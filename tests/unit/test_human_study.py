@@ -41,7 +41,7 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
     items = all_items(study)
     scores = {dimension.key: "4" for dimension in study.dimensions}
     asked = [("mos/c00/ours", scores), ("pair/c01/ours/weak", {"": answer})]
-    asked += [("turing/c02/ours/real", {"": "second"}), ("check/t1", {"": "first"})]
+    asked += [("turing/c02/ours/footage", {"": "second"}), ("check/t1", {"": "first"})]
     more = {"second_on_left": True, "duration_s": 7.25, "time": "2026-01-01T00:00:00+00:00"}
     return [v for name, given in asked for v in item_votes(items[name], rater, given, **more)]
 
