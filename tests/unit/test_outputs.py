@@ -343,9 +343,11 @@ def test_an_rtmp_server_gets_every_frame() -> None:
 
 
 def wait_for_listener(port: int, server: subprocess.Popen[str]) -> None:
-    """Until the port is bound by the server: a connection to ask would be taken for the stream."""
+    """Until the server listens: a connection to ask would be taken for the stream. The probe lets
+    the server bind beside it, and fails to bind once it listens."""
     while server.poll() is None:
         with socket.socket() as probe:
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             try:
                 probe.bind(("127.0.0.1", port))
             except OSError:

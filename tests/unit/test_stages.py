@@ -169,7 +169,7 @@ def test_checkpoints_hold_what_is_trained() -> None:
 
 def test_settings_refuse_what_makes_no_sense(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="brings its own"):
-        Models("tiny", init_from="a", vae="b")
+        Models("tiny", init_from="a", text="b")
     with pytest.raises(ValueError, match="step 0"):
         Objective({4: 5})
     with pytest.raises(ValueError, match="image_share"):
