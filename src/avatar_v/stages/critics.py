@@ -131,17 +131,25 @@ class MotionStage(CriticStage):
         opening_weight: float,
         width: int = 24,
         num_heads: int = 10,
+        init_from: str | None = None,
         seed: int = 0,
     ) -> None:
-        """``opening_weight``: of the mouth's opening in the loss; every other component has 1."""
+        """``opening_weight``: of the mouth's opening in the loss; every other component has 1.
+        ``init_from``: the folder of a meter to go on from, in place of fresh weights."""
         super().__init__(recipe, lr, weight_decay, export, seed)
-        self.model = MotionMeter(width, num_heads)
+        self.init_from = init_from
+        if init_from is None:
+            self.model = MotionMeter(width, num_heads)
+        else:
+            self.model = MotionMeter.from_pretrained(init_from).requires_grad_(True).train()
         weights = torch.ones(len(MOTION_NAMES))
         weights[MOUTH_OPEN] = opening_weight
         self.register_buffer("weights", weights / weights.sum())
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
+        if self.init_from is not None:
+            return
         motion = self.trainer.datamodule.train_frames.motion  # pyright: ignore
         self.model.center.copy_(motion.mean(0))
         self.model.scale.copy_(motion.std(0).clamp_min(1e-3))  # one that never moves stays finite
