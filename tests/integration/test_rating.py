@@ -18,8 +18,8 @@ from human_study import SYSTEMS, ScriptedRater, Shown, Site, make_study, serve, 
 
 SECRETS = (
     *SYSTEMS,
-    "videos",
-    "checks",
+    "videos/",
+    "checks/",
     "gold",
     "trap",
     "intact",
@@ -107,7 +107,7 @@ def test_nothing_tells_systems_apart(site: Site) -> None:
     assert len(rater.pages) > 10
     for html in rater.pages:
         text = re.sub(r"<dialog.*", "", html, flags=re.DOTALL).lower()  # without the instructions
-        assert not [word for word in SECRETS if re.search(rf"\b{re.escape(word)}\b", text)]
+        assert not [word for word in SECRETS if re.search(rf"\b{re.escape(word)}", text)]
     screens = site.store.screens(site.store.rater(rater.token).name)
     seen = set()
     for public in (public for screen in screens for public in screen.media):
@@ -235,7 +235,6 @@ def test_a_failed_practice_ends_the_session(site: Site) -> None:
     assert "Thank you for trying" in wrong.run()
 
 
-@pytest.mark.slow
 def test_known_preferences_come_back(tmp_path: Path) -> None:
     """Seven careful raters, one careless, one in a hurry: truth within intervals, two left out."""
     study = make_study(tmp_path, study_yaml(8, mos=14, pairs=14, turing=8))
@@ -253,10 +252,13 @@ def test_known_preferences_come_back(tmp_path: Path) -> None:
     assert "failed golds" in left_out[names[0]] or "failed traps" in left_out[names[0]]
     assert left_out[names[1]].startswith("too fast")
     kept = counted(votes, exclusions(raters, votes, study.rules))
-    for name, quality in QUALITY.items():
-        for dimension in DIMENSIONS:
-            number = mos(kept)[name, dimension]
-            assert number.low - 0.05 <= quality <= number.high + 0.05  # rounding to 1..5 moves 0.05
+    numbers = mos(kept)
+    inside = [n.low <= QUALITY[system] <= n.high for (system, _), n in numbers.items()]
+    assert len(inside) == 18
+    assert sum(inside) >= 16  # of 18 intervals of 95 %, 17.1 are expected to hold the truth
+    for dimension in DIMENSIONS:
+        means = [numbers[name, dimension].value for name in ("ours", "rival", "weak")]
+        assert means == sorted(means, reverse=True)
     result = preference(kept)
     assert list(result.strengths) == ["ours", "rival", "weak"]
     for name, strength in STRENGTH.items():
