@@ -1,6 +1,5 @@
 """Live sound: bytes to samples, lazy chunks, stalls and ends; nothing here needs a network."""
 
-import gc
 import math
 import os
 import threading
@@ -13,8 +12,9 @@ import torch
 from torch import Tensor
 
 from avatar_v import media
+from avatar_v.generate import live
 from avatar_v.generate.chunks import frames_of_audio, plan
-from avatar_v.generate.live import GAIN_WINDOW_S, Heard, LiveSound, _Arriving, hear, pcm_frames
+from avatar_v.generate.live import GAIN_WINDOW_S, Heard, LiveSound, hear, pcm_frames
 from avatar_v.generate.pipes import PipeReader
 
 CHUNK = 5  # latents: 17 frames, then 12 more a chunk
@@ -117,13 +117,21 @@ def test_the_gain_hears_the_last_seconds_of_what_the_chunk_waited_for() -> None:
     assert max(lengths) == GAIN_WINDOW_S * 16_000
 
 
-def test_memory_does_not_grow() -> None:
+def test_memory_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two minutes in blocks: what `hear` holds is the gain's window and the chunk at hand."""
     blocks = (torch.zeros(16_000) for _ in range(120))
+    made: list[live._Arriving] = []
+
+    class Remembered(live._Arriving):
+        def __init__(self, sound) -> None:
+            super().__init__(sound)
+            made.append(self)
+
+    monkeypatch.setattr(live, "_Arriving", Remembered)
     most = 0
     for _ in hear(blocks, chunk_latents=CHUNK, context=2, gain=lambda past: 1.0):
-        (arriving,) = (thing for thing in gc.get_objects() if type(thing) is _Arriving)
-        most = max(most, len(arriving._part))
+        most = max(most, len(made[0]._part))
+    assert len(made) == 1
     assert GAIN_WINDOW_S * 16_000 <= most < (GAIN_WINDOW_S + 3) * 16_000
 
 
