@@ -11,6 +11,7 @@ import argparse
 import functools
 import importlib
 import importlib.util
+import json
 import subprocess
 import time
 from dataclasses import dataclass
@@ -33,6 +34,7 @@ from avatar_v_eval.rollout import AVATAR_V
 SHOWN_SIZE = 384
 """Small pictures are enlarged to this before dlib sees them; its detector needs 80 pixels."""
 MAX_LAG = 5
+TIMES = "times.json"  # wall seconds of each command, in the work folder
 EMBED_EVERY = 5
 INNER_LIPS, BROW_TO_CHIN = (62, 66), (27, 8)
 """Landmarks of the 68-point scheme."""
@@ -56,10 +58,12 @@ class Reading:
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     work = Path(options.work)
-    times = {} if options.score_only else make_video(options, work)
+    others = [_reading_of(path, options.size) for path in options.others]
     real = _head(media.read_video(options.clip), options.size)
+    if not options.score_only:
+        make_video(options, work)
+    times = json.loads((work / TIMES).read_text(encoding="utf-8"))
     made, made_sound = media.read_video(work / "out.mp4"), media.read_audio(work / "out.mp4")
-    others = [read(_head(media.read_video(path), options.size)) for path in options.others]
     truth, result = read(real), read(made)
     numbers = identity_numbers(truth, result, others)
     numbers |= mouth_numbers(truth.mouth, media.read_audio(options.clip), result.mouth, made_sound)
@@ -84,8 +88,8 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{number.label:64s} {number.value:8.3f}  [{number.low}, {number.high}]")
 
 
-def make_video(options: argparse.Namespace, work: Path) -> dict[str, float]:
-    """The commands of a user; returns the seconds each took. Stops where one fails."""
+def make_video(options: argparse.Namespace, work: Path) -> None:
+    """The commands of a user; keeps the seconds each took. Stops where one fails."""
     work.mkdir(parents=True, exist_ok=True)
     clips = work / "clips"
     clips.mkdir(exist_ok=True)
@@ -119,7 +123,7 @@ def make_video(options: argparse.Namespace, work: Path) -> dict[str, float]:
         start_s = time.perf_counter()
         subprocess.run([*AVATAR_V, *words], check=True)
         times[name] = time.perf_counter() - start_s
-    return times
+        (work / TIMES).write_text(json.dumps(times) + "\n", encoding="utf-8")
 
 
 def read(video: Video) -> Reading:
@@ -229,6 +233,14 @@ def _loud(sound: Tensor, num_frames: int) -> np.ndarray:
 def _head(video: Video, size: int) -> Video:
     """The head as the importer crops it."""
     return face_crop(video, track_faces(video), size)
+
+
+def _reading_of(path: str, size: int) -> Reading:
+    """Another person's; ValueError, before anything is trained, where no face is found."""
+    try:
+        return read(_head(media.read_video(path), size))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error
 
 
 def _embed(frame: UInt8[Tensor, "3 h w"], points: Float[np.ndarray, "68 2"]) -> np.ndarray:
