@@ -40,6 +40,8 @@ INNER_LIPS, BROW_TO_CHIN = (62, 66), (27, 8)
 """Landmarks of the 68-point scheme."""
 
 Video = UInt8[Tensor, "f 3 h w"]
+Track = tuple[np.ndarray, Tensor]
+"""A mouth's opening by frame, and the sound of the same video."""
 
 
 @dataclass(frozen=True)
@@ -63,24 +65,29 @@ def main(arguments: list[str] | None = None) -> None:
     if not options.score_only:
         make_video(options, work)
     times = json.loads((work / TIMES).read_text(encoding="utf-8"))
-    made, made_sound = media.read_video(work / "out.mp4"), media.read_audio(work / "out.mp4")
-    truth, result = read(real), read(made)
-    numbers = identity_numbers(truth, result, others)
-    numbers |= mouth_numbers(truth.mouth, media.read_audio(options.clip), result.mouth, made_sound)
+    paths = [work / name for name in outputs(options)]
+    made, truth = media.read_video(paths[0]), read(real)
+    results = [read(media.read_video(path)) for path in paths]
+    numbers = identity_numbers(truth, results[0], others)
+    numbers |= mouth_numbers(
+        (truth.mouth, media.read_audio(options.clip)),
+        [(r.mouth, media.read_audio(path)) for r, path in zip(results, paths, strict=True)],
+    )
     numbers |= {
         f"time_{k}": Number(v, 1).described(f"{k}, wall time", unit="s") for k, v in times.items()
     }
     contact_sheet(real, made, Path(options.out) / "own_face.png")
     record = records.make_result(
         "own_face",
-        f"A real face: {Path(options.clip).name} speaks {Path(options.speech).name}",
+        f"A real face: {Path(options.clip).name} speaks {_names(options)}",
         numbers,
         recipe="recipes/own_face_vae.yaml, recipes/own_face.yaml",
         notes=[
             "distance of dlib's ResNet face embeddings; the same person is usually below 0.6",
             "the clip is the one that was trained on, as a user would do; the speech is new",
             f"every video is scored at {options.size} px, enlarged to {SHOWN_SIZE} for dlib",
-            "mouth: r of the inner lips' distance with loudness, at the best lag within ±5 frames",
+            "mouth: r of the inner lips' distance with loudness, at the best lag within ±5 frames, "
+            "over all speeches; n counts quarters of a second",
         ],
     )
     print(records.write_result(record, options.out))
@@ -112,11 +119,12 @@ def make_video(options: argparse.Namespace, work: Path) -> None:
             *("--model.init_args.models.vae", vae),
             *options.train,
         ],
-        "generate": [
-            *("generate", "--reference", options.clip, "--audio", options.speech),
-            *("--weights", f"{run}/weights", "--out", str(work / "out.mp4"), "--overwrite"),
-        ],
     }
+    for name, speech in outputs(options).items():
+        commands["generate" if name == "out.mp4" else name] = [
+            *("generate", "--reference", options.clip, "--audio", speech),
+            *("--weights", f"{run}/weights", "--out", str(work / name), "--overwrite"),
+        ]
     times = {}
     for name, words in commands.items():
         print("avatar-v", *words, flush=True)
@@ -124,6 +132,16 @@ def make_video(options: argparse.Namespace, work: Path) -> None:
         subprocess.run([*AVATAR_V, *words], check=True)
         times[name] = time.perf_counter() - start_s
         (work / TIMES).write_text(json.dumps(times) + "\n", encoding="utf-8")
+
+
+def outputs(options: argparse.Namespace) -> dict[str, str]:
+    """Which video says what."""
+    more = {f"more_{i}.mp4": speech for i, speech in enumerate(options.more_speech)}
+    return {"out.mp4": options.speech, **more}
+
+
+def _names(options: argparse.Namespace) -> str:
+    return ", ".join(Path(speech).name for speech in outputs(options).values())
 
 
 def read(video: Video) -> Reading:
@@ -170,23 +188,20 @@ def identity_numbers(real: Reading, made: Reading, others: list[Reading]) -> dic
     return numbers
 
 
-def mouth_numbers(
-    real_mouth: np.ndarray, real_sound: Tensor, made_mouth: np.ndarray, made_sound: Tensor
-) -> dict[str, Number]:
-    """Mouth against loudness: generated, generated against the real clip's sound, real."""
-    made_loud, real_loud = _loud(made_sound, len(made_mouth)), _loud(real_sound, len(real_mouth))
-    movement = float(made_mouth.std() / real_mouth.std())
+def mouth_numbers(real: Track, made: list[Track]) -> dict[str, Number]:
+    """Mouths against loudness: generated, generated against the sound of the next video (or of the
+    real clip, where there is one video), and real."""
+    own = [(mouth, _loud(sound, len(mouth))) for mouth, sound in made]
+    louds = [loud for _, loud in own]
+    real_pair = (real[0], _loud(real[1], len(real[0])))
+    others = [*louds[1:], louds[0]] if len(made) > 1 else [real_pair[1]]
+    other = [(mouth, loud) for (mouth, _), loud in zip(own, others, strict=True)]
+    movement = float(np.mean([mouth.std() for mouth, _ in own]) / real[0].std())
     return {
-        "mouth_made": _with_sound(made_mouth, made_loud).described(
-            "generated mouth with its own sound, r"
-        ),
-        "mouth_unrelated": _with_sound(made_mouth, real_loud).described(
-            "generated mouth with the sound of the real clip, r"
-        ),
-        "mouth_real": _with_sound(real_mouth, real_loud).described(
-            "real mouth with its own sound, r"
-        ),
-        "mouth_movement": Number(movement, 1).described(
+        "mouth_made": _with_sound(own).described("generated mouth with its own sound, r"),
+        "mouth_unrelated": _with_sound(other).described("generated mouth with another sound, r"),
+        "mouth_real": _with_sound([real_pair]).described("real mouth with its own sound, r"),
+        "mouth_movement": Number(movement, len(made)).described(
             "generated mouth movement, share of the real one"
         ),
     }
@@ -209,20 +224,29 @@ def _mean(values: Float[np.ndarray, " k"]) -> Number:
     return records.bootstrap_mean(values)
 
 
-def _with_sound(mouth: np.ndarray, loud: np.ndarray) -> Number:
-    """The largest r within ±5 frames, with Fisher's interval for one independent pair per
-    quarter of a second (speech and mouths are smooth in time)."""
-    n = min(len(mouth), len(loud))
+def _with_sound(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Number:
+    """The largest r within ±5 frames over all pairs of mouth and loudness, each in units of its
+    own spread, with Fisher's interval for one independent pair per quarter of a second (speech and
+    mouths are smooth in time)."""
 
     def at(lag: int) -> float:
         late, early = max(lag, 0), max(-lag, 0)
-        return pearson(mouth[late : n - early], loud[early : n - late])
+        cut = []
+        for mouth, loud in pairs:
+            n = min(len(mouth), len(loud))
+            cut.append((mouth[late : n - early], loud[early : n - late]))
+        a, b = (np.concatenate([_unit(pair[i]) for pair in cut]) for i in (0, 1))
+        return pearson(a, b)
 
     best = max(at(lag) for lag in range(-MAX_LAG, MAX_LAG + 1))
-    independent = max(5, n // 6)
+    independent = max(5, sum(min(len(a), len(b)) for a, b in pairs) // 6)
     half = 1.96 / np.sqrt(independent - 3)
     z = np.arctanh(min(best, 0.999999))
     return Number(best, independent, float(np.tanh(z - half)), float(np.tanh(z + half)))
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / max(float(x.std()), 1e-9)
 
 
 def _loud(sound: Tensor, num_frames: int) -> np.ndarray:
@@ -267,6 +291,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("clip", help="a video of the person speaking")
     parser.add_argument("speech", help="the sound to speak: audio or video")
+    parser.add_argument("--more-speech", nargs="*", default=[], help="spoken too, to measure lips")
     parser.add_argument("--others", nargs="*", default=[], help="videos or pictures of others")
     parser.add_argument("--work", default="runs/own_face", help="folder for shards and weights")
     parser.add_argument("--tune", action="append", default=[], help="--tune=--OPTION=VALUE")
