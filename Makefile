@@ -1,6 +1,8 @@
 # Every target sets up .venv first; a fresh machine needs Python 3.11 or newer and make, nothing else.
-PYTHON ?= $(firstword $(shell for p in python3.13 python3.12 python3.11 python3; do \
-            command -v $$p >/dev/null && $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' && echo $$p; done))
+ifndef PYTHON
+PYTHON := $(firstword $(shell for p in python3.13 python3.12 python3.11 python3; do \
+            $$p -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo $$p; done))
+endif
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
@@ -10,6 +12,7 @@ STAMP := $(VENV)/.installed
 
 $(STAMP): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "avatar_v needs Python 3.11 or newer (set PYTHON=/path/to/python)"; exit 1; }
+	@echo "installing into $(VENV): several minutes the first time, most of them for torch"
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet 'torch>=2.11,<2.14'

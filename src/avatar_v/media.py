@@ -190,7 +190,7 @@ def _open(path: str | Path) -> InputContainer:
     try:
         return av.open(str(path), "r")
     except FFmpegError as error:
-        raise ValueError(f"{path}: not a readable media file ({error})") from error
+        raise ValueError(f"{path}: not a readable media file ({error.strerror})") from error
 
 
 def _video_stream(container: InputContainer) -> VideoStream | None:

@@ -114,6 +114,11 @@ def test_bad_input_is_found_before_any_model_is_loaded(
     ]:
         with pytest.raises(ValueError, match=message):
             carry_out(dataclasses.replace(request_, **change), weights=weights)
+    for device, message in [("tpu9", "no such kind of device"), ("cuda", "finds no CUDA device")]:
+        if device == "cuda" and torch.cuda.is_available():
+            continue
+        with pytest.raises(ValueError, match=message):
+            carry_out(request_, weights=weights, device=device)
     with pytest.raises(ValueError, match="no weights 'grand'"):
         carry_out(request_, weights="grand")
     with pytest.raises(AssertionError, match="a model was loaded"):  # the trap works

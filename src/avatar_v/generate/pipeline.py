@@ -98,8 +98,7 @@ class AvatarPipeline:
             raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
         self.card = card
         self.format = FORMATS[card.preset]
-        best = "cuda" if torch.cuda.is_available() else "cpu"
-        self.device = torch.device(best if device == "auto" else device)
+        self.device = chosen_device(device)
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = _has_bf16(self.device) if precision == "auto" else precision == "bf16"
         self.dit = dit.to(self.device).eval()
@@ -214,6 +213,21 @@ class AvatarPipeline:
         return x.clamp(0, 255) / 127.5 - 1
 
 
+def chosen_device(name: str) -> torch.device:
+    """The device of a name, "auto" being a GPU where there is one; ValueError if it is not here."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+    except RuntimeError as error:
+        raise ValueError(f"--device {name}: no such kind of device; try cpu or cuda") from error
+    if device.type == "cuda" and not torch.cuda.is_available():
+        raise ValueError(
+            f"--device {name}: this torch ({torch.__version__}) finds no CUDA device; use cpu"
+        )
+    return device
+
+
 def weights_folder(name_or_path: str | Path) -> Path:
     """The folder of a shipped name or of a path; ValueError if it is neither."""
     named = ASSETS / name_or_path
@@ -241,6 +255,7 @@ def carry_out(
     ValueError for bad input before anything is loaded, OSError if writing fails; then, and after
     an interrupt, no mp4 and no record is left, and what is left of an HLS stream plays.
     """
+    chosen_device(device)
     inputs = read_inputs(request)
     folder = weights_folder(weights)
     on_ready(inputs)

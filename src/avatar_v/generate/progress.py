@@ -25,7 +25,7 @@ class FrameProgress:
             TimeRemainingColumn(),
             console=self._console,
         )
-        self._task = self._bar.add_task(label, total=None, speed="loading weights")
+        self._task = self._bar.add_task(label, total=None, speed="reading files")
         self._begin = self._first = 0.0
         self._num = 0
         self.warnings: tuple[str, ...] = ()
@@ -47,7 +47,7 @@ class FrameProgress:
         self.warnings = inputs.warnings
         for warning in inputs.warnings:
             self._console.print(f"warning: {warning}", style="yellow")
-        self._bar.update(self._task, total=inputs.num_frames)
+        self._bar.update(self._task, total=inputs.num_frames, speed="loading weights")
         self._begin = time.perf_counter()
 
     def frames(self, frames: UInt8[Tensor, "f 3 h w"]) -> None:
