@@ -1,6 +1,6 @@
 """A small rating study on disk for the tests, and raters that answer over HTTP as a page does.
 
-The videos are six frames of noise: what a scripted rater thinks of one is looked up by the bytes
+The videos are twelve frames of noise: what a scripted rater thinks of one is looked up by the bytes
 that the server sends, since nothing else tells systems apart.
 """
 
@@ -28,7 +28,7 @@ from avatar_v_eval.human.study import Study, load_study
 SYSTEMS = ("ours", "rival", "weak", "footage")
 
 
-def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 6) -> None:
+def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 12) -> None:
     """Noise of a seed, so that no two files are alike; signed as generators sign their files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
@@ -64,11 +64,23 @@ def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: in
         ],
         "checks": [
             {"name": "q1", "kind": "pair", "role": "qualification", "why": "B melts.", **check},
-            {"name": "q2", "kind": "mos", "role": "qualification", "why": "It melts."}
+            {
+                "name": "q2",
+                "kind": "mos",
+                "reference": "ref.mp4",
+                "role": "qualification",
+                "why": "It melts.",
+            }
             | {"videos": ["checks/melted.mp4"], "expected": "1-2"},
             {"name": "g1", "kind": "pair", "role": "gold", **check},
             {"name": "t1", "kind": "pair", "role": "trap", **check},
-            {"name": "t2", "kind": "mos", "role": "trap", "videos": ["checks/melted.mp4"]}
+            {
+                "name": "t2",
+                "kind": "mos",
+                "reference": "ref.mp4",
+                "role": "trap",
+                "videos": ["checks/melted.mp4"],
+            }
             | {"expected": "1-2"},
         ],
         "rules": {

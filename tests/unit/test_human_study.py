@@ -54,6 +54,7 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
         ({"cases": [{"name": "c99", "condition": "same"}]}, r"c99\.mp4 is missing"),
         ({"cases": [{"name": "../../../x", "condition": "same"}]}, "outside of the study"),
         ({"cases": [{"name": "c00", "condition": ""}] * 2}, r"case named twice: \['c00'\]"),
+        ({"cases": [{"name": "c00", "condition": ""}]}, r"needs a reference clip.*\['c00'\]"),
         ({"tasks": []}, "at least one task"),
         ({"refused": {"ours": ["c00", "c01", "c02"]}}, "no case with all its videos"),
     ],

@@ -8,6 +8,13 @@ const one = (query, root = document) => root.querySelector(query);
 all("[data-open]").forEach((b) => b.addEventListener("click", () => one("#" + b.dataset.open).showModal()));
 all("[data-close]").forEach((b) => b.addEventListener("click", () => b.closest("dialog").close()));
 
+// Enter goes on from a page of text; focus would scroll its beginning out of sight
+const onward = one("[data-enter]");
+if (onward) document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.repeat && !one("dialog[open]") && document.activeElement === document.body)
+    onward.click();
+});
+
 const rate = one("#rate");
 if (rate) startItem();
 
