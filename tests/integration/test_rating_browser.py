@@ -32,7 +32,10 @@ def until(page, expression: str, argument: object = None) -> None:
 def answer_item(page) -> str:
     """Plays to the end, answers by keys and sends; returns the kind."""
     kind = page.get_attribute("#rate", "data-kind")
-    page.keyboard.press("Enter")  # too early: nothing may be sent
+    page.click("text=Withdraw")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")  # neither a way back into the dialog nor an answer: too early
+    assert not page.query_selector("dialog[open]")
     assert page.is_disabled("[data-act=send]")
     page.keyboard.press("Space")
     until(page, ENDED)
