@@ -46,7 +46,7 @@ def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: in
     """The content of a study.yaml with all three kinds, golds and traps."""
     compared = [["ours", "rival"], ["ours", "weak"], ["rival", "weak"]]
     pair = {"kind": "pair", "videos": ["checks/intact.mp4", "checks/melted.mp4"]}
-    pair |= {"expected": "first"}
+    pair |= {"expected": "first", "reference": "ref.mp4"}
     score = {"kind": "mos", "videos": ["checks/melted.mp4"], "reference": "ref.mp4"}
     score |= {"expected": "1-2"}
     return {

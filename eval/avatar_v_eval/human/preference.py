@@ -28,7 +28,7 @@ class Preference:
 
 
 def preference(votes: Sequence[Vote], *, seed: int = 0, num_resamples: int = 200) -> Preference:
-    """Strengths of all systems in ``votes``, intervals by bootstrap over cases.
+    """Strengths of all systems in ``votes``, intervals by bootstrap over cases if there are two or more.
 
     Raises ValueError where no finite answer exists: a system (or a group) never won, or never lost,
     against the others.
@@ -48,7 +48,7 @@ def preference(votes: Sequence[Vote], *, seed: int = 0, num_resamples: int = 200
         names = [[systems[i] for i in np.flatnonzero(groups == g)] for g in range(groups.max() + 1)]
         raise ValueError(f"no scale: one of {names} always won or always lost against the others")
     strengths, tie = fit(wins, ties)
-    samples, left_out = _resamples(tables, seed, num_resamples)
+    samples, left_out = _resamples(tables, seed, num_resamples if len(cases) > 1 else 0)
     low, high = np.percentile(samples, [2.5, 97.5], axis=0) if len(samples) else (None, None)
     numbers = {
         systems[i]: Number(

@@ -206,13 +206,13 @@ def _check_task(task: Task, systems: Sequence[str]) -> None:
 
 
 def _check_references(study: Study) -> None:
-    """Identity and own motion are judged against a clip of the person."""
-    if study.task("mos") is None or study.dimensions != SIX_DIMENSIONS:
-        return
+    """Identity and own motion are judged against a clip; a check without one would stand out."""
     lacking = [case.name for case in study.cases if not case.reference]
-    lacking += [c.name for c in study.checks if c.kind == "mos" and not c.reference]
-    if lacking:
+    if study.task("mos") and study.dimensions == SIX_DIMENSIONS and lacking:
         raise ValueError(f"mos on the six dimensions needs a reference clip, none for {lacking}")
+    plain = [c.name for c in study.checks if c.kind != "turing" and not c.reference]
+    if plain and not lacking:
+        raise ValueError(f"raters would know checks by their missing reference clip: {plain}")
 
 
 def _check_nothing_empty(study: Study) -> None:
