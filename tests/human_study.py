@@ -1,6 +1,6 @@
 """A small rating study on disk for the tests, and raters that answer over HTTP as a page does.
 
-The videos are six frames of noise: what a scripted rater thinks of one is looked up by the bytes
+The videos are twelve frames of noise: what a scripted rater thinks of one is looked up by the bytes
 that the server sends, since nothing else tells systems apart.
 """
 
@@ -28,7 +28,7 @@ from avatar_v_eval.human.study import Study, load_study
 SYSTEMS = ("ours", "rival", "weak", "footage")
 
 
-def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 6) -> None:
+def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 12) -> None:
     """Noise of a seed, so that no two files are alike; signed as generators sign their files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     noise = np.random.default_rng(seed).integers(0, 256, (size, size, 3), dtype=np.uint8)
@@ -45,7 +45,10 @@ def write_video(path: Path, seed: int, *, size: int = 16, num_frames: int = 6) -
 def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: int = 4) -> dict:
     """The content of a study.yaml with all three kinds, golds and traps."""
     compared = [["ours", "rival"], ["ours", "weak"], ["rival", "weak"]]
-    check = {"videos": ["checks/intact.mp4", "checks/melted.mp4"], "expected": "first"}
+    pair = {"kind": "pair", "videos": ["checks/intact.mp4", "checks/melted.mp4"]}
+    pair |= {"expected": "first", "reference": "ref.mp4"}
+    score = {"kind": "mos", "videos": ["checks/melted.mp4"], "reference": "ref.mp4"}
+    score |= {"expected": "1-2"}
     return {
         "name": "test",
         "title": "Talking people",
@@ -63,13 +66,11 @@ def study_yaml(num_cases: int = 4, *, mos: int = 12, pairs: int = 12, turing: in
             | {"items_per_rater": turing},
         ],
         "checks": [
-            {"name": "q1", "kind": "pair", "role": "qualification", "why": "B melts.", **check},
-            {"name": "q2", "kind": "mos", "role": "qualification", "why": "It melts."}
-            | {"videos": ["checks/melted.mp4"], "expected": "1-2"},
-            {"name": "g1", "kind": "pair", "role": "gold", **check},
-            {"name": "t1", "kind": "pair", "role": "trap", **check},
-            {"name": "t2", "kind": "mos", "role": "trap", "videos": ["checks/melted.mp4"]}
-            | {"expected": "1-2"},
+            {"name": "q1", "role": "qualification", "why": "B melts.", **pair},
+            {"name": "q2", "role": "qualification", "why": "It melts.", **score},
+            {"name": "g1", "role": "gold", **pair},
+            {"name": "t1", "role": "trap", **pair},
+            {"name": "t2", "role": "trap", **score},
         ],
         "rules": {
             "min_seconds": 3.0,

@@ -15,7 +15,7 @@ from avatar_v_eval.human.aggregate import (
     win_rates,
 )
 from avatar_v_eval.human.exclude import counted, exclusions
-from avatar_v_eval.human.preference import fit, preference
+from avatar_v_eval.human.preference import NoScaleError, fit, preference
 from avatar_v_eval.human.study import Rules
 from avatar_v_eval.human.votes import Rater, Vote
 from avatar_v_eval.records import rate
@@ -158,7 +158,7 @@ def test_expected_counts_give_back_their_own_strengths() -> None:
 
 
 def test_a_system_that_never_lost_has_no_finite_strength() -> None:
-    with pytest.raises(ValueError, match=r"\['a'\].*always won or always lost"):
+    with pytest.raises(NoScaleError, match=r"\['a'\].*always won or always lost"):
         preference(pairs("fff", "c1") + pairs("fft", "c2"))
 
 

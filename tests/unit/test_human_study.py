@@ -1,6 +1,8 @@
 """study, assign, store, exchange: bad studies, who sees what, duplicates, round trips."""
 
 import random
+import subprocess
+import sys
 from collections import Counter
 from pathlib import Path
 
@@ -16,6 +18,8 @@ from avatar_v_eval.human.store import DuplicateVoteError, Store
 from avatar_v_eval.human.study import SIX_DIMENSIONS, Study, load_study
 from avatar_v_eval.human.votes import Vote, read_answer
 from human_study import make_study, study_yaml
+
+MELTED = {"videos": ["checks/melted.mp4"]}
 
 
 @pytest.fixture(scope="module")
@@ -54,6 +58,11 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
         ({"cases": [{"name": "c99", "condition": "same"}]}, r"c99\.mp4 is missing"),
         ({"cases": [{"name": "../../../x", "condition": "same"}]}, "outside of the study"),
         ({"cases": [{"name": "c00", "condition": ""}] * 2}, r"case named twice: \['c00'\]"),
+        ({"cases": [{"name": "c00", "condition": ""}]}, r"needs a reference clip.*\['c00'\]"),
+        (
+            {"checks": [{"name": "g", "kind": "mos", "role": "gold", "expected": "1-2"} | MELTED]},
+            "would know checks by their missing",
+        ),
         ({"tasks": []}, "at least one task"),
         ({"refused": {"ours": ["c00", "c01", "c02"]}}, "no case with all its videos"),
     ],
@@ -225,3 +234,35 @@ def test_ties_between_loads_are_broken_at_random(study: Study) -> None:
         for _ in range(5)
     }
     assert len(names) == 5
+
+
+def test_help_imports_nothing_heavy() -> None:
+    program = (
+        "import sys\nfrom avatar_v_eval.cli import main\n"
+        "try:\n    main(['rate', '--help'])\nexcept SystemExit as end:\n    assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'fastapi', 'av', 'yaml'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "usage: avatar-v-eval rate" in done.stdout
+
+
+def test_votes_go_out_and_in_and_become_tables(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    pytest.importorskip("krippendorff", reason="needs pip install 'avatar_v[eval]'")
+    root, base = str(study.root), str(tmp_path / "votes.sqlite")
+    votes = some_votes(study, "r1") + some_votes(study, "r2") + some_votes(study, "r3", "second")
+    write_votes(votes, tmp_path / "in.json")
+    assert main(["votes", "tables", root, str(tmp_path / "x.md"), "--votes", base]) == 2
+    assert "no votes that count (nobody has voted)" in capsys.readouterr().err
+    for action, name in [("import", "in.json"), ("export", "out.csv"), ("tables", "out.md")]:
+        assert main(["votes", action, root, str(tmp_path / name), "--votes", base]) == 0
+    assert "27 of 27 votes were new" in capsys.readouterr().out
+    assert sorted(read_votes(tmp_path / "out.csv"), key=repr) == sorted(votes, key=repr)
+    text = (tmp_path / "out.md").read_text()
+    assert "| weak | 100.0% [20.7, 100.0] | 0.0% [0.0, 79.3] | 1 |" in text
+    assert "MOS (5-point scale), cross scene" in text
+    assert "| **0.35** |" in text  # ln(2 / 1) / 2, and no interval from one case
+    assert "24 votes of 3 raters count." in text

@@ -120,14 +120,14 @@ def small_table() -> Table:
 
 def test_three_prints_of_one_table() -> None:
     table = small_table()
-    assert "| A & B | <u>50% [40, 60]</u> | **2.00** |" in markdown(table)
+    assert "| A & B | <u>50% [40, 60]</u> | 2.00 |" in markdown(table)
     assert "| C\\|D | **75%** | – |" in markdown(table)
     tex = latex(table)
-    assert r"A \& B & \underline{50\% [40, 60]} & \textbf{2.00} \\" in tex
+    assert r"A \& B & \underline{50\% [40, 60]} & 2.00 \\" in tex
     assert r"\caption{T\_1}" in tex
     assert r"Rate$\uparrow$" in tex
     page = as_html(table)
-    assert "<th>A &amp; B</th><td><u>50% [40, 60]</u></td><td><b>2.00</b></td>" in page
+    assert "<th>A &amp; B</th><td><u>50% [40, 60]</u></td><td>2.00</td>" in page
     assert "x&lt;y" in page
 
 

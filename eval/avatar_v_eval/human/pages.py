@@ -79,7 +79,7 @@ def _videos(page: Page) -> tuple[Video, ...]:
     media, count = page.screen.media, len(page.item.videos)
     shown = []
     if page.item.reference:
-        shown.append(Video("reference", "Reference: this person, elsewhere", media[count]))
+        shown.append(Video("reference", "Reference clip", media[count]))
     if count == 1:
         return (*shown, Video("only", "Please rate this one", media[0]))
     left, right = (1, 0) if page.screen.second_on_left else (0, 1)

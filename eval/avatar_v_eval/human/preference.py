@@ -17,6 +17,10 @@ from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.records import Number
 
 
+class NoScaleError(ValueError):
+    """The votes fix no finite strengths: somebody always won or always lost."""
+
+
 @dataclass(frozen=True)
 class Preference:
     """Strengths ``s`` that sum to 0, best first, and ν. A difference of ln 2 is odds of 2 to 1."""
@@ -28,9 +32,9 @@ class Preference:
 
 
 def preference(votes: Sequence[Vote], *, seed: int = 0, num_resamples: int = 200) -> Preference:
-    """Strengths of all systems in ``votes``, intervals by bootstrap over cases.
+    """Strengths of all systems in ``votes``, intervals by bootstrap over two cases or more.
 
-    Raises ValueError where no finite answer exists: a system (or a group) never won, or never lost,
+    Raises NoScaleError where no finite answer exists: a system or group never won, or never lost,
     against the others.
     """
     votes = [vote for vote in votes if vote.kind == "pair"]
@@ -46,9 +50,9 @@ def preference(votes: Sequence[Vote], *, seed: int = 0, num_resamples: int = 200
     groups = _apart(wins)
     if groups is not None:
         names = [[systems[i] for i in np.flatnonzero(groups == g)] for g in range(groups.max() + 1)]
-        raise ValueError(f"no scale: one of {names} always won or always lost against the others")
+        raise NoScaleError(f"no scale: one of {names} always won or always lost against the others")
     strengths, tie = fit(wins, ties)
-    samples, left_out = _resamples(tables, seed, num_resamples)
+    samples, left_out = _resamples(tables, seed, num_resamples if len(cases) > 1 else 0)
     low, high = np.percentile(samples, [2.5, 97.5], axis=0) if len(samples) else (None, None)
     numbers = {
         systems[i]: Number(
@@ -103,7 +107,7 @@ def _resamples(
         wins, ties = tables[generator.integers(0, len(tables), len(tables))].sum(0)
         if _apart(wins) is None:
             samples.append(fit(wins, ties)[0])
-    return np.array(samples).reshape(len(samples), -1), num - len(samples)
+    return np.array(samples).reshape(-1, tables.shape[-1]), num - len(samples)
 
 
 def _apart(wins: Float[np.ndarray, "k k"]) -> np.ndarray | None:

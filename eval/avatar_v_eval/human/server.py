@@ -15,7 +15,7 @@ from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Resp
 from pydantic import BaseModel, StrictInt, StrictStr
 
 from avatar_v_eval.human import pages, session
-from avatar_v_eval.human.items import all_items
+from avatar_v_eval.human.items import Item, all_items
 from avatar_v_eval.human.store import DuplicateVoteError, Store
 from avatar_v_eval.human.streaming import video_response
 from avatar_v_eval.human.study import Study
@@ -49,6 +49,14 @@ def create_app(
     """The application. ``copies`` maps the study's videos to what is served (`blind`)."""
     app = FastAPI(title="Rating", docs_url=None, redoc_url=None, openapi_url=None)
     items = all_items(study)
+    _plain_headers_and_errors(app)
+    _add_reading(app, study, store, items, copies, clock_s)
+    _add_writing(app, study, store, items, clock_s)
+    return app
+
+
+def _plain_headers_and_errors(app: FastAPI) -> None:
+    """The same headers on every response; faults as a page or as {"error": …}."""
 
     @app.middleware("http")
     async def plain_headers(request: Request, call_next: Callable) -> Response:
@@ -67,6 +75,17 @@ def create_app(
     async def malformed(request: Request, error: RequestValidationError) -> Response:
         return JSONResponse({"error": "The answer has a form that is not known."}, 422)
 
+
+def _add_reading(
+    app: FastAPI,
+    study: Study,
+    store: Store,
+    items: dict[str, Item],
+    copies: dict[Path, Path],
+    clock_s: Callable[[], float],
+) -> None:
+    """What a browser gets: the page that is due, its media, style and script."""
+
     @app.get("/static/{name}")
     def static(name: str) -> Response:
         if name not in pages.STATIC:
@@ -81,6 +100,24 @@ def create_app(
             store.mark_shown(now.screen.public, clock_s())
         status = 410 if now.name == "withdrawn" else 200
         return HTMLResponse(pages.render(study, token, now), status)
+
+    @app.get("/r/{token}/m/{public}")
+    def media(token: str, public: str, request: Request) -> Response:
+        found = store.media(_rater(store, token).name, public)
+        if found is None:
+            raise HTTPException(404, "There is nothing here.")
+        item, place = found
+        return video_response(copies[items[item].files[place]], request.headers.get("range"))
+
+
+def _add_writing(
+    app: FastAPI,
+    study: Study,
+    store: Store,
+    items: dict[str, Item],
+    clock_s: Callable[[], float],
+) -> None:
+    """What a rater does. Each request is one transaction: all of it is stored, or nothing."""
 
     @app.post("/r/{token}/consent")
     def consent(token: str) -> Response:
@@ -119,16 +156,6 @@ def create_app(
     def withdraw(token: str) -> Response:
         store.withdraw(_rater(store, token).name)
         return RedirectResponse(f"/r/{token}", 303)
-
-    @app.get("/r/{token}/m/{public}")
-    def media(token: str, public: str, request: Request) -> Response:
-        found = store.media(_rater(store, token).name, public)
-        if found is None:
-            raise HTTPException(404, "There is nothing here.")
-        item, place = found
-        return video_response(copies[items[item].files[place]], request.headers.get("range"))
-
-    return app
 
 
 def _rater(store: Store, token: str) -> Rater:

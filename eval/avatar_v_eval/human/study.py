@@ -174,6 +174,7 @@ def check_study(study: Study) -> None:
             raise ValueError(f"video {path} lies outside of the study's folder {study.root}")
         if not path.is_file() or not path.stat().st_size:
             raise ValueError(f"video {path} is missing or empty; list it under refused, or add it")
+    _check_references(study)
 
 
 def _needed_files(study: Study) -> list[Path]:
@@ -202,6 +203,16 @@ def _check_task(task: Task, systems: Sequence[str]) -> None:
             raise ValueError(f"task {task.kind} names unknown systems {unknown}, not in {systems}")
     if not task.compared or task.raters_per_item < 1 or task.items_per_rater < 1:
         raise ValueError(f"task {task.kind} needs systems, raters and items, got {task}")
+
+
+def _check_references(study: Study) -> None:
+    """Identity and own motion are judged against a clip; a check without one would stand out."""
+    lacking = [case.name for case in study.cases if not case.reference]
+    if study.task("mos") and study.dimensions == SIX_DIMENSIONS and lacking:
+        raise ValueError(f"mos on the six dimensions needs a reference clip, none for {lacking}")
+    plain = [c.name for c in study.checks if c.kind != "turing" and not c.reference]
+    if plain and not lacking:
+        raise ValueError(f"raters would know checks by their missing reference clip: {plain}")
 
 
 def _check_nothing_empty(study: Study) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from avatar_v_eval.human.agreement import agreements
 from avatar_v_eval.human.exclude import counted, exclusions
-from avatar_v_eval.human.preference import preference
+from avatar_v_eval.human.preference import NoScaleError, preference
 from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.table_view import Column, Row, Table
@@ -43,7 +43,7 @@ def preference_table(votes: Sequence[Vote]) -> Table:
     )
     try:
         result = preference(votes)
-    except ValueError as error:
+    except NoScaleError as error:
         return Table(title, "System", (Column("Strength"),), (Row("–", (str(error),)),))
     note = f"{result.num_votes} votes, ν = {result.tie:.2f}"
     if result.num_resamples_left_out:

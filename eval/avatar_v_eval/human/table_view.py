@@ -76,6 +76,8 @@ class Table:
                 for i, row in enumerate(self.rows)
                 if row.ranked and column.better and not isinstance(row.values[j], (str, type(None)))
             }
+            if len(shown) < 2:
+                continue  # nothing to be better than
             order = sorted(set(shown.values()), reverse=column.better == "high")
             for i, value in shown.items():
                 places[i][j] = order.index(value) + 1 if order.index(value) < 2 else 0

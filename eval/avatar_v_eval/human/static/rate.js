@@ -4,9 +4,19 @@
 const all = (query, root = document) => [...root.querySelectorAll(query)];
 const one = (query, root = document) => root.querySelector(query);
 
-// dialogs, on every page
-all("[data-open]").forEach((b) => b.addEventListener("click", () => one("#" + b.dataset.open).showModal()));
+// dialogs, on every page; a closed one gives focus back, and on its button Enter would open it again
+all("[data-open]").forEach((b) => b.addEventListener("click", () => {
+  b.blur();
+  one("#" + b.dataset.open).showModal();
+}));
 all("[data-close]").forEach((b) => b.addEventListener("click", () => b.closest("dialog").close()));
+
+// Enter goes on from a page of text; focus would scroll its beginning out of sight
+const onward = one("[data-enter]");
+if (onward) document.addEventListener("keydown", (event) => {
+  if (event.key === "Enter" && !event.repeat && !one("dialog[open]") && document.activeElement === document.body)
+    onward.click();
+});
 
 const rate = one("#rate");
 if (rate) startItem();
@@ -19,7 +29,7 @@ function startItem() {
   const lead = videos[0];
   const seen = new Set();
   const answer = {};
-  let active = 0, busy = false, broken = false, feedbackShown = false;
+  let active = 0, busy = false, broken = false;
 
   // ---- players: the others follow the first one ----
   const MAX_DRIFT_S = 0.06;
@@ -133,7 +143,6 @@ function startItem() {
     one("h2", dialog).textContent = said.right ? "Yes, that is what we see too" : "We see this differently";
     one("p", dialog).textContent = said.why;
     dialog.addEventListener("close", () => location.reload());
-    feedbackShown = true;
     dialog.showModal();
   }
 

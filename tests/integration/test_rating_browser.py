@@ -1,0 +1,84 @@
+"""The rating page in a real headless Chromium: keys, players in step, and what arrives as votes.
+
+Needs playwright (no dependency of ours) and a Chromium on the PATH; skipped with a reason else.
+"""
+
+import shutil
+import time
+from pathlib import Path
+
+import pytest
+
+from human_study import make_study, serve, study_yaml
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
+
+ENDED = """() => [...document.querySelectorAll('video')]
+    .filter(v => v.dataset.side != 'reference').every(v => v.ended)"""
+DRIFT_S = """() => { const t = [...document.querySelectorAll('.left video, .right video')]
+    .map(v => v.currentTime); return t.length ? Math.abs(t[0] - t[1]) : 0; }"""
+
+
+def until(page, expression: str, argument: object = None) -> None:
+    """Waits through evaluate: wait_for_function would need eval, which the page's CSP forbids."""
+    end = time.monotonic() + 60
+    while not page.evaluate(expression, argument):
+        assert time.monotonic() < end, expression
+        page.wait_for_timeout(50)
+
+
+def answer_item(page) -> str:
+    """Plays to the end, answers by keys and sends; returns the kind."""
+    kind = page.get_attribute("#rate", "data-kind")
+    page.click("text=Withdraw")
+    page.keyboard.press("Escape")
+    page.keyboard.press("Enter")  # neither a way back into the dialog nor an answer: too early
+    assert not page.query_selector("dialog[open]")
+    assert page.is_disabled("[data-act=send]")
+    page.keyboard.press("Space")
+    until(page, ENDED)
+    assert page.evaluate(DRIFT_S) < 0.1
+    for key in {"mos": "112111", "pair": ["b", "ArrowLeft"], "turing": ["a", "ArrowRight"]}[kind]:
+        page.keyboard.press(key)
+    until(page, "() => !document.querySelector('[data-act=send]').disabled")
+    if "Practice" in page.inner_text("header"):
+        page.keyboard.press("Enter")
+        page.wait_for_selector("#feedback[open]")
+    with page.expect_navigation():
+        page.keyboard.press("Enter")
+    return kind
+
+
+@pytest.mark.slow
+def test_a_whole_session_by_keyboard(tmp_path: Path) -> None:
+    study = make_study(tmp_path, study_yaml(2, mos=1, pairs=1, turing=1))
+    with serve(study, tmp_path / "votes") as site, playwright.sync_playwright() as player:
+        (rater,) = site.store.add_raters(1)
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        page = browser.new_page()
+        faults: list[str] = []
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.goto(f"http://127.0.0.1:{site.port}/r/{rater.token}")
+        page.check("input[type=checkbox]")
+        with page.expect_navigation():
+            page.click("text=Begin")
+        kinds = []
+        while not page.query_selector(".mark"):
+            if page.query_selector("#rate"):
+                kinds.append(answer_item(page))
+            else:
+                with page.expect_navigation():
+                    page.keyboard.press("Enter")
+        browser.close()
+        votes = site.store.votes()
+    assert not faults
+    assert len(kinds) == 2 + 2 + 3 + 1  # practice; mos and its trap; pair, gold, trap; turing
+    scores = [vote.answer for vote in votes if vote.kind == "mos"]
+    assert scores == list("112111") * 3
+    for vote in votes:
+        left = "second" if vote.second_on_left else "first"
+        right = "first" if vote.second_on_left else "second"
+        assert vote.answer == {"pair": left, "turing": right}.get(vote.kind, vote.answer)
