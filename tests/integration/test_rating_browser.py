@@ -15,6 +15,8 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH")
 
+PATIENCE_S = 180  # beside a training this session has taken minutes; alone it takes 20 s
+
 ENDED = """() => [...document.querySelectorAll('video')]
     .filter(v => v.dataset.side != 'reference').every(v => v.ended)"""
 DRIFT_S = """() => { const t = [...document.querySelectorAll('.left video, .right video')]
@@ -23,7 +25,7 @@ DRIFT_S = """() => { const t = [...document.querySelectorAll('.left video, .righ
 
 def until(page, expression: str, argument: object = None) -> None:
     """Waits through evaluate: wait_for_function would need eval, which the page's CSP forbids."""
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE_S
     while not page.evaluate(expression, argument):
         assert time.monotonic() < end, expression
         page.wait_for_timeout(50)
@@ -58,6 +60,7 @@ def test_a_whole_session_by_keyboard(tmp_path: Path) -> None:
         (rater,) = site.store.add_raters(1)
         browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
         page = browser.new_page()
+        page.set_default_timeout(1000 * PATIENCE_S)
         faults: list[str] = []
         page.on("console", lambda message: faults.append(message.text))
         page.on("pageerror", lambda error: faults.append(str(error)))
