@@ -5,7 +5,6 @@ import pytest
 import torch
 
 from avatar_v.critics.face import FaceCritic, identification
-from avatar_v.critics.frozen import ASSETS
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import embed_clip, shifted_is_farther
 from avatar_v.critics.world_sync import WorldSyncNet
@@ -46,15 +45,12 @@ def test_the_face_critic_finds_persons_in_another_scene(cases):
     assert float(pairwise.mean()) > 0.97
 
 
-@pytest.mark.skipif(
-    not (ASSETS / "sync").is_dir(),
-    reason="the sync critic does not ship yet; recipes/critic_sync.yaml makes it",
-)
 def test_the_sync_critic_tells_shifted_speech(cases):
     critic = WorldSyncNet.from_pretrained("sync")
     embedded = [embed_clip(critic, case.video, case.audio) for case in cases]
     pairs = [shifted_is_farther(video, audio) for video, audio in embedded]
-    assert np.mean(pairs) > 0.75  # chance is 0.5; pauses, where nothing moves, cannot be told
+    # 0.98 over 64 persons (eval/results/critics.json); pauses, where nothing moves, cannot be told
+    assert np.mean(pairs) > 0.93
     near = [float(torch.linalg.vector_norm(v - a, dim=1).mean()) for v, a in embedded]
     audio_of_next = [embedded[i - 1][1] for i in range(len(cases))]
     far = [
