@@ -19,6 +19,8 @@ PATIENCE_S = 180  # beside a training this session has taken minutes; alone it t
 
 ENDED = """() => [...document.querySelectorAll('video')]
     .filter(v => v.dataset.side != 'reference').every(v => v.ended)"""
+STATES = """() => [...document.querySelectorAll('video')].map(v => [v.dataset.side, v.paused,
+    v.ended, v.seeking, v.readyState, v.networkState, v.currentTime, v.duration])"""
 DRIFT_S = """() => { const t = [...document.querySelectorAll('.left video, .right video')]
     .map(v => v.currentTime); return t.length ? Math.abs(t[0] - t[1]) : 0; }"""
 
@@ -27,7 +29,7 @@ def until(page, expression: str, argument: object = None) -> None:
     """Waits through evaluate: wait_for_function would need eval, which the page's CSP forbids."""
     end = time.monotonic() + PATIENCE_S
     while not page.evaluate(expression, argument):
-        assert time.monotonic() < end, expression
+        assert time.monotonic() < end, (expression, page.evaluate(STATES))
         page.wait_for_timeout(50)
 
 

@@ -14,9 +14,14 @@ all("[data-close]").forEach((b) => b.addEventListener("click", () => b.closest("
 // Enter goes on from a page of text; focus would scroll its beginning out of sight
 const onward = one("[data-enter]");
 if (onward) document.addEventListener("keydown", (event) => {
-  if (event.key === "Enter" && !event.repeat && !one("dialog[open]") && document.activeElement === document.body)
+  if (event.key === "Enter" && !event.repeat && !one("dialog[open]") && !focusedControl())
     onward.click();
 });
+
+// what Enter and space act on by themselves; a closed dialog keeps the focus for a frame or more
+function focusedControl() {
+  return document.activeElement.closest("header button, main button, main input");
+}
 
 const rate = one("#rate");
 if (rate) startItem();
@@ -33,6 +38,8 @@ function startItem() {
 
   // ---- players: the others follow the first one ----
   const MAX_DRIFT_S = 0.06;
+  const BETWEEN_FIXES_MS = 700; // a seek takes time: one after the other on a slow machine never ends
+  const fixed = new Map();
   const playing = () => videos.some((v) => !v.paused && !v.ended);
 
   function play() {
@@ -54,10 +61,14 @@ function startItem() {
     one("#sound").textContent = videos[0].muted ? "B" : "A";
     marks();
   }
-  function keepStep() {
+  function keepStep(now) {
     for (const v of videos.slice(1)) {
-      if (!lead.paused && !lead.ended && !v.ended && Math.abs(v.currentTime - lead.currentTime) > MAX_DRIFT_S)
+      const running = [lead, v].every((one) => !one.paused && !one.ended && !one.seeking && one.readyState > 2);
+      const rested = now - (fixed.get(v) ?? -Infinity) > BETWEEN_FIXES_MS;
+      if (running && rested && Math.abs(v.currentTime - lead.currentTime) > MAX_DRIFT_S) {
         v.currentTime = lead.currentTime;
+        fixed.set(v, now);
+      }
     }
     const length = Math.max(...videos.map((v) => v.duration || 0));
     if (length && document.activeElement !== seek)
@@ -161,7 +172,7 @@ function startItem() {
     if (one("dialog[open]") || event.ctrlKey || event.metaKey || event.altKey) return;
     const key = event.key.toLowerCase();
     const known = key in keys || (rows.length ? /^([1-5]|arrow(up|down))$/.test(key) : key in pairKeys);
-    const elsewhere = document.activeElement.closest("button, input");
+    const elsewhere = focusedControl();
     if (!known || (elsewhere && (key === "enter" || key === " "))) return;
     event.preventDefault();
     if (event.repeat) return;
