@@ -46,11 +46,16 @@ class Case:
         )
 
 
-def make_cases(num: int, num_frames: int, *, split: Split = "test", size: int = 64) -> list[Case]:
-    """``num`` cases, each with its own person, two scenes and two sentences of the split."""
-    places, speeches = scenes(split, 2 * num), sentences(split, 2 * num)
+def make_cases(
+    num: int, num_frames: int, *, split: Split = "test", size: int = 64, first: int = 0
+) -> list[Case]:
+    """``num`` cases, each with its own person, two scenes and two sentences of the split, from its
+    ``first``-th person on. Persons who were looked at while something was still being trained are
+    spent; a larger ``first`` takes others."""
+    places, speeches = (take(split, 2 * num, 2 * first) for take in (scenes, sentences))
+    people = persons(split, num, first)
     cases = []
-    for i, person in enumerate(track(persons(split, num), "rendering cases", transient=True)):
+    for i, person in enumerate(track(people, "rendering cases", transient=True)):
         here, there = places[2 * i], places[2 * i + 1]
 
         def shown(scene: int, speech: int, length: int, person: int = person) -> WorldClip:

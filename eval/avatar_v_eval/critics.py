@@ -39,6 +39,7 @@ OTHER_COMPONENTS = ("mouth_width", "yaw", "pitch", "roll", "eye_open", "gaze_x",
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--persons", type=int, default=64)
+    parser.add_argument("--first", type=int, default=0, help="number of the first test person")
     parser.add_argument("--frames", type=int, default=49, help="per person, 4k + 1")
     parser.add_argument("--sync-frames", type=int, default=73, help="per person, 4k + 1")
     parser.add_argument("--skip-sync", action="store_true", help="leave the sync critic out")
@@ -46,7 +47,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     options = parser.parse_args(arguments)
     sync_frames = 0 if options.skip_sync else options.sync_frames
-    numbers, weights = measured(options.persons, options.frames, sync_frames, options.vae)
+    numbers, weights = measured(
+        options.persons, options.frames, sync_frames, options.vae, options.first
+    )
     result = records.make_result(
         "critics",
         "The judges on test persons",
@@ -54,8 +57,8 @@ def main(arguments: list[str] | None = None) -> None:
         recipe="recipes/critic_motion.yaml, recipes/critic_face.yaml, recipes/critic_sync.yaml",
         weights=weights,
         notes=[
-            f"{options.persons} TEST persons, {options.frames} consecutive frames of speech each, "
-            f"{sync_frames} for the sync critic",
+            f"{options.persons} TEST persons from number {options.first} on, {options.frames} "
+            f"consecutive frames of speech each, {sync_frames} for the sync critic",
             "R² pools all frames; its interval is bootstrapped over persons",
             f"sync offsets: each sound is made early or late by up to {LARGEST_SHIFT} frames",
         ],
@@ -66,14 +69,14 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def measured(
-    num_persons: int, num_frames: int, sync_frames: int, vae_path: str
+    num_persons: int, num_frames: int, sync_frames: int, vae_path: str, first: int
 ) -> tuple[dict[str, Number], dict[str, str]]:
     """All numbers and the hashes of all networks; without the sync critic if it gets 0 frames."""
     meter, critic = MotionMeter.from_pretrained(), FaceCritic.from_pretrained()
     sync = WorldSyncNet.from_pretrained() if sync_frames else None
     vae = VideoVAE.from_pretrained(vae_path)
     weights = {"motion": meter.hash(), "face": critic.hash(), "vae": vae.hash()}
-    cases = make_cases(num_persons, max(num_frames, sync_frames))
+    cases = make_cases(num_persons, max(num_frames, sync_frames), first=first)
     decoded = torch.stack([through_vae(vae, case.video) for case in cases])
     short = [case.shortened(num_frames) for case in cases]
     numbers = motion_numbers(meter, short, decoded[:, :num_frames])

@@ -55,7 +55,7 @@ def main(arguments: list[str] | None = None) -> None:
     torch.manual_seed(0)  # nothing below draws from it; a dependency that did would be repeatable
     judges = Judges(MotionMeter.from_pretrained(), FaceCritic.from_pretrained())
     rollout = Rollout.load(options.weights, options)
-    cases = make_cases(options.persons, options.frames, size=rollout.size)
+    cases = make_cases(options.persons, options.frames, size=rollout.size, first=options.first)
     truth = _truth(cases)
     generated = rollout.videos(cases, note="generating")
     short = [case.shortened(SWAPPED_FRAMES) for case in cases]
@@ -80,7 +80,8 @@ def main(arguments: list[str] | None = None) -> None:
         recipe=rollout.recipe,
         weights=weights,
         notes=[
-            f"{options.persons} TEST persons, {options.frames} frames each at {rollout.size} px",
+            f"{options.persons} TEST persons from number {options.first} on, "
+            f"{options.frames} frames each at {rollout.size} px",
             rollout.described(),
             "mouth opening read from decoded pixels, first (given) frame left out; intervals "
             "bootstrapped over persons",
@@ -205,6 +206,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     )
     parser.add_argument("--name", default="a2v", help="of the result: learning_NAME.json")
     parser.add_argument("--persons", type=int, default=64)
+    parser.add_argument("--first", type=int, default=0, help="number of the first test person")
     parser.add_argument("--frames", type=int, default=93, help="of video per person, 4k + 1")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)

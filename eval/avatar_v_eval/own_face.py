@@ -26,6 +26,7 @@ from torch.nn import functional as F
 
 from avatar_v import media
 from avatar_v.critics.face_track import face_crop, track_faces
+from avatar_v.generate.record import hash_folder
 from avatar_v_eval import records
 from avatar_v_eval.cases import loudness
 from avatar_v_eval.records import Number, pearson
@@ -82,6 +83,7 @@ def main(arguments: list[str] | None = None) -> None:
         f"A real face: {Path(options.clip).name} speaks {_names(options)}",
         numbers,
         recipe="recipes/own_face_vae.yaml, recipes/own_face.yaml",
+        weights={"pipeline": hash_folder(work / "run" / "weights")},
         notes=[
             "distance of dlib's ResNet face embeddings; the same person is usually below 0.6",
             "the clip is the one that was trained on, as a user would do; the speech is new",

@@ -33,6 +33,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description="What the video autoencoder loses.")
     parser.add_argument("--vae", default=str(ASSETS / "vae"))
     parser.add_argument("--persons", type=int, default=48)
+    parser.add_argument("--first", type=int, default=0, help="number of the first test person")
     parser.add_argument("--frames", type=int, default=101, help="per person, 4k + 1")
     parser.add_argument("--real", help="a video of a real face, e.g. talking_head.mp4")
     parser.add_argument("--real-frames", type=int, default=101, help="4k + 1")
@@ -41,13 +42,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     options = parser.parse_args(arguments)
     vae = VideoVAE.from_pretrained(options.vae)
-    clips = _clips(options.persons, options.frames)
+    clips = _clips(options.persons, options.frames, options.first)
     videos = [_signed(clip.video) for clip in clips]
     numbers = world_numbers(vae, clips) | latent_numbers(vae, videos)
     if options.speed:
         numbers |= speed_numbers(vae)
     notes = [
-        f"{options.persons} TEST persons, one clip of {options.frames} frames at {SIZE} px each",
+        f"{options.persons} TEST persons from number {options.first} on, one clip of "
+        f"{options.frames} frames at {SIZE} px each",
         "PSNR of a clip is from the error over all its frames; intervals are over persons",
     ]
     if options.real is not None:
@@ -130,9 +132,9 @@ def speed_numbers(vae: VideoVAE, num_repeats: int = 5) -> dict[str, Number]:
     }
 
 
-def _clips(num: int, num_frames: int) -> list[WorldClip]:
+def _clips(num: int, num_frames: int, first: int) -> list[WorldClip]:
     """One clip for each of ``num`` TEST persons, each in its own scene and sentence."""
-    ids = zip(persons("test", num), scenes("test", num), sentences("test", num), strict=True)
+    ids = zip(*(take("test", num, first) for take in (persons, scenes, sentences)), strict=True)
     return [
         make_clip(*triple, num_frames=num_frames, size=SIZE)
         for triple in track(list(ids), "rendering", transient=True)

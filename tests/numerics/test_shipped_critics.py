@@ -17,7 +17,7 @@ def cases() -> list[Case]:
     return make_cases(8, 33, split="validation")
 
 
-def test_the_mouth_meter_follows_rendered_mouths(cases):
+def test_the_motion_meter_follows_rendered_mouths(cases):
     meter = MotionMeter.from_pretrained()
     reading = np.stack([meter.mouth_open(case.video).numpy() for case in cases])
     truth = np.stack([case.mouth_open.numpy() for case in cases])

@@ -101,7 +101,9 @@ def test_the_average_keeps_the_sharding_and_is_saved_whole(mesh: DeviceMesh) -> 
         weight = dict(models.named_parameters())[name]
         assert isinstance(weight, DTensor)
         assert not weight.full_tensor().any()
-    assert dict(models.named_parameters())[name].full_tensor().any()  # type: ignore[attr-defined]
+    weight = dict(models.named_parameters())[name]
+    assert isinstance(weight, DTensor)
+    assert weight.full_tensor().any()
     assert all(not isinstance(x, DTensor) for x in ema.state_dict()["average"].values())
 
 
