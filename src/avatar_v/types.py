@@ -129,6 +129,10 @@ class Request:
     num_steps: int = 24
     guidance_text: float = 1.0
     guidance_audio: float = 2.0
+    guidance_reference: float = 1.0
+    reference_s: float = 16.0  # how much of each reference clip is read; 0: its best picture
+    also: tuple[str, ...] = ()  # further clips of the person
+    motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)
     overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
     face_crop: bool = True
     overwrite: bool = False

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from avatar_v import cli
 from avatar_v.generate.inputs import LIVE, Inputs, read_sources
 from avatar_v.generate.live import LiveSound
-from avatar_v.generate.pipeline import AvatarPipeline, carry_out
+from avatar_v.generate.pipeline import AvatarPipeline, carry_out, wanted
 from avatar_v.types import Request
 
 PATIENCE_S = 300.0
@@ -40,7 +40,9 @@ def from_file(pipe: AvatarPipeline, request: Request, samples: Tensor) -> tuple[
     """Frames and sound of a finished recording."""
     num = -(-len(samples) // 640)
     padded = torch.nn.functional.pad(samples, (0, 640 * num - len(samples)))
-    inputs = dataclasses.replace(read_sources(request), audio=padded, num_frames=num)
+    inputs = dataclasses.replace(
+        read_sources(request, wanted(pipe.card)), audio=padded, num_frames=num
+    )
     return joined(pipe, inputs, request)
 
 
@@ -48,7 +50,7 @@ def from_blocks(
     pipe: AvatarPipeline, request: Request, blocks: Iterator[Tensor]
 ) -> tuple[Tensor, Tensor]:
     live = dataclasses.replace(request, audio=LIVE)
-    return joined(pipe, read_sources(live, LiveSound(blocks)), live)
+    return joined(pipe, read_sources(live, wanted(pipe.card), LiveSound(blocks)), live)
 
 
 def joined(pipe: AvatarPipeline, inputs: Inputs, request: Request) -> tuple[Tensor, Tensor]:

@@ -14,7 +14,7 @@ from avatar_v.models.audio import (
     log_mel,
     mel_filters,
 )
-from avatar_v.models.conditioner import Conditioner, crop, latent_validity, window
+from avatar_v.models.conditioner import Conditioner, latent_validity, window
 from avatar_v.models.presets import build_conditioner
 from avatar_v.testing import make_batch, randomise
 from avatar_v.types import SAMPLE_RATE_HZ, num_latents
@@ -153,19 +153,25 @@ def test_dropout_has_its_rate_and_independent_streams(conditioner: Conditioner) 
     assert torch.equal(only.audio_keep, dropped.audio_keep), "text dropout shifted audio's draws"  # pyright: ignore
 
 
-def test_crop_takes_each_samples_own_window(conditioner: Conditioner) -> None:
-    _, cond = conditioner.encode(make_batch(2, 17, 16))
-    start = torch.tensor([0, 2])
-    cropped = crop(cond, start, 3)
-    assert cropped.audio is not None
-    assert cond.audio is not None
-    assert torch.equal(cropped.audio[0], cond.audio[0, :3])
-    assert torch.equal(cropped.audio[1], cond.audio[1, 2:5])
-    assert cropped.text is cond.text
-    with pytest.raises(ValueError, match="leave a clip of 5"):
-        window(cond.audio, torch.tensor([0, 3]), 3)
-    with pytest.raises(ValueError, match="leave a clip of 5"):
-        window(cond.audio, torch.tensor([-1, 0]), 3)
+def test_a_window_is_each_samples_own(conditioner: Conditioner) -> None:
+    x = torch.arange(10).reshape(2, 5)
+    assert window(x, torch.tensor([0, 2]), 3).tolist() == [[0, 1, 2], [7, 8, 9]]
+    for start in (3, -1):
+        with pytest.raises(ValueError, match="leave a clip of 5"):
+            window(x, torch.tensor([0, start]), 3)
+
+
+def test_tokens_of_windows_are_those_of_the_whole(conditioner: Conditioner) -> None:
+    """At the clip's beginning, inside it, and at its end, where windows of features are clamped."""
+    audio = make_batch(1, 161, 16).audio.expand(4, -1)
+    whole = conditioner.encode_audio(audio)
+    start = torch.tensor([0, 4, 20, 38])
+    tokens = conditioner.encode_audio_windows(audio, start, 3)
+    torch.testing.assert_close(tokens, window(whole, start, 3))
+    short = conditioner.encode_audio_windows(audio[:, : 9 * 640], torch.tensor([0, 1, 2, 0]), 1)
+    torch.testing.assert_close(short[2], conditioner.encode_audio(audio[:1, : 9 * 640])[0, 2:])
+    with pytest.raises(ValueError, match="leave a clip"):
+        conditioner.encode_audio_windows(audio, torch.tensor([0, 4, 20, 39]), 3)
 
 
 def test_training_reaches_the_encoders_but_not_the_vae(conditioner: Conditioner) -> None:

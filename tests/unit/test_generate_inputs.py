@@ -11,7 +11,7 @@ import pytest
 import torch
 from PIL import Image
 
-from avatar_v.generate.inputs import Inputs, read_inputs
+from avatar_v.generate.inputs import Inputs, Wanted, read_inputs
 from avatar_v.types import Request
 
 
@@ -49,6 +49,11 @@ def audio_file(
     return str(path)
 
 
+def read(request: Request) -> Inputs:
+    """For weights that take one picture of the person."""
+    return read_inputs(request, Wanted(side=64, reference=False, motion=False))
+
+
 def tone(duration_s: float = 0.5, rate: int = 16_000, channels: int = 1) -> np.ndarray:
     wave = 0.5 * np.sin(np.arange(round(duration_s * rate)) * (2 * np.pi * 440 / rate))
     return np.stack([wave] * channels)
@@ -82,7 +87,7 @@ def refused(request: Request, message: str) -> None:
     """``message`` is in the error, and nothing is left in the output's folder."""
     before = sorted(Path(request.out).parent.glob("*")) if Path(request.out).parent.is_dir() else []
     with pytest.raises(ValueError, match=message):
-        read_inputs(request)
+        read(request)
     if Path(request.out).parent.is_dir():
         assert sorted(Path(request.out).parent.glob("*")) == before
 
@@ -93,7 +98,7 @@ def is_upright(inputs: Inputs) -> bool:
 
 
 def test_a_good_request_is_read(good: Request) -> None:
-    inputs = read_inputs(good)
+    inputs = read(good)
     assert inputs.image.shape == (3, 48, 48)
     assert is_upright(inputs)
     assert inputs.num_frames == 13  # 0.5 s are 12.5 frames
@@ -138,7 +143,7 @@ def test_nan_samples(good: Request, tmp_path: Path) -> None:
 
 def test_silence_is_a_warning(good: Request, tmp_path: Path) -> None:
     path = audio_file(tmp_path / "quiet.wav", 0 * tone())
-    (warning,) = read_inputs(change(good, audio=path)).warnings
+    (warning,) = read(change(good, audio=path)).warnings
     assert "quiet.wav is silent; the mouth will stay still" in warning
 
 
@@ -150,7 +155,7 @@ def test_any_rate_and_format_is_converted(
     good: Request, tmp_path: Path, rate: int, codec: str, channels: int
 ) -> None:
     samples = tone(0.5, rate, channels)
-    inputs = read_inputs(
+    inputs = read(
         change(good, audio=audio_file(tmp_path / "a.wav", samples, rate=rate, codec=codec))
     )
     assert inputs.num_frames == 13
@@ -164,7 +169,7 @@ def test_audio_is_padded_to_whole_frames(
     good: Request, tmp_path: Path, num_samples: int, frames: int
 ) -> None:
     samples = np.full((1, num_samples), 0.25)
-    inputs = read_inputs(change(good, audio=audio_file(tmp_path / "a.wav", samples)))
+    inputs = read(change(good, audio=audio_file(tmp_path / "a.wav", samples)))
     assert inputs.num_frames == frames
     assert len(inputs.audio) == 640 * frames
     assert int((inputs.audio > 0.2).sum()) == num_samples
@@ -193,7 +198,7 @@ def test_reference_of_zero_frames(good: Request, tmp_path: Path) -> None:
 
 def test_reference_of_one_frame_is_a_still(good: Request, tmp_path: Path) -> None:
     path = video_file(tmp_path / "one.mp4", half_pictures(1))
-    inputs = read_inputs(change(good, reference=path))
+    inputs = read(change(good, reference=path))
     assert inputs.reference_frame == 0
     assert "one.mp4 has one frame; it is used as a still image" in inputs.warnings[0]
 
@@ -202,7 +207,7 @@ def test_variable_frame_rate_is_put_on_the_grid(good: Request, tmp_path: Path) -
     """Black until 1/25 s, then upright colours shown for 1 s: they are what is typical."""
     pictures = np.concatenate([0 * half_pictures(1), half_pictures(2)])
     path = video_file(tmp_path / "vfr.mp4", pictures, times=[0, 1, 25])
-    inputs = read_inputs(change(good, reference=path))
+    inputs = read(change(good, reference=path))
     assert is_upright(inputs)
     assert inputs.reference_frame is not None
     assert 1 <= inputs.reference_frame <= 25  # a number of the 25 fps grid
@@ -212,13 +217,13 @@ def test_rotated_video_is_turned(good: Request, tmp_path: Path) -> None:
     """The pixels lie on their side; the file's matrix says so, as phones write it."""
     lying = np.rot90(half_pictures(5), k=1, axes=(1, 2)).copy()
     path = Path(video_file(tmp_path / "phone.mp4", lying))
-    assert not is_upright(read_inputs(change(good, reference=str(path))))
+    assert not is_upright(read(change(good, reference=str(path))))
     data = path.read_bytes()
     one, plain = 0x10000, struct.pack(">9i", 0x10000, 0, 0, 0, 0x10000, 0, 0, 0, 0x40000000)
     at = data.index(plain, data.index(b"tkhd"))
     turned = struct.pack(">9i", 0, one, 0, -one, 0, 0, 48 * one, 0, 0x40000000)
     path.write_bytes(data[:at] + turned + data[at + len(plain) :])
-    assert is_upright(read_inputs(change(good, reference=str(path))))
+    assert is_upright(read(change(good, reference=str(path))))
 
 
 @pytest.mark.parametrize("size", [(47, 33), (33, 95), (101, 40)])
@@ -226,7 +231,7 @@ def test_odd_sizes_become_the_central_square(
     good: Request, tmp_path: Path, size: tuple[int, int]
 ) -> None:
     path = video_file(tmp_path / "odd.mp4", half_pictures(3, *size))
-    inputs = read_inputs(change(good, reference=path))
+    inputs = read(change(good, reference=path))
     assert inputs.image.shape == (3, min(size), min(size))
     assert is_upright(inputs)
 
@@ -237,7 +242,7 @@ def test_no_face_offers_to_go_without(good: Request) -> None:
 
 def test_image_replaces_the_frames_of_the_reference(good: Request, tmp_path: Path) -> None:
     Image.fromarray(half_pictures(1, 80, 60)[0]).save(tmp_path / "scene.png")
-    inputs = read_inputs(change(good, image=str(tmp_path / "scene.png")))
+    inputs = read(change(good, image=str(tmp_path / "scene.png")))
     assert inputs.image.shape == (3, 60, 60)
     assert inputs.reference_frame is None
     refused(change(good, image="nothing.png"), r"nothing\.png: no such file")
@@ -250,7 +255,7 @@ def test_existing_output_needs_overwrite(good: Request) -> None:
     Path(good.out).write_bytes(b"old")
     refused(good, r"out\.mp4 exists; pass --overwrite")
     assert Path(good.out).read_bytes() == b"old"
-    read_inputs(change(good, overwrite=True))
+    read(change(good, overwrite=True))
 
 
 def test_an_existing_record_needs_overwrite_too(good: Request) -> None:

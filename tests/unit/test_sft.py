@@ -10,7 +10,6 @@ from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import audio_windows, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.models.reference import crop_reference
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.base import step_generator
 from avatar_v.stages.judged import (
@@ -23,8 +22,8 @@ from avatar_v.stages.judged import (
 )
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT, Personality, draw_reference, motion_flow_loss
-from avatar_v.testing import make_batch, make_reference, randomise
+from avatar_v.stages.sft import SFT, Personality, draw_run, motion_flow_loss
+from avatar_v.testing import make_batch, randomise
 from avatar_v.types import Batch
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
@@ -68,8 +67,9 @@ def critics(tmp_path: Path) -> dict[str, str]:
 
 def loss_of(stage: SFT, batch: Batch, index: int = 0) -> tuple[torch.Tensor, dict]:
     generator = step_generator(0, 0, index)
-    clean, cond = stage.encode(batch, generator)
-    return stage.loss(clean, cond, batch, generator)
+    windows = stage.draw_windows(batch, generator)
+    clean, cond = stage.encode(batch, windows, generator)
+    return stage.loss(clean, cond, windows, batch, generator)
 
 
 def trained(stage: SFT) -> set[str]:
@@ -112,19 +112,41 @@ def test_the_motion_stream_is_trained_unless_its_weight_is_zero(batch: Batch) ->
     assert not [name for name in trained(still) if "motion" in name]
 
 
-def test_references_are_drawn_between_the_bounds_in_segments_of_their_own() -> None:
-    reference = make_reference(sft().dit.config, torch.ones(2, 20, dtype=torch.bool))
+def test_references_are_drawn_between_the_bounds_short_ones_more_often() -> None:
     numbers = Personality(min_reference_latents=3, max_reference_latents=11)
-    drawn = [draw_reference(reference, numbers, seeded(i)) for i in range(60)]
-    lengths = {r.latents.shape[1] for r in drawn}
-    assert lengths == set(range(3, 12))
-    assert all(int(r.segment.max()) == (r.latents.shape[1] - 1) // 8 for r in drawn)
-    long = draw_reference(reference, Personality(min_reference_latents=50), seeded())
-    assert long.latents.shape[1] == 20
-    with pytest.raises(ValueError, match="not in a reference of 20"):
-        crop_reference(reference, 15, 6)
+    drawn = [draw_run(20, numbers, seeded(i)) for i in range(300)]
+    lengths = [length for _, length in drawn]
+    assert set(lengths) == set(range(3, 12))
+    assert lengths.count(3) > 2 * lengths.count(11)
+    assert min(start for start, _ in drawn) == 0
+    assert max(start + length for start, length in drawn) == 20
+    assert draw_run(20, Personality(min_reference_latents=50), seeded()) == (0, 20)
     with pytest.raises(ValueError, match="min <= max"):
         Personality(min_reference_latents=4, max_reference_latents=3)
+
+
+def test_a_run_of_the_reference_is_that_of_the_whole(batch: Batch) -> None:
+    conditioner = sft().conditioner
+    assert batch.reference is not None
+    whole = conditioner.encode_reference(batch.reference)
+    run = conditioner.encode_reference(batch.reference, 2, 4)
+    for name in ("latents", "valid", "audio", "motion"):
+        torch.testing.assert_close(getattr(run, name), getattr(whole, name)[:, 2:6])
+    assert not run.segment.any()
+    with pytest.raises(ValueError, match="not in a reference of 7"):
+        conditioner.encode_reference(batch.reference, 5, 3)
+
+
+def test_some_steps_have_no_motion_of_the_reference(batch: Batch) -> None:
+    """Real videos may come without it, so the model must make do with the picture."""
+    stage = sft(Personality(reference_motion_dropout=0.5))
+    windows = stage.draw_windows(batch, seeded())
+    conds = [stage.conditions(batch, windows, seeded(i)).reference for i in range(40)]
+    without = sum(cond is not None and cond.motion is None for cond in conds)
+    assert 8 < without < 32
+    given = stage.conditions(batch, windows).reference
+    assert given is not None
+    assert given.motion is not None
 
 
 def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:

@@ -83,7 +83,8 @@ class Export(L.Callback):
         if not isinstance(pl_module, Stage):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
-        card = Card(pl_module.models.preset, self.recipe, commit(), "loss.csv")
+        preset, can = pl_module.models.preset, pl_module.card_entries()
+        card = Card(preset, self.recipe, commit(), "loss.csv", **can)
         with averaged(trainer, pl_module), whole_state(pl_module):
             if not trainer.is_global_zero:
                 return

@@ -15,8 +15,8 @@ from avatar_v.flow import schedule
 from avatar_v.generate.guidance import guided
 from avatar_v.generate.sampler import sample
 from avatar_v.media import encode_video_bytes
-from avatar_v.models.conditioner import crop
 from avatar_v.stages.base import Stage
+from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -72,8 +72,8 @@ class Samples(L.Callback):
         clean = stage.conditioner.clean_latents(stage.at_resolution(batch))
         length = stage.window_length
         clean = clean[:, :length]
-        start = torch.zeros(clean.shape[0], dtype=torch.long)
-        cond = crop(stage.conditions(batch), start, length)
+        beginning = torch.zeros(clean.shape[0], dtype=torch.long)
+        cond = stage.conditions(batch, Windows(beginning, beginning, length))
         noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(clean)
         velocity = guided(stage.dit, cond, text=1.0, audio=self.guidance_audio)
         prefix = clean[:, :1] if length > 1 else None

@@ -50,12 +50,13 @@ class BestFrame:
     warnings: tuple[str, ...] = ()
 
 
-def best_frame(path: str | Path, *, face_crop: bool) -> BestFrame:
+def best_frame(path: str | Path, *, face_crop: bool, search_s: float = SEARCH_S) -> BestFrame:
     """The best frame of a clip or a still: its head, or (``face_crop`` False) its centre square.
+    The first ``search_s`` seconds are looked at.
 
     ValueError: unreadable, no video, no frames, no face, or the [faces] extra is missing.
     """
-    return _best_face(path) if face_crop else _most_usual(path)
+    return _best_face(path, search_s) if face_crop else _most_usual(path, search_s)
 
 
 def sharpness(frames: Frames) -> Float[Tensor, " f"]:
@@ -108,9 +109,9 @@ def mean_rank(*measures: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return torch.stack(ranks).float().mean(0)
 
 
-def _best_face(path: str | Path) -> BestFrame:
-    duration_s = media.probe(path).duration_s or SEARCH_S
-    stride = max(1, math.ceil(min(duration_s, SEARCH_S) * FRAME_RATE_HZ / MAX_FACES))
+def _best_face(path: str | Path, search_s: float) -> BestFrame:
+    duration_s = media.probe(path).duration_s or search_s
+    stride = max(1, math.ceil(min(duration_s, search_s) * FRAME_RATE_HZ / MAX_FACES))
     frames = media.iter_video(path)
     wanted = islice(frames, 0, MAX_FACES * stride, stride)
     candidates = torch.stack([_reduced(frame, MAX_SIDE) for frame in wanted])
@@ -147,8 +148,8 @@ def _pick_face(candidates: Frames, track: FaceTrack) -> int:
     return int(kept[int(ranks.argmin())])
 
 
-def _most_usual(path: str | Path) -> BestFrame:
-    limit = round(SEARCH_S * FRAME_RATE_HZ)
+def _most_usual(path: str | Path, search_s: float) -> BestFrame:
+    limit = max(1, round(search_s * FRAME_RATE_HZ))
     small, sharp = [], []
     for frame in islice(media.iter_video(path), limit):
         square = _cut(frame, centre_windows(1, *frame.shape[1:])[0])

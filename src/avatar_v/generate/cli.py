@@ -18,12 +18,17 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--reference", required=True, metavar="FILE", help="video or picture of the person")
     add("--audio", required=True, metavar="FILE|-", help="speech: any file; -: PCM on stdin, live")
     add("--out", required=True, metavar="OUT", help=".mp4, .m3u8, rtmp://… or - (stdout)")
+    add("--also", action="append", default=[], metavar="FILE", help="more clips of the person")
+    add("--reference-seconds", type=float, default=16.0, metavar="S",
+        help="read of each clip (%(default)s); 0: one picture")  # fmt: skip
+    add("--motion", default="auto", metavar="NAME", help="auto, meter, landmarks, none, a.b:c")
     add("--prompt", default="", help="the scene in words")
     add("--image", metavar="FILE", help="first frame, instead of the reference's best one")
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
     add("--steps", type=int, default=24, help="denoising steps a chunk (%(default)s)")
     add("--guidance-audio", type=float, default=2.0, help="1 is none (%(default)s)")
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
+    add("--guidance-reference", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
     add("--gain", type=float, metavar="DB", help="of the speech, instead of levelling it")
     add("--audio-rate", type=int, default=16_000, metavar="HZ", help="of stdin (%(default)s)")
@@ -53,6 +58,10 @@ def run(args: argparse.Namespace) -> int:
         num_steps=args.steps,
         guidance_text=args.guidance_text,
         guidance_audio=args.guidance_audio,
+        guidance_reference=args.guidance_reference,
+        reference_s=args.reference_seconds,
+        also=tuple(args.also),
+        motion=args.motion,
         overshoot=args.overshoot,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,

@@ -6,7 +6,6 @@ motion, the decoder's feature cache and the state of the random generator. Files
 (pipeline.py), nor steps (sampler.py).
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -207,8 +206,7 @@ def context_latents(conditioner: Conditioner) -> int:
             f"these weights hear through {type(encoder).__name__}, which needs the whole "
             "recording; live audio needs the causal LogMelEncoder (pass the sound as a file)"
         )
-    # The first window also reaches back one latent and CONTEXT_FRAMES = 2 frames: 5 in all.
-    return math.ceil((encoder.memory_frames + 5) / TEMPORAL_FACTOR)
+    return encoder.memory_latents
 
 
 def audio_tokens(

@@ -17,17 +17,18 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v import media
-from avatar_v.generate.best_frame import best_frame
+from avatar_v.critics.extractors import find_extractor
+from avatar_v.generate.best_frame import SEARCH_S, best_frame
 from avatar_v.generate.chunks import frames_of_audio
 from avatar_v.generate.live import LiveSound, pcm_frames
 from avatar_v.generate.outputs import STDOUT, kind_of
 from avatar_v.generate.pipes import PipeReader
+from avatar_v.generate.reference_clip import SILENT_PEAK, ReferenceClip, read_reference, still
 from avatar_v.types import SAMPLES_PER_FRAME, Request
 
 LIVE = "-"
 """As ``Request.audio``: a sound that is still being made."""
-SILENT_PEAK = 1e-3
-"""-60 dB of full scale: what stays below it all along is no speech."""
+MAX_REFERENCE_S = 300.0
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
@@ -40,16 +41,27 @@ class Inputs:
     num_frames: int | None  # None: as many as a live sound turns out to have
     reference_frame: int | None  # which frame of the reference `image` is; None: `--image`
     warnings: tuple[str, ...]
+    clips: tuple[ReferenceClip, ...] = ()  # the reference, where the weights read it
+    motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
 
 
-def read_inputs(request: Request) -> Inputs:
+@dataclass(frozen=True)
+class Wanted:
+    """What some weights take of a person: the picture always, more if they were trained to."""
+
+    side: int  # pixels of the square picture
+    reference: bool  # the whole reference video
+    motion: bool
+
+
+def read_inputs(request: Request, wanted: Wanted) -> Inputs:
     """Check the whole request, cheapest first, and read its files. ValueError for any fault."""
     check_settings(request)
     check_output(request)
-    return read_sources(request)
+    return read_sources(request, wanted)
 
 
-def read_sources(request: Request, sound: LiveSound | None = None) -> Inputs:
+def read_sources(request: Request, wanted: Wanted, sound: LiveSound | None = None) -> Inputs:
     """The request's files alone, for callers that write no file. ValueError for any fault.
 
     ``sound`` takes the place of stdin where the request is for a live one. It is not waited for.
@@ -59,13 +71,17 @@ def read_sources(request: Request, sound: LiveSound | None = None) -> Inputs:
     else:
         audio, warnings = read_speech(request.audio)
         num_frames = len(audio) // SAMPLES_PER_FRAME
-    image, index, more = _read_picture(request)
+    image, index, more = _read_picture(request, wanted)
+    clips, motion = _read_person(request, wanted, image, index)
+    odd = (note for clip in clips for note in clip.warnings)
     return Inputs(
         image=image,
         audio=audio,
         num_frames=num_frames,
         reference_frame=index,
-        warnings=(*warnings, *more),
+        warnings=tuple(dict.fromkeys((*warnings, *more, *odd))),
+        clips=clips,
+        motion=motion,
     )
 
 
@@ -81,7 +97,12 @@ def check_settings(request: Request) -> None:
     """ValueError for numbers that no sampler can use."""
     if request.num_steps < 1:
         raise ValueError(f"--steps is at least 1, got {request.num_steps}")
-    for name in ("guidance_text", "guidance_audio"):
+    if not 0 <= request.reference_s <= MAX_REFERENCE_S:
+        raise ValueError(
+            f"--reference-seconds is from 0 to {MAX_REFERENCE_S:.0f}, got {request.reference_s}"
+        )
+    find_extractor(request.motion, face_crop=request.face_crop)
+    for name in ("guidance_text", "guidance_audio", "guidance_reference"):
         value = getattr(request, name)
         if not math.isfinite(value):
             raise ValueError(f"--{name.replace('_', '-')} is a finite number, got {value}")
@@ -109,7 +130,7 @@ def check_output(request: Request) -> None:
     out = Path(request.out)
     if not out.parent.is_dir():
         raise ValueError(f"{out}: the folder {out.parent} does not exist; create it first")
-    for given in (request.reference, request.audio, request.image):
+    for given in (request.reference, *request.also, request.audio, request.image):
         if given is not None and Path(given).resolve() == out.resolve():
             raise ValueError(f"{out} is an input of this request; choose another --out")
     for path in (out, json_path(out)):
@@ -157,12 +178,42 @@ def _stdin(request: Request) -> LiveSound:
     return LiveSound(frames, interrupt=pipe.interrupt)
 
 
-def _read_picture(request: Request) -> tuple[Tensor, int | None, tuple[str, ...]]:
+def _read_person(
+    request: Request, wanted: Wanted, image: Tensor, index: int | None
+) -> tuple[tuple[ReferenceClip, ...], Tensor | None]:
+    """The clips of the reference and the motion of ``image``, as far as the weights take them."""
+    if request.also and not wanted.reference:
+        raise ValueError("--also: these weights read one picture of the person, no further clips")
+    if not (wanted.reference or wanted.motion):
+        return (), None
+    extractor = None
+    if wanted.motion:
+        extractor = find_extractor(request.motion, face_crop=request.face_crop)
+    how = {"side": wanted.side, "face_crop": request.face_crop, "extractor": extractor}
+    if request.reference_s == 0 or not wanted.reference:
+        one = still(image, **how)
+        clips, at = (one,) if wanted.reference else (), one.motion
+        return clips, None if at is None else at[0]
+    clips = tuple(
+        read_reference(path, seconds=request.reference_s, **how)
+        for path in (request.reference, *request.also)
+    )
+    if extractor is None or clips[0].motion is None:
+        return clips, None
+    if index is None or index >= clips[0].num_frames:  # `--image`, or the frames cut off 4k + 1
+        at = still(image, **how).motion
+        return clips, None if at is None else at[0]
+    return clips, clips[0].motion[index]
+
+
+def _read_picture(request: Request, wanted: Wanted) -> tuple[Tensor, int | None, tuple[str, ...]]:
     """The square picture to start from, its frame number, and warnings about it."""
     if not media.probe(request.reference).has_video:
         raise ValueError(f"{request.reference}: no video stream; expected a clip of the person")
     if request.image is None:
-        best = best_frame(request.reference, face_crop=request.face_crop)
+        reads = wanted.reference and request.reference_s > 0
+        search_s = min(SEARCH_S, request.reference_s) if reads else SEARCH_S
+        best = best_frame(request.reference, face_crop=request.face_crop, search_s=search_s)
         few = best.num_frames == 1 and Path(request.reference).suffix not in IMAGE_SUFFIXES
         notes = (f"{request.reference} has one frame; it is used as a still image",) if few else ()
         return best.image, best.index, (*notes, *best.warnings)

@@ -7,7 +7,7 @@ The weights decide picture size and chunk length; everything else is the request
 import dataclasses
 import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -31,6 +31,7 @@ from avatar_v.generate.generator import (
 from avatar_v.generate.inputs import (
     LIVE,
     Inputs,
+    Wanted,
     check_settings,
     finished,
     is_file,
@@ -46,6 +47,8 @@ from avatar_v.generate.writer import Writer
 from avatar_v.loudness import loudness_gain
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.motion import pack_motion
+from avatar_v.models.reference import join_references
 from avatar_v.models.weights import Card, load_pipeline, read_card
 from avatar_v.types import Request
 
@@ -92,8 +95,7 @@ class AvatarPipeline:
         precision: str = "auto",
         overlap: bool | None = None,
     ) -> None:
-        if card.preset not in FORMATS:
-            raise ValueError(f"no format for weights of preset {card.preset!r}")
+        wanted(card)
         if precision not in PRECISIONS:
             raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
         self.card = card
@@ -128,6 +130,10 @@ class AvatarPipeline:
         num_steps: int = 24,
         guidance_text: float = 1.0,
         guidance_audio: float = 2.0,
+        guidance_reference: float = 1.0,
+        reference_s: float = 16.0,
+        also: Sequence[str | Path] = (),
+        motion: str = "auto",
         overshoot: float = 0.0,
         face_crop: bool = True,
         gain_db: float | None = None,
@@ -150,12 +156,16 @@ class AvatarPipeline:
             num_steps=num_steps,
             guidance_text=guidance_text,
             guidance_audio=guidance_audio,
+            guidance_reference=guidance_reference,
+            reference_s=reference_s,
+            also=tuple(map(str, also)),
+            motion=motion,
             overshoot=overshoot,
             face_crop=face_crop,
             gain_db=gain_db,
         )
         check_settings(request)
-        blocks = self.stream(read_sources(request, sound), request)
+        blocks = self.stream(read_sources(request, wanted(self.card), sound), request)
 
         def frames() -> Iterator[Frame]:
             for block in blocks:
@@ -177,11 +187,12 @@ class AvatarPipeline:
             num_steps=request.num_steps,
             guidance_text=request.guidance_text,
             guidance_audio=request.guidance_audio,
+            guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
             seed=request.seed,
             bf16=self.bf16,
         )
-        person, sound = Person(self.picture(inputs.image)), inputs.audio
+        person, sound = self.person(inputs), inputs.audio
         stages = (
             lambda spoken: sample_chunks(
                 self.dit, self.conditioner, person, request.prompt, settings, spoken
@@ -206,11 +217,32 @@ class AvatarPipeline:
         heard = hear(sound, chunk_latents=length, context=context, gain=gain)
         return speak_live(self.conditioner, heard)
 
+    @torch.inference_mode()
+    def person(self, inputs: Inputs) -> Person:
+        """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
+        encode = self.conditioner.encode_clip
+        parts = [
+            encode(_signed(clip.video).to(self.device), clip.valid, clip.audio, clip.motion)
+            for clip in inputs.clips
+        ]
+        return Person(
+            self.picture(inputs.image),
+            join_references(parts) if parts else None,
+            None if inputs.motion is None else pack_motion(inputs.motion[None, None]),
+        )
+
     def picture(self, image: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 side side"]:
         """A square picture in [-1, 1] at the size of the weights."""
         size = (self.format.side, self.format.side)
         x = F.interpolate(image[None].float(), size=size, mode="bilinear", antialias=True)[0]
-        return x.clamp(0, 255) / 127.5 - 1
+        return _signed(x.clamp(0, 255))
+
+
+def wanted(card: Card) -> Wanted:
+    """What weights with this card take of a person. ValueError for a preset without a format."""
+    if card.preset not in FORMATS:
+        raise ValueError(f"no format for weights of preset {card.preset!r}")
+    return Wanted(FORMATS[card.preset].side, card.reference, card.motion)
 
 
 def chosen_device(name: str) -> torch.device:
@@ -256,8 +288,8 @@ def carry_out(
     an interrupt, no mp4 and no record is left, and what is left of an HLS stream plays.
     """
     chosen_device(device)
-    inputs = read_inputs(request)
     folder = weights_folder(weights)
+    inputs = read_inputs(request, wanted(read_card(folder)))
     on_ready(inputs)
     begin = time.perf_counter()
     pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
@@ -306,6 +338,11 @@ def _record(
         device=str(pipeline.device),
         timing=timing,
     )
+
+
+def _signed(pixels: Tensor) -> Tensor:
+    """0 … 255 to [-1, 1]."""
+    return pixels.float() / 127.5 - 1
 
 
 def _has_bf16(device: torch.device) -> bool:

@@ -99,6 +99,13 @@ class LogMelEncoder(nn.Module):
         spectra = math.ceil((_WINDOW - _HOP) / SAMPLES_PER_FRAME)
         return spectra + sum(layer.memory_frames for layer in self.layers)  # pyright: ignore
 
+    @property
+    def memory_latents(self) -> int:
+        """Latent frames before its own that a latent frame's window of features depends on: the
+        window itself reaches back one latent and `CONTEXT_FRAMES`."""
+        reach = self.memory_frames + TEMPORAL_FACTOR - 1 + CONTEXT_FRAMES
+        return math.ceil(reach / TEMPORAL_FACTOR)
+
     def forward(self, waveform: Waveform) -> Features:
         """Features of s / 640 video frames; ValueError unless s is a multiple of 640."""
         check_samples(waveform)

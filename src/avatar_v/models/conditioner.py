@@ -18,7 +18,15 @@ from avatar_v.models.motion import pack_motion
 from avatar_v.models.reference import segments
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
-from avatar_v.types import TEMPORAL_FACTOR, Batch, Cond, Reference, num_latents
+from avatar_v.types import (
+    SAMPLES_PER_FRAME,
+    TEMPORAL_FACTOR,
+    Batch,
+    Cond,
+    Reference,
+    num_frames,
+    num_latents,
+)
 
 Latents = Float[Tensor, "b l c lh lw"]
 
@@ -72,13 +80,45 @@ class Conditioner(nn.Module):
             raise ValueError(f"batch {batch.key[:3]} has neither video nor latents")
         return self.encode_video(batch.video)
 
-    def encode_reference(self, batch: Batch) -> Reference:
-        """The reference stream of clips: a latent frame is valid if all its frames show a face."""
+    def encode_reference(
+        self, batch: Batch, start: int = 0, length: int | None = None
+    ) -> Reference:
+        """The reference stream of clips, or of the run of ``length`` latents from ``start`` alone.
+
+        A latent frame is valid if all its frames show a face. ValueError for a run that leaves the
+        clips.
+        """
         latents = self.clean_latents(batch)
-        segment = segments(latents.shape[1], latents.device).expand(latents.shape[0], -1)
-        valid = latent_validity(batch.valid).to(latents.device)
-        motion = pack_motion(batch.motion).to(latents.device)
-        return Reference(latents, valid, segment, self.encode_audio(batch.audio), motion)
+        num_samples, num = latents.shape[:2]
+        length = num - start if length is None else length
+        if not 0 <= start < start + length <= num:
+            raise ValueError(f"{length} latent frames from {start} are not in a reference of {num}")
+        run, starts = slice(start, start + length), torch.full((num_samples,), start)
+        return Reference(
+            latents[:, run],
+            latent_validity(batch.valid)[:, run].to(latents.device),
+            segments(length, latents.device).expand(num_samples, -1),
+            self.encode_audio_windows(batch.audio, starts, length),
+            pack_motion(batch.motion)[:, run].to(latents.device),
+        )
+
+    def encode_clip(
+        self,
+        video: Float[Tensor, "f 3 h w"],
+        valid: Bool[Tensor, " f"],
+        audio: Float[Tensor, " s"] | None,
+        motion: Float[Tensor, "f m"] | None,
+    ) -> Reference:
+        """The reference stream of one clip that may lack sound or motion; f = 4k + 1 frames in
+        [-1, 1], 640 f samples at -23 LUFS."""
+        latents = self.encode_video(video[None])
+        return Reference(
+            latents,
+            latent_validity(valid[None]).to(latents.device),
+            segments(latents.shape[1], latents.device)[None],
+            None if audio is None else self.encode_audio(audio[None].to(latents.device)),
+            None if motion is None else pack_motion(motion[None]).to(latents.device),
+        )
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
         return self.text_encoder(texts)
@@ -86,6 +126,22 @@ class Conditioner(nn.Module):
     def encode_audio(self, waveform: Float[Tensor, "b s"]) -> Float[Tensor, "b l n d"]:
         """Tokens of each latent frame; s = 640 f with f = 4k + 1, else ValueError."""
         return latent_windows(self.audio_encoder(waveform))
+
+    def encode_audio_windows(
+        self, waveform: Float[Tensor, "b s"], start: Int[Tensor, " b"], length: int
+    ) -> Float[Tensor, "b l n d"]:
+        """The tokens of ``length`` latents from each sample's ``start``: those that the whole
+        encoding has there, from the stretch of sound they depend on where the encoder is causal."""
+        num = num_latents(waveform.shape[1] // SAMPLES_PER_FRAME)
+        if not isinstance(self.audio_encoder, LogMelEncoder):
+            return window(self.encode_audio(waveform), start, length)
+        memory = self.audio_encoder.memory_latents
+        stretch = min(memory + length + 1, num)  # one behind: windows look two frames ahead
+        first = (start - memory).clamp(0, num - stretch)
+        sample = torch.arange(SAMPLES_PER_FRAME * num_frames(stretch))
+        index = (SAMPLES_PER_FRAME * TEMPORAL_FACTOR * first)[:, None] + sample
+        heard = waveform.gather(1, index.to(waveform.device))
+        return window(self.encode_audio(heard), start - first, length)
 
     @torch.no_grad()
     def encode_video(self, video: Float[Tensor, "b f 3 h w"]) -> Latents:
@@ -127,13 +183,6 @@ class Conditioner(nn.Module):
             keep = _both(cond.reference_keep, keep_reference)
             cond = dataclasses.replace(cond, reference_keep=keep)
         return cond
-
-
-def crop(cond: Cond, start: Int[Tensor, " b"], length: int) -> Cond:
-    """The Cond of latents start … start + length - 1 of each sample. The reference stays whole."""
-    if cond.audio is None:
-        return cond
-    return dataclasses.replace(cond, audio=window(cond.audio, start, length))
 
 
 def window(

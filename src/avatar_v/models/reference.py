@@ -8,7 +8,7 @@ all samples have equally many valid frames, the fast path is mask-free. Padding 
 partly filled segment; a loop over samples would cost a kernel launch for each.
 """
 
-import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -29,14 +29,27 @@ def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor
     return torch.arange(num_latents, device=device) // SEGMENT_LENGTH
 
 
-def crop_reference(reference: Reference, start: int, length: int) -> Reference:
-    """``length`` latent frames from ``start`` of every sample, in segments of their own."""
-    if not 0 <= start <= start + length <= reference.latents.shape[1] or length < 1:
-        num = reference.latents.shape[1]
-        raise ValueError(f"{length} latent frames from {start} are not in a reference of {num}")
-    part = reference.map(lambda x: x[:, start : start + length])
-    segment = segments(length, reference.segment.device).expand(len(part.valid), -1)
-    return dataclasses.replace(part, segment=segment)
+def join_references(parts: Sequence[Reference]) -> Reference:
+    """Several clips of each person as one stream, in segments of their own. What not every clip
+    has, audio or motion, none keeps. ValueError for no clip."""
+    if not parts:
+        raise ValueError("a reference has at least one clip, got none")
+    next_segment, numbers = 0, []
+    for part in parts:
+        numbers.append(part.segment - part.segment.min() + next_segment)
+        next_segment = int(numbers[-1].max()) + 1
+
+    def joined(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts]
+        return None if any(value is None for value in values) else torch.cat(values, dim=1)
+
+    return Reference(
+        latents=torch.cat([part.latents for part in parts], dim=1),
+        valid=torch.cat([part.valid for part in parts], dim=1),
+        segment=torch.cat(numbers, dim=1),
+        audio=joined("audio"),
+        motion=joined("motion"),
+    )
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,8 @@ class Card:
     recipe: str = ""  # path of the recipe, with its overlays
     commit: str = ""
     log: str = ""  # training log or its address
+    reference: bool = False  # trained to read a reference video, not only its first frame
+    motion: bool = False  # trained to denoise motion beside the video
     schema_version: int = SCHEMA_VERSION
 
 

@@ -37,16 +37,17 @@ class A2V(Stage):
         self.face_boost = face_boost
         self.mouth_boost = mouth_boost
 
-    def conditions(self, batch: Batch) -> Cond:
+    def conditions(
+        self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
+    ) -> Cond:
         return Cond(
             text=self.conditioner.encode_text(batch.text),
-            audio=self.conditioner.encode_audio(batch.audio),
+            audio=self.conditioner.encode_audio_windows(batch.audio, windows.start, windows.length),
         )
 
     def loss(
-        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+        self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
-        windows = self.draw_windows(clean, generator)
         weight = self.region(windows, clean, batch)
         return self.flow_loss(windows, clean, cond, generator, weight), {}
 

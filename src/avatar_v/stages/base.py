@@ -1,9 +1,9 @@
 """Stage: what every training stage over the DiT shares. Wiring only; mathematics is elsewhere.
 
-One step is ``clean, cond = encode(batch, generator)`` and ``loss, logs = loss(clean, cond, batch,
-generator)``. Every draw of a step comes from one CPU generator seeded by (seed, rank, batch
-index), so a resumed run repeats the next loss exactly, on any device. A stage overrides
-``conditions`` (what it sees) and ``loss`` (what it is trained on).
+One step draws a window of each clip, then ``clean, cond = encode(batch, windows, generator)`` and
+``loss, logs = loss(clean, cond, windows, batch, generator)``. Every draw of a step comes from one
+CPU generator seeded by (seed, rank, batch index), so a resumed run repeats the next loss exactly,
+on any device. A stage overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on).
 """
 
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
-from avatar_v.models.conditioner import Conditioner, crop
+from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
 from avatar_v.models.weights import load_dit, load_pipeline
@@ -24,7 +24,7 @@ from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.optim import Optim, build_optimizer, warmup_cosine
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.windows import Windows, draw_window_times, draw_windows, reduced, value_at
-from avatar_v.types import Batch, Cond
+from avatar_v.types import Batch, Cond, num_latents
 
 Logs = dict[str, Tensor]
 VALIDATION_RANK = 1_000_000
@@ -86,31 +86,43 @@ class Stage(L.LightningModule):
         if isinstance(data, ShardData):
             data.require_vae(self.conditioner.vae.hash())
 
-    def conditions(self, batch: Batch) -> Cond:
-        """Everything this stage conditions on, for whole clips."""
+    def conditions(
+        self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
+    ) -> Cond:
+        """Everything this stage conditions on in these windows. What a stage draws of it comes
+        from ``generator``; without one nothing is drawn and all is taken."""
         raise NotImplementedError
 
-    def encode(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Cond]:
-        """Clean latents of whole clips, and their conditions after dropout."""
+    def encode(
+        self, batch: Batch, windows: Windows, generator: torch.Generator
+    ) -> tuple[Tensor, Cond]:
+        """Clean latents of the windows, and their conditions after dropout."""
         cond = self.conditioner.drop(
-            self.conditions(batch),
+            self.conditions(batch, windows, generator),
             text=self.objective.text_dropout,
             audio=self.objective.audio_dropout,
+            reference=self.reference_dropout,
             generator=generator,
         )
-        return self.conditioner.clean_latents(self.at_resolution(batch)), cond
+        return windows.crop(self.conditioner.clean_latents(self.at_resolution(batch))), cond
 
     def loss(
-        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+        self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
-        """The loss of a batch and further scalars to log."""
+        """The loss of the windows and further scalars to log."""
         raise NotImplementedError
+
+    @property
+    def reference_dropout(self) -> float:
+        """Share of samples that lose their reference, in stages that have one."""
+        return 0.0
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | int]:
         index = self.trainer.fit_loop.total_batch_idx
         generator = step_generator(self.seed, self.global_rank, index)
-        clean, cond = self.encode(batch, generator)
-        loss, logs = self.loss(clean, cond, batch, generator)
+        windows = self.draw_windows(batch, generator)
+        clean, cond = self.encode(batch, windows, generator)
+        loss, logs = self.loss(clean, cond, windows, batch, generator)
         self.log("train/loss", loss, prog_bar=True, batch_size=clean.shape[0])
         self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=clean.shape[0])
         self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # pyright: ignore
@@ -119,8 +131,9 @@ class Stage(L.LightningModule):
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The training loss with draws that depend on the batch index alone."""
         generator = step_generator(self.seed, VALIDATION_RANK + self.global_rank, batch_idx)
-        clean, cond = self.encode(batch, generator)
-        loss, _ = self.loss(clean, cond, batch, generator)
+        windows = self.draw_windows(batch, generator)
+        clean, cond = self.encode(batch, windows, generator)
+        loss, _ = self.loss(clean, cond, windows, batch, generator)
         size = clean.shape[0]
         self.log("val/loss", loss, prog_bar=True, batch_size=size, sync_dist=True)
 
@@ -133,6 +146,10 @@ class Stage(L.LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
+    def card_entries(self) -> dict[str, bool]:
+        """What the card of this stage's weights says they can do (models.weights.Card)."""
+        return {}
+
     @property
     def window_length(self) -> int:
         """Latents of a window at this step of the schedule."""
@@ -142,11 +159,11 @@ class Stage(L.LightningModule):
         """``batch`` with its videos at this step's resolution."""
         return reduced(batch, value_at(self.objective.resolution, self.global_step))
 
-    def draw_windows(self, clean: Tensor, generator: torch.Generator) -> Windows:
-        """This step's window of each clip of ``clean`` "b clip c h w"."""
+    def draw_windows(self, batch: Batch, generator: torch.Generator) -> Windows:
+        """This step's window of each clip of ``batch``."""
         return draw_windows(
-            clean.shape[0],
-            clean.shape[1],
+            batch.motion.shape[0],
+            num_latents(batch.motion.shape[1]),
             self.window_length,
             first_share=self.objective.first_share,
             image_share=self.objective.image_share,
@@ -161,14 +178,13 @@ class Stage(L.LightningModule):
         generator: torch.Generator,
         weight: Tensor | None = None,
     ) -> Tensor:
-        """Rectified-flow loss on ``windows`` of whole clips; ``weight`` is given per window."""
+        """Rectified-flow loss on the ``clean`` latents of windows."""
         noised = self.noised(windows, clean, generator)
-        v = self.dit(noised.x_t, noised.t, crop(cond, windows.start, windows.length))
+        v = self.dit(noised.x_t, noised.t, cond)
         return flow_loss(v, noised.velocity, noised.scored, weight)
 
     def noised(self, windows: Windows, clean: Tensor, generator: torch.Generator) -> Noised:
-        """This step's noisy windows of whole clips "b clip c h w"."""
-        clean = windows.crop(clean)
+        """This step's noisy version of the ``clean`` latents of windows."""
         noise = torch.randn(clean.shape, generator=generator).to(clean)
         t = draw_window_times(windows, shift=self.objective.shift, generator=generator)
         t = t.to(clean.device)

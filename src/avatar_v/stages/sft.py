@@ -15,24 +15,25 @@ from torch import Tensor
 
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
-from avatar_v.models.conditioner import crop, latent_validity
+from avatar_v.models.conditioner import latent_validity
 from avatar_v.models.motion import pack_motion
-from avatar_v.models.reference import crop_reference
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs
 from avatar_v.stages.judged import HumanTerms, Judged, Judges
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.types import Batch, Cond, Reference
+from avatar_v.stages.windows import Windows
+from avatar_v.types import Batch, Cond, num_latents
 
 
 @dataclass(frozen=True)
 class Personality:
     """Numbers of the reference and the motion stream."""
 
-    min_reference_latents: int = 1  # of a step, drawn uniformly between the two
+    min_reference_latents: int = 1  # of a step, drawn between the two (draw_run)
     max_reference_latents: int = 1_000_000  # cut to what the clip has
     reference_dropout: float = 0.1  # share of samples without a reference
+    reference_motion_dropout: float = 0.0  # share of steps whose reference is without its motion
     motion_weight: float = 1.0  # of the motion stream's flow loss; 0 trains without the stream
     motion_dropout: float = 0.1  # share of steps that run without the motion stream
 
@@ -40,7 +41,7 @@ class Personality:
         low, high = self.min_reference_latents, self.max_reference_latents
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
-        for name in ("reference_dropout", "motion_dropout"):
+        for name in ("reference_dropout", "reference_motion_dropout", "motion_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
         if self.motion_weight < 0:
@@ -71,27 +72,34 @@ class SFT(A2V):
         self.personality = personality
         self.judges = Judges(human)
 
-    def conditions(self, batch: Batch) -> Cond:
-        """Stage 2's conditions and the whole reference of each clip; ValueError without one."""
+    def conditions(
+        self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
+    ) -> Cond:
+        """Stage 2's conditions and a run of the reference of each clip, drawn alike for the whole
+        batch; without a generator all of it. ValueError without a reference."""
         if batch.reference is None:
             raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
-        reference = self.conditioner.encode_reference(batch.reference)
-        return dataclasses.replace(super().conditions(batch), reference=reference)
+        start, length, with_motion = 0, num_latents(batch.reference.motion.shape[1]), True
+        if generator is not None:
+            start, length = draw_run(length, self.personality, generator)
+            uniform = float(torch.rand((), generator=generator))
+            with_motion = uniform >= self.personality.reference_motion_dropout
+        reference = self.conditioner.encode_reference(batch.reference, start, length)
+        if not with_motion:
+            reference = dataclasses.replace(reference, motion=None)
+        return dataclasses.replace(super().conditions(batch, windows), reference=reference)
 
-    def encode(self, batch: Batch, generator: torch.Generator) -> tuple[Tensor, Cond]:
-        clean, cond = super().encode(batch, generator)
-        assert cond.reference is not None
-        part = draw_reference(cond.reference, self.personality, generator)
-        dropout = self.personality.reference_dropout
-        cond = dataclasses.replace(cond, reference=part)
-        return clean, self.conditioner.drop(cond, reference=dropout, generator=generator)
+    @property
+    def reference_dropout(self) -> float:
+        return self.personality.reference_dropout
+
+    def card_entries(self) -> dict[str, bool]:
+        return {"reference": True, "motion": self.personality.motion_weight > 0}
 
     def loss(
-        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+        self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
-        windows = self.draw_windows(clean, generator)
         noised = self.noised(windows, clean, generator)
-        cond = crop(cond, windows.start, windows.length)
         motion = windows.crop(pack_motion(batch.motion).to(clean.device))
         noise = torch.randn(motion.shape, generator=generator).to(motion)
         skip = float(torch.rand((), generator=generator)) < self.personality.motion_dropout
@@ -114,7 +122,7 @@ class SFT(A2V):
         judged, more = self.judges.loss(
             Judged(
                 predicted=flow.clean_from_velocity(noised.x_t, v.float(), noised.t),
-                clean=windows.crop(clean),
+                clean=clean,
                 t=noised.t.amax(1),
                 motion=motion,
                 predicted_motion=predicted,
@@ -138,16 +146,17 @@ class SFT(A2V):
         return self.conditioner.encode_image(reference.video[:, 0])[:, 0]
 
 
-def draw_reference(
-    reference: Reference, numbers: Personality, generator: torch.Generator
-) -> Reference:
-    """A run of the reference, its length and start drawn alike for the whole batch."""
-    whole = reference.latents.shape[1]
+def draw_run(whole: int, numbers: Personality, generator: torch.Generator) -> tuple[int, int]:
+    """Start and length of a run of a reference of ``whole`` latents.
+
+    The logarithm of the length is uniform: one latent more says much where there are two and
+    little where there are a hundred, and a step costs in proportion to the length.
+    """
     high = min(numbers.max_reference_latents, whole)
     low = min(numbers.min_reference_latents, high)
-    length = int(torch.randint(low, high + 1, (), generator=generator))
-    start = int(torch.randint(whole - length + 1, (), generator=generator))
-    return crop_reference(reference, start, length)
+    uniform = float(torch.rand((), generator=generator))
+    length = min(int(low * ((high + 1) / low) ** uniform), high)
+    return int(torch.randint(whole - length + 1, (), generator=generator)), length
 
 
 def motion_flow_loss(

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.stages.base import Logs, Stage
+from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Cond
 
 
@@ -15,11 +16,12 @@ class T2V(Stage):
     is ``objective.image_share``; resolutions come from the buckets of the data, lengths from the
     schedule ``objective.window_latents``."""
 
-    def conditions(self, batch: Batch) -> Cond:
+    def conditions(
+        self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
+    ) -> Cond:
         return Cond(text=self.conditioner.encode_text(batch.text))
 
     def loss(
-        self, clean: Tensor, cond: Cond, batch: Batch, generator: torch.Generator
+        self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
-        windows = self.draw_windows(clean, generator)
         return self.flow_loss(windows, clean, cond, generator), {}

@@ -1,0 +1,83 @@
+"""What reads motion from a clip, by name: the meter (drawn faces), landmarks (real), or yours.
+
+An extractor is any function of (square frames, face track or None) that gives types.MOTION_NAMES
+per frame; one of a user's is named by its dotted path, ``package.module:function``.
+"""
+
+import importlib
+from collections.abc import Callable
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.critics.face_track import FaceTrack
+from avatar_v.critics.landmark_motion import motion_from_landmarks
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.types import MOTION_NAMES
+
+Frames = UInt8[Tensor, "f 3 side side"]
+Extractor = Callable[[Frames, FaceTrack | None], Float[Tensor, "f m"]]
+
+AUTO, NONE = "auto", "none"
+NAMES = (AUTO, NONE, "meter", "landmarks")
+
+
+def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
+    """The extractor of a name or dotted path; None for "none".
+
+    "auto": landmarks where faces are cropped by their landmarks, so of real people, and the
+    shipped meter of drawn faces elsewhere. ValueError for a name that there is not, a path that
+    leads to nothing, and landmarks without face cropping.
+    """
+    if name == AUTO:
+        name = "landmarks" if face_crop else "meter"
+    if name == NONE:
+        return None
+    if name == "meter":
+        return from_meter
+    if name == "landmarks":
+        if not face_crop:
+            raise ValueError("--motion landmarks needs the face track; drop --no-face-crop")
+        return from_landmarks
+    return _imported(name)
+
+
+def extract(extractor: Extractor, frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:
+    """The motion of every frame; ValueError unless it has one row a frame of finite numbers."""
+    motion = extractor(frames, track)
+    shape = (len(frames), len(MOTION_NAMES))
+    if tuple(motion.shape) != shape or not bool(torch.isfinite(motion).all()):
+        raise ValueError(
+            f"the motion extractor gave {tuple(motion.shape)}, expected {shape} finite numbers: "
+            f"one row a frame of {', '.join(MOTION_NAMES)}"
+        )
+    return motion.float()
+
+
+def from_meter(frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:
+    """The shipped MotionMeter's reading, a frame at a time."""
+    return MotionMeter.from_pretrained().measure(frames).values
+
+
+def from_landmarks(frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:
+    """From the 68 landmarks of the track; what they cannot tell is 0. ValueError without one."""
+    if track is None:
+        raise ValueError("landmarks need a face track")
+    # Landmarks are fractions of the square the face was tracked in, so no aspect to undo.
+    return motion_from_landmarks(track.landmarks, track.found)
+
+
+def _imported(path: str) -> Extractor:
+    module, colon, function = path.partition(":")
+    if not colon:
+        raise ValueError(
+            f"--motion {path}: there are {', '.join(NAMES)}; your own is package.module:function"
+        )
+    try:
+        found = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"--motion {path}: cannot be imported ({error})") from error
+    if not callable(found):
+        raise ValueError(f"--motion {path} is no function")
+    return found

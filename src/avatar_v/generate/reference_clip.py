@@ -1,0 +1,163 @@
+"""The reference video as the model reads it: square frames, their sound, motion and validity.
+
+At most ``seconds`` of each clip are read, at little more than the model's resolution, so memory is
+bounded by that and not by the file. Whoever is cut in between is found by dlib's face embedding
+(real faces only). Which single frame shows the person best is best_frame.py's.
+"""
+
+import itertools
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from avatar_v import media
+from avatar_v.critics import face_track
+from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces
+from avatar_v.critics.extractors import Extractor, extract
+from avatar_v.critics.face_track import DETECT_SIDE, FaceTrack
+from avatar_v.loudness import normalise_loudness
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
+
+SILENT_PEAK = 1e-3
+"""-60 dB of full scale: what stays below it all along is no speech."""
+MAX_UNEQUAL_S = 0.2
+"""Sound and picture that differ by less end together, as far as a person can tell."""
+EMBED_EVERY = 12
+"""Frames between two looks at who it is: about two a second."""
+
+Frames = UInt8[Tensor, "f 3 side side"]
+
+
+@dataclass(frozen=True)
+class ReferenceClip:
+    """4k + 1 frames of the person, with what belongs to them."""
+
+    video: Frames
+    valid: Bool[Tensor, " f"]  # a face is visible
+    audio: Float[Tensor, " s"] | None  # 640 f samples at -23 LUFS; None: the file has no sound
+    motion: Float[Tensor, "f m"] | None  # None: nothing reads it
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def num_frames(self) -> int:
+        return self.video.shape[0]
+
+
+def read_reference(
+    path: str | Path,
+    *,
+    side: int,
+    seconds: float,
+    face_crop: bool,
+    extractor: Extractor | None,
+) -> ReferenceClip:
+    """The first ``seconds`` of a clip (or the one frame of a picture) in squares of ``side``.
+
+    ValueError: unreadable, no video, no face, another person cut in (with the time), or an
+    extractor that gives something else. Several faces, silence, and sound and picture of unequal
+    length are warnings; the largest face is taken, and the sound is cut or filled with silence.
+    """
+    frames, ended = _read_frames(path, side, seconds)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        square, track = _squared(path, frames, side, face_crop=face_crop)
+    notes = [f"{path}: {warning.message}" for warning in caught]
+    audio, more = _read_sound(path, len(square), ended=ended)
+    motion = None if extractor is None else extract(extractor, square, track)
+    valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
+    return ReferenceClip(square, valid, audio, motion, (*notes, *more))
+
+
+def still(
+    image: UInt8[Tensor, "3 h w"], *, side: int, face_crop: bool, extractor: Extractor | None
+) -> ReferenceClip:
+    """One square picture as a reference of one frame, without sound."""
+    small = F.interpolate(image[None].float(), size=(side, side), mode="bilinear", antialias=True)
+    frames, motion = small.round().clamp(0, 255).to(torch.uint8), None
+    if extractor is not None:
+        track = face_track.track_faces(image[None]) if face_crop else None
+        motion = extract(extractor, frames, track)
+    return ReferenceClip(frames, torch.ones(1, dtype=torch.bool), None, motion)
+
+
+def check_one_person(path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack) -> None:
+    """ValueError naming the second at which somebody else's face takes the place of the first.
+
+    One odd look is a turned or blurred face; two in a row, half a second apart, are a person.
+    """
+    looks = [i for i in range(0, len(frames), EMBED_EVERY) if bool(track.found[i])]
+    faces = embed_faces(frames[looks], track.landmarks[looks]).values
+    seen: list[Tensor] = []
+    strange: list[int] = []
+    for index, face in zip(looks, faces, strict=True):
+        known = torch.stack(seen).mean(0) if seen else face
+        if float((face - known).norm()) <= SAME_PERSON:
+            seen.append(face)
+            strange = []
+            continue
+        strange.append(index)
+        if len(strange) == 2:
+            raise ValueError(
+                f"{path}: another person's face from {strange[0] / FRAME_RATE_HZ:.1f} s on; "
+                "a reference shows one person: cut the clip there"
+            )
+
+
+def _read_frames(
+    path: str | Path, side: int, seconds: float
+) -> tuple[UInt8[Tensor, "f 3 h w"], bool]:
+    """4k + 1 frames: as many as there are, up to ``seconds``; and whether the file ended there."""
+    limit = TEMPORAL_FACTOR * round(seconds * FRAME_RATE_HZ / TEMPORAL_FACTOR) + 1
+    lazily = media.iter_video(path, max_side=max(DETECT_SIDE, 2 * side))
+    frames = list(itertools.islice(lazily, limit))
+    whole = TEMPORAL_FACTOR * ((len(frames) - 1) // TEMPORAL_FACTOR) + 1
+    return torch.stack(frames[:whole]), len(frames) < limit
+
+
+def _squared(
+    path: str | Path, frames: UInt8[Tensor, "f 3 h w"], side: int, *, face_crop: bool
+) -> tuple[Frames, FaceTrack | None]:
+    """Square crops, and the face track within them where the crop follows one."""
+    height, width = frames.shape[2:]
+    if not face_crop:
+        windows = face_track.centre_windows(len(frames), height, width)
+        return face_track.crop(frames, windows, side), None
+    try:
+        track = face_track.track_faces(frames)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if not track.found.any():
+        raise ValueError(
+            f"{path}: no face in its first {len(frames) / FRAME_RATE_HZ:.1f} s; "
+            "pass --no-face-crop if the picture is framed on the face already"
+        )
+    check_one_person(path, frames, track)
+    windows = face_track.crop_windows(track, height, width)
+    landmarks = face_track.in_windows(track.landmarks, windows, height, width)
+    square = FaceTrack(track.box, landmarks, track.found, track.num_faces)
+    return face_track.crop(frames, windows, side), square
+
+
+def _read_sound(
+    path: str | Path, num_frames: int, *, ended: bool
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The sound of ``num_frames`` frames, and what is odd about it."""
+    info = media.probe(path)
+    if not info.has_audio:
+        return None, () if num_frames == 1 else (f"{path} has no sound; only its picture is read",)
+    samples, wanted = media.read_audio(path), num_frames * SAMPLES_PER_FRAME
+    notes = []
+    missing_s = (wanted - len(samples)) / SAMPLE_RATE_HZ
+    if missing_s > MAX_UNEQUAL_S:
+        notes.append(f"{path}: its sound ends {missing_s:.1f} s before its picture; filled up")
+    if ended and -missing_s > MAX_UNEQUAL_S:
+        notes.append(f"{path}: its sound goes on {-missing_s:.1f} s behind its picture; left out")
+    samples = F.pad(samples, (0, max(0, wanted - len(samples))))[:wanted]
+    if float(samples.abs().max()) < SILENT_PEAK:
+        notes.append(f"{path} is silent; how the person moves to speech cannot be read from it")
+    return normalise_loudness(samples), tuple(notes)

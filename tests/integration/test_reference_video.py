@@ -1,0 +1,222 @@
+"""A reference video from its file to the sampler: what is read of it, and what is wrong with it."""
+
+import dataclasses
+from pathlib import Path
+
+import av
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from avatar_v.critics.extractors import find_extractor
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.generate.inputs import Wanted, read_inputs
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.reference_clip import read_reference
+from avatar_v.media import read_video
+from avatar_v.models.weights import Card
+from avatar_v.testing import randomise
+from avatar_v.types import MOTION_NAMES, Request
+from avatar_v.world.clip import make_clip
+from avatar_v.world.splits import RANGES
+
+ID = RANGES["validation"][0]
+PERSONAL = Wanted(side=32, reference=True, motion=True)
+
+
+def clip_file(path: Path, video: Tensor, audio: Tensor | None = None, *, crf: int = 4) -> str:
+    """Frames "f 3 h w" at 25 fps and, if given, 16 kHz sound."""
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("libx264", rate=25, options={"crf": str(crf)})
+        stream.height, stream.width = video.shape[2:]
+        stream.pix_fmt = "yuv444p"
+        sound = None
+        if audio is not None:
+            sound = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
+        for picture in video.movedim(1, -1).numpy():
+            frame = av.VideoFrame.from_ndarray(np.ascontiguousarray(picture), format="rgb24")
+            container.mux(stream.encode(frame))
+        container.mux(stream.encode(None))
+        if sound is not None and audio is not None:
+            samples = (audio.clamp(-1, 1) * 32767).to(torch.int16).numpy()[None]
+            block = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
+            block.sample_rate = 16_000
+            container.mux(sound.encode(block))
+            container.mux(sound.encode(None))
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tensor, Tensor]:
+    """A drawn person's clip of 43 frames as a file (.mkv), with its frames and sound."""
+    clip = make_clip(ID, ID + 1, ID + 2, num_frames=45, size=64)
+    assert clip.video is not None
+    video, audio = clip.video[:43], clip.audio[: 43 * 640]
+    path = clip_file(tmp_path_factory.mktemp("reference") / "me.mkv", video, audio)
+    return path, video, audio
+
+
+def read(path: str, seconds: float = 16.0, motion: str = "none"):
+    extractor = find_extractor(motion, face_crop=False)
+    return read_reference(path, side=64, seconds=seconds, face_crop=False, extractor=extractor)
+
+
+def test_a_clip_is_read_with_its_sound_and_motion(spoken) -> None:
+    path, video, audio = spoken
+    clip = read(path, motion="auto")
+    assert clip.num_frames == 41
+    assert (clip.video.float() - video[:41].float()).abs().mean() < 3
+    assert clip.valid.all()
+    assert clip.audio is not None
+    assert clip.audio.shape == (41 * 640,)
+    assert np.corrcoef(clip.audio, audio[: 41 * 640])[0, 1] > 0.99
+    assert clip.motion is not None
+    true = MotionMeter.from_pretrained().measure(video[:41]).values
+    assert torch.allclose(clip.motion[:, 0], true[:, 0], atol=0.1)
+    assert clip.warnings == ()
+
+
+@pytest.mark.parametrize(("seconds", "frames"), [(0.04, 1), (0.5, 13), (1.0, 25), (60.0, 41)])
+def test_no_more_is_read_than_asked_for(spoken, seconds: float, frames: int) -> None:
+    assert read(spoken[0], seconds).num_frames == frames
+
+
+@pytest.mark.parametrize(
+    ("audio", "warning"),
+    [
+        (None, "has no sound"),
+        (torch.zeros(41 * 640), "is silent"),
+        (0.1 * torch.ones(20 * 640), "0.8 s before its picture"),
+        (0.1 * torch.ones(66 * 640), "1.0 s behind its picture"),
+    ],
+)
+def test_odd_sound_is_one_warning(
+    spoken, tmp_path: Path, audio: Tensor | None, warning: str
+) -> None:
+    clip = read(clip_file(tmp_path / "a.mkv", spoken[1][:41], audio))
+    (note,) = clip.warnings
+    assert warning in note
+    assert (clip.audio is None) == (audio is None)
+    assert clip.audio is None or clip.audio.shape == (41 * 640,)
+
+
+def narrow(frames: Tensor, track: object) -> Tensor:
+    return torch.zeros(len(frames), 3)
+
+
+def still_face(frames: Tensor, track: object) -> Tensor:
+    return torch.full((len(frames), len(MOTION_NAMES)), 0.25)
+
+
+def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
+    clip = read(spoken[0], motion=f"{__name__}:still_face")
+    assert clip.motion is not None
+    assert clip.motion.eq(0.25).all()
+
+
+@pytest.mark.parametrize(
+    ("motion", "message"),
+    [
+        (f"{__name__}:narrow", r"gave \(41, 3\), expected \(41, 16\)"),
+        (f"{__name__}:nobody", "cannot be imported"),
+        ("no.such:thing", "cannot be imported"),
+        (f"{__name__}:ID", "is no function"),
+        ("meters", "there are auto, none, meter, landmarks"),
+        ("landmarks", "needs the face track"),
+    ],
+)
+def test_a_wrong_extractor_is_one_error(spoken, motion: str, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        read(spoken[0], motion=motion)
+
+
+@pytest.fixture(scope="module")
+def personal(weights: Path) -> AvatarPipeline:
+    """Tiny weights that say they read a reference and motion; all they compute is random."""
+    pipe = AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32")
+    randomise(pipe.dit)
+    card = Card(preset="tiny", reference=True, motion=True)
+    return AvatarPipeline(pipe.dit, pipe.conditioner, card, device="cpu", precision="fp32")
+
+
+def frames_of(pipe: AvatarPipeline, request: Request, **change: object) -> Tensor:
+    asked = dataclasses.replace(request, **change)  # pyright: ignore[reportArgumentType]
+    inputs = read_inputs(asked, PERSONAL)
+    return torch.cat(list(pipe.stream(inputs, asked)))
+
+
+def test_the_reference_reaches_the_video(personal, request_: Request, spoken) -> None:
+    """Its length, a second clip, its motion and its guidance each change what is generated."""
+    base = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    videos = [
+        frames_of(personal, base),
+        frames_of(personal, base, reference_s=0.0),
+        frames_of(personal, base, reference_s=0.5),
+        frames_of(personal, base, motion="none"),
+        frames_of(personal, base, also=(request_.reference,)),
+        frames_of(personal, base, guidance_reference=3.0),
+    ]
+    assert len({video.numpy().tobytes() for video in videos}) == len(videos)
+    assert torch.equal(videos[0], frames_of(personal, base))
+
+
+def test_what_the_weights_do_not_read_is_not_read(request_: Request, spoken) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0])
+    plain = read_inputs(asked, Wanted(side=32, reference=False, motion=False))
+    assert plain.clips == ()
+    assert plain.motion is None
+    with pytest.raises(ValueError, match="--also: these weights read one picture"):
+        read_inputs(
+            dataclasses.replace(asked, also=(spoken[0],)),
+            Wanted(side=32, reference=False, motion=False),
+        )
+    whole = read_inputs(asked, PERSONAL)
+    (clip,) = whole.clips
+    assert whole.reference_frame is not None
+    assert whole.motion is not None
+    assert clip.motion is not None
+    assert torch.equal(whole.motion, clip.motion[whole.reference_frame])
+    one = read_inputs(dataclasses.replace(asked, reference_s=0.0), PERSONAL)
+    assert one.clips[0].num_frames == 1
+
+
+@pytest.mark.parametrize("seconds", [-1.0, 301.0, float("nan")])
+def test_a_length_that_cannot_be_is_refused(request_: Request, seconds: float) -> None:
+    with pytest.raises(ValueError, match="--reference-seconds"):
+        read_inputs(dataclasses.replace(request_, reference_s=seconds), PERSONAL)
+
+
+@pytest.mark.media
+def test_a_real_face_is_read_by_its_landmarks(media: Path) -> None:
+    clip = read_reference(
+        media / "talking_head.mp4",
+        side=64,
+        seconds=2.0,
+        face_crop=True,
+        extractor=find_extractor("auto", face_crop=True),
+    )
+    assert clip.num_frames == 49
+    assert clip.motion is not None
+    mouth = clip.motion[:, MOTION_NAMES.index("mouth_open")]
+    assert mouth.max() > 0.1
+    assert clip.motion[:, MOTION_NAMES.index("teeth")].eq(0).all()
+
+
+@pytest.mark.media
+def test_another_person_cut_in_is_named_with_the_time(media: Path, tmp_path: Path) -> None:
+    parts = []
+    for name in ("talking_head.mp4", "presenter.mp4"):
+        frames = read_video(media / name, max_frames=75).float()
+        size = (240, 240)
+        parts.append(torch.nn.functional.interpolate(frames, size=size, mode="area").byte())
+    path = clip_file(tmp_path / "two.mkv", torch.cat(parts), crf=12)
+    with pytest.raises(ValueError, match=r"another person's face from 3\.\d s on"):
+        read_reference(path, side=64, seconds=8.0, face_crop=True, extractor=None)
+
+
+@pytest.mark.media
+def test_no_face_is_one_error(tmp_path: Path) -> None:
+    path = clip_file(tmp_path / "grey.mkv", torch.full((9, 3, 240, 240), 90, dtype=torch.uint8))
+    with pytest.raises(ValueError, match=r"no face in its first 0\.4 s"):
+        read_reference(path, side=64, seconds=8.0, face_crop=True, extractor=None)
