@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from peft.tuners.lora import LoraLayer
 
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
@@ -23,6 +24,7 @@ from avatar_v.stages.judged import (
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT, Personality, draw_run, motion_flow_loss
+from avatar_v.stages.trainable import Trainable, merged
 from avatar_v.testing import make_batch, randomise
 from avatar_v.types import Batch
 
@@ -34,7 +36,11 @@ def seeded(seed: int = 0) -> torch.Generator:
     return torch.Generator().manual_seed(seed)
 
 
-def sft(personality: Personality | None = None, human: HumanTerms | None = None) -> SFT:
+def sft(
+    personality: Personality | None = None,
+    human: HumanTerms | None = None,
+    trainable: Trainable | None = None,
+) -> SFT:
     stage = SFT(
         Models("tiny"),
         OPTIM,
@@ -43,6 +49,7 @@ def sft(personality: Personality | None = None, human: HumanTerms | None = None)
         mouth_boost=1.0,
         personality=personality or Personality(motion_dropout=0.0),
         human=human or HumanTerms(),
+        trainable=trainable or Trainable(),
     )
     stage.configure_model()
     randomise(stage.dit)  # a fresh head passes no gradient to what lies before it
@@ -147,6 +154,40 @@ def test_some_steps_have_no_motion_of_the_reference(batch: Batch) -> None:
     given = stage.conditions(batch, windows).reference
     assert given is not None
     assert given.motion is not None
+
+
+def test_lora_trains_factors_and_the_motion_stream_and_leaves_no_trace(batch: Batch) -> None:
+    stage = sft(trainable=Trainable("lora", lora_rank=2))
+    loss_of(stage, batch)[0].backward()
+    names = trained(stage)
+    assert names
+    assert all("lora_" in n or "motion" in n for n in names)
+    assert any("lora_A" in n for n in names)
+    assert any("motion_head" in n for n in names)
+    plain = merged(stage.dit)
+    assert set(plain.state_dict()) == set(sft().dit.state_dict())
+    assert any(isinstance(m, LoraLayer) for m in stage.dit.modules()), "the stage trains on"
+    changed = stage.dit.state_dict()["blocks.0.self_attention.query.base_layer.weight"]
+    assert not torch.equal(plain.state_dict()["blocks.0.self_attention.query.weight"], changed)
+    expected = loss_of(stage, batch)[0]
+    stage.dit = plain
+    torch.testing.assert_close(loss_of(stage, batch)[0], expected)
+
+
+def test_lora_checkpoints_hold_what_is_trained() -> None:
+    state = sft(trainable=Trainable("lora")).state_dict()
+    assert state
+    assert all("lora_" in name or "motion" in name for name in state)
+    sft(trainable=Trainable("lora")).load_state_dict(state)
+
+
+def test_new_parts_alone_can_be_trained(batch: Batch) -> None:
+    stage = sft(trainable=Trainable("new"))
+    loss_of(stage, batch)[0].backward()
+    assert trained(stage)
+    assert all("motion" in name for name in trained(stage))
+    with pytest.raises(ValueError, match="rank"):
+        Trainable("lora", lora_rank=0)
 
 
 def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:

@@ -14,6 +14,7 @@ from avatar_v.callbacks.ema import averaged
 from avatar_v.models.weights import Card, save_pipeline
 from avatar_v.parallel.apply import whole_state
 from avatar_v.stages.base import Stage
+from avatar_v.stages.trainable import merged
 
 
 class LossCurve(L.Callback):
@@ -89,7 +90,7 @@ class Export(L.Callback):
             if not trainer.is_global_zero:
                 return
             dit, conditioner = pl_module.dit, pl_module.conditioner
-            save_pipeline(folder, dit, conditioner, card, dtype=self.dtype, overwrite=True)
+            save_pipeline(folder, merged(dit), conditioner, card, dtype=self.dtype, overwrite=True)
         for name in ("loss.csv", "recipe.yaml"):
             source = Path(trainer.default_root_dir) / name
             if source.is_file():

@@ -28,6 +28,7 @@ from avatar_v.shards.writer import (
 )
 
 SETTINGS_FILE = "encode.json"
+PIECE_FRAMES = 40
 
 
 def encode_folder(
@@ -105,8 +106,13 @@ class _Encoder:
 
     @torch.inference_mode()
     def _latents(self, video: Tensor) -> Tensor:
-        clean = video.to(self.device, torch.float32) / 127.5 - 1
-        return self.vae.encode(clean).to(torch.float16).cpu()
+        """In pieces: the features of long clips as a whole would not fit in any cache."""
+        encoder = self.vae.stream_encoder()
+        parts = [
+            encoder.push(piece.to(self.device, torch.float32) / 127.5 - 1)
+            for piece in video.split(PIECE_FRAMES, dim=1)
+        ]
+        return torch.cat(parts, dim=1).to(torch.float16).cpu()
 
 
 def _batches(clips: tuple[ClipEntry, ...], batch_size: int) -> Iterator[list[ClipEntry]]:

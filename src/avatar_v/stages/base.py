@@ -70,6 +70,7 @@ class Stage(L.LightningModule):
         else:
             self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
         self.train()
+        self.select_trainable()
         self.is_built = True
         keep_frozen_out_of_checkpoints(self)
         if m.checkpoint_activations:
@@ -79,6 +80,9 @@ class Stage(L.LightningModule):
             dtype = torch.bfloat16 if "bf16" in self.trainer.precision else torch.float32
             mesh = self.device_mesh["data_parallel"]
             shard(self.dit, self.conditioner, mesh, compute_dtype=dtype)
+
+    def select_trainable(self) -> None:
+        """Freeze what this stage does not train. The VAE is frozen already."""
 
     def on_fit_start(self) -> None:
         """Precomputed latents must come from the VAE that will decode them."""

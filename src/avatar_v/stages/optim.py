@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from avatar_v.stages.muon import BatchedMuon
+from avatar_v.stages.trainable import FACTORS
 
 
 @dataclass(frozen=True)
@@ -113,14 +114,15 @@ def build_optimizer(module: nn.Module, optim: Optim) -> MuonAdamW:
 
 def hidden_matrices(module: nn.Module) -> set[str]:
     """Names of the weights Muon takes: matrices of linear layers inside repeated blocks (an
-    ``nn.ModuleList``). Patch, time and token embeddings, heads, convolutions, tables, norms and
-    biases are AdamW's."""
+    ``nn.ModuleList``). Patch, time and token embeddings, heads, convolutions, tables, norms,
+    biases and LoRA's factors are AdamW's."""
     names = set()
     for list_name, blocks in module.named_modules():
         if not isinstance(blocks, nn.ModuleList):
             continue
         for name, layer in blocks.named_modules(prefix=list_name):
-            if isinstance(layer, nn.Linear) and layer.weight.requires_grad:
+            trained = isinstance(layer, nn.Linear) and layer.weight.requires_grad
+            if trained and FACTORS not in name:
                 names.add(f"{name}.weight")
     return names
 

@@ -22,6 +22,7 @@ from avatar_v.stages.base import Logs
 from avatar_v.stages.judged import HumanTerms, Judged, Judges
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Cond, num_latents
 
@@ -54,6 +55,7 @@ class SFT(A2V):
     Args:
         personality: the reference's length and dropout, the motion stream's weight.
         human: which critics judge predicted frames, from which step on, how strongly.
+        trainable: all of the DiT, LoRA factors, or the motion stream alone.
         face_boost, mouth_boost: as in stage 2.
     """
 
@@ -66,11 +68,18 @@ class SFT(A2V):
         mouth_boost: float,
         personality: Personality,
         human: HumanTerms,
+        trainable: Trainable,
         seed: int = 0,
     ) -> None:
         super().__init__(models, optim, objective, face_boost, mouth_boost, seed)
+        self.trainable = trainable
         self.personality = personality
         self.judges = Judges(human)
+
+    def select_trainable(self) -> None:
+        select(self.dit, self.conditioner, self.trainable)
+        if self.trainable.parts == "lora" and self.device_mesh is not None:
+            raise ValueError("LoRA trains whole replicas: use strategy ddp, not ModelParallel")
 
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None

@@ -1,0 +1,61 @@
+"""How a person moves, as numbers read from motion: mouth amplitude, blink rate, sway.
+
+Each number of a track estimates one habit of world/style.py, in its units. What an estimate can say
+at best is the correlation that the true motion of as many seconds gets; a blink is rare, so a few
+seconds tell its rate badly however well they are read.
+"""
+
+import numpy as np
+from jaxtyping import Float
+from scipy.signal import find_peaks
+
+from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
+from avatar_v.world.speech import frame_times_s, say
+from avatar_v.world.style import sample_style
+from avatar_v.world.viseme import mouth_shape
+from avatar_v.world.voice import sample_voice
+
+Motion = Float[np.ndarray, "f m"]
+
+BLINK_DEPTH = 0.3
+"""A blink lets the reading of eye openness fall by so much between two of its maxima."""
+HABITS = ("mouth_amplitude", "blink_rate_hz", "sway_yaw")
+
+
+def habits(motion: Motion, neutral: Float[np.ndarray, " f"]) -> dict[str, float]:
+    """The three habits of a track; ``neutral`` is the opening its speech has at amplitude 1."""
+
+    def column(name: str) -> Float[np.ndarray, " f"]:
+        return motion[:, MOTION_NAMES.index(name)]
+
+    return {
+        "mouth_amplitude": slope(neutral, column("mouth_open")),
+        "blink_rate_hz": blink_rate_hz(column("eye_open")),
+        "sway_yaw": spread(column("yaw")),
+    }
+
+
+def neutral_opening(person_id: int, speech_id: int, num_frames: int) -> Float[np.ndarray, " f"]:
+    """The mouth opening of a person's speech if their mouth amplitude were 1."""
+    style = sample_style(person_id)
+    speech = say(speech_id, sample_voice(person_id), style, num_frames)
+    times_s = frame_times_s(num_frames)
+    return mouth_shape(speech.phases, times_s, 1.0, style.lip_gesture, style.smoothing_s)[:, 0]
+
+
+def slope(x: Float[np.ndarray, " f"], y: Float[np.ndarray, " f"]) -> float:
+    """Of the least-squares line of y on x."""
+    x = x - x.mean()
+    return float(x @ (y - y.mean()) / (x @ x))
+
+
+def blink_rate_hz(eye_open: Float[np.ndarray, " f"]) -> float:
+    """Dips of eye openness by at least ``BLINK_DEPTH``, a second."""
+    dips, _ = find_peaks(-eye_open, prominence=BLINK_DEPTH)
+    return len(dips) * FRAME_RATE_HZ / len(eye_open)
+
+
+def spread(x: Float[np.ndarray, " f"]) -> float:
+    """The standard deviation that the quartiles suggest: a rare turn away does not count."""
+    low, high = np.quantile(x, [0.25, 0.75])
+    return float(high - low) / 1.349
