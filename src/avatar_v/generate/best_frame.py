@@ -25,6 +25,7 @@ from avatar_v.critics.face_track import (
     crop_windows,
     track_faces,
 )
+from avatar_v.critics.quality import sharpness
 from avatar_v.types import FRAME_RATE_HZ
 
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -57,13 +58,6 @@ def best_frame(path: str | Path, *, face_crop: bool, search_s: float = SEARCH_S)
     ValueError: unreadable, no video, no frames, no face, or the [faces] extra is missing.
     """
     return _best_face(path, search_s) if face_crop else _most_usual(path, search_s)
-
-
-def sharpness(frames: Frames) -> Float[Tensor, " f"]:
-    """Variance of the Laplacian of the grey picture (Pech-Pacheco et al. 2000)."""
-    grey = frames.float().mean(1, keepdim=True)
-    kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]])
-    return F.conv2d(grey, kernel[None, None]).flatten(1).var(1)
 
 
 def sharp_enough(values: Float[Tensor, " f"]) -> Bool[Tensor, " f"]:
