@@ -25,7 +25,8 @@ Frames = UInt8[Tensor, "f 3 h w"]
 NUM_DIMS = 512
 SOURCE = (
     "det_10g.onnx and w600k_r50.onnx of insightface's buffalo_l "
-    "(github.com/deepinsight/insightface, release v0.7; for non-commercial research only): unpack them into one folder and pass it"
+    "(github.com/deepinsight/insightface, release v0.7; for non-commercial research only): "
+    "unpack them into one folder and pass it"
 )
 
 
