@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import shutil
 import threading
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +21,7 @@ from avatar_v.generate.chunks import Span, plan
 from avatar_v.generate.generator import Person, Settings, audio_tokens, generate
 from avatar_v.generate.pipeline import AvatarPipeline, carry_out
 from avatar_v.generate.showcase import Cast, lip_sync, showcase
+from avatar_v.media import read_video
 from avatar_v.testing import make_batch
 from avatar_v.types import Request, num_frames
 
@@ -351,13 +353,29 @@ def test_demo_writes_its_files(weights: Path, tmp_path: Path) -> None:
     for _ in range(2):  # a second demo replaces the first
         record, sync = showcase(tmp_path / "demo", cast, num_steps=1, weights=weights, meter=meter)
     values = json.loads((tmp_path / "demo" / "out.json").read_text())
-    assert values["world"] == {"person": 2_000_003, "scene": 2_000_004, "speech": 2_000_006}
+    assert values["world"] == {"person": 2_000_003, "scene": 2_000_005, "speech": 2_000_006}
     assert values["lip_sync"] == dataclasses.asdict(sync)
     assert record.num_frames == 50
     with Image.open(tmp_path / "demo" / "sheet.png") as sheet:
         assert sheet.width > 1000
     names = {path.name for path in (tmp_path / "demo").iterdir()}
-    assert names == {"out.mp4", "out.json", "sheet.png", "reference.mp4", "speech.wav"}
+    inputs = {"reference.mp4", "scene.png", "speech.wav"}
+    assert names == {"out.mp4", "out.json", "side_by_side.mp4", "sheet.png", *inputs}
+
+
+def test_demo_shows_what_a_reference_video_adds(weights: Path, tmp_path: Path) -> None:
+    """Weights that read a reference also speak from one picture, and the two differ."""
+    folder = tmp_path / "personal"
+    shutil.copytree(weights, folder)
+    card = json.loads((folder / "card.json").read_text())
+    (folder / "card.json").write_text(json.dumps({**card, "reference": True}))
+    cast = Cast(person=3, scene=4, speech=5, num_frames=50)
+    showcase(tmp_path / "demo", cast, num_steps=1, weights=folder)
+    one, whole = (read_video(tmp_path / "demo" / f"{name}.mp4") for name in ("picture", "out"))
+    assert one.shape == whole.shape
+    assert not torch.equal(one, whole)
+    beside = read_video(tmp_path / "demo" / "side_by_side.mp4")
+    assert beside.shape[0] == 50
 
 
 def test_lip_sync_score_knows_truth_from_chance() -> None:

@@ -28,6 +28,7 @@ class Row:
 
     label: str
     video: UInt8[Tensor, "f 3 h w"]
+    is_made: bool = False  # generated: its label has the colour of what is generated
 
 
 @dataclass(frozen=True)
@@ -92,7 +93,7 @@ def _draw_pictures(axes: Axes, row: Row, columns: np.ndarray, num_frames: int) -
     axes.set_axis_off()
     axes.text(
         -0.008, 0.5, row.label, transform=axes.transAxes, ha="right", va="center",
-        fontsize=11, color=MADE if row.label == "generated" else INK, weight="bold",
+        fontsize=11, color=MADE if row.is_made else INK, weight="bold",
     )  # fmt: skip
 
 

@@ -1,31 +1,36 @@
 """The demo: one held-out person of the world through the whole way from files to mp4, and a score.
 
-From the test split: a reference clip, and another sentence in the same voice as the driving speech.
-Both go through files and `carry_out`, as a user's would. The true video of that sentence exists
-too, so the result can be seen beside it and measured against it.
+From the test split: a reference clip of one scene; the first picture of another, and another
+sentence in the same voice. They go through files and `carry_out`, as a user's would, and a second
+time with one frame for a reference. The true video of that sentence exists too, so the results can
+be seen beside it and measured against it.
 """
 
 import wave
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float, UInt8
+from PIL import Image
 from torch import Tensor
 
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.inputs import json_path
+from avatar_v.generate.outputs import output_of
 from avatar_v.generate.pipeline import FORMATS, carry_out, weights_folder
 from avatar_v.generate.progress import FrameProgress
 from avatar_v.generate.record import Record, save_record
 from avatar_v.generate.sheet import Curves, Row, save_sheet
-from avatar_v.media import encode_video_bytes
+from avatar_v.generate.writer import Writer
+from avatar_v.models.weights import read_card
 from avatar_v.types import MOTION_NAMES, SAMPLE_RATE_HZ, Request
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 
-REFERENCE_FRAMES = 101
+REFERENCE_FRAMES = 401
 SHUFFLE_BLOCK = 25
 """Frames: shuffled speech keeps its syllables and loses its order."""
 NUM_SHUFFLES = 200
@@ -40,6 +45,15 @@ class Cast:
     scene: int
     speech: int
     num_frames: int
+
+
+@dataclass(frozen=True)
+class Made:
+    """One generated video and what is read from it."""
+
+    record: Record
+    video: UInt8[Tensor, "f 3 h w"]
+    opening: Float[Tensor, " f"]  # of the mouth
 
 
 @dataclass(frozen=True)
@@ -61,52 +75,86 @@ def showcase(
     weights: str | Path = "small",
     meter: str | Path = "motion",
 ) -> tuple[Record, LipSync]:
-    """Generate, measure and draw: out.mp4, out.json and sheet.png in ``folder``, replaced if there.
+    """Generate, measure and draw, in ``folder``: out.mp4 with its out.json, the same shown through
+    one picture (picture.mp4), all side by side (side_by_side.mp4) and on sheet.png. What is there
+    of these is replaced. Weights that read no reference video make out.mp4 alone.
 
     ``meter`` is a MotionMeter's name or folder. ValueError for numbers outside the split, missing
     weights, or fewer frames than two shuffle blocks.
     """
     if cast.num_frames < 2 * SHUFFLE_BLOCK:
         raise ValueError(f"a demo has at least {2 * SHUFFLE_BLOCK} frames, got {cast.num_frames}")
-    weights_folder(weights)
+    reads_video = read_card(weights_folder(weights)).reference
     judge = MotionMeter.from_pretrained(meter)
     reference, driving = make_clips(cast)
     assert reference.video is not None
     assert driving.video is not None
     folder.mkdir(parents=True, exist_ok=True)
-    request = _write_request(folder, reference.video, driving, num_steps=num_steps, seed=seed)
-    made: list[Tensor] = []
-    with FrameProgress("demo") as progress:
+    request = _write_request(folder, reference, driving, num_steps=num_steps, seed=seed)
+    made = _made(request, weights, judge)
+    truth = driving.motion[:, MOUTH_OPEN]
+    seen = judge.measure(driving.video).values[:, MOUTH_OPEN]
+    sync = lip_sync(made.opening, seen, truth)
+    movement = {"true": _spread(seen), "generated": _spread(made.opening)}
+    rows = [Row("reference", reference.video), Row("true", driving.video)]
+    if reads_video:
+        picture = replace(request, out=str(folder / "picture.mp4"), reference_s=0.0)
+        plain = _made(picture, weights, judge)
+        movement["from one picture"] = _spread(plain.opening)
+        rows.append(Row("from one picture", plain.video, is_made=True))
+    rows.append(Row("generated", made.video, is_made=True))
+    ids = {"person": driving.person_id, "scene": driving.scene_id, "speech": driving.sentence_id}
+    more = {"lip_sync": asdict(sync), "meter_hash": judge.hash(), "world": ids}
+    save_record(json_path(request.out), made.record, **more, mouth_movement=movement)
+    with Writer(output_of(str(folder / "side_by_side.mp4"))) as writer:
+        writer.write(_beside([row.video for row in rows]), driving.audio)
+    save_sheet(
+        folder / "sheet.png",
+        rows,
+        Curves(truth, made.opening, driving.audio),
+        title="A person the model has never seen, speaking a sentence it has never heard",
+        subtitle=_subtitle(driving, made.record, sync),
+    )
+    return made.record, sync
+
+
+def _made(request: Request, weights: str | Path, judge: MotionMeter) -> Made:
+    """The request carried out, with a progress bar."""
+    frames: list[Tensor] = []
+    with FrameProgress(Path(request.out).stem) as progress:
         record = carry_out(
             request,
             weights=weights,
             on_ready=progress.ready,
-            on_frames=lambda frames: (made.append(frames), progress.frames(frames))[1],
+            on_frames=lambda block: (frames.append(block), progress.frames(block))[1],
         )
-    video, truth = torch.cat(made), driving.motion[:, MOUTH_OPEN]
-    opening = judge.measure(video).values[:, 0]
-    sync = lip_sync(opening, judge.measure(driving.video).values[:, 0], truth)
-    ids = {"person": driving.person_id, "scene": driving.scene_id, "speech": driving.sentence_id}
-    more = {"lip_sync": asdict(sync), "meter_hash": judge.hash(), "world": ids}
-    save_record(json_path(request.out), record, **more)
-    save_sheet(
-        folder / "sheet.png",
-        [Row("reference", reference.video), Row("true", driving.video), Row("generated", video)],
-        Curves(truth, opening, driving.audio),
-        title="A person the model has never seen, speaking a sentence it has never heard",
-        subtitle=_subtitle(driving, record, sync),
-    )
-    return record, sync
+    video = torch.cat(frames)
+    return Made(record, video, judge.measure(video).values[:, MOUTH_OPEN])
+
+
+def _spread(opening: Float[Tensor, " f"]) -> float:
+    """How much a mouth moves: the standard deviation of its opening."""
+    return round(float(opening.std()), 4)
+
+
+def _beside(
+    videos: Sequence[UInt8[Tensor, "_f 3 _side _side"]],
+) -> UInt8[Tensor, "_n 3 _h _w"]:
+    """Square videos side by side, at the size of the largest, for as long as the last one; shorter
+    ones start again."""
+    num, side = len(videos[-1]), max(video.shape[-1] for video in videos)
+    looped = [video[torch.arange(num) % len(video)] for video in videos]
+    return torch.cat([F.interpolate(video, size=(side, side)) for video in looped], dim=3)
 
 
 def make_clips(cast: Cast) -> tuple[WorldClip, WorldClip]:
-    """The reference clip, and the true clip of the driving speech, in the same scene."""
+    """The reference clip, and the true clip of the driving speech in another scene."""
     (person_id,) = persons("test", 1, cast.person)
-    (scene_id,) = scenes("test", 1, cast.scene)
+    elsewhere_id, scene_id = scenes("test", 2, cast.scene)
     other_id, speech_id = sentences("test", 2, cast.speech)
     side = FORMATS["small"].side
     return (
-        make_clip(person_id, scene_id, other_id, num_frames=REFERENCE_FRAMES, size=side),
+        make_clip(person_id, elsewhere_id, other_id, num_frames=REFERENCE_FRAMES, size=side),
         make_clip(person_id, scene_id, speech_id, num_frames=cast.num_frames, size=side),
     )
 
@@ -149,15 +197,19 @@ def _derangement(num: int, draw: torch.Generator) -> Tensor:
 
 def _write_request(
     folder: Path,
-    reference: UInt8[Tensor, "f 3 h w"],
+    reference: WorldClip,
     driving: WorldClip,
     *,
     num_steps: int,
     seed: int,
 ) -> Request:
     """The files a user would have, and the request about them."""
-    clip, speech = folder / "reference.mp4", folder / "speech.wav"
-    clip.write_bytes(encode_video_bytes(reference))
+    clip, scene, speech = (folder / name for name in ("reference.mp4", "scene.png", "speech.wav"))
+    assert reference.video is not None
+    assert driving.video is not None
+    with Writer(output_of(str(clip))) as writer:
+        writer.write(reference.video, reference.audio)
+    Image.fromarray(driving.video[0].permute(1, 2, 0).contiguous().numpy()).save(scene)
     samples = (driving.audio.clamp(-1, 1) * 32767).round().to(torch.int16)
     with wave.open(str(speech), "wb") as file:
         file.setnchannels(1)
@@ -167,6 +219,7 @@ def _write_request(
     return Request(
         reference=str(clip),
         audio=str(speech),
+        image=str(scene),
         out=str(folder / "out.mp4"),
         prompt=driving.text,
         seed=seed,
