@@ -1,0 +1,250 @@
+"""What a long reference costs: Sparse Reference Attention against two ways without it, in turns.
+
+``python -m avatar_v_eval.speed_reference`` times one self-attention layer of the small preset over
+G generated and R reference tokens, R / G = 1 … 32: ours (the reference within its segments, the
+generated tokens over all), naive concatenation (everything looks at everything), and one dense
+attention with the block mask. Then generation with cached reference keys against encoding the
+reference in every step. Writes ``eval/results/reference_attention.json`` and ``.png``.
+"""
+
+import argparse
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from avatar_v.kernels.norm import rotate
+from avatar_v.models.attention import SelfAttention
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import rotary_table
+from avatar_v.models.reference import SEGMENT_LENGTH, segments
+from avatar_v.types import Cond, Reference
+from avatar_v_eval import records
+from avatar_v_eval.records import Number, median_of_repeats
+
+RATIOS = (1, 2, 4, 8, 16, 32)
+GENERATED_LATENTS = 13
+GRID = (4, 4)  # tokens of a latent frame of 64 px
+TEXT_TOKENS = 64
+STEPS = 24
+WAYS = ("ours", "naive", "masked")
+LABELS = {"naive": "naive concatenation", "masked": "dense attention with the block mask"}
+
+Tokens = Float[Tensor, "b s d"]
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--repeats", type=int, default=5)
+    parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
+    options = parser.parse_args(arguments)
+    times = attention_times(options.repeats)
+    numbers = attention_numbers(times) | cache_numbers(max(1, options.repeats // 2))
+    result = records.make_result(
+        "reference_attention",
+        "What a long reference costs",
+        numbers,
+        notes=[
+            f"one self-attention layer of the small preset, {GENERATED_LATENTS} generated latents, "
+            f"fp32, batch 1; median of {options.repeats} turns, with the lowest and the highest",
+            "cache: one denoising step with cached reference keys, and their making shared by "
+            f"{STEPS} steps, against a step that encodes the reference itself",
+        ],
+    )
+    out = Path(options.out)
+    print(records.write_result(result, out))
+    save_plot(out / "reference_attention.png", times)
+    for number in numbers.values():
+        print(f"{number.label:76s} {number.value:9.3f}  [{number.low}, {number.high}]")
+
+
+class Layer:
+    """One attention layer and the three ways to run it over the same tokens."""
+
+    def __init__(self, ratio: int) -> None:
+        config = DiTConfig.small()
+        torch.manual_seed(0)
+        self.attention = SelfAttention(config.dim, config.num_heads, config.eps)
+        per_frame, width = GRID[0] * GRID[1], config.dim // config.num_heads
+        self.num_generated = GENERATED_LATENTS * per_frame
+        frames = ratio * GENERATED_LATENTS
+        draw = torch.Generator().manual_seed(1)
+        self.generated = torch.randn(1, self.num_generated, config.dim, generator=draw)
+        self.reference = torch.randn(1, frames * per_frame, config.dim, generator=draw)
+        at = torch.arange(frames) - config.reference_gap - frames + 1
+        self.rotary = rotary_table(torch.arange(GENERATED_LATENTS), *GRID, width)
+        self.reference_rotary = rotary_table(at, *GRID, width)
+        self.segment = segments(frames).repeat_interleave(per_frame)
+        self.all_rotary = torch.cat([self.rotary, self.reference_rotary])
+        self.segment_tokens = SEGMENT_LENGTH * per_frame
+
+    def ours(self) -> tuple[Tokens, Tokens]:
+        """Outputs of generated and of reference tokens."""
+        parts, keys, values = [], [], []
+        whole = self.reference.shape[1] // self.segment_tokens * self.segment_tokens
+        for part in (slice(0, whole), slice(whole, None)):
+            x, rotary = self.reference[:, part], self.reference_rotary[part]
+            if x.shape[1] == 0:
+                continue
+            num = max(1, x.shape[1] // self.segment_tokens)
+            x = x.unflatten(1, (num, -1)).flatten(0, 1)
+            rotary = rotary.unflatten(0, (num, -1))
+            y, (key, value) = self.attention(x, rotary)
+            parts.append(y.unflatten(0, (1, num)).flatten(1, 2))
+            keys.append(rotate(key, rotary).unflatten(0, (1, num)).flatten(1, 2))
+            values.append(value.unflatten(0, (1, num)).flatten(1, 2))
+        extra = (torch.cat(keys, 1), torch.cat(values, 1))
+        y, _ = self.attention(self.generated, self.rotary, extra=extra)
+        return y, torch.cat(parts, 1)
+
+    def naive(self) -> tuple[Tokens, Tokens]:
+        y, _ = self.attention(torch.cat([self.generated, self.reference], 1), self.all_rotary)
+        return y[:, : self.num_generated], y[:, self.num_generated :]
+
+    def masked(self) -> tuple[Tokens, Tokens]:
+        """The specification of ``ours`` as one attention; the mask is made beforehand."""
+        if not hasattr(self, "mask"):
+            self.mask = self._block_mask()
+        x = torch.cat([self.generated, self.reference], 1)
+        query = rotate(self.attention.project_query(x), self.all_rotary)
+        key, value = self.attention.project_keys(x)
+        key = rotate(key, self.all_rotary)
+        y = F.scaled_dot_product_attention(
+            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=self.mask
+        )
+        y = self.attention.merge(y.transpose(1, 2))
+        return y[:, : self.num_generated], y[:, self.num_generated :]
+
+    def _block_mask(self) -> Bool[Tensor, "n n"]:
+        num = self.num_generated + len(self.segment)
+        mask = torch.zeros(num, num, dtype=torch.bool)
+        mask[: self.num_generated] = True
+        mask[self.num_generated :, self.num_generated :] = self.segment[:, None] == self.segment
+        return mask
+
+
+def attention_times(repeats: int) -> dict[tuple[str, bool, int], list[float]]:
+    """Seconds by way, with backward or not, and R / G. The ways take turns; the first warms up."""
+    times: dict[tuple[str, bool, int], list[float]] = {}
+    for ratio in RATIOS:
+        layer = Layer(ratio)
+        for turn in range(repeats + 1):
+            for way in WAYS:
+                for trains in (False, True):
+                    took = seconds(partial(_run, layer, getattr(layer, way), trains))
+                    if turn > 0:
+                        times.setdefault((way, trains, ratio), []).append(took)
+    return times
+
+
+def attention_numbers(times: dict[tuple[str, bool, int], list[float]]) -> dict[str, Number]:
+    """Ratios within each turn, and how straight our cost is in R."""
+    numbers = {}
+    for trains, word in ((False, "forward"), (True, "forward and backward")):
+        for ratio in RATIOS:
+            ours = times["ours", trains, ratio]
+            for way in WAYS[1:]:
+                ratios = [t / o for t, o in zip(times[way, trains, ratio], ours, strict=True)]
+                wanted = way == "naive" and not trains and ratio == 32
+                numbers[f"{way}_{'train' if trains else 'forward'}_{ratio}"] = median_of_repeats(
+                    ratios
+                ).described(
+                    f"{LABELS[way]} / ours, {word}, R/G = {ratio}", target="≥ 3.9" if wanted else ""
+                )
+        median = np.array([np.median(times["ours", trains, ratio]) for ratio in RATIOS])
+        line = np.polynomial.Polynomial.fit(np.array(RATIOS), median, 1)
+        off = np.abs(line(np.array(RATIOS)) - median).max() / median.max()
+        numbers[f"linear_{'train' if trains else 'forward'}"] = Number(
+            float(off), len(RATIOS)
+        ).described(
+            f"our cost against R, {word}: largest distance from a line / largest cost",
+            target="< 0.1",
+        )
+    return numbers
+
+
+def cache_numbers(repeats: int) -> dict[str, Number]:
+    """A 24-step denoising with the reference encoded once, against once a step, per step."""
+    config = DiTConfig.small()
+    torch.manual_seed(0)
+    dit = AvatarDiT(config).eval()
+    draw = torch.Generator().manual_seed(1)
+    size = (config.latent_channels, GRID[0] * config.patch, GRID[1] * config.patch)
+    x = torch.randn(1, GENERATED_LATENTS, *size, generator=draw)
+    t = torch.full((1, GENERATED_LATENTS), 0.5)
+    text = torch.randn(1, TEXT_TOKENS, config.text_dim, generator=draw)
+    numbers = {}
+    for ratio in RATIOS:
+        num = ratio * GENERATED_LATENTS
+        reference = Reference(
+            torch.randn(1, num, *size, generator=draw),
+            torch.ones(1, num, dtype=torch.bool),
+            segments(num)[None],
+        )
+        found = []
+        with torch.inference_mode():
+            for turn in range(repeats + 1):
+                begin = time.perf_counter()
+                cache = dit.encode_reference(reference)
+                encode = time.perf_counter() - begin
+                plain = Cond(text=text)
+                cached = seconds(partial(dit, x, t, plain, reference_cache=cache))
+                uncached = seconds(partial(dit, x, t, Cond(text=text, reference=reference)))
+                if turn > 0:
+                    found.append(uncached / (cached + encode / STEPS))
+        numbers[f"cache_{ratio}"] = median_of_repeats(found).described(
+            f"{STEPS} steps without the reference cache / with it, R/G = {ratio}",
+            target="≥ 5" if ratio == 32 else "",
+        )
+    return numbers
+
+
+def save_plot(path: Path, times: dict[tuple[str, bool, int], list[float]]) -> None:
+    """Milliseconds against R / G, forward, all three ways."""
+    figure = Figure(figsize=(6.4, 3.6), dpi=150)
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    for way, label, colour in (
+        ("masked", "dense with block mask", "#9aa5b1"),
+        ("naive", "naive concatenation", "#5b6770"),
+        ("ours", "Sparse Reference Attention", "#d1495b"),
+    ):
+        rows = [np.array(times[way, False, ratio]) * 1e3 for ratio in RATIOS]
+        axes.plot(RATIOS, [np.median(row) for row in rows], color=colour, label=label, lw=1.8)
+        low, high = [row.min() for row in rows], [row.max() for row in rows]
+        axes.fill_between(RATIOS, low, high, color=colour, alpha=0.2, lw=0)
+    axes.set_xlabel("reference tokens per generated token, R / G")
+    axes.set_ylabel("one layer, forward, ms")
+    axes.legend(frameon=False)
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.tight_layout()
+    figure.savefig(path)
+
+
+def seconds(function: Callable[[], object]) -> float:
+    begin = time.perf_counter()
+    function()
+    return time.perf_counter() - begin
+
+
+def _run(layer: Layer, way: Callable[[], tuple[Tensor, Tensor]], trains: bool) -> None:
+    if not trains:
+        with torch.inference_mode():
+            way()
+        return
+    layer.attention.zero_grad()
+    own, other = way()
+    (own.mean() + other.mean()).backward()
+
+
+if __name__ == "__main__":
+    main()

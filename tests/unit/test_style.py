@@ -1,0 +1,48 @@
+"""avatar_v_eval.style and .speed_reference: habits are read right, and what is timed is the same."""
+
+import numpy as np
+import pytest
+import torch
+
+from avatar_v.types import MOTION_NAMES
+from avatar_v.world.clip import make_clip
+from avatar_v.world.splits import RANGES
+from avatar_v.world.style import sample_style
+from avatar_v_eval.speed_reference import Layer
+from avatar_v_eval.style import blink_rate_hz, habits, neutral_opening, spread
+
+PERSONS = tuple(RANGES["validation"][i] for i in range(4))
+
+
+@pytest.mark.parametrize("person", PERSONS)
+def test_mouth_amplitude_is_that_of_the_style(person: int) -> None:
+    clip = make_clip(person, person, person + 9, num_frames=101, size=64, render_video=False)
+    read = habits(clip.motion.numpy(), neutral_opening(person, person + 9, 101))
+    assert read["mouth_amplitude"] == pytest.approx(sample_style(person).mouth_amplitude, abs=0.06)
+
+
+def test_blinks_are_counted_and_half_closed_eyes_are_not() -> None:
+    eyes = np.ones(250)
+    for frame in (30, 100, 180):
+        eyes[frame : frame + 5] = [0.5, 0.0, 0.0, 0.4, 0.8]
+    eyes[60:70] = 0.8
+    assert blink_rate_hz(eyes) == pytest.approx(0.3)
+
+
+def test_a_rare_turn_is_no_sway() -> None:
+    sway = 0.1 * np.sin(np.arange(400) / 6)
+    turned = sway.copy()
+    turned[100:120] += 1.15
+    assert spread(turned) == pytest.approx(spread(sway), rel=0.15)
+    assert MOTION_NAMES.index("yaw") >= 0
+
+
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_the_timed_layers_compute_the_same(ratio: int) -> None:
+    layer = Layer(ratio)
+    with torch.no_grad():
+        for ours, dense in zip(layer.ours(), layer.masked(), strict=True):
+            torch.testing.assert_close(ours, dense, atol=1e-5, rtol=1e-4)
+        own, _ = layer.naive()
+        assert (own - layer.ours()[0]).abs().max() < 1e-5, "generated tokens see all either way"
+        assert (layer.naive()[1] - layer.ours()[1]).abs().max() > 1e-3
