@@ -5,7 +5,8 @@ much of the reference the model reads.
 through a clip of another scene with other words: 16 s of it, 4 s, 1 s, one frame, nothing. The
 first frame and the sound are the same in all of them, so what differs comes from the reference.
 Habits (style.py) are read from the generated pixels and compared with the habits that made the
-person. Writes ``eval/results/personality_NAME.json``.
+person. ``--baseline FOLDER`` puts other weights beside them, paired over persons. Writes
+``eval/results/personality_NAME.json``.
 """
 
 import argparse
@@ -21,6 +22,7 @@ from torch import Tensor
 from avatar_v.critics.extractors import from_meter
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
+from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.loudness import normalise_loudness
@@ -41,6 +43,12 @@ WORDS = {
     "one_s": "1 s of reference video",
     "image": "one reference frame",
     "none": "no reference",
+}
+BASELINE = "baseline"
+MEASURES = {
+    "identity": "face similarity in a third scene",
+    "mouth": "mouth r",
+    "sync": "sync confidence",
 }
 HABIT_WORDS = {
     "mouth_amplitude": "mouth amplitude",
@@ -73,26 +81,34 @@ class Score:
     habits: dict[str, float]
     mouth: float  # r of the opening with the truth
     identity: float  # similarity with the person in the third scene
+    sync: float  # confidence of the sync critic
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     torch.manual_seed(0)  # nothing below draws from it
     rollout = Rollout.load(options.weights, options)
-    judges = Judges(MotionMeter.from_pretrained(), FaceCritic.from_pretrained())
+    judges = Judges(
+        MotionMeter.from_pretrained(), FaceCritic.from_pretrained(), WorldSyncNet.from_pretrained()
+    )
     cases = make_cases(options)
     scores = {
         "truth": [judges.score(case, case.video) for case in cases],
         "ceiling": [judges.score(case, through_vae(rollout.vae, case.video)) for case in cases],
     }
     for name in options.conditions:
-        num = LENGTHS[name]
         videos = track(cases, f"generating, {WORDS[name]}", transient=True)
-        scores[name] = [
-            judges.score(case, generate(rollout, case, num, options.motion)) for case in videos
-        ]
+        made = (generate(rollout, case, LENGTHS[name], options.motion) for case in videos)
+        scores[name] = [judges.score(*pair) for pair in zip(cases, made, strict=True)]
+    weights = {**rollout.hashes(), **judges.hashes()}
+    if options.baseline is not None:
+        other = Rollout.load(options.baseline, options)
+        videos = track(cases, "generating, other weights", transient=True)
+        made = (generate(other, case, LENGTHS["video"], options.motion) for case in videos)
+        scores[BASELINE] = [judges.score(*pair) for pair in zip(cases, made, strict=True)]
+        weights["baseline dit"] = other.hashes()["dit"]
+        WORDS[BASELINE] = options.baseline_words
     numbers = style_numbers(cases, scores) | person_numbers(scores)
-    weights = {**rollout.hashes(), "motion": judges.meter.hash(), "face": judges.face.hash()}
     result = records.make_result(
         f"personality_{options.name}",
         f"How much of a person a reference carries, {options.name}",
@@ -119,6 +135,11 @@ class Judges:
 
     meter: MotionMeter
     face: FaceCritic
+    lips: WorldSyncNet
+
+    def hashes(self) -> dict[str, str]:
+        critics = {"motion": self.meter, "face": self.face, "sync": self.lips}
+        return {name: critic.hash() for name, critic in critics.items()}
 
     def score(self, case: Case, video: Video) -> Score:
         """Of every frame but the first, which is given."""
@@ -129,6 +150,7 @@ class Judges:
             habits(motion, case.neutral[1:]),
             pearson(motion[:, MOUTH_OPEN], truth),
             float(own @ there),
+            self.lips.measure(video, case.audio).confidence,
         )
 
 
@@ -176,7 +198,7 @@ def style_numbers(cases: list[Case], scores: dict[str, list[Score]]) -> dict[str
                 f"{word}, r over persons: {label}"
             )
         target = "≥ 0.6" if habit == "mouth_amplitude" else "≥ 0.4"
-        for key in (key for key in LENGTHS if key in scores):
+        for key in (key for key in (*LENGTHS, BASELINE) if key in scores):
             numbers[f"{habit}_{key}"] = correlation(read[key], true).described(
                 f"{word}, r over persons: {WORDS[key]}", target=target if key == "video" else ""
             )
@@ -190,16 +212,16 @@ def style_numbers(cases: list[Case], scores: dict[str, list[Score]]) -> dict[str
 def person_numbers(scores: dict[str, list[Score]]) -> dict[str, Number]:
     """Identity and lips, each condition alone and as a gain over the one frame, paired."""
     numbers = {}
-    for name, word in (("identity", "face similarity in a third scene"), ("mouth", "mouth r")):
+    for name, word in MEASURES.items():
         rows = {key: np.array([getattr(s, name) for s in all_]) for key, all_ in scores.items()}
         for key in rows:
-            label = WORDS.get(
-                key, {"truth": "true video", "ceiling": "it through the VAE"}.get(key)
-            )
+            label = {"truth": "true video", "ceiling": "it through the VAE", **WORDS}[key]
             numbers[f"{name}_{key}"] = bootstrap_mean(rows[key]).described(f"{word}: {label}")
-        for key in rows.keys() & {"video", "none"} if "image" in rows else ():
-            gain = bootstrap_mean(rows[key] - rows["image"])
-            numbers[f"{name}_{key}_gain"] = gain.described(f"{word}: {WORDS[key]} over one frame")
+        for key, other in (("video", "image"), ("image", "none"), ("video", BASELINE)):
+            if key in rows and other in rows:
+                gain = bootstrap_mean(rows[key] - rows[other])
+                label = f"{word}: {WORDS[key]} over {WORDS[other]}"
+                numbers[f"{name}_{key}_over_{other}"] = gain.described(label)
     return numbers
 
 
@@ -250,6 +272,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--frames", type=int, default=201, help="of video per person, 4k + 1")
     parser.add_argument("--conditions", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
+    parser.add_argument("--baseline", metavar="DIR", help="other weights, shown all 16 s")
+    parser.add_argument("--baseline-words", default="other weights", help="what they are")
     parser.add_argument("--motion", default="truth", choices=MOTIONS, help="of the reference")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)

@@ -1,4 +1,4 @@
-"""avatar_v_eval.style and .speed_reference: habits are read right, and what is timed is the same."""
+"""avatar_v_eval.style and .speed_reference: habits are read right, what is timed is the same."""
 
 import numpy as np
 import pytest
