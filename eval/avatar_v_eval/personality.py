@@ -107,8 +107,8 @@ def main(arguments: list[str] | None = None) -> None:
         made = (generate(other, case, LENGTHS["video"], options.motion) for case in videos)
         scores[BASELINE] = [judges.score(*pair) for pair in zip(cases, made, strict=True)]
         weights["baseline dit"] = other.hashes()["dit"]
-        WORDS[BASELINE] = options.baseline_words
-    numbers = style_numbers(cases, scores) | person_numbers(scores)
+    words = {**WORDS, BASELINE: options.baseline_words}
+    numbers = style_numbers(cases, scores, words) | person_numbers(scores, words)
     result = records.make_result(
         f"personality_{options.name}",
         f"How much of a person a reference carries, {options.name}",
@@ -185,7 +185,9 @@ def shortened(clip: ReferenceClip, num_frames: int, motion: str) -> ReferenceCli
     return ReferenceClip(video, clip.valid[:num_frames], sound, track_)
 
 
-def style_numbers(cases: list[Case], scores: dict[str, list[Score]]) -> dict[str, Number]:
+def style_numbers(
+    cases: list[Case], scores: dict[str, list[Score]], words: dict[str, str]
+) -> dict[str, Number]:
     """Habits of generated videos against those of the persons, and how far they are off."""
     styles = [sample_style(case.person_id) for case in cases]
     numbers = {}
@@ -200,27 +202,27 @@ def style_numbers(cases: list[Case], scores: dict[str, list[Score]]) -> dict[str
         target = "≥ 0.6" if habit == "mouth_amplitude" else "≥ 0.4"
         for key in (key for key in (*LENGTHS, BASELINE) if key in scores):
             numbers[f"{habit}_{key}"] = correlation(read[key], true).described(
-                f"{word}, r over persons: {WORDS[key]}", target=target if key == "video" else ""
+                f"{word}, r over persons: {words[key]}", target=target if key == "video" else ""
             )
             off = np.abs(read[key] - read["ceiling"])
             numbers[f"{habit}_{key}_error"] = bootstrap_mean(off).described(
-                f"{word}, error against the true video through the VAE: {WORDS[key]}"
+                f"{word}, error against the true video through the VAE: {words[key]}"
             )
     return numbers
 
 
-def person_numbers(scores: dict[str, list[Score]]) -> dict[str, Number]:
+def person_numbers(scores: dict[str, list[Score]], words: dict[str, str]) -> dict[str, Number]:
     """Identity and lips, each condition alone and as a gain over the one frame, paired."""
     numbers = {}
     for name, word in MEASURES.items():
         rows = {key: np.array([getattr(s, name) for s in all_]) for key, all_ in scores.items()}
         for key in rows:
-            label = {"truth": "true video", "ceiling": "it through the VAE", **WORDS}[key]
+            label = {"truth": "true video", "ceiling": "it through the VAE", **words}[key]
             numbers[f"{name}_{key}"] = bootstrap_mean(rows[key]).described(f"{word}: {label}")
         for key, other in (("video", "image"), ("image", "none"), ("video", BASELINE)):
             if key in rows and other in rows:
                 gain = bootstrap_mean(rows[key] - rows[other])
-                label = f"{word}: {WORDS[key]} over {WORDS[other]}"
+                label = f"{word}: {words[key]} over {words[other]}"
                 numbers[f"{name}_{key}_over_{other}"] = gain.described(label)
     return numbers
 
