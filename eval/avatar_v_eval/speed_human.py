@@ -1,0 +1,120 @@
+"""What judging costs in training: time and peak memory of stage 3 steps with and without critics.
+
+``python -m avatar_v_eval.speed_human`` runs each setting in a process of its own (peak memory is a
+process's), on random clips of the small preset's size, and writes ``eval/results/human_cost.json``.
+Gradients of the judged frames run through the VAE decoder and each critic.
+"""
+
+import argparse
+import dataclasses
+import json
+import statistics
+import subprocess
+import sys
+import time
+
+import torch
+
+from avatar_v.generate.record import peak_rss_mib
+from avatar_v.stages.base import step_generator
+from avatar_v.stages.judged import TERMS, HumanTerms
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.sft import SFT, Personality
+from avatar_v.stages.trainable import Trainable
+from avatar_v.testing import make_batch
+from avatar_v.types import num_frames
+from avatar_v_eval import records
+from avatar_v_eval.records import Number, median_of_repeats
+
+BATCH, LATENTS, WINDOW, REFERENCE = 12, 41, 13, 21
+SETTINGS = {"none": (), **{term: (term,) for term in TERMS}, "all": TERMS}
+
+
+def main(arguments: list[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--steps", type=int, default=6, help="timed, after two of warm-up")
+    parser.add_argument("--repeats", type=int, default=2, help="processes per setting")
+    parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
+    parser.add_argument("--one", choices=list(SETTINGS), help=argparse.SUPPRESS)
+    options = parser.parse_args(arguments)
+    if options.one is not None:
+        print(json.dumps(measured(options.one, options.steps)))
+        return
+    found: dict[str, list[dict[str, float]]] = {}
+    for _ in range(options.repeats):
+        for setting in SETTINGS:
+            found.setdefault(setting, []).append(_in_a_process(setting, options.steps))
+    result = records.make_result(
+        "human_cost",
+        "What judging costs in training",
+        numbers(found),
+        recipe="recipes/3_sft.yaml recipes/small.yaml (its sizes, random clips)",
+        notes=[
+            f"batch {BATCH}, windows of {WINDOW} latents, references of {REFERENCE}, bf16 autocast",
+            f"3 judged samples of 2 latents; median of {options.repeats} processes of "
+            f"{options.steps} steps, with the lowest and the highest",
+        ],
+    )
+    print(records.write_result(result, options.out))
+    for number in result.numbers.values():
+        print(f"{number.label:60s} {number.value:10.3f}  [{number.low}, {number.high}]")
+
+
+def numbers(found: dict[str, list[dict[str, float]]]) -> dict[str, Number]:
+    """Time and memory of each setting; those of the settings with a term as additions."""
+    rows = {}
+    for setting, runs in found.items():
+        word = {"none": "no critic", "all": "all critics"}.get(setting, f"critic: {setting}")
+        for key, unit in (("step_s", "s"), ("peak_mib", "MiB")):
+            plain = [run[key] for run in found["none"]]
+            values = [run[key] for run in runs]
+            if setting != "none":
+                values = [v - p for v, p in zip(values, plain, strict=True)]
+            what = {"step_s": "one step", "peak_mib": "peak memory"}[key]
+            more = "" if setting == "none" else ", in addition"
+            rows[f"{setting}_{key}"] = median_of_repeats(values).described(
+                f"{what}, {word}{more}", unit=unit
+            )
+    return rows
+
+
+def measured(setting: str, num_steps: int) -> dict[str, float]:
+    """Median seconds of a forward and backward pass, and the peak memory of this process."""
+    on = {term: {0: 0.1} for term in SETTINGS[setting]}
+    stage = SFT(
+        Models("small"),
+        Optim(lr=1e-3, num_warmup_steps=1),
+        Objective({0: WINDOW}),
+        face_boost=1.0,
+        mouth_boost=4.0,
+        personality=Personality(REFERENCE, REFERENCE, reference_dropout=0.0, motion_dropout=0.0),
+        human=dataclasses.replace(HumanTerms(max_samples=3), **on),
+        trainable=Trainable(),
+    )
+    stage.configure_model()
+    channels = stage.dit.config.latent_channels
+    batch = make_batch(BATCH, num_frames(LATENTS), 64, latent_channels=channels, has_reference=True)
+    times = []
+    for index in range(num_steps + 2):
+        begin = time.perf_counter()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            generator = step_generator(0, 0, index)
+            windows = stage.draw_windows(batch, generator)
+            clean, cond = stage.encode(batch, windows, generator)
+            loss, _ = stage.loss(clean, cond, windows, batch, generator)
+        loss.backward()
+        stage.zero_grad()
+        times.append(time.perf_counter() - begin)
+    return {"step_s": statistics.median(times[2:]), "peak_mib": peak_rss_mib()}
+
+
+def _in_a_process(setting: str, num_steps: int) -> dict[str, float]:
+    words = ["--one", setting, "--steps", str(num_steps)]
+    command = [sys.executable, "-m", "avatar_v_eval.speed_human", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+if __name__ == "__main__":
+    main()
