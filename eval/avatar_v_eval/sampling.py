@@ -1,8 +1,8 @@
 """What steps and overshoot buy: lips, identity, sharpness, flicker by sampler (ALGORITHMS §5.1).
 
-``python -m avatar_v_eval.sampling --weights small`` generates the same cases with 4 to 48 steps of the
-deterministic Euler method and of its stochastic form, and writes ``eval/results/sampling.json`` and
-``.png``. Differences between the two at equal steps are paired over persons.
+``python -m avatar_v_eval.sampling --weights small`` generates the same cases with 4 to 48 steps of
+the deterministic Euler method and of its stochastic form, and writes ``eval/results/sampling.json``
+and ``.png``. Differences between the two at equal steps are paired over persons.
 """
 
 import argparse
@@ -76,8 +76,8 @@ def main(arguments: list[str] | None = None) -> None:
         recipe=rollout.recipe,
         weights={**rollout.hashes(), "motion": judges.meter.hash(), "face": judges.face.hash()},
         notes=[
-            f"{options.persons} TEST persons from number {options.first} on, {options.frames} frames "
-            "each, from one picture; intervals bootstrapped over persons",
+            f"{options.persons} TEST persons from number {options.first} on, "
+            f"{options.frames} frames each, from one picture; intervals bootstrapped over persons",
             rollout.described(),
         ],
     )
@@ -110,10 +110,8 @@ def save_plot(path: Path, found: dict[tuple[int, float], Values], overshoot: flo
     FigureCanvasAgg(figure)
     counts = list(dict.fromkeys(steps for steps, _ in found))
     for axes, name in zip(figure.subplots(1, len(MEASURES)), MEASURES, strict=True):
-        for c, colour, label in (
-            (0.0, "#5b6770", "Euler"),
-            (overshoot, "#d1495b", f"c = {overshoot}"),
-        ):
+        lines = ((0.0, "#5b6770", "Euler"), (overshoot, "#d1495b", f"c = {overshoot}"))
+        for c, colour, label in lines:
             rows = [bootstrap_mean(found[steps, c][name]) for steps in counts]
             axes.plot(counts, [row.value for row in rows], color=colour, label=label, lw=1.6)
             low, high = ([getattr(row, side) for row in rows] for side in ("low", "high"))
