@@ -312,3 +312,25 @@ def test_a_reference_of_the_wrong_shape_is_refused(dit: AvatarDiT) -> None:
     )
     with pytest.raises(ValueError, match=r"reference.audio must have shape \(2, 19, 8, 32\)"):
         dit.encode_reference(wrong)
+
+
+def test_two_minutes_of_reference_at_the_small_preset(
+    calls: list[tuple[Tensor, Tensor, Tensor | None]],
+) -> None:
+    """3,001 frames, 12,016 tokens: generated tokens need no mask, and the reference attends to
+    nothing beyond its segments; R x R scores would be 144 million numbers a head."""
+    config = DiTConfig.small()
+    dit = make_dit(config)
+    reference = make_reference(config, torch.ones(1, 751, dtype=torch.bool), size=8)
+    cond = make_cond(config, 1, 13)
+    with torch.inference_mode():
+        cache = dit.encode_reference(reference)
+        assert cache is not None
+        sizes = {(q.shape[1], k.shape[1]) for q, k, _ in calls}
+        assert max(q * k for q, k in sizes) <= (16 * SEGMENT_LENGTH) ** 2
+        calls.clear()
+        v = dit(torch.randn(1, 13, config.latent_channels, 8, 8), torch.ones(1, 13), cond,
+                reference_cache=cache)  # fmt: skip
+    assert v.isfinite().all()
+    assert all(mask is None for _, _, mask in calls)
+    assert max(k.shape[1] for _, k, _ in calls) == 16 * (751 + 13)
