@@ -138,8 +138,11 @@ def _squared(
         )
     check_one_person(path, frames, track)
     windows = face_track.crop_windows(track, height, width)
-    landmarks = face_track.in_windows(track.landmarks, windows, height, width)
-    square = FaceTrack(track.box, landmarks, track.found, track.num_faces)
+    landmarks, corners = (
+        face_track.in_windows(points, windows, height, width)
+        for points in (track.landmarks, track.box.unflatten(1, (2, 2)))
+    )
+    square = FaceTrack(corners.flatten(1), landmarks, track.found, track.num_faces)
     return face_track.crop(frames, windows, side), square
 
 
