@@ -136,6 +136,7 @@ class Request:
     overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
     face_crop: bool = True
     overwrite: bool = False
+    resume: bool = False  # go on from what an interrupted run of the same request left
     gain_db: float | None = None  # of the sound that the model hears; None: to -23 LUFS
     audio_rate_hz: int = 16_000  # of raw PCM on stdin, with the next two
     audio_channels: int = 1

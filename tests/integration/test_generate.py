@@ -150,13 +150,15 @@ def test_weights_of_another_version_or_preset(
     assert left_behind(request_) == []
 
 
-def test_an_interrupt_leaves_nothing(request_: Request, weights: Path) -> None:
+def test_an_interrupt_leaves_what_resume_needs(request_: Request, weights: Path) -> None:
     def interrupt(frames: Tensor) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         carry_out(request_, weights=weights, on_frames=interrupt)
-    assert left_behind(request_) == []
+    assert left_behind(request_) == [".out.mp4.part"]
+    kept = {path.name for path in Path(request_.out).with_name(".out.mp4.part").iterdir()}
+    assert kept == {"000000.safetensors", "request.json", "lock"}
 
 
 def test_an_error_in_the_model_leaves_nothing(request_: Request, weights: Path) -> None:

@@ -39,6 +39,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
     add("--no-face-crop", action="store_true", help="take the picture's centre square as it is")
     add("--overwrite", action="store_true", help="replace OUT.mp4 and OUT.json")
+    add("--resume", action="store_true", help="go on with an interrupted run of this command")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -65,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         overshoot=args.overshoot,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,
+        resume=args.resume,
         gain_db=args.gain,
         audio_rate_hz=args.audio_rate,
         audio_channels=args.audio_channels,
@@ -79,6 +81,7 @@ def run(args: argparse.Namespace) -> int:
             precision=args.precision,
             on_ready=progress.ready,
             on_frames=progress.frames,
+            on_kept=progress.kept,
         )
     timing = record.timing
     for warning in record.warnings[len(progress.warnings) :]:

@@ -2,13 +2,16 @@
 
 Memory does not grow with the duration (Avatar V §4.1; ALGORITHMS §5.3, §5.4): what lives on from
 chunk to chunk is the text, the reference's keys and values, the last ``OVERLAP`` latents and their
-motion, the decoder's feature cache and the state of the random generator. Files are not known here
-(pipeline.py), nor steps (sampler.py).
+motion, and the decoder's feature cache. A chunk's noise comes from the seed and its number alone,
+so one that an interrupted run has made can be taken from there (resume.py). The request's files
+are not known here (pipeline.py), nor steps (sampler.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,6 +22,7 @@ from avatar_v.flow import schedule
 from avatar_v.generate.chunks import OVERLAP, Chunk, Span, plan
 from avatar_v.generate.guidance import GuidedFn, guided
 from avatar_v.generate.live import Heard
+from avatar_v.generate.resume import KeptChunks
 from avatar_v.generate.sampler import sample_joint
 from avatar_v.generate.stream import chained
 from avatar_v.models.audio import LogMelEncoder
@@ -145,10 +149,12 @@ def sample_chunks(
     prompt: str,
     settings: Settings,
     spoken: Iterator[Spoken],
+    kept: KeptChunks | None = None,
 ) -> Iterator[Sampled]:
     """Each chunk's latents: the first from the image, the others from the end of the one before.
 
     The reference goes through the network once; its keys and values serve all steps and chunks.
+    Chunks that ``kept`` has are not sampled again, others are kept there as soon as they are made.
     """
     device = dit.patch_embed.weight.device
     person = person.to(device)
@@ -159,7 +165,6 @@ def sample_chunks(
             prefixes = (*prefixes, person.motion)
     with _inference(device, bf16=settings.bf16):
         cache = None if person.reference is None else dit.encode_reference(person.reference)
-    generator = torch.Generator().manual_seed(settings.seed)
     for part in spoken:
         with _inference(device, bf16=settings.bf16):
             cond = Cond(text=text, audio=part.audio)
@@ -172,7 +177,9 @@ def sample_chunks(
                 no_text=no_text,
                 cache=cache,
             )
-            states = _sample_chunk(velocity_fn, prefixes, part.chunk, settings, generator)
+            make = partial(_sample_chunk, velocity_fn, prefixes, part.chunk, settings)
+            states = make() if kept is None else kept.states(part.chunk.index, make)
+            states = tuple(state.to(device) for state in states)
             prefixes = tuple(state[:, -OVERLAP:] for state in states)
         latents = states[0]
         new = latents[:, -len(part.chunk.new_latents) :]
@@ -258,7 +265,6 @@ def _sample_chunk(
     prefixes: tuple[Tensor, ...],
     chunk: Chunk,
     settings: Settings,
-    generator: torch.Generator,
 ) -> tuple[Tensor, ...]:
     """All latents of one chunk, its clean prefix included; and the motion, where it is denoised."""
 
@@ -266,6 +272,7 @@ def _sample_chunk(
         v = velocity_fn(states[0], t, *states[1:])
         return v if isinstance(v, tuple) else (v,)
 
+    generator = drawing("start", settings.seed, chunk.index)
     noises = tuple(
         torch.randn((1, len(chunk.latents), *prefix.shape[2:]), generator=generator).to(prefix)
         for prefix in prefixes
@@ -276,14 +283,14 @@ def _sample_chunk(
         schedule(settings.num_steps, shift=settings.shift),
         prefixes=prefixes,
         overshoot=settings.overshoot,
-        generator=renoising(settings.seed, chunk.index),
+        generator=drawing("renoising", settings.seed, chunk.index),
     )
 
 
-def renoising(seed: int, chunk: int) -> torch.Generator:
-    """The fresh noise of one chunk's steps, from the request's seed and the chunk's number alone.
+def drawing(purpose: Literal["start", "renoising"], seed: int, chunk: int) -> torch.Generator:
+    """The noise that one chunk starts from, or the fresh noise of its steps.
 
-    Apart from the noise that chunks start from, so that overshoot changes no start, and a chunk
-    draws the same in whatever order and thread chunks are made.
+    From the request's seed and the chunk's number alone: overshoot changes no start, and a chunk
+    draws the same in whatever order, thread and run chunks are made.
     """
-    return torch.Generator().manual_seed(derive("renoising", seed % 2**63, chunk))
+    return torch.Generator().manual_seed(derive(purpose, seed % 2**63, chunk))
