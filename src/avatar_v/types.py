@@ -134,6 +134,7 @@ class Request:
     also: tuple[str, ...] = ()  # further clips of the person
     motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)
     overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
+    anchor: bool = False  # the first frame's latent joins the reference behind the first chunk
     face_crop: bool = True
     overwrite: bool = False
     resume: bool = False  # go on from what an interrupted run of the same request left

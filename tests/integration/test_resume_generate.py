@@ -145,10 +145,10 @@ def test_a_killed_run_goes_on_to_the_same_frames(
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16"])
-def test_motion_reference_and_fresh_noise_go_on_too(
+def test_motion_reference_anchor_and_fresh_noise_go_on_too(
     request_: Request, personal: Path, tmp_path: Path, precision: str
 ) -> None:
-    request = dataclasses.replace(request_, overshoot=0.5, guidance_reference=1.5)
+    request = dataclasses.replace(request_, overshoot=0.5, guidance_reference=1.5, anchor=True)
     expected, _ = whole(elsewhere(request, tmp_path), personal, precision=precision)
     for num_blocks in (1, 3):
         interrupted(request, personal, num_blocks, precision=precision)

@@ -28,6 +28,7 @@ from avatar_v.generate.stream import chained
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.reference import join_caches, one_frame
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
 from avatar_v.world.seeds import derive
 
@@ -48,6 +49,7 @@ class Settings:
     guidance_audio: float = 2.0
     guidance_reference: float = 1.0
     overshoot: float = 0.0  # c of sampler.renoised_step
+    anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
 
@@ -155,7 +157,10 @@ def sample_chunks(
 
     The reference goes through the network once; its keys and values serve all steps and chunks.
     Chunks that ``kept`` has are not sampled again, others are kept there as soon as they are made.
+    ValueError for an anchor where there is no reference.
     """
+    if settings.anchor and person.reference is None:
+        raise ValueError("an anchor joins the reference of a person, and this one has none")
     device = dit.patch_embed.weight.device
     person = person.to(device)
     with _inference(device, bf16=False):
@@ -165,8 +170,13 @@ def sample_chunks(
             prefixes = (*prefixes, person.motion)
     with _inference(device, bf16=settings.bf16):
         cache = None if person.reference is None else dit.encode_reference(person.reference)
+    anchor = None  # a clip that the next chunk finds in the reference
     for part in spoken:
         with _inference(device, bf16=settings.bf16):
+            if anchor is not None:
+                keys, anchor = dit.encode_reference(anchor), None
+                assert keys is not None
+                cache = keys if cache is None else join_caches(cache, keys)
             cond = Cond(text=text, audio=part.audio)
             velocity_fn = guided(
                 dit,
@@ -181,6 +191,10 @@ def sample_chunks(
             states = make() if kept is None else kept.states(part.chunk.index, make)
             states = tuple(state.to(device) for state in states)
             prefixes = tuple(state[:, -OVERLAP:] for state in states)
+            if settings.anchor and part.chunk.index == 0 and person.reference is not None:
+                first = (*(state[:, :1] for state in states), None)
+                audio = part.audio[:, :1]
+                anchor = one_frame(first[0], person.reference, audio=audio, motion=first[1])
         latents = states[0]
         new = latents[:, -len(part.chunk.new_latents) :]
         yield Sampled(new, part.sound, len(part.chunk.frames))

@@ -66,6 +66,8 @@ def read_sources(request: Request, wanted: Wanted, sound: LiveSound | None = Non
 
     ``sound`` takes the place of stdin where the request is for a live one. It is not waited for.
     """
+    if request.anchor and not wanted.reference:
+        raise ValueError("--anchor: these weights read no reference for an anchor to join")
     if request.audio == LIVE:
         audio, num_frames, warnings = sound or _stdin(request), None, ()
     else:

@@ -134,6 +134,7 @@ class AvatarPipeline:
         also: Sequence[str | Path] = (),
         motion: str = "auto",
         overshoot: float = 0.0,
+        anchor: bool = False,
         face_crop: bool = True,
         gain_db: float | None = None,
     ) -> Iterator[Frame]:
@@ -160,6 +161,7 @@ class AvatarPipeline:
             also=tuple(map(str, also)),
             motion=motion,
             overshoot=overshoot,
+            anchor=anchor,
             face_crop=face_crop,
             gain_db=gain_db,
         )
@@ -191,6 +193,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
+            anchor=request.anchor,
             seed=request.seed,
             bf16=self.bf16,
         )
