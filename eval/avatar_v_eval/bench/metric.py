@@ -101,8 +101,6 @@ def find_metrics(
     weights are given. ValueError for unknown names, and for a named one that cannot be used.
     """
     known = metric_classes()
-    if unknown := sorted(set(weights) - set(known) - set(names)):
-        raise ValueError(f"--weights {', '.join(unknown)}: metrics are {', '.join(known)}")
     chosen, left_out = [], {}
     for name in names or known:
         one = _metric_of(name) if "." in name else known.get(name)
@@ -114,6 +112,8 @@ def find_metrics(
             left_out[name] = reason
         else:
             chosen.append(one)
+    if unknown := sorted(set(weights) - set(known) - {one.name for one in chosen}):
+        raise ValueError(f"--weights {', '.join(unknown)}: metrics are {', '.join(known)}")
     _one_key_each(chosen)
     return chosen, left_out
 

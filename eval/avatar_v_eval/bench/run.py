@@ -92,10 +92,9 @@ def shard_of(cases: Sequence[Case], shard: tuple[int, int]) -> list[Case]:
 
 def _job(manifest: Manifest, case: Case, systems: Sequence[System]) -> Job:
     """A case with a fault is given to nobody: what it would score is not the benchmark's."""
-    fault = file_fault(manifest, case)
-    nothing = Delivery(reason=fault)
-    deliveries = {s.name: nothing if fault else s.deliver(manifest, case) for s in systems}
-    return Job(manifest, case, fault, deliveries)
+    if fault := file_fault(manifest, case):
+        return Job(manifest, case, {system.name: Delivery(reason=fault) for system in systems})
+    return Job(manifest, case, {system.name: system.deliver(manifest, case) for system in systems})
 
 
 def _scored(

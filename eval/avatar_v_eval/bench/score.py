@@ -25,11 +25,10 @@ class Scoring:
 
 @dataclass(frozen=True)
 class Job:
-    """One case. ``fault``: what is wrong with its files; then no system is scored on it."""
+    """One case, and what each system delivered of it."""
 
     manifest: Manifest
     case: Case
-    fault: str
     deliveries: Mapping[str, Delivery]
 
 
@@ -39,7 +38,7 @@ def score_case(job: Job, scoring: Scoring) -> tuple[list[CaseRow], list[FrameRow
     media, cache = CaseMedia(job.manifest, job.case), Cache(scoring.cache)
     rows, frames = [], []
     for system, delivery in job.deliveries.items():
-        reason, video = job.fault or delivery.reason, ""
+        reason, video = delivery.reason, ""
         entries = dict.fromkeys((m.name for m in metrics), _refused(reason))
         if not reason:
             assert delivery.path is not None

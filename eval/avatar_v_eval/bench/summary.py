@@ -40,7 +40,7 @@ def summarise(run: Run, systems: Sequence[str] = ()) -> list[Line]:
             rows.group_by("case").agg(pl.col("system").n_unique().alias("n"))
             .filter(pl.col("n") == len(names))["case"]
         )  # fmt: skip
-        rows = rows.filter(pl.col("case").is_in(matched.implode()))
+        rows = rows.filter(pl.col("case").is_in(matched.to_list()))
         means = {
             name: _mean(rows.filter(pl.col("system") == name)["value"].to_numpy()) for name in names
         }
