@@ -289,6 +289,11 @@ def test_real_faces(media: Path, tmp_path: Path):
     for metric in (face, style):
         with pytest.raises(ValueError, match="no face was found"):
             metric.measure(replace(clip, video=empty))
+    blank = torch.full_like(own.frames[20:], 90)
+    lost = Footage(torch.cat([own.frames[:20], blank]), own.audio)
+    assert face.measure(replace(clip, video=lost)).values["face_dlib_found"] == 0.5
+    two = Footage(torch.cat([own.frames, own.frames], 3), own.audio)
+    assert "2 faces in one picture" in face.measure(replace(clip, video=two)).notes[0]
     model = SyncNet()
     randomise(model)
     torch.save(model.state_dict(), tmp_path / "syncnet_v2.model")

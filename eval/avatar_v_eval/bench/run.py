@@ -7,6 +7,7 @@ Scoring is spread over processes by case, so that a case's files are decoded onc
 import datetime
 import multiprocessing
 import re
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
@@ -108,7 +109,7 @@ def _scored(
             yield job.case.id, score_case(job, scoring)
         return
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
-    pool = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_one_thread)
+    pool = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker)
     try:
         futures = {pool.submit(score_case, job, scoring): job.case.id for job in jobs}
         for future in as_completed(futures):
@@ -117,6 +118,7 @@ def _scored(
         pool.shutdown(cancel_futures=True)
 
 
-def _one_thread() -> None:
-    """Of a worker: several of them share the cores."""
+def _start_worker() -> None:
+    """Several share the cores, so one thread each. Ctrl-C is for the process that they work for."""
     torch.set_num_threads(1)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
