@@ -3,6 +3,8 @@
 import json
 import re
 import shlex
+import subprocess
+import sys
 from pathlib import Path
 
 import polars as pl
@@ -241,6 +243,20 @@ def test_the_list_of_metrics(capsys: pytest.CaptureFixture[str]):
     text = capsys.readouterr().out
     assert "sync_world_c" in text
     assert "needs --weights syncnet=PATH: syncnet_v2.model" in text
+
+
+@pytest.mark.parametrize("command", ["cases", "run", "merge", "metrics", "sensitivity"])
+def test_help_imports_nothing_heavy(command: str):
+    program = (
+        "import sys\nfrom avatar_v_eval.cli import main\n"
+        f"try:\n    main([{command!r}, '--help'])\nexcept SystemExit as end:\n"
+        "    assert not end.code\n"
+        "heavy = {'torch', 'numpy', 'polars', 'av', 'rich'} & set(sys.modules)\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert f"usage: avatar-v-eval {command}" in done.stdout
 
 
 @pytest.mark.parametrize("document", ["README.md", "eval/README.md"])

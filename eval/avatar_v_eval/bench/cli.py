@@ -1,6 +1,7 @@
 """`avatar-v-eval run | merge | metrics | sensitivity`: measure systems on given cases."""
 
 import argparse
+import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -33,7 +34,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the parsed command."""
+    """Carry out the parsed command; ValueError where the extra [eval] is not installed."""
+    if args.command in ("run", "merge") and importlib.util.find_spec("polars") is None:
+        raise ValueError("the benchmark needs pip install 'avatar_v[eval]': polars is missing")
     commands = {"run": _run, "merge": _merge, "metrics": _metrics, "sensitivity": _sensitivity}
     return commands[args.command](args)
 

@@ -40,6 +40,7 @@ class Footage:
 
     frames: Frames
     audio: Waveform
+    name: str = "the video"  # in reasons
 
     @cached_property
     def squares(self) -> Frames:
@@ -55,7 +56,7 @@ class Footage:
             warnings.simplefilter("ignore")  # several faces: told by num_faces
             track = track_faces(self.frames)
         if not bool(track.found.any()):
-            raise ValueError("no face was found in any frame")
+            raise ValueError(f"no face was found in any frame of {self.name}")
         return track
 
 
@@ -89,7 +90,8 @@ class CaseMedia:
         path = self.manifest.path(self.case, "reference")
         frames = read_video(path)
         silence = torch.zeros(len(frames) * SAMPLES_PER_FRAME)
-        return Footage(frames, read_audio(path) if probe(path).has_audio else silence)
+        audio = read_audio(path) if probe(path).has_audio else silence
+        return Footage(frames, audio, "the reference")
 
     @cached_property
     def truth(self) -> Footage | None:

@@ -4,6 +4,7 @@ A metric is one file of `metrics/` that gives ``METRIC``, a class below `ClipMet
 has to know it: the file's being there is enough.
 """
 
+import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
@@ -70,6 +71,11 @@ class ClipMetric(Metric):
     def weights_hash(self) -> str:
         """Of all networks that judge."""
         return NO_WEIGHTS
+
+    @functools.cached_property
+    def weights(self) -> str:
+        """`weights_hash`, computed once: judges are frozen."""
+        return self.weights_hash()
 
     def update(self, clip: Clip) -> None:
         """Take one clip in."""

@@ -39,6 +39,8 @@ def run_benchmark(
     ValueError where a metric's networks cannot be loaded. Interrupt it at any time: the same call
     goes on from the cache.
     """
+    if num_workers < 1:
+        raise ValueError(f"--workers is 1 or more, got {num_workers}")
     cases = shard_of(manifest.cases, shard)
     metrics = built_metrics(scoring)
     jobs = []
@@ -60,7 +62,7 @@ def run_benchmark(
         shard=f"{shard[0]}/{shard[1]}",
         convert=scoring.convert,
         systems={system.name: system.source for system in systems},
-        metrics={metric.name: f"{metric.version} {metric.weights_hash()}" for metric in metrics},
+        metrics={metric.name: f"{metric.version} {metric.weights}" for metric in metrics},
         outputs=tuple(output for metric in metrics for output in metric.outputs),
         left_out=left_out or {},
         command=running_command(),
@@ -102,8 +104,6 @@ def _scored(
     jobs: Sequence[Job], scoring: Scoring, num_workers: int
 ) -> Iterator[tuple[str, Scored]]:
     """Case ids with their rows, as they are done."""
-    if num_workers < 1:
-        raise ValueError(f"--workers is 1 or more, got {num_workers}")
     if num_workers == 1:
         for job in jobs:
             yield job.case.id, score_case(job, scoring)

@@ -82,7 +82,7 @@ def score_video(
         return {metric.name: readable for metric in metrics}
     return {
         metric.name: cache.entry(
-            key_of(case, video, metric.name, metric.version, metric.weights_hash(), options),
+            key_of(case, video, metric.name, metric.version, metric.weights, options),
             functools.partial(_measured, metric, clip),
         )
         for metric in metrics
@@ -119,7 +119,7 @@ def _case_row(
         notes="; ".join(entry.notes),
         version=metric.version,
         judge=metric.judge,
-        weights=metric.weights_hash(),
+        weights=metric.weights,
         video=video,
         seconds=entry.seconds,
         cached=entry.cached,

@@ -110,7 +110,7 @@ def measure_sensitivity(
         f"sensitivity_{name}",
         f"How far metrics move where nothing that matters changed, {manifest.name}",
         _numbers(metrics, changes),
-        weights={metric.name: metric.weights_hash() for metric in metrics},
+        weights={metric.name: metric.weights for metric in metrics},
         notes=[
             f"{len(manifest.cases)} cases of {manifest.name} ({manifest.fingerprint}), videos: "
             f"{system.source}; each number is the mean over cases of |changed - as it is|",

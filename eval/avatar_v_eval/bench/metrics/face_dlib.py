@@ -3,6 +3,9 @@
 Offline in the extra [faces]. Below 0.6 dlib takes two faces for one person's.
 """
 
+from jaxtyping import Float
+from torch import Tensor
+
 from avatar_v.critics.dlib_face import embed_faces, weights_hash
 from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available
 from avatar_v_eval.bench.footage import Clip, Footage
@@ -45,11 +48,11 @@ class FaceDlib(ClipMetric):
 def _found(footage: Footage) -> list[int]:
     frames = [i for i in sampled(len(footage.frames)) if bool(footage.track.found[i])]
     if not frames:
-        raise ValueError("no face was found in any sampled frame")
+        raise ValueError(f"no face was found in any sampled frame of {footage.name}")
     return frames
 
 
-def _embedded(footage: Footage, frames: list[int]):
+def _embedded(footage: Footage, frames: list[int]) -> Float[Tensor, "n 128"]:
     return embed_faces(footage.frames[frames], footage.track.landmarks[frames]).values
 
 
