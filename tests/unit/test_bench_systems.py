@@ -10,7 +10,7 @@ import pytest
 
 from avatar_v_eval.bench.cache import Cache, key_of
 from avatar_v_eval.bench.manifest import Manifest
-from avatar_v_eval.bench.metric import Measured, Output
+from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.rows import (
     CaseRow,
     FrameRow,

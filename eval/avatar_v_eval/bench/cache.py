@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v_eval.bench.metric import Measured
+from avatar_v_eval.bench.measured import Measured
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,7 @@ import functools
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from jaxtyping import Float
@@ -20,31 +19,13 @@ from torchmetrics.utilities import dim_zero_cat
 from avatar_v_eval.bench import metrics as package
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.manifest import Faces
+from avatar_v_eval.bench.measured import Measured, Output
 
 NO_WEIGHTS = "none"
 """Hash of a measure that is a formula."""
 DRAWN: tuple[Faces, ...] = ("drawn",)
 REAL: tuple[Faces, ...] = ("real",)
 ANY: tuple[Faces, ...] = ("drawn", "real")
-
-
-@dataclass(frozen=True)
-class Output:
-    """One number of a metric. ``better``: which way is good, "" where neither is."""
-
-    key: str
-    label: str
-    better: Literal["higher", "lower", "zero", ""]
-    unit: str = ""
-
-
-@dataclass(frozen=True)
-class Measured:
-    """Of one clip: a number for each output, some of them also per frame: (frame, value)."""
-
-    values: Mapping[str, float]
-    frames: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
-    notes: tuple[str, ...] = ()
 
 
 class ClipMetric(Metric):

@@ -13,7 +13,7 @@ from avatar_v.critics.face_track import Boxes, FaceTrack
 from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_clip, score_of
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v_eval.bench.footage import Footage, Frames, Waveform
-from avatar_v_eval.bench.metric import Measured, Output
+from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.sampling import first_minus_last, trimmed_mean
 from avatar_v_eval.style import blink_rate_hz, spread
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import polars as pl
 
-from avatar_v_eval.bench.metric import Output
+from avatar_v_eval.bench.measured import Output
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 from avatar_v_eval.bench.cache import Cache, Entry, key_of
 from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia, Clip
 from avatar_v_eval.bench.manifest import Case, Manifest, file_hash
-from avatar_v_eval.bench.metric import ClipMetric, Measured, Output, build
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import ClipMetric, build
 from avatar_v_eval.bench.rows import CaseRow, FrameRow
 from avatar_v_eval.bench.systems import Delivery
 

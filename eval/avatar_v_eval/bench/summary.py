@@ -11,7 +11,7 @@ import numpy as np
 import polars as pl
 from rich.table import Table
 
-from avatar_v_eval.bench.metric import Output
+from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.records import Number, bootstrap_mean
 

@@ -11,14 +11,9 @@ import shlex
 import shutil
 import subprocess
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 
-from avatar_v.generate.pipeline import AvatarPipeline, weights_folder
-from avatar_v.generate.record import hash_folder
-from avatar_v.generate.writer import Mp4Writer
-from avatar_v.media import read_audio
 from avatar_v_eval.bench.manifest import Case, Manifest
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi")
@@ -105,7 +100,7 @@ class Command:
 
     def deliver(self, manifest: Manifest, case: Case) -> Delivery:
         """A failure's reason is the last line that the program wrote; the next run tries again."""
-        out = _place(self.videos, self.source, manifest, case)
+        out = place(self.videos, self.source, manifest, case)
         if out.is_file():
             return Delivery(out)
         partial = out.with_name(f"{case.id}.partial{out.suffix}")
@@ -124,39 +119,12 @@ class Command:
         return Delivery(out)
 
 
-@dataclass(frozen=True)
-class Pipeline:
-    """Our generator with the weights of a name or folder, at its own defaults."""
-
-    name: str
-    weights: str
-    videos: Path
-    makes: bool = True
-
-    @property
-    def source(self) -> str:
-        return f"pipeline:{self.weights}:{hash_folder(weights_folder(self.weights))}"
-
-    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
-        """Input that the generator does not take is a reason; faces are cropped in real video."""
-        out = _place(self.videos, self.source, manifest, case)
-        if out.is_file():
-            return Delivery(out)
-        audio = manifest.path(case, "audio")
-        try:
-            frames = _loaded(self.weights)(
-                reference=manifest.path(case, "reference"),
-                audio=audio,
-                prompt=case.prompt,
-                image=manifest.path(case, "image"),
-                face_crop=manifest.faces == "real",
-            )
-            with Mp4Writer(out, read_audio(audio)) as writer:
-                for frame in frames:
-                    writer.write(frame[None])
-        except ValueError as error:
-            return Delivery(reason=f"refused: {error}")
-        return Delivery(out)
+def place(videos: Path, source: str, manifest: Manifest, case: Case) -> Path:
+    """Where a made video belongs; another source, prompt or file of the case is another place."""
+    text = "\n".join([source, manifest.faces, case.fingerprint, case.prompt])
+    folder = videos / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{case.id}.mp4"
 
 
 def parse_system(text: str, videos: Path, timeout_s: float) -> System:
@@ -176,6 +144,8 @@ def parse_system(text: str, videos: Path, timeout_s: float) -> System:
         _check_template(rest)
         return Command(name, rest, videos, timeout_s)
     if colon and kind == "pipeline":
+        from avatar_v_eval.bench.own_system import Pipeline, weights_folder  # slow to import
+
         weights_folder(rest)
         return Pipeline(name, rest, videos)
     if not Path(source).is_dir():
@@ -210,19 +180,6 @@ def _filled(template: str, values: dict[str, str]) -> list[str]:
     ]
 
 
-def _place(videos: Path, source: str, manifest: Manifest, case: Case) -> Path:
-    """Where a made video belongs; another source, prompt or file of the case is another place."""
-    text = "\n".join([source, manifest.faces, case.fingerprint, case.prompt])
-    folder = videos / hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{case.id}.mp4"
-
-
 def _last_line(done: subprocess.CompletedProcess[str]) -> str:
     lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
     return lines[-1].strip()[:300] if lines else "it said nothing"
-
-
-@cache
-def _loaded(weights: str) -> AvatarPipeline:
-    return AvatarPipeline.from_pretrained(weights)

@@ -2,7 +2,8 @@
 
 from avatar_v.critics.arcface import SOURCE, ArcFace
 from avatar_v_eval.bench.footage import Clip
-from avatar_v_eval.bench.metric import REAL, ClipMetric, Measured, Output
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import REAL, ClipMetric
 from avatar_v_eval.bench.readings import face_reading, mean_direction
 from avatar_v_eval.bench.sampling import sampled
 

@@ -6,7 +6,8 @@ truth and a video that starts with the sound.
 
 from avatar_v.critics.motion import MotionMeter
 from avatar_v_eval.bench.footage import Clip
-from avatar_v_eval.bench.metric import DRAWN, ClipMetric, Measured, Output
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import DRAWN, ClipMetric
 from avatar_v_eval.records import pearson
 
 

@@ -4,7 +4,8 @@ import copy
 
 from avatar_v.critics.quality import Q_ALIGN_SOURCE, QAlign
 from avatar_v_eval.bench.footage import Clip
-from avatar_v_eval.bench.metric import ANY, ClipMetric, Measured, Output
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import ANY, ClipMetric
 from avatar_v_eval.bench.sampling import sampled, trimmed_mean
 
 

@@ -2,7 +2,8 @@
 
 from avatar_v.critics.quality import sharpness
 from avatar_v_eval.bench.footage import Clip
-from avatar_v_eval.bench.metric import ANY, ClipMetric, Measured, Output
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import ANY, ClipMetric
 from avatar_v_eval.bench.readings import at_scene_size
 from avatar_v_eval.bench.sampling import sampled, trimmed_mean
 

@@ -3,7 +3,8 @@
 from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available
 from avatar_v.critics.landmark_motion import motion_from_landmarks
 from avatar_v_eval.bench.footage import Clip, Footage
-from avatar_v_eval.bench.metric import REAL, ClipMetric, Measured, Output
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import REAL, ClipMetric
 from avatar_v_eval.bench.readings import Motion, face_notes, style_distance
 
 

@@ -2,7 +2,8 @@
 
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v_eval.bench.footage import Clip
-from avatar_v_eval.bench.metric import DRAWN, ClipMetric, Measured
+from avatar_v_eval.bench.measured import Measured
+from avatar_v_eval.bench.metric import DRAWN, ClipMetric
 from avatar_v_eval.bench.readings import sync_outputs, sync_reading
 
 
