@@ -54,7 +54,7 @@ def build_cases(
             _write_clip(path, _name(path), out, about)
             following = clips[(clips.index(path) + 1) % len(clips)]
             cases.append((_name(path), _name(following), person.name))
-    done = tuple(_case(out, *names, about) for names in cases)
+    done = tuple(_case(out, name, reference, who, about) for name, reference, who in cases)
     manifest = Manifest(out, folder.resolve().name, about.faces, done)
     write_manifest(manifest)
     on_clip(len(cases), len(names))

@@ -36,9 +36,12 @@ class Delivery:
 class System(Protocol):
     """``source`` says in words where videos come from; ``makes`` that it takes time."""
 
-    name: str
-    source: str
-    makes: bool
+    @property
+    def name(self) -> str: ...
+    @property
+    def source(self) -> str: ...
+    @property
+    def makes(self) -> bool: ...
 
     def deliver(self, manifest: Manifest, case: Case) -> Delivery: ...
 

@@ -15,6 +15,7 @@ import json
 import wave
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -76,8 +77,8 @@ def case_clips(plan: Plan, index: int) -> tuple[WorldClip, WorldClip]:
     (person,) = persons("test", 1, plan.first + index)
     here, there = scenes("test", 2, 2 * (plan.first + index))
     said, other = sentences("test", 2, 2 * (plan.first + index))
-    length = {"num_frames": plan.num_frames, "size": plan.size}
-    return make_clip(person, there, other, **length), make_clip(person, here, said, **length)
+    clip = partial(make_clip, num_frames=plan.num_frames, size=plan.size)
+    return clip(person, there, other), clip(person, here, said)
 
 
 def content_hash(reference: WorldClip, driving: WorldClip) -> str:

@@ -6,6 +6,7 @@ per frame; one of a user's is named by its dotted path, ``package.module:functio
 
 import importlib
 from collections.abc import Callable
+from typing import cast
 
 import torch
 from jaxtyping import Float, UInt8
@@ -80,4 +81,4 @@ def _imported(path: str) -> Extractor:
         raise ValueError(f"--motion {path}: cannot be imported ({error})") from error
     if not callable(found):
         raise ValueError(f"--motion {path} is no function")
-    return found
+    return cast(Extractor, found)

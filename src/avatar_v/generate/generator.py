@@ -164,9 +164,10 @@ def sample_chunks(
             states = tuple(state.to(device) for state in states)
             prefixes = tuple(state[:, -OVERLAP:] for state in states)
             if settings.anchor and part.chunk.index == 0 and person.reference is not None:
-                first = (*(state[:, :1] for state in states), None)
+                first, *motion = (state[:, :1] for state in states)
+                motion = motion[0] if motion else None
                 audio = part.audio[:, :1]
-                anchor = one_frame(first[0], person.reference, audio=audio, motion=first[1])
+                anchor = one_frame(first, person.reference, audio=audio, motion=motion)
         latents = states[0]
         new = latents[:, -len(part.chunk.new_latents) :]
         yield Sampled(new, part.sound, len(part.chunk.frames))

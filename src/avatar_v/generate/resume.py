@@ -181,7 +181,7 @@ def digest(*tensors: Tensor | None) -> str:
     for x in tensors:
         total.update(b"none" if x is None else f"{tuple(x.shape)} {x.dtype}".encode())
         if x is not None:
-            total.update(x.contiguous().numpy())
+            total.update(x.contiguous().numpy().tobytes())
     return total.hexdigest()[:8]
 
 

@@ -101,8 +101,9 @@ def showcase(
         picture = replace(request, out=str(folder / "picture.mp4"), reference_s=0.0)
         plain = _made(picture, weights, judge)
         movement["from one picture"] = _spread(plain.opening)
-        rows.append(Row("from one picture", plain.video, is_made=True))
-    rows.append(Row("generated", made.video, is_made=True))
+        rows.append(Row("1 picture", plain.video, is_made=True))
+    label = "16 s video" if reads_video else "generated"
+    rows.append(Row(label, made.video, is_made=True))
     ids = {"person": driving.person_id, "scene": driving.scene_id, "speech": driving.sentence_id}
     more = {"lip_sync": asdict(sync), "meter_hash": judge.hash(), "world": ids}
     save_record(json_path(request.out), made.record, **more, mouth_movement=movement)
