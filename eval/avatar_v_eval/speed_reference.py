@@ -81,10 +81,10 @@ class Layer:
         self.generated = torch.randn(1, self.num_generated, config.dim, generator=draw)
         self.reference = torch.randn(1, frames * per_frame, config.dim, generator=draw)
         at = torch.arange(frames) - config.reference_gap - frames + 1
-        self.rotary = rotary_table(torch.arange(GENERATED_LATENTS), *GRID, width)
-        self.reference_rotary = rotary_table(at, *GRID, width)
+        self.rotary = rotary_table(torch.arange(GENERATED_LATENTS)[None], *GRID, width)
+        self.reference_rotary = rotary_table(at[None], *GRID, width)
         self.segment = segments(frames).repeat_interleave(per_frame)
-        self.all_rotary = torch.cat([self.rotary, self.reference_rotary])
+        self.all_rotary = torch.cat([self.rotary, self.reference_rotary], dim=1)
         self.segment_tokens = SEGMENT_LENGTH * per_frame
 
     def ours(self) -> tuple[Tokens, Tokens]:
@@ -92,12 +92,12 @@ class Layer:
         parts, keys, values = [], [], []
         whole = self.reference.shape[1] // self.segment_tokens * self.segment_tokens
         for part in (slice(0, whole), slice(whole, None)):
-            x, rotary = self.reference[:, part], self.reference_rotary[part]
+            x, rotary = self.reference[:, part], self.reference_rotary[:, part]
             if x.shape[1] == 0:
                 continue
             num = max(1, x.shape[1] // self.segment_tokens)
             x = x.unflatten(1, (num, -1)).flatten(0, 1)
-            rotary = rotary.unflatten(0, (num, -1))
+            rotary = rotary.unflatten(1, (num, -1)).flatten(0, 1)
             y, (key, value) = self.attention(x, rotary)
             parts.append(y.unflatten(0, (1, num)).flatten(1, 2))
             keys.append(rotate(key, rotary).unflatten(0, (1, num)).flatten(1, 2))
