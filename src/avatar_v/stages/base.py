@@ -6,6 +6,7 @@ CPU generator seeded by (seed, rank, batch index), so a resumed run repeats the 
 on any device. A stage overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on).
 """
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 
 import lightning as L
@@ -41,7 +42,7 @@ class Noised:
     scored: Bool[Tensor, "b l"]  # False on prefix and suffix
 
 
-class Stage(L.LightningModule):
+class Stage(L.LightningModule, ABC):
     """Base of the stages. ``seed`` is that of fresh weights and of the draws of every step."""
 
     dit: AvatarDiT
@@ -90,12 +91,12 @@ class Stage(L.LightningModule):
         if isinstance(data, ShardData):
             data.require_vae(self.conditioner.vae.hash())
 
+    @abstractmethod
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
     ) -> Cond:
         """Everything this stage conditions on in these windows. What a stage draws of it comes
         from ``generator``; without one nothing is drawn and all is taken."""
-        raise NotImplementedError
 
     def encode(
         self, batch: Batch, windows: Windows, generator: torch.Generator
@@ -110,11 +111,11 @@ class Stage(L.LightningModule):
         )
         return windows.crop(self.conditioner.clean_latents(self.at_resolution(batch))), cond
 
+    @abstractmethod
     def loss(
         self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
         """The loss of the windows and further scalars to log."""
-        raise NotImplementedError
 
     @property
     def reference_dropout(self) -> float:
