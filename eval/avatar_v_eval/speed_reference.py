@@ -1,10 +1,11 @@
 """What a long reference costs: Sparse Reference Attention against two ways without it, in turns.
 
-``python -m avatar_v_eval.speed_reference`` times one self-attention layer of the small preset over
-G generated and R reference tokens, R / G = 1 … 32: ours (the reference within its segments, the
-generated tokens over all), naive concatenation (everything looks at everything), and one dense
-attention with the block mask. Then generation with cached reference keys against encoding the
-reference in every step. Writes ``eval/results/reference_attention.json`` and ``.png``.
+``python -m avatar_v_eval.speed_reference`` times one pass of the small preset's DiT over G
+generated and R reference tokens, R / G = 1 … 32: ours (the reference within its segments, the
+generated tokens over all), naive concatenation (everything looks at everything), and dense
+attention under the block mask. Then generation with cached reference keys against encoding the
+reference in every step.
+Writes ``eval/results/reference_attention.json`` and ``.png``.
 """
 
 import argparse
@@ -16,17 +17,15 @@ from pathlib import Path
 import numpy as np
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from avatar_v.kernels.norm import rotate
-from avatar_v.models.attention import SelfAttention
+from avatar_v.models import attention
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.layers import rotary_table
-from avatar_v.models.reference import SEGMENT_LENGTH, segments
+from avatar_v.models.reference import segments
+from avatar_v.testing import randomise
 from avatar_v.types import Cond, Reference
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, median_of_repeats
@@ -38,8 +37,6 @@ TEXT_TOKENS = 64
 STEPS = 24
 WAYS = ("ours", "naive", "masked")
 LABELS = {"naive": "naive concatenation", "masked": "dense attention with the block mask"}
-
-Tokens = Float[Tensor, "b s d"]
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -54,7 +51,7 @@ def main(arguments: list[str] | None = None) -> None:
         "What a long reference costs",
         numbers,
         notes=[
-            f"one self-attention layer of the small preset, {GENERATED_LATENTS} generated latents, "
+            f"one pass of the small preset without audio, {GENERATED_LATENTS} generated latents, "
             f"fp32, batch 1; median of {options.repeats} turns, with the lowest and the highest",
             "cache: one denoising step with cached reference keys, and their making shared by "
             f"{STEPS} steps, against a step that encodes the reference itself",
@@ -67,80 +64,71 @@ def main(arguments: list[str] | None = None) -> None:
         print(f"{number.label:76s} {number.value:9.3f}  [{number.low}, {number.high}]")
 
 
-class Layer:
-    """One attention layer and the three ways to run it over the same tokens."""
+class Peers:
+    """The small preset's DiT over generated and reference latents, three ways."""
 
     def __init__(self, ratio: int) -> None:
-        config = DiTConfig.small()
-        torch.manual_seed(0)
-        self.attention = SelfAttention(config.dim, config.num_heads, config.eps)
-        per_frame, width = GRID[0] * GRID[1], config.dim // config.num_heads
-        self.num_generated = GENERATED_LATENTS * per_frame
-        frames = ratio * GENERATED_LATENTS
+        self.dit = make_small()
+        config = self.dit.config
         draw = torch.Generator().manual_seed(1)
-        self.generated = torch.randn(1, self.num_generated, config.dim, generator=draw)
-        self.reference = torch.randn(1, frames * per_frame, config.dim, generator=draw)
-        at = torch.arange(frames) - config.reference_gap - frames + 1
-        self.rotary = rotary_table(torch.arange(GENERATED_LATENTS)[None], *GRID, width)
-        self.reference_rotary = rotary_table(at[None], *GRID, width)
-        self.segment = segments(frames).repeat_interleave(per_frame)
-        self.all_rotary = torch.cat([self.rotary, self.reference_rotary], dim=1)
-        self.segment_tokens = SEGMENT_LENGTH * per_frame
-
-    def ours(self) -> tuple[Tokens, Tokens]:
-        """Outputs of generated and of reference tokens."""
-        parts, keys, values = [], [], []
-        whole = self.reference.shape[1] // self.segment_tokens * self.segment_tokens
-        for part in (slice(0, whole), slice(whole, None)):
-            x, rotary = self.reference[:, part], self.reference_rotary[:, part]
-            if x.shape[1] == 0:
-                continue
-            num = max(1, x.shape[1] // self.segment_tokens)
-            x = x.unflatten(1, (num, -1)).flatten(0, 1)
-            rotary = rotary.unflatten(1, (num, -1)).flatten(0, 1)
-            y, (key, value) = self.attention(x, rotary)
-            parts.append(y.unflatten(0, (1, num)).flatten(1, 2))
-            keys.append(rotate(key, rotary).unflatten(0, (1, num)).flatten(1, 2))
-            values.append(value.unflatten(0, (1, num)).flatten(1, 2))
-        extra = (torch.cat(keys, 1), torch.cat(values, 1))
-        y, _ = self.attention(self.generated, self.rotary, extra=extra)
-        return y, torch.cat(parts, 1)
-
-    def naive(self) -> tuple[Tokens, Tokens]:
-        y, _ = self.attention(torch.cat([self.generated, self.reference], 1), self.all_rotary)
-        return y[:, : self.num_generated], y[:, self.num_generated :]
-
-    def masked(self) -> tuple[Tokens, Tokens]:
-        """The specification of ``ours`` as one attention; the mask is made beforehand."""
-        if not hasattr(self, "mask"):
-            self.mask = self._block_mask()
-        x = torch.cat([self.generated, self.reference], 1)
-        query = rotate(self.attention.project_query(x), self.all_rotary)
-        key, value = self.attention.project_keys(x)
-        key = rotate(key, self.all_rotary)
-        y = F.scaled_dot_product_attention(
-            query.transpose(1, 2), key.transpose(1, 2), value.transpose(1, 2), attn_mask=self.mask
+        size = (config.latent_channels, GRID[0] * config.patch, GRID[1] * config.patch)
+        frames = ratio * GENERATED_LATENTS
+        self.x = torch.randn(1, GENERATED_LATENTS, *size, generator=draw)
+        self.t = torch.full((1, GENERATED_LATENTS), 0.5)
+        self.reference = torch.randn(1, frames, *size, generator=draw)
+        text = torch.randn(1, TEXT_TOKENS, config.text_dim, generator=draw)
+        self.text = Cond(text=text)
+        valid = torch.ones(1, frames, dtype=torch.bool)
+        self.cond = Cond(
+            text=text, reference=Reference(self.reference, valid, segments(frames)[None])
         )
-        y = self.attention.merge(y.transpose(1, 2))
-        return y[:, : self.num_generated], y[:, self.num_generated :]
+        tokens = GRID[0] * GRID[1]
+        number = torch.cat([segments(frames) + 1, torch.zeros(GENERATED_LATENTS, dtype=torch.long)])
+        number = number.repeat_interleave(tokens)
+        self.mask = (number[:, None] == number[None]) | (number[:, None] == 0)
 
-    def _block_mask(self) -> Bool[Tensor, "n n"]:
-        num = self.num_generated + len(self.segment)
-        mask = torch.zeros(num, num, dtype=torch.bool)
-        mask[: self.num_generated] = True
-        mask[self.num_generated :, self.num_generated :] = self.segment[:, None] == self.segment
-        return mask
+    def ours(self) -> Tensor:
+        return self.dit(self.x, self.t, self.cond)
+
+    def naive(self) -> Tensor:
+        """One sequence in which everything looks at everything; the reference is clean."""
+        x = torch.cat([self.reference, self.x], dim=1)
+        t = torch.cat([self.t.new_zeros(self.reference.shape[:2]), self.t], dim=1)
+        return self.dit(x, t, self.text)[:, -GENERATED_LATENTS:]
+
+    def masked(self) -> Tensor:
+        """The same sequence under the block mask of our segments, made beforehand."""
+        plain = attention.attend
+
+        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+            if key.shape[1] != len(self.mask):
+                return plain(query, key, value, mask)  # text
+            q, k, v = (x.transpose(1, 2) for x in (query, key, value))
+            return F.scaled_dot_product_attention(q, k, v, attn_mask=self.mask).transpose(1, 2)
+
+        attention.attend = attend
+        try:
+            return self.naive()
+        finally:
+            attention.attend = plain
+
+
+def make_small() -> AvatarDiT:
+    """The small preset with weights that are all in use."""
+    dit = AvatarDiT(DiTConfig.small()).eval()
+    randomise(dit)
+    return dit
 
 
 def attention_times(repeats: int) -> dict[tuple[str, bool, int], list[float]]:
     """Seconds by way, with backward or not, and R / G. The ways take turns; the first warms up."""
     times: dict[tuple[str, bool, int], list[float]] = {}
     for ratio in RATIOS:
-        layer = Layer(ratio)
+        peers = Peers(ratio)
         for turn in range(repeats + 1):
             for way in WAYS:
                 for trains in (False, True):
-                    took = seconds(partial(_run, layer, getattr(layer, way), trains))
+                    took = seconds(partial(_run, peers, getattr(peers, way), trains))
                     if turn > 0:
                         times.setdefault((way, trains, ratio), []).append(took)
     return times
@@ -174,9 +162,8 @@ def attention_numbers(times: dict[tuple[str, bool, int], list[float]]) -> dict[s
 
 def cache_numbers(repeats: int) -> dict[str, Number]:
     """A 24-step denoising with the reference encoded once, against once a step, per step."""
-    config = DiTConfig.small()
-    torch.manual_seed(0)
-    dit = AvatarDiT(config).eval()
+    dit = make_small()
+    config = dit.config
     draw = torch.Generator().manual_seed(1)
     size = (config.latent_channels, GRID[0] * config.patch, GRID[1] * config.patch)
     x = torch.randn(1, GENERATED_LATENTS, *size, generator=draw)
@@ -223,7 +210,7 @@ def save_plot(path: Path, times: dict[tuple[str, bool, int], list[float]]) -> No
         low, high = [row.min() for row in rows], [row.max() for row in rows]
         axes.fill_between(RATIOS, low, high, color=colour, alpha=0.2, lw=0)
     axes.set_xlabel("reference tokens per generated token, R / G")
-    axes.set_ylabel("one layer, forward, ms")
+    axes.set_ylabel("one pass, forward, ms")
     axes.legend(frameon=False)
     axes.spines[["top", "right"]].set_visible(False)
     figure.tight_layout()
@@ -236,14 +223,13 @@ def seconds(function: Callable[[], object]) -> float:
     return time.perf_counter() - begin
 
 
-def _run(layer: Layer, way: Callable[[], tuple[Tensor, Tensor]], trains: bool) -> None:
+def _run(peers: Peers, way: Callable[[], Tensor], trains: bool) -> None:
     if not trains:
         with torch.inference_mode():
             way()
         return
-    layer.attention.zero_grad()
-    own, other = way()
-    (own.mean() + other.mean()).backward()
+    peers.dit.zero_grad()
+    way().mean().backward()
 
 
 if __name__ == "__main__":
