@@ -5,7 +5,9 @@ ours (ALGORITHMS §1, Avatar V §2.1): time per latent frame; audio cross-attent
 starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
 stream, one token per latent frame that goes through the same blocks. Motion tokens look at the
 video, the video sees motion only through an injection that starts at zero, so a model without
-motion gives the same video before and after the stream is switched on.
+motion gives the same video before and after the stream is switched on. Habits are statistics of the
+reference's motion (models/motion.py): attention could average them out of a hundred frames, but a
+linear map that starts at zero and joins the time embedding learns them in minutes.
 
 Tokens are kept as "b l n d" (latent frame, then token within it), so that what is given per latent
 frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
@@ -31,6 +33,7 @@ from avatar_v.models.layers import (
     rotary_grid,
     rotary_table,
 )
+from avatar_v.models.motion import STYLE_DIM, motion_moments, style_statistics
 from avatar_v.models.reference import (
     ReferenceCache,
     ReferenceKeys,
@@ -169,6 +172,7 @@ class AvatarDiT(nn.Module):
         self.audio_embed = nn.Linear(config.audio_dim, config.dim)
         self.audio_position = nn.Parameter(torch.empty(config.num_audio_tokens, config.dim))
         self.motion_embed = nn.Linear(config.motion_dim, config.dim)
+        self.style_embed = nn.Parameter(torch.empty(STYLE_DIM, config.dim))
         self.blocks = nn.ModuleList(
             Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
         )
@@ -177,7 +181,7 @@ class AvatarDiT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Wan's initialisation of every parameter; the outputs of heads, audio and motion are 0."""
+        """Wan's initialisation; the outputs of heads, audio and motion, and style, are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -191,6 +195,7 @@ class AvatarDiT(nn.Module):
         nn.init.normal_(self.audio_position, std=0.02)
         nn.init.zeros_(self.head.out.weight)
         nn.init.zeros_(self.motion_head.out.weight)
+        nn.init.zeros_(self.style_embed)
         for block in self.modules():
             if isinstance(block, Block) and block.audio_attention and block.motion_inject:
                 nn.init.zeros_(block.audio_attention.out.weight)
@@ -220,7 +225,6 @@ class AvatarDiT(nn.Module):
         rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
         motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device)
         x = self._embed_patches(x_t)
-        embedding, modulation = self.time_embed(t)
         text = self._embed_text(cond.text)
         audio, audio_scale = self._embed_audio(cond.audio), None
         if audio is not None and cond.audio_keep is not None:
@@ -228,6 +232,8 @@ class AvatarDiT(nn.Module):
         reference = self._reference_keys(
             cond, reference_cache, reference_offset, num_samples, rotary.shape[0]
         )
+        style = None if reference is None else self._embed_style(reference.moments)
+        embedding, modulation = self.time_embed(t, style)
         motion = self._embed_motion(motion_t)
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -261,8 +267,9 @@ class AvatarDiT(nn.Module):
         audio = reference.audio
         if audio is not None:
             audio = self._embed_audio(audio.flatten(0, 1)[layout.frames])
-        motion = reference.motion
+        motion, moments = reference.motion, None
         if motion is not None:
+            moments = motion_moments(motion, valid)
             motion = self._embed_motion(motion.flatten(0, 1)[layout.frames])
         position = layout.frames % num_frames
         rotary = rotary_table(position, *grid, self.config.head_dim)
@@ -282,6 +289,7 @@ class AvatarDiT(nn.Module):
             layout.position,
             grid,
             num_frames,
+            moments,
         )
 
     def _reference_keys(
@@ -323,6 +331,11 @@ class AvatarDiT(nn.Module):
             return None
         y = self.audio_embed(audio.to(compute_dtype(audio, self.audio_embed.weight)))
         return y + self.audio_position.to(y.dtype)
+
+    def _embed_style(self, moments: Float[Tensor, "b k"] | None) -> Float[Tensor, "b d"] | None:
+        if moments is None:
+            return None
+        return style_statistics(moments).to(self.style_embed) @ self.style_embed
 
     def _embed_motion(self, motion: Motion | None) -> Float[Tensor, "b l 1 d"] | None:
         if motion is None:

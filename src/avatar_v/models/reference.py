@@ -110,7 +110,8 @@ class ReferenceCache:
     """K and V of the reference stream in every layer: computed once, read in all steps and chunks.
 
     Keys are stored before rotation and turned on read, so the temporal offset stays an argument of
-    the forward pass. ``num_frames`` is the length r before packing.
+    the forward pass. ``num_frames`` is the length r before packing. ``moments`` are those
+    of the reference's motion (models/motion.py), None where it has none.
     """
 
     layers: tuple[KeyValue, ...]
@@ -118,6 +119,7 @@ class ReferenceCache:
     position: Int[Tensor, "b f"]  # latent-frame position of each key frame, from 0
     grid: tuple[int, int]  # tokens in y and x
     num_frames: int
+    moments: Float[Tensor, "b m"] | None
 
     def map(self, fn) -> "ReferenceCache":
         """The same cache with ``fn`` applied to every tensor (as in types.py)."""
@@ -127,6 +129,7 @@ class ReferenceCache:
             position=fn(self.position),
             grid=self.grid,
             num_frames=self.num_frames,
+            moments=None if self.moments is None else fn(self.moments),
         )
 
     def expand(self, num_samples: int) -> "ReferenceCache":
@@ -147,7 +150,9 @@ def join_caches(first: ReferenceCache, second: ReferenceCache) -> ReferenceCache
     sizes = [(cache.position.shape[0], cache.grid) for cache in (first, second)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"caches to join have one number of samples and one grid, got {sizes}")
-    mask = None
+    mask = moments = None
+    if first.moments is not None and second.moments is not None:
+        moments = first.moments + second.moments
     if first.key_mask is not None or second.key_mask is not None:
         mask = torch.cat([_whole_mask(first), _whole_mask(second)], dim=1)
     return ReferenceCache(
@@ -159,6 +164,7 @@ def join_caches(first: ReferenceCache, second: ReferenceCache) -> ReferenceCache
         position=torch.cat([first.position, second.position + first.num_frames], dim=1),
         grid=first.grid,
         num_frames=first.num_frames + second.num_frames,
+        moments=moments,
     )
 
 
@@ -176,6 +182,7 @@ class ReferenceKeys:
     cache: ReferenceCache
     rotary: Float[Tensor, "b k 1 half 2"]
     mask: Bool[Tensor, "b target_and_k"] | None  # target keys first
+    moments: Float[Tensor, "b m"] | None  # of the reference's motion; 0 where it is not kept
 
     def layer(self, index: int) -> KeyValue:
         key, value = self.cache.layers[index]
@@ -191,13 +198,15 @@ def reference_keys(
     """
     key, _ = cache.layers[0]
     rotary = rotary_table(cache.position + offset, *cache.grid, key.shape[-1])
-    mask = cache.key_mask
+    mask, moments = cache.key_mask, cache.moments
+    if moments is not None and keep is not None:
+        moments = moments * keep[:, None]
     if keep is not None and not bool(keep.all()):
         shape = key.shape[:2]
         mask = keep[:, None].expand(shape) if mask is None else mask & keep[:, None]
     if mask is not None:
         mask = torch.cat([mask.new_ones(mask.shape[0], num_target), mask], dim=1)
-    return ReferenceKeys(cache, rotary, mask)
+    return ReferenceKeys(cache, rotary, mask, moments)
 
 
 def token_mask(frame_mask: Bool[Tensor, "b k"] | None, num_tokens: int) -> Tensor | None:

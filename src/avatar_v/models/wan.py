@@ -200,7 +200,8 @@ def _plain(values: dict[str, Any], key: str) -> Any:
 
 
 def _is_extra_output(key: str) -> bool:
-    return ".audio_attention.out." in key or ".motion_inject." in key
+    outputs = (".audio_attention.out.", ".motion_inject.", "style_embed.")
+    return any(name in key for name in outputs)
 
 
 def _transformer_folder(folder: Path) -> Path:
