@@ -4,8 +4,8 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
 
     key.audio.flac   16 kHz mono 16-bit, 640 samples a frame
     key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
-    key.faces.npz    optional, with latents: close-ups of the face, latents "k c lh lw" in fp16, each
-                     encoded alone by the same VAE, and frames "k", the frame that each one shows
+    key.faces.npz    optional, with latents: close-ups of the face, latents "n c lh lw" in fp16, each
+                     encoded alone by the same VAE, and frames "n", the frame that each one shows
     key.json         Meta: ids, text, licence, consent, rates, schema version
     key.latents.npy  optional: normalised VAE latents "l c lh lw", fp16, of the whole clip
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
@@ -77,8 +77,8 @@ class Sample:
     phonemes: Int[Tensor, " f"]
     video: UInt8[Tensor, "f 3 h w"] | None = None
     latents: Float16[Tensor, "l c lh lw"] | None = None
-    faces: Float16[Tensor, "k c lh lw"] | None = None
-    face_frames: Int[Tensor, " k"] | None = None  # which frame each face is from; with faces
+    faces: Float16[Tensor, "n c fh fw"] | None = None  # close-ups, each encoded alone
+    face_frames: Int[Tensor, " n"] | None = None  # which frame each face is from; with faces
 
 
 def to_int16(audio: Float[Tensor, " s"]) -> Int16[Tensor, " s"]:
