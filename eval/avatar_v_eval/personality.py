@@ -33,7 +33,7 @@ from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, bootstrap_mean, correlation, pearson
-from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
+from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae, with_close_ups
 from avatar_v_eval.style import HABITS, habits, neutral_opening
 
 LENGTHS = {"video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
@@ -75,6 +75,7 @@ class Case:
     motion: Float[Tensor, "f m"]
     neutral: Float[np.ndarray, " f"]  # its mouth opening if the person's amplitude were 1
     reference: ReferenceClip
+    shown: tuple[int, int, int]  # person, scene and speech of the reference
     elsewhere: Video  # a third scene, for the judge alone
 
 
@@ -180,7 +181,11 @@ def generate(rollout: Rollout, case: Case, num_frames: int, motion: str) -> Vide
     card, clips, first_motion = rollout.pipeline.card, (), None
     if card.reference and num_frames:
         known = motion if card.motion and motion != "target" else "none"
-        clips = (shortened(case.reference, num_frames, known),)
+        clip = shortened(case.reference, num_frames, known)
+        assert case.reference.motion is not None
+        if card.faces:
+            clip = with_close_ups(clip, case.shown, case.reference.motion)
+        clips = (clip,)
     if card.motion and motion != "none":
         first_motion = from_meter(case.video[:1], None)[0] if motion == "meter" else case.motion[0]
     inputs = Inputs(
@@ -279,6 +284,7 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
                     normalise_loudness(shown.audio),
                     shown.motion,
                 ),
+                shown=(person, there, other),
                 elsewhere=_of(third.video),
             )
         )

@@ -13,6 +13,8 @@ Tokens are kept as "b l n d" (latent frame, then token within it), so that what 
 frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
 """
 
+import dataclasses
+
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -20,6 +22,7 @@ from torch import Tensor, nn
 
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import CrossAttention, ExtraKeyValue, KeyValue, SelfAttention
+from avatar_v.models.checks import check_latents, check_reference, expect
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.layers import (
     MLP,
@@ -38,6 +41,7 @@ from avatar_v.models.reference import (
     ReferenceCache,
     ReferenceKeys,
     ReferenceLayout,
+    join_caches,
     pack_frames,
     reference_keys,
     token_mask,
@@ -173,6 +177,7 @@ class AvatarDiT(nn.Module):
         self.audio_position = nn.Parameter(torch.empty(config.num_audio_tokens, config.dim))
         self.motion_embed = nn.Linear(config.motion_dim, config.dim)
         self.style_embed = nn.Parameter(torch.empty(STYLE_DIM, config.dim))
+        self.face_embed = nn.Parameter(torch.zeros(config.dim))  # added to the tokens of a face
         self.blocks = nn.ModuleList(
             Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
         )
@@ -181,7 +186,8 @@ class AvatarDiT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Wan's initialisation; the outputs of heads, audio and motion, and style, are 0."""
+        """Wan's initialisation; the outputs of heads, audio and motion, style and what marks a
+        face are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -193,6 +199,7 @@ class AvatarDiT(nn.Module):
         for linear in (*_linears(self.time_embed), *_linears(self.text_embed)):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.audio_position, std=0.02)
+        nn.init.zeros_(self.face_embed)
         nn.init.zeros_(self.head.out.weight)
         nn.init.zeros_(self.motion_head.out.weight)
         nn.init.zeros_(self.style_embed)
@@ -249,13 +256,36 @@ class AvatarDiT(nn.Module):
     def encode_reference(
         self, reference: Reference, *, keep: Bool[Tensor, "b"] | None = None
     ) -> ReferenceCache | None:
-        """K and V of the reference stream in every layer; None when no frame is valid.
+        """K and V of the reference stream in every layer; None when no frame and no face is valid.
 
         The stream runs at t = 0, without text (so one cache serves every prompt and guidance
-        branch), with the reference's own audio and motion. ``keep`` False: as if that sample had
-        none.
+        branch), with the reference's own audio and motion. Faces have neither and see nothing
+        but themselves. ``keep`` False: as if that sample had none.
         """
-        self._check_reference(reference)
+        check_reference(reference, self.config)
+        clip = self._encode_clip(reference, keep)
+        if reference.faces is None or reference.faces_valid is None:
+            return clip
+        num_faces = reference.faces.shape[1]
+        number = torch.arange(num_faces, device=reference.faces.device)
+        alone = Reference(
+            reference.faces, reference.faces_valid, number.expand(reference.faces.shape[0], -1)
+        )
+        faces = self._encode_clip(alone, keep, mark=self.face_embed)
+        if faces is None:
+            return None if clip is None else dataclasses.replace(clip, num_faces=num_faces)
+        faces = faces.as_faces()
+        if clip is None:
+            return dataclasses.replace(faces, num_frames=reference.latents.shape[1])
+        return dataclasses.replace(join_caches(clip, faces), moments=clip.moments)
+
+    def _encode_clip(
+        self,
+        reference: Reference,
+        keep: Bool[Tensor, "b"] | None,
+        mark: Float[Tensor, " d"] | None = None,
+    ) -> ReferenceCache | None:
+        """``encode_reference`` without its faces; ``mark`` is added to every token."""
         valid = reference.valid if keep is None else reference.valid & keep[:, None]
         layout = pack_frames(valid, reference.segment)
         if layout is None:
@@ -263,6 +293,7 @@ class AvatarDiT(nn.Module):
         num_frames, _, height, width = reference.latents.shape[1:]
         grid = (height // self.config.patch, width // self.config.patch)
         x = self._embed_patches(reference.latents.flatten(0, 1)[layout.frames])
+        x = x if mark is None else x + mark.to(x.dtype)
         _, modulation = self.time_embed(x.new_zeros(1, 1, dtype=torch.float32))
         audio = reference.audio
         if audio is not None:
@@ -347,45 +378,15 @@ class AvatarDiT(nn.Module):
         self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond, motion_t: Tensor | None
     ) -> None:
         num_samples, num_frames = x_t.shape[:2]
-        self._check_latents("x_t", x_t)
-        _expect("t", t.shape, (num_samples, num_frames))
-        _expect("cond.text", cond.text.shape, (num_samples, None, self.config.text_dim))
+        check_latents("x_t", x_t, self.config)
+        expect("t", t.shape, (num_samples, num_frames))
+        expect("cond.text", cond.text.shape, (num_samples, None, self.config.text_dim))
         if cond.audio is not None:
             shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
-            _expect("cond.audio", cond.audio.shape, shape)
+            expect("cond.audio", cond.audio.shape, shape)
         if motion_t is not None:
             shape = (num_samples, num_frames, self.config.motion_dim)
-            _expect("motion_t", motion_t.shape, shape)
-
-    def _check_reference(self, reference: Reference) -> None:
-        num_samples, num_frames = reference.latents.shape[:2]
-        self._check_latents("reference.latents", reference.latents)
-        _expect("reference.valid", reference.valid.shape, (num_samples, num_frames))
-        _expect("reference.segment", reference.segment.shape, (num_samples, num_frames))
-        if reference.audio is not None:
-            shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
-            _expect("reference.audio", reference.audio.shape, shape)
-        if reference.motion is not None:
-            shape = (num_samples, num_frames, self.config.motion_dim)
-            _expect("reference.motion", reference.motion.shape, shape)
-
-    def _check_latents(self, name: str, latents: Latents) -> None:
-        _expect(name, latents.shape, (None, None, self.config.latent_channels, None, None))
-        if latents.shape[-1] % self.config.patch or latents.shape[-2] % self.config.patch:
-            raise ValueError(
-                f"{name}: height and width must be multiples of the patch {self.config.patch}, "
-                f"got {tuple(latents.shape[-2:])}"
-            )
-
-
-def _expect(name: str, shape: torch.Size, expected: tuple[int | None, ...]) -> None:
-    """ValueError unless ``shape`` is ``expected``, where None stands for any size."""
-    fits = len(shape) == len(expected) and all(
-        want is None or have == want for have, want in zip(shape, expected, strict=True)
-    )
-    if not fits:
-        wanted = ", ".join("any" if size is None else str(size) for size in expected)
-        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(shape)}")
+            expect("motion_t", motion_t.shape, shape)
 
 
 def _gather(
