@@ -273,6 +273,6 @@ def test_missing_faces_are_filled_up_as_invalid() -> None:
 
 def test_a_clip_cut_short_keeps_its_faces() -> None:
     sample = make_sample(0, num_frames=9, num_faces=3)
-    short = fit_sample(sample, Bucket(5, 32, 32), np.random.default_rng(0))
+    short = fit_sample(sample, Bucket(num_frames=5, height=32, width=32), np.random.default_rng(0))
     assert short.faces is not None
     assert len(short.faces) == 3
