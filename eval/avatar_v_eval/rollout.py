@@ -65,6 +65,7 @@ class Rollout:
             num_steps=options.steps,
             guidance_text=options.text,
             guidance_audio=options.audio,
+            guidance_reference=options.reference,
         )
         pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
         return cls(pipeline, request)
@@ -85,7 +86,8 @@ class Rollout:
         """How it samples, for the notes of a result."""
         r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
         return (
-            f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio}, "
+            f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio} "
+            f"reference {r.guidance_reference}, "
             f"{precision}, seed {r.seed}"
         )
 
@@ -139,5 +141,6 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=24, help="of the sampler")
     parser.add_argument("--text", type=float, default=1.0, help="text guidance; 1 is none")
     parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
+    parser.add_argument("--reference", type=float, default=1.0, help="reference guidance")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto", choices=PRECISIONS)
