@@ -263,12 +263,12 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
     people = persons(split, options.persons, options.first)
     places = scenes(split, 3 * options.persons, 3 * options.first)
     speeches = sentences(split, 2 * options.persons, 2 * options.first)
-    cases = []
+    cases, longest = [], max(1, *(LENGTHS[name] for name in options.conditions))
     for i, person in enumerate(track(people, "rendering cases", transient=True)):
         here, there, elsewhere = places[3 * i : 3 * i + 3]
         said, other = speeches[2 * i : 2 * i + 2]
         target = make_clip(person, here, said, num_frames=options.frames, size=64)
-        shown = make_clip(person, there, other, num_frames=max(LENGTHS.values()), size=64)
+        shown = make_clip(person, there, other, num_frames=longest, size=64)
         third = make_clip(person, elsewhere, other, num_frames=13, size=64)
         cases.append(
             Case(
