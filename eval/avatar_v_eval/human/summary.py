@@ -8,7 +8,7 @@ from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.preference import NoScaleError, preference
 from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
 from avatar_v_eval.human.study import Study
-from avatar_v_eval.human.table_view import Column, Row, Table
+from avatar_v_eval.table_view import Column, Row, Table
 from avatar_v_eval.human.votes import Rater, Vote
 
 
@@ -25,13 +25,15 @@ def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> lis
     tables = []
     for condition in ("", *dict.fromkeys(case.condition for case in study.cases)):
         some = [vote for vote in kept if condition in ("", vote.condition)]
-        tables += [_titled(table, condition) for table in _results(study, some)]
+        tables += [of_condition(table, condition) for table in _results(study, some)]
     if any(vote.kind == "pair" for vote in kept):
         tables.append(preference_table(kept))
     people = {vote.rater for vote in kept}
     tables.append(agreement_table(kept, f"{len(kept)} votes of {len(people)} raters count."))
-    rows = tuple(Row(exclusion.rater, (exclusion.reason,)) for exclusion in excluded)
-    tables.append(Table("Raters left out", "Rater", (Column("Reason"),), rows))
+    if excluded:
+        rows = tuple(Row(exclusion.rater, (exclusion.reason,)) for exclusion in excluded)
+        reason = Column("Reason", text=True)
+        tables.append(Table("Raters left out", "Rater", (reason,), rows, kind="left_out"))
     return tables
 
 
@@ -44,12 +46,13 @@ def preference_table(votes: Sequence[Vote]) -> Table:
     try:
         result = preference(votes)
     except NoScaleError as error:
-        return Table(title, "System", (Column("Strength"),), (Row("–", (str(error),)),))
+        row = Row("–", (str(error),))
+        return Table(title, "System", (Column("Strength", text=True),), (row,), kind="preference")
     note = f"{result.num_votes} votes, ν = {result.tie:.2f}"
     if result.num_resamples_left_out:
         note += f"; {result.num_resamples_left_out} resamples without a finite answer left out"
     rows = tuple(Row(name, (number,)) for name, number in result.strengths.items())
-    return Table(title, "System", (column,), rows, (note + ".",), intervals=True)
+    return Table(title, "System", (column,), rows, (note + ".",), True, "preference")
 
 
 def agreement_table(votes: Sequence[Vote], note: str) -> Table:
@@ -60,7 +63,7 @@ def agreement_table(votes: Sequence[Vote], note: str) -> Table:
         Row(row.label, (row.alpha, row.equal, row.within_one)) for row in agreements(votes)
     )
     notes = (note, "Alpha: ordinal for scores, nominal for choices. Target of §5.3: 85 % equal.")
-    return Table("Agreement of raters", "Question", columns, rows, notes, intervals=True)
+    return Table("Agreement of raters", "Question", columns, rows, notes, True, "agreement")
 
 
 def _results(study: Study, votes: Sequence[Vote]) -> list[Table]:
@@ -80,7 +83,9 @@ def _results(study: Study, votes: Sequence[Vote]) -> list[Table]:
     return tables
 
 
-def _titled(table: Table, condition: str) -> Table:
+def of_condition(table: Table, condition: str) -> Table:
+    """The table with its condition in the title; "" is all of them."""
     if not condition:
         return table
-    return dataclasses.replace(table, title=f"{table.title}, {condition} scene")
+    title = f"{table.title}, {condition} scene"
+    return dataclasses.replace(table, title=title, condition=condition)
