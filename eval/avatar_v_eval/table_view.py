@@ -144,16 +144,21 @@ def printed(value: Value, column: Column) -> str:
 def markdown(table: Table, number: int | None = None) -> str:
     """A Markdown table under its title; ``number`` makes it "Table 1. …"."""
     heads = [table.corner, *(column.head for column in table.columns)]
-    title = f"{_numbered(number)}{_md(table.title)}"
-    lines = [f"**{title}**", "", _pipes(map(_md, heads)), _pipes(["---"] * len(heads))]
+    title = f"{_numbered(number)}{plain_markdown(table.title)}"
+    lines = [f"**{title}**", "", _pipes(map(plain_markdown, heads)), _pipes(["---"] * len(heads))]
     marks = {0: "{}", 1: "**{}**", 2: "<u>{}</u>"}
     for row, cells in table.cells():
         texts = [
-            " ".join([marks[cell.place].format(_md(cell.text)), cell.interval]).strip()
+            " ".join([marks[cell.place].format(plain_markdown(cell.text)), cell.interval]).strip()
             for cell in cells
         ]
-        lines.append(_pipes([_md(row.label), *texts]))
-    return "\n".join([*lines, *("\n" + _md(note) for note in table.notes)]) + "\n"
+        lines.append(_pipes([plain_markdown(row.label), *texts]))
+    return "\n".join([*lines, *("\n" + plain_markdown(note) for note in table.notes)]) + "\n"
+
+
+def plain_markdown(text: str) -> str:
+    """One line in which nothing is markup."""
+    return re.sub(r"([\\`*\[<|]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
 
 
 def latex(table: Table) -> str:
@@ -200,7 +205,8 @@ def render(tables: Sequence[Table], suffix: str) -> str:
 _PAGE = """<!doctype html><meta charset="utf-8"><title>Human evaluation</title>
 <style>body{font:15px/1.5 system-ui,sans-serif;max-width:1000px;margin:40px auto;padding:0 20px}
 table{border-collapse:collapse;margin:32px 0 8px}caption{text-align:left;font-weight:600}
-th,td{padding:5px 14px 5px 0;border-bottom:1px solid #ddd;text-align:left}p,small{color:#555}</style>
+th,td{padding:5px 14px 5px 0;border-bottom:1px solid #ddd;text-align:left}p,small{color:#555}
+</style>
 """
 
 _HTML = jinja2.Environment(
@@ -237,11 +243,6 @@ def _numbered(number: int | None) -> str:
 
 def _pipes(cells: Iterable[str]) -> str:
     return "| " + " | ".join(cells) + " |"
-
-
-def _md(text: str) -> str:
-    """One line in which nothing is markup."""
-    return re.sub(r"([\\`*\[<|]|(?<!\w)_|_(?!\w))", r"\\\1", " ".join(text.split()))
 
 
 def _tex(text: str) -> str:

@@ -108,9 +108,7 @@ def _refused(reason: str) -> Entry:
     return Entry({}, {}, reason=reason)
 
 
-def _case_row(
-    case: Case, system: str, metric: ClipMetric, output: Output, entry: Entry
-) -> CaseRow:
+def _case_row(case: Case, system: str, metric: ClipMetric, output: Output, entry: Entry) -> CaseRow:
     return CaseRow(
         system=system,
         case=case.id,

@@ -76,9 +76,7 @@ def summarise(run: Run, systems: Sequence[str] = (), condition: str = "") -> lis
     ]
 
 
-def mean_over(
-    values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: int = 0
-) -> Number:
+def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: int = 0) -> Number:
     """Mean of cases; the 95 % interval is from persons drawn with replacement, with all their
     cases. One person alone has none."""
     names, person = np.unique(np.asarray(persons), return_inverse=True)

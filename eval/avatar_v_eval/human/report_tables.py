@@ -9,8 +9,8 @@ from collections.abc import Mapping, Sequence
 
 from avatar_v_eval.human.aggregate import Turing, mos, turing, win_rates
 from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension
-from avatar_v_eval.table_view import Column, Row, Table, Value
 from avatar_v_eval.human.votes import Vote
+from avatar_v_eval.table_view import Column, Row, Table, Value
 
 REPORT_HEADS = {
     "identity": "Identity",
@@ -44,9 +44,7 @@ def objective_table(
     """Table 1: ``means`` per system, one for each column; ``real`` is not ranked."""
     rows = tuple(Row(name, tuple(values), ranked=name != real) for name, values in means.items())
     title = f"Objective metrics on the {num_cases} matched test cases"
-    return Table(
-        title, "Method", tuple(columns), rows, intervals=intervals, kind="objective"
-    )
+    return Table(title, "Method", tuple(columns), rows, intervals=intervals, kind="objective")
 
 
 def mos_table(
@@ -70,9 +68,7 @@ def mos_table(
         )
         for system in systems
     )
-    return Table(
-        "MOS (5-point scale)", "Method", columns, rows, intervals=intervals, kind="mos"
-    )
+    return Table("MOS (5-point scale)", "Method", columns, rows, intervals=intervals, kind="mos")
 
 
 def win_table(votes: Sequence[Vote], *, raters_per_item: int = 3, intervals: bool = False) -> Table:

@@ -7,9 +7,9 @@ from avatar_v_eval.human.agreement import agreements
 from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.preference import NoScaleError, preference
 from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
-from avatar_v_eval.human.study import Study
-from avatar_v_eval.table_view import Column, Row, Table
+from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension, Study
 from avatar_v_eval.human.votes import Rater, Vote
+from avatar_v_eval.table_view import Column, Row, Table
 
 
 def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> list[Table]:
@@ -25,7 +25,7 @@ def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> lis
     tables = []
     for condition in ("", *dict.fromkeys(case.condition for case in study.cases)):
         some = [vote for vote in kept if condition in ("", vote.condition)]
-        tables += [of_condition(table, condition) for table in _results(study, some)]
+        tables += _of_study(study, some, condition)
     if any(vote.kind == "pair" for vote in kept):
         tables.append(preference_table(kept))
     people = {vote.rater for vote in kept}
@@ -66,21 +66,27 @@ def agreement_table(votes: Sequence[Vote], note: str) -> Table:
     return Table("Agreement of raters", "Question", columns, rows, notes, True, "agreement")
 
 
-def _results(study: Study, votes: Sequence[Vote]) -> list[Table]:
-    """Tables 2 to 4 of the kinds that have votes."""
+def result_tables(
+    votes: Sequence[Vote],
+    dimensions: Sequence[Dimension] = SIX_DIMENSIONS,
+    *,
+    real: Sequence[str] = (),
+    raters_per_item: int = 3,
+    condition: str = "",
+) -> list[Table]:
+    """Tables 2 to 4 of the kinds that have votes; ``real`` systems are not ranked.
+
+    ``condition`` names what the votes are of, "" all.
+    """
     kinds = {vote.kind for vote in votes}
     tables = []
     if "mos" in kinds:
-        turing = study.task("turing")
-        real = [pair[1] for pair in turing.compared] if turing else []
-        tables.append(mos_table(votes, study.dimensions, unranked=real, intervals=True))
+        tables.append(mos_table(votes, dimensions, unranked=real, intervals=True))
     if "pair" in kinds:
-        task = study.task("pair")
-        asked = task.raters_per_item if task else 3
-        tables.append(win_table(votes, raters_per_item=asked, intervals=True))
+        tables.append(win_table(votes, raters_per_item=raters_per_item, intervals=True))
     if "turing" in kinds:
         tables.append(turing_table(votes, intervals=True))
-    return tables
+    return [of_condition(table, condition) for table in tables]
 
 
 def of_condition(table: Table, condition: str) -> Table:
@@ -89,3 +95,14 @@ def of_condition(table: Table, condition: str) -> Table:
         return table
     title = f"{table.title}, {condition} scene"
     return dataclasses.replace(table, title=title, condition=condition)
+
+
+def _of_study(study: Study, votes: Sequence[Vote], condition: str) -> list[Table]:
+    pair, turing = study.task("pair"), study.task("turing")
+    return result_tables(
+        votes,
+        study.dimensions,
+        real=[compared[1] for compared in turing.compared] if turing else [],
+        raters_per_item=pair.raters_per_item if pair else 3,
+        condition=condition,
+    )
