@@ -4,6 +4,7 @@ All prints are made from the same `Cell`s, so they cannot differ in a digit. Bes
 are taken of what is printed, so values that look equal are marked alike.
 """
 
+import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ _ARROW = {"high": "↑", "low": "↓", "zero": "→0", None: ""}
 class Column:
     """``scale`` 100 prints shares as per cent; ``better`` None is not ranked.
 
-    A ``difference`` has its sign, and a star where its interval leaves zero out. ``text`` stands to
+    A ``difference`` is not ranked; it has its sign, and a star where its interval leaves zero out. ``text`` stands to
     the left and may take several lines.
     """
 
@@ -37,8 +38,12 @@ class Column:
     text: bool = False
 
     @property
+    def arrow(self) -> str:
+        return _ARROW[self.better]
+
+    @property
     def head(self) -> str:
-        return self.title + _ARROW[self.better]
+        return self.title + self.arrow
 
 
 @dataclass(frozen=True)
@@ -99,11 +104,11 @@ class Table:
             shown = {
                 i: float(printed(row.values[j], column))
                 for i, row in enumerate(self.rows)
-                if row.ranked and column.better and not isinstance(row.values[j], (str, type(None)))
+                if row.ranked and not isinstance(row.values[j], (str, type(None)))
             }
             if column.better == "zero":
                 shown = {i: abs(value) for i, value in shown.items()}
-            if len(shown) < 2:
+            if len(shown) < 2 or column.better is None or column.difference:
                 continue  # nothing to be better than
             order = sorted(set(shown.values()), reverse=column.better == "high")
             for i, value in shown.items():
@@ -127,7 +132,8 @@ class Table:
             if column.difference and not value.low <= 0 <= value.high:
                 text += "*"
             if self.intervals:
-                low, high = (printed(bound, column) for bound in (value.low, value.high))
+                plain = dataclasses.replace(column, difference=False)
+                low, high = (printed(bound, plain) for bound in (value.low, value.high))
                 interval = f"[{low}, {high}]"
         return Cell(text, interval, place)
 
@@ -138,7 +144,9 @@ def printed(value: Value, column: Column) -> str:
     assert isinstance(number, (float, int))
     exact = Decimal(repr(round(float(number) * column.scale, 10)))
     rounded = exact.quantize(Decimal(1).scaleb(-column.digits), ROUND_HALF_UP)
-    return f"{rounded:+}" if column.difference and rounded else str(rounded)
+    if not rounded:
+        return str(abs(rounded))  # never -0.00
+    return f"{rounded:+}" if column.difference else str(rounded)
 
 
 def markdown(table: Table, number: int | None = None) -> str:
@@ -216,7 +224,7 @@ _HTML = jinja2.Environment(
 <caption>{% if numbered %}<b>{{ numbered }}</b>{% endif %}{{ table.title }}</caption>
 <thead><tr><th>{{ table.corner }}</th>
 {%- for column in table.columns %}
-<th{% if column.text %} class="text"{% endif %}>{{ column.head }}</th>
+<th{% if column.text %} class="text"{% endif %}>{{ column.title }}{% if column.arrow %}<i>{{ column.arrow }}</i>{% endif %}</th>
 {%- endfor %}
 </tr></thead>
 <tbody>

@@ -25,7 +25,7 @@ _STYLE = {
     "svg.fonttype": "path",
     "svg.hashsalt": "avatar_v",
     "font.family": "DejaVu Sans",
-    "font.size": 9,
+    "font.size": 10,
     "text.color": INK,
     "axes.edgecolor": PALE,
     "axes.labelcolor": INK,
@@ -60,13 +60,13 @@ def radar(table: Table) -> Chart:
     angles = np.linspace(0, 2 * math.pi, len(table.columns), endpoint=False)
     lowest = np.nanmin(np.array(list(rows.values())))
     floor = max(1.0, math.floor(2 * (lowest - 0.25)) / 2)
-    figure = Figure(figsize=(6.4, 4.2))
-    axes = figure.add_axes((0.02, 0.1, 0.6, 0.8), projection="polar")
+    figure = Figure(figsize=(6.2, 4.0))
+    axes = figure.add_axes((0.04, 0.1, 0.56, 0.8), projection="polar")
     axes.set_theta_offset(math.pi / 2)
     axes.set_theta_direction(-1)
     axes.set_ylim(floor, TOP_SCORE)
     rings = np.arange(floor, TOP_SCORE + 0.01, 0.5)
-    axes.set_yticks(rings, [f"{ring:g}" for ring in rings], color="#777e87", fontsize=7.5)
+    axes.set_yticks(rings, [f"{ring:g}" for ring in rings], color="#777e87", fontsize=8)
     axes.set_rlabel_position(180 / len(angles))
     axes.set_xticks(angles, [_plain(column.title, 14) for column in table.columns])
     axes.tick_params(axis="x", pad=10)
@@ -76,7 +76,7 @@ def radar(table: Table) -> Chart:
         closed, around = [*values, values[0]], [*angles, angles[0]]
         colour = COLOURS[index % len(COLOURS)]
         lines += axes.plot(around, closed, "o-", color=colour, lw=1.6, ms=3)
-        axes.fill(around, closed, color=colour, alpha=0.06)
+        axes.fill(around, closed, color=colour, alpha=0.04)
     names = [_plain(name, 26) for name in rows]
     figure.legend(lines, names, loc="center left", bbox_to_anchor=(0.68, 0.5), frameon=False)
     caption = f"{table.title}. The centre is {floor:g}, the rim {TOP_SCORE:g}."
@@ -87,7 +87,7 @@ def win_bars(table: Table) -> Chart:
     """A bar per competitor: won, without majority, lost; the whisker is the interval of won."""
     column = {column.title: index for index, column in enumerate(table.columns)}
     win, lose, num = (column[name] for name in ("Win ↑", "Lose ↓", "#Cases"))
-    figure = Figure(figsize=(6.4, 0.8 + 0.5 * len(table.rows)))
+    figure = Figure(figsize=(6.4, 0.8 + 0.56 * len(table.rows)))
     axes = figure.subplots()
     for y, row in enumerate(table.rows):
         won, lost = (100 * _value(row.values[index]) for index in (win, lose))
@@ -96,14 +96,14 @@ def win_bars(table: Table) -> Chart:
         axes.barh(y, lost, left=100 - lost, color=LOSE, height=0.62)
         left, right = (printed(row.values[i], table.columns[i]) + "%" for i in (win, lose))
         style = {"va": "center", "color": "white", "fontweight": "bold"}
-        axes.text(1.5, y, left, ha="left", **style)
-        axes.text(98.5, y, right, ha="right", **style)
+        axes.text(1.5, y - 0.04, left, ha="left", **style)
+        axes.text(98.5, y - 0.04, right, ha="right", **style)
         cases = f"n = {printed(row.values[num], table.columns[num])}"
         axes.text(101.5, y, cases, va="center", color="#5b626b")
         if (share := row.values[win]) and isinstance(share, Number) and share.low is not None:
             assert share.high is not None
             reach = [[won - 100 * share.low], [100 * share.high - won]]
-            axes.errorbar(won, y, xerr=reach, color=INK, lw=1.2, capsize=3)
+            axes.errorbar(won, y + 0.22, xerr=reach, color=INK, lw=1.2, capsize=2)  # below the text
     axes.axvline(50, color=INK, lw=0.8, ls=(0, (4, 3)))
     axes.set_yticks(range(len(table.rows)), [_plain(row.label, 30) for row in table.rows])
     axes.set_ylim(len(table.rows) - 0.5, -0.5)
@@ -137,7 +137,7 @@ def means(table: Table) -> Chart:
         for row in real:
             if isinstance(number := row.values[j], Number):
                 axes.axvline(number.value, color="#777e87", lw=1, ls=(0, (4, 3)))
-        axes.set_title(_plain(table.columns[j].head, 24), fontsize=9, color=INK)
+        axes.set_title(_plain(table.columns[j].head, 24), fontsize=10, color=INK)
         axes.set_ylim(len(systems) - 0.5, -0.5)
         axes.set_yticks(range(len(systems)), [_plain(row.label, 24) for row in systems])
         axes.tick_params(length=0)

@@ -10,7 +10,12 @@ from avatar_v_eval.bench.rows import Run, RunInfo, merge_runs, read_run
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.report.charts import Chart, charts_of
 from avatar_v_eval.report.human import Human, read_human
-from avatar_v_eval.report.objective import difference_tables, failure_table, objective_tables
+from avatar_v_eval.report.objective import (
+    difference_tables,
+    failure_table,
+    label_of,
+    objective_tables,
+)
 from avatar_v_eval.report.worst import Worst, worst_cases
 from avatar_v_eval.table_view import Column, Row, Table
 
@@ -188,9 +193,10 @@ def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -
             tuple(f"Left out: {name} {why}." for name, why in run.info.left_out.items()),
             kind="metrics",
         )  # fmt: skip
-        sources = tuple(Row(name, (source,)) for name, source in run.info.systems.items())
+        sources = tuple(Row(label_of(name), (source,)) for name, source in run.info.systems.items())
         yield Table("Systems", "System", (Column("Source", text=True),), sources, kind="systems")
-    columns = [Column(name, text=True) for name in ("Of", "Hash", "Protocol", "Made by", "Date")]
+    heads = ("Of", "Hash", "Protocol", "Made by", "Date")
+    columns = [Column(name, text=name in ("Of", "Made by")) for name in heads]
     rows = [
         Row(
             str(folder),

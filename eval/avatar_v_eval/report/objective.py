@@ -1,7 +1,7 @@
 """Tables of a run: means over the matched set (Avatar V table 1), differences, what failed."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import polars as pl
 
@@ -37,7 +37,12 @@ def label_of(system: str) -> str:
 
 def objective_tables(run: Run, condition: str = "") -> list[Table]:
     """Means of every system, the real footage first; a condition, or "" for all cases."""
-    return [_means_table(run, lines, condition) for lines in _groups(run, condition)]
+    groups = _groups(run, condition)
+    titles = ["Objective metrics", *["Further metrics"] * (len(groups) - 1)]
+    return [
+        of_condition(_means_table(run, lines, title), condition)
+        for lines, title in zip(groups, titles, strict=True)
+    ]
 
 
 def difference_tables(run: Run, baseline: str) -> list[Table]:
@@ -75,75 +80,68 @@ def failure_table(run: Run) -> Table | None:
 def _groups(run: Run, condition: str) -> list[list[Line]]:
     """The lines of each table: the report's own numbers together, then the rest in order."""
     lines = summarise(run, condition=condition)
-    first = sorted(
-        (line for line in lines if line.output.key in HEADLINE),
-        key=lambda line: HEADLINE.index(line.output.key),
-    )
-    rest = [line for line in lines if line not in first]
-    parts = [group[i : i + MAX_COLUMNS] for group in (first, rest)
-             for i in range(0, len(group), MAX_COLUMNS)]  # fmt: skip
-    return parts
-
-
-def _means_table(run: Run, lines: Sequence[Line], condition: str) -> Table:
-    means = [line.means for line in lines]
-    columns = [
-        _column(line.output, list(each.values())) for line, each in zip(lines, means, strict=True)
+    headline = [line for key in HEADLINE for line in lines if line.output.key == key]
+    rest = [line for line in lines if line.output.key not in HEADLINE]
+    return [
+        group[start : start + MAX_COLUMNS]
+        for group in (headline, rest)
+        for start in range(0, len(group), MAX_COLUMNS)
     ]
+
+
+def _means_table(run: Run, lines: Sequence[Line], title: str) -> Table:
+    means = [line.means for line in lines]
+    columns = [_column(line.output, each) for line, each in zip(lines, means, strict=True)]
     table = objective_table(
         {label_of(name): [each.get(name) for each in means] for name in _ordered(run)},
         num_cases=lines[0].num_matched,
         columns=columns,
         intervals=True,
     )
-    return of_condition(_with_sizes(table, lines), condition)
+    return _with_sizes(table, run, lines, title)
 
 
 def _difference_table(run: Run, lines: Sequence[Line], baseline: str) -> Table:
-    given = [line.differences(baseline) for line in lines]
     columns = []
-    for line, numbers in zip(lines, given, strict=True):
-        column = _column(line.output, list(numbers.values()))
+    for line in lines:
+        column = _column(line.output, line.means)
         if line.output.better == "zero":
             column = dataclasses.replace(column, title=f"|{column.title}|", better="low")
-        columns.append(dataclasses.replace(column, title=column.head, better=None, difference=True))
+        columns.append(dataclasses.replace(column, difference=True))
+    given = [line.differences(baseline) for line in lines]
     rows = tuple(
         Row(label_of(name), tuple(each.get(name) for each in given), ranked=name != TRUTH)
         for name in _ordered(run)
         if name != baseline
     )
-    title = f"Differences from {label_of(baseline)} on the {lines[0].num_matched} matched cases"
     notes = ("Paired bootstrap over persons. *: the 95 % interval leaves zero out.",)
-    table = Table(title, "Method", tuple(columns), rows, notes, intervals=True, kind="difference")
-    return _with_sizes(table, lines, title=f"Differences from {label_of(baseline)}")
+    table = Table("", "Method", tuple(columns), rows, notes, intervals=True, kind="difference")
+    return _with_sizes(table, run, lines, f"Differences from {label_of(baseline)}")
 
 
-def _with_sizes(table: Table, lines: Sequence[Line], title: str = "Objective metrics") -> Table:
+def _with_sizes(table: Table, run: Run, lines: Sequence[Line], title: str) -> Table:
     """The table with what its means are over: in the title, or a row where columns differ."""
-    notes = list(table.notes)
     sizes = [f"{line.num_matched} of {line.num_cases}" for line in lines]
+    rows, notes = table.rows, list(table.notes)
     if len(set(sizes)) == 1:
+        title = f"{title} on the {lines[0].num_matched} matched test cases"
         notes.insert(0, f"{sizes[0]} cases: those of which every system has a number.")
     else:
-        row = Row("Matched cases", tuple(sizes))
-        table = dataclasses.replace(table, title=title, rows=(*table.rows, row))
-    silent: dict[str, list[str]] = {}
-    for line in lines:
-        for row in table.rows:
-            if row.label != "Matched cases" and row.label not in map(label_of, line.values):
-                silent.setdefault(row.label, []).append(line.output.label)
-    notes += [
-        f"{name} has no number for {', '.join(labels)} and is not asked for it when cases are "
-        "matched."
-        for name, labels in silent.items()
-    ]
-    return dataclasses.replace(table, notes=tuple(notes))
+        rows = (*rows, Row("Matched cases", tuple(sizes)))
+    for name in _ordered(run):
+        silent = [line.output.label for line in lines if name not in line.values]
+        if silent:
+            notes.append(
+                f"{label_of(name)} has no number for {', '.join(silent)}; cases are matched "
+                "without it there."
+            )
+    return dataclasses.replace(table, title=title, rows=rows, notes=tuple(notes))
 
 
-def _column(output: Output, numbers: Sequence[Number]) -> Column:
+def _column(output: Output, means: Mapping[str, Number]) -> Column:
     title = f"{output.label} ({output.unit})" if output.unit else output.label
-    title = title[0].upper() + title[1:]
-    return Column(title, _BETTER[output.better], _digits([number.value for number in numbers]))
+    digits = _digits([number.value for number in means.values()])
+    return Column(title[:1].upper() + title[1:], _BETTER[output.better], digits)
 
 
 def _digits(values: Sequence[float]) -> int:
