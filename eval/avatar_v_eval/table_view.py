@@ -25,8 +25,8 @@ _ARROW = {"high": "↑", "low": "↓", "zero": "→0", None: ""}
 class Column:
     """``scale`` 100 prints shares as per cent; ``better`` None is not ranked.
 
-    A ``difference`` is not ranked; it has its sign, and a star where its interval leaves zero out. ``text`` stands to
-    the left and may take several lines.
+    A ``difference`` is not ranked; it has its sign, and a star where its interval leaves zero out.
+    ``text`` stands to the left and may take several lines.
     """
 
     title: str
@@ -224,7 +224,8 @@ _HTML = jinja2.Environment(
 <caption>{% if numbered %}<b>{{ numbered }}</b>{% endif %}{{ table.title }}</caption>
 <thead><tr><th>{{ table.corner }}</th>
 {%- for column in table.columns %}
-<th{% if column.text %} class="text"{% endif %}>{{ column.title }}{% if column.arrow %}<i>{{ column.arrow }}</i>{% endif %}</th>
+<th{% if column.text %} class="text"{% endif %}>{{ column.title }}
+{%- if column.arrow %}<i>{{ column.arrow }}</i>{% endif %}</th>
 {%- endfor %}
 </tr></thead>
 <tbody>

@@ -9,10 +9,12 @@ import math
 import textwrap
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.projections.polar import PolarAxes
 
 from avatar_v_eval.records import Number
 from avatar_v_eval.table_view import Table, Value, printed
@@ -21,7 +23,7 @@ COLOURS = ("#0b7fab", "#c8553d", "#3d8b57", "#8a5fa8", "#c08a1e", "#4f5d75", "#b
 WIN, NEITHER, LOSE, INK, PALE = "#3d8b57", "#c9ced6", "#c8553d", "#22262b", "#d9dde3"
 TOP_SCORE = 5.0
 
-_STYLE = {
+_STYLE: dict[Any, Any] = {
     "svg.fonttype": "path",
     "svg.hashsalt": "avatar_v",
     "font.family": "DejaVu Sans",
@@ -62,6 +64,7 @@ def radar(table: Table) -> Chart:
     floor = max(1.0, math.floor(2 * (lowest - 0.25)) / 2)
     figure = Figure(figsize=(6.2, 4.0))
     axes = figure.add_axes((0.04, 0.1, 0.56, 0.8), projection="polar")
+    assert isinstance(axes, PolarAxes)
     axes.set_theta_offset(math.pi / 2)
     axes.set_theta_direction(-1)
     axes.set_ylim(floor, TOP_SCORE)
@@ -95,7 +98,7 @@ def win_bars(table: Table) -> Chart:
         axes.barh(y, 100 - won - lost, left=won, color=NEITHER, height=0.62)
         axes.barh(y, lost, left=100 - lost, color=LOSE, height=0.62)
         left, right = (printed(row.values[i], table.columns[i]) + "%" for i in (win, lose))
-        style = {"va": "center", "color": "white", "fontweight": "bold"}
+        style: dict[str, Any] = {"va": "center", "color": "white", "fontweight": "bold"}
         axes.text(1.5, y - 0.04, left, ha="left", **style)
         axes.text(98.5, y - 0.04, right, ha="right", **style)
         cases = f"n = {printed(row.values[num], table.columns[num])}"
@@ -153,7 +156,8 @@ def means(table: Table) -> Chart:
 
 def _svg(figure: Figure) -> bytes:
     file = io.BytesIO()
-    figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    look: dict[str, Any] = {"transparent": True, "bbox_inches": "tight", "pad_inches": 0.05}
+    figure.savefig(file, format="svg", metadata={"Date": None}, **look)
     return file.getvalue()
 
 

@@ -57,7 +57,7 @@ class Worst:
 
 
 def worst_cases(run: Run, num: int, key: str = "") -> Worst | None:
-    """The ``num`` worst cases of each system by output ``key`` ("": the first headline number).
+    """The ``num`` worst cases of each system by output ``key`` ("": the first number that is there).
 
     Cases without a number are not among them: they are listed as not measured. None for ``num`` 0
     and where no number has a better direction. ValueError for a key that cannot be.
@@ -84,8 +84,9 @@ def _output(run: Run, key: str) -> Output | None:
         if key not in able:
             raise ValueError(f"--worst-by {key}: expected one of {', '.join(able)}")
         return able[key]
-    first = next((name for name in HEADLINE if name in able), None)
-    return able[first] if first else next(iter(able.values()), None)
+    measured = set(run.cases.drop_nulls("value")["output"])
+    known = [name for name in (*HEADLINE, *able) if name in able and name in measured]
+    return able[known[0]] if known else None
 
 
 def _case(row: dict, real: dict | None) -> WorstCase:
