@@ -12,6 +12,7 @@ from avatar_v_eval.human.counts import (
     scores_as_votes,
 )
 from avatar_v_eval.human.report_tables import mos_table, objective_table, turing_table, win_table
+from avatar_v_eval.records import Number
 from avatar_v_eval.table_view import (
     Column,
     Row,
@@ -22,7 +23,6 @@ from avatar_v_eval.table_view import (
     printed,
     render,
 )
-from avatar_v_eval.records import Number
 
 COUNTS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks" / "avatar_v_report"
 

@@ -57,7 +57,7 @@ class Worst:
 
 
 def worst_cases(run: Run, num: int, key: str = "") -> Worst | None:
-    """The ``num`` worst cases of each system by output ``key`` ("": the first number that is there).
+    """The ``num`` worst cases of each system by output ``key`` ("": the first there is).
 
     Cases without a number are not among them: they are listed as not measured. None for ``num`` 0
     and where no number has a better direction. ValueError for a key that cannot be.
