@@ -21,6 +21,9 @@ from avatar_v_eval.human.counts import (
     scores_as_votes,
 )
 from avatar_v_eval.human.exchange import write_votes
+from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.report.charts import charts_of
 from avatar_v_eval.report.document import Sources, make_report
 from avatar_v_eval.report.files import as_frame, as_latex, as_markdown
@@ -28,6 +31,7 @@ from avatar_v_eval.report.objective import difference_tables, objective_tables
 from avatar_v_eval.report.page import page
 from avatar_v_eval.table_view import Column, Row, Table, latex
 from bench_runs import OUTPUTS, make_run, save
+from human_study import make_study, study_yaml
 
 COUNTS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks" / "avatar_v_report"
 KEYS = tuple(output.key for output in OUTPUTS)
@@ -355,3 +359,42 @@ def test_mlflow_has_the_numbers_and_the_files(tmp_path: Path, monkeypatch: pytes
         assert names == {"index.html", "report.md", "report.tex", "report.parquet"}
     finally:
         mlflow.set_tracking_uri(before)
+
+
+def test_a_study_with_its_raters(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    study = make_study(tmp_path / "study", study_yaml(4))
+    words = ["report", "--votes", str(study.root), "--out", str(tmp_path / "out")]
+    assert cli.main(words) == 2
+    assert "nobody has voted yet" in capsys.readouterr().err
+    store = Store(study.root / "votes.sqlite", study.fingerprint)
+    store.add_votes([vote for rater in ("r1", "r2", "r3") for vote in _votes(study, rater)])
+    store.close()
+    assert cli.main(words) == 0
+    frame = pl.read_parquet(tmp_path / "out" / "report.parquet")
+    kinds = set(frame["kind"])
+    assert {"mos", "win", "turing", "preference", "agreement", "sources"} <= kinds
+    assert set(frame.filter(pl.col("kind") == "mos")["condition"]) == {"", "same", "cross"}
+    mos = frame.filter((pl.col("kind") == "mos") & (pl.col("condition") == ""))
+    assert dict(mos.filter(pl.col("column") == "Identity").select("row", "printed").rows()) == {
+        "ours": "5.00", "rival": "4.00", "weak": "2.00",
+    }  # fmt: skip
+    assert study.fingerprint in frame["printed"].to_list()
+
+
+def _votes(study: Study, rater: str) -> list[Vote]:
+    """Everybody finds ours best, and takes the real one for real."""
+    common = {"rater": rater, "role": "study", "duration_s": 20.0}
+    votes = []
+    for case in study.cases:
+        here = {**common, "case": case.name, "condition": case.condition}
+        for system, score in (("ours", "5"), ("rival", "4"), ("weak", "2")):
+            votes += [
+                Vote(kind="mos", first=system, second="", dimension=d.key, answer=score, **here)
+                for d in study.dimensions
+            ]
+        for first, second in (("ours", "rival"), ("ours", "weak"), ("rival", "weak")):
+            pair = {"first": first, "second": second, "dimension": "", "answer": "first"}
+            votes.append(Vote(kind="pair", **pair, **here))
+        real = {"first": "ours", "second": "footage", "dimension": "", "answer": "second"}
+        votes.append(Vote(kind="turing", **real, **here))
+    return votes
