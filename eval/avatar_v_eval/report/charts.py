@@ -72,13 +72,15 @@ def radar(table: Table) -> Chart:
     axes.set_yticks(rings, [f"{ring:g}" for ring in rings], color="#777e87", fontsize=8)
     axes.set_rlabel_position(180 / len(angles))
     axes.set_xticks(angles, [_plain(column.title, 14) for column in table.columns])
-    axes.tick_params(axis="x", pad=10)
+    for label, angle in zip(axes.get_xticklabels(), angles, strict=True):
+        side = round(math.sin(angle), 3)
+        label.set_horizontalalignment("left" if side > 0 else "right" if side < 0 else "center")
     axes.grid(color=PALE, linewidth=0.7)
     lines = []
     for index, values in enumerate(rows.values()):
         closed, around = [*values, values[0]], [*angles, angles[0]]
         colour = COLOURS[index % len(COLOURS)]
-        lines += axes.plot(around, closed, "o-", color=colour, lw=1.6, ms=3)
+        lines += axes.plot(around, closed, "o-", color=colour, lw=1.6, ms=3, clip_on=False)
         axes.fill(around, closed, color=colour, alpha=0.04)
     names = [_plain(name, 26) for name in rows]
     figure.legend(lines, names, loc="center left", bbox_to_anchor=(0.68, 0.5), frameon=False)
