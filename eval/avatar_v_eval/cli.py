@@ -17,6 +17,7 @@ COMMANDS = {
     "merge": "avatar_v_eval.bench.cli",
     "metrics": "avatar_v_eval.bench.cli",
     "sensitivity": "avatar_v_eval.bench.cli",
+    "report": "avatar_v_eval.report.cli",
     "rate": "avatar_v_eval.human.cli",
     "votes": "avatar_v_eval.human.votes_cli",
 }

@@ -245,7 +245,7 @@ def test_the_list_of_metrics(capsys: pytest.CaptureFixture[str]):
     assert "needs --weights syncnet=PATH: syncnet_v2.model" in text
 
 
-@pytest.mark.parametrize("command", ["cases", "run", "merge", "metrics", "sensitivity"])
+@pytest.mark.parametrize("command", ["cases", "run", "merge", "metrics", "sensitivity", "report"])
 def test_help_imports_nothing_heavy(command: str):
     program = (
         "import sys\nfrom avatar_v_eval.cli import main\n"

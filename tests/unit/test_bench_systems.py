@@ -210,6 +210,8 @@ def test_only_matched_cases_are_compared():
     assert (line.num_matched, line.num_cases) == (2, 3)
     assert (line.means["a"].value, line.means["b"].value) == (1.5, 4.0)
     (line,) = summarise(run)
+    assert (line.num_matched, list(line.means)) == (2, ["a", "b"])  # c has no number at all
+    (line,) = summarise(run, ["c"])
     assert (line.num_matched, line.means) == (0, {})
     assert unmeasured(run) == [("c", "missing", "c0", 3), ("b", "refused: no", "c2", 1)]
     with pytest.raises(ValueError, match=r"no systems \['z'\]"):

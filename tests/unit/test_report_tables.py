@@ -12,7 +12,8 @@ from avatar_v_eval.human.counts import (
     scores_as_votes,
 )
 from avatar_v_eval.human.report_tables import mos_table, objective_table, turing_table, win_table
-from avatar_v_eval.human.table_view import (
+from avatar_v_eval.records import Number
+from avatar_v_eval.table_view import (
     Column,
     Row,
     Table,
@@ -22,7 +23,6 @@ from avatar_v_eval.human.table_view import (
     printed,
     render,
 )
-from avatar_v_eval.records import Number
 
 COUNTS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks" / "avatar_v_report"
 
@@ -120,14 +120,15 @@ def small_table() -> Table:
 
 def test_three_prints_of_one_table() -> None:
     table = small_table()
-    assert "| A & B | <u>50% [40, 60]</u> | 2.00 |" in markdown(table)
-    assert "| C\\|D | **75%** | – |" in markdown(table)
+    assert "| A & B | <u>50%</u> [40, 60] | 2.00 |" in markdown(table)
+    assert "| C\\|D | **75%** | — |" in markdown(table)
     tex = latex(table)
-    assert r"A \& B & \underline{50\% [40, 60]} & 2.00 \\" in tex
+    assert r"A \& B & \underline{50\%} {\scriptsize [40, 60]} & 2.00 \\" in tex
     assert r"\caption{T\_1}" in tex
     assert r"Rate$\uparrow$" in tex
     page = as_html(table)
-    assert "<th>A &amp; B</th><td><u>50% [40, 60]</u></td><td>2.00</td>" in page
+    assert "<td><u>50%</u> <small>[40, 60]</small></td><td>2.00</td>" in page
+    assert "<th>A &amp; B</th>" in page
     assert "x&lt;y" in page
 
 

@@ -5,6 +5,7 @@ are the fields of `CaseRow` and `FrameRow`.
 """
 
 import dataclasses
+import hashlib
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -37,6 +38,7 @@ class CaseRow:
     video: str  # sha256 of the file; "" where there is none
     seconds: float
     cached: bool
+    file: str = ""  # where the video was; "" where there is none
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,13 @@ class RunInfo:
     command: str
     commit: str
     date: str
+    checks: int = 1  # version of the checks of a delivered video
+
+    @property
+    def protocol(self) -> str:
+        """16 hex digits; changes with any metric's version or weights, and with the checks."""
+        known = {"metrics": self.metrics, "checks": self.checks, "convert": self.convert}
+        return hashlib.sha256(json.dumps(known, sort_keys=True).encode()).hexdigest()[:16]
 
 
 @dataclass(frozen=True)
@@ -113,24 +122,38 @@ def read_run(folder: Path) -> Run:
         info = RunInfo(**raw)
     except (TypeError, KeyError) as error:
         raise ValueError(f"{folder / RUN} does not describe a run: {error}") from error
-    return Run(info, pl.read_parquet(folder / CASES), pl.read_parquet(folder / FRAMES))
+    return Run(info, _read(folder / CASES, CaseRow), _read(folder / FRAMES, FrameRow))
+
+
+def _read(path: Path, kind: type) -> pl.DataFrame:
+    frame, wanted = pl.read_parquet(path), [field.name for field in dataclasses.fields(kind)]
+    if frame.columns != wanted:
+        raise ValueError(
+            f"{path} was written by another version: its columns are {frame.columns}, expected "
+            f"{wanted}; the same `run` again measures nothing twice"
+        )
+    return frame
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
     """One run of several shards, or of several systems on the same cases.
 
-    ValueError where they differ in cases, metrics or conversion, where two rows of the same
-    measurement disagree, and where a system lacks cases.
+    ValueError where they differ in cases, checks, conversion or in a metric that both have, where
+    two rows of the same measurement disagree, and where a system lacks cases of a metric.
     """
     if not runs:
         raise ValueError("nothing to merge")
     first = runs[0].info
     systems: dict[str, str] = {}
+    metrics: dict[str, str] = {}
     for run in runs:
-        for field in ("manifest_hash", "metrics", "convert"):
+        for field in ("manifest_hash", "checks", "convert"):
             if getattr(run.info, field) != getattr(first, field):
                 a, b = getattr(first, field), getattr(run.info, field)
                 raise ValueError(f"runs differ in {field}: {a} and {b}")
+        for name, version in run.info.metrics.items():
+            if (known := metrics.setdefault(name, version)) != version:
+                raise ValueError(f"runs differ in metrics: {name} is {known} and {version}")
         for name, source in run.info.systems.items():
             known = systems.setdefault(name, source)
             if source not in known.split("; "):  # the same folder elsewhere, on another machine
@@ -144,12 +167,30 @@ def merge_runs(runs: Sequence[Run]) -> Run:
     frames = pl.concat([run.frames for run in runs])
     frames = frames.unique(["system", "case", "output", "frame"], maintain_order=True)
     _check_whole(cases, first.num_cases, systems)
-    return Run(dataclasses.replace(first, systems=systems, shard="1/1"), cases, frames)
+    info = dataclasses.replace(
+        first,
+        systems=systems,
+        metrics=metrics,
+        outputs=tuple(dict.fromkeys(output for run in runs for output in run.info.outputs)),
+        left_out={
+            name: reason
+            for run in runs
+            for name, reason in run.info.left_out.items()
+            if name not in metrics
+        },
+        shard="1/1",
+    )
+    return Run(info, cases, frames)
 
 
 def _check_whole(cases: pl.DataFrame, num_cases: int, systems: dict[str, str]) -> None:
-    """Every system on every case: else a table would compare different cases without saying so."""
-    for name in systems:
-        found = cases.filter(pl.col("system") == name)["case"].n_unique()
-        if found != num_cases:
-            raise ValueError(f"{name} has {found} of {num_cases} cases: a shard is missing")
+    """Every system on every case of each metric that it was given: else a table would compare
+    different cases without saying so."""
+    if missing := sorted(set(systems) - set(cases["system"])):
+        raise ValueError(f"{missing[0]} has 0 of {num_cases} cases: a shard is missing")
+    found = cases.group_by("system", "metric", maintain_order=True).agg(pl.col("case").n_unique())
+    for name, metric, num in found.rows():
+        if num != num_cases:
+            raise ValueError(
+                f"{name} has {num} of {num_cases} cases: a shard is missing ({metric})"
+            )

@@ -13,6 +13,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 
+from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import Case, Manifest, file_fault
 from avatar_v_eval.bench.rows import CaseRow, FrameRow, Run, RunInfo, table
 from avatar_v_eval.bench.score import Job, Scoring, built_metrics, score_case
@@ -68,6 +69,7 @@ def run_benchmark(
         command=running_command(),
         commit=git_state()[0],
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        checks=CHECKS_VERSION,
     )
     return Run(
         info,

@@ -1,5 +1,6 @@
 """All systems and metrics of one case: the unit of work that processes share out."""
 
+import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -39,16 +40,19 @@ def score_case(job: Job, scoring: Scoring) -> tuple[list[CaseRow], list[FrameRow
     media, cache = CaseMedia(job.manifest, job.case), Cache(scoring.cache)
     rows, frames = [], []
     for system, delivery in job.deliveries.items():
-        reason, video = delivery.reason, ""
+        reason, video, file = delivery.reason, "", ""
         entries = dict.fromkeys((m.name for m in metrics), _refused(reason))
         if not reason:
             assert delivery.path is not None
-            video = file_hash(delivery.path)
+            video, file = file_hash(delivery.path), str(delivery.path.resolve())
             entries = score_video(media, delivery.path, video, metrics, cache, scoring.convert)
         for metric in metrics:
             entry = entries[metric.name]
             more = [
-                _case_row(job.case, system, metric, out, entry, video) for out in metric.outputs
+                dataclasses.replace(
+                    _case_row(job.case, system, metric, out, entry), video=video, file=file
+                )
+                for out in metric.outputs
             ]
             rows += more
             frames += [
@@ -104,9 +108,7 @@ def _refused(reason: str) -> Entry:
     return Entry({}, {}, reason=reason)
 
 
-def _case_row(
-    case: Case, system: str, metric: ClipMetric, output: Output, entry: Entry, video: str
-) -> CaseRow:
+def _case_row(case: Case, system: str, metric: ClipMetric, output: Output, entry: Entry) -> CaseRow:
     return CaseRow(
         system=system,
         case=case.id,
@@ -121,7 +123,7 @@ def _case_row(
         version=metric.version,
         judge=metric.judge,
         weights=metric.weights,
-        video=video,
+        video="",
         seconds=entry.seconds,
         cached=entry.cached,
     )

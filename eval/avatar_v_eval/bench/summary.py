@@ -1,51 +1,91 @@
 """What a run says at a glance: means over the matched set, and everything that was not measured.
 
 The matched set of an output is the cases that every system has a number for (the report compares
-36 of 70); systems that deliver only the easy cases gain nothing.
+36 of 70); systems that deliver only the easy cases gain nothing. A system without a single number
+has no mean, and does not empty the set for the others. Intervals: percentile bootstrap over
+persons, whose cases stay together.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import polars as pl
+from jaxtyping import Float
 from rich.table import Table
 
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
-from avatar_v_eval.records import Number, bootstrap_mean
+from avatar_v_eval.records import Number
+
+NUM_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
 class Line:
-    """One output: the mean of each system over the cases that all of them have."""
+    """One output on the cases that all systems with a number have, in one order for all."""
 
     output: Output
-    means: dict[str, Number]  # system → mean; empty where no case is matched
-    num_matched: int
+    values: Mapping[str, Float[np.ndarray, " n"]]  # system → value per matched case
+    persons: tuple[str, ...]  # of these cases
     num_cases: int
 
+    @property
+    def num_matched(self) -> int:
+        return len(self.persons)
 
-def summarise(run: Run, systems: Sequence[str] = ()) -> list[Line]:
-    """A line for each output of the run. ``systems`` to compare: none means all of them."""
+    @property
+    def means(self) -> dict[str, Number]:
+        """System → mean with its interval; empty where no case is matched."""
+        if not self.persons:
+            return {}
+        return {name: mean_over(values, self.persons) for name, values in self.values.items()}
+
+    def differences(self, baseline: str) -> dict[str, Number]:
+        """System → mean of (system - baseline) over matched cases, paired bootstrap.
+
+        Where zero is best, of how far from it they are. Empty where the baseline has no number.
+        """
+        if baseline not in self.values or not self.persons:
+            return {}
+        size = np.abs if self.output.better == "zero" else np.asarray
+        base = size(self.values[baseline])
+        return {
+            name: mean_over(size(values) - base, self.persons)
+            for name, values in self.values.items()
+            if name != baseline
+        }
+
+
+def summarise(run: Run, systems: Sequence[str] = (), condition: str = "") -> list[Line]:
+    """A line for each output of the run. ``systems`` to compare: none means all of them.
+
+    ``condition`` takes the cases of one alone, and "" all.
+    """
     names = list(systems or run.info.systems)
     if unknown := sorted(set(names) - set(run.info.systems)):
         raise ValueError(f"no systems {unknown}; the run has {list(run.info.systems)}")
-    lines = []
-    for output in run.info.outputs:
-        rows = run.cases.filter(
-            (pl.col("output") == output.key) & pl.col("system").is_in(names)
-        ).drop_nulls("value")
-        matched = (
-            rows.group_by("case").agg(pl.col("system").n_unique().alias("n"))
-            .filter(pl.col("n") == len(names))["case"]
-        )  # fmt: skip
-        rows = rows.filter(pl.col("case").is_in(matched.to_list()))
-        means = {
-            name: _mean(rows.filter(pl.col("system") == name)["value"].to_numpy()) for name in names
-        }
-        lines.append(Line(output, means if len(matched) else {}, len(matched), run.info.num_cases))
-    return lines
+    rows, num_cases = run.cases, run.info.num_cases
+    if condition:
+        rows = rows.filter(pl.col("condition") == condition)
+        num_cases = rows["case"].n_unique()
+    rows = rows.filter(pl.col("system").is_in(names)).drop_nulls("value")
+    return [
+        _line(output, rows.filter(pl.col("output") == output.key), names, num_cases)
+        for output in run.info.outputs
+    ]
+
+
+def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: int = 0) -> Number:
+    """Mean of cases; the 95 % interval is from persons drawn with replacement, with all their
+    cases. One person alone has none."""
+    names, person = np.unique(np.asarray(persons), return_inverse=True)
+    if len(names) < 2:
+        return Number(float(values.mean()), len(values))
+    sums, counts = np.bincount(person, values), np.bincount(person)
+    draws = np.random.default_rng(seed).integers(0, len(names), (NUM_RESAMPLES, len(names)))
+    low, high = np.percentile(sums[draws].sum(1) / counts[draws].sum(1), [2.5, 97.5])
+    return Number(float(values.mean()), len(values), float(low), float(high))
 
 
 def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
@@ -61,18 +101,26 @@ def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
 
 def as_table(lines: Sequence[Line]) -> Table:
     """For the terminal."""
-    systems = list(dict.fromkeys(name for line in lines for name in line.means))
+    systems = list(dict.fromkeys(name for line in lines for name in line.values))
     table = Table("measure", *systems, "matched", title="means over matched cases")
     for line in lines:
         arrow = {"higher": " ↑", "lower": " ↓", "zero": " →0", "": ""}[line.output.better]
-        values = [f"{line.means[name].value:.3f}" if line.means else "–" for name in systems]
+        means = line.means
+        values = [f"{means[name].value:.3f}" if name in means else "–" for name in systems]
         matched = f"{line.num_matched} of {line.num_cases}"
         table.add_row(f"{line.output.label}{arrow}", *values, matched)
     return table
 
 
-def _mean(values: np.ndarray) -> Number:
-    """With its interval over cases; without one for a single case."""
-    if len(values) < 2:
-        return Number(float(values.mean()) if len(values) else 0.0, len(values))
-    return bootstrap_mean(values)
+def _line(output: Output, rows: pl.DataFrame, names: Sequence[str], num_cases: int) -> Line:
+    """Of the rows of one output that have a number."""
+    able = [name for name in names if name in set(rows["system"])]
+    shared = (
+        rows.group_by("case", maintain_order=True)
+        .agg(pl.col("system").n_unique().alias("n"), pl.col("person").first())
+        .filter(pl.col("n") == len(able))
+        .sort("case")
+    )
+    kept = rows.filter(pl.col("case").is_in(shared["case"].to_list())).sort("case")
+    values = {name: kept.filter(pl.col("system") == name)["value"].to_numpy() for name in able}
+    return Line(output, values, tuple(shared["person"]), num_cases)

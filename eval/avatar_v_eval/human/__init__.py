@@ -2,5 +2,5 @@
 
 Down the flow: `study` (what is asked) → `items` (what is shown) → `store`, `assign`, `session`
 (who saw and said what) → `server` (the page) → `votes`, `exchange` (records and files) → `exclude`
-→ `aggregate`, `preference`, `agreement` → `report_tables`, `table_view`.
+→ `aggregate`, `preference`, `agreement` → `report_tables`, `summary`.
 """

@@ -5,12 +5,12 @@ in ``eval/benchmarks/avatar_v_report`` (`counts`). Figure 10 (radar) shows the n
 figure 11 (bars) those of table 3: ``Table.series()``.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from avatar_v_eval.human.aggregate import Turing, mos, turing, win_rates
 from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension
-from avatar_v_eval.human.table_view import Column, Row, Table
 from avatar_v_eval.human.votes import Vote
+from avatar_v_eval.table_view import Column, Row, Table, Value
 
 REPORT_HEADS = {
     "identity": "Identity",
@@ -22,6 +22,9 @@ REPORT_HEADS = {
 }
 """The report's short heads of its six dimensions."""
 
+REAL = "Ground Truth"
+"""The report's name of the real footage."""
+
 OBJECTIVE_COLUMNS = (
     Column("Sync-C", "high"),
     Column("Sync-D", "low"),
@@ -31,12 +34,17 @@ OBJECTIVE_COLUMNS = (
 
 
 def objective_table(
-    means: dict[str, tuple[float, ...]], *, real: str = "Ground Truth", num_cases: int
+    means: Mapping[str, Sequence[Value]],
+    *,
+    num_cases: int,
+    columns: Sequence[Column] = OBJECTIVE_COLUMNS,
+    real: str = REAL,
+    intervals: bool = False,
 ) -> Table:
-    """Table 1: ``means`` per system as in ``OBJECTIVE_COLUMNS``; ``real`` is not ranked."""
-    rows = tuple(Row(name, values, ranked=name != real) for name, values in means.items())
+    """Table 1: ``means`` per system, one for each column; ``real`` is not ranked."""
+    rows = tuple(Row(name, tuple(values), ranked=name != real) for name, values in means.items())
     title = f"Objective metrics on the {num_cases} matched test cases"
-    return Table(title, "Method", OBJECTIVE_COLUMNS, rows)
+    return Table(title, "Method", tuple(columns), rows, intervals=intervals, kind="objective")
 
 
 def mos_table(
@@ -60,7 +68,7 @@ def mos_table(
         )
         for system in systems
     )
-    return Table("MOS (5-point scale)", "Method", columns, rows, intervals=intervals)
+    return Table("MOS (5-point scale)", "Method", columns, rows, intervals=intervals, kind="mos")
 
 
 def win_table(votes: Sequence[Vote], *, raters_per_item: int = 3, intervals: bool = False) -> Table:
@@ -85,7 +93,7 @@ def win_table(votes: Sequence[Vote], *, raters_per_item: int = 3, intervals: boo
     short = sum(rate.num_short for rate in rates)
     notes = (f"{short} cases have fewer than {raters_per_item} votes that count.",) if short else ()
     title = f"Pairwise win rate of {firsts[0]}" if len(firsts) == 1 else "Pairwise win rate"
-    return Table(title, "Competitor", tuple(columns), tuple(rows), notes, intervals)
+    return Table(title, "Competitor", tuple(columns), tuple(rows), notes, intervals, "win")
 
 
 def turing_table(votes: Sequence[Vote], *, intervals: bool = False) -> Table:
@@ -101,7 +109,7 @@ def turing_table(votes: Sequence[Vote], *, intervals: bool = False) -> Table:
     notes = tuple(
         f"{result.system}: {result.num_judgments} judgments. {result.warning}" for result in results
     )
-    return Table("Avatar Turing test", "Metric", columns, rows, notes, intervals)
+    return Table("Avatar Turing test", "Metric", columns, rows, notes, intervals, "turing")
 
 
 def _cases(result: Turing) -> str:

@@ -7,9 +7,9 @@ from avatar_v_eval.human.agreement import agreements
 from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.preference import NoScaleError, preference
 from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
-from avatar_v_eval.human.study import Study
-from avatar_v_eval.human.table_view import Column, Row, Table
+from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension, Study
 from avatar_v_eval.human.votes import Rater, Vote
+from avatar_v_eval.table_view import Column, Row, Table
 
 
 def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> list[Table]:
@@ -25,13 +25,15 @@ def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> lis
     tables = []
     for condition in ("", *dict.fromkeys(case.condition for case in study.cases)):
         some = [vote for vote in kept if condition in ("", vote.condition)]
-        tables += [_titled(table, condition) for table in _results(study, some)]
+        tables += _of_study(study, some, condition)
     if any(vote.kind == "pair" for vote in kept):
         tables.append(preference_table(kept))
     people = {vote.rater for vote in kept}
     tables.append(agreement_table(kept, f"{len(kept)} votes of {len(people)} raters count."))
-    rows = tuple(Row(exclusion.rater, (exclusion.reason,)) for exclusion in excluded)
-    tables.append(Table("Raters left out", "Rater", (Column("Reason"),), rows))
+    if excluded:
+        rows = tuple(Row(exclusion.rater, (exclusion.reason,)) for exclusion in excluded)
+        reason = Column("Reason", text=True)
+        tables.append(Table("Raters left out", "Rater", (reason,), rows, kind="left_out"))
     return tables
 
 
@@ -44,12 +46,13 @@ def preference_table(votes: Sequence[Vote]) -> Table:
     try:
         result = preference(votes)
     except NoScaleError as error:
-        return Table(title, "System", (Column("Strength"),), (Row("–", (str(error),)),))
+        row = Row("–", (str(error),))
+        return Table(title, "System", (Column("Strength", text=True),), (row,), kind="preference")
     note = f"{result.num_votes} votes, ν = {result.tie:.2f}"
     if result.num_resamples_left_out:
         note += f"; {result.num_resamples_left_out} resamples without a finite answer left out"
     rows = tuple(Row(name, (number,)) for name, number in result.strengths.items())
-    return Table(title, "System", (column,), rows, (note + ".",), intervals=True)
+    return Table(title, "System", (column,), rows, (note + ".",), True, "preference")
 
 
 def agreement_table(votes: Sequence[Vote], note: str) -> Table:
@@ -60,27 +63,46 @@ def agreement_table(votes: Sequence[Vote], note: str) -> Table:
         Row(row.label, (row.alpha, row.equal, row.within_one)) for row in agreements(votes)
     )
     notes = (note, "Alpha: ordinal for scores, nominal for choices. Target of §5.3: 85 % equal.")
-    return Table("Agreement of raters", "Question", columns, rows, notes, intervals=True)
+    return Table("Agreement of raters", "Question", columns, rows, notes, True, "agreement")
 
 
-def _results(study: Study, votes: Sequence[Vote]) -> list[Table]:
-    """Tables 2 to 4 of the kinds that have votes."""
+def result_tables(
+    votes: Sequence[Vote],
+    dimensions: Sequence[Dimension] = SIX_DIMENSIONS,
+    *,
+    real: Sequence[str] = (),
+    raters_per_item: int = 3,
+    condition: str = "",
+) -> list[Table]:
+    """Tables 2 to 4 of the kinds that have votes; ``real`` systems are not ranked.
+
+    ``condition`` names what the votes are of, "" all.
+    """
     kinds = {vote.kind for vote in votes}
     tables = []
     if "mos" in kinds:
-        turing = study.task("turing")
-        real = [pair[1] for pair in turing.compared] if turing else []
-        tables.append(mos_table(votes, study.dimensions, unranked=real, intervals=True))
+        tables.append(mos_table(votes, dimensions, unranked=real, intervals=True))
     if "pair" in kinds:
-        task = study.task("pair")
-        asked = task.raters_per_item if task else 3
-        tables.append(win_table(votes, raters_per_item=asked, intervals=True))
+        tables.append(win_table(votes, raters_per_item=raters_per_item, intervals=True))
     if "turing" in kinds:
         tables.append(turing_table(votes, intervals=True))
-    return tables
+    return [of_condition(table, condition) for table in tables]
 
 
-def _titled(table: Table, condition: str) -> Table:
+def of_condition(table: Table, condition: str) -> Table:
+    """The table with its condition in the title; "" is all of them."""
     if not condition:
         return table
-    return dataclasses.replace(table, title=f"{table.title}, {condition} scene")
+    title = f"{table.title}, {condition} scene"
+    return dataclasses.replace(table, title=title, condition=condition)
+
+
+def _of_study(study: Study, votes: Sequence[Vote], condition: str) -> list[Table]:
+    pair, turing = study.task("pair"), study.task("turing")
+    return result_tables(
+        votes,
+        study.dimensions,
+        real=[compared[1] for compared in turing.compared] if turing else [],
+        raters_per_item=pair.raters_per_item if pair else 3,
+        condition=condition,
+    )

@@ -38,7 +38,7 @@ def run(args: argparse.Namespace) -> int:
                 print(f"{store.add_votes(votes)} of {len(votes)} votes were new")
             case "tables":
                 from avatar_v_eval.human.summary import summary
-                from avatar_v_eval.human.table_view import render
+                from avatar_v_eval.table_view import render
 
                 text = render(summary(study, store.votes(), store.raters()), args.file.suffix)
                 args.file.write_text(text, encoding="utf-8")

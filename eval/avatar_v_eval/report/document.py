@@ -1,0 +1,242 @@
+"""What a report says and in which order; how it is printed is `page`'s and `files`'."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import polars as pl
+
+from avatar_v_eval.bench.rows import Run, RunInfo, merge_runs, read_run
+from avatar_v_eval.bench.systems import TRUTH
+from avatar_v_eval.report.charts import Chart, charts_of
+from avatar_v_eval.report.human import Human, read_human
+from avatar_v_eval.report.objective import (
+    difference_tables,
+    failure_table,
+    label_of,
+    objective_tables,
+)
+from avatar_v_eval.report.worst import Worst, worst_cases
+from avatar_v_eval.table_view import Column, Row, Table
+
+OVERALL = ("mos", "win", "turing")
+RATERS = ("preference", "agreement", "left_out")
+
+
+@dataclass(frozen=True)
+class Sources:
+    """What was asked for. ``worst_by`` "" is the first headline number."""
+
+    runs: tuple[Path, ...] = ()
+    votes: tuple[Path, ...] = ()
+    baseline: str = ""
+    num_worst: int = 3
+    worst_by: str = ""
+    title: str = ""
+
+
+@dataclass(frozen=True)
+class Section:
+    """Tables and the charts below them; ``worst`` has videos, which the page alone shows."""
+
+    title: str
+    tables: tuple[Table, ...]
+    charts: tuple[Chart, ...] = ()
+    worst: Worst | None = None
+
+
+@dataclass(frozen=True)
+class Report:
+    """A whole report. ``facts`` are (what, how much) of its first lines."""
+
+    title: str
+    facts: tuple[tuple[str, str], ...]
+    sections: tuple[Section, ...]
+
+    def numbered(self) -> list[tuple[Section, list[tuple[int, Table]]]]:
+        """Sections with their tables, counted from 1 through all of them."""
+        number, out = 0, []
+        for section in self.sections:
+            tables = []
+            for table in section.tables:
+                number += 1
+                tables.append((number, table))
+            out.append((section, tables))
+        return out
+
+    @property
+    def tables(self) -> list[Table]:
+        return [table for section in self.sections for table in section.tables]
+
+
+def make_report(sources: Sources) -> Report:
+    """Reads everything and computes every table; writes nothing.
+
+    ValueError: nothing given, a folder that holds no run or no rows, runs that were not measured
+    alike, an unknown baseline or number, votes that are none.
+    """
+    if not sources.runs and not sources.votes:
+        raise ValueError("nothing to report: give folders that `run` wrote, or --votes")
+    if (sources.baseline or sources.worst_by) and not sources.runs:
+        raise ValueError("--baseline and --worst-by need a run: votes have no such numbers")
+    runs = {folder: read_run(folder) for folder in sources.runs}
+    run = merged(runs) if runs else None
+    humans = [read_human(path) for path in sources.votes]
+    human_tables = [table for human in humans for table in human.tables]
+    sections = [
+        _objective(run, human_tables),
+        _human(human_tables),
+        _differences(run, sources.baseline),
+        _conditions(run, human_tables),
+        _worst(run, sources.num_worst, sources.worst_by),
+        _failures(run),
+        _section("Raters", [table for table in human_tables if table.kind in RATERS]),
+        Section("Protocol and weights", tuple(_protocol(runs, run, humans))),
+    ]
+    name = run.info.manifest if run else humans[0].name
+    title = sources.title or f"Evaluation on {name}"
+    return Report(title, _facts(run, humans), tuple(one for one in sections if one))
+
+
+def merged(runs: dict[Path, Run]) -> Run:
+    """All runs as one; ValueError names two that cannot stand in one table."""
+    first, *others = runs
+    for folder, run in runs.items():
+        if run.cases.is_empty():
+            raise ValueError(f"{folder} holds no rows: nothing was measured")
+    for other in others:
+        a, b = runs[first].info, runs[other].info
+        if a.manifest_hash != b.manifest_hash:
+            raise ValueError(
+                f"runs of different cases: {first} of {a.manifest} ({a.manifest_hash}), {other} of "
+                f"{b.manifest} ({b.manifest_hash})"
+            )
+    for folder in runs:
+        for other in others:
+            if difference := _difference(runs[folder].info, runs[other].info):
+                raise ValueError(f"runs of different protocols, {folder} and {other}: {difference}")
+    return merge_runs(list(runs.values()))
+
+
+def _difference(a: RunInfo, b: RunInfo) -> str:
+    """The first way in which two runs did not measure alike, in words; "" where they did."""
+    if (a.checks, a.convert) != (b.checks, b.convert):
+        return (
+            f"checks {a.checks} with convert={a.convert}, and checks {b.checks} with "
+            f"convert={b.convert}"
+        )
+    for name in a.metrics:
+        if name in b.metrics and a.metrics[name] != b.metrics[name]:
+            return f"{name} is version and weights {a.metrics[name]!r}, and {b.metrics[name]!r}"
+    return ""
+
+
+def _objective(run: Run | None, human_tables: Sequence[Table]) -> Section | None:
+    tables = objective_tables(run) if run else []
+    tables += [table for table in human_tables if table.kind == "objective"]
+    return _section("Objective metrics", tables, charts=run is not None)
+
+
+def _human(tables: Sequence[Table]) -> Section | None:
+    chosen = [table for table in tables if table.kind in OVERALL and not table.condition]
+    return _section("Human evaluation", chosen, charts=True)
+
+
+def _differences(run: Run | None, baseline: str) -> Section | None:
+    if run is None or not baseline:
+        return None
+    return _section("Paired differences", difference_tables(run, baseline))
+
+
+def _conditions(run: Run | None, human_tables: Sequence[Table]) -> Section | None:
+    """Nothing where there is one condition alone: it would say all again."""
+    tables = []
+    if run and len(conditions := _seen(run.cases["condition"])) > 1:
+        tables = [table for name in conditions for table in objective_tables(run, name)]
+    by_votes = [table for table in human_tables if table.condition]
+    if len({table.condition for table in by_votes}) > 1:
+        tables += by_votes
+    return _section("By scene condition", tables)
+
+
+def _worst(run: Run | None, num: int, key: str) -> Section | None:
+    worst = worst_cases(run, num, key) if run else None
+    if worst is None or not worst.cases:
+        return None
+    return Section("Worst cases", (worst.table,), worst=worst)
+
+
+def _failures(run: Run | None) -> Section | None:
+    table = failure_table(run) if run else None
+    return _section("Not measured", [table] if table else [])
+
+
+def _section(title: str, tables: Sequence[Table], *, charts: bool = False) -> Section | None:
+    if not tables:
+        return None
+    kinds: dict[str, Table] = {}
+    for table in tables:
+        kinds.setdefault(table.kind, table)
+    drawn = [chart for table in kinds.values() for chart in charts_of(table)] if charts else []
+    return Section(title, tuple(tables), tuple(drawn))
+
+
+def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -> Iterable[Table]:
+    """Hashes of what was measured, by whom, and when."""
+    if run:
+        judges = run.cases.unique(["metric", "version", "judge", "weights"], maintain_order=True)
+        text = Column("Judge", text=True)
+        yield Table(
+            "Metrics", "Metric", (Column("Version"), text, Column("Hash of weights")),
+            tuple(Row(row["metric"], (str(row["version"]), row["judge"], row["weights"]))
+                  for row in judges.iter_rows(named=True)),
+            tuple(f"Left out: {name} {why}." for name, why in run.info.left_out.items()),
+            kind="metrics",
+        )  # fmt: skip
+        sources = tuple(Row(label_of(name), (source,)) for name, source in run.info.systems.items())
+        yield Table("Systems", "System", (Column("Source", text=True),), sources, kind="systems")
+    heads = ("Of", "Hash", "Protocol", "Made by", "Date")
+    columns = [Column(name, text=name in ("Of", "Made by")) for name in heads]
+    rows = [
+        Row(
+            str(folder),
+            (
+                _named(one.info),
+                one.info.manifest_hash,
+                one.info.protocol,
+                f"{one.info.command} ({one.info.commit[:10]})",
+                one.info.date[:10],
+            ),
+        )
+        for folder, one in runs.items()
+    ]
+    rows += [Row(human.name, (human.source, human.hash, "none", "people", "")) for human in humans]
+    yield Table("Sources", "Source", tuple(columns), tuple(rows), kind="sources")
+
+
+def _named(info: RunInfo) -> str:
+    content = f", content {info.content[:16]}" if info.content else ""
+    return f"cases of {info.manifest}{content}"
+
+
+def _facts(run: Run | None, humans: Sequence[Human]) -> tuple[tuple[str, str], ...]:
+    facts = []
+    if run:
+        names = [name for name in run.info.systems if name != TRUTH]
+        facts += [
+            ("Cases", str(run.info.num_cases)),
+            ("Persons", str(run.cases["person"].n_unique())),
+            ("Scenes", ", ".join(_seen(run.cases["condition"]))),
+            ("Systems", ", ".join(names) or "ground truth alone"),
+            ("Measured", run.info.date[:10]),
+            ("Protocol", run.info.protocol),
+        ]
+    facts += [("Votes", f"{human.name} ({human.source})") for human in humans]
+    return tuple(facts)
+
+
+def _seen(column: pl.Series) -> list[str]:
+    """Values in a fixed order: same, cross, generated, then others."""
+    known = ["same", "cross", "generated"]
+    found = column.unique(maintain_order=True).to_list()
+    return sorted(found, key=lambda name: known.index(name) if name in known else len(known))

@@ -1,0 +1,400 @@
+"""`avatar-v-eval report`: tables 1 to 4 of the Avatar V report, differences, escapes, errors."""
+
+import html
+import re
+import xml.etree.ElementTree as ET
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import polars as pl
+import pytest
+
+from avatar_v_eval import cli
+from avatar_v_eval.bench.measured import Output
+from avatar_v_eval.bench.rows import Run, merge_runs
+from avatar_v_eval.bench.summary import mean_over, summarise
+from avatar_v_eval.human.counts import (
+    judgments_as_votes,
+    pairs_as_votes,
+    read_means,
+    scores_as_votes,
+)
+from avatar_v_eval.human.exchange import write_votes
+from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.study import Study
+from avatar_v_eval.human.votes import Vote
+from avatar_v_eval.report.charts import charts_of
+from avatar_v_eval.report.document import Sources, make_report
+from avatar_v_eval.report.files import as_frame, as_latex, as_markdown
+from avatar_v_eval.report.objective import difference_tables, objective_tables
+from avatar_v_eval.report.page import page
+from avatar_v_eval.table_view import Column, Row, Table, latex
+from bench_runs import OUTPUTS, make_run, save
+from human_study import make_study, study_yaml
+
+COUNTS = Path(__file__).resolve().parents[2] / "eval" / "benchmarks" / "avatar_v_report"
+KEYS = tuple(output.key for output in OUTPUTS)
+
+# As printed in the report; * best, _ second.
+TABLE_1 = """
+Ground Truth|7.93|6.76|0.861|4.75
+Kling O3 Pro (2026)|5.16|10.07|_0.838|4.80
+Veo 3.1 (2025)|8.05|7.28|0.714|*4.95
+OmniHuman 1.5 (2025)|7.53|8.25|0.732|4.70
+Seedance 2.0 (2026)|_8.86|_6.99|0.823|_4.85
+Avatar V (Ours)|*8.97|*6.75|*0.840|_4.85
+"""
+TABLE_2 = """
+Kling O3 Pro (2026)|4.18|4.40|_4.21|4.12|4.19|4.45
+Veo 3.1 (2025)|4.34|4.62|3.88|4.05|_4.66|_4.76
+OmniHuman 1.5 (2025)|4.70|4.04|3.59|3.87|3.89|3.81
+Seedance 2.0 (2026)|_4.84|_4.64|4.13|_4.44|4.61|4.17
+Avatar V (Ours)|*4.98|*4.69|*4.48|*4.57|*4.75|*4.78
+"""
+TABLE_3 = """
+Kling O3 Pro|69.6%|30.4%|69
+Seedance 2.0|68.9%|31.1%|45
+Veo 3.1|72.5%|27.5%|40
+OmniHuman 1.5|85.7%|14.3%|70
+"""
+TABLE_4 = """
+Real identification accuracy|77.8%
+Fooled rate (mistaken as real)|22.2%
+Chance level (random guessing)|50.0%
+Cases fooling ≥ 1 annotator|11/18 (61.1%)
+"""
+
+
+def expected(text: str) -> list[list[str]]:
+    return [line.split("|") for line in text.strip().splitlines()]
+
+
+def of_frame(frame: pl.DataFrame, kind: str) -> list[list[str]]:
+    """The first table of a kind as it was printed, marks before the numbers."""
+    marks = {0: "", 1: "*", 2: "_"}
+    rows: dict[str, list[str]] = {}
+    one = frame.filter((pl.col("kind") == kind) & (pl.col("condition") == ""))
+    for cell in one.filter(pl.col("table") == one["table"].min()).iter_rows(named=True):
+        rows.setdefault(cell["row"], []).append(marks[cell["place"]] + cell["printed"])
+    return [[name, *cells] for name, cells in rows.items()]
+
+
+def of_markdown(text: str) -> list[list[list[str]]]:
+    """Every table's rows without intervals, marks before the numbers."""
+    tables: list[list[list[str]]] = []
+    for line in text.splitlines():
+        if line.startswith("**Table"):
+            tables.append([])
+        elif line.startswith("| ") and not line.startswith("| ---"):
+            cells = re.split(r"(?<!\\) \| ", line[2:-2])
+            tables[-1].append([_plain(re.sub(r"\\(.)", r"\1", cell)) for cell in cells])
+    return [rows[1:] for rows in tables]
+
+
+def of_page(text: str) -> list[list[list[str]]]:
+    """The same of the HTML."""
+    tables = []
+    for body in re.findall(r"<tbody>(.*?)</tbody>", text, re.DOTALL):
+        rows = re.findall(r"<tr.*?</tr>", body, re.DOTALL)
+        cells = [re.findall(r"<t[hd][^>]*>(.*?)</t[hd]>", row, re.DOTALL) for row in rows]
+        tables.append([[_plain(cell) for cell in row] for row in cells])
+    return tables
+
+
+def _plain(cell: str) -> str:
+    cell = re.sub(r" <small>.*?</small>| \[-?[\d.]+, -?[\d.]+\]$", "", cell)
+    cell = re.sub(r"\*\*(.+?)\*\*|<b>(.+?)</b>", lambda m: f"*{m[1] or m[2]}", cell)
+    return html.unescape(re.sub(r"<u>(.+?)</u>", r"_\1", cell))
+
+
+def table_1_run() -> Run:
+    """70 cases, 36 of which every system has, with the report's means over these."""
+    means, num = read_means(COUNTS / "table1_means.csv")
+    spread = np.random.default_rng(0).normal(0, 0.01, num)
+    spread -= spread.mean()
+    values = {}
+    for index, (system, given) in enumerate(means.items()):
+        name = "truth" if system == "Ground Truth" else system
+        others: list[float | None] = [99.0] * 34  # not matched: must not count
+        if index:
+            others[index::5] = [None] * len(others[index::5])
+        else:
+            others = [None if i % 5 == 0 else 99.0 for i in range(34)]
+        values[name] = {
+            key: [*(mean + spread), *others] for key, mean in zip(KEYS, given, strict=True)
+        }
+    return make_run(values)
+
+
+@pytest.fixture(scope="module")
+def rebuilt(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run with table 1's means and of vote files with the other tables' counts."""
+    folder = tmp_path_factory.mktemp("rebuilt")
+    words = ["report", str(save(folder / "run", table_1_run()))]
+    for name, votes in (
+        ("scores", scores_as_votes(COUNTS / "table2_scores.csv")),
+        ("pairs", pairs_as_votes(COUNTS / "table3_pairs.csv")),
+        ("judgments", judgments_as_votes(COUNTS / "table4_judgments.csv")),
+    ):
+        write_votes(votes, folder / f"{name}.csv")
+        words += ["--votes", str(folder / f"{name}.csv")]
+    out = folder / "out"
+    assert cli.main([*words, "--baseline", "Veo 3.1 (2025)", "--out", str(out)]) == 0
+    return out
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [("objective", TABLE_1), ("mos", TABLE_2), ("win", TABLE_3), ("turing", TABLE_4)],
+)
+def test_the_reports_tables_to_the_digit(rebuilt: Path, kind: str, text: str):
+    frame = pl.read_parquet(rebuilt / "report.parquet")
+    assert of_frame(frame, kind) == expected(text)
+    assert expected(text) in of_markdown((rebuilt / "report.md").read_text())
+    assert expected(text) in of_page((rebuilt / "index.html").read_text())
+
+
+def test_the_same_from_published_counts_alone(tmp_path: Path):
+    assert cli.main(["report", "--votes", str(COUNTS), "--out", str(tmp_path)]) == 0
+    tables = of_page((tmp_path / "index.html").read_text())
+    assert tables[:4] == [expected(text) for text in (TABLE_1, TABLE_2, TABLE_3, TABLE_4)]
+
+
+def test_page_and_markdown_say_the_same(rebuilt: Path):
+    tables = of_markdown((rebuilt / "report.md").read_text())
+    assert of_page((rebuilt / "index.html").read_text()) == tables
+    assert len(tables) > 10
+    frame = pl.read_parquet(rebuilt / "report.parquet")
+    assert frame["table"].max() == len(tables)
+
+
+def test_matched_cases_are_counted_and_the_truth_is_apart(rebuilt: Path):
+    text = (rebuilt / "report.md").read_text()
+    assert "**Table 1. Objective metrics on the 36 matched test cases**" in text
+    assert "36 of 70 cases" in text
+    source = (rebuilt / "index.html").read_text()
+    assert '<tr class="real"><th>Ground Truth</th>' in source
+    assert "refused: a public figure" in source
+    for condition in ("same", "cross", "generated"):
+        assert f"matched test cases, {condition} scene" in text
+
+
+def test_the_page_needs_nothing_beside_it(rebuilt: Path):
+    source = (rebuilt / "index.html").read_text()
+    links = re.findall(r"""(?:src|href|action|poster)\s*=\s*["']?([^"'\s>]+)""", source)
+    assert links
+    assert all(link.startswith("data:") for link in links)
+    assert not re.search(r"https?://|@import|url\(", source)
+    assert "default-src 'none'" in html.unescape(source)
+    assert source.count("<img") == 3  # means, radar, bars
+
+
+def test_paired_bootstrap_of_known_differences():
+    """Noise that both share cancels: the interval is that of the difference alone."""
+    generator = np.random.default_rng(1)
+    shared, own = generator.normal(0, 10, 40), generator.normal(0.5, 0.1, 40)
+    values = {"truth": shared, "base": shared, "good": shared + own, "same": shared}
+    output = Output("m", "the measure", "higher")
+    run = make_run({name: {"m": list(v)} for name, v in values.items()}, [output])
+    (line,) = summarise(run)
+    number = line.differences("base")["good"]
+    assert number.value == pytest.approx(own.mean())
+    half = 1.96 * own.std(ddof=0) / np.sqrt(40)
+    assert number.low == pytest.approx(own.mean() - half, abs=0.25 * half)
+    assert number.high == pytest.approx(own.mean() + half, abs=0.25 * half)
+    (table,) = difference_tables(run, "base")
+    cells = {row.label: cells[0].text for row, cells in table.cells()}
+    assert cells == {"Ground Truth": "0.000", "good": f"{own.mean():+.3f}*", "same": "0.000"}
+
+
+def test_where_zero_is_best_the_distance_from_it_is_compared():
+    output = Output("offset", "offset", "zero")
+    values = {"a": [-2.0, 2.0, -2.0], "b": [1.0, -1.0, 1.0]}
+    run = make_run({name: {"offset": v} for name, v in values.items()}, [output])
+    (line,) = summarise(run)
+    assert line.differences("a")["b"].value == -1
+    (table,) = objective_tables(run)
+    assert [cells[0].place for _, cells in table.cells()] == [2, 1]
+
+
+def test_cases_of_a_person_stay_together():
+    """Ten cases of one person tell as much as one: the interval is wider than of ten persons."""
+    values = np.repeat([0.0, 1.0, 2.0, 3.0], 10)
+    together = mean_over(values, [f"p{i // 10}" for i in range(40)])
+    apart = mean_over(values, [f"p{i}" for i in range(40)])
+    assert together.value == apart.value == 1.5
+    assert together.high - together.low > 2 * (apart.high - apart.low)
+    assert mean_over(values, ["p"] * 40).low is None
+
+
+def test_a_system_without_a_number_has_a_dash_and_costs_nobody_a_case():
+    values = {"a": [1.0, 2.0, None], "b": [2.0, 3.0, 4.0], "c": [None] * 3}
+    output = Output("m", "the measure", "higher")
+    (table,) = objective_tables(make_run({k: {"m": v} for k, v in values.items()}, [output]))
+    assert [cells[0].text for _, cells in table.cells()] == ["1.50", "2.50", "—"]
+    assert any("c has no number for the measure" in note for note in table.notes)
+
+
+def test_runs_of_other_metrics_share_a_table():
+    first = make_run({"truth": {"syncnet_c": [1.0, 2.0]}}, OUTPUTS[:1])
+    second = make_run({"x": {"qalign_iqa": [3.0, 4.0]}}, OUTPUTS[3:])
+    (table,) = objective_tables(merge_runs([first, second]))
+    assert [[cell.text for cell in cells] for _, cells in table.cells()] == [
+        ["1.500", "—"],
+        ["—", "3.50"],
+    ]
+
+
+HOSTILE = "<script>alert(1)</script>\"'><img src=x onerror=alert(1)> $a_b$ \\input{x} | [y](z) _*"
+
+
+def test_hostile_names_and_reasons_are_text(tmp_path: Path):
+    run = make_run({"truth": {"syncnet_c": [1.0, 2.0]}, HOSTILE: {"syncnet_c": [3.0, 4.0]}})
+    cases = run.cases.with_columns(
+        pl.when(pl.col("case") == "c01").then(None).otherwise(pl.col("value")).alias("value"),
+        pl.lit(HOSTILE).alias("reason"),
+        pl.concat_str(pl.col("case"), pl.lit(HOSTILE)).alias("case"),
+    )
+    folder = save(tmp_path / "run", replace(run, cases=cases))
+    report = make_report(Sources(runs=(folder,), title=HOSTILE))
+    source = page(report)
+    assert html.escape(HOSTILE, quote=False).split("\"'")[0] in source
+    assert source.count("<script") == 1
+    assert "<img src=x" not in source
+    text = as_markdown(report)
+    assert not re.search(r"(?<!\\)<script", text)
+    assert len({len(row) for row in of_markdown(text)[0]}) == 1  # its | is no column
+    assert not re.search(r"(?<!\\)\[y\]", text)
+    tex = as_latex(report)
+    assert r"\input" not in tex
+    assert r"\$a\_b\$ \textbackslash{}input\{x\} \textbar{}" in tex
+
+
+def test_latex_escapes():
+    columns = (Column("50 % & more", "high"), Column("why", text=True))
+    rows = (Row("[a]", (1.0, "~^\\#")), Row("*b", (None, "x_y → ≥ 1")))
+    tex = latex(Table("A & B", "Who", columns, rows))
+    assert r"\caption{A \& B}" in tex
+    assert r"50 \% \& more$\uparrow$" in tex
+    assert r"{}[a] & 1.00 & \textasciitilde{}\textasciicircum{}\textbackslash{}\# \\" in tex
+    assert r"{}*b & --- & x\_y $\rightarrow$ $\geq$ 1 \\" in tex  # no option of the line break
+    assert tex.count("{") == tex.count("}")
+
+
+@pytest.mark.parametrize("name", [HOSTILE, "_hidden", "$", "$x$", "a" * 90, "日本"])
+def test_charts_take_any_name(name: str):
+    columns = tuple(Column(f"d{i}") for i in range(3))
+    rows = (Row(name, (4.0, None, 3.0)), Row("b", (1.0, 2.0, 3.0)))
+    scores = Table("t", "m", columns, rows, kind="mos")
+    (chart,) = charts_of(scores)
+    ET.fromstring(chart.svg)
+
+
+def test_missing_videos_are_said_in_their_place(rebuilt: Path):
+    source = (rebuilt / "index.html").read_text()
+    assert "/nowhere/truth/c" in source
+    assert "is not on this machine" in source
+    assert "<video" not in source
+
+
+def test_worst_cases_are_the_worst(tmp_path: Path):
+    run = make_run({
+        "truth": {"syncnet_d": [1.0, 1.0, 1.0, 1.0]},
+        "a": {"syncnet_d": [5.0, None, 9.0, 7.0]},
+    })  # fmt: skip
+    report = make_report(Sources(runs=(save(tmp_path / "r", run),), num_worst=2))
+    (section,) = (one for one in report.sections if one.worst)
+    assert section.worst is not None
+    assert section.worst.output.key == "syncnet_d"  # Sync-C comes first, but has no number
+    assert [one.case for one in section.worst.cases] == ["c02", "c03"]
+    frame = as_frame(make_report(Sources((tmp_path / "r",), num_worst=2, worst_by="syncnet_d")))
+    worst = frame.filter((pl.col("kind") == "worst") & (pl.col("column") == "Case"))
+    assert worst["printed"].to_list() == ["c02", "c03"]
+
+
+def test_user_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    values = {"truth": {"syncnet_c": [1.0, 2.0]}, "x": {"syncnet_c": [1.0, 2.0]}}
+    good = save(tmp_path / "good", make_run(values))
+    other = save(tmp_path / "other", make_run(values, manifest="b", manifest_hash="f" * 16))
+    newer = save(tmp_path / "newer", make_run(values, metrics={"syncnet_c": "2 w"}))
+    empty = make_run(values)
+    none = save(tmp_path / "none", replace(empty, cases=empty.cases.clear()))
+    (tmp_path / "folder").mkdir()
+    for words, texts in (
+        ((), ["nothing to report"]),
+        ((tmp_path,), ["holds no run"]),
+        ((none,), ["holds no rows"]),
+        ((good, "--baseline", "y"), ["no baseline 'y'; the systems are truth, x"]),
+        ((good, other), ["different cases", f"{good} of made", f"{other} of b (ffffffffffffffff)"]),
+        ((good, newer), ["different protocols", str(good), str(newer), "'1 w', and '2 w'"]),
+        ((good, "--worst-by", "z"), ["--worst-by z: expected one of syncnet_c"]),
+        ((good, "--worst", "-1"), ["--worst is 0 or more"]),
+        (("--votes", tmp_path / "folder"), ["no source of votes"]),
+        (("--votes", COUNTS, "--baseline", "x"), ["need a run"]),
+    ):
+        out = tmp_path / "out"
+        assert cli.main(["report", *map(str, words), "--out", str(out)]) == 2
+        error = capsys.readouterr().err
+        assert error.count("\n") == 1
+        assert all(text in error for text in texts), error
+        assert not out.exists()
+
+
+def test_mlflow_has_the_numbers_and_the_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    mlflow = pytest.importorskip("mlflow")
+    monkeypatch.chdir(tmp_path)
+    before, uri = mlflow.get_tracking_uri(), f"sqlite:///{tmp_path}/log.db"
+    values = {"truth": {"syncnet_c": [1.0, 2.0]}, "x (2026)/$": {"syncnet_c": [3.0, 5.0]}}
+    folder = save(tmp_path / "run", make_run(values, OUTPUTS[:1]))
+    words = ["report", str(folder), "--out", str(tmp_path / "out"), "--mlflow", uri]
+    try:
+        assert cli.main(words) == 0
+        (run,) = mlflow.search_runs(experiment_names=["avatar_v_eval"], output_format="list")
+        assert run.data.metrics["objective/x _2026/Sync-C"] == 4.0
+        assert run.data.metrics["objective/Ground Truth/Sync-C low"] == 1.0
+        assert run.data.params["Cases"] == "2"
+        kept = mlflow.MlflowClient().list_artifacts(run.info.run_id, "report")
+        names = {Path(one.path).name for one in kept}
+        assert names == {"index.html", "report.md", "report.tex", "report.parquet"}
+    finally:
+        mlflow.set_tracking_uri(before)
+
+
+def test_a_study_with_its_raters(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    study = make_study(tmp_path / "study", study_yaml(4))
+    words = ["report", "--votes", str(study.root), "--out", str(tmp_path / "out")]
+    assert cli.main(words) == 2
+    assert "nobody has voted yet" in capsys.readouterr().err
+    store = Store(study.root / "votes.sqlite", study.fingerprint)
+    store.add_votes([vote for rater in ("r1", "r2", "r3") for vote in _votes(study, rater)])
+    store.close()
+    assert cli.main(words) == 0
+    frame = pl.read_parquet(tmp_path / "out" / "report.parquet")
+    kinds = set(frame["kind"])
+    assert {"mos", "win", "turing", "preference", "agreement", "sources"} <= kinds
+    assert set(frame.filter(pl.col("kind") == "mos")["condition"]) == {"", "same", "cross"}
+    mos = frame.filter((pl.col("kind") == "mos") & (pl.col("condition") == ""))
+    assert dict(mos.filter(pl.col("column") == "Identity").select("row", "printed").rows()) == {
+        "ours": "5.00", "rival": "4.00", "weak": "2.00",
+    }  # fmt: skip
+    assert study.fingerprint in frame["printed"].to_list()
+
+
+def _votes(study: Study, rater: str) -> list[Vote]:
+    """Everybody finds ours best, and takes the real one for real."""
+    common = {"rater": rater, "role": "study", "duration_s": 20.0}
+    votes = []
+    for case in study.cases:
+        here = {**common, "case": case.name, "condition": case.condition}
+        for system, score in (("ours", "5"), ("rival", "4"), ("weak", "2")):
+            votes += [
+                Vote(kind="mos", first=system, second="", dimension=d.key, answer=score, **here)
+                for d in study.dimensions
+            ]
+        for first, second in (("ours", "rival"), ("ours", "weak"), ("rival", "weak")):
+            pair = {"first": first, "second": second, "dimension": "", "answer": "first"}
+            votes.append(Vote(kind="pair", **pair, **here))
+        real = {"first": "ours", "second": "footage", "dimension": "", "answer": "second"}
+        votes.append(Vote(kind="turing", **real, **here))
+    return votes
