@@ -94,7 +94,7 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
     def never(*_, **__):
         raise AssertionError("nothing is decoded where all is cached")
 
-    monkeypatch.setattr("avatar_v_eval.bench.footage.read_video", never)
+    monkeypatch.setattr("avatar_v_eval.bench.pictures.iter_video", never)
     words = ("run", made.root, "--system", f"elsewhere={rival}", "--out", tmp_path)
     assert bench(*words, "--cache", done / "cache") == 0
     again = rows(tmp_path)
