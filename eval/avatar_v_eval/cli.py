@@ -17,6 +17,7 @@ COMMANDS = {
     "merge": "avatar_v_eval.bench.cli",
     "metrics": "avatar_v_eval.bench.cli",
     "sensitivity": "avatar_v_eval.bench.cli",
+    "cost": "avatar_v_eval.bench.cli",
     "rate": "avatar_v_eval.human.cli",
     "votes": "avatar_v_eval.human.votes_cli",
 }

@@ -19,10 +19,18 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import FaceTrack, follow_faces
+from avatar_v.critics.sync import joined
 from avatar_v.media import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.bench.manifest import Case, Manifest
-from avatar_v_eval.bench.pictures import Frames, Kept, Pictures, Squares, in_blocks, open_pictures
+from avatar_v_eval.bench.pictures import (
+    Frames,
+    Kept,
+    Pictures,
+    Squares,
+    in_blocks,
+    open_pictures,
+)
 from avatar_v_eval.records import pearson
 
 Waveform = Float[Tensor, " s"]
@@ -79,8 +87,20 @@ class Footage:
         *,
         overlap: int = 0,
     ) -> Tensor:
-        """What ``judge`` says of every block, joined: a row for each frame, if it gives one."""
-        return torch.cat([judge(frames) for _, frames in self.blocks(chosen, overlap=overlap)])
+        """What ``judge`` says of every block, joined: at most one row for each frame."""
+        return joined(
+            (judge(frames) for _, frames in self.blocks(chosen, overlap=overlap)),
+            self.num_frames if chosen is None else len(chosen),
+        )
+
+    def windows(self, num_frames: int) -> Iterator[Frames]:
+        """Runs of ``num_frames``, one after the other; a rest that fills none is left out."""
+        held = []
+        for frame in self.pictures.frames():
+            held.append(frame)
+            if len(held) == num_frames:
+                yield torch.stack(held)
+                held = []
 
     @cached_property
     def track(self) -> FaceTrack:
@@ -101,6 +121,7 @@ class Clip:
     reference: Footage
     image: UInt8[Tensor, "3 h w"]
     truth: Footage | None = None
+    timing: Path | None = None  # what the system reports (timing.py)
 
 
 class CaseMedia:

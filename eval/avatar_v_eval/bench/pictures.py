@@ -23,7 +23,7 @@ Frames = UInt8[Tensor, "f 3 h w"]
 KEPT_BYTES = 32 * 2**20
 """A video up to this is decoded once: 10 s at 200 x 200."""
 BLOCK_FRAMES = 50
-BLOCK_BYTES = 16 * 2**20
+BLOCK_BYTES = 4 * 2**20
 
 
 class Pictures(Protocol):

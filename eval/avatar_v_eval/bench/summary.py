@@ -13,6 +13,7 @@ from rich.table import Table
 
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.sets import set_numbers
 from avatar_v_eval.records import Number, bootstrap_mean
 
 
@@ -27,7 +28,10 @@ class Line:
 
 
 def summarise(run: Run, systems: Sequence[str] = ()) -> list[Line]:
-    """A line for each output of the run. ``systems`` to compare: none means all of them."""
+    """A line for each output of the run, then for each number of whole sets (FID, FVD).
+
+    ``systems`` to compare: none means all of them.
+    """
     names = list(systems or run.info.systems)
     if unknown := sorted(set(names) - set(run.info.systems)):
         raise ValueError(f"no systems {unknown}; the run has {list(run.info.systems)}")
@@ -45,7 +49,13 @@ def summarise(run: Run, systems: Sequence[str] = ()) -> list[Line]:
             name: _mean(rows.filter(pl.col("system") == name)["value"].to_numpy()) for name in names
         }
         lines.append(Line(output, means if len(matched) else {}, len(matched), run.info.num_cases))
-    return lines
+    return lines + [_set_line(run, distance, names) for distance in run.info.distances]
+
+
+def _set_line(run: Run, distance: Output, names: Sequence[str]) -> Line:
+    numbers = set_numbers(run, distance.key, names)
+    num_matched = max((number.n for number in numbers.values()), default=0)
+    return Line(distance, numbers, num_matched, run.info.num_cases)
 
 
 def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
@@ -62,7 +72,7 @@ def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
 def as_table(lines: Sequence[Line]) -> Table:
     """For the terminal."""
     systems = list(dict.fromkeys(name for line in lines for name in line.means))
-    table = Table("measure", *systems, "matched", title="means over matched cases")
+    table = Table("measure", *systems, "matched", title="over matched cases")
     for line in lines:
         arrow = {"higher": " ↑", "lower": " ↓", "zero": " →0", "": ""}[line.output.better]
         values = [f"{line.means[name].value:.3f}" if line.means else "–" for name in systems]

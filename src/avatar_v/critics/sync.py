@@ -9,7 +9,7 @@ Sign: offset k > 0 says that sound comes k frames before the mouth movement that
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -121,11 +121,33 @@ def num_windows(num_frames: int, num_samples: int) -> int:
     return num
 
 
+def joined(parts: Iterable[Tensor], num_rows: int) -> Tensor:
+    """All rows of the parts, ``num_rows`` at most, written to one tensor as they come.
+
+    A list of small tensors between large ones that come and go splits the heap's holes, so that
+    memory grows with every part. ValueError without parts.
+    """
+    rows, end = None, 0
+    for part in parts:
+        if rows is None:
+            rows = part.new_empty((num_rows, *part.shape[1:]))
+        rows[end : end + len(part)] = part
+        end += len(part)
+    if rows is None:
+        raise ValueError("there is nothing to judge: no frames")
+    return rows[:end]
+
+
 def _embed_pictures(
     critic: SyncCritic, blocks: Iterable[Frames], num: int, batch_size: int
 ) -> Float[Tensor, "n d"]:
     """Of the first ``num`` windows."""
-    video: list[Tensor] = []
+    return joined(_embedded(critic, blocks, num, batch_size), num).float()
+
+
+def _embedded(
+    critic: SyncCritic, blocks: Iterable[Frames], num: int, batch_size: int
+) -> Iterator[Float[Tensor, "b d"]]:
     held, start = None, 0  # frames not yet done with, and the window that begins with the first
     for block in blocks:
         held = block if held is None else torch.cat([held, block])
@@ -134,9 +156,8 @@ def _embed_pictures(
             part = held[: size + WINDOW_FRAMES - 1]
             if len(part) < size + WINDOW_FRAMES - 1:
                 break
-            video.append(critic.embed_video(video_windows(as_unit_range(part))))
+            yield critic.embed_video(video_windows(as_unit_range(part)))
             held, start = held[size:], start + size
-    return torch.cat(video).float()
 
 
 def mfcc(audio: Waveform) -> Float[Tensor, "t 13"]:
