@@ -169,7 +169,10 @@ def test_every_file_is_a_metric_and_no_two_give_one_number():
 def test_what_applies_is_chosen_and_the_rest_is_named():
     chosen, left_out = find_metrics([], {}, "drawn")
     names = [one.name for one in chosen]
-    assert names == ["drift", "face_world", "flicker", "mouth", "sharpness", "style", "sync_world"]
+    assert names == [
+        *("drift", "face_world", "fid_world", "flicker", "fps", "fvd_world", "mouth"),
+        *("sharpness", "style", "sync_world", "ttff"),
+    ]
     assert "needs --weights qalign=PATH" in left_out["qalign"]
     assert "is for real faces" in left_out["syncnet"]
     assert "face_dlib" in [one.name for one in find_metrics([], {}, "real")[0]]
@@ -185,7 +188,8 @@ def test_what_applies_is_chosen_and_the_rest_is_named():
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path):
-    for name, faces in (("syncnet", "real"), ("qalign", "drawn"), ("face_arcface", "real")):
+    named = ("syncnet", "real"), ("qalign", "drawn"), ("face_arcface", "real"), ("dino", "drawn")
+    for name, faces in named:
         weights = {name: str(tmp_path / "nowhere")}
         (one,) = find_metrics([name], weights, faces)[0]
         with pytest.raises(ValueError, match=r"nowhere|insightface"):
@@ -204,6 +208,16 @@ def test_the_readmes_metric_works(
     expected = pixels(clips[0].video).double().mean()
     assert value(build(one, {}), clips[0]) == pytest.approx(float(expected), rel=0.05)
     del sys.modules["mine.brightness"]
+
+
+def test_the_readme_lists_every_metric():
+    text = (ROOT / "eval/README.md").read_text(encoding="utf-8")
+    listed = {
+        name
+        for line in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", line)
+    }
+    assert set(metric_classes()) <= listed
 
 
 def test_qalign_asks_both_questions(clips: list[Clip]):

@@ -87,7 +87,7 @@ def embed_clip(
 @torch.no_grad()
 def embed_stream(
     critic: SyncCritic,
-    blocks: Iterable[Frames],
+    blocks: Iterable[Tensor],  # Frames, as many at a time as one likes
     num_frames: int,
     audio: Waveform,
     *,
@@ -139,14 +139,14 @@ def joined(parts: Iterable[Tensor], num_rows: int) -> Tensor:
 
 
 def _embed_pictures(
-    critic: SyncCritic, blocks: Iterable[Frames], num: int, batch_size: int
+    critic: SyncCritic, blocks: Iterable[Tensor], num: int, batch_size: int
 ) -> Float[Tensor, "n d"]:
     """Of the first ``num`` windows."""
     return joined(_embedded(critic, blocks, num, batch_size), num).float()
 
 
 def _embedded(
-    critic: SyncCritic, blocks: Iterable[Frames], num: int, batch_size: int
+    critic: SyncCritic, blocks: Iterable[Tensor], num: int, batch_size: int
 ) -> Iterator[Float[Tensor, "b d"]]:
     held, start = None, 0  # frames not yet done with, and the window that begins with the first
     for block in blocks:
