@@ -3,7 +3,7 @@
 Down the flow: `manifest` (the cases; `world70` and `pairs` make some) → `systems` (who delivers a
 video of a case, `timing` how fast) → `footage` (files to `pictures` in blocks, or the reason why
 not) → `metrics/` (one file each, on `metric` or `set_metric`, `sampling`, `readings`) → `cache` →
-`score` (one case) → `run` (all of them) → `sets` (FID, FVD: one number a system) → `rows` (Parquet),
+`score` (one case) → `run` (all of them) → `sets` (FID, FVD: a number a system) → `rows` (Parquet),
 `merge` → `summary`. `sensitivity` tells how far a metric moves when nothing that matters changed,
 `cost` what scoring takes.
 """

@@ -1,4 +1,5 @@
-"""Feature networks that a user gives to FID and FVD: a TorchScript file, or a class of one's own."""
+"""Feature networks that a user gives to FID and FVD: a TorchScript file, or a class of their own.
+"""
 
 import importlib
 from pathlib import Path
