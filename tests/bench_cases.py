@@ -1,6 +1,5 @@
 """A small benchmark on disk for the tests: world cases of one second or two, and spoilt videos."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import av
@@ -31,24 +30,29 @@ def world_clip(index: int, num_frames: int = 75, *, scene: int = 0) -> WorldClip
 def footage(clip: WorldClip) -> Footage:
     """As rendered, never encoded."""
     assert clip.video is not None
-    return Footage(clip.video, clip.audio)
+    return Footage.of(clip.video, clip.audio)
+
+
+def pixels(video: Footage) -> Tensor:
+    """All frames."""
+    return torch.cat([frames for _, frames in video.blocks()])
 
 
 def judged(index: int, video: Footage | None = None, num_frames: int = 75) -> Clip:
     """The true video of a person, or ``video`` in its place, with the inputs of the case."""
     truth = footage(world_clip(index, num_frames))
     reference = footage(world_clip(index, num_frames, scene=1))
-    return Clip(video or truth, reference, truth.frames[0], truth)
+    return Clip(video or truth, reference, pixels(truth)[0], truth)
 
 
 def late(video: Footage, num: int) -> Footage:
     """The picture ``num`` frames later than it was; the sound stays."""
-    frames = video.frames
+    frames = pixels(video)
     if num >= 0:
         moved = torch.cat([frames[:1].repeat(num, 1, 1, 1), frames[: len(frames) - num]])
     else:
         moved = torch.cat([frames[-num:], frames[-1:].repeat(-num, 1, 1, 1)])
-    return replace(video, frames=moved)
+    return Footage.of(moved, video.audio)
 
 
 def write_video(path: Path, frames: Tensor, audio: Tensor | None, rate: int = 25) -> None:

@@ -18,6 +18,7 @@ COMMANDS = {
     "metrics": "avatar_v_eval.bench.cli",
     "sensitivity": "avatar_v_eval.bench.cli",
     "report": "avatar_v_eval.report.cli",
+    "cost": "avatar_v_eval.bench.cli",
     "rate": "avatar_v_eval.human.cli",
     "votes": "avatar_v_eval.human.votes_cli",
 }

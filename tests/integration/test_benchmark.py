@@ -1,5 +1,6 @@
 """`avatar-v-eval run` from cases to Parquet: good and bad videos, cache, shards, sensitivity."""
 
+import dataclasses
 import json
 import re
 import shlex
@@ -14,7 +15,7 @@ from avatar_v.media import read_audio, read_video
 from avatar_v_eval import cli
 from avatar_v_eval.bench.manifest import Manifest
 from avatar_v_eval.records import read_result
-from bench_cases import make_manifest, write_video
+from bench_cases import PLAN, make_manifest, write_video
 
 ROOT = Path(__file__).resolve().parents[2]
 FEW_METRICS = ("sync_world", "face_world", "mouth", "sharpness")
@@ -54,6 +55,12 @@ def values(folder: Path, output: str) -> dict[str, list[float]]:
             one["system"].unique()}  # fmt: skip
 
 
+def set_values(folder: Path, metric: str) -> dict[str, float]:
+    """System → value of a whole set."""
+    table = pl.read_parquet(folder / "sets.parquet").filter(pl.col("metric") == metric)
+    return dict(zip(table["system"], table["value"], strict=True))
+
+
 @pytest.fixture(scope="module")
 def done(made: Manifest, rival: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the truth, a copy of it, and the rival, by two processes."""
@@ -69,7 +76,9 @@ def test_every_system_case_and_output_has_its_row(made: Manifest, done: Path):
     info = json.loads((done / "run.json").read_text())
     assert table.height == 3 * len(made.cases) * len(info["outputs"])
     assert not table.select(pl.struct("system", "case", "output").is_duplicated().any()).item()
-    assert table["value"].is_not_null().all(), table.filter(pl.col("value").is_null())
+    timed = pl.col("metric").is_in(["fps", "ttff"])
+    assert table.filter(~timed)["value"].is_not_null().all()
+    assert set(table.filter(timed)["reason"]) == {"the system reports no timing"}
     assert set(info["systems"]) == {"truth", "copy", "rival"}
     assert "qalign" in info["left_out"]
     frames = pl.read_parquet(done / "frames.parquet")
@@ -94,11 +103,13 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
     def never(*_, **__):
         raise AssertionError("nothing is decoded where all is cached")
 
-    monkeypatch.setattr("avatar_v_eval.bench.footage.read_video", never)
+    for module in ("pictures", "footage"):
+        monkeypatch.setattr(f"avatar_v_eval.bench.{module}.iter_video", never)
     words = ("run", made.root, "--system", f"elsewhere={rival}", "--out", tmp_path)
     assert bench(*words, "--cache", done / "cache") == 0
     again = rows(tmp_path)
     assert again["cached"].all()
+    assert pl.read_parquet(tmp_path / "features.parquet")["metric"].n_unique() == 2
     assert values(tmp_path, "face_world")["elsewhere"] == values(done, "face_world")["rival"]
 
 
@@ -111,9 +122,89 @@ def test_shards_merge_to_the_same_rows(made: Manifest, rival: Path, done: Path, 
     keys = ["system", "case", "output"]
     columns = [*keys, "value", "reason", "video", "weights"]
     whole = rows(done).filter(pl.col("system") != "copy")
+    for output in ("fid_world", "fvd_world"):
+        joined, expected = (set_values(folder, output) for folder in (tmp_path / "all", done))
+        assert joined["rival"] == pytest.approx(expected["rival"], rel=1e-9)
     assert (
         rows(tmp_path / "all").select(columns).sort(keys).equals(whole.select(columns).sort(keys))
     )
+
+
+def test_sets_have_one_number_a_system_and_a_copy_has_0(made: Manifest, done: Path):
+    table = pl.read_parquet(done / "sets.parquet")
+    assert table.height == 2 * 3
+    assert table["num_cases"].to_list() == [len(made.cases)] * 6
+    for output in ("fid_world", "fvd_world"):
+        found = set_values(done, output)
+        assert max(found["truth"], found["copy"]) < 1e-6 < 1e-3 < found["rival"]
+    rival = table.filter(pl.col("system") == "rival")
+    assert (rival["low"] <= rival["value"]).all()
+    assert (rival["value"] < rival["high"]).all()
+
+
+def test_what_a_run_costs_is_shown_and_stored(
+    made: Manifest, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
+    measured = rows(done)
+    assert (measured["spent_s"] == measured["seconds"]).all()
+    words = ("run", made.root, "--metrics", "sharpness", "--out", tmp_path)
+    assert bench(*words, "--cache", done / "cache") == 0
+    assert "cost" in capsys.readouterr().out
+    again = rows(tmp_path)
+    assert (again["spent_s"] < again["seconds"]).all()
+
+
+def test_cost_is_a_result_file(tmp_path: Path):
+    made = make_manifest(tmp_path / "w", dataclasses.replace(PLAN, num_cases=2))
+    words = ("cost", made.root, "--metrics", "face_world", "fid_world", "--out", tmp_path)
+    assert bench(*words) == 0
+    found = read_result(tmp_path / "eval_cost.json").numbers
+    assert {"cold", "cached", "ratio", "cold_face_world", "cold_fid_world"} == set(found)
+    assert found["cold"].value > found["cached"].value > 0
+    assert found["ratio"].target == "≥ 50"
+    assert found["cold"].n == 2
+
+
+def test_timings_that_systems_report(made: Manifest, tmp_path: Path):
+    """A folder with timings, a broken one, and a command: timed by us, or by itself."""
+    folder = tmp_path / "videos"
+    folder.mkdir()
+    reports = (
+        '{"total_s": 4, "ttff_s": 1.2, "hardware": "5 x H800"}',
+        '{"total_s": 0, "hardware": "x"}',
+        '{"seconds": 3}',
+    )
+    for case, report in zip(made.cases, reports, strict=True):
+        (folder / f"{case.id}.mp4").write_bytes(made.path(case, "truth").read_bytes())
+        (folder / f"{case.id}.timing.json").write_text(report)
+    script = tmp_path / "copy.py"
+    script.write_text(
+        "import pathlib, shutil, sys\n"
+        "audio, out = map(pathlib.Path, sys.argv[1:3])\n"
+        "shutil.copy(audio.parents[1] / 'truth' / (audio.stem + '.mp4'), out)\n"
+        f"len(sys.argv) > 3 and pathlib.Path(sys.argv[3]).write_text({reports[0]!r})\n"
+    )
+    run_it = shlex.join([sys.executable, str(script)])
+    words = ["run", made.root, "--metrics", "fps", "ttff", "--out", tmp_path / "out"]
+    words += ["--system", f"told={folder}", "--system", f"timed=command:{run_it} {{audio}} {{out}}"]
+    words += ["--system", f"own=command:{run_it} {{audio}} {{out}} {{timing}}"]
+    for _ in range(2):  # the second time from what was kept beside the videos
+        assert bench(*words) == 0
+        table = rows(tmp_path / "out").sort("case")
+        shown = table.filter(pl.col("system") == "told")
+        assert values(tmp_path / "out", "fps")["told"] == [50 / 4, None, None]
+        assert values(tmp_path / "out", "ttff")["told"] == [1.2, None, None]
+        assert shown["notes"][0] == "5 x H800"
+        reasons = shown.filter(pl.col("output") == "fps")["reason"].to_list()
+        assert "total_s is seconds above 0, got 0" in reasons[1]
+        assert "is no timing" in reasons[2]
+        timed = table.filter(pl.col("system") == "timed")
+        assert timed.filter(pl.col("output") == "fps")["value"].min() > 0
+        assert "whole command" in timed["notes"][0]
+        assert set(timed.filter(pl.col("output") == "ttff")["reason"]) == {
+            "the system reports no time to first frame"
+        }
+        assert values(tmp_path / "out", "fps")["own"] == [50 / 4] * 3
 
 
 def spoil(folder: Path, made: Manifest, fault: str) -> None:
@@ -125,6 +216,8 @@ def spoil(folder: Path, made: Manifest, fault: str) -> None:
     match fault:
         case "short":
             write_video(path, frames[:20], audio[: 20 * 640])
+        case "long":
+            write_video(path, frames.repeat(2, 1, 1, 1), audio.repeat(2))
         case "rate":
             write_video(path, frames, audio, rate=30)
         case "silent":
@@ -144,6 +237,7 @@ def spoil(folder: Path, made: Manifest, fault: str) -> None:
 
 
 FAULTS = {
+    "long": "the picture lasts 4.00 s, the driving sound 2.00 s",
     "short": "the picture lasts 0.80 s, the driving sound 2.00 s",
     "rate": "30 frames a second, expected 25",
     "silent": "no sound in it",
@@ -217,10 +311,14 @@ def test_user_errors_are_one_line(
 
 
 def test_our_pipeline_is_a_system(made: Manifest, weights: Path, tmp_path: Path):
-    words = ["run", made.root, "--metrics", "sharpness", "--out", tmp_path, "--shard", "1/3"]
-    assert bench(*words, "--system", f"ours=pipeline:{weights}") == 0
+    words = ["run", made.root, "--metrics", "sharpness", "fps", "ttff", "--shard", "1/3"]
+    assert bench(*words, "--out", tmp_path, "--system", f"ours=pipeline:{weights}") == 0
     own = rows(tmp_path).filter(pl.col("system") == "ours")
-    assert own.height == 1
+    assert own.height == 3
+    timing = json.loads(next((tmp_path / "videos").rglob("w_00.timing.json")).read_text())
+    assert values(tmp_path, "fps")["ours"] == pytest.approx([50 / timing["total_s"]])
+    assert values(tmp_path, "ttff")["ours"] == [timing["ttff_s"]]
+    assert timing["hardware"] in own.filter(pl.col("output") == "fps")["notes"][0]
     assert own["value"].is_not_null().all(), own["reason"][0]
     (video,) = (tmp_path / "videos").rglob("w_00.mp4")
     assert len(read_video(video)) == 50
@@ -245,7 +343,9 @@ def test_the_list_of_metrics(capsys: pytest.CaptureFixture[str]):
     assert "needs --weights syncnet=PATH: syncnet_v2.model" in text
 
 
-@pytest.mark.parametrize("command", ["cases", "run", "merge", "metrics", "sensitivity", "report"])
+@pytest.mark.parametrize(
+    "command", ["cases", "run", "merge", "metrics", "sensitivity", "report", "cost"]
+)
 def test_help_imports_nothing_heavy(command: str):
     program = (
         "import sys\nfrom avatar_v_eval.cli import main\n"

@@ -1,6 +1,5 @@
 """bench/metrics: a copy scores perfect, a shift is found, another's speech scores at chance."""
 
-import copy
 import re
 import sys
 from dataclasses import replace
@@ -26,7 +25,7 @@ from avatar_v_eval.bench.metrics.sharpness import Sharpness
 from avatar_v_eval.bench.metrics.style import Style
 from avatar_v_eval.bench.metrics.sync_world import SyncWorld
 from avatar_v_eval.bench.sampling import first_minus_last, sampled, trimmed_mean
-from bench_cases import footage, judged, late, world_clip
+from bench_cases import footage, judged, late, pixels, world_clip
 
 NUM_PERSONS = 4
 ROOT = Path(__file__).resolve().parents[2]
@@ -64,7 +63,7 @@ def test_drift_is_first_quarter_less_last():
 def test_a_copy_of_the_truth_scores_perfect(clips: list[Clip], sync: SyncWorld):
     mouth = Mouth()
     for clip in clips:
-        same = replace(clip, video=copy.deepcopy(clip.truth))
+        same = replace(clip, video=clip.truth)
         assert mouth.measure(same).values["mouth_r"] == pytest.approx(1.0, abs=1e-9)
         assert abs(sync.measure(same).values["sync_world_offset"]) <= 1  # as right as it gets
 
@@ -94,7 +93,7 @@ def test_another_persons_speech_scores_at_chance(clips: list[Clip], sync: SyncWo
         values = []
         for i, clip in enumerate(clips):
             other = clips[(i + num_around) % NUM_PERSONS].video
-            video = Footage(clip.video.frames, other.audio)
+            video = replace(clip.video, audio=other.audio)
             values.append(sync.measure(replace(clip, video=video)).values[key])
         return float(np.mean(values))
 
@@ -116,10 +115,10 @@ def test_another_persons_face_is_farther(clips: list[Clip]):
 
 def test_pictures_that_lose_detail_flicker_and_wander(clips: list[Clip]):
     clip = clips[0]
-    frames = clip.video.frames
+    frames = pixels(clip.video)
 
     def moved(changed: torch.Tensor) -> Clip:
-        return replace(clip, video=Footage(changed, clip.video.audio))
+        return replace(clip, video=Footage.of(changed, clip.video.audio))
 
     small = torch.nn.functional.avg_pool2d(frames.float(), 2)
     blurred = (
@@ -170,7 +169,10 @@ def test_every_file_is_a_metric_and_no_two_give_one_number():
 def test_what_applies_is_chosen_and_the_rest_is_named():
     chosen, left_out = find_metrics([], {}, "drawn")
     names = [one.name for one in chosen]
-    assert names == ["drift", "face_world", "flicker", "mouth", "sharpness", "style", "sync_world"]
+    assert names == [
+        *("drift", "face_world", "fid_world", "flicker", "fps", "fvd_world", "mouth"),
+        *("sharpness", "style", "sync_world", "ttff"),
+    ]
     assert "needs --weights qalign=PATH" in left_out["qalign"]
     assert "is for real faces" in left_out["syncnet"]
     assert "face_dlib" in [one.name for one in find_metrics([], {}, "real")[0]]
@@ -186,7 +188,8 @@ def test_what_applies_is_chosen_and_the_rest_is_named():
 
 
 def test_weights_that_are_not_there_are_named(tmp_path: Path):
-    for name, faces in (("syncnet", "real"), ("qalign", "drawn"), ("face_arcface", "real")):
+    named = ("syncnet", "real"), ("qalign", "drawn"), ("face_arcface", "real"), ("dino", "drawn")
+    for name, faces in named:
         weights = {name: str(tmp_path / "nowhere")}
         (one,) = find_metrics([name], weights, faces)[0]
         with pytest.raises(ValueError, match=r"nowhere|insightface"):
@@ -202,9 +205,19 @@ def test_the_readmes_metric_works(
     (tmp_path / "mine/brightness.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
     (one,) = find_metrics(["mine.brightness"], {}, "drawn")[0]
-    expected = clips[0].video.frames.double().mean()
+    expected = pixels(clips[0].video).double().mean()
     assert value(build(one, {}), clips[0]) == pytest.approx(float(expected), rel=0.05)
     del sys.modules["mine.brightness"]
+
+
+def test_the_readme_lists_every_metric():
+    text = (ROOT / "eval/README.md").read_text(encoding="utf-8")
+    listed = {
+        name
+        for line in re.findall(r"^\| (`.*?) \|", text, re.MULTILINE)
+        for name in re.findall(r"`(\w+)`", line)
+    }
+    assert set(metric_classes()) <= listed
 
 
 def test_qalign_asks_both_questions(clips: list[Clip]):
@@ -250,7 +263,8 @@ def test_crops_are_those_of_syncnet_python():
     corner = generator.uniform(30, 50, (20, 2))
     boxes = np.concatenate([corner, corner + generator.uniform(30, 45, (20, 2))], 1)
     size = np.array([160, 120, 160, 120])
-    ours = readings.syncnet_crop(frames, torch.from_numpy((boxes / size).astype(np.float32)))
+    plan = readings.CropPlan(torch.from_numpy((boxes / size).astype(np.float32)), 120, 160)
+    ours = torch.cat([plan(frames[:9], 0), plan(frames[9:], 9)])
     # run_pipeline.py, crop_video; crop_scale 0.40
     s = medfilt(np.maximum(boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]) / 2, 13)
     y, x = (
@@ -279,7 +293,7 @@ def test_real_faces(media: Path, tmp_path: Path):
 
     def shown(name: str, start: int) -> Footage:
         frames = read_video(media / name, max_frames=start + 40)[start:]
-        return Footage(frames, read_audio(media / name)[start * 640 : (start + 40) * 640])
+        return Footage.of(frames, read_audio(media / name)[start * 640 : (start + 40) * 640])
 
     own, later, other = (
         shown("talking_head.mp4", 0),
@@ -288,19 +302,20 @@ def test_real_faces(media: Path, tmp_path: Path):
     )
     chosen, _ = find_metrics(["face_dlib", "style_landmarks"], {}, "real")
     face, style = (build(one, {}) for one in chosen)
-    clip = Clip(later, own, own.frames[0])
+    shots = pixels(own)
+    clip = Clip(later, own, shots[0])
     measured = face.measure(clip).values
     assert measured["face_dlib"] < 0.4  # one person: below dlib's 0.6
     assert measured["face_dlib_found"] == 1.0
     another = face.measure(replace(clip, video=other)).values["face_dlib"]
     assert another > measured["face_dlib"] + 0.2
     assert style.measure(replace(clip, video=own)).values["style_landmarks"] == 0.0
-    empty = Footage(torch.full_like(own.frames, 90), own.audio)
+    empty = Footage.of(torch.full_like(shots, 90), own.audio)
     for metric in (face, style):
         with pytest.raises(ValueError, match="no face was found"):
             metric.measure(replace(clip, video=empty))
-    blank = torch.full_like(own.frames[20:], 90)
-    lost = Footage(torch.cat([own.frames[:20], blank]), own.audio)
+    blank = torch.full_like(shots[20:], 90)
+    lost = Footage.of(torch.cat([shots[:20], blank]), own.audio)
     assert face.measure(replace(clip, video=lost)).values["face_dlib_found"] == 0.5
     two = replace(later)
     two.__dict__["track"] = replace(later.track, num_faces=2)
@@ -310,7 +325,7 @@ def test_real_faces(media: Path, tmp_path: Path):
     torch.save(model.state_dict(), tmp_path / "syncnet_v2.model")
     weights = {"syncnet": str(tmp_path / "syncnet_v2.model")}
     syncnet = build(find_metrics(["syncnet"], weights, "real")[0][0], weights)
-    part = Footage(own.frames[:16], own.audio[: 16 * 640])
+    part = Footage.of(shots[:16], own.audio[: 16 * 640])
     values = syncnet.measure(replace(clip, video=part)).values
     assert values["syncnet_d"] > 0
     assert -15 <= values["syncnet_offset"] <= 15
@@ -323,5 +338,5 @@ def value(metric: ClipMetric, clip: Clip) -> float:
 
 def test_helpers_shift_as_they_say():
     clip = footage(world_clip(0, 10))
-    assert torch.equal(late(clip, 2).frames[5], clip.frames[3])
-    assert torch.equal(late(clip, -2).frames[5], clip.frames[7])
+    assert torch.equal(pixels(late(clip, 2))[5], pixels(clip)[3])
+    assert torch.equal(pixels(late(clip, -2))[5], pixels(clip)[7])

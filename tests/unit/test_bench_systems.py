@@ -11,12 +11,12 @@ import pytest
 from avatar_v_eval.bench.cache import Cache, key_of
 from avatar_v_eval.bench.manifest import Manifest
 from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import (
     CaseRow,
     FrameRow,
     Run,
     RunInfo,
-    merge_runs,
     read_run,
     table,
     write_run,
@@ -137,7 +137,7 @@ def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
     again = Cache(tmp_path).entry(key, measure)
     assert len(calls) == 1
     assert (first.cached, again.cached) == (False, True)
-    assert dataclasses.replace(again, cached=False) == first
+    assert dataclasses.replace(again, cached=False, spent_s=first.spent_s) == first
     assert first.values == {"a": 0.1}
     other = key_of("c", "v", "m", 2, "w")
     for _ in range(2):
@@ -178,6 +178,7 @@ def row(system: str, case: str, value: float | None, reason: str = "") -> CaseRo
         video="v",
         seconds=0.1,
         cached=False,
+        spent_s=0.1,
     )
 
 

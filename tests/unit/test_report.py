@@ -12,7 +12,8 @@ import pytest
 
 from avatar_v_eval import cli
 from avatar_v_eval.bench.measured import Output
-from avatar_v_eval.bench.rows import Run, merge_runs
+from avatar_v_eval.bench.merge import merge_runs
+from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.bench.summary import mean_over, summarise
 from avatar_v_eval.human.counts import (
     judgments_as_votes,

@@ -2,7 +2,8 @@
 
 A key is the sha256 of the contents of the case's files and of the video, the metric with its
 version and the hash of its weights. Names, folders and dates are no part of it. An entry is one
-small JSON file, written whole or not at all, so that several processes may share a cache.
+small JSON file, written whole or not at all, so that several processes may share a cache. Rows of
+features lie beside it.
 """
 
 import dataclasses
@@ -12,8 +13,11 @@ import math
 import os
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+import numpy as np
+from jaxtyping import Float
 
 from avatar_v_eval.bench.measured import Measured
 
@@ -28,6 +32,8 @@ class Entry:
     reason: str = ""
     seconds: float = 0.0  # that measuring took, when it was measured
     cached: bool = False  # this time it was only read
+    spent_s: float = 0.0  # that it took this time
+    rows: Float[np.ndarray, "n d"] | None = field(default=None, compare=False)
 
 
 def key_of(
@@ -51,42 +57,59 @@ class Cache:
         not finite. All other errors are mistakes in the program, and end it.
         """
         path = self.folder / key[:2] / f"{key}.json"
-        if (found := _read(path)) is not None:
-            return dataclasses.replace(found, cached=True)
         begin = time.perf_counter()
+        if (found := _read(path)) is not None:
+            spent_s = round(time.perf_counter() - begin, 6)
+            return dataclasses.replace(found, cached=True, spent_s=spent_s)
         try:
             measured = measure()
             _check_finite(measured)
             values, reason = dict(measured.values), ""
             frames = {name: list(map(_pair, rows)) for name, rows in measured.frames.items()}
             notes = measured.notes
+            rows = None if measured.rows is None else measured.rows.float().cpu().numpy()
         except ValueError as error:
-            values, frames, notes, reason = {}, {}, (), _one_line(error)
-        entry = Entry(values, frames, notes, reason, round(time.perf_counter() - begin, 4))
+            values, frames, notes, rows, reason = {}, {}, (), None, _one_line(error)
+        seconds = round(time.perf_counter() - begin, 4)
+        entry = Entry(values, frames, notes, reason, seconds, rows=rows)
         _write(path, entry)
-        return entry
+        return dataclasses.replace(entry, spent_s=seconds)
 
 
 def _read(path: Path) -> Entry | None:
     """None where there is none, and where a power cut left half of one."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
+        rows = np.load(_rows_path(path)) if raw["has_rows"] else None
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     frames = {name: list(map(_pair, rows)) for name, rows in raw["frames"].items()}
-    return Entry(raw["values"], frames, tuple(raw["notes"]), raw["reason"], raw["seconds"])
+    notes = tuple(raw["notes"])
+    return Entry(raw["values"], frames, notes, raw["reason"], raw["seconds"], rows=rows)
 
 
 def _write(path: Path, entry: Entry) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = dataclasses.asdict(entry)
-    raw.pop("cached")
+    for name in ("cached", "spent_s", "rows"):
+        raw.pop(name)
+    raw["has_rows"] = entry.rows is not None
     partial = path.with_suffix(f".{os.getpid()}.partial")
+    if entry.rows is not None:
+        with partial.open("wb") as file:
+            np.save(file, entry.rows)
+        partial.replace(_rows_path(path))
     partial.write_text(json.dumps(raw), encoding="utf-8")
     partial.replace(path)
 
 
+def _rows_path(path: Path) -> Path:
+    return path.with_suffix(".npy")
+
+
 def _check_finite(measured: Measured) -> None:
+    if measured.rows is not None and not bool(measured.rows.isfinite().all()):
+        raise ValueError("its features are not all finite numbers")
     for name, value in measured.values.items():
         if not math.isfinite(value):
             raise ValueError(f"{name} is {value}, not a finite number")

@@ -1,4 +1,4 @@
-"""`avatar-v-eval run | merge | metrics | sensitivity`: measure systems on given cases."""
+"""`avatar-v-eval run | merge | metrics | sensitivity | cost`: measure systems on given cases."""
 
 import argparse
 import importlib.util
@@ -9,6 +9,9 @@ if TYPE_CHECKING:
     from avatar_v_eval.bench.manifest import Faces
     from avatar_v_eval.bench.rows import Run
     from avatar_v_eval.bench.score import Scoring
+    from avatar_v_eval.records import Result
+
+COMMAND_TIMEOUT_S = 3600.0
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -31,13 +34,28 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     moved.add_argument("--videos", metavar="DIR", type=Path, help="CASE.mp4 (the true videos)")
     moved.add_argument("--name", help="of the result (the manifest's)")
     moved.add_argument("--out", metavar="DIR", type=Path, help="of the result (eval/results)")
+    cost = subparsers.add_parser(
+        "cost",
+        help="what scoring takes, first and cached",
+        description="Scores MANIFEST twice, in an empty cache and from it; writes eval_cost.json.",
+        allow_abbrev=False,
+    )
+    _add_common(cost)
+    _add_systems(cost)
+    cost.add_argument("--out", metavar="DIR", type=Path, help="of the result (eval/results)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command; ValueError where the extra [eval] is not installed."""
-    if args.command in ("run", "merge") and importlib.util.find_spec("polars") is None:
+    if args.command in ("run", "merge", "cost") and importlib.util.find_spec("polars") is None:
         raise ValueError("the benchmark needs pip install 'avatar_v[eval]': polars is missing")
-    commands = {"run": _run, "merge": _merge, "metrics": _metrics, "sensitivity": _sensitivity}
+    commands = {
+        "run": _run,
+        "merge": _merge,
+        "metrics": _metrics,
+        "sensitivity": _sensitivity,
+        "cost": _cost,
+    }
     return commands[args.command](args)
 
 
@@ -50,16 +68,26 @@ def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         allow_abbrev=False,
     )
     _add_common(parser)
+    _add_systems(parser)
     add = parser.add_argument
-    add("--system", action="append", default=[], metavar="NAME=SOURCE",
-        help="a folder of CASE.mp4; command:TEMPLATE with {reference} {audio} {image} {prompt} "
-        "{out}; or pipeline:WEIGHTS[?num_steps=12&reference_s=0]. The true videos are always "
-        "scored")  # fmt: skip
     add("--out", metavar="DIR", type=Path, required=True, help="folder of the run")
     add("--cache", metavar="DIR", type=Path, help="of measurements (OUT/cache)")
     add("--workers", type=int, default=1, help="processes (%(default)s)")
     add("--shard", default="1/1", metavar="I/N", help="this machine's part (%(default)s)")
-    add("--timeout", type=float, default=3600.0, metavar="S", help="of a command (%(default)s)")
+    add(
+        "--timeout",
+        type=float,
+        default=COMMAND_TIMEOUT_S,
+        metavar="S",
+        help="of a command (%(default)s)",
+    )
+
+
+def _add_systems(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--system", action="append", default=[], metavar="NAME=SOURCE",
+        help="a folder of CASE.mp4; command:TEMPLATE with {reference} {audio} {image} {prompt} "
+        "{out} {timing}; or pipeline:WEIGHTS[?num_steps=12&reference_s=0]. The true videos are "
+        "scored in any case")  # fmt: skip
 
 
 def _add_common(parser: argparse.ArgumentParser) -> None:
@@ -99,13 +127,14 @@ def _run(args: argparse.Namespace) -> int:
             on_step=lambda what, n, total: bar.update(tasks[what], completed=n, total=total),
         )
     write_run(done, args.out)
-    _show(done)
+    _show(done, costs=True)
     print(args.out)
     return 0
 
 
 def _merge(args: argparse.Namespace) -> int:
-    from avatar_v_eval.bench.rows import merge_runs, read_run, write_run
+    from avatar_v_eval.bench.merge import merge_runs
+    from avatar_v_eval.bench.rows import read_run, write_run
 
     merged = merge_runs([read_run(folder) for folder in args.runs])
     write_run(merged, args.out)
@@ -116,9 +145,12 @@ def _merge(args: argparse.Namespace) -> int:
 
 def _metrics(args: argparse.Namespace) -> int:
     from avatar_v_eval.bench.metric import metric_classes
+    from avatar_v_eval.bench.set_metric import SetMetric
 
     for one in metric_classes().values():
         print(f"{one.name} (version {one.version}, {' and '.join(one.faces)} faces): {one.judge}")
+        if issubclass(one, SetMetric):
+            print(f"    {one.distance.key}: {one.distance.label}, of whole sets")
         for output in one.outputs:
             print(f"    {output.key}: {output.label}")
         if one.needs_weights:
@@ -129,17 +161,35 @@ def _metrics(args: argparse.Namespace) -> int:
 def _sensitivity(args: argparse.Namespace) -> int:
     from avatar_v_eval.bench.manifest import load_manifest
     from avatar_v_eval.bench.sensitivity import measure_sensitivity
-    from avatar_v_eval.records import RESULTS_DIR, write_result
 
     manifest = load_manifest(args.manifest)
     scoring, _ = _scoring(args, manifest.faces, Path())
     name = args.name or manifest.name
-    result = measure_sensitivity(manifest, scoring, name, args.videos)
+    return _write(measure_sensitivity(manifest, scoring, name, args.videos), args.out)
+
+
+def _cost(args: argparse.Namespace) -> int:
+    import tempfile
+
+    from avatar_v_eval.bench.cost import measure_cost
+    from avatar_v_eval.bench.manifest import load_manifest
+    from avatar_v_eval.bench.systems import parse_systems
+
+    manifest = load_manifest(args.manifest)
+    scoring, _ = _scoring(args, manifest.faces, Path())
+    with tempfile.TemporaryDirectory() as videos:
+        systems = parse_systems(args.system, Path(videos), COMMAND_TIMEOUT_S)
+        return _write(measure_cost(manifest, systems, scoring), args.out)
+
+
+def _write(result: "Result", folder: Path | None) -> int:
+    from avatar_v_eval.records import RESULTS_DIR, write_result
+
     for number in result.numbers.values():
         print(f"{number.label:72s} {number.value:9.4f}  [{number.low}, {number.high}]")
     for note in result.notes:
         print(note)
-    print(write_result(result, args.out or RESULTS_DIR))
+    print(write_result(result, folder or RESULTS_DIR))
     return 0
 
 
@@ -160,13 +210,16 @@ def _scoring(
     return Scoring(tuple(metrics), given, cache, args.convert), left_out
 
 
-def _show(done: "Run") -> None:
+def _show(done: "Run", *, costs: bool = False) -> None:
     from rich.console import Console
 
+    from avatar_v_eval.bench import cost
     from avatar_v_eval.bench.summary import as_table, summarise, unmeasured
 
     console = Console()
     console.print(as_table(summarise(done)))
+    if costs:
+        console.print(cost.as_table(cost.costs(done)))
     for system, reason, case, num in unmeasured(done):
         more = f" and {num - 1} more" if num > 1 else ""
         console.print(f"{system}, {case}{more}: {reason}", soft_wrap=True, markup=False)

@@ -14,7 +14,8 @@ import torch
 import torch.nn.functional as F
 
 from avatar_v.generate.writer import Mp4Writer
-from avatar_v_eval.bench.footage import Frames, read_footage
+from avatar_v.media import read_audio, read_video
+from avatar_v_eval.bench.footage import Frames
 from avatar_v_eval.bench.manifest import Manifest
 
 BLUR = 4
@@ -75,9 +76,10 @@ def write_controls(
         paths = [folder / f"{case.id}.mp4" for folder in folders]
         if all(path.is_file() for path in paths):
             continue
-        truth = read_footage(manifest.path(case, "truth"), convert=True)
+        truth = manifest.path(case, "truth")
+        frames, audio = read_video(truth), read_audio(truth)
         for path, control in zip(paths, CONTROLS, strict=True):
-            with Mp4Writer(path, truth.audio) as writer:
-                writer.write(control.change(truth.frames))
+            with Mp4Writer(path, audio) as writer:
+                writer.write(control.change(frames))
     on_case(len(manifest.cases), len(manifest.cases))
     return folders

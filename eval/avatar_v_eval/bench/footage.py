@@ -1,11 +1,14 @@
 """Files to what metrics see: one `Clip` a video, or a ValueError that says why there is none.
 
+Frames are read in blocks (pictures.py); small things of every frame, a face's place, are kept.
+
 Here are all checks of a delivered video: readable, 25 frames a second, with the sound that it was
 driven by, as long as that, in the shape of the scene image. What a judge needs beyond (a face) is
 the judge's to miss.
 """
 
 import warnings
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -15,13 +18,21 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import FaceTrack, centre_windows, track_faces
-from avatar_v.media import probe, read_audio, read_video
+from avatar_v.critics.face_track import FaceTrack, follow_faces
+from avatar_v.critics.sync import joined
+from avatar_v.media import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.bench.manifest import Case, Manifest
+from avatar_v_eval.bench.pictures import (
+    Frames,
+    Kept,
+    Pictures,
+    Squares,
+    in_blocks,
+    open_pictures,
+)
 from avatar_v_eval.records import pearson
 
-Frames = UInt8[Tensor, "f 3 h w"]
 Waveform = Float[Tensor, " s"]
 
 CHECKS_VERSION = 1
@@ -36,25 +47,67 @@ LARGEST_LAG = 15  # frames, as far as sync metrics look
 
 @dataclass(frozen=True)
 class Footage:
-    """A video in memory, and what several metrics read of it, each read once."""
+    """A video with its sound: frames a block at a time, the sound as a whole."""
 
-    frames: Frames
+    pictures: Pictures
     audio: Waveform
     name: str = "the video"  # in reasons
 
-    @cached_property
-    def squares(self) -> Frames:
+    @classmethod
+    def of(cls, frames: Frames, audio: Waveform, name: str = "the video") -> "Footage":
+        """Of frames in memory."""
+        return cls(Kept(frames), audio, name)
+
+    @property
+    def num_frames(self) -> int:
+        return self.pictures.num_frames
+
+    @property
+    def size(self) -> tuple[int, int]:
+        """Height and width in pixels."""
+        return self.pictures.size
+
+    @property
+    def squares(self) -> "Footage":
         """The centre square: what judges of drawn faces take."""
-        windows = centre_windows(1, *self.frames.shape[2:])[0].long().tolist()
-        left, top, right, bottom = windows
-        return self.frames[:, :, top:bottom, left:right]
+        height, width = self.size
+        return self if height == width else Footage(Squares(self.pictures), self.audio, self.name)
+
+    def blocks(
+        self, chosen: Sequence[int] | None = None, *, overlap: int = 0
+    ) -> Iterator[tuple[list[int], Frames]]:
+        """Frame numbers and frames, some at a time (`pictures.in_blocks`); decoded anew each time
+        where the video is long."""
+        return in_blocks(self.pictures, chosen, overlap)
+
+    def each(
+        self,
+        judge: Callable[[Frames], Tensor],
+        chosen: Sequence[int] | None = None,
+        *,
+        overlap: int = 0,
+    ) -> Tensor:
+        """What ``judge`` says of every block, joined: at most one row for each frame."""
+        return joined(
+            (judge(frames) for _, frames in self.blocks(chosen, overlap=overlap)),
+            self.num_frames if chosen is None else len(chosen),
+        )
+
+    def windows(self, num_frames: int) -> Iterator[Frames]:
+        """Runs of ``num_frames``, one after the other; a rest that fills none is left out."""
+        held = []
+        for frame in self.pictures.frames():
+            held.append(frame)
+            if len(held) == num_frames:
+                yield torch.stack(held)
+                held = []
 
     @cached_property
     def track(self) -> FaceTrack:
         """The largest real face. ValueError where no frame shows one."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # several faces: told by num_faces
-            track = track_faces(self.frames)
+            track = follow_faces(self.pictures.frames)
         if not bool(track.found.any()):
             raise ValueError(f"no face was found in any frame of {self.name}")
         return track
@@ -68,6 +121,7 @@ class Clip:
     reference: Footage
     image: UInt8[Tensor, "3 h w"]
     truth: Footage | None = None
+    timing: Path | None = None  # what the system reports (timing.py)
 
 
 class CaseMedia:
@@ -83,15 +137,15 @@ class CaseMedia:
 
     @cached_property
     def image(self) -> UInt8[Tensor, "3 h w"]:
-        return read_video(self.manifest.path(self.case, "image"), max_frames=1)[0]
+        return next(iter_video(self.manifest.path(self.case, "image")))
 
     @cached_property
     def reference(self) -> Footage:
         path = self.manifest.path(self.case, "reference")
-        frames = read_video(path)
-        silence = torch.zeros(len(frames) * SAMPLES_PER_FRAME)
+        pictures = open_pictures(path)
+        silence = torch.zeros(pictures.num_frames * SAMPLES_PER_FRAME)
         audio = read_audio(path) if probe(path).has_audio else silence
-        return Footage(frames, audio, "the reference")
+        return Footage(pictures, audio, "the reference")
 
     @cached_property
     def truth(self) -> Footage | None:
@@ -106,7 +160,7 @@ class CaseMedia:
         """
         video = read_footage(path, convert=convert)
         check_length(video, self.audio)
-        check_shape(video.frames, self.image)
+        check_shape(video.size, self.image)
         check_sound(video.audio, self.audio)
         return Clip(video, self.reference, self.image, self.truth)
 
@@ -123,13 +177,13 @@ def read_footage(path: Path, *, convert: bool = False) -> Footage:
         raise ValueError(
             f"{path.name}: {rate:g} frames a second, expected {FRAME_RATE_HZ}; --convert takes it"
         )
-    return Footage(read_video(path), read_audio(path))
+    return Footage(open_pictures(path), read_audio(path))
 
 
 def check_length(video: Footage, driving: Waveform) -> None:
     """ValueError unless picture, its sound and the driving sound last equally long."""
     wanted = len(driving) // SAMPLES_PER_FRAME
-    lengths = {"picture": len(video.frames), "sound": len(video.audio) // SAMPLES_PER_FRAME}
+    lengths = {"picture": video.num_frames, "sound": len(video.audio) // SAMPLES_PER_FRAME}
     for name, found in lengths.items():
         if abs(found - wanted) > LENGTH_TOLERANCE:
             raise ValueError(
@@ -138,9 +192,9 @@ def check_length(video: Footage, driving: Waveform) -> None:
             )
 
 
-def check_shape(frames: Frames, image: UInt8[Tensor, "3 h w"]) -> None:
+def check_shape(size: tuple[int, int], image: UInt8[Tensor, "3 h w"]) -> None:
     """ValueError for a picture that is tiny or of another aspect ratio than the scene image."""
-    height, width = frames.shape[2:]
+    height, width = size
     if min(height, width) < SMALLEST_SIDE:
         raise ValueError(f"the picture is {width} x {height}, expected {SMALLEST_SIDE} or more")
     wanted = image.shape[2] / image.shape[1]

@@ -2,7 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 @dataclass(frozen=True)
@@ -17,8 +20,12 @@ class Output:
 
 @dataclass(frozen=True)
 class Measured:
-    """Of one clip: a number for each output, some of them also per frame: (frame, value)."""
+    """Of one clip: a number for each output, some of them also per frame: (frame, value).
+
+    ``rows`` "n d" are features that a metric of whole sets goes on with (set_metric.py).
+    """
 
     values: Mapping[str, float]
     frames: Mapping[str, Sequence[tuple[int, float]]] = field(default_factory=dict)
     notes: tuple[str, ...] = ()
+    rows: "Tensor | None" = None

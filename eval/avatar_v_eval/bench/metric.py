@@ -7,6 +7,7 @@ has to know it: the file's being there is enough.
 import functools
 import importlib
 import pkgutil
+from abc import abstractmethod
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
@@ -39,15 +40,16 @@ class ClipMetric(Metric):
     faces: ClassVar[tuple[Faces, ...]]
     outputs: ClassVar[tuple[Output, ...]]
     needs_weights: ClassVar[str] = ""  # what --weights NAME=PATH gives; "": all ships
+    reads_timing: ClassVar[bool] = False  # what the system reports is part of what is measured
 
     def __init__(self) -> None:
         super().__init__()
         for output in self.outputs:
             self.add_state(_state(output), default=[], dist_reduce_fx="cat")
 
+    @abstractmethod
     def measure(self, clip: Clip) -> Measured:
         """Judge one clip; ValueError says why it cannot be judged."""
-        raise NotImplementedError
 
     def weights_hash(self) -> str:
         """Of all networks that judge."""

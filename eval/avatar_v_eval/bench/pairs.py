@@ -12,7 +12,6 @@ from pathlib import Path
 from avatar_v.generate.writer import Mp4Writer
 from avatar_v.media import probe, read_audio, read_video
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_eval.bench.footage import Footage
 from avatar_v_eval.bench.manifest import Case, Faces, Manifest, file_hashes, write_manifest
 from avatar_v_eval.bench.systems import SUFFIXES
 from avatar_v_eval.bench.world70 import write_png, write_wav
@@ -90,13 +89,13 @@ def _write_clip(path: Path, name: str, out: Path, about: About) -> None:
             f"{path}: {num / FRAME_RATE_HZ:.2f} s with picture and sound, expected 1 s"
         )
     height, width = (side // 2 * 2 for side in frames.shape[2:])
-    clip = Footage(frames[:num, :, :height, :width], audio[: num * SAMPLES_PER_FRAME])
+    frames, audio = frames[:num, :, :height, :width], audio[: num * SAMPLES_PER_FRAME]
     for kind in ("video", "audio", "image"):
         (out / kind).mkdir(parents=True, exist_ok=True)
-    with Mp4Writer(out / "video" / f"{name}.mp4", clip.audio) as writer:
-        writer.write(clip.frames)
-    write_wav(out / "audio" / f"{name}.wav", clip.audio)
-    write_png(out / "image" / f"{name}.png", clip.frames[0])
+    with Mp4Writer(out / "video" / f"{name}.mp4", audio) as writer:
+        writer.write(frames)
+    write_wav(out / "audio" / f"{name}.wav", audio)
+    write_png(out / "image" / f"{name}.png", frames[0])
 
 
 def _case(out: Path, name: str, reference: str, person: str, about: About) -> Case:

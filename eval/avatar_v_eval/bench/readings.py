@@ -1,6 +1,6 @@
 """What several metrics share: from a judge's rows to the numbers of a clip."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import torch
@@ -10,10 +10,11 @@ from scipy.signal import medfilt
 from torch import Tensor
 
 from avatar_v.critics.face_track import Boxes, FaceTrack
-from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_clip, score_of
+from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, score_of
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
-from avatar_v_eval.bench.footage import Footage, Frames, Waveform
+from avatar_v_eval.bench.footage import Footage, Waveform
 from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.pictures import Frame, Frames
 from avatar_v_eval.bench.sampling import first_minus_last, trimmed_mean
 from avatar_v_eval.style import blink_rate_hz, spread
 
@@ -34,10 +35,12 @@ def sync_outputs(prefix: str, judge: str) -> tuple[Output, Output, Output]:
     )
 
 
-def sync_reading(prefix: str, critic: SyncCritic, faces: Frames, sound: Waveform) -> Measured:
-    """Sync-C, Sync-D and offset; per frame the distance of picture and sound as they are."""
-    with torch.no_grad():
-        table = distance_table(*embed_clip(critic, faces, sound))
+def sync_reading(
+    prefix: str, critic: SyncCritic, faces: Iterable[Frames], num_frames: int, sound: Waveform
+) -> Measured:
+    """Sync-C, Sync-D and offset of ``num_frames`` faces, some at a time; per frame the distance of
+    picture and sound as they are."""
+    table = distance_table(*embed_stream(critic, faces, num_frames, sound))
     score = score_of(table)
     return Measured(
         {
@@ -93,7 +96,7 @@ def at_scene_size(frames: Frames, image: UInt8[Tensor, "3 h w"]) -> Frames:
     """
     if frames.shape[2] <= image.shape[1]:
         return frames
-    small = [  # one at a time: a long video as floats would not fit
+    small = [
         F.interpolate(x[None].float(), image.shape[1:], mode="bilinear", antialias=True)[0]
         for x in frames
     ]
@@ -112,18 +115,26 @@ def longest_run(track: FaceTrack) -> tuple[int, int]:
     return best
 
 
-def syncnet_crop(frames: Frames, boxes: Boxes) -> Frames:
-    """Faces as syncnet_python's ``crop_video`` cuts them: 224 x 224, scale 0.40, median of 13.
+class CropPlan:
+    """Where syncnet_python's ``crop_video`` cuts a face: 224 x 224, scale 0.40, median of 13.
 
-    ``boxes`` are fractions of the picture. Beyond the picture all is grey 110. Resized without
-    antialiasing, as cv2's default does.
+    ``boxes`` are fractions of pictures of this height and width. Beyond the picture all is grey
+    110. Resized without antialiasing, as cv2's default does.
     """
-    height, width = frames.shape[2:]
-    x0, y0, x1, y1 = (boxes * torch.tensor([width, height] * 2)).double().numpy().T
-    sides = medfilt(np.maximum(x1 - x0, y1 - y0) / 2, CROP_MEDIAN)
-    xs, ys = medfilt((x0 + x1) / 2, CROP_MEDIAN), medfilt((y0 + y1) / 2, CROP_MEDIAN)
-    out = []
-    for frame, half, x, y in zip(frames, sides, xs, ys, strict=True):
+
+    def __init__(self, boxes: Boxes, height: int, width: int) -> None:
+        x0, y0, x1, y1 = (boxes * torch.tensor([width, height] * 2)).double().numpy().T
+        self.sides = medfilt(np.maximum(x1 - x0, y1 - y0) / 2, CROP_MEDIAN)
+        self.xs = medfilt((x0 + x1) / 2, CROP_MEDIAN)
+        self.ys = medfilt((y0 + y1) / 2, CROP_MEDIAN)
+
+    def __call__(self, frames: Frames, first: int) -> Frames:
+        """The faces of frames that belong to the boxes from number ``first`` on. ValueError for a
+        box without size."""
+        return torch.stack([self._cut(x, first + i) for i, x in enumerate(frames)])
+
+    def _cut(self, frame: Frame, index: int) -> UInt8[Tensor, "3 224 224"]:
+        half, x, y = self.sides[index], self.xs[index], self.ys[index]
         pad = int(half * (1 + 2 * CROP_SCALE))
         if pad < 1:
             raise ValueError("the face box has no size")
@@ -134,8 +145,7 @@ def syncnet_crop(frames: Frames, boxes: Boxes) -> Frames:
         )
         part = around[:, rows, columns][None].float()
         part = F.interpolate(part, (CROP_SIDE, CROP_SIDE), mode="bilinear", align_corners=False)
-        out.append(part[0].round().clamp(0, 255).to(torch.uint8))
-    return torch.stack(out)
+        return part[0].round().clamp(0, 255).to(torch.uint8)
 
 
 def face_notes(footage: Footage) -> tuple[str, ...]:

@@ -1,26 +1,32 @@
-"""The files of a run: ``cases.parquet``, ``frames.parquet`` and ``run.json``; and their merging.
+"""The files of a run: ``cases.parquet``, ``frames.parquet``, ``features.parquet``, ``sets.parquet``
+and ``run.json``.
 
-A row of cases.parquet is one output of one metric for one video: a value, or a reason. The columns
-are the fields of `CaseRow` and `FrameRow`.
+A row of cases.parquet is one output of one metric for one video: a value, or a reason. sets.parquet
+has what is said of all videos of a system together (FID, FVD), from the rows of features.parquet.
+The columns are the fields of `CaseRow`, `FrameRow`, `FeatureRow` and `SetRow`.
 """
 
 import dataclasses
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
+import numpy as np
 import polars as pl
+from jaxtyping import Float
 
 from avatar_v_eval.bench.measured import Output
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
+FEATURES, SETS = "features.parquet", "sets.parquet"
 
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One number, or why there is none. ``seconds`` is what the metric took when it measured."""
+    """One number, or why there is none. ``seconds`` is what the metric took when it measured,
+    ``spent_s`` what this run spent: less, where it was cached."""
 
     system: str
     case: str
@@ -38,6 +44,7 @@ class CaseRow:
     video: str  # sha256 of the file; "" where there is none
     seconds: float
     cached: bool
+    spent_s: float
     file: str = ""  # where the video was; "" where there is none
 
 
@@ -51,6 +58,32 @@ class FrameRow:
     output: str
     frame: int
     value: float
+
+
+@dataclass(frozen=True)
+class FeatureRow:
+    """One row of features of one video, of a metric that judges sets."""
+
+    system: str
+    case: str
+    metric: str
+    row: int
+    values: Float[np.ndarray, " d"]
+
+
+@dataclass(frozen=True)
+class SetRow:
+    """One number of all matched videos of a system, with its 95 % interval; or a reason."""
+
+    system: str
+    metric: str
+    value: float | None
+    low: float | None
+    high: float | None
+    num_cases: int
+    reason: str
+    version: int
+    weights: str
 
 
 @dataclass(frozen=True)
@@ -71,6 +104,7 @@ class RunInfo:
     commit: str
     date: str
     checks: int = 1  # version of the checks of a delivered video
+    distances: tuple[Output, ...] = ()  # of metrics that judge sets; the key is the metric's name
 
     @property
     def protocol(self) -> str:
@@ -86,13 +120,18 @@ class Run:
     info: RunInfo
     cases: pl.DataFrame
     frames: pl.DataFrame
+    features: pl.DataFrame = field(default_factory=lambda: table(FeatureRow, []))
+    sets: pl.DataFrame = field(default_factory=lambda: table(SetRow, []))
 
 
-_TYPES = {"value": pl.Float64, "version": pl.Int64, "frame": pl.Int64, "seconds": pl.Float64,
-          "cached": pl.Boolean}  # fmt: skip
+_TYPES = {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64, "seconds": pl.Float64,
+          "spent_s": pl.Float64, "version": pl.Int64, "frame": pl.Int64, "row": pl.Int64,
+          "num_cases": pl.Int64, "cached": pl.Boolean, "values": pl.List(pl.Float32)}  # fmt: skip
+
+Row = CaseRow | FrameRow | FeatureRow | SetRow
 
 
-def table(kind: type, rows: Sequence[CaseRow] | Sequence[FrameRow]) -> pl.DataFrame:
+def table(kind: type, rows: Sequence[Row]) -> pl.DataFrame:
     """Rows as a data frame with the columns of ``kind``, also where there are none."""
     names = [field.name for field in dataclasses.fields(kind)]
     schema = {name: _TYPES.get(name, pl.String) for name in names}
@@ -101,9 +140,10 @@ def table(kind: type, rows: Sequence[CaseRow] | Sequence[FrameRow]) -> pl.DataFr
 
 
 def write_run(run: Run, folder: Path) -> None:
-    """Writes the three files; each is whole or not there."""
+    """Writes all files; each is whole or not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    for name, frame in ((CASES, run.cases), (FRAMES, run.frames)):
+    tables = {CASES: run.cases, FRAMES: run.frames, FEATURES: run.features, SETS: run.sets}
+    for name, frame in tables.items():
         partial = folder / f"{name}.partial"
         frame.write_parquet(partial)
         partial.replace(folder / name)
@@ -113,16 +153,18 @@ def write_run(run: Run, folder: Path) -> None:
 
 def read_run(folder: Path) -> Run:
     """ValueError for a folder that no run was written to."""
-    for name in (CASES, FRAMES, RUN):
+    for name in (CASES, FRAMES, FEATURES, SETS, RUN):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no run: {name} is missing")
     raw = json.loads((folder / RUN).read_text(encoding="utf-8"))
     try:
-        raw["outputs"] = tuple(Output(**one) for one in raw["outputs"])
+        for name in ("outputs", "distances"):
+            raw[name] = tuple(Output(**one) for one in raw[name])
         info = RunInfo(**raw)
     except (TypeError, KeyError) as error:
         raise ValueError(f"{folder / RUN} does not describe a run: {error}") from error
-    return Run(info, _read(folder / CASES, CaseRow), _read(folder / FRAMES, FrameRow))
+    kinds = {CASES: CaseRow, FRAMES: FrameRow, FEATURES: FeatureRow, SETS: SetRow}
+    return Run(info, *(_read(folder / name, kind) for name, kind in kinds.items()))
 
 
 def _read(path: Path, kind: type) -> pl.DataFrame:
@@ -133,64 +175,3 @@ def _read(path: Path, kind: type) -> pl.DataFrame:
             f"{wanted}; the same `run` again measures nothing twice"
         )
     return frame
-
-
-def merge_runs(runs: Sequence[Run]) -> Run:
-    """One run of several shards, or of several systems on the same cases.
-
-    ValueError where they differ in cases, checks, conversion or in a metric that both have, where
-    two rows of the same measurement disagree, and where a system lacks cases of a metric.
-    """
-    if not runs:
-        raise ValueError("nothing to merge")
-    first = runs[0].info
-    systems: dict[str, str] = {}
-    metrics: dict[str, str] = {}
-    for run in runs:
-        for field in ("manifest_hash", "checks", "convert"):
-            if getattr(run.info, field) != getattr(first, field):
-                a, b = getattr(first, field), getattr(run.info, field)
-                raise ValueError(f"runs differ in {field}: {a} and {b}")
-        for name, version in run.info.metrics.items():
-            if (known := metrics.setdefault(name, version)) != version:
-                raise ValueError(f"runs differ in metrics: {name} is {known} and {version}")
-        for name, source in run.info.systems.items():
-            known = systems.setdefault(name, source)
-            if source not in known.split("; "):  # the same folder elsewhere, on another machine
-                systems[name] = f"{known}; {source}"
-    cases = pl.concat([run.cases for run in runs])
-    cases = cases.unique(["system", "case", "output", "value", "reason"], maintain_order=True)
-    twins = cases.filter(pl.struct("system", "case", "output").is_duplicated())
-    if len(twins):
-        row = twins.row(0, named=True)
-        raise ValueError(f"two runs disagree on {row['output']} of {row['system']}, {row['case']}")
-    frames = pl.concat([run.frames for run in runs])
-    frames = frames.unique(["system", "case", "output", "frame"], maintain_order=True)
-    _check_whole(cases, first.num_cases, systems)
-    info = dataclasses.replace(
-        first,
-        systems=systems,
-        metrics=metrics,
-        outputs=tuple(dict.fromkeys(output for run in runs for output in run.info.outputs)),
-        left_out={
-            name: reason
-            for run in runs
-            for name, reason in run.info.left_out.items()
-            if name not in metrics
-        },
-        shard="1/1",
-    )
-    return Run(info, cases, frames)
-
-
-def _check_whole(cases: pl.DataFrame, num_cases: int, systems: dict[str, str]) -> None:
-    """Every system on every case of each metric that it was given: else a table would compare
-    different cases without saying so."""
-    if missing := sorted(set(systems) - set(cases["system"])):
-        raise ValueError(f"{missing[0]} has 0 of {num_cases} cases: a shard is missing")
-    found = cases.group_by("system", "metric", maintain_order=True).agg(pl.col("case").n_unique())
-    for name, metric, num in found.rows():
-        if num != num_cases:
-            raise ValueError(
-                f"{name} has {num} of {num_cases} cases: a shard is missing ({metric})"
-            )

@@ -15,12 +15,13 @@ import torch
 
 from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import Case, Manifest, file_fault
-from avatar_v_eval.bench.rows import CaseRow, FrameRow, Run, RunInfo, table
-from avatar_v_eval.bench.score import Job, Scoring, built_metrics, score_case
+from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow, Run, RunInfo, table
+from avatar_v_eval.bench.score import Job, Scored, Scoring, built_metrics, score_case
+from avatar_v_eval.bench.set_metric import SetMetric
+from avatar_v_eval.bench.sets import with_sets
 from avatar_v_eval.bench.systems import Delivery, System
 from avatar_v_eval.records import git_state, running_command
 
-Scored = tuple[list[CaseRow], list[FrameRow]]
 OnStep = Callable[[str, int, int], None]
 """(what is done, how much of it, of how much)."""
 
@@ -70,11 +71,15 @@ def run_benchmark(
         commit=git_state()[0],
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         checks=CHECKS_VERSION,
+        distances=tuple(metric.distance for metric in metrics if isinstance(metric, SetMetric)),
     )
-    return Run(
-        info,
-        table(CaseRow, [row for rows, _ in in_order for row in rows]),
-        table(FrameRow, [row for _, rows in in_order for row in rows]),
+    return with_sets(
+        Run(
+            info,
+            table(CaseRow, [row for scored in in_order for row in scored.cases]),
+            table(FrameRow, [row for scored in in_order for row in scored.frames]),
+            table(FeatureRow, [row for scored in in_order for row in scored.features]),
+        )
     )
 
 

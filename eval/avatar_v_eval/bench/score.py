@@ -1,9 +1,8 @@
 """All systems and metrics of one case: the unit of work that processes share out."""
 
-import dataclasses
 import functools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from avatar_v_eval.bench.cache import Cache, Entry, key_of
@@ -11,7 +10,7 @@ from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia, Clip
 from avatar_v_eval.bench.manifest import Case, Manifest, file_hash
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import ClipMetric, build
-from avatar_v_eval.bench.rows import CaseRow, FrameRow
+from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow
 from avatar_v_eval.bench.systems import Delivery
 
 
@@ -34,24 +33,31 @@ class Job:
     deliveries: Mapping[str, Delivery]
 
 
-def score_case(job: Job, scoring: Scoring) -> tuple[list[CaseRow], list[FrameRow]]:
+@dataclass(frozen=True)
+class Scored:
+    """The rows of a case."""
+
+    cases: list[CaseRow]
+    frames: list[FrameRow]
+    features: list[FeatureRow]
+
+
+def score_case(job: Job, scoring: Scoring) -> Scored:
     """A row for every system and output of a case, measured or with a reason; and per frame."""
     metrics = built_metrics(scoring)
     media, cache = CaseMedia(job.manifest, job.case), Cache(scoring.cache)
-    rows, frames = [], []
+    rows, frames, features = [], [], []
     for system, delivery in job.deliveries.items():
         reason, video, file = delivery.reason, "", ""
         entries = dict.fromkeys((m.name for m in metrics), _refused(reason))
         if not reason:
             assert delivery.path is not None
             video, file = file_hash(delivery.path), str(delivery.path.resolve())
-            entries = score_video(media, delivery.path, video, metrics, cache, scoring.convert)
+            entries = score_video(media, delivery, video, metrics, cache, scoring.convert)
         for metric in metrics:
             entry = entries[metric.name]
             more = [
-                dataclasses.replace(
-                    _case_row(job.case, system, metric, out, entry), video=video, file=file
-                )
+                replace(_case_row(job.case, system, metric, out, entry), video=video, file=file)
                 for out in metric.outputs
             ]
             rows += more
@@ -60,12 +66,16 @@ def score_case(job: Job, scoring: Scoring) -> tuple[list[CaseRow], list[FrameRow
                 for key, values in entry.frames.items()
                 for frame, value in values
             ]
-    return rows, frames
+            features += [
+                FeatureRow(system, job.case.id, metric.name, index, row)
+                for index, row in enumerate(() if entry.rows is None else entry.rows)
+            ]
+    return Scored(rows, frames, features)
 
 
 def score_video(
     media: CaseMedia,
-    path: Path,
+    delivery: Delivery,
     video: str,
     metrics: Sequence[ClipMetric],
     cache: Cache,
@@ -75,19 +85,29 @@ def score_video(
 
     @functools.cache
     def clip() -> Clip:
-        return media.clip(path, convert=convert)
+        assert delivery.path is not None
+        clip = media.clip(delivery.path, convert=convert)
+        return replace(clip, timing=delivery.timing)
 
     def checked() -> Measured:
         clip()
         return Measured({})
 
     case, options = media.case.fingerprint, f"convert={convert}"
+    reported = "" if delivery.timing is None else file_hash(delivery.timing)
     readable = cache.entry(key_of(case, video, "video", CHECKS_VERSION, "", options), checked)
     if readable.reason:
         return {metric.name: readable for metric in metrics}
     return {
         metric.name: cache.entry(
-            key_of(case, video, metric.name, metric.version, metric.weights, options),
+            key_of(
+                case,
+                video,
+                metric.name,
+                metric.version,
+                metric.weights,
+                f"{options} {reported}" if metric.reads_timing else options,
+            ),
             functools.partial(_measured, metric, clip),
         )
         for metric in metrics
@@ -126,4 +146,5 @@ def _case_row(case: Case, system: str, metric: ClipMetric, output: Output, entry
         video="",
         seconds=entry.seconds,
         cached=entry.cached,
+        spent_s=entry.spent_s,
     )

@@ -18,9 +18,10 @@ from av.video.frame import VideoFrame
 
 from avatar_v.media import decode_video_bytes
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_eval.bench.footage import CaseMedia, Clip, Footage, Frames
+from avatar_v_eval.bench.footage import CaseMedia, Clip, Footage
 from avatar_v_eval.bench.manifest import Case, Manifest, file_fault
 from avatar_v_eval.bench.metric import ClipMetric
+from avatar_v_eval.bench.pictures import Frames
 from avatar_v_eval.bench.score import Scoring, built_metrics
 from avatar_v_eval.bench.systems import Folder, System, Truth
 from avatar_v_eval.records import Number, Result, bootstrap_mean, make_result
@@ -130,12 +131,13 @@ def _clip(manifest: Manifest, case: Case, system: System, convert: bool) -> Clip
 
 
 def _moved(metric: ClipMetric, clip: Clip, seed: int) -> dict[tuple[str, str], float]:
-    """(output, variant) → how far it moves for one clip."""
+    """(output, variant) → how far it moves for one clip, which lies in memory for it."""
+    frames = torch.cat([block for _, block in clip.video.blocks()])
     still = metric.measure(clip).values
     moved = {}
     for variant in VARIANTS:
-        frames = variant.change(clip.video.frames, np.random.default_rng(seed))
-        changed = metric.measure(replace(clip, video=Footage(frames, clip.video.audio))).values
+        moving = variant.change(frames, np.random.default_rng(seed))
+        changed = metric.measure(replace(clip, video=Footage.of(moving, clip.video.audio))).values
         for key, value in still.items():
             moved[key, variant.name] = abs(changed[key] - value)
     return moved

@@ -7,7 +7,7 @@ persons, whose cases stay together.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import polars as pl
@@ -16,6 +16,7 @@ from rich.table import Table
 
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.sets import set_numbers
 from avatar_v_eval.records import Number
 
 NUM_RESAMPLES = 10_000
@@ -29,14 +30,18 @@ class Line:
     values: Mapping[str, Float[np.ndarray, " n"]]  # system → value per matched case
     persons: tuple[str, ...]  # of these cases
     num_cases: int
+    sets: Mapping[str, Number] = field(default_factory=dict)
+    """System → one number of all its matched videos, in the place of values."""
 
     @property
     def num_matched(self) -> int:
-        return len(self.persons)
+        return max((number.n for number in self.sets.values()), default=len(self.persons))
 
     @property
     def means(self) -> dict[str, Number]:
-        """System → mean with its interval; empty where no case is matched."""
+        """System → mean, or number of its set, with its interval; empty where none is matched."""
+        if self.sets:
+            return dict(self.sets)
         if not self.persons:
             return {}
         return {name: mean_over(values, self.persons) for name, values in self.values.items()}
@@ -58,7 +63,8 @@ class Line:
 
 
 def summarise(run: Run, systems: Sequence[str] = (), condition: str = "") -> list[Line]:
-    """A line for each output of the run. ``systems`` to compare: none means all of them.
+    """A line for each output of the run, then for each number of whole sets (FID, FVD), which are
+    of all conditions together. ``systems`` to compare: none means all of them.
 
     ``condition`` takes the cases of one alone, and "" all.
     """
@@ -70,10 +76,16 @@ def summarise(run: Run, systems: Sequence[str] = (), condition: str = "") -> lis
         rows = rows.filter(pl.col("condition") == condition)
         num_cases = rows["case"].n_unique()
     rows = rows.filter(pl.col("system").is_in(names)).drop_nulls("value")
-    return [
+    lines = [
         _line(output, rows.filter(pl.col("output") == output.key), names, num_cases)
         for output in run.info.outputs
     ]
+    distances = () if condition else run.info.distances
+    return lines + [_set_line(run, distance, names) for distance in distances]
+
+
+def _set_line(run: Run, distance: Output, names: Sequence[str]) -> Line:
+    return Line(distance, {}, (), run.info.num_cases, set_numbers(run, distance.key, names))
 
 
 def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: int = 0) -> Number:
@@ -101,8 +113,8 @@ def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
 
 def as_table(lines: Sequence[Line]) -> Table:
     """For the terminal."""
-    systems = list(dict.fromkeys(name for line in lines for name in line.values))
-    table = Table("measure", *systems, "matched", title="means over matched cases")
+    systems = list(dict.fromkeys(name for line in lines for name in line.means))
+    table = Table("measure", *systems, "matched", title="over matched cases")
     for line in lines:
         arrow = {"higher": " ↑", "lower": " ↓", "zero": " →0", "": ""}[line.output.better]
         means = line.means

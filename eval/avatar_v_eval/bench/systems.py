@@ -10,17 +10,19 @@ import re
 import shlex
 import shutil
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
 from avatar_v_eval.bench.manifest import Case, Manifest
+from avatar_v_eval.bench.timing import Timing, machine, reported, timing_path, write_timing
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi")
 REFUSAL = ".txt"
 """``CASE.txt`` in a system's folder says that it refused the case, and why."""
 TRUTH = "truth"
-PLACES = ("reference", "audio", "image", "prompt", "out")
+PLACES = ("reference", "audio", "image", "prompt", "out", "timing")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
 
@@ -31,6 +33,7 @@ class Delivery:
 
     path: Path | None = None
     reason: str = ""
+    timing: Path | None = None  # what is known of how long it took (timing.py)
 
 
 class System(Protocol):
@@ -79,7 +82,7 @@ class Folder:
         if len(found) > 1:
             return Delivery(reason=f"two videos: {', '.join(path.name for path in found)}")
         if found:
-            return Delivery(found[0])
+            return Delivery(found[0], timing=reported(found[0]))
         refusal = self.folder / f"{case.id}{REFUSAL}"
         if refusal.is_file():
             words = " ".join(refusal.read_text(encoding="utf-8").split())
@@ -89,7 +92,10 @@ class Folder:
 
 @dataclass(frozen=True)
 class Command:
-    """A program run once a case, without a shell; ``videos`` keeps what it made."""
+    """A program run once a case, without a shell; ``videos`` keeps what it made.
+
+    Its wall time is taken, unless it writes a timing of its own to ``{timing}`` (timing.py).
+    """
 
     name: str
     template: str
@@ -105,11 +111,15 @@ class Command:
         """A failure's reason is the last line that the program wrote; the next run tries again."""
         out = place(self.videos, self.source, manifest, case)
         if out.is_file():
-            return Delivery(out)
+            return Delivery(out, timing=reported(out))
         partial = out.with_name(f"{case.id}.partial{out.suffix}")
-        partial.unlink(missing_ok=True)
+        own = timing_path(out)
+        for path in (partial, own):
+            path.unlink(missing_ok=True)
         values = {role: str(manifest.path(case, role)) for role in ("reference", "audio", "image")}
-        words = _filled(self.template, {**values, "prompt": case.prompt, "out": str(partial)})
+        values |= {"prompt": case.prompt, "out": str(partial), "timing": str(own)}
+        words = _filled(self.template, values)
+        begin = time.perf_counter()
         try:
             done = subprocess.run(words, capture_output=True, text=True, timeout=self.timeout_s)
         except subprocess.TimeoutExpired:
@@ -118,8 +128,11 @@ class Command:
             return Delivery(reason=f"the command failed ({done.returncode}): {_last_line(done)}")
         if not partial.is_file():
             return Delivery(reason="the command ended well and wrote no {out}")
+        if not own.is_file():
+            total_s = round(time.perf_counter() - begin, 4)
+            write_timing(out, Timing(total_s, machine(), words="whole command, loading included"))
         partial.replace(out)
-        return Delivery(out)
+        return Delivery(out, timing=own)
 
 
 def place(videos: Path, source: str, manifest: Manifest, case: Case) -> Path:

@@ -6,7 +6,8 @@ from pathlib import Path
 
 import polars as pl
 
-from avatar_v_eval.bench.rows import Run, RunInfo, merge_runs, read_run
+from avatar_v_eval.bench.merge import merge_runs
+from avatar_v_eval.bench.rows import Run, RunInfo, read_run
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.report.charts import Chart, charts_of
 from avatar_v_eval.report.human import Human, read_human

@@ -129,7 +129,7 @@ def _with_sizes(table: Table, run: Run, lines: Sequence[Line], title: str) -> Ta
     else:
         rows = (*rows, Row("Matched cases", tuple(sizes)))
     for name in _ordered(run):
-        silent = [line.output.label for line in lines if name not in line.values]
+        silent = [line.output.label for line in lines if name not in line.means]
         if silent:
             notes.append(
                 f"{label_of(name)} has no number for {', '.join(silent)}; cases are matched "

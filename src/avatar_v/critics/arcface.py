@@ -5,7 +5,6 @@ Faces are found by SCRFD, aligned by five points to the 112 x 112 template and e
 [arcface] brings the code. For pictures of the world see face.FaceCritic.
 """
 
-import hashlib
 import importlib
 import importlib.util
 from collections.abc import Iterator
@@ -18,7 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.frozen import Score
+from avatar_v.critics.frozen import Score, hash_files
 
 Frames = UInt8[Tensor, "f 3 h w"]
 
@@ -51,7 +50,7 @@ class ArcFace:
         self._recogniser = _one(folder, models, "recognition")
         self._detector.prepare(-1, input_size=(detection_side, detection_side))
         self._recogniser.prepare(-1)
-        self._hash = _hash_of([Path(m.model_file) for m in (self._detector, self._recogniser)])
+        self._hash = hash_files([Path(m.model_file) for m in (self._detector, self._recogniser)])
 
     def hash(self) -> str:
         """12 hex digits of sha256 over both files."""
@@ -94,10 +93,3 @@ def _bgr(frames: Frames) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
     """Pictures in OpenCV's order of axes and colours."""
     for frame in frames:
         yield np.ascontiguousarray(frame.flip(0).permute(1, 2, 0).numpy())
-
-
-def _hash_of(paths: list[Path]) -> str:
-    digest = hashlib.sha256()
-    for path in paths:
-        digest.update(path.read_bytes())
-    return digest.hexdigest()[:12]

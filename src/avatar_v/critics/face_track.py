@@ -8,6 +8,7 @@ are (x, y) in [0, 1] of the picture, as everywhere. The world needs none of this
 import importlib
 import importlib.util
 import warnings
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
+Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Boxes = Float[Tensor, "f 4"]
 
@@ -56,12 +58,29 @@ def track_faces(frames: Frames, *, detect_every: int = DETECT_EVERY) -> FaceTrac
     ImportError naming the extra to install if dlib is absent; no face at all is no error here:
     ``found`` is False throughout.
     """
-    num_frames, _, height, width = frames.shape
-    keys = sorted({*range(0, num_frames, detect_every), num_frames - 1})
-    detections = [_detect(frames[key]) for key in keys]
+    return follow_faces(lambda: frames, detect_every=detect_every)
+
+
+def follow_faces(
+    read: Callable[[], Iterable[Frame]], *, detect_every: int = DETECT_EVERY
+) -> FaceTrack:
+    """`track_faces` of a video that does not fit in memory: ``read`` is called twice and gives its
+    frames one by one. ValueError for no frames."""
+    keys, detections, last, num_frames = [], [], None, 0
+    for number, last in enumerate(read()):
+        num_frames = number + 1
+        if number % detect_every == 0:
+            keys.append(number)
+            detections.append(_detect(last))
+    if last is None:
+        raise ValueError("a face is followed through frames, got none")
+    if keys[-1] != num_frames - 1:
+        keys.append(num_frames - 1)
+        detections.append(_detect(last))
+    height, width = last.shape[1:]
     num_faces = max(map(len, detections))
     if num_faces > 1:
-        warnings.warn(f"{num_faces} faces in one picture: the largest is taken", stacklevel=2)
+        warnings.warn(f"{num_faces} faces in one picture: the largest is taken", stacklevel=3)
     chosen = _follow(detections)
     seen = {key: box for key, box in zip(keys, chosen, strict=True) if box is not None}
     if not seen:
@@ -75,7 +94,7 @@ def track_faces(frames: Frames, *, detect_every: int = DETECT_EVERY) -> FaceTrac
     every = np.stack([np.interp(range(num_frames), at, boxes[:, i]) for i in range(4)], axis=1)
     nearest = np.abs(np.arange(num_frames)[:, None] - np.array(keys)[None]).argmin(1)
     found = torch.tensor([keys[n] in seen for n in nearest])
-    points = np.stack([_landmarks(frames[i], every[i]) for i in range(num_frames)])
+    points = np.stack([_landmarks(frame, box) for frame, box in zip(read(), every, strict=True)])
     size = np.array([width, height], np.float32)
     return FaceTrack(
         box=torch.from_numpy((every / np.tile(size, 2)).astype(np.float32)),

@@ -6,7 +6,7 @@ A critic's folder holds ``config.json`` (the constructor's arguments), ``model.s
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar, TypeVar
@@ -103,6 +103,17 @@ def weights_hash(state: Mapping[str, Tensor]) -> str:
     for name in sorted(state):
         digest.update(name.encode())
         digest.update(state[name].detach().cpu().contiguous().numpy().tobytes())
+    return digest.hexdigest()[:12]
+
+
+def hash_files(paths: Iterable[Path]) -> str:
+    """12 hex digits of sha256 over names and bytes of files of weights."""
+    digest = hashlib.sha256()
+    for path in paths:
+        digest.update(path.name.encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 24):
+                digest.update(block)
     return digest.hexdigest()[:12]
 
 

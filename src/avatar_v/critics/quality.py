@@ -5,7 +5,6 @@ of different content. Q-Align (Wu et al. 2024) is a language model that rates li
 weights and code are the user's to supply.
 """
 
-import hashlib
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
@@ -15,7 +14,7 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from avatar_v.critics.frozen import Score
+from avatar_v.critics.frozen import Score, hash_files
 
 Video = UInt8[Tensor, "f 3 h w"]
 
@@ -83,7 +82,7 @@ class QAlign:
             folder, trust_remote_code=True, local_files_only=True
         )
         self.model.to(device).eval()
-        self._hash = _hash_of(folder)
+        self._hash = hash_files(_weights_of(folder))
 
     def hash(self) -> str:
         """12 hex digits of sha256 over the files of weights."""
@@ -118,14 +117,3 @@ def flicker(frames: Video) -> Float[Tensor, " f"]:
 
 def _weights_of(folder: Path) -> list[Path]:
     return sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
-
-
-def _hash_of(folder: Path) -> str:
-    """12 hex digits of sha256 over names and bytes of the weights."""
-    digest = hashlib.sha256()
-    for path in _weights_of(folder):
-        digest.update(path.name.encode())
-        with open(path, "rb") as file:
-            while block := file.read(1 << 24):
-                digest.update(block)
-    return digest.hexdigest()[:12]

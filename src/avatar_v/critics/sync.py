@@ -8,6 +8,8 @@ not be compared. Finding and cropping the face is the caller's.
 Sign: offset k > 0 says that sound comes k frames before the mouth movement that belongs to it.
 """
 
+import math
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
@@ -25,6 +27,8 @@ WINDOW_FRAMES = 5
 STEPS_PER_FRAME = 4  # MFCCs come at 100 Hz
 WINDOW_STEPS = WINDOW_FRAMES * STEPS_PER_FRAME
 NUM_COEFFICIENTS = 13
+STEP_SAMPLES, STEP_SPAN = 160, 400
+MFCC_BLOCK = 1000  # rows at a time: each takes some 10 kB on the way
 MAX_SHIFT = 15  # frames
 CLEARLY_SHIFTED = 5  # frames: 0.2 s, beyond what anyone takes for in sync
 
@@ -77,16 +81,29 @@ def embed_clip(
     critic: SyncCritic, frames: Frames, audio: Waveform, *, batch_size: int = 20
 ) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
     """Embeddings of all windows of the pictures and of the sound; they start at frames 0 … n-1."""
-    num = num_windows(len(frames), len(audio))
-    steps = mfcc(audio).to(frames.device)
-    video, sound = [], []
+    return embed_stream(critic, [frames], len(frames), audio, batch_size=batch_size)
+
+
+@torch.no_grad()
+def embed_stream(
+    critic: SyncCritic,
+    blocks: Iterable[Tensor],  # Frames, as many at a time as one likes
+    num_frames: int,
+    audio: Waveform,
+    *,
+    batch_size: int = 20,
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]:
+    """`embed_clip` of pictures that come in blocks, ``num_frames`` in all: no more than a block and
+    a batch of them are in memory, and the numbers are the same."""
+    num = num_windows(num_frames, len(audio))
+    video = _embed_pictures(critic, blocks, num, batch_size)
+    steps = mfcc(audio).to(video.device)
+    sound = []
     for start in range(0, num, batch_size):
         stop = min(start + batch_size, num)
-        part = frames[start : stop + WINDOW_FRAMES - 1]
-        video.append(critic.embed_video(video_windows(as_unit_range(part))))
         part = steps[start * STEPS_PER_FRAME : (stop + WINDOW_FRAMES - 1) * STEPS_PER_FRAME]
         sound.append(critic.embed_audio(audio_windows(part)))
-    return torch.cat(video).float(), torch.cat(sound).float()
+    return video, torch.cat(sound).float()
 
 
 def num_windows(num_frames: int, num_samples: int) -> int:
@@ -104,14 +121,65 @@ def num_windows(num_frames: int, num_samples: int) -> int:
     return num
 
 
+def joined(parts: Iterable[Tensor], num_rows: int) -> Tensor:
+    """All rows of the parts, ``num_rows`` at most, written to one tensor as they come.
+
+    A list of small tensors between large ones that come and go splits the heap's holes, so that
+    memory grows with every part. ValueError without parts.
+    """
+    rows, end = None, 0
+    for part in parts:
+        if rows is None:
+            rows = part.new_empty((num_rows, *part.shape[1:]))
+        rows[end : end + len(part)] = part
+        end += len(part)
+    if rows is None:
+        raise ValueError("there is nothing to judge: no frames")
+    return rows[:end]
+
+
+def _embed_pictures(
+    critic: SyncCritic, blocks: Iterable[Tensor], num: int, batch_size: int
+) -> Float[Tensor, "n d"]:
+    """Of the first ``num`` windows."""
+    return joined(_embedded(critic, blocks, num, batch_size), num).float()
+
+
+def _embedded(
+    critic: SyncCritic, blocks: Iterable[Tensor], num: int, batch_size: int
+) -> Iterator[Float[Tensor, "b d"]]:
+    held, start = None, 0  # frames not yet done with, and the window that begins with the first
+    for block in blocks:
+        held = block if held is None else torch.cat([held, block])
+        while start < num:
+            size = min(batch_size, num - start)
+            part = held[: size + WINDOW_FRAMES - 1]
+            if len(part) < size + WINDOW_FRAMES - 1:
+                break
+            yield critic.embed_video(video_windows(as_unit_range(part)))
+            held, start = held[size:], start + size
+
+
 def mfcc(audio: Waveform) -> Float[Tensor, "t 13"]:
     """python_speech_features.mfcc with its defaults, of the sound as 16-bit numbers, in fp32.
 
     Row i starts at sample 160 i and spans 400; the first coefficient is the log energy.
     """
-    samples = (audio.detach().cpu().double().numpy() * 32768).round().clip(-32768, 32767)
+    sound = audio.detach().cpu()
+    num = max(1, math.ceil((len(sound) - STEP_SPAN) / STEP_SAMPLES) + 1)
+    parts = [_mfcc_rows(sound, at, min(MFCC_BLOCK, num - at)) for at in range(0, num, MFCC_BLOCK)]
+    return torch.from_numpy(np.concatenate(parts))
+
+
+def _mfcc_rows(sound: Waveform, first: int, num: int) -> Float[np.ndarray, "num 13"]:
+    """Rows from ``first`` on. One row more goes before them, since pre-emphasis looks a sample
+    back."""
+    before = min(first, 1)
+    start = (first - before) * STEP_SAMPLES
+    part = sound[start : (first + num - 1) * STEP_SAMPLES + STEP_SPAN]
+    samples = (part.double().numpy() * 32768).round().clip(-32768, 32767)
     rows = python_speech_features.mfcc(samples, SAMPLE_RATE_HZ)
-    return torch.from_numpy(np.asarray(rows, dtype=np.float32))
+    return np.asarray(rows[before : before + num], dtype=np.float32)
 
 
 def video_windows(frames: Float[Tensor, "f c h w"]) -> Float[Tensor, "n 5 c h w"]:

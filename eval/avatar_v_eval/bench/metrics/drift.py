@@ -5,10 +5,15 @@ Drift of identity is a number of the face metrics.
 
 import math
 
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
 from avatar_v.critics.quality import sharpness
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import ANY, ClipMetric
+from avatar_v_eval.bench.pictures import Frames
 from avatar_v_eval.bench.readings import at_scene_size
 from avatar_v_eval.bench.sampling import sampled
 
@@ -28,20 +33,24 @@ class Drift(ClipMetric):
     )
 
     def measure(self, clip: Clip) -> Measured:
-        chosen = sampled(len(clip.video.frames))
+        chosen = sampled(clip.video.num_frames)
         if len(chosen) < 2:
             raise ValueError("drift needs 2 sampled frames (0.5 s)")
-        pictures = at_scene_size(clip.video.frames[chosen], clip.image)
-        quarter = max(1, len(chosen) // 4)
-        first, last = pictures[:quarter], pictures[-quarter:]
-        colours = [part.double().mean((0, 2, 3)) for part in (first, last)]
-        detail = [float(sharpness(part).mean()) + LEAST_SHARPNESS for part in (first, last)]
+        rows = clip.video.each(lambda frames: _looks(at_scene_size(frames, clip.image)), chosen)
+        quarter = max(1, len(rows) // 4)
+        first, last = rows[:quarter].mean(0), rows[-quarter:].mean(0)
+        detail = (last[3] + LEAST_SHARPNESS) / (first[3] + LEAST_SHARPNESS)
         return Measured(
             {
-                "drift_colour": float((colours[1] - colours[0]).abs().mean()),
-                "drift_sharpness": math.log2(detail[1] / detail[0]),
+                "drift_colour": float((last - first)[:3].abs().mean()),
+                "drift_sharpness": math.log2(detail),
             }
         )
+
+
+def _looks(frames: Frames) -> Float[Tensor, "f 4"]:
+    """Mean red, green and blue, and sharpness."""
+    return torch.cat([frames.double().mean((2, 3)), sharpness(frames).double()[:, None]], 1)
 
 
 METRIC = Drift

@@ -3,6 +3,7 @@
 Offline in the extra [faces]. Below 0.6 dlib takes two faces for one person's.
 """
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
@@ -41,20 +42,24 @@ class FaceDlib(ClipMetric):
         own = _embedded(clip.reference, _found(clip.reference)).mean(0)
         distances = (_embedded(clip.video, chosen) - own).norm(dim=1)
         reading = face_reading(self.name, distances.tolist(), chosen, face_notes(clip.video))
-        share = len(chosen) / len(sampled(len(clip.video.frames)))
+        share = len(chosen) / len(sampled(clip.video.num_frames))
         values = {**reading.values, "face_dlib_found": share}
         return Measured(values, reading.frames, reading.notes)
 
 
 def _found(footage: Footage) -> list[int]:
-    frames = [i for i in sampled(len(footage.frames)) if bool(footage.track.found[i])]
+    frames = [i for i in sampled(footage.num_frames) if bool(footage.track.found[i])]
     if not frames:
         raise ValueError(f"no face was found in any sampled frame of {footage.name}")
     return frames
 
 
 def _embedded(footage: Footage, frames: list[int]) -> Float[Tensor, "n 128"]:
-    return embed_faces(footage.frames[frames], footage.track.landmarks[frames]).values
+    parts = [
+        embed_faces(pictures, footage.track.landmarks[numbers]).values
+        for numbers, pictures in footage.blocks(frames)
+    ]
+    return torch.cat(parts)
 
 
 METRIC = FaceDlib

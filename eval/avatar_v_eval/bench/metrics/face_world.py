@@ -1,7 +1,10 @@
 """Identity of drawn faces: cosine of the face critic with the reference clip, and its drift."""
 
+from jaxtyping import Float
+from torch import Tensor
+
 from avatar_v.critics.face import FaceCritic
-from avatar_v_eval.bench.footage import Clip
+from avatar_v_eval.bench.footage import Clip, Footage
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import DRAWN, ClipMetric
 from avatar_v_eval.bench.readings import face_reading, mean_direction
@@ -28,11 +31,13 @@ class FaceWorld(ClipMetric):
         return self.critic.hash()
 
     def measure(self, clip: Clip) -> Measured:
-        video, reference = clip.video.squares, clip.reference.squares
-        chosen = sampled(len(video))
-        own = self.critic.measure(reference[sampled(len(reference))]).values
-        cosines = self.critic.measure(video[chosen]).values @ mean_direction(own)
+        chosen = sampled(clip.video.num_frames)
+        own = self._embedded(clip.reference, sampled(clip.reference.num_frames))
+        cosines = self._embedded(clip.video, chosen) @ mean_direction(own)
         return face_reading(self.name, cosines.tolist(), chosen)
+
+    def _embedded(self, footage: Footage, chosen: list[int]) -> Float[Tensor, "n d"]:
+        return footage.squares.each(lambda frames: self.critic.measure(frames).values, chosen)
 
 
 METRIC = FaceWorld

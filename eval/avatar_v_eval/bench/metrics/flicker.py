@@ -18,9 +18,12 @@ class Flicker(ClipMetric):
     outputs = (Output("flicker", "flicker", "lower", "grey levels"),)
 
     def measure(self, clip: Clip) -> Measured:
-        if len(clip.video.frames) < 3:
+        if clip.video.num_frames < 3:
             raise ValueError("flicker needs 3 frames")
-        values = flicker(at_scene_size(clip.video.frames, clip.image)).tolist()
+        inside = clip.video.each(
+            lambda frames: flicker(at_scene_size(frames, clip.image))[1:-1], overlap=2
+        ).tolist()
+        values = [inside[0], *inside, inside[-1]]
         return Measured({self.name: trimmed_mean(values)}, {self.name: list(enumerate(values))})
 
 

@@ -31,7 +31,7 @@ class Mouth(ClipMetric):
         if clip.truth is None:
             raise ValueError("the case has no truth to compare with")
         shown, true = (
-            self.meter.mouth_open(footage.squares).double().numpy()
+            footage.squares.each(self.meter.mouth_open).double().numpy()
             for footage in (clip.video, clip.truth)
         )
         num = min(len(shown), len(true))

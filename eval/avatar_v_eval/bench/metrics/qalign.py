@@ -34,9 +34,9 @@ class QAlignQuality(ClipMetric):
         return self.quality_hash
 
     def measure(self, clip: Clip) -> Measured:
-        chosen = sampled(len(clip.video.frames))
+        chosen = sampled(clip.video.num_frames)
         scores = {
-            key: critic.measure(clip.video.frames[chosen]).values.tolist()
+            key: clip.video.each(lambda x, judge=critic: judge.measure(x).values, chosen).tolist()
             for key, critic in self.critics.items()
         }
         return Measured(

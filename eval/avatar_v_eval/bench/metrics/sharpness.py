@@ -18,8 +18,10 @@ class Sharpness(ClipMetric):
     outputs = (Output("sharpness", "sharpness", "", "grey levels²"),)
 
     def measure(self, clip: Clip) -> Measured:
-        chosen = sampled(len(clip.video.frames))
-        values = sharpness(at_scene_size(clip.video.frames[chosen], clip.image)).tolist()
+        chosen = sampled(clip.video.num_frames)
+        values = clip.video.each(
+            lambda frames: sharpness(at_scene_size(frames, clip.image)), chosen
+        ).tolist()
         return Measured(
             {self.name: trimmed_mean(values)}, {self.name: list(zip(chosen, values, strict=True))}
         )

@@ -25,7 +25,7 @@ class Style(ClipMetric):
 
     def measure(self, clip: Clip) -> Measured:
         own, shown = (
-            self.meter.measure(footage.squares).values.double().numpy()
+            footage.squares.each(lambda x: self.meter.measure(x).values).double().numpy()
             for footage in (clip.video, clip.reference)
         )
         return Measured({"style": style_distance(own, shown)})

@@ -28,7 +28,7 @@ class StyleLandmarks(ClipMetric):
 
 
 def _motion(footage: Footage) -> Motion:
-    track, (height, width) = footage.track, footage.frames.shape[2:]
+    track, (height, width) = footage.track, footage.size
     motion = motion_from_landmarks(track.landmarks, track.found, width / height)
     return motion[track.found].double().numpy()
 

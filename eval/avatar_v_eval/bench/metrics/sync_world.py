@@ -24,7 +24,9 @@ class SyncWorld(ClipMetric):
         return self.critic.hash()
 
     def measure(self, clip: Clip) -> Measured:
-        return sync_reading(self.name, self.critic, clip.video.squares, clip.video.audio)
+        faces = (frames for _, frames in clip.video.squares.blocks())
+        num_frames, sound = clip.video.num_frames, clip.video.audio
+        return sync_reading(self.name, self.critic, faces, num_frames, sound)
 
 
 METRIC = SyncWorld

@@ -10,7 +10,7 @@ from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.measured import Measured
 from avatar_v_eval.bench.metric import REAL, ClipMetric
-from avatar_v_eval.bench.readings import longest_run, sync_outputs, sync_reading, syncnet_crop
+from avatar_v_eval.bench.readings import CropPlan, longest_run, sync_outputs, sync_reading
 
 
 class SyncNetSync(ClipMetric):
@@ -33,9 +33,12 @@ class SyncNetSync(ClipMetric):
     def measure(self, clip: Clip) -> Measured:
         video = clip.video
         start, stop = longest_run(video.track)
-        crops = syncnet_crop(video.frames[start:stop], video.track.box[start:stop])
+        cut = CropPlan(video.track.box[start:stop], *video.size)
+        crops = (
+            cut(frames, numbers[0] - start) for numbers, frames in video.blocks(range(start, stop))
+        )
         sound = video.audio[start * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME]
-        return sync_reading(self.name, self.critic, crops, sound)
+        return sync_reading(self.name, self.critic, crops, stop - start, sound)
 
 
 METRIC = SyncNetSync

@@ -1,0 +1,27 @@
+"""How fast a system was: frames of its video per second of wall clock, as its timing says."""
+
+from avatar_v_eval.bench.footage import Clip
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import ANY, ClipMetric
+from avatar_v_eval.bench.timing import read_timing
+
+
+class Fps(ClipMetric):
+    """Notes name the hardware. Compare numbers of the same hardware only."""
+
+    name = "fps"
+    version = 1
+    judge = "wall clock"
+    faces = ANY
+    outputs = (Output("fps", "FPS", "higher", "frames/s"),)
+    reads_timing = True
+
+    def measure(self, clip: Clip) -> Measured:
+        if clip.timing is None:
+            raise ValueError("the system reports no timing")
+        timing = read_timing(clip.timing)
+        notes = (timing.hardware, timing.words) if timing.words else (timing.hardware,)
+        return Measured({"fps": clip.video.num_frames / timing.total_s}, notes=notes)
+
+
+METRIC = Fps

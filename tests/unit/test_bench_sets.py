@@ -1,0 +1,188 @@
+"""FID and FVD: Gaussians that are known, a copy scores 0, one interval a set, networks by name."""
+
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import scipy.linalg
+import torch
+from torch import Tensor, nn
+
+from avatar_v_eval.bench.footage import Clip, Footage
+from avatar_v_eval.bench.frechet import frechet_distance, frechet_number
+from avatar_v_eval.bench.metric import build, find_metrics
+from avatar_v_eval.bench.metrics.fid_world import FidWorld
+from avatar_v_eval.bench.metrics.fvd_world import FvdWorld
+from avatar_v_eval.bench.networks import load_network
+from bench_cases import judged, pixels
+
+SEED = 5
+
+
+def rows(num: int, dims: int, seed: int = SEED) -> np.ndarray:
+    generator = np.random.default_rng(seed)
+    return generator.normal(size=(num, dims)) @ generator.normal(size=(dims, dims)) + seed
+
+
+def textbook(a: np.ndarray, b: np.ndarray) -> float:
+    """The formula as it is printed, with scipy's matrix root."""
+    s, t = np.cov(a, rowvar=False), np.cov(b, rowvar=False)
+    root = scipy.linalg.sqrtm(s @ t).real
+    return float(np.square(a.mean(0) - b.mean(0)).sum() + np.trace(s + t - 2 * root))
+
+
+@pytest.mark.parametrize(("num", "other", "dims"), [(300, 200, 12), (40, 500, 30), (50, 60, 1)])
+def test_the_distance_is_the_textbooks(num: int, other: int, dims: int):
+    a, b = rows(num, dims), rows(other, dims, SEED + 1)
+    if dims == 1:  # in one dimension the root is that of numbers
+        expected = (a.mean() - b.mean()) ** 2 + (a.std(ddof=1) - b.std(ddof=1)) ** 2
+    else:
+        expected = textbook(a, b)
+    assert frechet_distance(a, b) == pytest.approx(expected, rel=1e-6)
+    assert frechet_distance(b, a) == pytest.approx(frechet_distance(a, b), rel=1e-9)
+
+
+def test_known_gaussians():
+    """Samples whose mean and covariance are exactly those of N(0, I) and N(m, diag(s²))."""
+    generator = np.random.default_rng(SEED)
+    white = generator.normal(size=(100, 3))
+    white -= white.mean(0)
+    white = white @ np.linalg.inv(np.linalg.cholesky(np.cov(white, rowvar=False))).T
+    mean, scale = np.array([1.0, -2.0, 0.5]), np.array([2.0, 0.5, 3.0])
+    expected = np.square(mean).sum() + np.square(scale - 1).sum()
+    assert frechet_distance(white, white * scale + mean) == pytest.approx(expected, rel=1e-9)
+
+
+def test_it_is_the_one_of_torchmetrics():
+    from torchmetrics.image.fid import FrechetInceptionDistance
+
+    class Pixels(nn.Module):
+        num_features = 12
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x.float().flatten(1)
+
+    generator = torch.Generator().manual_seed(SEED)
+    real, fake = (torch.randint(0, 256, (200, 3, 2, 2), generator=generator) for _ in range(2))
+    fake = fake // 2
+    other = FrechetInceptionDistance(Pixels(), input_img_size=(3, 2, 2))
+    other.update(real.byte(), real=True)
+    other.update(fake.byte(), real=False)
+    ours = frechet_distance(*(x.flatten(1).double().numpy() for x in (real, fake)))
+    assert ours == pytest.approx(float(other.compute()), rel=1e-3)  # it counts in fp32
+
+
+def test_fewer_rows_than_features_and_a_copy():
+    a, b = rows(10, 40), rows(12, 40, SEED + 1)
+    assert frechet_distance(a, a) < 1e-6 * np.square(a).sum()
+    assert frechet_distance(a, b) == pytest.approx(textbook(a, b), rel=1e-3)  # its root is singular
+    for wrong in (rows(10, 39), rows(1, 40)):
+        with pytest.raises(ValueError, match="2 rows or more of as many features"):
+            frechet_distance(a, wrong)
+
+
+def test_the_interval_is_that_of_the_delta_method():
+    """In one dimension, all videos of one row: the squared distance of means has a known error."""
+    generator = np.random.default_rng(SEED)
+    true = generator.normal(size=(2000, 1))
+    shown = generator.normal(3.0, 1.0, size=(2000, 1))
+    number = frechet_number(list(true[:, None]), list(shown[:, None]))
+    error = 2 * 3 * np.sqrt(2 / 2000)  # |m|² with both means drawn; spreads add less
+    assert number.n == 2000
+    assert number.high is not None
+    assert number.high - number.value == pytest.approx(1.96 * error, rel=0.5)  # of 20 groups
+    alone = frechet_number([rows(9, 2)], [rows(8, 2)])
+    assert (alone.n, alone.low, alone.high) == (1, None, None)
+
+
+def test_a_copy_scores_0_and_others_more():
+    clips = [judged(i, num_frames=50) for i in range(3)]
+    for metric in (FidWorld(), FvdWorld()):
+        still = FidWorld() if metric.name == "fid_world" else FvdWorld()
+        for clip in clips:
+            metric.update(clip)
+            frozen = pixels(clip.video)[:1].repeat(50, 1, 1, 1)
+            dark = (frozen * 0.5).to(torch.uint8)
+            still.update(replace(clip, video=Footage.of(dark, clip.video.audio)))
+        copied, spoilt = (float(m.compute()[metric.name]) for m in (metric, still))
+        assert copied < 1e-6
+        assert spoilt > 1e3 * max(copied, 1e-6)
+        reading = metric.measure(clips[0])
+        assert reading.rows is not None
+        assert reading.values == {f"{metric.name}_rows": len(reading.rows)}
+        metric.reset()
+    assert FidWorld().measure(clips[0]).rows.shape == (4, 160)  # 2 s, 2 a second
+    assert FvdWorld().measure(clips[0]).rows.shape == (10, 128)
+    with pytest.raises(ValueError, match="no truth"):
+        FidWorld().update(replace(clips[0], truth=None))
+
+
+class Inception(nn.Module):
+    def forward(self, x: Tensor, return_features: bool = False) -> Tensor:
+        means = x.float().mean((2, 3))
+        return means if return_features else means[:, :1]
+
+
+class I3d(nn.Module):
+    def forward(
+        self, x: Tensor, rescale: bool = False, resize: bool = False, return_features: bool = False
+    ) -> Tensor:
+        assert rescale
+        assert resize
+        assert return_features
+        return x.float().mean((3, 4)).flatten(1)
+
+
+@pytest.fixture(scope="module")
+def clip() -> Clip:
+    return judged(0, num_frames=50)
+
+
+@pytest.mark.parametrize(
+    ("name", "network", "shape"), [("fid", Inception, (4, 3)), ("fvd", I3d, (3, 48))]
+)
+def test_networks_of_the_user(
+    tmp_path: Path, clip: Clip, monkeypatch: pytest.MonkeyPatch, name: str, network, shape
+):
+    path = tmp_path / "network.pt"
+    torch.jit.script(network()).save(str(path))
+    own = (
+        "from torch import nn\n"
+        "class Mean(nn.Module):\n"
+        "    def forward(self, x):\n"
+        "        return x.float().flatten(-2).mean(-1).flatten(1)\n"
+    )
+    (tmp_path / "my_features.py").write_text(own)
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for given in (str(path), "my_features:Mean"):
+        (one,) = find_metrics([name], {name: given}, "real")[0]
+        metric = build(one, {name: given})
+        measured = metric.measure(clip).rows
+        assert measured is not None
+        assert tuple(measured.shape) == shape
+        found.append(measured)
+        assert len(metric.weights) == 12
+    torch.testing.assert_close(found[0], found[1])
+    del sys.modules["my_features"]
+
+
+def test_networks_that_are_not_there_are_named(tmp_path: Path):
+    with pytest.raises(
+        ValueError, match=r"no such file; it needs inception-2015-12-05.pt .*Apache"
+    ):
+        build(*_one("fid", str(tmp_path / "x.pt")))
+    with pytest.raises(ValueError, match=r"needs i3d_torchscript.pt .*Apache"):
+        build(*_one("fvd", str(tmp_path / "x.pt")))
+    (tmp_path / "x.pt").write_text("x")
+    with pytest.raises(ValueError, match="is no TorchScript file"):
+        load_network(str(tmp_path / "x.pt"), "it")
+    for given, words in (("os:nothing", "cannot be imported"), ("collections:Counter", "expected")):
+        with pytest.raises(ValueError, match=words):
+            load_network(given, "it")
+
+
+def _one(name: str, given: str):
+    return find_metrics([name], {name: given}, "real")[0][0], {name: given}
