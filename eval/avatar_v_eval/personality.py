@@ -11,7 +11,12 @@ person. ``--baseline FOLDER`` puts other weights beside them, paired over person
 
 import argparse
 import dataclasses
+import multiprocessing
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
+from functools import partial
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
@@ -62,6 +67,7 @@ MOTIONS = ("truth", "meter", "target", "none")
 alone, unknown."""
 
 Video = UInt8[Tensor, "f 3 h w"]
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -98,23 +104,26 @@ def main(arguments: list[str] | None = None) -> None:
     judges = Judges(
         MotionMeter.from_pretrained(), FaceCritic.from_pretrained(), WorldSyncNet.from_pretrained()
     )
-    cases = make_cases(options)
+    cases, vae = make_cases(options), rollout.vae
+
+    def score(note: str, make: Callable[[Case], Video]) -> list[Score]:
+        fn = lambda i: judges.score(cases[i], make(cases[i]))  # noqa: E731
+        return mapped(fn, len(cases), note, options.workers)
+
     scores = {
-        "truth": [judges.score(case, case.video) for case in cases],
-        "ceiling": [judges.score(case, through_vae(rollout.vae, case.video)) for case in cases],
+        "truth": score("truth", lambda case: case.video),
+        "ceiling": score("truth through the VAE", lambda case: through_vae(vae, case.video)),
     }
     for name in options.conditions:
-        videos = track(cases, f"generating, {WORDS[name]}", transient=True)
-        made = (generate(rollout, case, LENGTHS[name], options.motion) for case in videos)
-        scores[name] = [judges.score(*pair) for pair in zip(cases, made, strict=True)]
+        make = partial(generate, rollout, num_frames=LENGTHS[name], motion=options.motion)
+        scores[name] = score(f"generating, {WORDS[name]}", make)
     shown = max(options.conditions, key=lambda name: LENGTHS[name])
     weights = {**rollout.hashes(), **judges.hashes()}
     if options.baseline is not None:
         other = Rollout.load(options.baseline, options)
-        videos = track(cases, "generating, other weights", transient=True)
         motion = options.baseline_motion or options.motion
-        made = (generate(other, case, LENGTHS[shown], motion) for case in videos)
-        scores[BASELINE] = [judges.score(*pair) for pair in zip(cases, made, strict=True)]
+        make = partial(generate, other, num_frames=LENGTHS[shown], motion=motion)
+        scores[BASELINE] = score("generating, other weights", make)
         weights["baseline dit"] = other.hashes()["dit"]
     words = {**WORDS, BASELINE: options.baseline_words}
     scores = {
@@ -168,6 +177,26 @@ class Judges:
             self.lips.measure(video, case.audio).confidence,
             style_statistics(moments)[0].numpy(),
         )
+
+
+_work: Callable[[int], Any] | None = None  # of the processes below, inherited
+
+
+def mapped(fn: Callable[[int], T], num: int, note: str, num_workers: int) -> list[T]:
+    """``fn`` of 0 … num - 1, in so many forked processes of one thread each: small networks gain
+    more from two cases at once than from two threads."""
+    global _work
+    if num_workers == 1:
+        return [fn(i) for i in track(range(num), note, transient=True)]
+    _work = fn
+    with ProcessPoolExecutor(num_workers, multiprocessing.get_context("fork")) as pool:
+        return list(track(pool.map(_one, range(num)), note, total=num, transient=True))
+
+
+def _one(index: int) -> Any:
+    torch.set_num_threads(1)
+    assert _work is not None
+    return _work(index)
 
 
 def measured(score: Score, true: Score) -> Score:
@@ -263,32 +292,33 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
     people = persons(split, options.persons, options.first)
     places = scenes(split, 3 * options.persons, 3 * options.first)
     speeches = sentences(split, 2 * options.persons, 2 * options.first)
-    cases, longest = [], max(1, *(LENGTHS[name] for name in options.conditions))
-    for i, person in enumerate(track(people, "rendering cases", transient=True)):
+    longest = max(1, *(LENGTHS[name] for name in options.conditions))
+
+    def make(i: int) -> Case:
+        person = people[i]
         here, there, elsewhere = places[3 * i : 3 * i + 3]
         said, other = speeches[2 * i : 2 * i + 2]
         target = make_clip(person, here, said, num_frames=options.frames, size=64)
         shown = make_clip(person, there, other, num_frames=longest, size=64)
         third = make_clip(person, elsewhere, other, num_frames=13, size=64)
-        cases.append(
-            Case(
-                person_id=person,
-                prompt=target.text,
-                audio=target.audio,
-                video=_of(target.video),
-                motion=target.motion,
-                neutral=neutral_opening(person, said, options.frames),
-                reference=ReferenceClip(
-                    _of(shown.video),
-                    _of(shown.valid),
-                    normalise_loudness(shown.audio),
-                    shown.motion,
-                ),
-                shown=(person, there, other),
-                elsewhere=_of(third.video),
-            )
+        return Case(
+            person_id=person,
+            prompt=target.text,
+            audio=target.audio,
+            video=_of(target.video),
+            motion=target.motion,
+            neutral=neutral_opening(person, said, options.frames),
+            reference=ReferenceClip(
+                _of(shown.video),
+                _of(shown.valid),
+                normalise_loudness(shown.audio),
+                shown.motion,
+            ),
+            shown=(person, there, other),
+            elsewhere=_of(third.video),
         )
-    return cases
+
+    return mapped(make, len(people), "rendering cases", options.workers)
 
 
 def _of(tensor: Tensor | None) -> Tensor:
@@ -311,6 +341,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--baseline-motion", choices=MOTIONS, help="where it is not --motion")
     parser.add_argument("--baseline-words", default="other weights", help="what they are")
     parser.add_argument("--motion", default="truth", choices=MOTIONS, help="of the reference")
+    parser.add_argument("--workers", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
     return parser.parse_args(arguments)
