@@ -134,8 +134,10 @@ class Request:
     also: tuple[str, ...] = ()  # further clips of the person
     motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)
     overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
+    anchor: bool = False  # the first frame's latent joins the reference behind the first chunk
     face_crop: bool = True
     overwrite: bool = False
+    resume: bool = False  # go on from what an interrupted run of the same request left
     gain_db: float | None = None  # of the sound that the model hears; None: to -23 LUFS
     audio_rate_hz: int = 16_000  # of raw PCM on stdin, with the next two
     audio_channels: int = 1

@@ -22,8 +22,9 @@ from avatar_v.generate.generator import Person, Settings, audio_tokens, generate
 from avatar_v.generate.pipeline import AvatarPipeline, carry_out
 from avatar_v.generate.showcase import Cast, lip_sync, showcase
 from avatar_v.media import read_video
+from avatar_v.models.reference import join_references, one_frame
 from avatar_v.testing import make_batch
-from avatar_v.types import Request, num_frames
+from avatar_v.types import Reference, Request, num_frames
 
 SETTINGS = Settings(chunk_latents=5, num_steps=2, seed=3)
 
@@ -150,13 +151,15 @@ def test_weights_of_another_version_or_preset(
     assert left_behind(request_) == []
 
 
-def test_an_interrupt_leaves_nothing(request_: Request, weights: Path) -> None:
+def test_an_interrupt_leaves_what_resume_needs(request_: Request, weights: Path) -> None:
     def interrupt(frames: Tensor) -> None:
         raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
         carry_out(request_, weights=weights, on_frames=interrupt)
-    assert left_behind(request_) == []
+    assert left_behind(request_) == [".out.mp4.part"]
+    kept = {path.name for path in Path(request_.out).with_name(".out.mp4.part").iterdir()}
+    assert kept == {"000000.safetensors", "request.json", "lock"}
 
 
 def test_an_error_in_the_model_leaves_nothing(request_: Request, weights: Path) -> None:
@@ -293,6 +296,76 @@ def test_motion_is_carried_from_chunk_to_chunk(pipe: AvatarPipeline) -> None:
     assert second[1][0].tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
     # an untrained head leaves motion where it starts, so the end of a chunk is known
     assert torch.equal(second[0][:, :2], first[0][:, -2:])
+
+
+# --- the appearance anchor ---
+
+
+def test_the_anchor_is_the_first_latent_and_changes_later_chunks_alone(
+    pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, encoded = speaker(pipe), []
+    encode = pipe.dit.encode_reference
+    anchored = dataclasses.replace(SETTINGS, anchor=True)
+    plain = made(pipe, sound(45), person=person)
+
+    def remember(reference: Reference) -> object:
+        encoded.append(reference)
+        return encode(reference)
+
+    monkeypatch.setattr(pipe.dit, "encode_reference", remember)
+    frames = made(pipe, sound(45), anchored, person=person)
+    assert len(plan(45, chunk_latents=5).chunks) == 4
+    reference, anchor = encoded  # each once: the keys of the reference are not made again
+    assert reference.latents.shape[1] == 4
+    with torch.no_grad():
+        image = pipe.conditioner.encode_image(person.image[None])
+        heard = audio_tokens(pipe.conditioner, sound(45), 12)(Span(0, 1))
+    assert torch.equal(anchor.latents, image)
+    assert torch.equal(anchor.motion, person.motion)
+    torch.testing.assert_close(anchor.audio, heard, atol=1e-5, rtol=1e-5)  # sums of other lengths
+    assert torch.equal(frames[:17], plain[:17])
+    for chunk in (frames[17:29] != plain[17:29], frames[29:41] != plain[29:41]):
+        assert chunk.any()
+
+
+def test_an_anchor_reads_as_if_both_clips_were_encoded_every_time(
+    pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = speaker(pipe)
+    assert person.reference is not None
+    with torch.no_grad():
+        image = pipe.conditioner.encode_image(person.image[None])
+        heard = audio_tokens(pipe.conditioner, sound(33), 9)(Span(0, 1))
+    anchor = one_frame(image, person.reference, audio=heard, motion=person.motion)
+    both = join_references([person.reference, anchor])
+    anchored = dataclasses.replace(SETTINGS, anchor=True)
+    cached = made(pipe, sound(33), anchored, person=person)
+    original, num_calls = generator_module.guided, 0
+
+    def uncached(dit, cond, *, cache, **weights):
+        nonlocal num_calls
+        reference = both if num_calls else person.reference
+        num_calls += 1
+        return original(dit, dataclasses.replace(cond, reference=reference), **weights)
+
+    monkeypatch.setattr(generator_module, "guided", uncached)
+    anew = made(pipe, sound(33), anchored, person=person)
+    # sums of another order; the same value may round both ways
+    assert float((cached.float() - anew.float()).abs().max()) <= 1.0
+
+
+def test_an_anchor_needs_a_reference_to_join(
+    pipe: AvatarPipeline, request_: Request, weights: Path
+) -> None:
+    anchored = dataclasses.replace(SETTINGS, anchor=True)
+    with pytest.raises(ValueError, match="an anchor joins the reference of a person, and this one"):
+        made(pipe, sound(20), anchored)
+    with pytest.raises(ValueError, match="--anchor: these weights read no reference"):
+        carry_out(dataclasses.replace(request_, anchor=True), weights=weights)
+    with pytest.raises(ValueError, match="--anchor: these weights read no reference"):
+        pipe(reference=request_.reference, audio=request_.audio, anchor=True, face_crop=False)
+    assert left_behind(request_) == []
 
 
 # --- decoding and hearing ---

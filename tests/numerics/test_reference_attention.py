@@ -12,7 +12,14 @@ from avatar_v.models import attention
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
-from avatar_v.models.reference import SEGMENT_LENGTH, pack_frames, segments
+from avatar_v.models.reference import (
+    SEGMENT_LENGTH,
+    join_caches,
+    join_references,
+    one_frame,
+    pack_frames,
+    segments,
+)
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import Cond, Reference
 
@@ -212,6 +219,46 @@ def test_a_cache_obeys_reference_keep(dit: AvatarDiT) -> None:
     cond = dataclasses.replace(cond, reference_keep=torch.tensor([True, False]))
     got = dit(x_t, t, dataclasses.replace(cond, reference=None), reference_cache=cache)
     torch.testing.assert_close(got, dit(x_t, t, cond), atol=TOLERANCE, rtol=TOLERANCE)
+
+
+@pytest.mark.parametrize("has_audio", [True, False])
+@pytest.mark.parametrize("name", VALIDITY)
+def test_joined_caches_equal_both_clips_encoded_together(
+    dit: AvatarDiT, name: str, has_audio: bool
+) -> None:
+    config = dit.config
+    clip = make_reference(config, VALIDITY[name], size=SIZE, has_audio=has_audio, has_motion=True)
+    full = make_reference(config, torch.ones(2, 1, dtype=torch.bool), size=SIZE, has_motion=True)
+    anchor = one_frame(full.latents + 1, clip, audio=full.audio, motion=full.motion)
+    assert (anchor.audio is None) == (not has_audio)
+    encoded = [dit.encode_reference(part) for part in (clip, anchor)]
+    assert encoded[0] is not None
+    assert encoded[1] is not None
+    joined = join_caches(encoded[0], encoded[1])
+    together = dit.encode_reference(join_references([clip, anchor]))
+    assert together is not None
+    assert joined.num_frames == together.num_frames == NUM_REFERENCE + 1
+    if name in ("all", "equal counts"):  # no padding: the same tokens in the same places
+        assert torch.equal(joined.position, together.position)
+        assert joined.key_mask is None
+        for ours, theirs in zip(joined.layers, together.layers, strict=True):
+            torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=TOLERANCE)
+    x_t, t = target(config)
+    cond = make_cond(config, 2, NUM_FRAMES)
+    got = dit(x_t, t, cond, reference_cache=joined)
+    expected = dit(x_t, t, cond, reference_cache=together)
+    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    without = dit(x_t, t, cond, reference_cache=encoded[0])
+    assert (got - without).abs().max() > 1e-3, "the anchor has no effect: the test is blind"
+
+
+def test_caches_that_do_not_fit_are_not_joined(dit: AvatarDiT) -> None:
+    two, one = (make_reference(dit.config, torch.ones(n, 3, dtype=torch.bool)) for n in (2, 1))
+    caches = [dit.encode_reference(part) for part in (two, one)]
+    assert caches[0] is not None
+    assert caches[1] is not None
+    with pytest.raises(ValueError, match="one number of samples and one grid"):
+        join_caches(caches[0], caches[1])
 
 
 def test_the_target_does_not_reach_the_reference(

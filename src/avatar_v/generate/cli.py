@@ -30,6 +30,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--guidance-reference", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
+    add("--anchor", action=argparse.BooleanOptionalAction, default=False,
+        help="later chunks also read the first frame as reference (%(default)s)")  # fmt: skip
     add("--gain", type=float, metavar="DB", help="of the speech, instead of levelling it")
     add("--audio-rate", type=int, default=16_000, metavar="HZ", help="of stdin (%(default)s)")
     add("--audio-channels", type=int, default=1, help="of stdin, interleaved (%(default)s)")
@@ -39,6 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
     add("--no-face-crop", action="store_true", help="take the picture's centre square as it is")
     add("--overwrite", action="store_true", help="replace OUT.mp4 and OUT.json")
+    add("--resume", action="store_true", help="go on with an interrupted run of this command")
 
 
 def run(args: argparse.Namespace) -> int:
@@ -63,8 +66,10 @@ def run(args: argparse.Namespace) -> int:
         also=tuple(args.also),
         motion=args.motion,
         overshoot=args.overshoot,
+        anchor=args.anchor,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,
+        resume=args.resume,
         gain_db=args.gain,
         audio_rate_hz=args.audio_rate,
         audio_channels=args.audio_channels,
@@ -79,6 +84,7 @@ def run(args: argparse.Namespace) -> int:
             precision=args.precision,
             on_ready=progress.ready,
             on_frames=progress.frames,
+            on_kept=progress.kept,
         )
     timing = record.timing
     for warning in record.warnings[len(progress.warnings) :]:

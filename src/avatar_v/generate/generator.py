@@ -2,13 +2,16 @@
 
 Memory does not grow with the duration (Avatar V §4.1; ALGORITHMS §5.3, §5.4): what lives on from
 chunk to chunk is the text, the reference's keys and values, the last ``OVERLAP`` latents and their
-motion, the decoder's feature cache and the state of the random generator. Files are not known here
-(pipeline.py), nor steps (sampler.py).
+motion, and the decoder's feature cache. A chunk's noise comes from the seed and its number alone,
+so one that an interrupted run has made can be taken from there (resume.py). The request's files
+are not known here (pipeline.py), nor steps (sampler.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -19,11 +22,13 @@ from avatar_v.flow import schedule
 from avatar_v.generate.chunks import OVERLAP, Chunk, Span, plan
 from avatar_v.generate.guidance import GuidedFn, guided
 from avatar_v.generate.live import Heard
+from avatar_v.generate.resume import KeptChunks
 from avatar_v.generate.sampler import sample_joint
 from avatar_v.generate.stream import chained
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.reference import join_caches, one_frame
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
 from avatar_v.world.seeds import derive
 
@@ -44,6 +49,7 @@ class Settings:
     guidance_audio: float = 2.0
     guidance_reference: float = 1.0
     overshoot: float = 0.0  # c of sampler.renoised_step
+    anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
 
@@ -145,11 +151,16 @@ def sample_chunks(
     prompt: str,
     settings: Settings,
     spoken: Iterator[Spoken],
+    kept: KeptChunks | None = None,
 ) -> Iterator[Sampled]:
     """Each chunk's latents: the first from the image, the others from the end of the one before.
 
     The reference goes through the network once; its keys and values serve all steps and chunks.
+    Chunks that ``kept`` has are not sampled again, others are kept there as soon as they are made.
+    ValueError for an anchor where there is no reference.
     """
+    if settings.anchor and person.reference is None:
+        raise ValueError("an anchor joins the reference of a person, and this one has none")
     device = dit.patch_embed.weight.device
     person = person.to(device)
     with _inference(device, bf16=False):
@@ -159,9 +170,13 @@ def sample_chunks(
             prefixes = (*prefixes, person.motion)
     with _inference(device, bf16=settings.bf16):
         cache = None if person.reference is None else dit.encode_reference(person.reference)
-    generator = torch.Generator().manual_seed(settings.seed)
+    anchor = None  # a clip that the next chunk finds in the reference
     for part in spoken:
         with _inference(device, bf16=settings.bf16):
+            if anchor is not None:
+                keys, anchor = dit.encode_reference(anchor), None
+                assert keys is not None
+                cache = keys if cache is None else join_caches(cache, keys)
             cond = Cond(text=text, audio=part.audio)
             velocity_fn = guided(
                 dit,
@@ -172,8 +187,14 @@ def sample_chunks(
                 no_text=no_text,
                 cache=cache,
             )
-            states = _sample_chunk(velocity_fn, prefixes, part.chunk, settings, generator)
+            make = partial(_sample_chunk, velocity_fn, prefixes, part.chunk, settings)
+            states = make() if kept is None else kept.states(part.chunk.index, make)
+            states = tuple(state.to(device) for state in states)
             prefixes = tuple(state[:, -OVERLAP:] for state in states)
+            if settings.anchor and part.chunk.index == 0 and person.reference is not None:
+                first = (*(state[:, :1] for state in states), None)
+                audio = part.audio[:, :1]
+                anchor = one_frame(first[0], person.reference, audio=audio, motion=first[1])
         latents = states[0]
         new = latents[:, -len(part.chunk.new_latents) :]
         yield Sampled(new, part.sound, len(part.chunk.frames))
@@ -258,7 +279,6 @@ def _sample_chunk(
     prefixes: tuple[Tensor, ...],
     chunk: Chunk,
     settings: Settings,
-    generator: torch.Generator,
 ) -> tuple[Tensor, ...]:
     """All latents of one chunk, its clean prefix included; and the motion, where it is denoised."""
 
@@ -266,6 +286,7 @@ def _sample_chunk(
         v = velocity_fn(states[0], t, *states[1:])
         return v if isinstance(v, tuple) else (v,)
 
+    generator = drawing("start", settings.seed, chunk.index)
     noises = tuple(
         torch.randn((1, len(chunk.latents), *prefix.shape[2:]), generator=generator).to(prefix)
         for prefix in prefixes
@@ -276,14 +297,14 @@ def _sample_chunk(
         schedule(settings.num_steps, shift=settings.shift),
         prefixes=prefixes,
         overshoot=settings.overshoot,
-        generator=renoising(settings.seed, chunk.index),
+        generator=drawing("renoising", settings.seed, chunk.index),
     )
 
 
-def renoising(seed: int, chunk: int) -> torch.Generator:
-    """The fresh noise of one chunk's steps, from the request's seed and the chunk's number alone.
+def drawing(purpose: Literal["start", "renoising"], seed: int, chunk: int) -> torch.Generator:
+    """The noise that one chunk starts from, or the fresh noise of its steps.
 
-    Apart from the noise that chunks start from, so that overshoot changes no start, and a chunk
-    draws the same in whatever order and thread chunks are made.
+    From the request's seed and the chunk's number alone: overshoot changes no start, and a chunk
+    draws the same in whatever order, thread and run chunks are made.
     """
-    return torch.Generator().manual_seed(derive("renoising", seed % 2**63, chunk))
+    return torch.Generator().manual_seed(derive(purpose, seed % 2**63, chunk))

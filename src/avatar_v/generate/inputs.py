@@ -66,6 +66,8 @@ def read_sources(request: Request, wanted: Wanted, sound: LiveSound | None = Non
 
     ``sound`` takes the place of stdin where the request is for a live one. It is not waited for.
     """
+    if request.anchor and not wanted.reference:
+        raise ValueError("--anchor: these weights read no reference for an anchor to join")
     if request.audio == LIVE:
         audio, num_frames, warnings = sound or _stdin(request), None, ()
     else:
@@ -121,9 +123,14 @@ def check_settings(request: Request) -> None:
 def check_output(request: Request) -> None:
     """ValueError unless ``request.out`` and the .json beside it can be written now.
 
-    Whether a server answers is only known when frames go to it.
+    With ``resume``, chunks that are kept tell that what lies there is of the same run. Whether a
+    server answers is only known when frames go to it.
     """
+    if request.resume and request.audio == LIVE:
+        raise ValueError("--resume: a live sound (--audio -) is gone; pass the sound as a file")
     if not is_file(request.out):
+        if request.resume:
+            raise ValueError(f"--resume goes on with an .mp4 or .m3u8, not with {request.out}")
         if request.out == STDOUT and sys.stdout.isatty():
             raise ValueError("--out - writes an mp4 to stdout; pipe it into a file or a player")
         return
@@ -133,10 +140,18 @@ def check_output(request: Request) -> None:
     for given in (request.reference, *request.also, request.audio, request.image):
         if given is not None and Path(given).resolve() == out.resolve():
             raise ValueError(f"{out} is an input of this request; choose another --out")
+    folder = kept_folder(out)
+    is_kept = num_kept(folder) > 0
+    if is_kept and not (request.overwrite or request.resume):
+        raise ValueError(
+            f"{out}: an interrupted run left its chunks in {folder}; pass --resume to go on with "
+            "them, or --overwrite to start anew"
+        )
+    may_replace = request.overwrite or (request.resume and is_kept)
     for path in (out, json_path(out)):
         if path.is_dir():
             raise ValueError(f"{path} is a folder; --out names a file")
-        if path.exists() and not request.overwrite:
+        if path.exists() and not may_replace:
             raise ValueError(f"{path} exists; pass --overwrite to replace it")
     try:
         with tempfile.TemporaryFile(dir=out.parent):
@@ -153,6 +168,16 @@ def is_file(out: str) -> bool:
 def json_path(out: str | Path) -> Path:
     """Where the record of ``out`` goes: beside it, the same name with .json."""
     return Path(out).with_suffix(".json")
+
+
+def kept_folder(out: str | Path) -> Path:
+    """Where the chunks of ``out`` lie until it is whole (resume.py): hidden, beside it."""
+    return Path(out).with_name(f".{Path(out).name}.part")
+
+
+def num_kept(folder: Path) -> int:
+    """Whole chunks in such a folder, which need not exist."""
+    return sum(1 for _ in folder.glob("*.safetensors"))
 
 
 def read_speech(path: str | Path) -> tuple[Float[Tensor, " s"], tuple[str, ...]]:

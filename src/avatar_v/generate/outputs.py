@@ -66,10 +66,11 @@ def kind_of(out: str) -> Literal["mp4", "hls", "rtmp", "stdout"]:
     )
 
 
-def output_of(out: str) -> Output:
+def output_of(out: str, *, growing: Path | None = None) -> Output:
+    """The output of a name; ``growing`` is where an mp4 lies until it is whole."""
     match kind_of(out):
         case "mp4":
-            return Mp4File(out)
+            return Mp4File(out, growing)
         case "hls":
             return HlsPlaylist(out)
         case "rtmp":
@@ -79,14 +80,16 @@ def output_of(out: str) -> Output:
 
 
 class Mp4File(Output):
-    """Grows under a hidden name beside its own, which it takes when it is whole."""
+    """Grows under another name on the same disk (by default a hidden one beside its own), and
+    takes its own when it is whole."""
 
     is_live = False
 
-    def __init__(self, path: str | Path) -> None:
+    def __init__(self, path: str | Path, growing: Path | None = None) -> None:
         super().__init__(str(path))
         self._path = Path(path)
-        self._part = self._path.with_name(f".{self._path.name}.{uuid.uuid4().hex[:8]}.part")
+        hidden = f".{self._path.name}.{uuid.uuid4().hex[:8]}.part"
+        self._part = growing or self._path.with_name(hidden)
 
     def open(self) -> OutputContainer:
         return av.open(str(self._part), "w", format="mp4")

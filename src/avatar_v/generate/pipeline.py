@@ -42,6 +42,7 @@ from avatar_v.generate.inputs import (
 from avatar_v.generate.live import Block, LiveSound, hear
 from avatar_v.generate.outputs import output_of
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
+from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.stream import chained, pipelined
 from avatar_v.generate.writer import Writer
 from avatar_v.loudness import loudness_gain
@@ -96,13 +97,11 @@ class AvatarPipeline:
         overlap: bool | None = None,
     ) -> None:
         wanted(card)
-        if precision not in PRECISIONS:
-            raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {precision!r}")
         self.card = card
         self.format = FORMATS[card.preset]
         self.device = chosen_device(device)
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
-        self.bf16 = _has_bf16(self.device) if precision == "auto" else precision == "bf16"
+        self.bf16 = chosen_precision(precision, self.device) == "bf16"
         self.dit = dit.to(self.device).eval()
         self.conditioner = conditioner.to(self.device).eval()
 
@@ -135,6 +134,7 @@ class AvatarPipeline:
         also: Sequence[str | Path] = (),
         motion: str = "auto",
         overshoot: float = 0.0,
+        anchor: bool = False,
         face_crop: bool = True,
         gain_db: float | None = None,
     ) -> Iterator[Frame]:
@@ -161,6 +161,7 @@ class AvatarPipeline:
             also=tuple(map(str, also)),
             motion=motion,
             overshoot=overshoot,
+            anchor=anchor,
             face_crop=face_crop,
             gain_db=gain_db,
         )
@@ -179,8 +180,11 @@ class AvatarPipeline:
         """Blocks of frames for files already read; of ``request`` only prompt and numbers count."""
         return (clip.frames for clip in self.clips(inputs, request))
 
-    def clips(self, inputs: Inputs, request: Request) -> Generator[Clip, None, None]:
-        """``stream`` with the sound of each block; closing it ends all its threads."""
+    def clips(
+        self, inputs: Inputs, request: Request, kept: KeptChunks | None = None
+    ) -> Generator[Clip, None, None]:
+        """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
+        ``kept`` holds are not sampled, others are kept there."""
         settings = Settings(
             chunk_latents=self.format.chunk_latents,
             shift=self.format.shift,
@@ -189,13 +193,14 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
+            anchor=request.anchor,
             seed=request.seed,
             bf16=self.bf16,
         )
         person, sound = self.person(inputs), inputs.audio
         stages = (
             lambda spoken: sample_chunks(
-                self.dit, self.conditioner, person, request.prompt, settings, spoken
+                self.dit, self.conditioner, person, request.prompt, settings, spoken, kept
             ),
             lambda sampled: decode_chunks(self.conditioner, settings, sampled),
         )
@@ -260,6 +265,15 @@ def chosen_device(name: str) -> torch.device:
     return device
 
 
+def chosen_precision(name: str, device: torch.device) -> str:
+    """fp32 or bf16; "auto" is bf16 where the hardware has it. ValueError for another name."""
+    if name not in PRECISIONS:
+        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {name!r}")
+    if name != "auto":
+        return name
+    return "bf16" if _has_bf16(device) else "fp32"
+
+
 def weights_folder(name_or_path: str | Path) -> Path:
     """The folder of a shipped name or of a path; ValueError if it is neither."""
     named = ASSETS / name_or_path
@@ -280,40 +294,59 @@ def carry_out(
     precision: str = "auto",
     on_ready: Callable[[Inputs], None] = lambda inputs: None,
     on_frames: Callable[[Frames], None] = lambda frames: None,
+    on_kept: OnKept = lambda folder, num: None,
 ) -> Record:
     """Check, load, generate and write ``request.out`` and its .json (files only).
 
     ``on_ready`` is called once the inputs are read, ``on_frames`` with every block of frames.
     ValueError for bad input before anything is loaded, OSError if writing fails; then, and after
-    an interrupt, no mp4 and no record is left, and what is left of an HLS stream plays.
+    an interrupt, no mp4 and no record is left, and what is left of an HLS stream plays. Of a sound
+    from a file the whole chunks are left too (resume.py), and ``on_kept`` is told.
     """
-    chosen_device(device)
+    kind = chosen_device(device)
     folder = weights_folder(weights)
+    made_with = {"precision": chosen_precision(precision, kind), "device": kind.type}
     inputs = read_inputs(request, wanted(read_card(folder)))
     on_ready(inputs)
-    begin = time.perf_counter()
-    pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
-    loaded, first = time.perf_counter(), None
-    clips = pipeline.clips(inputs, request)
-    with Writer(output_of(request.out)) as writer, closing(clips):
-        for clip in clips:
-            first = first or time.perf_counter()
-            writer.write(clip.frames, clip.sound)
-            on_frames(clip.frames)
-    end, inputs = time.perf_counter(), finished(inputs, writer.num_frames)
-    assert first is not None
+    weights_hash = hash_folder(folder)
+    with keeping(request, inputs, on_kept, weights=weights_hash, **made_with) as kept:
+        begin = time.perf_counter()
+        pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
+        loaded, first = time.perf_counter(), None
+        clips = pipeline.clips(inputs, request, kept)
+        output = output_of(request.out, growing=None if kept is None else kept.growing)
+        with Writer(output) as writer, closing(clips):
+            for clip in clips:
+                first = first or time.perf_counter()
+                writer.write(clip.frames, clip.sound)
+                on_frames(clip.frames)
+        assert first is not None
+        record = _record(
+            request,
+            finished(inputs, writer.num_frames),
+            pipeline,
+            str(weights),
+            weights_hash,
+            _timing(inputs, writer.num_frames, begin, loaded, first),
+            0 if kept is None else kept.num_found,
+        )
+        if is_file(request.out):
+            save_record(json_path(request.out), record)
+    return record
+
+
+def _timing(inputs: Inputs, num_frames: int, begin: float, loaded: float, first: float) -> Timing:
+    """From the times of `perf_counter` at which loading began and ended and the first frame came,
+    and now."""
+    end = time.perf_counter()
     arrived = inputs.audio.arrived_s if isinstance(inputs.audio, LiveSound) else None
-    timing = Timing(
+    return Timing(
         load_s=round(loaded - begin, 3),
         first_frame_s=round(first - (arrived or loaded), 3),
         total_s=round(end - loaded, 3),
-        frames_per_s=round(writer.num_frames / (end - loaded), 2),
+        frames_per_s=round(num_frames / (end - loaded), 2),
         peak_rss_mib=round(peak_rss_mib(), 1),
     )
-    record = _record(request, inputs, pipeline, str(weights), hash_folder(folder), timing)
-    if is_file(request.out):
-        save_record(json_path(request.out), record)
-    return record
 
 
 def _record(
@@ -323,6 +356,7 @@ def _record(
     weights: str,
     weights_hash: str,
     timing: Timing,
+    resumed_chunks: int,
 ) -> Record:
     assert inputs.num_frames is not None
     return Record(
@@ -337,6 +371,7 @@ def _record(
         precision="bf16" if pipeline.bf16 else "fp32",
         device=str(pipeline.device),
         timing=timing,
+        resumed_chunks=resumed_chunks,
     )
 
 

@@ -2,6 +2,7 @@
 
 import signal
 import time
+from pathlib import Path
 from types import TracebackType
 
 from jaxtyping import UInt8
@@ -13,7 +14,7 @@ from avatar_v.generate.inputs import Inputs
 
 
 class FrameProgress:
-    """``with FrameProgress() as bar``; give ``bar.ready`` and ``bar.frames`` to `carry_out`."""
+    """``with FrameProgress() as bar``; `carry_out` takes its ``ready``, ``frames`` and ``kept``."""
 
     def __init__(self, label: str = "generate") -> None:
         self._console = Console(stderr=True)
@@ -60,6 +61,13 @@ class FrameProgress:
             f"first after {self._first - self._begin:.1f} s"
         )
         self._bar.update(self._task, advance=len(frames), speed=speed)
+
+    def kept(self, folder: Path, num_chunks: int) -> None:
+        """The run ends early, and the next one can go on from here."""
+        self._console.print(
+            f"kept {num_chunks} chunks in {folder}; the same command with --resume goes on",
+            markup=False,
+        )
 
 
 def stop_on_terminate() -> None:

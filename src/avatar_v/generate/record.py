@@ -44,7 +44,8 @@ class Record:
     weights_card: dict[str, Any]
     precision: str
     device: str
-    timing: Timing
+    timing: Timing  # of this run alone
+    resumed_chunks: int = 0  # that an interrupted run had made
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())

@@ -52,6 +52,24 @@ def join_references(parts: Sequence[Reference]) -> Reference:
     )
 
 
+def one_frame(
+    latents: Float[Tensor, "b 1 c h w"],
+    like: Reference,
+    *,
+    audio: Float[Tensor, "b 1 n d"] | None,
+    motion: Float[Tensor, "b 1 md"] | None,
+) -> Reference:
+    """A clip of one latent frame to join ``like`` with: it has audio and motion if that has."""
+    num_samples, device = latents.shape[0], latents.device
+    return Reference(
+        latents,
+        torch.ones(num_samples, 1, dtype=torch.bool, device=device),
+        torch.zeros(num_samples, 1, dtype=torch.long, device=device),
+        None if like.audio is None else audio,
+        None if like.motion is None else motion,
+    )
+
+
 @dataclass(frozen=True)
 class ReferenceLayout:
     """Where each valid reference frame goes. Indices count frames, not tokens."""
@@ -121,6 +139,34 @@ class ReferenceCache:
                 f"cannot serve a batch of {num_samples}"
             )
         return self.map(lambda x: x.expand(num_samples, *x.shape[1:]))
+
+
+def join_caches(first: ReferenceCache, second: ReferenceCache) -> ReferenceCache:
+    """What encoding ``join_references`` of both would give: segments do not see each other, so
+    neither is encoded again. ValueError for other numbers of samples, or another grid."""
+    sizes = [(cache.position.shape[0], cache.grid) for cache in (first, second)]
+    if sizes[0] != sizes[1]:
+        raise ValueError(f"caches to join have one number of samples and one grid, got {sizes}")
+    mask = None
+    if first.key_mask is not None or second.key_mask is not None:
+        mask = torch.cat([_whole_mask(first), _whole_mask(second)], dim=1)
+    return ReferenceCache(
+        layers=tuple(
+            (torch.cat([a[0], b[0]], dim=1), torch.cat([a[1], b[1]], dim=1))
+            for a, b in zip(first.layers, second.layers, strict=True)
+        ),
+        key_mask=mask,
+        position=torch.cat([first.position, second.position + first.num_frames], dim=1),
+        grid=first.grid,
+        num_frames=first.num_frames + second.num_frames,
+    )
+
+
+def _whole_mask(cache: ReferenceCache) -> Bool[Tensor, "b k"]:
+    key, _ = cache.layers[0]
+    if cache.key_mask is not None:
+        return cache.key_mask
+    return torch.ones(key.shape[:2], dtype=torch.bool, device=key.device)
 
 
 @dataclass(frozen=True)
