@@ -12,6 +12,11 @@ import sys
 from collections.abc import Sequence
 
 COMMANDS = {
+    "cases": "avatar_v_eval.bench.cases_cli",
+    "run": "avatar_v_eval.bench.cli",
+    "merge": "avatar_v_eval.bench.cli",
+    "metrics": "avatar_v_eval.bench.cli",
+    "sensitivity": "avatar_v_eval.bench.cli",
     "rate": "avatar_v_eval.human.cli",
     "votes": "avatar_v_eval.human.votes_cli",
 }

@@ -85,6 +85,10 @@ class QAlign:
         self.model.to(device).eval()
         self._hash = _hash_of(folder)
 
+    def hash(self) -> str:
+        """12 hex digits of sha256 over the files of weights."""
+        return self._hash
+
     @torch.inference_mode()
     def measure(self, frames: Video, *, batch_size: int = 8) -> Score:
         """Values "f"."""

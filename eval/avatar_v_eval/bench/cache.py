@@ -1,0 +1,100 @@
+"""Measurements on disk, found by what went into them: a run that was stopped goes on.
+
+A key is the sha256 of the contents of the case's files and of the video, the metric with its
+version and the hash of its weights. Names, folders and dates are no part of it. An entry is one
+small JSON file, written whole or not at all, so that several processes may share a cache.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from avatar_v_eval.bench.measured import Measured
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a metric said of a video: numbers, or in ``reason`` why there are none."""
+
+    values: dict[str, float]
+    frames: dict[str, list[tuple[int, float]]]
+    notes: tuple[str, ...] = ()
+    reason: str = ""
+    seconds: float = 0.0  # that measuring took, when it was measured
+    cached: bool = False  # this time it was only read
+
+
+def key_of(
+    case: str, video: str, metric: str, version: int, weights: str, options: str = ""
+) -> str:
+    """64 hex digits for one measurement; ``case`` and ``video`` are hashes of contents."""
+    text = json.dumps([case, video, metric, version, weights, options])
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+class Cache:
+    """A folder of entries."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+
+    def entry(self, key: str, measure: Callable[[], Measured]) -> Entry:
+        """The entry of a key, measured and kept where it is not there yet.
+
+        A ValueError of ``measure`` is an entry too: its text is the reason. So is a number that is
+        not finite. All other errors are mistakes in the program, and end it.
+        """
+        path = self.folder / key[:2] / f"{key}.json"
+        if (found := _read(path)) is not None:
+            return dataclasses.replace(found, cached=True)
+        begin = time.perf_counter()
+        try:
+            measured = measure()
+            _check_finite(measured)
+            values, reason = dict(measured.values), ""
+            frames = {name: list(map(_pair, rows)) for name, rows in measured.frames.items()}
+            notes = measured.notes
+        except ValueError as error:
+            values, frames, notes, reason = {}, {}, (), _one_line(error)
+        entry = Entry(values, frames, notes, reason, round(time.perf_counter() - begin, 4))
+        _write(path, entry)
+        return entry
+
+
+def _read(path: Path) -> Entry | None:
+    """None where there is none, and where a power cut left half of one."""
+    try:
+        raw = json.loads(path.read_text(encoding="utf-8"))
+    except (FileNotFoundError, json.JSONDecodeError):
+        return None
+    frames = {name: list(map(_pair, rows)) for name, rows in raw["frames"].items()}
+    return Entry(raw["values"], frames, tuple(raw["notes"]), raw["reason"], raw["seconds"])
+
+
+def _write(path: Path, entry: Entry) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    raw = dataclasses.asdict(entry)
+    raw.pop("cached")
+    partial = path.with_suffix(f".{os.getpid()}.partial")
+    partial.write_text(json.dumps(raw), encoding="utf-8")
+    partial.replace(path)
+
+
+def _check_finite(measured: Measured) -> None:
+    for name, value in measured.values.items():
+        if not math.isfinite(value):
+            raise ValueError(f"{name} is {value}, not a finite number")
+
+
+def _pair(row) -> tuple[int, float]:
+    return int(row[0]), float(row[1])
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,0 +1,93 @@
+"""`avatar-v-eval cases world70 | build | check`: make the cases of a benchmark, and check them."""
+
+import argparse
+from pathlib import Path
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register `cases`."""
+    parser = subparsers.add_parser(
+        "cases", help="make or check the cases of a benchmark", allow_abbrev=False
+    )
+    actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
+    world = actions.add_parser("world70", help="render the 70 cases of drawn people")
+    world.add_argument("folder", metavar="FOLDER", type=Path, help="new or empty")
+    build = actions.add_parser(
+        "build",
+        help="cases from clips of people in two scenes or more",
+        description="FOLDER/PERSON/CLIP.mp4: each clip gives sound, first frame and truth of a "
+        "case, the next clip of that person the reference.",
+    )
+    add = build.add_argument
+    add("folder", metavar="FOLDER", type=Path)
+    add("--out", metavar="DIR", type=Path, required=True, help="new or empty")
+    add("--drawn", action="store_true", help="people of the world, not real ones")
+    add("--language", default="unknown", help="spoken in the clips (%(default)s)")
+    add("--licence", default="unknown", help="of the clips, e.g. CC-BY-4.0 (%(default)s)")
+    add("--consent", default="unknown", help="how the people shown agreed (%(default)s)")
+    add("--seconds", type=float, default=30.0, help="of each clip at most (%(default)s)")
+    check = actions.add_parser("check", help="check a manifest and all its files")
+    check.add_argument("manifest", metavar="MANIFEST", type=Path)
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the parsed command."""
+    return {"world70": _world70, "build": _build, "check": _check}[args.action](args)
+
+
+def _world70(args: argparse.Namespace) -> int:
+    from rich.progress import Progress
+
+    from avatar_v_eval.bench.world70 import differing, frozen_contents, write_world
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("rendering cases", total=None)
+        manifest, contents = write_world(
+            args.folder, on_case=lambda n, total: bar.update(task, completed=n, total=total)
+        )
+    print(f"{manifest.root}: {len(manifest.cases)} cases, content {manifest.content}")
+    if other := differing(contents, frozen_contents()):
+        print(
+            f"{len(other)} cases differ from the frozen world70 ({', '.join(other[:3])}, …): this "
+            "machine rounds otherwise; numbers on them must not be compared to published ones"
+        )
+        return 1
+    print("the same content as the frozen world70")
+    return 0
+
+
+def _build(args: argparse.Namespace) -> int:
+    from rich.progress import Progress
+
+    from avatar_v_eval.bench.pairs import About, build_cases
+
+    about = About(
+        faces="drawn" if args.drawn else "real",
+        language=args.language,
+        licence=args.licence,
+        consent=args.consent,
+        max_s=args.seconds,
+    )
+    with Progress(transient=True) as bar:
+        task = bar.add_task("clips", total=None)
+        manifest = build_cases(
+            args.folder,
+            args.out,
+            about,
+            on_clip=lambda n, total: bar.update(task, completed=n, total=total),
+        )
+    print(f"{manifest.root}: {len(manifest.cases)} cases")
+    return 0
+
+
+def _check(args: argparse.Namespace) -> int:
+    from avatar_v_eval.bench.manifest import file_fault, load_manifest
+
+    manifest = load_manifest(args.manifest)
+    faults = {case.id: file_fault(manifest, case) for case in manifest.cases}
+    for name, fault in faults.items():
+        if fault:
+            print(f"{name}: {fault}")
+    num = sum(map(bool, faults.values()))
+    print(f"{manifest.name}: {len(faults)} cases, {num} with a fault")
+    return 1 if num else 0

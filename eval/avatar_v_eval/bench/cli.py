@@ -1,0 +1,171 @@
+"""`avatar-v-eval run | merge | metrics | sensitivity`: measure systems on given cases."""
+
+import argparse
+import importlib.util
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from avatar_v_eval.bench.manifest import Faces
+    from avatar_v_eval.bench.rows import Run
+    from avatar_v_eval.bench.score import Scoring
+
+
+def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Register all commands of the benchmark."""
+    _add_run(subparsers)
+    merge = subparsers.add_parser(
+        "merge", help="join the shards of a run, or runs of several systems", allow_abbrev=False
+    )
+    merge.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders that `run` wrote")
+    merge.add_argument("--out", metavar="DIR", type=Path, required=True)
+    subparsers.add_parser("metrics", help="list the metrics that there are", allow_abbrev=False)
+    moved = subparsers.add_parser(
+        "sensitivity",
+        help="how far each metric moves where nothing that matters changed",
+        description="Scores the true videos of MANIFEST as they are, re-encoded, shifted by a "
+        "frame and with another crop, and writes sensitivity_NAME.json.",
+        allow_abbrev=False,
+    )
+    _add_common(moved)
+    moved.add_argument("--videos", metavar="DIR", type=Path, help="CASE.mp4 (the true videos)")
+    moved.add_argument("--name", help="of the result (the manifest's)")
+    moved.add_argument("--out", metavar="DIR", type=Path, help="of the result (eval/results)")
+
+
+def run(args: argparse.Namespace) -> int:
+    """Carry out the parsed command; ValueError where the extra [eval] is not installed."""
+    if args.command in ("run", "merge") and importlib.util.find_spec("polars") is None:
+        raise ValueError("the benchmark needs pip install 'avatar_v[eval]': polars is missing")
+    commands = {"run": _run, "merge": _merge, "metrics": _metrics, "sensitivity": _sensitivity}
+    return commands[args.command](args)
+
+
+def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "run",
+        help="measure systems on the cases of a manifest",
+        description="Writes cases.parquet, frames.parquet and run.json. A case that cannot be "
+        "measured is a row with a reason. Stop it at any time: the same command goes on.",
+        allow_abbrev=False,
+    )
+    _add_common(parser)
+    add = parser.add_argument
+    add("--system", action="append", default=[], metavar="NAME=SOURCE",
+        help="a folder of CASE.mp4; command:TEMPLATE with {reference} {audio} {image} {prompt} "
+        "{out}; or pipeline:WEIGHTS. The true videos are scored in any case")  # fmt: skip
+    add("--out", metavar="DIR", type=Path, required=True, help="folder of the run")
+    add("--cache", metavar="DIR", type=Path, help="of measurements (OUT/cache)")
+    add("--workers", type=int, default=1, help="processes (%(default)s)")
+    add("--shard", default="1/1", metavar="I/N", help="this machine's part (%(default)s)")
+    add("--timeout", type=float, default=3600.0, metavar="S", help="of a command (%(default)s)")
+
+
+def _add_common(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("manifest", metavar="MANIFEST", type=Path, help="manifest.json or its folder")
+    add(
+        "--metrics", nargs="+", default=[], metavar="NAME", help="names or modules (all that apply)"
+    )
+    add("--weights", action="append", default=[], metavar="NAME=PATH", help="of a metric")
+    add("--convert", action="store_true", help="take videos of other frame rates, on a 25 fps grid")
+
+
+def _run(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from avatar_v_eval.bench.manifest import load_manifest
+    from avatar_v_eval.bench.rows import write_run
+    from avatar_v_eval.bench.run import parse_shard, run_benchmark
+    from avatar_v_eval.bench.systems import parse_systems
+
+    manifest, shard = load_manifest(args.manifest), parse_shard(args.shard)
+    systems = parse_systems(args.system, args.out / "videos", args.timeout)
+    scoring, left_out = _scoring(args, manifest.faces, args.cache or args.out / "cache")
+    console = Console(stderr=True)
+    for name, reason in left_out.items():
+        console.print(f"left out: {name} {reason}", soft_wrap=True, markup=False)
+    with Progress(console=console, transient=True) as bar:
+        tasks = {what: bar.add_task(what, total=None) for what in ("videos", "scores")}
+        done = run_benchmark(
+            manifest,
+            systems,
+            scoring,
+            shard=shard,
+            num_workers=args.workers,
+            left_out=left_out,
+            on_step=lambda what, n, total: bar.update(tasks[what], completed=n, total=total),
+        )
+    write_run(done, args.out)
+    _show(done)
+    print(args.out)
+    return 0
+
+
+def _merge(args: argparse.Namespace) -> int:
+    from avatar_v_eval.bench.rows import merge_runs, read_run, write_run
+
+    merged = merge_runs([read_run(folder) for folder in args.runs])
+    write_run(merged, args.out)
+    _show(merged)
+    print(args.out)
+    return 0
+
+
+def _metrics(args: argparse.Namespace) -> int:
+    from avatar_v_eval.bench.metric import metric_classes
+
+    for one in metric_classes().values():
+        print(f"{one.name} (version {one.version}, {' and '.join(one.faces)} faces): {one.judge}")
+        for output in one.outputs:
+            print(f"    {output.key}: {output.label}")
+        if one.needs_weights:
+            print(f"    needs --weights {one.name}=PATH: {one.needs_weights}")
+    return 0
+
+
+def _sensitivity(args: argparse.Namespace) -> int:
+    from avatar_v_eval.bench.manifest import load_manifest
+    from avatar_v_eval.bench.sensitivity import measure_sensitivity
+    from avatar_v_eval.records import RESULTS_DIR, write_result
+
+    manifest = load_manifest(args.manifest)
+    scoring, _ = _scoring(args, manifest.faces, Path())
+    name = args.name or manifest.name
+    result = measure_sensitivity(manifest, scoring, name, args.videos)
+    for number in result.numbers.values():
+        print(f"{number.label:72s} {number.value:9.4f}  [{number.low}, {number.high}]")
+    for note in result.notes:
+        print(note)
+    print(write_result(result, args.out or RESULTS_DIR))
+    return 0
+
+
+def _scoring(
+    args: argparse.Namespace, faces: "Faces", cache: Path
+) -> "tuple[Scoring, dict[str, str]]":
+    from avatar_v_eval.bench.metric import find_metrics
+    from avatar_v_eval.bench.score import Scoring
+
+    weights = {}
+    for text in args.weights:
+        name, equals, path = text.partition("=")
+        if not equals or not path:
+            raise ValueError(f"--weights {text}: expected NAME=PATH")
+        weights[name] = path
+    metrics, left_out = find_metrics(args.metrics, weights, faces)
+    given = tuple(sorted(weights.items()))
+    return Scoring(tuple(metrics), given, cache, args.convert), left_out
+
+
+def _show(done: "Run") -> None:
+    from rich.console import Console
+
+    from avatar_v_eval.bench.summary import as_table, summarise, unmeasured
+
+    console = Console()
+    console.print(as_table(summarise(done)))
+    for system, reason, case, num in unmeasured(done):
+        more = f" and {num - 1} more" if num > 1 else ""
+        console.print(f"{system}, {case}{more}: {reason}", soft_wrap=True, markup=False)

@@ -1,0 +1,175 @@
+"""Files to what metrics see: one `Clip` a video, or a ValueError that says why there is none.
+
+Here are all checks of a delivered video: readable, 25 frames a second, with the sound that it was
+driven by, as long as that, in the shape of the scene image. What a judge needs beyond (a face) is
+the judge's to miss.
+"""
+
+import warnings
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.critics.face_track import FaceTrack, centre_windows, track_faces
+from avatar_v.media import probe, read_audio, read_video
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v_eval.bench.manifest import Case, Manifest
+from avatar_v_eval.records import pearson
+
+Frames = UInt8[Tensor, "f 3 h w"]
+Waveform = Float[Tensor, " s"]
+
+CHECKS_VERSION = 1
+"""Part of every cache key: raise it when a check below changes."""
+LENGTH_TOLERANCE = 12  # frames, about 0.5 s: chunks and codecs round
+RATE_TOLERANCE_HZ = 0.01
+SHAPE_TOLERANCE = 0.05  # of the aspect ratio
+SMALLEST_SIDE = 32  # pixels
+SAME_SOUND_R = 0.5  # of loudness per frame; codecs stay above 0.9, other speech below 0.4
+LARGEST_LAG = 15  # frames, as far as sync metrics look
+
+
+@dataclass(frozen=True)
+class Footage:
+    """A video in memory, and what several metrics read of it, each read once."""
+
+    frames: Frames
+    audio: Waveform
+    name: str = "the video"  # in reasons
+
+    @cached_property
+    def squares(self) -> Frames:
+        """The centre square: what judges of drawn faces take."""
+        windows = centre_windows(1, *self.frames.shape[2:])[0].long().tolist()
+        left, top, right, bottom = windows
+        return self.frames[:, :, top:bottom, left:right]
+
+    @cached_property
+    def track(self) -> FaceTrack:
+        """The largest real face. ValueError where no frame shows one."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # several faces: told by num_faces
+            track = track_faces(self.frames)
+        if not bool(track.found.any()):
+            raise ValueError(f"no face was found in any frame of {self.name}")
+        return track
+
+
+@dataclass(frozen=True)
+class Clip:
+    """One delivered video with the inputs of its case; ``truth`` where the case has one."""
+
+    video: Footage
+    reference: Footage
+    image: UInt8[Tensor, "3 h w"]
+    truth: Footage | None = None
+
+
+class CaseMedia:
+    """The files of a case, each decoded when it is first asked for."""
+
+    def __init__(self, manifest: Manifest, case: Case) -> None:
+        self.manifest = manifest
+        self.case = case
+
+    @cached_property
+    def audio(self) -> Waveform:
+        return read_audio(self.manifest.path(self.case, "audio"))
+
+    @cached_property
+    def image(self) -> UInt8[Tensor, "3 h w"]:
+        return read_video(self.manifest.path(self.case, "image"), max_frames=1)[0]
+
+    @cached_property
+    def reference(self) -> Footage:
+        path = self.manifest.path(self.case, "reference")
+        frames = read_video(path)
+        silence = torch.zeros(len(frames) * SAMPLES_PER_FRAME)
+        audio = read_audio(path) if probe(path).has_audio else silence
+        return Footage(frames, audio, "the reference")
+
+    @cached_property
+    def truth(self) -> Footage | None:
+        if self.case.truth is None:
+            return None
+        return read_footage(self.manifest.path(self.case, "truth"), convert=True)
+
+    def clip(self, path: Path, *, convert: bool) -> Clip:
+        """A delivered video, checked. ``convert`` takes another frame rate, on the 25 fps grid.
+
+        ValueError: unreadable, no picture or sound, or one that is not of this case.
+        """
+        video = read_footage(path, convert=convert)
+        check_length(video, self.audio)
+        check_shape(video.frames, self.image)
+        check_sound(video.audio, self.audio)
+        return Clip(video, self.reference, self.image, self.truth)
+
+
+def read_footage(path: Path, *, convert: bool = False) -> Footage:
+    """A video with its own sound. ValueError names what is missing or damaged."""
+    info = probe(path)
+    if not info.has_video:
+        raise ValueError(f"{path.name}: no picture in it")
+    if not info.has_audio:
+        raise ValueError(f"{path.name}: no sound in it; a video is scored as it is heard")
+    rate = info.frame_rate_hz or 0.0
+    if abs(rate - FRAME_RATE_HZ) > RATE_TOLERANCE_HZ and not convert:
+        raise ValueError(
+            f"{path.name}: {rate:g} frames a second, expected {FRAME_RATE_HZ}; --convert takes it"
+        )
+    return Footage(read_video(path), read_audio(path))
+
+
+def check_length(video: Footage, driving: Waveform) -> None:
+    """ValueError unless picture, its sound and the driving sound last equally long."""
+    wanted = len(driving) // SAMPLES_PER_FRAME
+    lengths = {"picture": len(video.frames), "sound": len(video.audio) // SAMPLES_PER_FRAME}
+    for name, found in lengths.items():
+        if abs(found - wanted) > LENGTH_TOLERANCE:
+            raise ValueError(
+                f"the {name} lasts {found / FRAME_RATE_HZ:.2f} s, the driving sound "
+                f"{wanted / FRAME_RATE_HZ:.2f} s"
+            )
+
+
+def check_shape(frames: Frames, image: UInt8[Tensor, "3 h w"]) -> None:
+    """ValueError for a picture that is tiny or of another aspect ratio than the scene image."""
+    height, width = frames.shape[2:]
+    if min(height, width) < SMALLEST_SIDE:
+        raise ValueError(f"the picture is {width} x {height}, expected {SMALLEST_SIDE} or more")
+    wanted = image.shape[2] / image.shape[1]
+    if abs(width / height / wanted - 1) > SHAPE_TOLERANCE:
+        raise ValueError(
+            f"the picture is {width} x {height}, the scene image {image.shape[2]} x "
+            f"{image.shape[1]}: another shape"
+        )
+
+
+def check_sound(sound: Waveform, driving: Waveform) -> None:
+    """ValueError unless loudness over time is that of the driving sound, early or late a little."""
+    heard, wanted = _loudness(sound), _loudness(driving)
+    num = min(len(heard), len(wanted))
+    heard, wanted = heard[:num], wanted[:num]
+    if num <= 2 * LARGEST_LAG or wanted.std() < 1e-6:
+        return  # too short or too quiet to tell speeches apart
+    best = max(
+        pearson(heard[max(lag, 0) : num + min(lag, 0)], wanted[max(-lag, 0) : num - max(lag, 0)])
+        for lag in range(-LARGEST_LAG, LARGEST_LAG + 1)
+    )
+    if best < SAME_SOUND_R:
+        raise ValueError(
+            f"its sound is not the driving sound: loudness agrees with r = {best:.2f}, expected "
+            f"{SAME_SOUND_R} or more"
+        )
+
+
+def _loudness(audio: Waveform) -> Float[np.ndarray, " f"]:
+    num = len(audio) // SAMPLES_PER_FRAME
+    parts = audio[: num * SAMPLES_PER_FRAME].reshape(num, SAMPLES_PER_FRAME)
+    return parts.double().square().mean(1).sqrt().numpy()

@@ -1,0 +1,211 @@
+"""The cases of a benchmark: one JSON file beside the media it names, each file with its SHA-256.
+
+A case is a reference clip of a person, a driving sound and a scene image to speak it in; ``truth``
+is the real video of that sound, where there is one. What is wrong with the file itself is one
+ValueError (`load_manifest`); a media file that is missing or changed costs its case alone
+(`file_fault`), and the others go on.
+"""
+
+import dataclasses
+import hashlib
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal, get_args
+
+Faces = Literal["drawn", "real"]
+"""Who is shown: people of the world, or people. Each has judges of its own."""
+
+CONDITIONS = ("same", "cross", "generated")
+"""The scene image is of the reference's scene, of another one, or made by an image model."""
+ROLES = ("reference", "audio", "image", "truth")
+FILE_NAME = "manifest.json"
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+
+
+@dataclass(frozen=True)
+class Case:
+    """One input. Paths are relative to the manifest's folder; ``sha256`` is by role."""
+
+    id: str  # names the video of every system
+    reference: str
+    audio: str
+    image: str
+    condition: str
+    person: str
+    language: str
+    licence: str
+    consent: str
+    sha256: Mapping[str, str]
+    truth: str | None = None
+    prompt: str = ""
+
+    def files(self) -> dict[str, str]:
+        """Role → path, of those that the case has."""
+        paths = {role: getattr(self, role) for role in ROLES}
+        return {role: path for role, path in paths.items() if path is not None}
+
+    @property
+    def fingerprint(self) -> str:
+        """Changes with the contents of any file, and with nothing else."""
+        text = json.dumps({role: self.sha256[role] for role in self.files()}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """All cases of a benchmark. ``content`` names a generated set before encoding (world70.py)."""
+
+    root: Path
+    name: str
+    faces: Faces
+    cases: tuple[Case, ...]
+    content: str = ""
+
+    def path(self, case: Case, role: str) -> Path:
+        """Of a file of a case; ValueError for a role that the case lacks."""
+        if role not in case.files():
+            raise ValueError(f"case {case.id} has no {role}")
+        return self.root / case.files()[role]
+
+    @property
+    def fingerprint(self) -> str:
+        """16 hex digits; changes with any case or file. Where the folder lies does not count."""
+        known = dataclasses.asdict(dataclasses.replace(self, root=Path()))
+        text = json.dumps({**known, "root": ""}, sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def load_manifest(path: Path | str) -> Manifest:
+    """Reads ``manifest.json`` or the folder that holds it. Media files are not read.
+
+    ValueError, naming the file and the first fault: no JSON, missing or unknown keys, an id twice,
+    a condition that there is not, a path out of the folder, a file without its SHA-256.
+    """
+    path = Path(path)
+    file = path / FILE_NAME if path.is_dir() else path
+    if not file.is_file():
+        raise ValueError(f"no manifest at {path}: expected a {FILE_NAME} or the folder of one")
+    try:
+        raw = json.loads(file.read_text(encoding="utf-8"))
+        manifest = _manifest(raw, file.parent.resolve())
+    except (json.JSONDecodeError, UnicodeDecodeError) as error:
+        raise ValueError(f"{file} is not JSON: {error}") from error
+    except ValueError as error:
+        raise ValueError(f"{file}: {error}") from error
+    return manifest
+
+
+def write_manifest(manifest: Manifest) -> Path:
+    """Checks and writes ``root/manifest.json``, whole or not at all; returns its path."""
+    check_manifest(manifest)
+    raw = dataclasses.asdict(manifest)
+    raw.pop("root")
+    path = manifest.root / FILE_NAME
+    partial = path.with_suffix(".json.partial")
+    partial.write_text(json.dumps(raw, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+    partial.replace(path)
+    return path
+
+
+def check_manifest(manifest: Manifest) -> None:
+    """ValueError for the first fault of what the manifest says; files are not looked at."""
+    if manifest.faces not in get_args(Faces):
+        raise ValueError(f"faces are one of {get_args(Faces)}, got {manifest.faces!r}")
+    if not manifest.cases:
+        raise ValueError("a benchmark needs at least one case, got none")
+    ids = [case.id for case in manifest.cases]
+    if twins := sorted({name for name in ids if ids.count(name) > 1}):
+        raise ValueError(f"case ids given twice: {', '.join(twins)}")
+    for case in manifest.cases:
+        try:
+            _check_case(case)
+        except ValueError as error:
+            raise ValueError(f"case {case.id!r}: {error}") from error
+
+
+def file_fault(manifest: Manifest, case: Case) -> str:
+    """What is wrong with the files of a case, in words; empty where nothing is."""
+    for role, name in case.files().items():
+        path = manifest.root / name
+        if not path.is_file():
+            return f"{role} {name} is missing"
+        if (found := file_hash(path)) != case.sha256[role]:
+            known = case.sha256[role][:12]
+            return f"{role} {name} has changed: sha256 {found[:12]}…, the manifest has {known}…"
+    return ""
+
+
+def check_files(manifest: Manifest) -> None:
+    """ValueError for the first case with a file that is missing or changed."""
+    for case in manifest.cases:
+        if fault := file_fault(manifest, case):
+            raise ValueError(f"case {case.id!r}: {fault}")
+
+
+def file_hash(path: Path) -> str:
+    """sha256 of a file, 64 hex digits."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def file_hashes(root: Path, files: Mapping[str, str]) -> dict[str, str]:
+    """Role → sha256 of the files of a case below ``root``."""
+    return {role: file_hash(root / name) for role, name in files.items()}
+
+
+def _check_case(case: Case) -> None:
+    if not _ID.fullmatch(case.id):
+        raise ValueError("an id names files: letters, digits, - and _ are allowed")
+    if case.condition not in CONDITIONS:
+        raise ValueError(f"condition is one of {CONDITIONS}, got {case.condition!r}")
+    for field in ("person", "language", "licence", "consent"):
+        if not getattr(case, field):
+            raise ValueError(f"{field} is empty; say unknown where it is")
+    for role, name in case.files().items():
+        parts = PurePosixPath(name)
+        if not name or parts.is_absolute() or ".." in parts.parts:
+            raise ValueError(f"{role} is a path below the manifest's folder, got {name!r}")
+        if not _SHA256.fullmatch(case.sha256.get(role, "")):
+            raise ValueError(f"sha256 of {role} is 64 hex digits, got {case.sha256.get(role)!r}")
+    if unknown := sorted(set(case.sha256) - set(case.files())):
+        raise ValueError(f"sha256 of {', '.join(unknown)}, which the case does not have")
+
+
+def _manifest(raw: object, root: Path) -> Manifest:
+    fields = _fields(Manifest, raw, "the manifest", without="root")
+    if not isinstance(fields["cases"], list):
+        raise ValueError(f"cases is a list, got {type(fields['cases']).__name__}")
+    cases = tuple(_case(one, index) for index, one in enumerate(fields.pop("cases")))
+    manifest = Manifest(root=root, cases=cases, **fields)
+    check_manifest(manifest)
+    return manifest
+
+
+def _case(raw: object, index: int) -> Case:
+    fields = _fields(Case, raw, f"case number {index}")
+    where = f"case {fields['id']!r}"
+    if not isinstance(fields["sha256"], dict):
+        raise ValueError(f"{where}: sha256 is a mapping of role to digits")
+    texts = {key: value for key, value in fields.items() if key != "sha256"}
+    for key, value in (*texts.items(), *fields["sha256"].items()):
+        if not isinstance(value, str) and not (key == "truth" and value is None):
+            raise ValueError(f"{where}: {key} is text, got {value!r}")
+    return Case(**fields)
+
+
+def _fields(kind: type, raw: object, where: str, without: str = "") -> dict:
+    """``raw`` as the arguments of a dataclass; ValueError for keys that are missing or unknown."""
+    if not isinstance(raw, dict):
+        raise ValueError(f"{where} is a mapping, got {type(raw).__name__}")
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.name != without}
+    needed = {name for name, field in fields.items() if field.default is dataclasses.MISSING}
+    if missing := sorted(needed - set(raw)):
+        raise ValueError(f"{where} lacks {', '.join(missing)}")
+    if unknown := sorted(set(raw) - set(fields)):
+        raise ValueError(f"{where} has unknown keys {', '.join(unknown)}")
+    return dict(raw)

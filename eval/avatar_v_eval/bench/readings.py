@@ -1,0 +1,144 @@
+"""What several metrics share: from a judge's rows to the numbers of a clip."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from scipy.signal import medfilt
+from torch import Tensor
+
+from avatar_v.critics.face_track import Boxes, FaceTrack
+from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_clip, score_of
+from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
+from avatar_v_eval.bench.footage import Footage, Frames, Waveform
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.sampling import first_minus_last, trimmed_mean
+from avatar_v_eval.style import blink_rate_hz, spread
+
+Motion = Float[np.ndarray, "f m"]
+
+STYLE_SPREADS = ("mouth_open", "yaw", "pitch", "roll")
+"""Components whose spread is a habit and which the meters can read."""
+SPREAD_FLOOR = 0.01  # radians or openings: below, two spreads count as one
+CROP_SCALE, CROP_SIDE, CROP_MEDIAN, CROP_GREY = 0.40, 224, 13, 110
+
+
+def sync_outputs(prefix: str, judge: str) -> tuple[Output, Output, Output]:
+    """The three numbers of `sync_reading`."""
+    return (
+        Output(f"{prefix}_c", f"Sync-C, {judge}", "higher"),
+        Output(f"{prefix}_d", f"Sync-D, {judge}", "lower"),
+        Output(f"{prefix}_offset", f"sync offset, {judge}", "zero", "frames"),
+    )
+
+
+def sync_reading(prefix: str, critic: SyncCritic, faces: Frames, sound: Waveform) -> Measured:
+    """Sync-C, Sync-D and offset; per frame the distance of picture and sound as they are."""
+    with torch.no_grad():
+        table = distance_table(*embed_clip(critic, faces, sound))
+    score = score_of(table)
+    return Measured(
+        {
+            f"{prefix}_c": score.confidence,
+            f"{prefix}_d": score.distance,
+            f"{prefix}_offset": float(score.offset),
+        },
+        {f"{prefix}_d": list(enumerate(table[:, MAX_SHIFT].tolist()))},
+    )
+
+
+def face_reading(
+    key: str, values: Sequence[float], frames: Sequence[int], notes: tuple[str, ...] = ()
+) -> Measured:
+    """Of likeness in sampled frames: the trimmed mean, and first quarter less last (``_drift``)."""
+    return Measured(
+        {key: trimmed_mean(values), f"{key}_drift": first_minus_last(values)},
+        {key: list(zip(frames, values, strict=True))},
+        notes,
+    )
+
+
+def mean_direction(rows: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
+    """One unit vector for several embeddings."""
+    return F.normalize(rows.mean(0), dim=-1)
+
+
+def style_distance(motion: Motion, reference: Motion) -> float:
+    """How differently two clips move, 0 alike … 1: the mean over habits of |a - b| / (a + b).
+
+    Habits are the spreads of ``STYLE_SPREADS`` and the blink rate (style.py), none of which asks
+    what is said. A spread has `SPREAD_FLOOR` and a rate one blink of the shorter clip added below,
+    so that readings near zero count as alike. ValueError below 1 s.
+    """
+    shorter = min(len(motion), len(reference))
+    if shorter < FRAME_RATE_HZ:
+        raise ValueError(f"a style needs 1 s of motion ({FRAME_RATE_HZ} frames), got {shorter}")
+    habits = []
+    for name in STYLE_SPREADS:
+        column = MOTION_NAMES.index(name)
+        a, b = spread(motion[:, column]), spread(reference[:, column])
+        habits.append(abs(a - b) / (a + b + SPREAD_FLOOR))
+    eye = MOTION_NAMES.index("eye_open")
+    a, b = blink_rate_hz(motion[:, eye]), blink_rate_hz(reference[:, eye])
+    habits.append(abs(a - b) / (a + b + FRAME_RATE_HZ / shorter))
+    return float(np.mean(habits))
+
+
+def at_scene_size(frames: Frames, image: UInt8[Tensor, "3 h w"]) -> Frames:
+    """Larger pictures reduced to the scene image's size, so that resolution is not a merit.
+
+    Smaller ones stay: what they lack is theirs.
+    """
+    if frames.shape[2] <= image.shape[1]:
+        return frames
+    small = [  # one at a time: a long video as floats would not fit
+        F.interpolate(x[None].float(), image.shape[1:], mode="bilinear", antialias=True)[0]
+        for x in frames
+    ]
+    return torch.stack([x.round().clamp(0, 255).to(torch.uint8) for x in small])
+
+
+def longest_run(track: FaceTrack) -> tuple[int, int]:
+    """First and one past the last frame of the longest run in which the face was found."""
+    best, begin = (0, 0), 0
+    for index, found in enumerate([*track.found.tolist(), False]):
+        if found:
+            continue
+        if index - begin > best[1] - best[0]:
+            best = begin, index
+        begin = index + 1
+    return best
+
+
+def syncnet_crop(frames: Frames, boxes: Boxes) -> Frames:
+    """Faces as syncnet_python's ``crop_video`` cuts them: 224 x 224, scale 0.40, median of 13.
+
+    ``boxes`` are fractions of the picture. Beyond the picture all is grey 110. Resized without
+    antialiasing, as cv2's default does.
+    """
+    height, width = frames.shape[2:]
+    x0, y0, x1, y1 = (boxes * torch.tensor([width, height] * 2)).double().numpy().T
+    sides = medfilt(np.maximum(x1 - x0, y1 - y0) / 2, CROP_MEDIAN)
+    xs, ys = medfilt((x0 + x1) / 2, CROP_MEDIAN), medfilt((y0 + y1) / 2, CROP_MEDIAN)
+    out = []
+    for frame, half, x, y in zip(frames, sides, xs, ys, strict=True):
+        pad = int(half * (1 + 2 * CROP_SCALE))
+        if pad < 1:
+            raise ValueError("the face box has no size")
+        around = F.pad(frame, (pad, pad, pad, pad), value=CROP_GREY)
+        rows = slice(int(y + pad - half), int(y + pad + half * (1 + 2 * CROP_SCALE)))
+        columns = slice(
+            int(x + pad - half * (1 + CROP_SCALE)), int(x + pad + half * (1 + CROP_SCALE))
+        )
+        part = around[:, rows, columns][None].float()
+        part = F.interpolate(part, (CROP_SIDE, CROP_SIDE), mode="bilinear", align_corners=False)
+        out.append(part[0].round().clamp(0, 255).to(torch.uint8))
+    return torch.stack(out)
+
+
+def face_notes(footage: Footage) -> tuple[str, ...]:
+    """What is odd about the faces of a real video."""
+    num = footage.track.num_faces
+    return (f"{num} faces in one picture: the largest is scored",) if num > 1 else ()

@@ -1,0 +1,127 @@
+"""All systems and metrics of one case: the unit of work that processes share out."""
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from avatar_v_eval.bench.cache import Cache, Entry, key_of
+from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia, Clip
+from avatar_v_eval.bench.manifest import Case, Manifest, file_hash
+from avatar_v_eval.bench.measured import Measured, Output
+from avatar_v_eval.bench.metric import ClipMetric, build
+from avatar_v_eval.bench.rows import CaseRow, FrameRow
+from avatar_v_eval.bench.systems import Delivery
+
+
+@dataclass(frozen=True)
+class Scoring:
+    """What is measured and where it is kept; travels to worker processes."""
+
+    metrics: tuple[type[ClipMetric], ...]
+    weights: tuple[tuple[str, str], ...]  # metric name, path
+    cache: Path
+    convert: bool  # take videos of another frame rate
+
+
+@dataclass(frozen=True)
+class Job:
+    """One case, and what each system delivered of it."""
+
+    manifest: Manifest
+    case: Case
+    deliveries: Mapping[str, Delivery]
+
+
+def score_case(job: Job, scoring: Scoring) -> tuple[list[CaseRow], list[FrameRow]]:
+    """A row for every system and output of a case, measured or with a reason; and per frame."""
+    metrics = built_metrics(scoring)
+    media, cache = CaseMedia(job.manifest, job.case), Cache(scoring.cache)
+    rows, frames = [], []
+    for system, delivery in job.deliveries.items():
+        reason, video = delivery.reason, ""
+        entries = dict.fromkeys((m.name for m in metrics), _refused(reason))
+        if not reason:
+            assert delivery.path is not None
+            video = file_hash(delivery.path)
+            entries = score_video(media, delivery.path, video, metrics, cache, scoring.convert)
+        for metric in metrics:
+            entry = entries[metric.name]
+            more = [
+                _case_row(job.case, system, metric, out, entry, video) for out in metric.outputs
+            ]
+            rows += more
+            frames += [
+                FrameRow(system, job.case.id, metric.name, key, frame, value)
+                for key, values in entry.frames.items()
+                for frame, value in values
+            ]
+    return rows, frames
+
+
+def score_video(
+    media: CaseMedia,
+    path: Path,
+    video: str,
+    metrics: Sequence[ClipMetric],
+    cache: Cache,
+    convert: bool,
+) -> dict[str, Entry]:
+    """Metric name → what it says of a video with hash ``video``, decoded only where needed."""
+
+    @functools.cache
+    def clip() -> Clip:
+        return media.clip(path, convert=convert)
+
+    def checked() -> Measured:
+        clip()
+        return Measured({})
+
+    case, options = media.case.fingerprint, f"convert={convert}"
+    readable = cache.entry(key_of(case, video, "video", CHECKS_VERSION, "", options), checked)
+    if readable.reason:
+        return {metric.name: readable for metric in metrics}
+    return {
+        metric.name: cache.entry(
+            key_of(case, video, metric.name, metric.version, metric.weights, options),
+            functools.partial(_measured, metric, clip),
+        )
+        for metric in metrics
+    }
+
+
+@functools.cache
+def built_metrics(scoring: Scoring) -> list[ClipMetric]:
+    """The metrics with their networks, loaded once a process."""
+    return [build(one, dict(scoring.weights)) for one in scoring.metrics]
+
+
+def _measured(metric: ClipMetric, clip: Callable[[], Clip]) -> Measured:
+    return metric.measure(clip())
+
+
+def _refused(reason: str) -> Entry:
+    return Entry({}, {}, reason=reason)
+
+
+def _case_row(
+    case: Case, system: str, metric: ClipMetric, output: Output, entry: Entry, video: str
+) -> CaseRow:
+    return CaseRow(
+        system=system,
+        case=case.id,
+        condition=case.condition,
+        person=case.person,
+        language=case.language,
+        metric=metric.name,
+        output=output.key,
+        value=entry.values.get(output.key),
+        reason=entry.reason,
+        notes="; ".join(entry.notes),
+        version=metric.version,
+        judge=metric.judge,
+        weights=metric.weights,
+        video=video,
+        seconds=entry.seconds,
+        cached=entry.cached,
+    )

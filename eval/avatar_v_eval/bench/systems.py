@@ -1,0 +1,185 @@
+"""Who is measured: a system is anything that delivers a video of a case, or says why not.
+
+``name=FOLDER`` has videos named by case id, ``name=command:TEMPLATE`` is run once a case, and
+``name=pipeline:WEIGHTS`` is our own generator. The real footage is a system like any other and is
+scored in every run.
+"""
+
+import hashlib
+import re
+import shlex
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+from avatar_v_eval.bench.manifest import Case, Manifest
+
+SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi")
+REFUSAL = ".txt"
+"""``CASE.txt`` in a system's folder says that it refused the case, and why."""
+TRUTH = "truth"
+PLACES = ("reference", "audio", "image", "prompt", "out")
+
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
+
+
+@dataclass(frozen=True)
+class Delivery:
+    """The video of one case, or the reason why there is none."""
+
+    path: Path | None = None
+    reason: str = ""
+
+
+class System(Protocol):
+    """``source`` says in words where videos come from; ``makes`` that it takes time."""
+
+    name: str
+    source: str
+    makes: bool
+
+    def deliver(self, manifest: Manifest, case: Case) -> Delivery: ...
+
+
+@dataclass(frozen=True)
+class Truth:
+    """The real videos that the manifest holds."""
+
+    name: str = TRUTH
+    source: str = "the manifest"
+    makes: bool = False
+
+    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
+        if case.truth is None:
+            return Delivery(reason="the manifest has no truth of this case")
+        return Delivery(manifest.path(case, "truth"))
+
+
+@dataclass(frozen=True)
+class Folder:
+    """Videos that are there already: ``FOLDER/CASE.mp4`` and the like."""
+
+    name: str
+    folder: Path
+    makes: bool = False
+
+    @property
+    def source(self) -> str:
+        return str(self.folder)
+
+    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
+        """One video of the case's name. Two are a reason, since either may be meant."""
+        paths = [self.folder / f"{case.id}{suffix}" for suffix in SUFFIXES]
+        found = [path for path in paths if path.is_file()]
+        if len(found) > 1:
+            return Delivery(reason=f"two videos: {', '.join(path.name for path in found)}")
+        if found:
+            return Delivery(found[0])
+        refusal = self.folder / f"{case.id}{REFUSAL}"
+        if refusal.is_file():
+            words = " ".join(refusal.read_text(encoding="utf-8").split())
+            return Delivery(reason=f"refused: {words or 'no reason given'}")
+        return Delivery(reason=f"missing: no {case.id}.mp4")
+
+
+@dataclass(frozen=True)
+class Command:
+    """A program run once a case, without a shell; ``videos`` keeps what it made."""
+
+    name: str
+    template: str
+    videos: Path
+    timeout_s: float
+    makes: bool = True
+
+    @property
+    def source(self) -> str:
+        return f"command:{self.template}"
+
+    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
+        """A failure's reason is the last line that the program wrote; the next run tries again."""
+        out = place(self.videos, self.source, manifest, case)
+        if out.is_file():
+            return Delivery(out)
+        partial = out.with_name(f"{case.id}.partial{out.suffix}")
+        partial.unlink(missing_ok=True)
+        values = {role: str(manifest.path(case, role)) for role in ("reference", "audio", "image")}
+        words = _filled(self.template, {**values, "prompt": case.prompt, "out": str(partial)})
+        try:
+            done = subprocess.run(words, capture_output=True, text=True, timeout=self.timeout_s)
+        except subprocess.TimeoutExpired:
+            return Delivery(reason=f"the command took more than {self.timeout_s:g} s")
+        if done.returncode:
+            return Delivery(reason=f"the command failed ({done.returncode}): {_last_line(done)}")
+        if not partial.is_file():
+            return Delivery(reason="the command ended well and wrote no {out}")
+        partial.replace(out)
+        return Delivery(out)
+
+
+def place(videos: Path, source: str, manifest: Manifest, case: Case) -> Path:
+    """Where a made video belongs; another source, prompt or file of the case is another place."""
+    text = "\n".join([source, manifest.faces, case.fingerprint, case.prompt])
+    folder = videos / hashlib.sha256(text.encode()).hexdigest()[:16]
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder / f"{case.id}.mp4"
+
+
+def parse_system(text: str, videos: Path, timeout_s: float) -> System:
+    """A system from ``name=SOURCE``; ValueError for what cannot be one, before anything is run.
+
+    ``videos`` is where commands and pipelines leave their videos.
+    """
+    name, equals, source = text.partition("=")
+    if not equals or not source or not _NAME.fullmatch(name):
+        raise ValueError(
+            f"--system {text}: expected name=FOLDER, name=command:… or name=pipeline:…"
+        )
+    if name == TRUTH:
+        raise ValueError(f"--system {text}: {TRUTH} is the real footage, scored in every run")
+    kind, colon, rest = source.partition(":")
+    if colon and kind == "command":
+        _check_template(rest)
+        return Command(name, rest, videos, timeout_s)
+    if colon and kind == "pipeline":
+        from avatar_v_eval.bench.own_system import Pipeline, weights_folder  # slow to import
+
+        weights_folder(rest)
+        return Pipeline(name, rest, videos)
+    if not Path(source).is_dir():
+        raise ValueError(f"--system {text}: no folder {source}")
+    return Folder(name, Path(source).resolve())
+
+
+def parse_systems(texts: list[str], videos: Path, timeout_s: float) -> list[System]:
+    """The real footage and all that are named; ValueError for a name given twice."""
+    systems = [Truth(), *(parse_system(text, videos, timeout_s) for text in texts)]
+    names = [system.name for system in systems]
+    if twins := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"--system names given twice: {', '.join(twins)}")
+    return systems
+
+
+def _check_template(template: str) -> None:
+    words = shlex.split(template)
+    if not words or shutil.which(words[0]) is None:
+        raise ValueError(f"command {template!r}: there is no program {words[0] if words else ''!r}")
+    places = re.findall(r"\{(\w+)\}", template)
+    if unknown := sorted(set(places) - set(PLACES)):
+        raise ValueError(f"command {template!r}: unknown {unknown}, there are {list(PLACES)}")
+    if "out" not in places:
+        raise ValueError(f"command {template!r} names no {{out}}: where would its video be?")
+
+
+def _filled(template: str, values: dict[str, str]) -> list[str]:
+    """The words of the command; a value is never split and never read as a place again."""
+    return [
+        re.sub(r"\{(\w+)\}", lambda match: values[match[1]], word) for word in shlex.split(template)
+    ]
+
+
+def _last_line(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line for line in (done.stderr or done.stdout).splitlines() if line.strip()]
+    return lines[-1].strip()[:300] if lines else "it said nothing"

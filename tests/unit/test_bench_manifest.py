@@ -1,0 +1,183 @@
+"""bench/manifest.py, world70.py, pairs.py: one error a fault, content that regenerates."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.media import read_audio, read_video
+from avatar_v_eval.bench.manifest import (
+    Manifest,
+    check_files,
+    file_fault,
+    load_manifest,
+    write_manifest,
+)
+from avatar_v_eval.bench.pairs import About, build_cases
+from avatar_v_eval.bench.world70 import (
+    WORLD70,
+    Plan,
+    case_clips,
+    content_hash,
+    differing,
+    frozen_contents,
+    write_world,
+)
+from bench_cases import make_manifest, world_clip, write_video
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+    plan = Plan(name="w", num_cases=2, num_frames=25, first=11, size=64)
+    return make_manifest(tmp_path_factory.mktemp("made") / "w", plan)
+
+
+def test_a_manifest_round_trips(made: Manifest):
+    assert load_manifest(made.root) == made
+    assert load_manifest(made.root / "manifest.json").fingerprint == made.fingerprint
+    check_files(made)
+
+
+def test_files_are_what_the_world_rendered(made: Manifest):
+    plan = Plan(name="w", num_cases=2, num_frames=25, first=11, size=64)
+    reference, driving = case_clips(plan, 0)
+    case = made.cases[0]
+    assert reference.person_id == driving.person_id
+    assert reference.scene_id != driving.scene_id
+    assert reference.sentence_id != driving.sentence_id
+    torch.testing.assert_close(read_audio(made.path(case, "audio")), driving.audio, atol=0, rtol=0)
+    image = read_video(made.path(case, "image"))
+    assert torch.equal(image[0], driving.video[0])
+    for role, clip in (("truth", driving), ("reference", reference)):
+        frames = read_video(made.path(case, role))
+        assert frames.shape == clip.video.shape
+        # H.264 at crf 16 with colour at half the resolution is some grey levels off
+        assert (frames.float() - clip.video.float()).abs().mean() < 6
+
+
+def test_content_is_the_same_every_time_and_differs_by_case(tmp_path: Path):
+    plan = Plan(name="w", num_cases=2, num_frames=6, first=11, size=32)
+    first, second = (write_world(tmp_path / name, plan) for name in "ab")
+    assert first[1] == second[1]
+    assert first[0].content == second[0].content
+    assert len(set(first[1].values())) == 2
+    assert differing(first[1], second[1]) == []
+    assert differing({**first[1], "w_01": "0"}, second[1]) == ["w_01"]
+    with pytest.raises(ValueError, match="not empty"):
+        write_world(tmp_path / "a", plan)
+
+
+def test_world70_is_the_frozen_one():
+    frozen = frozen_contents()
+    assert len(frozen) == len(set(frozen.values())) == WORLD70.num_cases == 70
+    for index in (0, 69):
+        assert content_hash(*case_clips(WORLD70, index)) == frozen[f"world70_{index:02d}"]
+
+
+def edited(made: Manifest, folder: Path, change) -> Path:
+    raw = json.loads((made.root / "manifest.json").read_text())
+    change(raw)
+    (folder / "manifest.json").write_text(json.dumps(raw))
+    return folder
+
+
+def one(key: str, value: object):
+    return lambda raw: raw["cases"][1].update({key: value})
+
+
+@pytest.mark.parametrize(
+    ("change", "words"),
+    [
+        (lambda raw: raw["cases"][1].update(id="w_00"), "given twice: w_00"),
+        (one("condition", "crossed"), "condition is one of .*'crossed'"),
+        (one("id", "a/b"), "an id names files"),
+        (one("language", ""), "language is empty"),
+        (one("audio", "../x.wav"), "audio is a path below"),
+        (one("image", "/etc/passwd"), "image is a path below"),
+        (one("prompt", 3), "prompt is text, got 3"),
+        (one("colour", "red"), "unknown keys colour"),
+        (one("sha256", {}), "sha256 of reference is 64"),
+        (one("sha256", []), "sha256 is a mapping"),
+        (one("truth", None), "sha256 of truth, which the case does not have"),
+        (lambda raw: raw["cases"][0].pop("licence"), "case number 0 lacks licence"),
+        (lambda raw: raw.update(cases=[]), "at least one case"),
+        (lambda raw: raw.update(cases={}), "cases is a list"),
+        (lambda raw: raw.update(faces="painted"), "faces are one of"),
+        (lambda raw: raw.pop("name"), "the manifest lacks name"),
+    ],
+)
+def test_each_fault_is_one_clear_error(made: Manifest, tmp_path: Path, change, words: str):
+    with pytest.raises(ValueError, match=words) as error:
+        load_manifest(edited(made, tmp_path, change))
+    assert "manifest.json" in str(error.value)
+
+
+def test_no_manifest_and_no_json(tmp_path: Path):
+    with pytest.raises(ValueError, match="no manifest at"):
+        load_manifest(tmp_path)
+    (tmp_path / "manifest.json").write_text("{")
+    with pytest.raises(ValueError, match="is not JSON"):
+        load_manifest(tmp_path)
+
+
+def test_missing_and_changed_files_are_named(tmp_path: Path):
+    made = make_manifest(tmp_path / "w", Plan("w", num_cases=2, num_frames=6, first=11, size=32))
+    first, second = made.cases
+    made.path(first, "audio").unlink()
+    with made.path(second, "truth").open("ab") as file:
+        file.write(b"x")
+    assert file_fault(made, first) == "audio audio/w_00.wav is missing"
+    assert "truth truth/w_01.mp4 has changed: sha256" in file_fault(made, second)
+    with pytest.raises(ValueError, match="'w_00': audio"):
+        check_files(made)
+
+
+def test_a_fault_is_never_written(made: Manifest, tmp_path: Path):
+    twins = Manifest(tmp_path, "x", "drawn", (made.cases[0],) * 2)
+    with pytest.raises(ValueError, match="given twice"):
+        write_manifest(twins)
+    assert not list(tmp_path.iterdir())
+
+
+def test_cases_from_pairs_of_clips(tmp_path: Path):
+    for person in range(2):
+        for scene in range(2):
+            clip = world_clip(person, 30, scene=scene)
+            write_video(tmp_path / f"my/p {person}/s{scene}.mp4", clip.video, clip.audio)
+    about = About(faces="drawn", licence="CC0", consent="given")
+    made = build_cases(tmp_path / "my", tmp_path / "out", about)
+    assert [case.id for case in made.cases] == ["p-0_s0", "p-0_s1", "p-1_s0", "p-1_s1"]
+    check_files(load_manifest(tmp_path / "out"))
+    case = made.cases[0]
+    assert (case.reference, case.truth) == ("video/p-0_s1.mp4", "video/p-0_s0.mp4")
+    assert (case.person, case.condition, case.licence) == ("p 0", "cross", "CC0")
+    truth = read_video(made.path(case, "truth"))
+    assert len(truth) == len(read_audio(made.path(case, "audio"))) // 640
+    again = read_video(made.path(case, "image"))[0].float() - truth[0].float()
+    assert again.abs().mean() < 6  # the truth was encoded once more
+
+
+@pytest.mark.parametrize("fault", ["nobody", "alone", "silent", "short", "full"])
+def test_pairs_that_make_no_case(tmp_path: Path, fault: str):
+    clip = world_clip(0, 30)
+    (tmp_path / "my").mkdir()
+    if fault != "nobody":
+        write_video(tmp_path / "my/p/a.mp4", clip.video, clip.audio)
+    if fault in ("silent", "short", "full"):
+        frames, audio = clip.video, None if fault == "silent" else clip.audio
+        if fault == "short":
+            frames, audio = frames[:10], clip.audio[:6400]
+        write_video(tmp_path / "my/p/b.mp4", frames, audio)
+    if fault == "full":
+        (tmp_path / "out").mkdir()
+        (tmp_path / "out/x").write_text("")
+    words = {
+        "nobody": "expected PERSON/CLIP.mp4",
+        "alone": "has one clip",
+        "silent": "b.mp4: no sound",
+        "short": r"b.mp4: 0.40 s",
+        "full": "not empty",
+    }[fault]
+    with pytest.raises(ValueError, match=words):
+        build_cases(tmp_path / "my", tmp_path / "out", About(faces="drawn"))
