@@ -310,13 +310,13 @@ def carry_out(
         frames_per_s=round(writer.num_frames / (end - loaded), 2),
         peak_rss_mib=round(peak_rss_mib(), 1),
     )
-    record = _record(request, inputs, pipeline, str(weights), hash_folder(folder), timing)
+    record = record_of(request, inputs, pipeline, str(weights), hash_folder(folder), timing)
     if is_file(request.out):
         save_record(json_path(request.out), record)
     return record
 
 
-def _record(
+def record_of(
     request: Request,
     inputs: Inputs,
     pipeline: AvatarPipeline,
