@@ -39,10 +39,14 @@
     }
   };
 
-  const start = video => video.play().catch(() => {
-    video.muted = true;  // a browser that allows no sound unasked
-    return video.play().catch(() => {});
-  });
+  const start = video => {
+    const from = video.buffered.length ? video.buffered.start(0) : 0;  // sound may begin earlier
+    if (video.currentTime < from) video.currentTime = from;
+    return video.play().catch(() => {
+      video.muted = true;  // a browser that allows no sound unasked
+      return video.play().catch(() => {});
+    });
+  };
 
   const follow = async video => {
     const list = new URL(video.dataset.live, document.baseURI);
@@ -67,13 +71,13 @@
         await new Promise(open => media.addEventListener("sourceopen", open, { once: true }));
         buffer = media.addSourceBuffer(codecsOf(bytes));
         await append(buffer, bytes, video);
-        start(video);
       }
       const pieces = text.split("\n").filter(line => line && !line.startsWith("#"));
       for (; given < pieces.length; given++) {
         const piece = await get(new URL(pieces[given].trim(), list));
         if (!piece) return;
         await append(buffer, await piece.arrayBuffer(), video);
+        if (given === 0) start(video);
       }
       if (text.includes("#EXT-X-ENDLIST")) return media.endOfStream();
       await pause(POLL_MS);
