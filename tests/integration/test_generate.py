@@ -368,6 +368,86 @@ def test_an_anchor_needs_a_reference_to_join(
     assert left_behind(request_) == []
 
 
+# --- interpolated transitions ---
+
+
+@pytest.fixture
+def pieces(pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch) -> list[Tensor]:
+    """Every latent that goes to the decoder."""
+    latents: list[Tensor] = []
+    stream_decoder = pipe.conditioner.vae.stream_decoder
+
+    class Spy:
+        def __init__(self) -> None:
+            self.stream = stream_decoder()
+
+        def push(self, piece: Tensor) -> Tensor:
+            latents.append(piece.clone())
+            return self.stream.push(piece)
+
+    monkeypatch.setattr(pipe.conditioner.vae, "stream_decoder", Spy)
+    return latents
+
+
+def test_an_i_chunk_joins_the_ends_of_two_n_chunks(
+    pipe: AvatarPipeline, pieces: list[Tensor]
+) -> None:
+    """Chunks of 9 latents: the prefix of the next one lies behind the transition."""
+    settings = dataclasses.replace(SETTINGS, chunk_latents=9)
+    person, calls = speaker(pipe), []
+
+    def remember(module, args, kwargs, output) -> None:
+        calls.append((args[0][:1].clone(), args[1][0].tolist(), kwargs["motion_t"][:1].clone()))
+
+    plain = made(pipe, sound(84), settings, person=person)
+    before = torch.cat(pieces, dim=1)
+    pieces.clear()
+    hook = pipe.dit.register_forward_hook(remember, with_kwargs=True)
+    try:
+        frames = made(
+            pipe, sound(84), dataclasses.replace(settings, interpolate=True), person=person
+        )
+    finally:
+        hook.remove()
+    after = torch.cat(pieces, dim=1)
+    assert frames.shape == plain.shape
+    chunks = plan(84, chunk_latents=9).chunks  # 9 latents, 7 and 6 new ones
+    assert [len(chunk.new_latents) for chunk in chunks] == [9, 7, 6]
+    changed = (before != after).flatten(2).any(-1)[0]
+    assert changed.nonzero().flatten().tolist() == [9, 10, 16, 17]
+    assert len(calls) == settings.num_steps * 5  # N0, N1, I1, N2, I2
+    latents, times, motion = calls[2 * settings.num_steps]
+    assert times == [0.0, 0.0, 1.0, 1.0, 0.0]
+    assert torch.equal(latents[:, :2], before[:, 7:9])
+    assert torch.equal(latents[:, -1:], before[:, 11:12])
+    _, _, start = calls[settings.num_steps]
+    assert torch.equal(motion[:, -1:], start[:, 4:5])  # an untrained head leaves it where it starts
+    noises = [calls[i * settings.num_steps][0][:, 2:4] for i in (1, 2)]
+    assert not torch.equal(*noises)
+
+
+def test_the_next_chunk_goes_on_from_the_transition_that_is_shown(
+    pipe: AvatarPipeline, pieces: list[Tensor]
+) -> None:
+    """Chunks of 5 latents: the last two, prefix of the next chunk, hold one of the transition."""
+    starts = []
+
+    def remember(module: object, args: tuple[Tensor, ...]) -> None:
+        starts.append((args[0][:1].clone(), args[1][0].tolist()))
+
+    hook = pipe.dit.register_forward_pre_hook(remember)
+    try:
+        made(pipe, sound(41), dataclasses.replace(SETTINGS, interpolate=True))
+    finally:
+        hook.remove()
+    latents = torch.cat(pieces, dim=1)
+    assert latents.shape[1] == 11  # 5, 3 and 3 new ones
+    assert len(starts) == SETTINGS.num_steps * 5
+    x, times = starts[3 * SETTINGS.num_steps]
+    assert times == [0.0, 0.0, 1.0, 1.0, 1.0]
+    assert torch.equal(x[:, :2], latents[:, 6:8])
+
+
 # --- decoding and hearing ---
 
 

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from avatar_v import cli
 from avatar_v.generate import generator as generator_module
+from avatar_v.generate import resume as resume_module
 from avatar_v.generate.inputs import kept_folder, num_kept
 from avatar_v.generate.pipeline import carry_out
 from avatar_v.generate.record import Record
@@ -91,13 +92,13 @@ def left_behind(request: Request) -> set[str]:
 def num_sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """Chunks that were sampled, and not taken from before."""
     numbers: list[int] = []
-    sample = generator_module._sample_chunk
+    make = generator_module.make_chunk
 
-    def count(velocity_fn, prefixes, chunk, settings):
+    def count(velocity_of, prefixes, chunk, settings):
         numbers.append(chunk.index)
-        return sample(velocity_fn, prefixes, chunk, settings)
+        return make(velocity_of, prefixes, chunk, settings)
 
-    monkeypatch.setattr(generator_module, "_sample_chunk", count)
+    monkeypatch.setattr(generator_module, "make_chunk", count)
     return numbers
 
 
@@ -184,6 +185,27 @@ def test_a_kill_between_the_video_and_its_record(request_: Request, weights: Pat
     assert record.resumed_chunks == NUM_CHUNKS
     assert left_behind(request_) == {"out.mp4", "out.json"}
     assert len(read_video(request_.out)) == 32
+
+
+def test_a_full_disk_is_one_error_and_loses_no_chunk(
+    request_: Request, weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write, names = resume_module._write, []
+
+    def full(path: Path, data: bytes) -> None:
+        names.append(path.name)
+        if path.name.startswith("000001"):
+            raise OSError(28, "No space left on device", str(path))
+        write(path, data)
+
+    monkeypatch.setattr(resume_module, "_write", full)
+    with pytest.raises(OSError, match="No space left on device"):
+        carry_out(request_, weights=weights, device="cpu")
+    assert names == ["request.json", "000000.safetensors", "000001.safetensors"]
+    monkeypatch.undo()
+    frames, record = whole(again(request_), weights)
+    assert record.resumed_chunks == 1
+    assert torch.equal(frames, whole(elsewhere(request_, tmp_path), weights)[0])
 
 
 # --- what is refused ---

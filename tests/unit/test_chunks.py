@@ -2,7 +2,7 @@
 
 import pytest
 
-from avatar_v.generate.chunks import OVERLAP, Span, frames_of_audio, plan
+from avatar_v.generate.chunks import OVERLAP, Span, frames_of_audio, interpolation, plan
 from avatar_v.types import num_frames
 
 LENGTHS = [1, 2, 4, 5, 6, 48, 49, 50, 53, 54, 93, 94, 250, 3001]
@@ -43,6 +43,36 @@ def test_a_known_plan() -> None:
     chunks = plan(100, chunk_latents=13).chunks
     assert [chunk.latents for chunk in chunks] == [Span(0, 13), Span(11, 24), Span(22, 26)]
     assert [chunk.frames for chunk in chunks] == [Span(0, 49), Span(49, 93), Span(93, 100)]
+
+
+def test_an_i_chunk_lies_between_the_overlap_and_an_early_latent_of_its_n_chunk() -> None:
+    first, second, last = plan(100, chunk_latents=13).chunks
+    between = interpolation(second)
+    assert between is not None
+    assert (between.mode, between.index) == ("interpolate", second.index)
+    assert between.latents == Span(11, 16)
+    assert (between.num_prefix, between.num_suffix) == (OVERLAP, 1)
+    assert between.new_latents == Span(13, 15)
+    assert between.frames == Span(49, 57)
+    assert interpolation(first) is None  # nothing lies before it
+    assert len(last.latents) == 4
+    assert interpolation(last) is None  # no latent is left behind the transition
+    assert interpolation(between) is None
+
+
+@pytest.mark.parametrize("frames", LENGTHS)
+@pytest.mark.parametrize("chunk_latents", [3, 5, 13, 41])
+def test_i_chunks_stay_within_their_n_chunks(frames: int, chunk_latents: int) -> None:
+    for chunk in plan(frames, chunk_latents=chunk_latents).chunks:
+        between = interpolation(chunk)
+        assert (between is not None) == (chunk.index > 0 and len(chunk.latents) >= 5)
+        if between is not None:
+            assert between.latents.start == chunk.latents.start
+            assert between.latents.stop <= chunk.latents.stop
+            assert between.frames.start == chunk.frames.start
+            assert between.frames.stop < chunk.frames.stop
+            sizes = (between.num_prefix, len(between.new_latents), between.num_suffix)
+            assert sum(sizes) == len(between.latents)
 
 
 def test_full_size_chunk_is_161_frames() -> None:

@@ -211,3 +211,40 @@ def test_joint_states_share_steps_and_stay_apart() -> None:
     assert torch.equal(made[1][:, :1], first[1])
     with pytest.raises(ValueError, match="prefixes of one length"):
         sample_joint(both, (video, motion), times, prefixes=(first[0], motion[:, :2]))
+
+
+@pytest.mark.parametrize("has_prefix", [True, False])
+def test_both_ends_are_held_clean_at_time_zero_in_every_step(has_prefix: bool) -> None:
+    before, after = torch.full((2, 2, 3, 2, 2), 3.0), torch.full((2, 1, 3, 2, 2), -2.0)
+    first, seen = 2 if has_prefix else 0, []
+
+    def velocities(states, t):
+        seen.append((states[0].clone(), t.clone()))
+        return (towards_zero(states[0], t),)
+
+    (out,) = sample_joint(
+        velocities,
+        (torch.randn(SHAPE),),
+        TIMES,
+        prefixes=(before,) if has_prefix else None,
+        suffixes=(after,),
+        overshoot=0.5,
+        generator=torch.Generator().manual_seed(0),
+    )
+    assert torch.equal(out[:, -1:], after)
+    assert torch.equal(out[:, :first], before[:, :first])
+    for (x, t), expected in zip(seen, TIMES[:-1], strict=True):
+        assert torch.equal(x[:, -1:], after)
+        assert torch.equal(x[:, :first], before[:, :first])
+        assert torch.equal(t[:, first:-1], expected.expand(2, 4 - first))
+        assert not t[:, :first].any()
+        assert not t[:, -1].any()
+
+
+def test_bad_suffixes_are_refused() -> None:
+    noise, motion = torch.randn(SHAPE), torch.randn(*SHAPE[:2], 7)
+    before, after, other = noise[:, :3], noise[:, :2], motion[:, :1]
+    with pytest.raises(ValueError, match="suffix of 5 latent frames leaves nothing"):
+        sample_joint(lambda x, t: x, (noise,), TIMES, prefixes=(before,), suffixes=(after,))
+    with pytest.raises(ValueError, match="suffixes of one length"):
+        sample_joint(lambda x, t: x, (noise, motion), TIMES, suffixes=(after, other))

@@ -178,6 +178,8 @@ def test_settings_refuse_what_makes_no_sense(tmp_path: Path) -> None:
         Objective({4: 5})
     with pytest.raises(ValueError, match="image_share"):
         Objective({0: 5}, image_share=1.5)
+    with pytest.raises(ValueError, match=r"suffix_share is in \[0, 1\], got -1"):
+        Objective({0: 5}, suffix_share=-1)
     with pytest.raises(ValueError, match="boosts"):
         A2V(Models("tiny"), OPTIM, OBJECTIVE, face_boost=-1.0, mouth_boost=0.0)
     with pytest.raises(ValueError, match="no preset 'giant'"):

@@ -31,6 +31,34 @@ def test_starts_and_prefixes_keep_the_rules() -> None:
     assert (counts - counts.mean()).abs().max() < 80
 
 
+def test_a_suffix_is_drawn_only_where_one_is_wanted() -> None:
+    plain, half, all_ = draw(), draw(suffix_share=0.5), draw(suffix_share=1.0)
+    assert not plain.suffix.any()
+    # 4000 draws: five standard errors of a share are below 0.04
+    assert half.suffix.float().mean().item() == pytest.approx(0.5, abs=0.04)
+    assert all_.suffix.all()
+    for windows in (half, all_):  # the other draws are what they were
+        assert torch.equal(windows.start, plain.start)
+        assert torch.equal(windows.prefix, plain.prefix)
+        assert torch.equal(windows.scored()[:, :-1], plain.scored()[:, :-1])
+        assert torch.equal(windows.scored()[:, -1], windows.suffix == 0)
+
+
+def test_without_suffixes_nothing_more_is_drawn() -> None:
+    """Golden losses depend on it: what a step draws next is what it drew before."""
+    states = []
+    for share in (0.0, 0.5):
+        generator = torch.Generator().manual_seed(0)
+        draw_windows(
+            4, 26, 13, first_share=0.4, image_share=0.7, suffix_share=share, generator=generator
+        )
+        states.append(generator.get_state())
+    expected = torch.Generator().manual_seed(0)
+    torch.rand(3, 4, generator=expected)
+    assert torch.equal(states[0], expected.get_state())
+    assert not torch.equal(states[1], states[0])
+
+
 def test_a_window_as_long_as_the_clip_starts_at_its_beginning() -> None:
     assert not draw(clip=13).start.any()
 
@@ -41,9 +69,12 @@ def test_single_frames_are_generated_from_nothing() -> None:
     assert not windows.prefix.any()
 
 
-def test_something_is_left_to_generate() -> None:
-    windows = draw(length=2)
+@pytest.mark.parametrize("length", [1, 2, 3])
+def test_something_is_left_to_generate(length: int) -> None:
+    assert draw(length=length).scored().any(dim=1).all()
+    windows = draw(length=length, suffix_share=1.0)
     assert windows.scored().any(dim=1).all()
+    assert bool(windows.suffix.any()) == (length > 1)
 
 
 def test_same_generator_same_windows() -> None:
@@ -67,14 +98,15 @@ def test_crop_takes_each_window() -> None:
         assert torch.equal(out[i], clip[i, start : start + 13])
 
 
-def test_times_are_zero_on_the_prefix_and_one_value_behind_it() -> None:
-    windows = draw(num=64)
+@pytest.mark.parametrize("suffix_share", [0.0, 0.5])
+def test_times_are_zero_on_what_is_given_and_one_value_elsewhere(suffix_share: float) -> None:
+    windows = draw(num=64, suffix_share=suffix_share)
     t = draw_window_times(windows, shift=1.0, generator=torch.Generator().manual_seed(0))
     scored = windows.scored()
     assert not t[~scored].any()
     for row, mask in zip(t, scored, strict=True):
         assert row[mask].unique().numel() == 1
-        assert 0 < row[-1] < 1
+        assert 0 < row[mask][0] < 1
 
 
 def test_a_schedule_follows_the_step() -> None:

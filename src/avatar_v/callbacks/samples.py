@@ -73,7 +73,7 @@ class Samples(L.Callback):
         length = stage.window_length
         clean = clean[:, :length]
         beginning = torch.zeros(clean.shape[0], dtype=torch.long)
-        cond = stage.conditions(batch, Windows(beginning, beginning, length))
+        cond = stage.conditions(batch, Windows(beginning, beginning, beginning, length))
         noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(clean)
         velocity = guided(stage.dit, cond, text=1.0, audio=self.guidance_audio)
         prefix = clean[:, :1] if length > 1 else None

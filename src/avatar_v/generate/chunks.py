@@ -2,7 +2,9 @@
 
 Avatar V §4.1. The first chunk (*ref2v*) starts from one clean image latent; every later one
 (*prefix2v*) from the last ``OVERLAP`` latents of the chunk before, which are dropped from the
-output. A plan is data: it knows nothing of models and can be printed, compared and tested.
+output. These are the N chunks of the streaming framework; an I chunk (*interpolate*) makes the
+transition into one of them once more: N0, N1, I1, N2, I2 … A plan is data: it knows nothing of
+models and can be printed, compared and tested.
 """
 
 import math
@@ -14,6 +16,12 @@ from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
 OVERLAP = 2
 """Latent frames that a chunk shares with the one before. The report says 2 frames; we count
 latents (our choice), the longest prefix that training draws."""
+
+INTERPOLATED = 2
+"""New latents of an N chunk that its I chunk makes anew: 0.32 s (our choice)."""
+
+NUM_SUFFIX = 1
+"""Clean latents at the end of an I chunk; as many as training gives (stages/windows.py)."""
 
 CHUNK_LATENTS_FULL_SIZE = 41
 """161 frames, 6.44 s (Avatar V §4.1). The small preset uses the 13 latents of its training."""
@@ -35,11 +43,13 @@ class Chunk:
     """One run of the sampler. All positions count from the start of the whole video."""
 
     index: int
-    mode: Literal["ref2v", "prefix2v"]
-    latents: Span  # what the model sees, prefix included
+    mode: Literal["ref2v", "prefix2v", "interpolate"]
+    latents: Span  # what the model sees, prefix and suffix included
     num_prefix: int  # clean latents at its start: the image (1) or the overlap (2)
-    new_latents: Span  # what goes to the decoder; the image latent of ref2v is the first of them
+    new_latents: Span  # what goes to the decoder; the image latent of ref2v is the first of them,
+    # and those of an I chunk take the place of its N chunk's
     frames: Span  # what they decode to, cut at the end of the video
+    num_suffix: int = 0  # clean latents at its end
 
 
 @dataclass(frozen=True)
@@ -92,6 +102,25 @@ def next_chunk(
     if before is not None and before.latents.stop >= total:
         return None
     return _chunk(index, start, min(stop, total), num_video_frames)
+
+
+def interpolation(chunk: Chunk) -> Chunk | None:
+    """The I chunk of an N chunk, with its number: between the overlap with the chunk before and an
+    early latent of this one. None for the first chunk, and for one that is too short."""
+    begin = chunk.latents.start
+    new = Span(begin + OVERLAP, begin + OVERLAP + INTERPOLATED)
+    latents = Span(begin, new.stop + NUM_SUFFIX)
+    if chunk.mode != "prefix2v" or latents.stop > chunk.latents.stop:
+        return None
+    return Chunk(
+        index=chunk.index,
+        mode="interpolate",
+        latents=latents,
+        num_prefix=OVERLAP,
+        new_latents=new,
+        frames=Span(num_frames(new.start), num_frames(new.stop)),
+        num_suffix=NUM_SUFFIX,
+    )
 
 
 def latents_to_cover(num_video_frames: int) -> int:

@@ -2,56 +2,37 @@
 
 Memory does not grow with the duration (Avatar V §4.1; ALGORITHMS §5.3, §5.4): what lives on from
 chunk to chunk is the text, the reference's keys and values, the last ``OVERLAP`` latents and their
-motion, and the decoder's feature cache. A chunk's noise comes from the seed and its number alone,
-so one that an interrupted run has made can be taken from there (resume.py). The request's files
-are not known here (pipeline.py), nor steps (sampler.py).
+motion, and the decoder's feature cache. Chunks that an interrupted run has made are not made again
+(resume.py). The request's files are not known here (pipeline.py), nor what a chunk draws and how
+it is sampled (sampling.py).
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.flow import schedule
 from avatar_v.generate.chunks import OVERLAP, Chunk, Span, plan
 from avatar_v.generate.guidance import GuidedFn, guided
 from avatar_v.generate.live import Heard
 from avatar_v.generate.resume import KeptChunks
-from avatar_v.generate.sampler import sample_joint
+from avatar_v.generate.sampling import Settings, VelocityOf, make_chunk
 from avatar_v.generate.stream import chained
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.reference import join_caches, one_frame
+from avatar_v.models.reference import ReferenceCache, join_caches, one_frame
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
-from avatar_v.world.seeds import derive
 
 DECODE_LATENTS = 4
 """Latents decoded at once: frames leave early and few pixels wait in memory."""
 
 Frames = UInt8[Tensor, "f 3 h w"]
-
-
-@dataclass(frozen=True)
-class Settings:
-    """How to sample, apart from what is asked for."""
-
-    chunk_latents: int  # 13 for the small preset, 41 at full size
-    num_steps: int = 24  # Avatar V §4.2
-    shift: float = 1.0  # of the sampling times (flow.shift_time)
-    guidance_text: float = 1.0
-    guidance_audio: float = 2.0
-    guidance_reference: float = 1.0
-    overshoot: float = 0.0  # c of sampler.renoised_step
-    anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
-    seed: int = 0
-    bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
 
 
 @dataclass(frozen=True)
@@ -177,17 +158,8 @@ def sample_chunks(
                 keys, anchor = dit.encode_reference(anchor), None
                 assert keys is not None
                 cache = keys if cache is None else join_caches(cache, keys)
-            cond = Cond(text=text, audio=part.audio)
-            velocity_fn = guided(
-                dit,
-                cond,
-                text=settings.guidance_text,
-                audio=settings.guidance_audio,
-                reference=settings.guidance_reference,
-                no_text=no_text,
-                cache=cache,
-            )
-            make = partial(_sample_chunk, velocity_fn, prefixes, part.chunk, settings)
+            velocity_of = _velocity(dit, text, no_text, part.audio, cache, settings)
+            make = partial(make_chunk, velocity_of, prefixes, part.chunk, settings)
             states = make() if kept is None else kept.states(part.chunk.index, make)
             states = tuple(state.to(device) for state in states)
             prefixes = tuple(state[:, -OVERLAP:] for state in states)
@@ -198,6 +170,30 @@ def sample_chunks(
         latents = states[0]
         new = latents[:, -len(part.chunk.new_latents) :]
         yield Sampled(new, part.sound, len(part.chunk.frames))
+
+
+def _velocity(
+    dit: AvatarDiT,
+    text: Float[Tensor, "1 n d"],
+    no_text: Float[Tensor, "1 n d"],
+    audio: Float[Tensor, "1 l m e"],
+    cache: ReferenceCache | None,
+    settings: Settings,
+) -> VelocityOf:
+    """The guided velocity of the chunk that has this sound."""
+
+    def velocity_of(num_latents: int) -> GuidedFn:
+        return guided(
+            dit,
+            Cond(text=text, audio=audio[:, :num_latents]),
+            text=settings.guidance_text,
+            audio=settings.guidance_audio,
+            reference=settings.guidance_reference,
+            no_text=no_text,
+            cache=cache,
+        )
+
+    return velocity_of
 
 
 def decode_chunks(
@@ -272,39 +268,3 @@ def _inference(device: torch.device, *, bf16: bool) -> Iterator[None]:
         torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
     ):
         yield
-
-
-def _sample_chunk(
-    velocity_fn: GuidedFn,
-    prefixes: tuple[Tensor, ...],
-    chunk: Chunk,
-    settings: Settings,
-) -> tuple[Tensor, ...]:
-    """All latents of one chunk, its clean prefix included; and the motion, where it is denoised."""
-
-    def velocities(states: tuple[Tensor, ...], t: Tensor) -> tuple[Tensor, ...]:
-        v = velocity_fn(states[0], t, *states[1:])
-        return v if isinstance(v, tuple) else (v,)
-
-    generator = drawing("start", settings.seed, chunk.index)
-    noises = tuple(
-        torch.randn((1, len(chunk.latents), *prefix.shape[2:]), generator=generator).to(prefix)
-        for prefix in prefixes
-    )
-    return sample_joint(
-        velocities,
-        noises,
-        schedule(settings.num_steps, shift=settings.shift),
-        prefixes=prefixes,
-        overshoot=settings.overshoot,
-        generator=drawing("renoising", settings.seed, chunk.index),
-    )
-
-
-def drawing(purpose: Literal["start", "renoising"], seed: int, chunk: int) -> torch.Generator:
-    """The noise that one chunk starts from, or the fresh noise of its steps.
-
-    From the request's seed and the chunk's number alone: overshoot changes no start, and a chunk
-    draws the same in whatever order, thread and run chunks are made.
-    """
-    return torch.Generator().manual_seed(derive(purpose, seed % 2**63, chunk))

@@ -20,7 +20,6 @@ from torch import Tensor
 from avatar_v.generate.generator import (
     Clip,
     Person,
-    Settings,
     Spoken,
     context_latents,
     decode_chunks,
@@ -43,6 +42,7 @@ from avatar_v.generate.live import Block, LiveSound, hear
 from avatar_v.generate.outputs import output_of
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
+from avatar_v.generate.sampling import Settings
 from avatar_v.generate.stream import chained, pipelined
 from avatar_v.generate.writer import Writer
 from avatar_v.loudness import loudness_gain

@@ -4,7 +4,7 @@ They lie in a hidden folder beside the output (``.out.mp4.part`` for ``out.mp4``
 asked for and the mp4 as far as it is written; success removes it. A later run of the same request
 reads them instead of sampling, decodes them again (at small size a fifth of the time that making
 them took) and writes the video whole. Latents are fp32, whatever the network runs in, and noise is
-drawn from the seed and the chunk's number (generator.py): the frames are bit for bit those of one
+drawn from the seed and the chunk's number (sampling.py): the frames are bit for bit those of one
 run as long as the device sums in the same order (the same machine, torch and number of threads).
 
 A file takes its name once it is on the disk, so a kill leaves whole chunks only. They cost
@@ -28,10 +28,8 @@ from torch import Tensor
 
 from avatar_v.generate.inputs import LIVE, Inputs, is_file, kept_folder, num_kept
 from avatar_v.generate.record import versions
+from avatar_v.generate.sampler import States
 from avatar_v.types import Request
-
-States = tuple[Tensor, ...]
-"""All latents of one chunk "1 l c h w", prefix included; and its motion "1 l md", if denoised."""
 
 OnKept = Callable[[Path, int], None]
 """Told of the folder and its number of chunks when a run ends before its video does."""
@@ -40,6 +38,7 @@ FILES = ("reference", "audio", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
 NOT_COMPARED = ("audio_rate_hz", "audio_channels", "audio_patience_s", "out", "overwrite", "resume")
 GROWING = "video.mp4"
+ANEW = "start anew with --overwrite and without --resume"
 
 
 class KeptChunks:
@@ -107,7 +106,7 @@ class KeptChunks:
         try:
             named = load(path.read_bytes())
         except SafetensorError as error:
-            raise ValueError(f"{path} is damaged ({error}); {_ANEW}") from error
+            raise ValueError(f"{path} is damaged ({error}); {ANEW}") from error
         self.num_found += 1
         return tuple(named[str(i)] for i in range(len(named)))
 
@@ -124,15 +123,12 @@ class KeptChunks:
         try:
             before = json.loads((self.folder / "request.json").read_text())
         except (OSError, json.JSONDecodeError) as error:
-            raise ValueError(f"{self.folder}: no readable request.json; {_ANEW}") from error
+            raise ValueError(f"{self.folder}: no readable request.json; {ANEW}") from error
         if different := differences(before, self._asked):
             raise ValueError(
                 f"--resume: {self.folder} is of another request: {different}; repeat that one, or "
-                f"{_ANEW}"
+                f"{ANEW}"
             )
-
-
-_ANEW = "start anew with --overwrite and without --resume"
 
 
 def keeping(

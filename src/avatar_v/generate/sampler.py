@@ -15,8 +15,9 @@ from avatar_v.flow import Latents, Times
 
 State = Float[Tensor, "b l *rest"]
 States = tuple[Tensor, ...]
+"""Latents "b l c h w", and where it is denoised their motion "b l md"."""
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
-"""``v = velocity_fn(x_t "b l c h w", t "b l")``; clean prefix frames arrive with t = 0."""
+"""``v = velocity_fn(x_t "b l c h w", t "b l")``; clean frames arrive with t = 0."""
 
 JointVelocityFn = Callable[[States, Tensor], States]
 """The same for several states of the same latent frames: video, and the motion stream."""
@@ -55,26 +56,30 @@ def sample_joint(
     times: Float[Tensor, " steps_plus_1"],
     *,
     prefixes: States | None = None,
+    suffixes: States | None = None,
     overshoot: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> States:
     """`sample` for states "b l …" that share latent frames, times and steps: each velocity may
-    depend on all of them. ``prefixes`` are of one length."""
-    _check(noises, times, prefixes, overshoot, generator)
-    num_prefix = 0 if prefixes is None else prefixes[0].shape[1]
+    depend on all of them. ``prefixes`` are of one length; ``suffixes`` too, held clean like them
+    at the end of the result."""
+    _check(noises, times, prefixes, suffixes, overshoot, generator)
+    first = 0 if prefixes is None else prefixes[0].shape[1]
+    stop = noises[0].shape[1] - (0 if suffixes is None else suffixes[0].shape[1])
     states = tuple(noise.float() for noise in noises)
     if prefixes is not None:
-        states = tuple(
-            torch.cat([prefix.to(x), x[:, num_prefix:]], dim=1)
-            for prefix, x in zip(prefixes, states, strict=True)
-        )
+        pairs = zip(prefixes, states, strict=True)
+        states = tuple(torch.cat([prefix.to(x), x[:, first:]], dim=1) for prefix, x in pairs)
+    if suffixes is not None:
+        pairs = zip(states, suffixes, strict=True)
+        states = tuple(torch.cat([x[:, :stop], suffix.to(x)], dim=1) for x, suffix in pairs)
     steps = [float(t) for t in times]
     for t, t_next in pairwise(steps):
-        velocities = velocity_fn(states, _times_per_frame(states[0], t, num_prefix))
+        velocities = velocity_fn(states, _times_per_frame(states[0], t, first, stop))
         free = [
             renoised_step(
-                x[:, num_prefix:],
-                v.float()[:, num_prefix:],
+                x[:, first:stop],
+                v.float()[:, first:stop],
                 t,
                 t_next,
                 overshoot=overshoot,
@@ -83,7 +88,8 @@ def sample_joint(
             for x, v in zip(states, velocities, strict=True)
         ]
         states = tuple(
-            torch.cat([x[:, :num_prefix], y], dim=1) for x, y in zip(states, free, strict=True)
+            torch.cat([x[:, :first], y, x[:, stop:]], dim=1)
+            for x, y in zip(states, free, strict=True)
         )
     return states
 
@@ -114,9 +120,9 @@ def renoised_step(
     return keep * x_o + fresh * noise
 
 
-def _times_per_frame(x: State, t: float, num_prefix: int) -> Times:
-    times = x.new_full(x.shape[:2], t)
-    times[:, :num_prefix] = 0.0
+def _times_per_frame(x: State, t: float, first: int, stop: int) -> Times:
+    times = x.new_zeros(x.shape[:2])
+    times[:, first:stop] = t
     return times
 
 
@@ -124,18 +130,21 @@ def _check(
     noises: States,
     times: Tensor,
     prefixes: States | None,
+    suffixes: States | None,
     overshoot: float,
     generator: torch.Generator | None,
 ) -> None:
     if times.numel() < 2 or not bool((times[1:] < times[:-1]).all()) or float(times[-1]) != 0.0:
         raise ValueError(f"sampling times must fall strictly and end at 0, got {times.tolist()}")
-    if prefixes is not None and prefixes[0].shape[1] >= noises[0].shape[1]:
+    num_held = sum(held[0].shape[1] for held in (prefixes, suffixes) if held is not None)
+    if num_held >= noises[0].shape[1]:
         raise ValueError(
-            f"a prefix of {prefixes[0].shape[1]} latent frames leaves nothing to generate "
+            f"a prefix and suffix of {num_held} latent frames leaves nothing to generate "
             f"in a chunk of {noises[0].shape[1]}"
         )
-    if len({tuple(p.shape[:2]) for p in prefixes or ()}) > 1:
-        raise ValueError(f"prefixes of one length, got {[tuple(p.shape) for p in prefixes or ()]}")
+    for name, held in (("prefixes", prefixes or ()), ("suffixes", suffixes or ())):
+        if len({tuple(x.shape[:2]) for x in held}) > 1:
+            raise ValueError(f"{name} of one length, got {[tuple(x.shape) for x in held]}")
     if overshoot < 0:
         raise ValueError(f"overshoot is at least 0, got {overshoot}")
     if overshoot > 0 and generator is None:

@@ -36,9 +36,9 @@ class Noised:
     """What a step gives the model, and what the model should say."""
 
     x_t: Float[Tensor, "b l c h w"]
-    t: Float[Tensor, "b l"]  # 0 on the prefix
+    t: Float[Tensor, "b l"]  # 0 on prefix and suffix
     velocity: Float[Tensor, "b l c h w"]
-    scored: Bool[Tensor, "b l"]  # False on the prefix
+    scored: Bool[Tensor, "b l"]  # False on prefix and suffix
 
 
 class Stage(L.LightningModule):
@@ -171,6 +171,7 @@ class Stage(L.LightningModule):
             self.window_length,
             first_share=self.objective.first_share,
             image_share=self.objective.image_share,
+            suffix_share=self.objective.suffix_share,
             generator=generator,
         )
 

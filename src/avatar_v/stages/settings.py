@@ -32,6 +32,7 @@ class Objective:
     shift: float = 1.0  # of the logit-normal times
     first_share: float = 0.5  # windows that start at the beginning of their clip
     image_share: float = 0.5  # of those: the first latent is given (I2V), else nothing (T2V)
+    suffix_share: float = 0.0  # windows whose last latent is given: N/I chunks (ALGORITHMS §5.3)
     text_dropout: float = 0.1  # share of samples trained with the empty text
     audio_dropout: float = 0.0  # and as if they had no audio
 
@@ -39,6 +40,7 @@ class Objective:
         for name in ("window_latents", "resolution"):
             if 0 not in getattr(self, name):
                 raise ValueError(f"{name} needs an entry for step 0, got {getattr(self, name)}")
-        for name in ("first_share", "image_share", "text_dropout", "audio_dropout"):
+        shares = ("first_share", "image_share", "suffix_share", "text_dropout", "audio_dropout")
+        for name in shares:
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")

@@ -3,6 +3,7 @@
 A window that starts at latent 0 begins with an image latent (one frame), so it may be generated
 from nothing (prefix 0) or from that image (prefix 1). A window from inside a clip begins with
 latents of four frames and continues a video, so its prefix is 1 or 2 latents (ALGORITHMS §5.3).
+Some windows have a clean latent at their end too, so that transitions can be interpolated.
 Pure functions; every draw comes from the given generator, on the CPU, whatever the device.
 """
 
@@ -28,6 +29,7 @@ class Windows:
 
     start: Int[Tensor, " b"]  # first latent of the window within the clip
     prefix: Int[Tensor, " b"]  # clean latents at its beginning, 0 to 2
+    suffix: Int[Tensor, " b"]  # and at its end, 0 or 1
     length: int
 
     def crop(self, x: Shaped[Tensor, "b clip *rest"]) -> Shaped[Tensor, "b l *rest"]:
@@ -35,8 +37,9 @@ class Windows:
         return window(x, self.start, self.length)
 
     def scored(self) -> Bool[Tensor, "b l"]:
-        """True for the latents behind the prefix, those the model must generate."""
-        return torch.arange(self.length)[None] >= self.prefix[:, None]
+        """True for the latents between prefix and suffix, those the model must generate."""
+        index = torch.arange(self.length)[None]
+        return (index >= self.prefix[:, None]) & (index < self.length - self.suffix[:, None])
 
 
 def draw_windows(
@@ -46,14 +49,16 @@ def draw_windows(
     *,
     first_share: float,
     image_share: float,
+    suffix_share: float = 0.0,
     generator: torch.Generator,
 ) -> Windows:
-    """Draw starts and prefixes.
+    """Draw starts, prefixes and suffixes.
 
     With probability ``first_share`` a window starts at latent 0 (always where the clip is no
     longer than the window), and there its prefix is 1 with probability ``image_share``, else 0.
-    Other starts are uniform over 1 … clip - length, with prefix 1 or 2 alike. A window keeps at
-    least one latent to generate. ValueError for a window longer than the clip.
+    Other starts are uniform over 1 … clip - length, with prefix 1 or 2 alike. The last latent is
+    given with probability ``suffix_share``; at 0 nothing is drawn for it. A window keeps at least
+    one latent to generate. ValueError for a window longer than the clip.
     """
     if not 1 <= length <= clip_latents:
         raise ValueError(f"a window of {length} latents does not fit clips of {clip_latents}")
@@ -63,13 +68,18 @@ def draw_windows(
     start = torch.where(inside, 1 + (uniform[1] * last).long().clamp(max=max(last - 1, 0)), 0)
     image = (uniform[2] < image_share).long()
     prefix = torch.where(inside, 1 + (uniform[2] < 0.5).long(), image)
-    return Windows(start, prefix.clamp(max=length - 1), length)
+    prefix = prefix.clamp(max=length - 1)
+    suffix = torch.zeros_like(prefix)
+    if suffix_share > 0:
+        given = torch.rand(num_samples, generator=generator) < suffix_share
+        suffix = (given & (prefix < length - 1)).long()
+    return Windows(start, prefix, suffix, length)
 
 
 def draw_window_times(
     windows: Windows, *, shift: float, generator: torch.Generator
 ) -> Float[Tensor, "b l"]:
-    """One logit-normal time per sample, spread over its latents; 0 on the prefix."""
+    """One logit-normal time per sample, spread over its latents; 0 on prefix and suffix."""
     t = draw_times(windows.start.shape[0], shift=shift, generator=generator)
     return torch.where(windows.scored(), t[:, None], 0.0)
 

@@ -1,0 +1,95 @@
+"""One chunk from noise, and where chunks are interpolated the transition into it as well.
+
+What a chunk draws depends on the request's seed and its number alone, so it is the same in whatever
+order, thread and run chunks are made. What the velocity depends on is guidance.py's business, the
+steps are sampler.py's, and which latents belong to a chunk is chunks.py's.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from avatar_v.flow import schedule
+from avatar_v.generate.chunks import Chunk, interpolation
+from avatar_v.generate.guidance import GuidedFn
+from avatar_v.generate.sampler import States, sample_joint
+from avatar_v.world.seeds import derive
+
+VelocityOf = Callable[[int], GuidedFn]
+"""The guided velocity of the first so many latents of a chunk."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How to sample, apart from what is asked for."""
+
+    chunk_latents: int  # 13 for the small preset, 41 at full size
+    num_steps: int = 24  # Avatar V §4.2
+    shift: float = 1.0  # of the sampling times (flow.shift_time)
+    guidance_text: float = 1.0
+    guidance_audio: float = 2.0
+    guidance_reference: float = 1.0
+    overshoot: float = 0.0  # c of sampler.renoised_step
+    anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
+    interpolate: bool = False  # §5.3, N/I; for weights whose training drew suffixes (suffix_share)
+    seed: int = 0
+    bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
+
+
+def make_chunk(
+    velocity_of: VelocityOf, prefixes: States, chunk: Chunk, settings: Settings
+) -> States:
+    """All latents of an N chunk, its clean prefix included; and the motion, where it is denoised.
+
+    With ``settings.interpolate`` its first new latents are those of its I chunk: made once more
+    between the end of the chunk before and a latent of this one, both of them clean.
+    """
+    states = _sampled(velocity_of(len(chunk.latents)), prefixes, None, chunk, settings)
+    between = interpolation(chunk) if settings.interpolate else None
+    if between is None:
+        return states
+    stop = len(between.latents)
+    last = stop - between.num_suffix
+    suffixes = tuple(state[:, last:stop] for state in states)
+    made = _sampled(velocity_of(stop), prefixes, suffixes, between, settings)
+    return tuple(
+        torch.cat([x[:, :last], state[:, last:]], dim=1)
+        for x, state in zip(made, states, strict=True)
+    )
+
+
+def _sampled(
+    velocity_fn: GuidedFn,
+    prefixes: States,
+    suffixes: States | None,
+    chunk: Chunk,
+    settings: Settings,
+) -> States:
+    def velocities(states: States, t: Tensor) -> States:
+        v = velocity_fn(states[0], t, *states[1:])
+        return v if isinstance(v, tuple) else (v,)
+
+    generator = _drawing("start", settings.seed, chunk)
+    noises = tuple(
+        torch.randn((1, len(chunk.latents), *prefix.shape[2:]), generator=generator).to(prefix)
+        for prefix in prefixes
+    )
+    return sample_joint(
+        velocities,
+        noises,
+        schedule(settings.num_steps, shift=settings.shift),
+        prefixes=prefixes,
+        suffixes=suffixes,
+        overshoot=settings.overshoot,
+        generator=_drawing("renoising", settings.seed, chunk),
+    )
+
+
+def _drawing(purpose: Literal["start", "renoising"], seed: int, chunk: Chunk) -> torch.Generator:
+    """The noise that a chunk starts from; apart from it, so that overshoot changes no start, the
+    fresh noise of its steps."""
+    is_between = int(chunk.mode == "interpolate")
+    return torch.Generator().manual_seed(derive(purpose, seed % 2**63, chunk.index, is_between))
