@@ -12,6 +12,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     world = actions.add_parser("world70", help="render the 70 cases of drawn people")
     world.add_argument("folder", metavar="FOLDER", type=Path, help="new or empty")
+    world.add_argument("--freeze", action="store_true", help="for developers: a new frozen set")
     build = actions.add_parser(
         "build",
         help="cases from clips of people in two scenes or more",
@@ -38,15 +39,19 @@ def run(args: argparse.Namespace) -> int:
 def _world70(args: argparse.Namespace) -> int:
     from rich.progress import Progress
 
-    from avatar_v_eval.bench.world70 import differing, frozen_contents, write_world
+    from avatar_v_eval.bench.world70 import differing, freeze, frozen_contents, write_world
 
+    frozen = {} if args.freeze else frozen_contents()
     with Progress(transient=True) as bar:
         task = bar.add_task("rendering cases", total=None)
         manifest, contents = write_world(
             args.folder, on_case=lambda n, total: bar.update(task, completed=n, total=total)
         )
     print(f"{manifest.root}: {len(manifest.cases)} cases, content {manifest.content}")
-    if other := differing(contents, frozen_contents()):
+    if args.freeze:
+        freeze(contents)
+        return 0
+    if other := differing(contents, frozen):
         print(
             f"{len(other)} cases differ from the frozen world70 ({', '.join(other[:3])}, …): this "
             "machine rounds otherwise; numbers on them must not be compared to published ones"

@@ -30,7 +30,7 @@ LENGTH_TOLERANCE = 12  # frames, about 0.5 s: chunks and codecs round
 RATE_TOLERANCE_HZ = 0.01
 SHAPE_TOLERANCE = 0.05  # of the aspect ratio
 SMALLEST_SIDE = 32  # pixels
-SAME_SOUND_R = 0.5  # of loudness per frame; codecs stay above 0.9, other speech below 0.4
+SAME_SOUND_R = 0.7  # of loudness per frame, at the best lag
 LARGEST_LAG = 15  # frames, as far as sync metrics look
 
 

@@ -91,8 +91,18 @@ def content_hash(reference: WorldClip, driving: WorldClip) -> str:
 
 
 def frozen_contents() -> dict[str, str]:
-    """Case id → content hash, of the world70 that results are published on."""
+    """Case id → content hash, of the world70 that results are published on.
+
+    ValueError where nobody has frozen it yet.
+    """
+    if not FROZEN.is_file():
+        raise ValueError(f"{FROZEN.name} is missing: avatar-v-eval cases world70 DIR --freeze")
     return json.loads(FROZEN.read_text(encoding="utf-8"))
+
+
+def freeze(contents: Mapping[str, str]) -> None:
+    """Makes these contents the frozen ones; results published before count no more."""
+    FROZEN.write_text(json.dumps(contents, indent=1) + "\n", encoding="utf-8")
 
 
 def differing(contents: Mapping[str, str], frozen: Mapping[str, str]) -> list[str]:
