@@ -20,7 +20,6 @@ from avatar_v.app.ask import (
     FRAMED,
     GUIDANCE,
     MAX_PROMPT,
-    MAX_SEED,
     REFERENCE_S,
     STEPS,
     Ask,
@@ -123,8 +122,6 @@ def _form(*, reads_video: bool) -> tuple[list[gr.components.Component], gr.Butto
         seed = gr.Number(
             value=0,
             precision=0,
-            minimum=0,
-            maximum=MAX_SEED,
             label="Seed",
             info="The same seed gives the same video",
         )
@@ -153,6 +150,9 @@ def _wire(
     def halt():
         return view.EMPTY, view.stopped(), *_buttons(busy=False)
 
+    def refuse():  # by Gradio, before the job: a value outside its slider, or a full queue
+        return view.EMPTY, view.failed(view.REFUSED), *_buttons(busy=False)
+
     def draw() -> tuple[str, str, str]:
         folder = studio.uploads / secrets.token_hex(16)
         clip, speech = draw_person(folder, secrets.randbelow(NUM_DRAWN))
@@ -161,6 +161,7 @@ def _wire(
     made = make.click(wait, outputs=shown, queue=False, **quietly).then(
         run, inputs=fields, outputs=shown, concurrency_limit=1, **quietly
     )
+    made.failure(refuse, outputs=shown, queue=False, **quietly)
     stop.click(halt, outputs=shown, cancels=[made], queue=False, **quietly)
     drawn.click(draw, outputs=[fields[0], fields[1], fields[4]], concurrency_limit=1, **quietly)
 
