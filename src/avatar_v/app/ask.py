@@ -111,10 +111,10 @@ def duration_s(path: str | Path) -> float:
     return end
 
 
-def page_words(error: BaseException, request: Ask) -> str:
-    """A fault as the page says it: names of files instead of paths, labels instead of options."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    for path in (request.reference, request.speech):
+def page_words(text: str, *paths: str | None) -> str:
+    """What the library says, as the page says it: names of ``paths`` and labels of options."""
+    text = " ".join(text.split())
+    for path in paths:
         if path:
             text = text.replace(path, Path(path).name)
     for option, label in _WORDS.items():

@@ -179,7 +179,8 @@ def running(studio: Studio, ask: Ask) -> Iterator[tuple]:
                 else:
                     yield view.player(progress), view.working(progress), gr.skip(), gr.skip()
     except (ValueError, OSError) as error:
-        yield view.EMPTY, view.failed(page_words(error, ask)), *_buttons(busy=False)
+        text = page_words(str(error) or type(error).__name__, ask.reference, ask.speech)
+        yield view.EMPTY, view.failed(text), *_buttons(busy=False)
     except Exception:
         LOG.exception("a job failed")
         text = "Something went wrong in the program; the terminal it runs in says what."
