@@ -54,7 +54,7 @@ class Ask:
     reference: str | None
     speech: str | None
     consent: bool
-    prompt: str
+    prompt: str | None
     picture: str | None  # CAMERA or FRAMED
     num_steps: float | None
     guidance_audio: float | None
@@ -73,15 +73,16 @@ def checked_request(ask: Ask, limits: Limits, out: str | Path) -> Request:
         raise ValueError("Add the speech: upload a sound or record one")
     if not ask.consent:
         raise ValueError(f"Tick “{CONSENT}” first")
-    if len(ask.prompt) > MAX_PROMPT:
-        raise ValueError(f"The scene has at most {MAX_PROMPT} characters, got {len(ask.prompt)}")
+    prompt = (ask.prompt or "").strip()
+    if len(prompt) > MAX_PROMPT:
+        raise ValueError(f"The scene has at most {MAX_PROMPT} characters, got {len(prompt)}")
     if ask.picture not in (CAMERA, FRAMED):
         raise ValueError(f"The picture is “{CAMERA}” or “{FRAMED}”, got {ask.picture!r}")
     request = Request(
         reference=ask.reference,
         audio=ask.speech,
         out=str(out),
-        prompt=ask.prompt.strip(),
+        prompt=prompt,
         seed=_whole("Seed", ask.seed, (0, MAX_SEED)),
         num_steps=_whole("Steps", ask.num_steps, STEPS),
         guidance_audio=_within("Strength of the sound", ask.guidance_audio, GUIDANCE),
@@ -110,10 +111,10 @@ def duration_s(path: str | Path) -> float:
     return end
 
 
-def page_words(error: BaseException, request: Ask) -> str:
-    """A fault as the page says it: names of files instead of paths, labels instead of options."""
-    text = " ".join(str(error).split()) or type(error).__name__
-    for path in (request.reference, request.speech):
+def page_words(text: str, *paths: str | None) -> str:
+    """What the library says, as the page says it: names of ``paths`` and labels of options."""
+    text = " ".join(text.split())
+    for path in paths:
         if path:
             text = text.replace(path, Path(path).name)
     for option, label in _WORDS.items():

@@ -20,7 +20,6 @@ from avatar_v.app.ask import (
     FRAMED,
     GUIDANCE,
     MAX_PROMPT,
-    MAX_SEED,
     REFERENCE_S,
     STEPS,
     Ask,
@@ -123,8 +122,6 @@ def _form(*, reads_video: bool) -> tuple[list[gr.components.Component], gr.Butto
         seed = gr.Number(
             value=0,
             precision=0,
-            minimum=0,
-            maximum=MAX_SEED,
             label="Seed",
             info="The same seed gives the same video",
         )
@@ -153,6 +150,9 @@ def _wire(
     def halt():
         return view.EMPTY, view.stopped(), *_buttons(busy=False)
 
+    def refuse():  # by Gradio, before the job: a value outside its slider, or a full queue
+        return view.EMPTY, view.failed(view.REFUSED), *_buttons(busy=False)
+
     def draw() -> tuple[str, str, str]:
         folder = studio.uploads / secrets.token_hex(16)
         clip, speech = draw_person(folder, secrets.randbelow(NUM_DRAWN))
@@ -161,6 +161,7 @@ def _wire(
     made = make.click(wait, outputs=shown, queue=False, **quietly).then(
         run, inputs=fields, outputs=shown, concurrency_limit=1, **quietly
     )
+    made.failure(refuse, outputs=shown, queue=False, **quietly)
     stop.click(halt, outputs=shown, cancels=[made], queue=False, **quietly)
     drawn.click(draw, outputs=[fields[0], fields[1], fields[4]], concurrency_limit=1, **quietly)
 
@@ -178,7 +179,8 @@ def running(studio: Studio, ask: Ask) -> Iterator[tuple]:
                 else:
                     yield view.player(progress), view.working(progress), gr.skip(), gr.skip()
     except (ValueError, OSError) as error:
-        yield view.EMPTY, view.failed(page_words(error, ask)), *_buttons(busy=False)
+        text = page_words(str(error) or type(error).__name__, ask.reference, ask.speech)
+        yield view.EMPTY, view.failed(text), *_buttons(busy=False)
     except Exception:
         LOG.exception("a job failed")
         text = "Something went wrong in the program; the terminal it runs in says what."

@@ -15,7 +15,7 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v.app.ask import CONSENT, Ask, Limits, checked_request
+from avatar_v.app.ask import CONSENT, Ask, Limits, checked_request, page_words
 from avatar_v.generate.inputs import Inputs, json_path, read_inputs
 from avatar_v.generate.outputs import output_of
 from avatar_v.generate.pipeline import AvatarPipeline, record_of, wanted, weights_folder
@@ -88,7 +88,7 @@ class Studio:
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _made(self, request: Request, token: str) -> Generator[Progress, None, None]:
-        inputs = read_inputs(request, wanted(self.pipeline.card))
+        inputs = _named(read_inputs(request, wanted(self.pipeline.card)), request)
         assert inputs.num_frames is not None
         begin, first = time.perf_counter(), None
         now = Progress(token, 0, inputs.num_frames, 0.0, inputs.warnings)
@@ -124,3 +124,10 @@ class Studio:
             out=Path(request.out).name,
         )
         return record_of(named, inputs, self.pipeline, self._weights, self._hash, timing)
+
+
+def _named(inputs: Inputs, request: Request) -> Inputs:
+    """``inputs`` whose warnings call the user's files by their names."""
+    paths = (request.reference, request.audio)
+    warnings = tuple(page_words(text, *paths) for text in inputs.warnings)
+    return dataclasses.replace(inputs, warnings=warnings)

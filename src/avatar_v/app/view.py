@@ -18,6 +18,9 @@ EMPTY = """<div class="av-screen av-empty"><p>Your video appears here, while it 
 </div>"""
 
 
+REFUSED = "This could not be started: a value is outside its range, or too many are waiting."
+
+
 def footer(limits: Limits, where: str) -> str:
     """What the page takes and what becomes of it; ``where`` says what runs the model."""
     return (
