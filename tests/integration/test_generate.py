@@ -321,6 +321,8 @@ def test_the_anchor_is_the_first_latent_and_changes_later_chunks_alone(
     with torch.no_grad():
         image = pipe.conditioner.encode_image(person.image[None])
         heard = audio_tokens(pipe.conditioner, sound(45), 12)(Span(0, 1))
+    assert anchor.motion is not None
+    assert person.motion is not None
     assert torch.equal(anchor.latents, image)
     assert torch.equal(anchor.motion, person.motion)
     torch.testing.assert_close(anchor.audio, heard, atol=1e-5, rtol=1e-5)  # sums of other lengths
