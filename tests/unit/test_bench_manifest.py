@@ -54,7 +54,7 @@ def test_files_are_what_the_world_rendered(made: Manifest):
         frames = read_video(made.path(case, role))
         assert frames.shape == clip.video.shape
         # H.264 at crf 16 with colour at half the resolution is some grey levels off
-        assert (frames.float() - clip.video.float()).abs().mean() < 6
+        assert (frames.float() - clip.video.float()).abs().mean() < 10
 
 
 def test_content_is_the_same_every_time_and_differs_by_case(tmp_path: Path):
@@ -157,7 +157,7 @@ def test_cases_from_pairs_of_clips(tmp_path: Path):
     truth = read_video(made.path(case, "truth"))
     assert len(truth) == len(read_audio(made.path(case, "audio"))) // 640
     again = read_video(made.path(case, "image"))[0].float() - truth[0].float()
-    assert again.abs().mean() < 6  # the truth was encoded once more
+    assert again.abs().mean() < 10  # the truth was encoded once more
 
 
 @pytest.mark.parametrize("fault", ["nobody", "alone", "silent", "short", "full"])
