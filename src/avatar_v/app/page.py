@@ -1,0 +1,191 @@
+"""The page: a Gradio form around a studio. Its words while a job runs are view.py's.
+
+Nothing here decides what is allowed (ask.py) or makes anything (studio.py). Every ValueError and
+OSError of the library is a sentence on the page; anything else is a fault of ours, so its
+traceback goes to the terminal and the page says where to look.
+"""
+
+import logging
+import secrets
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import gradio as gr
+
+from avatar_v.app import view
+from avatar_v.app.ask import (
+    CAMERA,
+    CONSENT,
+    FRAMED,
+    GUIDANCE,
+    MAX_PROMPT,
+    REFERENCE_S,
+    STEPS,
+    Ask,
+    page_words,
+)
+from avatar_v.app.drawn import draw_person
+from avatar_v.app.studio import Studio
+
+STATIC = Path(__file__).with_name("static")
+CSS = (STATIC / "page.css").read_text(encoding="utf-8")
+HEAD = f"<script>{(STATIC / 'player.js').read_text(encoding='utf-8')}</script>"
+MAX_WAITING = 8  # jobs in the queue
+NUM_DRAWN = 1000  # persons that "a drawn person" chooses from
+LOG = logging.getLogger("avatar_v.app")
+
+
+def theme() -> gr.themes.Base:
+    """Quiet colours and the fonts of the system: nothing is fetched from elsewhere."""
+    return gr.themes.Base(
+        primary_hue=gr.themes.colors.teal,
+        neutral_hue=gr.themes.colors.stone,
+        radius_size=gr.themes.sizes.radius_lg,
+        font=["system-ui", "DejaVu Sans", "sans-serif"],
+        font_mono=["ui-monospace", "DejaVu Sans Mono", "monospace"],
+    ).set(
+        body_background_fill="#faf9f7",
+        color_accent="#0f766e",
+        button_primary_background_fill="#0f766e",
+        button_primary_background_fill_hover="#115e59",
+        button_primary_text_color="#ffffff",
+        block_border_width="1px",
+        block_shadow="none",
+    )
+
+
+def build_page(studio: Studio) -> gr.Blocks:
+    """The whole page, ready to be mounted."""
+    pipeline = studio.pipeline
+    where = (
+        f"Weights: {pipeline.card.preset}, {pipeline.format.side} × {pipeline.format.side} pixels"
+    )
+    with gr.Blocks(title="avatar_v", analytics_enabled=False) as page:
+        gr.HTML(view.INTRO)
+        with gr.Row(equal_height=False):
+            with gr.Column(scale=6):
+                fields, drawn = _form(reads_video=pipeline.card.reference)
+            with gr.Column(scale=5, elem_id="av-right"):
+                screen = gr.HTML(view.EMPTY)
+                with gr.Row():
+                    make = gr.Button("Generate", variant="primary", elem_id="av-make")
+                    stop = gr.Button("Stop", interactive=False, elem_id="av-stop")
+                status = gr.HTML("")
+                gr.HTML(view.CONSENT_NOTE)
+        gr.HTML(view.footer(studio.limits, where))
+        _wire(studio, fields, drawn, screen, status, make, stop)
+    return page.queue(max_size=MAX_WAITING, default_concurrency_limit=1)
+
+
+def _form(*, reads_video: bool) -> tuple[list[gr.components.Component], gr.Button]:
+    """The fields in the order of ``Ask``, and the button that fills them."""
+    reference = gr.Video(
+        label="The person: a few seconds, face to the camera",
+        sources=["upload", "webcam"],
+        include_audio=True,
+        height=260,
+        elem_id="av-reference",
+    )
+    speech = gr.Audio(
+        label="The speech",
+        sources=["upload", "microphone"],
+        type="filepath",
+        elem_id="av-speech",
+    )
+    drawn = gr.Button("No files at hand? Take a drawn person", size="sm", elem_id="av-drawn")
+    picture = gr.Radio([CAMERA, FRAMED], value=CAMERA, label="The picture", elem_id="av-picture")
+    prompt = gr.Textbox(
+        label="The scene, in words (optional)",
+        placeholder="A woman in a green shirt in front of a window",
+        max_length=MAX_PROMPT,
+    )
+    with gr.Accordion("Options", open=False, elem_id="av-options"):
+        steps = gr.Slider(*STEPS, value=24, step=1, label="Steps", info="More is finer and slower")
+        guidance = gr.Slider(
+            *GUIDANCE,
+            value=2.0,
+            step=0.1,
+            label="Strength of the sound",
+            info="How strongly the sound drives the mouth; 1 is plain",
+        )
+        seconds = gr.Slider(
+            *REFERENCE_S,
+            value=16,
+            step=1,
+            label="Seconds of reference",
+            info="How much of the clip is read; 0: one picture"
+            if reads_video
+            else "Without effect: these weights read one picture of the person",
+            interactive=reads_video,
+        )
+        seed = gr.Number(
+            value=0,
+            precision=0,
+            label="Seed",
+            info="The same seed gives the same video",
+        )
+    consent = gr.Checkbox(label=CONSENT, elem_id="av-consent")
+    return [reference, speech, consent, prompt, picture, steps, guidance, seconds, seed], drawn
+
+
+def _wire(
+    studio: Studio,
+    fields: list[gr.components.Component],
+    drawn: gr.Button,
+    screen: gr.HTML,
+    status: gr.HTML,
+    make: gr.Button,
+    stop: gr.Button,
+) -> None:
+    shown = [screen, status, make, stop]
+    quietly = {"show_progress": "hidden", "api_visibility": "private"}
+
+    def wait():
+        return view.EMPTY, view.waiting(), *_buttons(busy=True)
+
+    def run(*values) -> Iterator[tuple]:
+        yield from running(studio, Ask(*values))
+
+    def halt():
+        return view.EMPTY, view.stopped(), *_buttons(busy=False)
+
+    def refuse():  # by Gradio, before the job: a value outside its slider, or a full queue
+        return view.EMPTY, view.failed(view.REFUSED), *_buttons(busy=False)
+
+    def draw() -> tuple[str, str, str]:
+        folder = studio.uploads / secrets.token_hex(16)
+        clip, speech = draw_person(folder, secrets.randbelow(NUM_DRAWN))
+        return str(clip), str(speech), FRAMED
+
+    made = make.click(wait, outputs=shown, queue=False, **quietly).then(
+        run, inputs=fields, outputs=shown, concurrency_limit=1, **quietly
+    )
+    made.failure(refuse, outputs=shown, queue=False, **quietly)
+    stop.click(halt, outputs=shown, cancels=[made], queue=False, **quietly)
+    drawn.click(draw, outputs=[fields[0], fields[1], fields[4]], concurrency_limit=1, **quietly)
+
+
+def running(studio: Studio, ask: Ask) -> Iterator[tuple]:
+    """What the screen, the status and the two buttons show, from the click to the end."""
+    yield view.EMPTY, view.reading(), *_buttons(busy=True)
+    try:
+        with closing(studio.make(ask)) as job:
+            for progress in job:
+                if progress.record is not None:
+                    yield gr.skip(), view.done(progress), *_buttons(busy=False)
+                elif progress.num_frames:
+                    yield gr.skip(), view.working(progress), gr.skip(), gr.skip()
+                else:
+                    yield view.player(progress), view.working(progress), gr.skip(), gr.skip()
+    except (ValueError, OSError) as error:
+        text = page_words(str(error) or type(error).__name__, ask.reference, ask.speech)
+        yield view.EMPTY, view.failed(text), *_buttons(busy=False)
+    except Exception:
+        LOG.exception("a job failed")
+        text = "Something went wrong in the program; the terminal it runs in says what."
+        yield view.EMPTY, view.failed(text), *_buttons(busy=False)
+
+
+def _buttons(*, busy: bool) -> tuple[gr.Button, gr.Button]:
+    return gr.Button(interactive=not busy), gr.Button(interactive=busy)
