@@ -43,7 +43,7 @@ class Site:
 def site(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The real server on a free port, at the tiny random checkpoint."""
     root, before = tmp_path_factory.mktemp("app"), os.environ.get("GRADIO_TEMP_DIR")
-    limits = Limits(upload_mb=2, speech_s=60)
+    limits = Limits(upload_mib=2.0, speech_s=60.0)
     studio = Studio(root, weights=weights, device="cpu", precision="fp32", limits=limits)
     config = uvicorn.Config(create_app(studio, host="127.0.0.1"), port=0, log_level="error")
     server = uvicorn.Server(config)

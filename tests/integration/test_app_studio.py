@@ -96,7 +96,7 @@ def test_jobs_take_turns(studio: Studio, ask: Ask) -> None:
 
 
 def test_the_broom_takes_what_is_old(weights: Path, ask: Ask, tmp_path: Path) -> None:
-    studio = Studio(tmp_path / "app", weights=weights, limits=Limits(keep_s=100))
+    studio = Studio(tmp_path / "app", weights=weights, limits=Limits(keep_s=100.0))
     old, new = studio.uploads / "old", studio.jobs / "new"
     for folder in (old, new):
         folder.mkdir()

@@ -92,8 +92,8 @@ def test_what_a_form_may_not_say(ask: Ask, change: dict, text: str) -> None:
 
 
 def test_size_and_duration_are_limited(ask: Ask, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"The speech has 0\.0641 MB; at most 0\.01 MB"):
-        checked_request(ask, Limits(upload_mb=0.01), "x.mp4")
+    with pytest.raises(ValueError, match=r"The speech has 0\.0641 MiB; at most 0\.01 MiB"):
+        checked_request(ask, Limits(upload_mib=0.01), "x.mp4")
     with pytest.raises(ValueError, match=r"The speech lasts 2 s; at most 1\.5 s"):
         checked_request(ask, Limits(speech_s=1.5), "x.mp4")
     long = str(write_sound(tmp_path / "long.wav", 3.0, codec="pcm_s16le"))
@@ -114,8 +114,8 @@ def test_a_recording_without_a_duration_is_measured(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
 def test_a_limit_is_a_number(value: float) -> None:
-    with pytest.raises(ValueError, match="upload_mb"):
-        Limits(upload_mb=value)
+    with pytest.raises(ValueError, match="upload_mib"):
+        Limits(upload_mib=value)
 
 
 def test_faults_speak_of_the_page(ask: Ask) -> None:

@@ -15,8 +15,8 @@ from avatar_v import media
 from avatar_v.types import Request
 
 CONSENT = "This is my own face or a drawn one, or I have the person's permission"
-CAMERA = "Filmed: find the face"
-FRAMED = "Drawn, or framed on the face: take it as it is"
+CAMERA = "filmed: find the face in it"
+FRAMED = "drawn, or framed on the face: take it as it is"
 MAX_PROMPT = 500  # characters
 MAX_SEED = 2**32 - 1
 STEPS = (1, 64)
@@ -36,15 +36,16 @@ _WORDS = {
 class Limits:
     """What one user may ask of the machine."""
 
-    upload_mb: float = 200.0
+    upload_mib: float = 200.0
     speech_s: float = 300.0
     reference_s: float = 600.0  # of the file; how much of it is read is Ask.reference_s
     keep_s: float = 3600.0  # files that nobody has touched for so long go
+    num_waiting: int = 8  # videos behind the one that is being made
 
     def __post_init__(self) -> None:
         for name, value in vars(self).items():
             if not 0 < value < math.inf:
-                raise ValueError(f"the limit {name} is above 0, got {value}")
+                raise ValueError(f"the limit {name} is a number above 0, got {value}")
 
 
 @dataclass(frozen=True)
@@ -56,10 +57,10 @@ class Ask:
     consent: bool
     prompt: str | None
     picture: str | None  # CAMERA or FRAMED
-    num_steps: float | None
-    guidance_audio: float | None
-    reference_s: float | None
-    seed: float | None
+    num_steps: int | float | None
+    guidance_audio: int | float | None
+    reference_s: int | float | None
+    seed: int | float | None
 
 
 def checked_request(ask: Ask, limits: Limits, out: str | Path) -> Request:
@@ -89,8 +90,8 @@ def checked_request(ask: Ask, limits: Limits, out: str | Path) -> Request:
         reference_s=_within("Seconds of reference", ask.reference_s, REFERENCE_S),
         face_crop=ask.picture == CAMERA,
     )
-    _check_file("The clip", request.reference, limits.upload_mb, limits.reference_s)
-    _check_file("The speech", request.audio, limits.upload_mb, limits.speech_s)
+    _check_file("The clip", request.reference, limits.upload_mib, limits.reference_s)
+    _check_file("The speech", request.audio, limits.upload_mib, limits.speech_s)
     return request
 
 
@@ -122,31 +123,31 @@ def page_words(text: str, *paths: str | None) -> str:
     return text
 
 
-def _check_file(name: str, path: str, max_mb: float, max_s: float) -> None:
+def _check_file(name: str, path: str, max_mib: float, max_s: float) -> None:
     file = Path(path)
     if not file.is_file():
         raise ValueError(f"{name} is not here any more; add it again")
-    size_mb = file.stat().st_size / 1e6
-    if size_mb > max_mb:
-        raise ValueError(f"{name} has {size_mb:.3g} MB; at most {max_mb:g} MB are taken")
+    size_mib = file.stat().st_size / 2**20
+    if size_mib > max_mib:
+        raise ValueError(f"{name} has {size_mib:.3g} MiB; at most {max_mib:g} MiB are taken")
     length_s = duration_s(file)
     if length_s > max_s:
         raise ValueError(f"{name} lasts {length_s:.0f} s; at most {max_s:g} s are taken")
 
 
-def _within(name: str, value: float | None, span: tuple[float, float]) -> float:
+def _within(name: str, value: int | float | None, span: tuple[float, float]) -> float:
     low, high = span
     if value is None or not low <= value <= high:  # NaN fails the comparison
         raise ValueError(f"{name} is from {low:g} to {high:g}, got {_shown(value)}")
     return float(value)
 
 
-def _whole(name: str, value: float | None, span: tuple[int, int]) -> int:
+def _whole(name: str, value: int | float | None, span: tuple[int, int]) -> int:
     low, high = span
     if value is None or not low <= value <= high or value != int(value):
         raise ValueError(f"{name} is a whole number from {low} to {high}, got {_shown(value)}")
     return int(value)
 
 
-def _shown(value: float | None) -> str:
+def _shown(value: int | float | None) -> str:
     return "nothing" if value is None else f"{value:g}"

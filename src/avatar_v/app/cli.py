@@ -18,7 +18,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
-    add("--max-upload", type=float, default=200.0, metavar="MB", help="a file (%(default)s)")
+    add("--max-upload", type=float, default=200.0, metavar="MIB", help="a file (%(default)s)")
     add("--max-speech", type=float, default=300.0, metavar="S", help="of a video (%(default)s)")
     add("--max-reference", type=float, default=600.0, metavar="S", help="of a clip (%(default)s)")
     add("--keep", type=float, default=60.0, metavar="MIN", help="of files, unused (%(default)s)")
@@ -30,7 +30,7 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v.app.server import serve
 
     limits = Limits(
-        upload_mb=args.max_upload,
+        upload_mib=args.max_upload,
         speech_s=args.max_speech,
         reference_s=args.max_reference,
         keep_s=60 * args.keep,

@@ -26,13 +26,13 @@ from avatar_v.app.ask import (
     page_words,
 )
 from avatar_v.app.drawn import draw_person
-from avatar_v.app.studio import Studio
+from avatar_v.app.studio import Progress, Studio, Waiting
 
 STATIC = Path(__file__).with_name("static")
 CSS = (STATIC / "page.css").read_text(encoding="utf-8")
 HEAD = f"<script>{(STATIC / 'player.js').read_text(encoding='utf-8')}</script>"
-MAX_WAITING = 8  # jobs in the queue
 NUM_DRAWN = 1000  # persons that "a drawn person" chooses from
+HONEST = "Where you show the video, say that it is generated."
 LOG = logging.getLogger("avatar_v.app")
 
 
@@ -46,6 +46,13 @@ def theme() -> gr.themes.Base:
         font_mono=["ui-monospace", "DejaVu Sans Mono", "monospace"],
     ).set(
         body_background_fill="#faf9f7",
+        body_text_color_subdued="#57534e",
+        block_info_text_color="#57534e",
+        input_placeholder_color="#78716c",
+        button_secondary_background_fill="#ffffff",
+        button_secondary_background_fill_hover="#f5f5f4",
+        button_secondary_border_color="#d6d3d1",
+        button_border_width="1px",
         color_accent="#0f766e",
         button_primary_background_fill="#0f766e",
         button_primary_background_fill_hover="#115e59",
@@ -68,33 +75,37 @@ def build_page(studio: Studio) -> gr.Blocks:
                 fields, drawn = _form(reads_video=pipeline.card.reference)
             with gr.Column(scale=5, elem_id="av-right"):
                 screen = gr.HTML(view.EMPTY)
+                fields.insert(2, gr.Checkbox(label=CONSENT, info=HONEST, elem_id="av-consent"))
                 with gr.Row():
                     make = gr.Button("Generate", variant="primary", elem_id="av-make")
                     stop = gr.Button("Stop", interactive=False, elem_id="av-stop")
-                status = gr.HTML("")
-                gr.HTML(view.CONSENT_NOTE)
+                status = gr.HTML(view.IDLE)
         gr.HTML(view.footer(studio.limits, where))
         _wire(studio, fields, drawn, screen, status, make, stop)
-    return page.queue(max_size=MAX_WAITING, default_concurrency_limit=1)
+    return page.queue()
 
 
 def _form(*, reads_video: bool) -> tuple[list[gr.components.Component], gr.Button]:
-    """The fields in the order of ``Ask``, and the button that fills them."""
+    """The fields in the order of ``Ask``, without the consent; and the button that fills them."""
     reference = gr.Video(
         label="The person: a few seconds, face to the camera",
         sources=["upload", "webcam"],
         include_audio=True,
-        height=260,
+        buttons=[],
+        height=300,
         elem_id="av-reference",
     )
     speech = gr.Audio(
         label="The speech",
         sources=["upload", "microphone"],
         type="filepath",
+        buttons=[],
         elem_id="av-speech",
     )
-    drawn = gr.Button("No files at hand? Take a drawn person", size="sm", elem_id="av-drawn")
-    picture = gr.Radio([CAMERA, FRAMED], value=CAMERA, label="The picture", elem_id="av-picture")
+    drawn = gr.Button(
+        "No files at hand? Take a drawn person and a made voice", size="sm", elem_id="av-drawn"
+    )
+    picture = gr.Radio([CAMERA, FRAMED], value=CAMERA, label="The clip is", elem_id="av-picture")
     prompt = gr.Textbox(
         label="The scene, in words (optional)",
         placeholder="A woman in a green shirt in front of a window",
@@ -125,8 +136,7 @@ def _form(*, reads_video: bool) -> tuple[list[gr.components.Component], gr.Butto
             label="Seed",
             info="The same seed gives the same video",
         )
-    consent = gr.Checkbox(label=CONSENT, elem_id="av-consent")
-    return [reference, speech, consent, prompt, picture, steps, guidance, seconds, seed], drawn
+    return [reference, speech, prompt, picture, steps, guidance, seconds, seed], drawn
 
 
 def _wire(
@@ -138,11 +148,11 @@ def _wire(
     make: gr.Button,
     stop: gr.Button,
 ) -> None:
-    shown = [screen, status, make, stop]
+    reference, shown = fields[0], [screen, status, make, stop]
     quietly = {"show_progress": "hidden", "api_visibility": "private"}
 
-    def wait():
-        return view.EMPTY, view.waiting(), *_buttons(busy=True)
+    def begin():
+        return view.EMPTY, view.reading(), *_buttons(busy=True)
 
     def run(*values) -> Iterator[tuple]:
         yield from running(studio, Ask(*values))
@@ -150,7 +160,7 @@ def _wire(
     def halt():
         return view.EMPTY, view.stopped(), *_buttons(busy=False)
 
-    def refuse():  # by Gradio, before the job: a value outside its slider, or a full queue
+    def refuse():  # by Gradio, before the job: a value outside its slider
         return view.EMPTY, view.failed(view.REFUSED), *_buttons(busy=False)
 
     def draw() -> tuple[str, str, str]:
@@ -158,26 +168,22 @@ def _wire(
         clip, speech = draw_person(folder, secrets.randbelow(NUM_DRAWN))
         return str(clip), str(speech), FRAMED
 
-    made = make.click(wait, outputs=shown, queue=False, **quietly).then(
-        run, inputs=fields, outputs=shown, concurrency_limit=1, **quietly
-    )
+    made = make.click(begin, outputs=shown, queue=False, **quietly).then(
+        run, inputs=fields, outputs=shown, concurrency_limit=None, **quietly
+    )  # no limit here: the studio's own line knows who is before whom
     made.failure(refuse, outputs=shown, queue=False, **quietly)
     stop.click(halt, outputs=shown, cancels=[made], queue=False, **quietly)
+    for new in (reference.upload, reference.stop_recording):  # a drawn person's setting ends
+        new(lambda: CAMERA, outputs=fields[4], queue=False, **quietly)
     drawn.click(draw, outputs=[fields[0], fields[1], fields[4]], concurrency_limit=1, **quietly)
 
 
 def running(studio: Studio, ask: Ask) -> Iterator[tuple]:
-    """What the screen, the status and the two buttons show, from the click to the end."""
-    yield view.EMPTY, view.reading(), *_buttons(busy=True)
+    """What the screen, the status and the two buttons show, from the first check to the end."""
     try:
         with closing(studio.make(ask)) as job:
-            for progress in job:
-                if progress.record is not None:
-                    yield gr.skip(), view.done(progress), *_buttons(busy=False)
-                elif progress.num_frames:
-                    yield gr.skip(), view.working(progress), gr.skip(), gr.skip()
-                else:
-                    yield view.player(progress), view.working(progress), gr.skip(), gr.skip()
+            for state in job:
+                yield _seen(state)
     except (ValueError, OSError) as error:
         text = page_words(str(error) or type(error).__name__, ask.reference, ask.speech)
         yield view.EMPTY, view.failed(text), *_buttons(busy=False)
@@ -185,6 +191,15 @@ def running(studio: Studio, ask: Ask) -> Iterator[tuple]:
         LOG.exception("a job failed")
         text = "Something went wrong in the program; the terminal it runs in says what."
         yield view.EMPTY, view.failed(text), *_buttons(busy=False)
+
+
+def _seen(state: Waiting | Progress) -> tuple:
+    if isinstance(state, Waiting):
+        return view.EMPTY, view.waiting(state), *_buttons(busy=True)
+    if state.record is not None:
+        return gr.skip(), view.done(state), *_buttons(busy=False)
+    screen = gr.skip() if state.num_frames else view.player(state)
+    return screen, view.working(state), *_buttons(busy=True)
 
 
 def _buttons(*, busy: bool) -> tuple[gr.Button, gr.Button]:

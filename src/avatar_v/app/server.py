@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 from avatar_v.app.ask import Limits
-from avatar_v.app.studio import RECORD, VIDEO, Studio
+from avatar_v.app.studio import LIVE, RECORD, VIDEO, Studio
 
 SWEEP_EVERY_S = 60.0
 LAST_WORDS_S = 2  # for open connections, when the app ends
@@ -69,7 +69,7 @@ def create_app(studio: Studio, *, host: str):
     os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
     import gradio as gr
     from fastapi import FastAPI
-    from fastapi.responses import FileResponse, PlainTextResponse
+    from fastapi.responses import FileResponse, PlainTextResponse, Response
     from starlette.middleware.trustedhost import TrustedHostMiddleware
 
     from avatar_v.app import page
@@ -88,6 +88,8 @@ def create_app(studio: Studio, *, host: str):
     @app.get("/jobs/{token}/{name}")
     def job_file(token: str, name: str):
         path = job_path(studio.jobs, token, name)
+        if path is None and name == LIVE and is_job(studio.jobs, token):
+            return Response(status_code=204)  # its first piece is being made
         if path is None:
             return PlainTextResponse("not here (any more)", status_code=404)
         headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
@@ -97,7 +99,7 @@ def create_app(studio: Studio, *, host: str):
         app,
         page.build_page(studio),
         path="/",
-        max_file_size=int(studio.limits.upload_mb * 1e6),
+        max_file_size=int(studio.limits.upload_mib * 2**20),
         footer_links=[],
         run_history=False,
         show_error=False,
@@ -115,6 +117,11 @@ def job_path(jobs: Path, token: str, name: str) -> Path | None:
         return None
     path = jobs / token / name
     return path if path.is_file() else None
+
+
+def is_job(jobs: Path, token: str) -> bool:
+    """Whether the job of a token is being made, or is made and not yet swept away."""
+    return _TOKEN.fullmatch(token) is not None and (jobs / token).is_dir()
 
 
 def is_loopback(host: str) -> bool:

@@ -9,13 +9,13 @@ import contextlib
 import dataclasses
 import secrets
 import shutil
-import threading
 import time
 from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
 from avatar_v.app.ask import CONSENT, Ask, Limits, checked_request, page_words
+from avatar_v.app.line import Line
 from avatar_v.generate.inputs import Inputs, json_path, read_inputs
 from avatar_v.generate.outputs import output_of
 from avatar_v.generate.pipeline import AvatarPipeline, record_of, wanted, weights_folder
@@ -26,6 +26,14 @@ from avatar_v.types import Request
 LIVE = "live.m3u8"
 VIDEO = "avatar.mp4"
 RECORD = "avatar.json"
+LOOK_S = 0.5  # how often a job that waits is given a chance to leave the line
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Others are served first."""
+
+    ahead: int  # of them
 
 
 @dataclass(frozen=True)
@@ -60,18 +68,21 @@ class Studio:
             place.mkdir(parents=True, exist_ok=True)
         self._weights, self._hash = str(weights), hash_folder(folder)
         self._load_s = round(time.perf_counter() - begin, 3)
-        self._one = threading.Lock()
+        self._line = Line(self.limits.num_waiting)
 
-    def make(self, ask: Ask) -> Generator[Progress, None, None]:
-        """Judge ``ask`` and carry it out; the last progress has the record.
+    def make(self, ask: Ask) -> Generator[Waiting | Progress, None, None]:
+        """Judge ``ask`` and carry it out in its turn; the last progress has the record.
 
-        ValueError for what the user can change, OSError if writing fails. After either, and when
-        it is closed, the job's folder is gone. It waits while another job runs.
+        ValueError for what the user can change and for a full line, OSError if writing fails.
+        After either, and when it is closed, the job's folder is gone.
         """
         token = secrets.token_hex(16)
         folder = self.jobs / token
         request = checked_request(ask, self.limits, folder / VIDEO)
-        with self._one:
+        with self._line.ticket() as ticket:
+            while ahead := ticket.ahead():
+                yield Waiting(ahead)
+                ticket.wait(LOOK_S)
             folder.mkdir()
             try:
                 yield from self._made(request, token)

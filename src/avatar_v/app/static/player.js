@@ -7,7 +7,7 @@
 
   const get = async url => {
     const answer = await fetch(url, { cache: "no-store" });
-    return answer.ok ? answer : null;
+    return answer.ok ? answer : null;  // 204 of a playlist: its first piece is being made
   };
 
   /* The codecs of an init segment: the profile and level stand behind "avcC". */
@@ -53,13 +53,14 @@
     let media = null, buffer = null, given = 0;
     while (video.isConnected) {
       const answer = await get(list);
-      if (!answer) {
-        if (media) return;  // the job is gone
+      if (!answer) return;  // the job is gone
+      if (answer.status === 204) {
         await pause(POLL_MS);
         continue;
       }
       if (!("MediaSource" in window)) {
         video.src = list;
+        video.dataset.begun = "1";
         return start(video);
       }
       const text = await answer.text();
@@ -77,7 +78,10 @@
         const piece = await get(new URL(pieces[given].trim(), list));
         if (!piece) return;
         await append(buffer, await piece.arrayBuffer(), video);
-        if (given === 0) start(video);
+        if (given === 0) {
+          video.dataset.begun = "1";
+          start(video);
+        }
       }
       if (text.includes("#EXT-X-ENDLIST")) return media.endOfStream();
       await pause(POLL_MS);
