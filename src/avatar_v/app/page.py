@@ -65,9 +65,10 @@ def theme() -> gr.themes.Base:
 def build_page(studio: Studio) -> gr.Blocks:
     """The whole page, ready to be mounted."""
     pipeline = studio.pipeline
-    where = (
-        f"Weights: {pipeline.card.preset}, {pipeline.format.side} × {pipeline.format.side} pixels"
-    )
+    side = pipeline.format.side
+    where = f"Weights: {studio.weights}, {side} × {side} pixels"
+    if studio.weights == "small":
+        where += "; they know drawn people only, a filmed face comes out blurred"
     with gr.Blocks(title="avatar_v", analytics_enabled=False) as page:
         gr.HTML(view.INTRO)
         with gr.Row(equal_height=False):

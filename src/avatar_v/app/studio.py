@@ -66,7 +66,7 @@ class Studio:
         self.uploads, self.jobs = root / "uploads", root / "jobs"
         for place in (self.uploads, self.jobs):
             place.mkdir(parents=True, exist_ok=True)
-        self._weights, self._hash = str(weights), hash_folder(folder)
+        self.weights, self._hash = str(weights), hash_folder(folder)
         self._load_s = round(time.perf_counter() - begin, 3)
         self._line = Line(self.limits.num_waiting)
 
@@ -134,7 +134,7 @@ class Studio:
             audio=Path(request.audio).name,
             out=Path(request.out).name,
         )
-        return record_of(named, inputs, self.pipeline, self._weights, self._hash, timing)
+        return record_of(named, inputs, self.pipeline, self.weights, self._hash, timing)
 
 
 def _named(inputs: Inputs, request: Request) -> Inputs:

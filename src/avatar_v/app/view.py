@@ -48,7 +48,7 @@ def waiting(turn: Waiting) -> str:
 
 
 def reading() -> str:
-    return _status("Reading your files …", None)
+    return _status("Reading your files and looking for the face …", None)
 
 
 def working(progress: Progress) -> str:
@@ -93,9 +93,7 @@ def _status(said: str, share: float | None, warnings: tuple[str, ...] = ()) -> s
     value = "" if share is None else f' value="{share:.3f}"'
     return (
         f'<div class="av-status" role="status"><p>{escape(said)}</p>'
-        f'<progress max="1"{value}></progress>'
-        + (f"<ul>{notes}</ul>" if notes else "")
-        + "</div>"
+        f'<progress max="1"{value}></progress>' + (f"<ul>{notes}</ul>" if notes else "") + "</div>"
     )
 
 
