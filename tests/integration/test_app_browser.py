@@ -53,10 +53,10 @@ class Site:
 def site(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
     """The app on a free port. When it is interrupted it leaves nothing behind."""
     place = tmp_path_factory.mktemp("app")
+    command = [sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())"]
+    options = ["--port", "0", "--device", "cpu", "--precision", "fp32", "--max-upload", "2"]
     process = subprocess.Popen(
-        [sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())", "app"]
-        + ["--port", "0", "--weights", str(weights), "--device", "cpu", "--precision", "fp32"]
-        + ["--max-upload", "2", "--max-speech", "60"],
+        [*command, "app", "--weights", str(weights), *options],
         env=os.environ | {"TMPDIR": str(place), "PYTHONPATH": str(SRC)},
         stdout=subprocess.PIPE,
         text=True,

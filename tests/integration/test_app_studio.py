@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from avatar_v.app.ask import FRAMED, Ask, Limits
-from avatar_v.app.studio import Studio
+from avatar_v.app.studio import Progress, Studio, Waiting
 from avatar_v.media import read_video
 from avatar_v.types import Request
 
@@ -82,17 +82,16 @@ def test_a_fault_leaves_nothing(studio: Studio, ask: Ask, tmp_path: Path) -> Non
 
 
 def test_jobs_take_turns(studio: Studio, ask: Ask) -> None:
-    first = studio.make(ask)
+    first, second, third = (studio.make(ask) for _ in range(3))
     next(first)
-    done: list[int] = []
-    other = threading.Thread(target=lambda: done.append(len(list(studio.make(ask)))))
-    other.start()
-    other.join(0.3)
-    assert other.is_alive()
-    assert not done
+    assert [next(second), next(third)] == [Waiting(1), Waiting(2)]
+    second.close()
+    assert next(third) == Waiting(1)
     first.close()
-    other.join(60)
-    assert done
+    *_, last = third
+    assert isinstance(last, Progress)
+    assert last.record is not None
+    assert [path.name for path in studio.jobs.iterdir()] == [last.token]
 
 
 def test_the_broom_takes_what_is_old(weights: Path, ask: Ask, tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ import dataclasses
 import os
 import re
 import socket
+from contextlib import ExitStack
 from pathlib import Path
 
 import av
@@ -23,8 +24,10 @@ from avatar_v.app.ask import (
     page_words,
 )
 from avatar_v.app.drawn import SPEECH_FRAMES, draw_person
-from avatar_v.app.server import is_loopback, job_path, serve
-from avatar_v.app.studio import Progress
+from avatar_v.app.line import Line
+from avatar_v.app.server import is_job, is_loopback, job_path, serve
+from avatar_v.app.studio import Progress, Waiting
+from avatar_v.app.view import NBSP
 from avatar_v.media import probe, read_audio
 
 TOKEN = "0123456789abcdef" * 2
@@ -92,7 +95,7 @@ def test_what_a_form_may_not_say(ask: Ask, change: dict, text: str) -> None:
 
 
 def test_size_and_duration_are_limited(ask: Ask, tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"The speech has 0\.0641 MiB; at most 0\.01 MiB"):
+    with pytest.raises(ValueError, match=r"The speech has 0\.0611 MiB; at most 0\.01 MiB"):
         checked_request(ask, Limits(upload_mib=0.01), "x.mp4")
     with pytest.raises(ValueError, match=r"The speech lasts 2 s; at most 1\.5 s"):
         checked_request(ask, Limits(speech_s=1.5), "x.mp4")
@@ -112,7 +115,7 @@ def test_a_recording_without_a_duration_is_measured(tmp_path: Path) -> None:
     assert duration_s(path) == pytest.approx(2.0, abs=0.13)  # two AAC frames of 64 ms
 
 
-@pytest.mark.parametrize("value", [0, -1, float("nan"), float("inf")])
+@pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
 def test_a_limit_is_a_number(value: float) -> None:
     with pytest.raises(ValueError, match="upload_mib"):
         Limits(upload_mib=value)
@@ -129,9 +132,11 @@ def test_a_page_shows_text_as_text() -> None:
     odd = Progress(TOKEN, 25, 50, 2.0, ("<b>quiet</b>",))
     shown = view.working(odd)
     assert "&lt;b&gt;quiet" in shown
-    assert "1.0 s of 2.0 s made, 12 pictures a second" in shown
+    assert "1.0 s of 2.0 s made, about 2 s to go" in shown.replace(NBSP, " ")
     assert f"jobs/{TOKEN}/live.m3u8" in view.player(odd)
-    assert "5 minutes" in view.footer(Limits(), "here")
+    assert "5 minutes" in view.footer(Limits(), "here").replace(NBSP, " ")
+    assert "1 video is made before yours" in view.waiting(Waiting(1))
+    assert "2 videos are made before yours" in view.waiting(Waiting(2))
 
 
 def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
@@ -147,6 +152,27 @@ def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
         assert job_path(tmp_path, TOKEN, name) is None
     for token in ("..", ".", "0" * 31, TOKEN.upper(), f"{TOKEN}/"):
         assert job_path(tmp_path, token, "avatar.mp4") is None
+
+
+def test_a_job_without_its_playlist_is_told_from_none(tmp_path: Path) -> None:
+    (tmp_path / TOKEN).mkdir()
+    assert is_job(tmp_path, TOKEN)
+    assert not any(is_job(tmp_path, token) for token in ("0" * 32, "..", "", f"{TOKEN}/.."))
+
+
+def test_a_line_serves_in_order_and_is_left_at_any_place() -> None:
+    line = Line(most_waiting=2)
+    with ExitStack() as stack:
+        first, second = stack.enter_context(line.ticket()), ExitStack()
+        middle = second.enter_context(line.ticket())
+        last = stack.enter_context(line.ticket())
+        assert [first.ahead(), middle.ahead(), last.ahead()] == [0, 1, 2]
+        with pytest.raises(ValueError, match="2 videos are waiting already"), line.ticket():
+            pass
+        second.close()
+        assert [first.ahead(), last.ahead()] == [0, 1]
+    with line.ticket() as ticket:
+        assert ticket.ahead() == 0
 
 
 def test_loopback_addresses() -> None:

@@ -66,7 +66,7 @@ def build_page(studio: Studio) -> gr.Blocks:
     """The whole page, ready to be mounted."""
     pipeline = studio.pipeline
     side = pipeline.format.side
-    where = f"Weights: {studio.weights}, {side} × {side} pixels"
+    where = f"Weights: {Path(studio.weights).name}, {side} × {side} pixels"
     if studio.weights == "small":
         where += "; they know drawn people only, a filmed face comes out blurred"
     with gr.Blocks(title="avatar_v", analytics_enabled=False) as page:

@@ -66,9 +66,10 @@ def done(progress: Progress) -> str:
     """The downloads."""
     record = progress.record
     assert record is not None
+    timing = record.timing
     said = (
-        f"{_seconds(record.num_frames)} made in {record.timing.total_s:.1f}{NBSP}s; the first pictures "
-        f"came after {record.timing.first_frame_s:.1f}{NBSP}s"
+        f"{_seconds(record.num_frames)} made in {timing.total_s:.1f}{NBSP}s; "
+        f"the first pictures came after {timing.first_frame_s:.1f}{NBSP}s"
     )
     folder = f"jobs/{progress.token}"
     links = (
