@@ -9,9 +9,12 @@ import logging
 import secrets
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import gradio as gr
+from gradio import themes
 
 from avatar_v.app import view
 from avatar_v.app.ask import (
@@ -36,12 +39,12 @@ HONEST = "Where you show the video, say that it is generated."
 LOG = logging.getLogger("avatar_v.app")
 
 
-def theme() -> gr.themes.Base:
+def theme() -> themes.Base:
     """Quiet colours and the fonts of the system: nothing is fetched from elsewhere."""
-    return gr.themes.Base(
-        primary_hue=gr.themes.colors.teal,
-        neutral_hue=gr.themes.colors.stone,
-        radius_size=gr.themes.sizes.radius_lg,
+    return themes.Base(
+        primary_hue=themes.colors.teal,
+        neutral_hue=themes.colors.stone,
+        radius_size=themes.sizes.radius_lg,
         font=["system-ui", "DejaVu Sans", "sans-serif"],
         font_mono=["ui-monospace", "DejaVu Sans Mono", "monospace"],
     ).set(
@@ -62,6 +65,32 @@ def theme() -> gr.themes.Base:
     )
 
 
+@dataclass(frozen=True)
+class _Form:
+    """What a user gives, on the left."""
+
+    reference: gr.Video
+    speech: gr.Audio
+    drawn: gr.Button  # fills both
+    picture: gr.Radio
+    prompt: gr.Textbox
+    steps: gr.Slider
+    guidance: gr.Slider
+    seconds: gr.Slider
+    seed: gr.Number
+
+
+@dataclass(frozen=True)
+class _Screen:
+    """Where a user starts, stops and watches, on the right."""
+
+    picture: gr.HTML
+    consent: gr.Checkbox
+    make: gr.Button
+    stop: gr.Button
+    status: gr.HTML
+
+
 def build_page(studio: Studio) -> gr.Blocks:
     """The whole page, ready to be mounted."""
     pipeline = studio.pipeline
@@ -73,21 +102,15 @@ def build_page(studio: Studio) -> gr.Blocks:
         gr.HTML(view.INTRO)
         with gr.Row(equal_height=False):
             with gr.Column(scale=6):
-                fields, drawn = _form(reads_video=pipeline.card.reference)
+                form = _form(reads_video=pipeline.card.reference)
             with gr.Column(scale=5, elem_id="av-right"):
-                screen = gr.HTML(view.EMPTY)
-                fields.insert(2, gr.Checkbox(label=CONSENT, info=HONEST, elem_id="av-consent"))
-                with gr.Row():
-                    make = gr.Button("Generate", variant="primary", elem_id="av-make")
-                    stop = gr.Button("Stop", interactive=False, elem_id="av-stop")
-                status = gr.HTML(view.IDLE)
+                screen = _screen()
         gr.HTML(view.footer(studio.limits, where))
-        _wire(studio, fields, drawn, screen, status, make, stop)
+        _wire(studio, form, screen)
     return page.queue()
 
 
-def _form(*, reads_video: bool) -> tuple[list[gr.components.Component], gr.Button]:
-    """The fields in the order of ``Ask``, without the consent; and the button that fills them."""
+def _form(*, reads_video: bool) -> _Form:
     reference = gr.Video(
         label="The person: a few seconds, face to the camera",
         sources=["upload", "webcam"],
@@ -132,25 +155,26 @@ def _form(*, reads_video: bool) -> tuple[list[gr.components.Component], gr.Butto
             interactive=reads_video,
         )
         seed = gr.Number(
-            value=0,
-            precision=0,
-            label="Seed",
-            info="The same seed gives the same video",
+            value=0, precision=0, label="Seed", info="The same seed gives the same video"
         )
-    return [reference, speech, prompt, picture, steps, guidance, seconds, seed], drawn
+    return _Form(reference, speech, drawn, picture, prompt, steps, guidance, seconds, seed)
 
 
-def _wire(
-    studio: Studio,
-    fields: list[gr.components.Component],
-    drawn: gr.Button,
-    screen: gr.HTML,
-    status: gr.HTML,
-    make: gr.Button,
-    stop: gr.Button,
-) -> None:
-    reference, shown = fields[0], [screen, status, make, stop]
-    quietly = {"show_progress": "hidden", "api_visibility": "private"}
+def _screen() -> _Screen:
+    picture = gr.HTML(view.EMPTY)
+    consent = gr.Checkbox(label=CONSENT, info=HONEST, elem_id="av-consent")
+    with gr.Row():
+        make = gr.Button("Generate", variant="primary", elem_id="av-make")
+        stop = gr.Button("Stop", interactive=False, elem_id="av-stop")
+    return _Screen(picture, consent, make, stop, gr.HTML(view.IDLE))
+
+
+def _wire(studio: Studio, form: _Form, screen: _Screen) -> None:
+    """What the buttons do."""
+    shown = [screen.picture, screen.status, screen.make, screen.stop]
+    asked = [form.reference, form.speech, screen.consent, form.prompt, form.picture]
+    asked += [form.steps, form.guidance, form.seconds, form.seed]  # the order of Ask
+    quietly: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
     def begin():
         return view.EMPTY, view.reading(), *_buttons(busy=True)
@@ -169,14 +193,15 @@ def _wire(
         clip, speech = draw_person(folder, secrets.randbelow(NUM_DRAWN))
         return str(clip), str(speech), FRAMED
 
-    made = make.click(begin, outputs=shown, queue=False, **quietly).then(
-        run, inputs=fields, outputs=shown, concurrency_limit=None, **quietly
+    made = screen.make.click(begin, outputs=shown, queue=False, **quietly).then(
+        run, inputs=asked, outputs=shown, concurrency_limit=None, **quietly
     )  # no limit here: the studio's own line knows who is before whom
     made.failure(refuse, outputs=shown, queue=False, **quietly)
-    stop.click(halt, outputs=shown, cancels=[made], queue=False, **quietly)
-    for new in (reference.upload, reference.stop_recording):  # a drawn person's setting ends
-        new(lambda: CAMERA, outputs=fields[4], queue=False, **quietly)
-    drawn.click(draw, outputs=[fields[0], fields[1], fields[4]], concurrency_limit=1, **quietly)
+    screen.stop.click(halt, outputs=shown, cancels=[made], queue=False, **quietly)
+    for new in (form.reference.upload, form.reference.stop_recording):  # no drawn person any more
+        new(lambda: CAMERA, outputs=form.picture, queue=False, **quietly)
+    drawn = [form.reference, form.speech, form.picture]
+    form.drawn.click(draw, outputs=drawn, concurrency_limit=1, **quietly)
 
 
 def running(studio: Studio, ask: Ask) -> Iterator[tuple]:
