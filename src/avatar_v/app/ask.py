@@ -128,6 +128,8 @@ def _check_file(name: str, path: str, max_mib: float, max_s: float) -> None:
     if not file.is_file():
         raise ValueError(f"{name} is not here any more; add it again")
     size_mib = file.stat().st_size / 2**20
+    if not size_mib:
+        raise ValueError(f"{name} is empty; upload or record it again")
     if size_mib > max_mib:
         raise ValueError(f"{name} has {size_mib:.3g} MiB; at most {max_mib:g} MiB are taken")
     length_s = duration_s(file)
