@@ -58,7 +58,7 @@ def working(progress: Progress) -> str:
     left_s = progress.elapsed_s * (progress.total / progress.num_frames - 1)
     said = f"{_seconds(progress.num_frames)} of {_seconds(progress.total)} made"
     if progress.num_frames < progress.total:
-        said += f", about {_span(math.ceil(left_s))} to go"
+        said += f", about {_span(float(math.ceil(left_s)))} to go"
     return _status(said, progress.num_frames / progress.total, progress.warnings)
 
 
