@@ -31,7 +31,7 @@ from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, bootstrap_mean, pearson
-from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.rollout import Rollout, add_sampling_options, with_close_ups
 
 WINDOW_S = 20
 """Everything is averaged over windows of so many seconds."""
@@ -106,6 +106,7 @@ def make_cases(options: argparse.Namespace) -> Iterator[Case]:
         speech = make_clip(person, here, said, num_frames=num, size=64, render_video=False)
         sound = normalise_loudness(shown.audio)
         reference = ReferenceClip(shown.video, shown.valid, sound, shown.motion)
+        reference = with_close_ups(reference, (person, there, other), shown.motion)
         yield Case(first.video[0], reference, speech)
 
 

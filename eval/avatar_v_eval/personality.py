@@ -26,13 +26,14 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.loudness import normalise_loudness
+from avatar_v.models.motion import motion_moments, pack_motion, style_statistics
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, bootstrap_mean, correlation, pearson
-from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
+from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae, with_close_ups
 from avatar_v_eval.style import HABITS, habits, neutral_opening
 
 LENGTHS = {"video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
@@ -49,13 +50,16 @@ MEASURES = {
     "identity": "face similarity in a third scene",
     "mouth": "mouth r",
     "sync": "sync confidence",
+    "distance": "distance of motion statistics from the true video's",
 }
 HABIT_WORDS = {
     "mouth_amplitude": "mouth amplitude",
     "blink_rate_hz": "blink rate",
     "sway_yaw": "sway",
 }
-MOTIONS = ("truth", "meter", "none")
+MOTIONS = ("truth", "meter", "target", "none")
+"""Of the reference and the first frame: the world's own, read from pixels, of the first frame
+alone, unknown."""
 
 Video = UInt8[Tensor, "f 3 h w"]
 
@@ -71,6 +75,7 @@ class Case:
     motion: Float[Tensor, "f m"]
     neutral: Float[np.ndarray, " f"]  # its mouth opening if the person's amplitude were 1
     reference: ReferenceClip
+    shown: tuple[int, int, int]  # person, scene and speech of the reference
     elsewhere: Video  # a third scene, for the judge alone
 
 
@@ -82,6 +87,8 @@ class Score:
     mouth: float  # r of the opening with the truth
     identity: float  # similarity with the person in the third scene
     sync: float  # confidence of the sync critic
+    style: Float[np.ndarray, " s"]  # motion statistics
+    distance: float = 0.0  # of them from the true video's, root mean square
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -100,15 +107,21 @@ def main(arguments: list[str] | None = None) -> None:
         videos = track(cases, f"generating, {WORDS[name]}", transient=True)
         made = (generate(rollout, case, LENGTHS[name], options.motion) for case in videos)
         scores[name] = [judges.score(*pair) for pair in zip(cases, made, strict=True)]
+    shown = max(options.conditions, key=lambda name: LENGTHS[name])
     weights = {**rollout.hashes(), **judges.hashes()}
     if options.baseline is not None:
         other = Rollout.load(options.baseline, options)
         videos = track(cases, "generating, other weights", transient=True)
-        made = (generate(other, case, LENGTHS["video"], options.motion) for case in videos)
+        motion = options.baseline_motion or options.motion
+        made = (generate(other, case, LENGTHS[shown], motion) for case in videos)
         scores[BASELINE] = [judges.score(*pair) for pair in zip(cases, made, strict=True)]
         weights["baseline dit"] = other.hashes()["dit"]
     words = {**WORDS, BASELINE: options.baseline_words}
-    numbers = style_numbers(cases, scores, words) | person_numbers(scores, words)
+    scores = {
+        name: [measured(score, true) for score, true in zip(rows, scores["ceiling"], strict=True)]
+        for name, rows in scores.items()
+    }
+    numbers = style_numbers(cases, scores, words) | person_numbers(scores, words, shown)
     result = records.make_result(
         f"personality_{options.name}",
         f"How much of a person a reference carries, {options.name}",
@@ -145,22 +158,36 @@ class Judges:
         """Of every frame but the first, which is given."""
         motion = self.meter.measure(video[1:]).values.double().numpy()
         truth = case.motion[1:, MOUTH_OPEN].double().numpy()
+        packed = pack_motion(torch.from_numpy(motion[3:]).float()[None])  # 4k + 1 vectors
+        moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
         own, there = self.face.embed_clip(video[1:]), self.face.embed_clip(case.elsewhere)
         return Score(
             habits(motion, case.neutral[1:]),
             pearson(motion[:, MOUTH_OPEN], truth),
             float(own @ there),
             self.lips.measure(video, case.audio).confidence,
+            style_statistics(moments)[0].numpy(),
         )
+
+
+def measured(score: Score, true: Score) -> Score:
+    """The score with its distance from that of the true video through the VAE."""
+    distance = float(np.sqrt(np.mean((score.style - true.style) ** 2)))
+    return dataclasses.replace(score, distance=distance)
 
 
 def generate(rollout: Rollout, case: Case, num_frames: int, motion: str) -> Video:
     """The case's speech, shown through the first ``num_frames`` frames of its reference."""
     card, clips, first_motion = rollout.pipeline.card, (), None
     if card.reference and num_frames:
-        clips = (shortened(case.reference, num_frames, motion),)
+        known = motion if card.motion and motion != "target" else "none"
+        clip = shortened(case.reference, num_frames, known)
+        assert case.reference.motion is not None
+        if card.faces:
+            clip = with_close_ups(clip, case.shown, case.reference.motion)
+        clips = (clip,)
     if card.motion and motion != "none":
-        first_motion = case.motion[0] if motion == "truth" else from_meter(case.video[:1], None)[0]
+        first_motion = from_meter(case.video[:1], None)[0] if motion == "meter" else case.motion[0]
     inputs = Inputs(
         image=case.video[0],
         audio=case.audio,
@@ -211,16 +238,19 @@ def style_numbers(
     return numbers
 
 
-def person_numbers(scores: dict[str, list[Score]], words: dict[str, str]) -> dict[str, Number]:
-    """Identity and lips, each condition alone and as a gain over the one frame, paired."""
+def person_numbers(
+    scores: dict[str, list[Score]], words: dict[str, str], shown: str
+) -> dict[str, Number]:
+    """Identity, lips and motion, each condition alone, and paired differences: ``shown``, the
+    longest reference, over one frame and over the baseline."""
     numbers = {}
     for name, word in MEASURES.items():
         rows = {key: np.array([getattr(s, name) for s in all_]) for key, all_ in scores.items()}
         for key in rows:
             label = {"truth": "true video", "ceiling": "it through the VAE", **words}[key]
             numbers[f"{name}_{key}"] = bootstrap_mean(rows[key]).described(f"{word}: {label}")
-        for key, other in (("video", "image"), ("image", "none"), ("video", BASELINE)):
-            if key in rows and other in rows:
+        for key, other in ((shown, "image"), ("image", "none"), (shown, BASELINE)):
+            if key != other and key in rows and other in rows:
                 gain = bootstrap_mean(rows[key] - rows[other])
                 label = f"{word}: {words[key]} over {words[other]}"
                 numbers[f"{name}_{key}_over_{other}"] = gain.described(label)
@@ -233,12 +263,12 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
     people = persons(split, options.persons, options.first)
     places = scenes(split, 3 * options.persons, 3 * options.first)
     speeches = sentences(split, 2 * options.persons, 2 * options.first)
-    cases = []
+    cases, longest = [], max(1, *(LENGTHS[name] for name in options.conditions))
     for i, person in enumerate(track(people, "rendering cases", transient=True)):
         here, there, elsewhere = places[3 * i : 3 * i + 3]
         said, other = speeches[2 * i : 2 * i + 2]
         target = make_clip(person, here, said, num_frames=options.frames, size=64)
-        shown = make_clip(person, there, other, num_frames=max(LENGTHS.values()), size=64)
+        shown = make_clip(person, there, other, num_frames=longest, size=64)
         third = make_clip(person, elsewhere, other, num_frames=13, size=64)
         cases.append(
             Case(
@@ -254,6 +284,7 @@ def make_cases(options: argparse.Namespace) -> list[Case]:
                     normalise_loudness(shown.audio),
                     shown.motion,
                 ),
+                shown=(person, there, other),
                 elsewhere=_of(third.video),
             )
         )
@@ -274,7 +305,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--frames", type=int, default=201, help="of video per person, 4k + 1")
     parser.add_argument("--conditions", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
-    parser.add_argument("--baseline", metavar="DIR", help="other weights, shown all 16 s")
+    parser.add_argument(
+        "--baseline", metavar="DIR", help="other weights, shown the longest of them"
+    )
+    parser.add_argument("--baseline-motion", choices=MOTIONS, help="where it is not --motion")
     parser.add_argument("--baseline-words", default="other weights", help="what they are")
     parser.add_argument("--motion", default="truth", choices=MOTIONS, help="of the reference")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")

@@ -11,22 +11,40 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from rich.progress import track
 from torch import Tensor
 
+from avatar_v.critics.face_track import spread_frames
 from avatar_v.critics.frozen import weights_hash
 from avatar_v.generate.generator import to_uint8
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.pipeline import PRECISIONS, AvatarPipeline
+from avatar_v.generate.reference_clip import ReferenceClip
+from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
+from avatar_v.models.weights import ABSENT_IS_ZERO
 from avatar_v.types import Request
+from avatar_v.world.close_up import close_ups
 from avatar_v_eval.cases import Case
 
 AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
 """The command ``avatar-v`` of this interpreter."""
 
 Frames = UInt8[Tensor, "f 3 h w"]
+
+
+def with_close_ups(
+    clip: ReferenceClip, ids: tuple[int, int, int], motion: Float[Tensor, "f m"]
+) -> ReferenceClip:
+    """``clip`` with close-ups of the face, drawn anew: it is the beginning of the world's clip of
+    these ids (person, scene, speech), whose true motion begins with ``motion``."""
+    frames = spread_frames(clip.valid, NUM_FACES)
+    if len(frames) == 0:
+        return clip
+    return dataclasses.replace(
+        clip, faces=close_ups(*ids, motion[frames], size=clip.video.shape[-1])
+    )
 
 
 @dataclass(frozen=True)
@@ -47,6 +65,7 @@ class Rollout:
             num_steps=options.steps,
             guidance_text=options.text,
             guidance_audio=options.audio,
+            guidance_reference=options.reference,
         )
         pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
         return cls(pipeline, request)
@@ -67,15 +86,21 @@ class Rollout:
         """How it samples, for the notes of a result."""
         r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
         return (
-            f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio}, "
+            f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio} "
+            f"reference {r.guidance_reference}, "
             f"{precision}, seed {r.seed}"
         )
 
     def hashes(self) -> dict[str, str]:
-        """Of the tensors of each network."""
+        """Of the tensors of each network, without those that older folders lack and that are 0."""
         conditioner = self.pipeline.conditioner
+        dit = {
+            key: value
+            for key, value in self.pipeline.dit.state_dict().items()
+            if key not in ABSENT_IS_ZERO or bool(value.any())
+        }
         return {
-            "dit": weights_hash(self.pipeline.dit.state_dict()),
+            "dit": weights_hash(dit),
             "vae": conditioner.vae.hash(),
             "text": weights_hash(conditioner.text_encoder.state_dict()),
             "audio": weights_hash(conditioner.audio_encoder.state_dict()),
@@ -116,5 +141,6 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--steps", type=int, default=24, help="of the sampler")
     parser.add_argument("--text", type=float, default=1.0, help="text guidance; 1 is none")
     parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
+    parser.add_argument("--reference", type=float, default=1.0, help="reference guidance")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto", choices=PRECISIONS)

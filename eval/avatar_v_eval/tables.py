@@ -5,11 +5,14 @@ A document says where a table goes; all between the markers is replaced::
     <!-- table:learning_a2v -->
     <!-- /table -->
 
-Several results may share a table: ``<!-- table:mouth face -->``. ``--check`` writes nothing and
-fails where a document and the results differ.
+Several results may share a table: ``<!-- table:mouth face -->``. Patterns after a bar choose rows
+by their key: ``<!-- table:critics | r2_mouth* face_* -->``. ``--check`` writes nothing and fails
+where a document and the results differ.
 """
 
 import argparse
+import dataclasses
+import fnmatch
 import re
 import sys
 from pathlib import Path
@@ -19,7 +22,9 @@ from avatar_v_eval.records import RESULTS_DIR, Number, Result, read_result
 ROOT = RESULTS_DIR.parents[1]
 DOCUMENTS = (ROOT / "README.md", ROOT / "eval" / "README.md")
 
-_MARKED = re.compile(r"(<!-- table:([\w ]+) -->\n).*?(<!-- /table -->)", re.DOTALL)
+_MARKED = re.compile(
+    r"(<!-- table:([\w ]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- /table -->)", re.DOTALL
+)
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -48,10 +53,22 @@ def filled(document: str, results: Path = RESULTS_DIR) -> str:
             path = results / f"{name}.json"
             if not path.is_file():
                 raise ValueError(f"a table asks for result {name!r}, but {path} does not exist")
-            found.append(read_result(path))
-        return match[1] + table(found) + match[3]
+            found.append(chosen(read_result(path), (match[3] or "*").split()))
+        return match[1] + table(found) + match[4]
 
     return _MARKED.sub(replace, document)
+
+
+def chosen(result: Result, patterns: list[str]) -> Result:
+    """The result with the numbers whose key fits one of the patterns; ValueError for none."""
+    kept = {
+        key: number
+        for key, number in result.numbers.items()
+        if any(fnmatch.fnmatchcase(key, pattern) for pattern in patterns)
+    }
+    if not kept:
+        raise ValueError(f"no number of result {result.name!r} fits {' '.join(patterns)}")
+    return dataclasses.replace(result, numbers=kept)
 
 
 def table(results: list[Result]) -> str:

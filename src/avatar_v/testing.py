@@ -71,8 +71,10 @@ def make_reference(
     seed: int = 0,
     has_audio: bool = True,
     has_motion: bool = False,
+    faces_valid: Tensor | None = None,
 ) -> Reference:
-    """Random reference latents for a validity "b r", in segments of 8 frames."""
+    """Random reference latents for a validity "b r", in segments of 8 frames, and random faces for
+    a validity "b k"."""
     generator = torch.Generator().manual_seed(seed)
     num_samples, num_frames = valid.shape
     shape = (num_samples, num_frames, config.num_audio_tokens, config.audio_dim)
@@ -86,6 +88,12 @@ def make_reference(
         motion=torch.randn(num_samples, num_frames, config.motion_dim, generator=generator)
         if has_motion
         else None,
+        faces=None
+        if faces_valid is None
+        else torch.randn(
+            *faces_valid.shape, config.latent_channels, size, size, generator=generator
+        ),
+        faces_valid=faces_valid,
     )
 
 

@@ -92,6 +92,8 @@ class Batch(_Moves):
     scene: tuple[str, ...]
     latents: Float[Tensor, "b l c lh lw"] | None = None  # normalised, from `shards encode`
     reference: "Batch | None" = None  # another clip of the same person, from another scene
+    faces: Float[Tensor, "b k c fh fw"] | None = None  # latents of single pictures of the face
+    faces_valid: Bool[Tensor, "b k"] | None = None  # False: the clip has no k-th picture
 
 
 @dataclass(frozen=True)
@@ -103,6 +105,12 @@ class Reference(_Moves):
     segment: Int[Tensor, "b r"]  # reference tokens attend only within their own segment
     audio: Float[Tensor, "b r n d"] | None = None
     motion: Float[Tensor, "b r md"] | None = None  # packed and normalised (models/motion.py)
+    faces: Float[Tensor, "b k c fh fw"] | None = None
+    """Close-ups of the face, each encoded alone; of the height and width of ``latents``."""
+    faces_valid: Bool[Tensor, "b k"] | None = None  # given with faces
+
+    def without_faces(self) -> "Reference":
+        return dataclasses.replace(self, faces=None, faces_valid=None)
 
 
 @dataclass(frozen=True)

@@ -10,15 +10,20 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics.extractors import find_extractor
+from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.generate import reference_clip
 from avatar_v.generate.inputs import Wanted, read_inputs
-from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.pipeline import AvatarPipeline, wanted
 from avatar_v.generate.reference_clip import read_reference
+from avatar_v.generate.resume import asked_for
 from avatar_v.media import read_video
+from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.weights import Card
 from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Request
 from avatar_v.world.clip import make_clip
+from avatar_v.world.close_up import close_ups
 from avatar_v.world.splits import RANGES
 
 ID = RANGES["validation"][0]
@@ -179,6 +184,69 @@ def test_what_the_weights_do_not_read_is_not_read(request_: Request, spoken) -> 
     assert torch.equal(whole.motion, clip.motion[whole.reference_frame])
     one = read_inputs(dataclasses.replace(asked, reference_s=0.0), PERSONAL)
     assert one.clips[0].num_frames == 1
+
+
+def test_close_ups_reach_the_video_where_the_weights_read_them(
+    personal, request_: Request, spoken
+) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    plain = read_inputs(asked, PERSONAL)
+    assert plain.clips[0].faces is None  # nobody looked for a face in a drawing
+    pictures = close_ups(ID, ID + 1, ID + 2, torch.zeros(2, len(MOTION_NAMES)), size=32)
+    clip = dataclasses.replace(plain.clips[0], faces=pictures)
+    inputs = dataclasses.replace(plain, clips=(clip,))
+    card = dataclasses.replace(personal.card, faces=True)
+    reads = AvatarPipeline(personal.dit, personal.conditioner, card, precision="fp32", device="cpu")
+    videos = [
+        torch.cat(list(pipe.stream(given, asked)))
+        for pipe in (personal, reads)
+        for given in (plain, inputs)
+    ]
+    assert torch.equal(videos[0], videos[1])  # these weights do not read faces
+    assert torch.equal(videos[0], videos[2])
+    assert not torch.equal(videos[2], videos[3])
+    reference = reads.person(dataclasses.replace(inputs, clips=(clip, plain.clips[0]))).reference
+    assert reference is not None
+    assert reference.faces is not None
+    assert reference.faces.shape == (1, 2, 16, 4, 4)
+    assert reference.faces_valid is not None
+    assert reference.faces_valid.all()
+    assert personal.person(inputs).reference.faces is None
+    assert wanted(card).faces
+    assert asked_for(asked, inputs) != asked_for(asked, plain)  # kept chunks are of other faces
+
+
+def test_close_ups_are_cut_out_of_the_larger_picture() -> None:
+    """At the file's resolution: stripes of two pixels are grey in the small frame, not in it."""
+    frames = torch.zeros(9, 3, 240, 240, dtype=torch.uint8)
+    frames[..., ::4] = frames[..., 1::4] = 255
+    points = torch.rand(9, 68, 2) * 0.1 + 0.45
+    points[:, :17, 0] = torch.linspace(0.4, 0.6, 17)  # the jaw, a fifth of the picture wide
+    found = torch.ones(9, dtype=torch.bool)
+    track = FaceTrack(torch.rand(9, 4), points, found, num_faces=1)
+    pictures = reference_clip.close_ups(frames, track, 64)
+    assert pictures is not None
+    assert pictures.shape == (NUM_FACES, 3, 64, 64)
+    small = torch.nn.functional.interpolate(frames[:1].float(), size=(64, 64), antialias=True,
+                                            mode="bilinear")  # fmt: skip
+    assert pictures.float().std() > 3 * small.std()
+    nobody = dataclasses.replace(track, found=~found)
+    assert reference_clip.close_ups(frames, nobody, 64) is None
+
+
+@pytest.mark.media
+def test_close_ups_of_a_real_face(media: Path) -> None:
+    how = {"side": 64, "extractor": None, "faces": True}
+    clip = read_reference(media / "talking_head.mp4", seconds=1.0, face_crop=True, **how)
+    assert clip.faces is not None
+    assert clip.faces.shape == (NUM_FACES, 3, 64, 64)
+    assert not torch.equal(clip.faces[0], clip.faces[1])
+    whole = read_reference(media / "talking_head.mp4", seconds=1.0, face_crop=False, **how)
+    assert whole.faces is None
+    one = reference_clip.still(read_video(media / "talking_head.mp4", max_frames=1)[0],
+                               face_crop=True, **how)  # fmt: skip
+    assert one.faces is not None
+    assert len(one.faces) == 1
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 301.0, float("nan")])

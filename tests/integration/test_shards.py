@@ -1,6 +1,7 @@
 """World → shards → latents → a look at them; own videos → shards. The commands, end to end."""
 
 import argparse
+import dataclasses
 import json
 from fractions import Fraction
 from pathlib import Path
@@ -10,12 +11,13 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.shards import cli, importer
+from avatar_v.shards import cli, faces, importer
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.world_set import WorldSettings, clip_ids, write_world
 from avatar_v.shards.writer import read_index
 from avatar_v.world import clip as world_clip
+from avatar_v.world.close_up import close_ups
 from avatar_v.world.splits import RANGES
 
 TINY = {"num_frames": 5, "size": 32, "clips_per_person": 2, "clips_per_shard": 3}
@@ -295,3 +297,103 @@ def test_a_real_clip_is_cropped_to_the_face(media: Path, tmp_path: Path) -> None
     assert 0.3 < (mouth[0] + mouth[2]) / 2 < 0.7
     assert 0.5 < (mouth[1] + mouth[3]) / 2 < 0.9
     assert sample.motion[:, 0].std() > 0.05  # she speaks
+
+
+@pytest.fixture
+def encoded(world: Path, vae_path: Path, tmp_path: Path) -> Path:
+    """The world set as latents alone."""
+    words = ("--shards", str(world), "--out", str(tmp_path / "encoded"), "--vae", str(vae_path))
+    assert run("encode", *words, "--threads", "1", "--drop-video") == 0
+    return tmp_path / "encoded"
+
+
+def test_faces_are_added_to_latents_and_nothing_else_changes(
+    encoded: Path, vae_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from avatar_v.models.vae import VideoVAE
+
+    before = [read_clip(clip) for clip in read_folder(encoded)]
+    words = ("faces", "--shards", str(encoded), "--vae", str(vae_path), "--threads", "1")
+    assert run(*words) == 0
+    assert "6 clips with faces" in capsys.readouterr().out
+    vae, clips = VideoVAE.from_pretrained(vae_path), read_folder(encoded)
+    for old, clip in zip(before, clips, strict=True):
+        new = read_clip(clip)
+        assert new.meta == old.meta
+        for name in ("audio", "motion", "latents", "valid", "face_box"):
+            assert torch.equal(getattr(new, name), getattr(old, name)), name
+        assert new.faces is not None
+        assert new.face_frames is not None
+        assert new.face_frames.tolist() == [0, 1, 3, 4]  # 4 of 5, evenly
+        person, scene, speech = (int(name) for name in clip.key.split("_")[1:])
+        pictures = close_ups(person, scene, speech, old.motion[new.face_frames.long()], size=32)
+        with torch.inference_mode():
+            expected = vae.encode(pictures[:, None].float() / 127.5 - 1)[:, 0]
+        assert torch.allclose(new.faces.float(), expected, rtol=1e-3, atol=1e-3)  # fp16
+    batch = next(
+        iter(ShardData(str(encoded), 2, decode_video=False, pairs=True).train_dataloader())
+    )
+    assert batch.reference is not None
+    assert batch.reference.faces is not None
+    assert batch.reference.faces.shape == (2, 4, vae.latent_channels, 4, 4)
+
+
+def test_adding_faces_goes_on_where_it_stopped(
+    encoded: Path, vae_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = ("faces", "--shards", str(encoded), "--vae", str(vae_path), "--threads", "1")
+    real, calls = faces.faces_member, []
+
+    def stopping(*args):
+        calls.append(args)
+        if len(calls) == 5:  # in the second shard
+            raise KeyboardInterrupt
+        return real(*args)
+
+    monkeypatch.setattr(faces, "faces_member", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run(*words)
+    assert [clip.has_faces for clip in read_folder(encoded)] == [True] * 3 + [False] * 3
+    assert run(*words) == 0
+    assert len(calls) == 5 + 3
+    assert all(clip.has_faces for clip in read_folder(encoded))
+    assert run(*words) == 0
+    assert len(calls) == 8
+
+
+def test_faces_without_their_latents_are_refused(
+    world: Path, encoded: Path, vae_path: Path, tmp_path: Path
+) -> None:
+    from avatar_v.models.vae import VideoVAE
+
+    with pytest.raises(ValueError, match=r"world-train-000000\.tar, clip .*no latents"):
+        run("faces", "--shards", str(world), "--vae", str(vae_path))
+    torch.manual_seed(1)
+    VideoVAE.tiny().save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="faces go beside latents of VAE"):
+        run("faces", "--shards", str(encoded), "--vae", str(tmp_path / "other"))
+
+
+def test_faces_of_real_clips_are_cut_out_of_their_video(world: Path, tmp_path: Path) -> None:
+    """Known by their source; here a clip of the world that says it is a file."""
+    sample = read_clip(read_folder(world)[0])
+    real = dataclasses.replace(sample, meta=dataclasses.replace(sample.meta, source="me.mp4"))
+    pictures, frames = faces.face_pictures(real)
+    drawn, same = faces.face_pictures(sample)
+    assert torch.equal(frames, same)
+    assert pictures.shape == drawn.shape == (4, 3, 32, 32)
+    # the same faces, sharper where they are drawn again; other crops differ by 30 and more
+    assert (pictures.float() - drawn.float()).abs().mean() < 15
+    hidden = dataclasses.replace(real, valid=torch.zeros(5, dtype=torch.bool))
+    assert faces.face_pictures(hidden)[0].shape == (0, 3, 32, 32)
+    with pytest.raises(ValueError, match="no video to take close-ups"):
+        faces.face_pictures(dataclasses.replace(real, video=None))
+
+
+def test_encode_adds_faces_when_asked(world: Path, vae_path: Path, tmp_path: Path) -> None:
+    out = str(tmp_path / "out")
+    words = ("encode", "--shards", str(world), "--out", out, "--vae", str(vae_path), "--faces")
+    assert run(*words, "--threads", "1", "--drop-video") == 0
+    assert all(clip.has_faces and not clip.has_video for clip in read_folder(out))
+    with pytest.raises(ValueError, match="other settings"):
+        run(*words[:-1], "--threads", "1", "--drop-video")

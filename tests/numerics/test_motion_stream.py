@@ -12,7 +12,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
 from avatar_v.testing import make_cond, make_dit, make_reference
-from avatar_v.types import Cond
+from avatar_v.types import MOTION_NAMES, Cond, Reference
 
 # fp32; the two sides sum the same terms in another order, values are of order 1.
 TOLERANCE = 1e-5
@@ -46,7 +46,7 @@ def silence(dit: AvatarDiT) -> AvatarDiT:
     """The same weights with the injection as it starts."""
     quiet = make_dit(dit.config).requires_grad_(False)
     for name, parameter in quiet.named_parameters():
-        if "motion_inject" in name:
+        if "motion_inject" in name or name == "style_embed":
             parameter.zero_()
     return quiet
 
@@ -67,6 +67,7 @@ def test_an_injection_of_zero_leaves_the_video_as_it_was(dit: AvatarDiT) -> None
 def test_a_new_model_starts_with_that_injection_and_no_motion_velocity() -> None:
     new = AvatarDiT(DiTConfig.tiny())
     started = [p for name, p in new.named_parameters() if "motion_inject" in name]
+    started.append(new.style_embed)
     assert started
     assert not any(bool(p.any()) for p in started)
     x_t, motion_t, t = target(new.config)
@@ -138,6 +139,19 @@ def dense_mask(valid: Tensor, segment: Tensor, num_tokens: int) -> Tensor:
     return mask
 
 
+def known_style(reference: Reference) -> Tensor:
+    """The statistics in words: over the vectors of valid frames, shrunk by n / (n + 25)."""
+    assert reference.motion is not None
+    rows = []
+    for motion, valid in zip(reference.motion, reference.valid, strict=True):
+        latents = motion[valid].reshape(-1, 4, len(MOTION_NAMES))
+        frames = latents.flatten(0, 1)
+        change = (latents[:, 1:] - latents[:, :-1]).square().mean((0, 1)).sqrt()
+        row = torch.cat([frames.mean(0), frames.std(0, correction=0) - 1, change])
+        rows.append(row * len(frames) / (len(frames) + 25))
+    return torch.stack(rows)
+
+
 def dense_forward(
     dit: AvatarDiT, x_t: Tensor, motion_t: Tensor, t: Tensor, cond: Cond
 ) -> tuple[Tensor, Tensor]:
@@ -149,7 +163,9 @@ def dense_forward(
     per_frame = (num_tokens, 1, num_tokens, 1)
     lengths = [n * k for n, k in zip(sizes, per_frame, strict=True)]
     times = torch.zeros(2, NUM_REFERENCE)
-    embedding, modulation = dit.time_embed(torch.cat([t, t, times, times], dim=1))
+    style = known_style(reference) @ dit.style_embed  # the generated frames alone have it
+    parts = dit.time_embed(torch.cat([t, t], dim=1), style), dit.time_embed(times.repeat(1, 2))
+    embedding, modulation = (torch.cat(both, dim=1) for both in zip(*parts, strict=True))
     audio = dit._embed_audio(torch.cat([cond.audio, cond.audio, *[reference.audio] * 2], dim=1))
     text = dit._embed_text(cond.text)
     offset = -dit.config.reference_gap - NUM_REFERENCE + 1

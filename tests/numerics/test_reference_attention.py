@@ -13,6 +13,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
 from avatar_v.models.reference import (
+    FACE_GAP,
     SEGMENT_LENGTH,
     join_caches,
     join_references,
@@ -87,20 +88,31 @@ def dense_forward(dit: AvatarDiT, x_t: Tensor, t: Tensor, cond: Cond, offset: in
     assert reference is not None
     assert reference.audio is not None
     assert cond.audio is not None
+    faces, faces_valid = reference.faces, reference.faces_valid
+    if faces is None or faces_valid is None:
+        faces, faces_valid = reference.latents[:, :0], reference.valid[:, :0]
+    number, num_heard = torch.arange(faces.shape[1]), NUM_FRAMES + reference.latents.shape[1]
     grid, tokens = (SIZE // 2, SIZE // 2), (SIZE // 2) ** 2
     num_target = NUM_FRAMES * tokens
-    x = dit._embed_patches(torch.cat([x_t, reference.latents], dim=1))
+    x = dit._embed_patches(torch.cat([x_t, reference.latents, faces], dim=1))
+    x = torch.cat([x[:, :num_heard], x[:, num_heard:] + dit.face_embed], dim=1)
     embedding, modulation = dit.time_embed(
-        torch.cat([t, torch.zeros(reference.latents.shape[:2])], dim=1)
+        torch.cat([t, torch.zeros(2, x.shape[1] - NUM_FRAMES)], dim=1)
     )
     audio = dit._embed_audio(torch.cat([cond.audio, reference.audio], dim=1))
     assert audio is not None
     text = dit._embed_text(cond.text)
     position = torch.cat(
-        [torch.arange(NUM_FRAMES), offset + torch.arange(reference.latents.shape[1])]
+        [
+            torch.arange(NUM_FRAMES),
+            offset + torch.arange(reference.latents.shape[1]),
+            offset - FACE_GAP - number,
+        ]
     )
     rotary = rotary_table(position[None], *grid, dit.config.head_dim)
-    mask = block_mask(reference.valid, reference.segment, num_target, tokens)
+    valid = torch.cat([reference.valid, faces_valid], dim=1)
+    alone = (reference.segment.max() + 1 + number).expand(2, -1)
+    mask = block_mask(valid, torch.cat([reference.segment, alone], dim=1), num_target, tokens)
     for block in dit.blocks:
         parts = (block.modulation + modulation).unsqueeze(-2).unbind(2)
         attention = block.self_attention
@@ -112,8 +124,9 @@ def dense_forward(dit: AvatarDiT, x_t: Tensor, t: Tensor, cond: Cond, offset: in
         y = block.text_attention(block.text_norm(x).flatten(1, 2), text).unflatten(1, (-1, tokens))
         y[:, NUM_FRAMES:] = 0  # the reference stream has no text
         x = x + y
-        y = block.audio_attention(block.audio_norm(x).flatten(0, 1), audio.flatten(0, 1))
-        x = x + y.unflatten(0, x.shape[:2])
+        heard = x[:, :num_heard]
+        y = block.audio_attention(block.audio_norm(heard).flatten(0, 1), audio.flatten(0, 1))
+        x = torch.cat([heard + y.unflatten(0, heard.shape[:2]), x[:, num_heard:]], dim=1)
         x = gated_add(x, block.ffn(modulated_norm(x, parts[3], parts[4], block.eps)), parts[5])
     out = dit.head(x, embedding)[:, :NUM_FRAMES]
     return dit._to_latents(out, *grid)

@@ -192,3 +192,25 @@ def test_a_real_face_is_found_and_centred(media: Path) -> None:
     head = face_track.head_box(points)[0]
     assert 0.6 < head[3] - head[1] < 0.95  # of the crop's height
     assert face_track.face_crop(frames, track, 64).shape == (6, 3, 64, 64)
+
+
+def test_a_close_up_holds_the_features_at_the_side_of_the_face() -> None:
+    box = torch.tensor([[0.25, 0.1, 0.75, 0.9]])  # 100 wide, 80 high in a picture of 200 x 100
+    (window,) = face_track.face_windows(box, 100, 200).tolist()
+    x0, y0, x1, y1 = window
+    assert x1 - x0 == y1 - y0 == pytest.approx(face_track.CLOSE_UP * 100, abs=1)
+    assert (x0 + x1) / 2 == pytest.approx(100, abs=1)
+    assert y1 == pytest.approx(90 + 5, abs=1)  # a little under the chin
+    picture = torch.zeros(1, 3, 100, 200, dtype=torch.uint8)
+    picture[:, :, 40:60, 90:110] = 255
+    near = face_track.crop(picture, face_track.face_windows(box, 100, 200), 22)[0, 0]
+    assert near.float().mean() == pytest.approx(255 * 400 / 110**2, rel=0.1)
+
+
+def test_frames_are_spread_over_the_valid_ones() -> None:
+    valid = torch.ones(12, dtype=torch.bool)
+    assert face_track.spread_frames(valid, 2).tolist() == [3, 9]
+    valid[4:] = False
+    assert face_track.spread_frames(valid, 2).tolist() == [1, 3]
+    assert face_track.spread_frames(valid, 9).tolist() == [0, 1, 2, 3]
+    assert face_track.spread_frames(~valid & valid, 2).tolist() == []

@@ -4,7 +4,16 @@ import pytest
 import torch
 
 from avatar_v.models.config import DiTConfig
-from avatar_v.models.motion import CENTER, MOTION_DIM, SCALE, pack_motion, unpack_motion
+from avatar_v.models.motion import (
+    CENTER,
+    MOTION_DIM,
+    SCALE,
+    STYLE_DIM,
+    motion_moments,
+    pack_motion,
+    style_statistics,
+    unpack_motion,
+)
 from avatar_v.types import MOTION_NAMES
 
 
@@ -38,3 +47,38 @@ def test_lengths_are_those_of_latents():
 @pytest.mark.parametrize("preset", ["tiny", "small", "wan_1_3b", "wan_14b", "wan22_5b"])
 def test_every_preset_has_the_width_of_the_stream(preset):
     assert getattr(DiTConfig, preset)().motion_dim == MOTION_DIM
+
+
+def test_moments_of_two_clips_add_up_to_those_of_both():
+    packed = torch.randn(2, 6, MOTION_DIM, generator=torch.Generator().manual_seed(0))
+    valid = torch.tensor([[True] * 6, [True, False, True, True, False, True]])
+    parts = motion_moments(packed[:, :2], valid[:, :2]) + motion_moments(
+        packed[:, 2:], valid[:, 2:]
+    )
+    torch.testing.assert_close(parts, motion_moments(packed, valid), atol=1e-5, rtol=1e-5)
+
+
+def test_a_style_without_frames_is_zero_and_a_short_one_lies_near_it():
+    packed = 3 + torch.randn(1, 100, MOTION_DIM, generator=torch.Generator().manual_seed(0))
+
+    def style(num: int) -> torch.Tensor:
+        return style_statistics(motion_moments(packed, torch.arange(100)[None] < num))
+
+    assert style(0).shape == (1, STYLE_DIM)
+    assert not style(0).any()
+    mean = style(100)[0, : len(MOTION_NAMES)]
+    assert float((mean - 3 * 400 / 425).abs().max()) < 0.2  # 0.05 is one standard error of a mean
+    assert float(style(1).norm()) < 0.2 * float(style(100).norm())
+
+
+def test_the_style_of_a_wide_mouth_is_wider():
+    motion = torch.randn(1, 101, len(MOTION_NAMES), generator=torch.Generator().manual_seed(0))
+    wide = motion.clone()
+    wide[..., MOTION_NAMES.index("mouth_open")] *= 1.5
+    seen = torch.ones(1, 26, dtype=torch.bool)
+    a, b = (style_statistics(motion_moments(pack_motion(m), seen))[0] for m in (motion, wide))
+    spread = (
+        b[len(MOTION_NAMES) : 2 * len(MOTION_NAMES)] - a[len(MOTION_NAMES) : 2 * len(MOTION_NAMES)]
+    )
+    assert spread.argmax() == MOTION_NAMES.index("mouth_open")
+    assert int((spread.abs() > 1e-6).sum()) == 1

@@ -94,6 +94,12 @@ def test_tables_show_value_interval_and_verdict(tmp_path):
     assert "python -m x" in filled
     assert "old" not in filled
     assert tables.filled(filled, tmp_path) == filled
+    one_row = tables.filled("<!-- table:one | b* -->\nold\n<!-- /table -->\n", tmp_path)
+    assert "unrelated r" in one_row
+    assert "mouth r" not in one_row
+    assert tables.filled(one_row, tmp_path) == one_row
+    with pytest.raises(ValueError, match="fits c"):
+        tables.filled("<!-- table:one | c -->\n<!-- /table -->", tmp_path)
     with pytest.raises(ValueError, match="two"):
         tables.filled("<!-- table:two -->\n<!-- /table -->", tmp_path)
 

@@ -240,3 +240,39 @@ def test_buckets_cut_reduce_and_report(tmp_path: Path) -> None:
     assert batch.video is not None
     assert batch.video.shape == (4, 9, 3, 32, 32)
     assert batch.latents is None  # made at another size
+
+
+def test_faces_come_with_the_latents_of_a_reference(tmp_path: Path) -> None:
+    folder = str(write_clips(tmp_path, 8, num_faces=3))
+    batch = next(iter(data(folder).train_dataloader()))
+    reference = batch.reference
+    assert reference is not None
+    assert reference.faces is not None
+    assert reference.faces_valid is not None
+    numbers = torch.tensor([float(key[-3:]) for key in reference.key])
+    expected = numbers[:, None] + 0.1 * torch.arange(3)
+    # fp16 keeps three digits
+    torch.testing.assert_close(reference.faces[:, :, 0, 0, 0], expected, atol=5e-3, rtol=0)
+    assert reference.faces.shape == (4, 3, 4, 4, 4)
+    assert reference.faces_valid.all()
+    video = read_clip(read_folder(folder)[0], use_latents=False)
+    assert video.faces is None  # made by a VAE that may be another one
+
+
+def test_missing_faces_are_filled_up_as_invalid() -> None:
+    batch = collate([make_sample(n, num_faces=num) for n, num in ((0, 3), (1, 0), (2, 1))])
+    assert batch.faces is not None
+    assert batch.faces_valid is not None
+    assert batch.faces.shape[:2] == (3, 3)
+    assert batch.faces_valid.tolist() == [[True] * 3, [False] * 3, [True, False, False]]
+    assert collate([make_sample(0, num_faces=2), make_sample(1)]).faces is None
+    nobody = collate([make_sample(0, num_faces=0)])
+    assert nobody.faces is not None
+    assert nobody.faces.shape[:2] == (1, 0)
+
+
+def test_a_clip_cut_short_keeps_its_faces() -> None:
+    sample = make_sample(0, num_frames=9, num_faces=3)
+    short = fit_sample(sample, Bucket(num_frames=5, height=32, width=32), np.random.default_rng(0))
+    assert short.faces is not None
+    assert len(short.faces) == 3

@@ -14,6 +14,7 @@ from shard_clips import make_sample
 from avatar_v.shards.schema import (
     AUDIO,
     FACE,
+    FACES,
     LATENTS,
     META,
     MOTION,
@@ -130,3 +131,27 @@ def test_members_are_what_other_tools_read() -> None:
     assert set(np.load(io.BytesIO(members[FACE])).files) == {
         "face_box", "mouth_box", "landmarks", "valid", "phonemes",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("num_faces", [0, 3])
+def test_faces_come_back_as_they_were(num_faces: int) -> None:
+    sample = make_sample(3, num_faces=num_faces)
+    members = encode_sample(sample)
+    assert set(np.load(io.BytesIO(members[FACES])).files) == {"latents", "frames"}
+    back = decode_sample(sample.key, members, where="x.tar")
+    for name in ("faces", "face_frames"):
+        assert torch.equal(getattr(back, name), getattr(sample, name)), name
+    assert FACES not in encode_sample(make_sample(3))
+
+
+def test_faces_that_fit_nothing_are_refused() -> None:
+    sample = make_sample(3, num_faces=2)
+    with pytest.raises(ValueError, match="2 faces with None frame numbers"):
+        check_sample(dataclasses.replace(sample, face_frames=None))
+    larger = dataclasses.replace(sample, latents=torch.zeros(2, 4, 8, 8, dtype=torch.float16))
+    with pytest.raises(ValueError, match=r"faces of \(4, 4, 4\), its latents of \(4, 8, 8\)"):
+        encode_sample(larger)
+    members = encode_sample(sample)
+    for damaged in (members[FACES][:50], members[LATENTS]):
+        with pytest.raises(ValueError, match=r"x\.tar, clip clip003\.faces\.npz"):
+            decode_sample("clip003", {**members, FACES: damaged}, where="x.tar")

@@ -250,3 +250,22 @@ def test_an_imported_model_speaks_after_training(tmp_path: Path) -> None:
     block = dit.blocks[0]
     gradient = block.audio_attention.out.weight.grad  # zero at first, but reachable
     assert gradient.abs().max() > 0
+
+
+def test_weights_older_than_faces_load_with_a_mark_of_zero(folder: Path) -> None:
+    path = folder / "dit" / "model.safetensors"
+    state = load_file(path)
+    mark = state.pop("face_embed")
+    assert mark.any()
+    save_file(state, path)
+    card = json.loads((folder / "card.json").read_text())
+    del card["faces"]
+    (folder / "card.json").write_text(json.dumps(card))
+    dit, _ = load_pipeline(folder)
+    assert not dit.face_embed.any()
+    assert dit.face_embed.requires_grad
+    assert not read_card(folder).faces
+    del card["motion"]  # as old as the schema
+    (folder / "card.json").write_text(json.dumps(card))
+    with pytest.raises(ValueError, match="expected"):
+        read_card(folder)

@@ -1,4 +1,4 @@
-"""`avatar-v-eval cases world70 | build | check`: make the cases of a benchmark, and check them."""
+"""`avatar-v-eval cases world70 | build | check | controls`: make, check and mistreat cases."""
 
 import argparse
 from pathlib import Path
@@ -27,13 +27,21 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--licence", default="unknown", help="of the clips, e.g. CC-BY-4.0 (%(default)s)")
     add("--consent", default="unknown", help="how the people shown agreed (%(default)s)")
     add("--seconds", type=float, default=30.0, help="of each clip at most (%(default)s)")
+    controls = actions.add_parser(
+        "controls",
+        help="true videos made worse: systems whose place is known",
+        description="OUT/{still,blurred,unsynced}/CASE.mp4, for `run --system NAME=OUT/NAME`.",
+    )
+    controls.add_argument("manifest", metavar="MANIFEST", type=Path)
+    controls.add_argument("--out", metavar="DIR", type=Path, required=True)
     check = actions.add_parser("check", help="check a manifest and all its files")
     check.add_argument("manifest", metavar="MANIFEST", type=Path)
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
-    return {"world70": _world70, "build": _build, "check": _check}[args.action](args)
+    actions = {"world70": _world70, "build": _build, "check": _check, "controls": _controls}
+    return actions[args.action](args)
 
 
 def _world70(args: argparse.Namespace) -> int:
@@ -82,6 +90,24 @@ def _build(args: argparse.Namespace) -> int:
             on_clip=lambda n, total: bar.update(task, completed=n, total=total),
         )
     print(f"{manifest.root}: {len(manifest.cases)} cases")
+    return 0
+
+
+def _controls(args: argparse.Namespace) -> int:
+    from rich.progress import Progress
+
+    from avatar_v_eval.bench.controls import write_controls
+    from avatar_v_eval.bench.manifest import load_manifest
+
+    with Progress(transient=True) as bar:
+        task = bar.add_task("videos", total=None)
+        folders = write_controls(
+            load_manifest(args.manifest),
+            args.out,
+            on_case=lambda n, total: bar.update(task, completed=n, total=total),
+        )
+    for folder in folders:
+        print(folder)
     return 0
 
 

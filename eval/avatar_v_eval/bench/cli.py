@@ -53,7 +53,8 @@ def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add = parser.add_argument
     add("--system", action="append", default=[], metavar="NAME=SOURCE",
         help="a folder of CASE.mp4; command:TEMPLATE with {reference} {audio} {image} {prompt} "
-        "{out}; or pipeline:WEIGHTS. The true videos are scored in any case")  # fmt: skip
+        "{out}; or pipeline:WEIGHTS[?num_steps=12&reference_s=0]. The true videos are always "
+        "scored")  # fmt: skip
     add("--out", metavar="DIR", type=Path, required=True, help="folder of the run")
     add("--cache", metavar="DIR", type=Path, help="of measurements (OUT/cache)")
     add("--workers", type=int, default=1, help="processes (%(default)s)")

@@ -3,6 +3,8 @@
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl
 
 from avatar_v.generate.pipeline import AvatarPipeline, weights_folder
 from avatar_v.generate.record import hash_folder
@@ -11,19 +13,34 @@ from avatar_v.media import read_audio
 from avatar_v_eval.bench.manifest import Case, Manifest
 from avatar_v_eval.bench.systems import Delivery, place
 
+OPTIONS: dict[str, type] = {
+    "seed": int,
+    "num_steps": int,
+    "guidance_text": float,
+    "guidance_audio": float,
+    "guidance_reference": float,
+    "reference_s": float,
+    "motion": str,
+    "overshoot": float,
+}
+"""What a system may set of a request (types.Request), with its type."""
+
 
 @dataclass(frozen=True)
 class Pipeline:
-    """Our generator with the weights of a name or folder, at its own defaults."""
+    """Our generator with the weights of a name or folder, at its own defaults but ``options``, in
+    the form of a URL's query: ``num_steps=12&reference_s=0``."""
 
     name: str
     weights: str
     videos: Path
+    options: str = ""
     makes: bool = True
 
     @property
     def source(self) -> str:
-        return f"pipeline:{self.weights}:{hash_folder(weights_folder(self.weights))}"
+        asked = f"?{self.options}" if self.options else ""
+        return f"pipeline:{self.weights}{asked}:{hash_folder(weights_folder(self.weights))}"
 
     def deliver(self, manifest: Manifest, case: Case) -> Delivery:
         """Input that the generator does not take is a reason; faces are cropped in real video."""
@@ -38,6 +55,7 @@ class Pipeline:
                 prompt=case.prompt,
                 image=manifest.path(case, "image"),
                 face_crop=manifest.faces == "real",
+                **parse_options(self.options),
             )
             with Mp4Writer(out, read_audio(audio)) as writer:
                 for frame in frames:
@@ -45,6 +63,19 @@ class Pipeline:
         except ValueError as error:
             return Delivery(reason=f"refused: {error}")
         return Delivery(out)
+
+
+def parse_options(text: str) -> dict[str, Any]:
+    """Name → value of a query; ValueError for an unknown name, one given twice, or no number."""
+    pairs = parse_qsl(text, keep_blank_values=True, strict_parsing=bool(text))
+    names = [name for name, _ in pairs]
+    wrong = sorted({name for name in names if name not in OPTIONS or names.count(name) > 1})
+    if wrong:
+        raise ValueError(f"pipeline options {wrong}: expected each at most once of {list(OPTIONS)}")
+    try:
+        return {name: OPTIONS[name](value) for name, value in pairs}
+    except ValueError as error:
+        raise ValueError(f"pipeline options {text!r}: {error}") from error
 
 
 @cache

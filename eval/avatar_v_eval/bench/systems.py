@@ -147,10 +147,16 @@ def parse_system(text: str, videos: Path, timeout_s: float) -> System:
         _check_template(rest)
         return Command(name, rest, videos, timeout_s)
     if colon and kind == "pipeline":
-        from avatar_v_eval.bench.own_system import Pipeline, weights_folder  # slow to import
+        from avatar_v_eval.bench.own_system import (  # slow to import
+            Pipeline,
+            parse_options,
+            weights_folder,
+        )
 
-        weights_folder(rest)
-        return Pipeline(name, rest, videos)
+        weights, _, asked = rest.partition("?")
+        weights_folder(weights)
+        parse_options(asked)
+        return Pipeline(name, weights, videos, asked)
     if not Path(source).is_dir():
         raise ValueError(f"--system {text}: no folder {source}")
     return Folder(name, Path(source).resolve())

@@ -117,6 +117,8 @@ def first_samples(batch: Batch, num: int) -> Batch:
         person=batch.person[:num],
         scene=batch.scene[:num],
         latents=None if batch.latents is None else batch.latents[:num],
+        faces=None if batch.faces is None else batch.faces[:num],
+        faces_valid=None if batch.faces_valid is None else batch.faces_valid[:num],
         reference=None if batch.reference is None else first_samples(batch.reference, num),
     )
 

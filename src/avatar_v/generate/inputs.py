@@ -52,6 +52,7 @@ class Wanted:
     side: int  # pixels of the square picture
     reference: bool  # the whole reference video
     motion: bool
+    faces: bool = False  # close-ups of the face beside the reference
 
 
 def read_inputs(request: Request, wanted: Wanted) -> Inputs:
@@ -214,7 +215,12 @@ def _read_person(
     extractor = None
     if wanted.motion:
         extractor = find_extractor(request.motion, face_crop=request.face_crop)
-    how = {"side": wanted.side, "face_crop": request.face_crop, "extractor": extractor}
+    how = {
+        "side": wanted.side,
+        "face_crop": request.face_crop,
+        "extractor": extractor,
+        "faces": wanted.faces,
+    }
     if request.reference_s == 0 or not wanted.reference:
         one = still(image, **how)
         clips, at = (one,) if wanted.reference else (), one.motion

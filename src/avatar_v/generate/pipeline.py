@@ -41,6 +41,7 @@ from avatar_v.generate.inputs import (
 from avatar_v.generate.live import Block, LiveSound, hear
 from avatar_v.generate.outputs import output_of
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
+from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.sampling import Settings
 from avatar_v.generate.stream import chained, pipelined
@@ -51,7 +52,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion import pack_motion
 from avatar_v.models.reference import join_references
 from avatar_v.models.weights import Card, load_pipeline, read_card
-from avatar_v.types import Request
+from avatar_v.types import Reference, Request
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 PRECISIONS = ("auto", "fp32", "bf16")
@@ -225,15 +226,22 @@ class AvatarPipeline:
     @torch.inference_mode()
     def person(self, inputs: Inputs) -> Person:
         """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
-        encode = self.conditioner.encode_clip
-        parts = [
-            encode(_signed(clip.video).to(self.device), clip.valid, clip.audio, clip.motion)
-            for clip in inputs.clips
-        ]
+        parts = [self._reference(clip) for clip in inputs.clips]
         return Person(
             self.picture(inputs.image),
             join_references(parts) if parts else None,
             None if inputs.motion is None else pack_motion(inputs.motion[None, None]),
+        )
+
+    def _reference(self, clip: ReferenceClip) -> Reference:
+        """One clip of the person, with its close-ups where the weights read them."""
+        near = clip.faces if self.card.faces else None
+        return self.conditioner.encode_clip(
+            _signed(clip.video).to(self.device),
+            clip.valid,
+            clip.audio,
+            clip.motion,
+            None if near is None else _signed(near).to(self.device),
         )
 
     def picture(self, image: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 side side"]:
@@ -247,7 +255,7 @@ def wanted(card: Card) -> Wanted:
     """What weights with this card take of a person. ValueError for a preset without a format."""
     if card.preset not in FORMATS:
         raise ValueError(f"no format for weights of preset {card.preset!r}")
-    return Wanted(FORMATS[card.preset].side, card.reference, card.motion)
+    return Wanted(FORMATS[card.preset].side, card.reference, card.motion, card.faces)
 
 
 def chosen_device(name: str) -> torch.device:

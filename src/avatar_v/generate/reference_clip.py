@@ -1,7 +1,8 @@
 """The reference video as the model reads it: square frames, their sound, motion and validity.
 
 At most ``seconds`` of each clip are read, at little more than the model's resolution, so memory is
-bounded by that and not by the file. Whoever is cut in between is found by dlib's face embedding
+bounded by that and not by the file. Close-ups of the face are cut out of these larger frames, where
+the crop follows a face. Whoever is cut in between is found by dlib's face embedding
 (real faces only). Which single frame shows the person best is best_frame.py's.
 """
 
@@ -19,8 +20,15 @@ from avatar_v import media
 from avatar_v.critics import face_track
 from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces
 from avatar_v.critics.extractors import Extractor, extract
-from avatar_v.critics.face_track import DETECT_SIDE, FaceTrack
+from avatar_v.critics.face_track import (
+    DETECT_SIDE,
+    FaceTrack,
+    face_windows,
+    head_box,
+    spread_frames,
+)
 from avatar_v.loudness import normalise_loudness
+from avatar_v.models.reference import NUM_FACES
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
 
 SILENT_PEAK = 1e-3
@@ -42,6 +50,7 @@ class ReferenceClip:
     audio: Float[Tensor, " s"] | None  # 640 f samples at -23 LUFS; None: the file has no sound
     motion: Float[Tensor, "f m"] | None  # None: nothing reads it
     warnings: tuple[str, ...] = ()
+    faces: UInt8[Tensor, "k 3 side side"] | None = None  # close-ups of the face; None: not known
 
     @property
     def num_frames(self) -> int:
@@ -55,8 +64,11 @@ def read_reference(
     seconds: float,
     face_crop: bool,
     extractor: Extractor | None,
+    faces: bool = False,
 ) -> ReferenceClip:
     """The first ``seconds`` of a clip (or the one frame of a picture) in squares of ``side``.
+
+    With ``faces`` also close-ups, evenly spread over the clip; they need ``face_crop``.
 
     ValueError: unreadable, no video, no face, another person cut in (with the time), or an
     extractor that gives something else. Several faces, silence, and sound and picture of unequal
@@ -65,24 +77,43 @@ def read_reference(
     frames, ended = _read_frames(path, side, seconds)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        square, track = _squared(path, frames, side, face_crop=face_crop)
+        square, track, found = _squared(path, frames, side, face_crop=face_crop)
     notes = [f"{path}: {warning.message}" for warning in caught]
     audio, more = _read_sound(path, len(square), ended=ended)
     motion = None if extractor is None else extract(extractor, square, track)
     valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
-    return ReferenceClip(square, valid, audio, motion, (*notes, *more))
+    near = close_ups(frames, found, side) if faces and found is not None else None
+    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near)
+
+
+def close_ups(
+    frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack, side: int
+) -> UInt8[Tensor, "k 3 side side"] | None:
+    """The face in ``NUM_FACES`` of the frames that show it; None if none does."""
+    chosen = spread_frames(track.found, NUM_FACES)
+    if len(chosen) == 0:
+        return None
+    windows = face_windows(head_box(track.landmarks[chosen]), *frames.shape[2:])
+    return face_track.crop(frames[chosen], windows, side)
 
 
 def still(
-    image: UInt8[Tensor, "3 h w"], *, side: int, face_crop: bool, extractor: Extractor | None
+    image: UInt8[Tensor, "3 h w"],
+    *,
+    side: int,
+    face_crop: bool,
+    extractor: Extractor | None,
+    faces: bool = False,
 ) -> ReferenceClip:
     """One square picture as a reference of one frame, without sound."""
     small = F.interpolate(image[None].float(), size=(side, side), mode="bilinear", antialias=True)
     frames, motion = small.round().clamp(0, 255).to(torch.uint8), None
+    reads_track = face_crop and (faces or extractor is not None)
+    track = face_track.track_faces(image[None]) if reads_track else None
     if extractor is not None:
-        track = face_track.track_faces(image[None]) if face_crop else None
         motion = extract(extractor, frames, track)
-    return ReferenceClip(frames, torch.ones(1, dtype=torch.bool), None, motion)
+    near = close_ups(image[None], track, side) if faces and track is not None else None
+    return ReferenceClip(frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near)
 
 
 def check_one_person(path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack) -> None:
@@ -121,12 +152,12 @@ def _read_frames(
 
 def _squared(
     path: str | Path, frames: UInt8[Tensor, "f 3 h w"], side: int, *, face_crop: bool
-) -> tuple[Frames, FaceTrack | None]:
-    """Square crops, and the face track within them where the crop follows one."""
+) -> tuple[Frames, FaceTrack | None, FaceTrack | None]:
+    """Square crops; where they follow a face its track within them, and within the pictures."""
     height, width = frames.shape[2:]
     if not face_crop:
         windows = face_track.centre_windows(len(frames), height, width)
-        return face_track.crop(frames, windows, side), None
+        return face_track.crop(frames, windows, side), None, None
     try:
         track = face_track.track_faces(frames)
     except ImportError as error:
@@ -143,7 +174,7 @@ def _squared(
         for points in (track.landmarks, track.box.unflatten(1, (2, 2)))
     )
     square = FaceTrack(corners.flatten(1), landmarks, track.found, track.num_faces)
-    return face_track.crop(frames, windows, side), square
+    return face_track.crop(frames, windows, side), square, track
 
 
 def _read_sound(

@@ -158,7 +158,7 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
     values = dataclasses.asdict(request)
     left_out = (*FILES, *NOT_COMPARED)
     settings = {name: value for name, value in values.items() if name not in left_out}
-    clips = [x for c in inputs.clips for x in (c.video, c.valid, c.audio, c.motion)]
+    clips = [x for c in inputs.clips for x in (c.video, c.valid, c.audio, c.motion, c.faces)]
     assert isinstance(inputs.audio, Tensor), f"{LIVE} has no digest"
     return {
         **settings,

@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     export.add_argument(
         "--drop-extras",
         action="store_true",
-        help="leave trained audio and motion modules out: Wan has none",
+        help="leave trained audio, motion and face modules out: Wan has none",
     )
 
 

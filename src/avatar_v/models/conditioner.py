@@ -85,8 +85,8 @@ class Conditioner(nn.Module):
     ) -> Reference:
         """The reference stream of clips, or of the run of ``length`` latents from ``start`` alone.
 
-        A latent frame is valid if all its frames show a face. ValueError for a run that leaves the
-        clips.
+        A latent frame is valid if all its frames show a face. All faces of the clips come along,
+        whatever the run. ValueError for a run that leaves the clips.
         """
         latents = self.clean_latents(batch)
         num_samples, num = latents.shape[:2]
@@ -100,6 +100,8 @@ class Conditioner(nn.Module):
             segments(length, latents.device).expand(num_samples, -1),
             self.encode_audio_windows(batch.audio, starts, length),
             pack_motion(batch.motion)[:, run].to(latents.device),
+            batch.faces,
+            batch.faces_valid,
         )
 
     def encode_clip(
@@ -108,9 +110,10 @@ class Conditioner(nn.Module):
         valid: Bool[Tensor, " f"],
         audio: Float[Tensor, " s"] | None,
         motion: Float[Tensor, "f m"] | None,
+        faces: Float[Tensor, "k 3 h w"] | None = None,
     ) -> Reference:
-        """The reference stream of one clip that may lack sound or motion; f = 4k + 1 frames in
-        [-1, 1], 640 f samples at -23 LUFS."""
+        """The reference stream of one clip that may lack sound, motion or close-ups of the face;
+        f = 4k + 1 frames and the close-ups in [-1, 1], 640 f samples at -23 LUFS."""
         latents = self.encode_video(video[None])
         return Reference(
             latents,
@@ -118,6 +121,8 @@ class Conditioner(nn.Module):
             segments(latents.shape[1], latents.device)[None],
             None if audio is None else self.encode_audio(audio[None].to(latents.device)),
             None if motion is None else pack_motion(motion[None]).to(latents.device),
+            None if faces is None else self.encode_image(faces).movedim(1, 0),
+            None if faces is None else latents.new_ones(1, len(faces), dtype=torch.bool),
         )
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:

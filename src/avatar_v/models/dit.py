@@ -5,11 +5,15 @@ ours (ALGORITHMS §1, Avatar V §2.1): time per latent frame; audio cross-attent
 starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
 stream, one token per latent frame that goes through the same blocks. Motion tokens look at the
 video, the video sees motion only through an injection that starts at zero, so a model without
-motion gives the same video before and after the stream is switched on.
+motion gives the same video before and after the stream is switched on. Habits are statistics of the
+reference's motion (models/motion.py): attention could average them out of a hundred frames, but a
+linear map that starts at zero and joins the time embedding learns them in minutes.
 
 Tokens are kept as "b l n d" (latent frame, then token within it), so that what is given per latent
 frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
 """
+
+import dataclasses
 
 import torch
 from einops import rearrange
@@ -18,6 +22,7 @@ from torch import Tensor, nn
 
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import CrossAttention, ExtraKeyValue, KeyValue, SelfAttention
+from avatar_v.models.checks import check_latents, check_reference, expect
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.layers import (
     MLP,
@@ -31,10 +36,12 @@ from avatar_v.models.layers import (
     rotary_grid,
     rotary_table,
 )
+from avatar_v.models.motion import STYLE_DIM, motion_moments, style_statistics
 from avatar_v.models.reference import (
     ReferenceCache,
     ReferenceKeys,
     ReferenceLayout,
+    join_caches,
     pack_frames,
     reference_keys,
     token_mask,
@@ -169,6 +176,8 @@ class AvatarDiT(nn.Module):
         self.audio_embed = nn.Linear(config.audio_dim, config.dim)
         self.audio_position = nn.Parameter(torch.empty(config.num_audio_tokens, config.dim))
         self.motion_embed = nn.Linear(config.motion_dim, config.dim)
+        self.style_embed = nn.Parameter(torch.empty(STYLE_DIM, config.dim))
+        self.face_embed = nn.Parameter(torch.zeros(config.dim))  # added to the tokens of a face
         self.blocks = nn.ModuleList(
             Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
         )
@@ -177,7 +186,8 @@ class AvatarDiT(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Wan's initialisation of every parameter; the outputs of heads, audio and motion are 0."""
+        """Wan's initialisation; the outputs of heads, audio and motion, style and what marks a
+        face are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -189,8 +199,10 @@ class AvatarDiT(nn.Module):
         for linear in (*_linears(self.time_embed), *_linears(self.text_embed)):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.audio_position, std=0.02)
+        nn.init.zeros_(self.face_embed)
         nn.init.zeros_(self.head.out.weight)
         nn.init.zeros_(self.motion_head.out.weight)
+        nn.init.zeros_(self.style_embed)
         for block in self.modules():
             if isinstance(block, Block) and block.audio_attention and block.motion_inject:
                 nn.init.zeros_(block.audio_attention.out.weight)
@@ -220,7 +232,6 @@ class AvatarDiT(nn.Module):
         rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
         motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device)
         x = self._embed_patches(x_t)
-        embedding, modulation = self.time_embed(t)
         text = self._embed_text(cond.text)
         audio, audio_scale = self._embed_audio(cond.audio), None
         if audio is not None and cond.audio_keep is not None:
@@ -228,6 +239,8 @@ class AvatarDiT(nn.Module):
         reference = self._reference_keys(
             cond, reference_cache, reference_offset, num_samples, rotary.shape[0]
         )
+        style = None if reference is None else self._embed_style(reference.moments)
+        embedding, modulation = self.time_embed(t, style)
         motion = self._embed_motion(motion_t)
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -243,13 +256,36 @@ class AvatarDiT(nn.Module):
     def encode_reference(
         self, reference: Reference, *, keep: Bool[Tensor, "b"] | None = None
     ) -> ReferenceCache | None:
-        """K and V of the reference stream in every layer; None when no frame is valid.
+        """K and V of the reference stream in every layer; None when no frame and no face is valid.
 
         The stream runs at t = 0, without text (so one cache serves every prompt and guidance
-        branch), with the reference's own audio and motion. ``keep`` False: as if that sample had
-        none.
+        branch), with the reference's own audio and motion. Faces have neither and see nothing
+        but themselves. ``keep`` False: as if that sample had none.
         """
-        self._check_reference(reference)
+        check_reference(reference, self.config)
+        clip = self._encode_clip(reference, keep)
+        if reference.faces is None or reference.faces_valid is None:
+            return clip
+        num_faces = reference.faces.shape[1]
+        number = torch.arange(num_faces, device=reference.faces.device)
+        alone = Reference(
+            reference.faces, reference.faces_valid, number.expand(reference.faces.shape[0], -1)
+        )
+        faces = self._encode_clip(alone, keep, mark=self.face_embed)
+        if faces is None:
+            return None if clip is None else dataclasses.replace(clip, num_faces=num_faces)
+        faces = faces.as_faces()
+        if clip is None:
+            return dataclasses.replace(faces, num_frames=reference.latents.shape[1])
+        return dataclasses.replace(join_caches(clip, faces), moments=clip.moments)
+
+    def _encode_clip(
+        self,
+        reference: Reference,
+        keep: Bool[Tensor, "b"] | None,
+        mark: Float[Tensor, " d"] | None = None,
+    ) -> ReferenceCache | None:
+        """``encode_reference`` without its faces; ``mark`` is added to every token."""
         valid = reference.valid if keep is None else reference.valid & keep[:, None]
         layout = pack_frames(valid, reference.segment)
         if layout is None:
@@ -257,12 +293,14 @@ class AvatarDiT(nn.Module):
         num_frames, _, height, width = reference.latents.shape[1:]
         grid = (height // self.config.patch, width // self.config.patch)
         x = self._embed_patches(reference.latents.flatten(0, 1)[layout.frames])
+        x = x if mark is None else x + mark.to(x.dtype)
         _, modulation = self.time_embed(x.new_zeros(1, 1, dtype=torch.float32))
         audio = reference.audio
         if audio is not None:
             audio = self._embed_audio(audio.flatten(0, 1)[layout.frames])
-        motion = reference.motion
+        motion, moments = reference.motion, None
         if motion is not None:
+            moments = motion_moments(motion, valid)
             motion = self._embed_motion(motion.flatten(0, 1)[layout.frames])
         position = layout.frames % num_frames
         rotary = rotary_table(position, *grid, self.config.head_dim)
@@ -282,6 +320,7 @@ class AvatarDiT(nn.Module):
             layout.position,
             grid,
             num_frames,
+            moments,
         )
 
     def _reference_keys(
@@ -324,6 +363,11 @@ class AvatarDiT(nn.Module):
         y = self.audio_embed(audio.to(compute_dtype(audio, self.audio_embed.weight)))
         return y + self.audio_position.to(y.dtype)
 
+    def _embed_style(self, moments: Float[Tensor, "b k"] | None) -> Float[Tensor, "b d"] | None:
+        if moments is None:
+            return None
+        return style_statistics(moments).to(self.style_embed) @ self.style_embed
+
     def _embed_motion(self, motion: Motion | None) -> Float[Tensor, "b l 1 d"] | None:
         if motion is None:
             return None
@@ -334,45 +378,15 @@ class AvatarDiT(nn.Module):
         self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond, motion_t: Tensor | None
     ) -> None:
         num_samples, num_frames = x_t.shape[:2]
-        self._check_latents("x_t", x_t)
-        _expect("t", t.shape, (num_samples, num_frames))
-        _expect("cond.text", cond.text.shape, (num_samples, None, self.config.text_dim))
+        check_latents("x_t", x_t, self.config)
+        expect("t", t.shape, (num_samples, num_frames))
+        expect("cond.text", cond.text.shape, (num_samples, None, self.config.text_dim))
         if cond.audio is not None:
             shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
-            _expect("cond.audio", cond.audio.shape, shape)
+            expect("cond.audio", cond.audio.shape, shape)
         if motion_t is not None:
             shape = (num_samples, num_frames, self.config.motion_dim)
-            _expect("motion_t", motion_t.shape, shape)
-
-    def _check_reference(self, reference: Reference) -> None:
-        num_samples, num_frames = reference.latents.shape[:2]
-        self._check_latents("reference.latents", reference.latents)
-        _expect("reference.valid", reference.valid.shape, (num_samples, num_frames))
-        _expect("reference.segment", reference.segment.shape, (num_samples, num_frames))
-        if reference.audio is not None:
-            shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
-            _expect("reference.audio", reference.audio.shape, shape)
-        if reference.motion is not None:
-            shape = (num_samples, num_frames, self.config.motion_dim)
-            _expect("reference.motion", reference.motion.shape, shape)
-
-    def _check_latents(self, name: str, latents: Latents) -> None:
-        _expect(name, latents.shape, (None, None, self.config.latent_channels, None, None))
-        if latents.shape[-1] % self.config.patch or latents.shape[-2] % self.config.patch:
-            raise ValueError(
-                f"{name}: height and width must be multiples of the patch {self.config.patch}, "
-                f"got {tuple(latents.shape[-2:])}"
-            )
-
-
-def _expect(name: str, shape: torch.Size, expected: tuple[int | None, ...]) -> None:
-    """ValueError unless ``shape`` is ``expected``, where None stands for any size."""
-    fits = len(shape) == len(expected) and all(
-        want is None or have == want for have, want in zip(shape, expected, strict=True)
-    )
-    if not fits:
-        wanted = ", ".join("any" if size is None else str(size) for size in expected)
-        raise ValueError(f"{name} must have shape ({wanted}), got {tuple(shape)}")
+            expect("motion_t", motion_t.shape, shape)
 
 
 def _gather(

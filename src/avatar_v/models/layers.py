@@ -96,11 +96,14 @@ class TimeEmbedding(nn.Module):
         self.modulation = nn.Linear(dim, 6 * dim)
 
     def forward(
-        self, t: Float[Tensor, "b l"]
+        self, t: Float[Tensor, "b l"], more: Float[Tensor, "b d"] | None = None
     ) -> tuple[Float[Tensor, "b l d"], Float[Tensor, "b l 6 d"]]:
+        """``more`` is added to the embedding of every frame."""
         with torch.autocast(t.device.type, enabled=False):
             x = sinusoidal(t.float() * TIME_SCALE, self.freq_dim)
             embedding = _linear_fp32(self.down, F.silu(_linear_fp32(self.up, x)))
+            if more is not None:
+                embedding = embedding + more.float()[:, None]
             modulation = _linear_fp32(self.modulation, F.silu(embedding))
         return embedding, modulation.unflatten(-1, (6, -1))
 

@@ -7,12 +7,15 @@ latent holds one video frame, four times. Pure functions, no parameters (ALGORIT
 
 import torch
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from avatar_v.types import MOTION_NAMES, TEMPORAL_FACTOR, num_latents
 
 MOTION_DIM = TEMPORAL_FACTOR * len(MOTION_NAMES)
+STYLE_DIM = 3 * len(MOTION_NAMES)
+STYLE_PRIOR_FRAMES = 25
+"""So many frames of an average person are mixed into the statistics of a style."""
 
 # Mean and standard deviation over the visible frames of 480 clips of the world's TRAIN persons.
 # "cover" is 0 in all of them, so its scale is that of its range.
@@ -51,6 +54,35 @@ def unpack_motion(packed: Float[Tensor, "b l md"]) -> Float[Tensor, "b f m"]:
     motion = motion_frames(packed)
     first = motion[:, :TEMPORAL_FACTOR].mean(1, keepdim=True)
     return torch.cat([first, motion[:, TEMPORAL_FACTOR:]], dim=1)
+
+
+def motion_moments(
+    packed: Float[Tensor, "b l md"], valid: Bool[Tensor, "b l"]
+) -> Float[Tensor, "b k"]:
+    """Of the valid frames of a clip: their number, and of each component of normalised motion the
+    sum, the sum of squares, and that of squared changes from frame to frame within a latent. The
+    moments of several clips add up."""
+    frames = rearrange(packed.float(), "b l (k m) -> b l k m", k=TEMPORAL_FACTOR)
+    frames = torch.where(valid[:, :, None, None], frames, 0)
+    count = valid.sum(1, keepdim=True) * TEMPORAL_FACTOR
+    squares = frames.square().sum((1, 2))
+    changes = frames.diff(dim=2).square().sum((1, 2))
+    return torch.cat([count.to(frames), frames.sum((1, 2)), squares, changes], dim=1)
+
+
+def style_statistics(moments: Float[Tensor, "b k"]) -> Float[Tensor, "b s"]:
+    """How a person moves: mean, standard deviation and change from frame to frame (root mean
+    square) of each component of normalised motion.
+
+    They shrink towards (0, 1, 0) by n / (n + 25), n the number of frames: a short clip says little
+    of a habit, one frame next to nothing. The deviation counts from 1; no frame gives zeros.
+    """
+    count, *sums = moments.split([1] + [len(MOTION_NAMES)] * 3, dim=1)
+    mean, square, change = (total / count.clamp_min(1) for total in sums)
+    spread = (square - mean.square()).clamp_min(0).sqrt()
+    change = (change * TEMPORAL_FACTOR / (TEMPORAL_FACTOR - 1)).sqrt()
+    known = count / (count + STYLE_PRIOR_FRAMES)
+    return torch.cat([mean, spread - 1, change], dim=1) * known
 
 
 def motion_frames(packed: Float[Tensor, "b l md"]) -> Float[Tensor, "b l4 m"]:

@@ -6,8 +6,12 @@ to each other, and then as keys ("b k": the frames of each sample in order, padd
 which generated tokens attend to. A mask of s x w and of b x k exists only where padding does: when
 all samples have equally many valid frames, the fast path is mask-free. Padding costs at most one
 partly filled segment; a loop over samples would cost a kernel launch for each.
+
+Close-ups of the face are further frames, each a segment of its own, on the other side of the clip:
+face i lies ``FACE_GAP + i`` latent frames before the clip's first, whatever the clip's length.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,6 +26,10 @@ from avatar_v.types import Reference
 
 SEGMENT_LENGTH = 8
 """Latent frames of one clip that form a segment (our choice, ALGORITHMS 1.1)."""
+FACE_GAP = 8
+"""Latent frames of RoPE distance between a clip and its first face (our choice)."""
+NUM_FACES = 2
+"""Faces of a clip that the model is shown, in training and in generation."""
 
 
 def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor, " r"]:
@@ -31,7 +39,7 @@ def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor
 
 def join_references(parts: Sequence[Reference]) -> Reference:
     """Several clips of each person as one stream, in segments of their own. What not every clip
-    has, audio or motion, none keeps. ValueError for no clip."""
+    has, audio or motion, none keeps; the faces are those of all. ValueError for no clip."""
     if not parts:
         raise ValueError("a reference has at least one clip, got none")
     next_segment, numbers = 0, []
@@ -43,12 +51,18 @@ def join_references(parts: Sequence[Reference]) -> Reference:
         values = [getattr(part, name) for part in parts]
         return None if any(value is None for value in values) else torch.cat(values, dim=1)
 
+    def together(name: str) -> Tensor | None:
+        values = [getattr(part, name) for part in parts if part.faces is not None]
+        return torch.cat(values, dim=1) if values else None
+
     return Reference(
         latents=torch.cat([part.latents for part in parts], dim=1),
         valid=torch.cat([part.valid for part in parts], dim=1),
         segment=torch.cat(numbers, dim=1),
         audio=joined("audio"),
         motion=joined("motion"),
+        faces=together("faces"),
+        faces_valid=together("faces_valid"),
     )
 
 
@@ -59,7 +73,8 @@ def one_frame(
     audio: Float[Tensor, "b 1 n d"] | None,
     motion: Float[Tensor, "b 1 md"] | None,
 ) -> Reference:
-    """A clip of one latent frame to join ``like`` with: it has audio and motion if that has."""
+    """A clip of one latent frame to join ``like`` with: it has audio and motion if that has, and
+    no faces."""
     num_samples, device = latents.shape[0], latents.device
     return Reference(
         latents,
@@ -110,24 +125,32 @@ class ReferenceCache:
     """K and V of the reference stream in every layer: computed once, read in all steps and chunks.
 
     Keys are stored before rotation and turned on read, so the temporal offset stays an argument of
-    the forward pass. ``num_frames`` is the length r before packing.
+    the forward pass. ``num_frames`` is the length r before packing. ``moments`` are those
+    of the reference's motion (models/motion.py), None where it has none.
     """
 
     layers: tuple[KeyValue, ...]
     key_mask: Bool[Tensor, "b k"] | None  # over tokens
-    position: Int[Tensor, "b f"]  # latent-frame position of each key frame, from 0
+    position: Int[Tensor, "b f"]  # latent-frame position of each key frame, from 0; of a face: < 0
     grid: tuple[int, int]  # tokens in y and x
     num_frames: int
+    moments: Float[Tensor, "b m"] | None
+    num_faces: int = 0  # k before packing
 
     def map(self, fn) -> "ReferenceCache":
         """The same cache with ``fn`` applied to every tensor (as in types.py)."""
-        return ReferenceCache(
+        return dataclasses.replace(
+            self,
             layers=tuple((fn(key), fn(value)) for key, value in self.layers),
             key_mask=None if self.key_mask is None else fn(self.key_mask),
             position=fn(self.position),
-            grid=self.grid,
-            num_frames=self.num_frames,
+            moments=None if self.moments is None else fn(self.moments),
         )
+
+    def as_faces(self) -> "ReferenceCache":
+        """The frames of this cache as faces of a clip of no frames."""
+        position = -FACE_GAP - self.position
+        return dataclasses.replace(self, position=position, num_frames=0, num_faces=self.num_frames)
 
     def expand(self, num_samples: int) -> "ReferenceCache":
         """A cache of one sample, shared without a copy by ``num_samples``."""
@@ -147,7 +170,9 @@ def join_caches(first: ReferenceCache, second: ReferenceCache) -> ReferenceCache
     sizes = [(cache.position.shape[0], cache.grid) for cache in (first, second)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"caches to join have one number of samples and one grid, got {sizes}")
-    mask = None
+    mask = moments = None
+    if first.moments is not None and second.moments is not None:
+        moments = first.moments + second.moments
     if first.key_mask is not None or second.key_mask is not None:
         mask = torch.cat([_whole_mask(first), _whole_mask(second)], dim=1)
     return ReferenceCache(
@@ -156,10 +181,19 @@ def join_caches(first: ReferenceCache, second: ReferenceCache) -> ReferenceCache
             for a, b in zip(first.layers, second.layers, strict=True)
         ),
         key_mask=mask,
-        position=torch.cat([first.position, second.position + first.num_frames], dim=1),
+        position=torch.cat([first.position, _behind(first, second)], dim=1),
         grid=first.grid,
         num_frames=first.num_frames + second.num_frames,
+        moments=moments,
+        num_faces=first.num_faces + second.num_faces,
     )
+
+
+def _behind(first: ReferenceCache, second: ReferenceCache) -> Int[Tensor, "b f"]:
+    """Positions of ``second`` behind those of ``first``: its frames later, its faces earlier."""
+    position = second.position
+    is_face = position < 0
+    return torch.where(is_face, position - first.num_faces, position + first.num_frames)
 
 
 def _whole_mask(cache: ReferenceCache) -> Bool[Tensor, "b k"]:
@@ -176,6 +210,7 @@ class ReferenceKeys:
     cache: ReferenceCache
     rotary: Float[Tensor, "b k 1 half 2"]
     mask: Bool[Tensor, "b target_and_k"] | None  # target keys first
+    moments: Float[Tensor, "b m"] | None  # of the reference's motion; 0 where it is not kept
 
     def layer(self, index: int) -> KeyValue:
         key, value = self.cache.layers[index]
@@ -191,13 +226,15 @@ def reference_keys(
     """
     key, _ = cache.layers[0]
     rotary = rotary_table(cache.position + offset, *cache.grid, key.shape[-1])
-    mask = cache.key_mask
+    mask, moments = cache.key_mask, cache.moments
+    if moments is not None and keep is not None:
+        moments = moments * keep[:, None]
     if keep is not None and not bool(keep.all()):
         shape = key.shape[:2]
         mask = keep[:, None].expand(shape) if mask is None else mask & keep[:, None]
     if mask is not None:
         mask = torch.cat([mask.new_ones(mask.shape[0], num_target), mask], dim=1)
-    return ReferenceKeys(cache, rotary, mask)
+    return ReferenceKeys(cache, rotary, mask, moments)
 
 
 def token_mask(frame_mask: Bool[Tensor, "b k"] | None, num_tokens: int) -> Tensor | None:

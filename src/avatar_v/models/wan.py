@@ -70,7 +70,7 @@ def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_eve
 def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
     """Turn a DiT folder into a diffusers folder.
 
-    Wan has no audio and no motion: ValueError when their modules have been trained, unless
+    Wan has no audio, motion or faces: ValueError when their modules have been trained, unless
     ``drop_extras``.
     """
     dit, out = load_dit(source), _new_folder(Path(out))
@@ -79,7 +79,7 @@ def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False
     ]
     if trained and not drop_extras:
         raise ValueError(
-            f"{source} has trained audio or motion modules that Wan cannot hold "
+            f"{source} has trained audio, motion or face modules that Wan cannot hold "
             f"({', '.join(trained)}); --drop-extras leaves them out"
         )
     out.mkdir(parents=True)
@@ -200,7 +200,8 @@ def _plain(values: dict[str, Any], key: str) -> Any:
 
 
 def _is_extra_output(key: str) -> bool:
-    return ".audio_attention.out." in key or ".motion_inject." in key
+    outputs = (".audio_attention.out.", ".motion_inject.", "style_embed", "face_embed")
+    return any(name in key for name in outputs)
 
 
 def _transformer_folder(folder: Path) -> Path:

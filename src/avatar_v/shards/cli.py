@@ -1,4 +1,4 @@
-"""`avatar-v shards world | import | encode | show`: make shards and look at them.
+"""`avatar-v shards world | import | encode | faces | show`: make shards and look at them.
 
 Only parsing happens at import; each command imports what it needs when it runs.
 """
@@ -17,12 +17,19 @@ def add_parser(subparsers) -> None:
     _add_world(commands.add_parser("world", help="render clips of the embedded world"))
     _add_import(commands.add_parser("import", help="turn a folder of videos into shards"))
     _add_encode(commands.add_parser("encode", help="add VAE latents to shards"))
+    _add_faces(commands.add_parser("faces", help="add close-ups of the face to shards with latents"))
     _add_show(commands.add_parser("show", help="print and picture a few clips"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the parsed command; returns the exit status. User errors are ValueErrors."""
-    commands = {"world": _world, "import": _import, "encode": _encode, "show": _show}
+    commands = {
+        "world": _world,
+        "import": _import,
+        "encode": _encode,
+        "faces": _faces,
+        "show": _show,
+    }
     return commands[args.shards_command](args)
 
 
@@ -60,7 +67,15 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="another folder, for the shards with latents")
     parser.add_argument("--vae", required=True, help="folder of a VideoVAE, e.g. assets/small/vae")
     parser.add_argument("--drop-video", action="store_true", help="write the latents alone")
+    parser.add_argument("--faces", action="store_true", help="add close-ups of the face too")
     parser.add_argument("--batch-size", type=int, default=8)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--device", default="cpu")
+
+
+def _add_faces(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--shards", required=True, help="folder of shards with latents, changed")
+    parser.add_argument("--vae", required=True, help="folder of the VideoVAE of the latents")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
 
@@ -143,12 +158,32 @@ def _encode(args: argparse.Namespace) -> int:
             args.out,
             args.vae,
             drop_video=args.drop_video,
+            faces=args.faces,
             batch_size=args.batch_size,
             num_threads=args.threads,
             device=args.device,
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
     Console().print(f"{num_clips} clips with latents of VAE {vae_hash}: {args.out}", soft_wrap=True)
+    return 0
+
+
+def _faces(args: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from avatar_v.shards.faces import add_faces
+
+    with _progress() as progress:
+        task = progress.add_task("faces", total=None)
+        num_clips, num_empty = add_faces(
+            args.shards,
+            args.vae,
+            num_threads=args.threads,
+            device=args.device,
+            on_clip=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    empty = f", {num_empty} of them show no face" if num_empty else ""
+    Console().print(f"{num_clips} clips with faces{empty}: {args.shards}", soft_wrap=True)
     return 0
 
 

@@ -1,7 +1,7 @@
 """Add normalised VAE latents to shards, so that training need not run the VAE's encoder.
 
 Each shard gives one of the same name; members are copied byte for byte, `latents.npy` (fp16, the
-whole clip) is added, and Meta says by which VAE. Finished shards are kept when a run is repeated.
+whole clip) is added, on request `faces.npz` (faces.py), and Meta says by which VAE. Finished shards are kept when a run is repeated.
 """
 
 import dataclasses
@@ -13,8 +13,9 @@ import torch
 from torch import Tensor
 
 from avatar_v.models.vae import VideoVAE
+from avatar_v.shards.faces import faces_member
 from avatar_v.shards.loader import read_clip, read_members
-from avatar_v.shards.schema import LATENTS, META, VIDEO, encode_array, encode_meta
+from avatar_v.shards.schema import FACES, LATENTS, META, VIDEO, encode_array, encode_meta
 from avatar_v.shards.writer import (
     INDEX_SUFFIX,
     ClipEntry,
@@ -37,6 +38,7 @@ def encode_folder(
     vae_path: str | Path,
     *,
     drop_video: bool = False,
+    faces: bool = False,
     batch_size: int = 8,
     num_threads: int | None = None,
     device: str = "cpu",
@@ -44,7 +46,7 @@ def encode_folder(
 ) -> tuple[int, str]:
     """Write every shard of ``folder`` with latents to ``out``; returns (clips, the VAE's hash).
 
-    ValueError if ``out`` is ``folder``, holds shards of another VAE or choice of ``drop_video``, a
+    ValueError if ``out`` is ``folder``, holds shards of another VAE or other choices, a
     clip has no video, or the latents do not fit in fp16.
     """
     folder, out = Path(folder), Path(out)
@@ -61,14 +63,15 @@ def encode_folder(
             raise ValueError(f"{clip.shard}, clip {clip.key}: no video to encode")
     vae = VideoVAE.from_pretrained(vae_path).to(device).eval()
     vae_hash = vae.hash()
-    _claim(out, {"vae_hash": vae_hash, "drop_video": drop_video})
+    asked = {"vae_hash": vae_hash, "drop_video": drop_video}
+    _claim(out, {**asked, "faces": True} if faces else asked)
     if num_threads:
         torch.set_num_threads(num_threads)
     num_done = 0
     for index in indexes:
         target = out / Path(index.shard).relative_to(folder)
         if not index_path(target).exists():
-            encoder = _Encoder(vae, vae_hash, drop_video, batch_size, device)
+            encoder = _Encoder(vae, vae_hash, drop_video, faces, batch_size, device)
             done = num_done
             write_shard(target, encoder.items(index, lambda n, d=done: on_clip(d + n, len(clips))))
         num_done += len(index.clips)
@@ -81,6 +84,7 @@ class _Encoder:
     vae: VideoVAE
     vae_hash: str
     drop_video: bool
+    faces: bool
     batch_size: int
     device: str
 
@@ -97,9 +101,11 @@ class _Encoder:
                 if not torch.isfinite(own).all():
                     raise ValueError(f"{clip.shard}, clip {clip.key}: its latents overflow fp16")
                 meta = dataclasses.replace(sample.meta, vae_hash=self.vae_hash)
-                left_out = {LATENTS, META} | ({VIDEO} if self.drop_video else set())
+                left_out = {LATENTS, FACES, META} | ({VIDEO} if self.drop_video else set())
                 members = read_members(clip, [m for m in clip.members if m not in left_out])
                 members |= {META: encode_meta(meta), LATENTS: encode_array(own.numpy())}
+                if self.faces:
+                    members[FACES] = faces_member(self.vae, sample, self.device)
                 yield RawClip(clip.key, members)
             num_done += len(group)
             on_clip(num_done)

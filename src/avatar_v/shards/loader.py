@@ -17,11 +17,12 @@ import numpy as np
 import torch
 from torch import Tensor
 from torch.nn import functional
+from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from avatar_v.loudness import normalise_loudness
 from avatar_v.shards.buckets import BatchPlan, Bucket
-from avatar_v.shards.schema import LATENTS, VIDEO, Sample, decode_sample, to_float, to_int16
+from avatar_v.shards.schema import FACES, LATENTS, VIDEO, Sample, decode_sample, to_float, to_int16
 from avatar_v.shards.writer import INDEX_SUFFIX, ClipEntry, read_index
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch, num_latents
 
@@ -49,7 +50,7 @@ def read_folder(folder: str | Path) -> list[ClipEntry]:
 
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
     """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
-    skipped = {VIDEO: not decode_video, LATENTS: not use_latents}
+    skipped = {VIDEO: not decode_video, LATENTS: not use_latents, FACES: not use_latents}
     members = read_members(clip, [m for m in clip.members if not skipped.get(m, False)])
     return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
 
@@ -191,7 +192,8 @@ class ResumableLoader:
 def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Sample:
     """Cut a clip to its bucket's length, at a drawn start, and reduce it to the bucket's size.
 
-    Latents are causal, so a clip that has them is cut at its beginning only.
+    Latents are causal, so a clip that has them is cut at its beginning only. Its faces all stay:
+    they show the same person wherever in the clip they are from.
     """
     extra = sample.meta.num_frames - bucket.num_frames
     if extra == 0 and (sample.meta.height, sample.meta.width) == (bucket.height, bucket.width):
@@ -219,13 +221,17 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Samp
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
-    """Samples of one bucket to a Batch: video in [-1, 1], audio in ±1, latents in fp32."""
+    """Samples of one bucket to a Batch: video in [-1, 1], audio in ±1, latents in fp32.
+
+    Faces are filled up with invalid ones to the most that a sample has.
+    """
     with_video = all(sample.video is not None for sample in samples)
     with_latents = all(sample.latents is not None for sample in samples)
 
     def stack(name: str) -> Tensor:
         return torch.stack([getattr(sample, name) for sample in samples])
 
+    faces, faces_valid = _stacked_faces(samples)
     return Batch(
         video=stack("video").to(torch.float32) / 127.5 - 1 if with_video else None,
         audio=to_float(stack("audio")),
@@ -238,7 +244,19 @@ def collate(samples: Sequence[Sample]) -> Batch:
         person=tuple(sample.meta.person for sample in samples),
         scene=tuple(sample.meta.scene for sample in samples),
         latents=stack("latents").to(torch.float32) if with_latents else None,
+        faces=faces,
+        faces_valid=faces_valid,
     )
+
+
+def _stacked_faces(samples: Sequence[Sample]) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """Faces "b k c lh lw" and which of them there are; nothing unless every sample has them."""
+    faces = [sample.faces.to(torch.float32) for sample in samples if sample.faces is not None]
+    if len(faces) < len(samples):
+        return None, None
+    counts = torch.tensor([len(own) for own in faces])
+    valid = torch.arange(int(counts.max())) < counts[:, None]
+    return pad_sequence(faces, batch_first=True), valid
 
 
 def _resized(video: Tensor, bucket: Bucket) -> Tensor:

@@ -4,6 +4,8 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
 
     key.audio.flac   16 kHz mono 16-bit, 640 samples a frame
     key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
+    key.faces.npz    optional, with latents: close-ups of the face, latents "n c lh lw" in fp16, each
+                     encoded alone by the same VAE, and frames "n", the frame that each one shows
     key.json         Meta: ids, text, licence, consent, rates, schema version
     key.latents.npy  optional: normalised VAE latents "l c lh lw", fp16, of the whole clip
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
@@ -35,6 +37,7 @@ NO_PHONEME = -1
 
 AUDIO, FACE, META = "audio.flac", "face.npz", "json"
 LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
+FACES = "faces.npz"
 
 
 @dataclass(frozen=True)
@@ -74,6 +77,8 @@ class Sample:
     phonemes: Int[Tensor, " f"]
     video: UInt8[Tensor, "f 3 h w"] | None = None
     latents: Float16[Tensor, "l c lh lw"] | None = None
+    faces: Float16[Tensor, "n c fh fw"] | None = None  # close-ups, each encoded alone
+    face_frames: Int[Tensor, " n"] | None = None  # which frame each face is from; with faces
 
 
 def to_int16(audio: Float[Tensor, " s"]) -> Int16[Tensor, " s"]:
@@ -106,6 +111,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         members[VIDEO] = encode_video_bytes(sample.video)
     if sample.latents is not None:
         members[LATENTS] = encode_array(sample.latents.numpy())
+    if sample.faces is not None and sample.face_frames is not None:
+        members[FACES] = encode_faces(sample.faces, sample.face_frames)
     return members
 
 
@@ -125,6 +132,9 @@ def decode_sample(
     has_video = decode_video and VIDEO in members
     video = decode_video_bytes(members[VIDEO], f"{name}.{VIDEO}") if has_video else None
     latents = _loaded(members[LATENTS], f"{name}.{LATENTS}") if LATENTS in members else None
+    faces, face_frames = None, None
+    if FACES in members:
+        faces, face_frames = decode_faces(members[FACES], name)
     try:
         sample = Sample(
             key=key,
@@ -138,6 +148,8 @@ def decode_sample(
             phonemes=torch.from_numpy(track["phonemes"]),
             video=video,
             latents=None if latents is None else torch.from_numpy(latents),
+            faces=faces,
+            face_frames=face_frames,
         )
         check_sample(sample, needs_picture=decode_video)
     except (KeyError, TypeError, ValueError) as error:
@@ -152,6 +164,22 @@ def encode_array(array: np.ndarray) -> bytes:
     file = io.BytesIO()
     np.save(file, array)
     return file.getvalue()
+
+
+def encode_faces(faces: Float16[Tensor, "k c lh lw"], frames: Int[Tensor, " k"]) -> bytes:
+    """The member of close-ups."""
+    return _encode_arrays({"latents": faces.numpy(), "frames": frames.to(torch.int32).numpy()})
+
+
+def decode_faces(
+    data: bytes, name: str
+) -> tuple[Float16[Tensor, "k c lh lw"], Int[Tensor, " k"]]:
+    """Close-ups and the frames they show; ValueError if the member is damaged."""
+    loaded = _loaded(data, f"{name}.{FACES}")
+    try:
+        return torch.from_numpy(loaded["latents"]), torch.from_numpy(loaded["frames"])
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{name}.{FACES}: expected arrays latents and frames ({error})") from error
 
 
 def encode_meta(meta: Meta) -> bytes:
@@ -193,12 +221,25 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
         "phonemes": (frames,),
     }
     found = {name: tuple(getattr(sample, name).shape) for name in expected}
+    if sample.faces is not None:
+        _check_faces(sample, sample.faces)
     if sample.video is not None:
         expected["video"] = (frames, 3, meta.height, meta.width)
         found["video"] = tuple(sample.video.shape)
     for name, shape in expected.items():
         if found[name] != shape:
             raise ValueError(f"{sample.key}: {name} has shape {found[name]}, expected {shape}")
+
+
+def _check_faces(sample: Sample, faces: Tensor) -> None:
+    """Faces lie beside latents of their size, and each says which frame it shows."""
+    latents, frames = sample.latents, sample.face_frames
+    if latents is not None and faces.shape[1:] != latents.shape[1:]:
+        sizes = f"{tuple(faces.shape[1:])}, its latents of {tuple(latents.shape[1:])}"
+        raise ValueError(f"{sample.key}: faces of {sizes}")
+    if frames is None or len(frames) != len(faces):
+        count = None if frames is None else len(frames)
+        raise ValueError(f"{sample.key}: {len(faces)} faces with {count} frame numbers")
 
 
 def _encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:

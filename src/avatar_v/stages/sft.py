@@ -1,7 +1,8 @@
 """Stage 3, personality: how a person moves, learned from another video of theirs.
 
 The reference clip comes from another scene of the same person, with its own sound and motion, and
-is cut to a length drawn anew in every step, down to one frame. The motion of the target is denoised
+is cut to a length drawn anew in every step, down to one frame; close-ups of the face may come with
+it. The motion of the target is denoised
 beside its picture (ALGORITHMS §1.3), and once the schedule says so, critics judge a few predicted
 frames (§2; Avatar V §3.3). Decoding and judging are stages/judged.py's.
 """
@@ -17,6 +18,7 @@ from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.conditioner import latent_validity
 from avatar_v.models.motion import pack_motion
+from avatar_v.models.reference import NUM_FACES
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs
 from avatar_v.stages.judged import HumanTerms, Judged, Judges
@@ -24,7 +26,10 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows
-from avatar_v.types import Batch, Cond, num_latents
+from avatar_v.types import Batch, Cond, Reference, num_latents
+
+PICTURE_DROPOUT = 0.5
+"""Least share of steps without faces among those whose reference is one latent."""
 
 
 @dataclass(frozen=True)
@@ -37,12 +42,15 @@ class Personality:
     reference_motion_dropout: float = 0.0  # share of steps whose reference is without its motion
     motion_weight: float = 1.0  # of the motion stream's flow loss; 0 trains without the stream
     motion_dropout: float = 0.1  # share of steps that run without the motion stream
+    faces: bool = False  # close-ups of the reference's face are read (`avatar-v shards faces`)
+    faces_dropout: float = 0.2  # share of steps without them (more with one latent)
 
     def __post_init__(self) -> None:
         low, high = self.min_reference_latents, self.max_reference_latents
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
-        for name in ("reference_dropout", "reference_motion_dropout", "motion_dropout"):
+        shares = ("reference_dropout", "reference_motion_dropout", "motion_dropout")
+        for name in (*shares, "faces_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
         if self.motion_weight < 0:
@@ -96,6 +104,15 @@ class SFT(A2V):
         reference = self.conditioner.encode_reference(batch.reference, start, length)
         if not with_motion:
             reference = dataclasses.replace(reference, motion=None)
+        if self.personality.faces:
+            if reference.faces is None:
+                raise ValueError(
+                    "personality.faces needs clips with close-ups of the face (and their latents): "
+                    "add them with `avatar-v shards faces`"
+                )
+            reference = draw_faces(reference, self.personality, generator)
+        else:
+            reference = reference.without_faces()
         return dataclasses.replace(super().conditions(batch, windows), reference=reference)
 
     @property
@@ -103,7 +120,11 @@ class SFT(A2V):
         return self.personality.reference_dropout
 
     def card_entries(self) -> dict[str, bool]:
-        return {"reference": True, "motion": self.personality.motion_weight > 0}
+        return {
+            "reference": True,
+            "motion": self.personality.motion_weight > 0,
+            "faces": self.personality.faces,
+        }
 
     def loss(
         self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
@@ -166,6 +187,33 @@ def draw_run(whole: int, numbers: Personality, generator: torch.Generator) -> tu
     uniform = float(torch.rand((), generator=generator))
     length = min(int(low * ((high + 1) / low) ** uniform), high)
     return int(torch.randint(whole - length + 1, (), generator=generator)), length
+
+
+def draw_faces(
+    reference: Reference, numbers: Personality, generator: torch.Generator | None
+) -> Reference:
+    """``reference`` with some of its faces, drawn alike for the whole batch, or with none.
+
+    A reference of one latent stands for a picture: it shows one face, or in half of the steps none,
+    so that a picture alone stays a trained condition. Without a generator the faces are evenly
+    spread over those there are, and none are dropped.
+    """
+    assert reference.faces is not None
+    assert reference.faces_valid is not None
+    is_picture = reference.latents.shape[1] == 1
+    whole = reference.faces.shape[1]
+    num = min(1 if is_picture else NUM_FACES, whole)
+    if generator is None:
+        chosen = ((torch.arange(num) + 0.5) * whole / max(num, 1)).long()
+    else:
+        dropout = max(numbers.faces_dropout, PICTURE_DROPOUT if is_picture else 0.0)
+        dropped = float(torch.rand((), generator=generator)) < dropout
+        chosen = torch.randperm(whole, generator=generator)[:num]
+        if dropped:
+            return reference.without_faces()
+    return dataclasses.replace(
+        reference, faces=reference.faces[:, chosen], faces_valid=reference.faces_valid[:, chosen]
+    )
 
 
 def motion_flow_loss(

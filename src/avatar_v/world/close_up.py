@@ -1,0 +1,36 @@
+"""Close-ups of the world's faces, drawn again from their recipe at a higher resolution.
+
+Frames of a clip are few and small; the renderer draws any of them larger. The person, the pose and
+the light are the frame's; its place within the camera's slow sway is not, and the grain is another.
+"""
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.critics.face_track import crop, face_windows
+from avatar_v.world.person import sample_person
+from avatar_v.world.render import SIZE_STEP, render
+from avatar_v.world.scene import sample_scene
+from avatar_v.world.seeds import derive
+
+ENLARGED = 3
+"""The whole picture is drawn at so many times the close-up's size: the face is a third of it."""
+
+
+def close_ups(
+    person_id: int, scene_id: int, speech_id: int, motion: Float[Tensor, "k m"], *, size: int
+) -> UInt8[Tensor, "k 3 size size"]:
+    """The face at these moments of the clip's motion track, in squares of ``size`` pixels."""
+    if len(motion) == 0:
+        return torch.zeros(0, 3, size, size, dtype=torch.uint8)
+    large = -(-ENLARGED * size // SIZE_STEP) * SIZE_STEP
+    drawn = render(
+        sample_person(person_id),
+        sample_scene(scene_id),
+        motion,
+        size=large,
+        seed=derive("clip", person_id, scene_id, speech_id),
+        supersample=1,  # a close-up is reduced anyway
+    )
+    return crop(drawn.video, face_windows(drawn.face_box, large, large), size)
