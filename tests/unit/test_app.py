@@ -103,8 +103,8 @@ def test_size_and_duration_are_limited(ask: Ask, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"The clip lasts 3 s; at most 2\.5 s"):
         checked_request(dataclasses.replace(ask, reference=long), Limits(reference_s=2.5), "x.mp4")
     (tmp_path / "nothing.webm").touch()  # a recording that was stopped at once
+    nothing = str(tmp_path / "nothing.webm")
     with pytest.raises(ValueError, match="The clip is empty; upload or record it again"):
-        nothing = str(tmp_path / "nothing.webm")
         checked_request(dataclasses.replace(ask, reference=nothing), Limits(), "x.mp4")
     (tmp_path / "notes.txt").write_text("no sound")
     with pytest.raises(ValueError, match=r"notes\.txt"):
