@@ -16,7 +16,7 @@ $(STAMP): pyproject.toml
 	@test -d $(VENV) || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet 'torch>=2.11,<2.14'
-	$(BIN)/python -m pip install --quiet --editable '.[dev,faces,arcface,eval]'
+	$(BIN)/python -m pip install --quiet --editable '.[dev,faces,arcface,eval,app]'
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install

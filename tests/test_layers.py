@@ -1,7 +1,7 @@
 """The import order of the house: a package may import only what stands to its left.
 
 `types, flow, media, loudness, kernels < critics < models, world, shards < losses < parallel <
-generate < engines, safety < stages < callbacks < demo, cli`, and avatar_v imports
+generate < engines, safety < stages < callbacks < demo, app, cli`, and avatar_v imports
 neither data nor eval.
 Command modules (`*/cli.py`) and `testing.py` are entries of their own and are not constrained.
 """
@@ -22,7 +22,7 @@ ORDER = [
     ("engines", "safety"),
     ("stages",),
     ("callbacks",),
-    ("demo", "cli"),
+    ("demo", "app", "cli"),
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 FREE = {"cli", "testing"}

@@ -15,6 +15,7 @@ from collections.abc import Iterable, Sequence
 COMMANDS = {
     "demo": "avatar_v.demo",
     "generate": "avatar_v.generate.cli",
+    "app": "avatar_v.app.cli",
     "shards": "avatar_v.shards.cli",
     "weights": "avatar_v.models.cli",
     "run": "avatar_v.stages.cli",

@@ -329,7 +329,7 @@ def carry_out(
                 writer.write(clip.frames, clip.sound)
                 on_frames(clip.frames)
         assert first is not None
-        record = _record(
+        record = record_of(
             request,
             finished(inputs, writer.num_frames),
             pipeline,
@@ -357,15 +357,16 @@ def _timing(inputs: Inputs, num_frames: int, begin: float, loaded: float, first:
     )
 
 
-def _record(
+def record_of(
     request: Request,
     inputs: Inputs,
     pipeline: AvatarPipeline,
     weights: str,
     weights_hash: str,
     timing: Timing,
-    resumed_chunks: int,
+    resumed_chunks: int = 0,
 ) -> Record:
+    """All that is known about a finished video; ``inputs`` with the frames that were made."""
     assert inputs.num_frames is not None
     return Record(
         request=request,

@@ -1,0 +1,263 @@
+"""The app in a real headless Chromium: upload, generate, watch it live, download, stop, faults.
+
+`avatar-v app` runs as a user starts it, at tiny random weights. Needs Gradio (extra `app`),
+playwright (no dependency of ours) and a Chromium on the PATH; skipped with a reason else.
+Screenshots go to AVATAR_V_SCREENSHOTS, or to the test's own folder.
+"""
+
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.app.ask import CONSENT, FRAMED
+from avatar_v.app.drawn import draw_person
+from avatar_v.generate.writer import Mp4Writer
+from avatar_v.media import probe, read_video
+
+gradio = pytest.importorskip("gradio", reason="the app's extra is not installed")
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+
+CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.skipif(CHROMIUM is None, reason="no chromium on the PATH"),
+]
+
+SRC = Path(__file__).resolve().parents[2] / "src"
+PATIENCE_S = 300  # beside a training; alone each wait is a few seconds
+SHOWN = "v => [v.currentTime, v.videoWidth, v.getVideoPlaybackQuality().totalVideoFrames, v.ended]"
+
+
+@dataclass(frozen=True)
+class Site:
+    url: str
+    root: Path  # everything that the app keeps
+
+    @property
+    def jobs(self) -> set[str]:
+        return {path.name for path in (self.root / "jobs").iterdir()}
+
+
+@pytest.fixture(scope="module")
+def site(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """The app on a free port. When it is interrupted it leaves nothing behind."""
+    place = tmp_path_factory.mktemp("app")
+    command = [sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())"]
+    options = ["--port", "0", "--device", "cpu", "--precision", "fp32", "--max-upload", "2"]
+    process = subprocess.Popen(
+        [*command, "app", "--weights", str(weights), *options],
+        env=os.environ | {"TMPDIR": str(place), "PYTHONPATH": str(SRC)},
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        assert process.stdout is not None
+        url = re.search(r"http://127\.0\.0\.1:\d+", process.stdout.readline())
+        assert url, "the app ended at once"
+        (root,) = place.glob("avatar_v_app_*")
+        yield Site(f"{url[0]}/", root)
+        process.send_signal(signal.SIGINT)
+        process.wait(PATIENCE_S)
+        assert list(place.glob("avatar_v_app_*")) == []
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
+    return draw_person(tmp_path_factory.mktemp("drawn"), 11)
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator:
+    with playwright.sync_playwright() as player:
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def new_page(browser, site: Site) -> Iterator:
+    """Opens the page, as often as it is called. No page asks others than the app for anything."""
+    pages, strange = [], []
+
+    def open_page():
+        page = browser.new_page(viewport={"width": 1180, "height": 900})
+        page.set_default_timeout(1000 * PATIENCE_S)
+        own = (site.url, "blob:", "data:")
+        page.on("request", lambda r: None if r.url.startswith(own) else strange.append(r.url))
+        page.on("pageerror", lambda error: strange.append(str(error)))
+        page.goto(site.url)
+        page.wait_for_selector("#av-make")
+        pages.append(page)
+        return page
+
+    yield open_page
+    for page in pages:
+        page.close()
+    assert not strange
+
+
+@pytest.fixture
+def page(new_page):
+    return new_page()
+
+
+def shoot(page, name: str, tmp_path: Path) -> None:
+    folder = Path(os.environ.get("AVATAR_V_SCREENSHOTS", tmp_path))
+    page.screenshot(path=str(folder / f"{name}.png"), full_page=True)
+
+
+def give(page, clip: Path, speech: Path) -> None:
+    page.set_input_files("#av-reference input[type=file]", str(clip))
+    page.wait_for_selector("#av-reference video")
+    page.set_input_files("#av-speech input[type=file]", str(speech))
+    page.wait_for_selector("#av-speech button[aria-label=Clear]")
+
+
+def fill(page, files: tuple[Path, Path], *, steps: int = 2) -> None:
+    give(page, *files)
+    page.click(f"text={FRAMED}")
+    page.click("text=Options")
+    page.fill("#av-options input[type=number] >> nth=0", str(steps))
+    page.keyboard.press("Tab")
+    page.check("#av-consent input")
+
+
+def make(page) -> None:
+    """Start, and wait until the library has accepted the files."""
+    page.click("#av-make")
+    page.wait_for_selector("video[data-live]", state="attached")
+
+
+def shown(page) -> list:
+    """Seconds played, width, frames shown, at its end."""
+    return page.eval_on_selector("video[data-live]", SHOWN)
+
+
+def until(page, what, told: str) -> None:
+    end = time.monotonic() + PATIENCE_S
+    while not what():
+        assert time.monotonic() < end, told
+        page.wait_for_timeout(100)
+
+
+def test_upload_generate_watch_download(page, files, tmp_path: Path) -> None:
+    shoot(page, "1_empty", tmp_path)
+    fill(page, files)
+    shoot(page, "2_filled", tmp_path)
+    make(page)
+    shoot(page, "3_before_the_first_picture", tmp_path)
+    until(page, lambda: shown(page)[2] > 10, "no pictures are shown")
+    shoot(page, "4_playing", tmp_path)
+    page.wait_for_selector(".av-links")
+    with page.expect_download() as video:
+        page.click("text=Download the video")
+    with page.expect_download() as record:
+        page.click("text=and its record")
+    video.value.save_as(tmp_path / "got.mp4")
+    record.value.save_as(tmp_path / "got.json")
+    values = json.loads((tmp_path / "got.json").read_text())
+    assert values["num_frames"] == len(read_video(tmp_path / "got.mp4")) == 150
+    assert probe(tmp_path / "got.mp4").has_audio
+    assert values["request"]["num_steps"] == 2
+    until(page, lambda: shown(page)[3], "it does not play to its end")
+    seconds, width = shown(page)[:2]
+    assert seconds == pytest.approx(6.0, abs=0.2)  # the sound may end an AAC frame later
+    assert width == 32
+    shoot(page, "5_done", tmp_path)
+
+
+def test_stop_ends_the_job(page, site: Site, files, tmp_path: Path) -> None:
+    before = site.jobs
+    fill(page, files, steps=64)
+    make(page)
+    page.click("#av-stop")
+    page.wait_for_selector("text=Stopped. Nothing of it was kept.")
+    shoot(page, "6_stopped", tmp_path)
+    until(page, lambda: site.jobs == before, "the job's folder stays")
+    assert page.is_enabled("#av-make")
+
+
+def test_a_closed_page_ends_its_job(new_page, site: Site, files) -> None:
+    before, page, other = site.jobs, new_page(), new_page()
+    fill(page, files, steps=64)
+    make(page)
+    assert site.jobs > before
+    page.close()
+    until(other, lambda: site.jobs == before, "the job goes on without anybody to see it")
+
+
+def test_one_video_at_a_time_and_the_place_in_line(new_page, site: Site, files, tmp_path) -> None:
+    before, first, second = site.jobs, new_page(), new_page()
+    fill(first, files, steps=64)
+    fill(second, files)
+    make(first)
+    second.click("#av-make")
+    second.wait_for_selector("text=1 video is made before yours")
+    shoot(second, "7_in_line", tmp_path)
+    assert len(site.jobs - before) == 1
+    first.click("#av-stop")
+    second.wait_for_selector(".av-links")
+    assert len(site.jobs - before) == 1
+
+
+def test_faults_are_told_on_the_page(page, site: Site, files, tmp_path: Path) -> None:
+    def told(text: str) -> None:
+        page.click("#av-make")
+        page.wait_for_selector(f".av-failed >> text={text}")
+
+    told("Add a clip of the person")
+    (tmp_path / "big.mp4").write_bytes(bytes(3 * 2**20))
+    page.set_input_files("#av-reference input[type=file]", str(tmp_path / "big.mp4"))
+    page.wait_for_selector("text=exceed the maximum allowed size of 2.0 Mb")
+    shoot(page, "8_too_big", tmp_path)
+    fill(page, files)
+    page.uncheck("#av-consent input")
+    told(f"Tick “{CONSENT}” first")
+    page.check("#av-consent input")
+    (tmp_path / "broken.wav").write_bytes(b"RIFF" + bytes(100))
+    page.click("#av-speech button[aria-label=Clear]")
+    page.set_input_files("#av-speech input[type=file]", str(tmp_path / "broken.wav"))
+    page.wait_for_selector("#av-speech button[aria-label=Clear]")
+    told("broken.wav")
+    shoot(page, "9_fault", tmp_path)
+    assert str(site.root) not in page.inner_text("body")
+    assert "Traceback" not in page.inner_text("body")
+
+
+def test_a_clip_without_a_face(page, files, tmp_path: Path) -> None:
+    pytest.importorskip("dlib", reason="the extra faces is not installed")
+    with Mp4Writer(tmp_path / "wall.mp4", torch.zeros(640 * 9)) as writer:
+        writer.write(torch.full((9, 3, 96, 96), 128, dtype=torch.uint8))
+    give(page, tmp_path / "wall.mp4", files[1])
+    page.check("#av-consent input")
+    page.click("#av-make")
+    page.wait_for_selector(".av-failed >> text=wall.mp4: no face")
+    assert FRAMED in page.inner_text(".av-failed")  # what to do about it
+    shoot(page, "10_no_face", tmp_path)
+
+
+def test_a_drawn_person_fills_the_form(page, tmp_path: Path) -> None:
+    page.click("#av-drawn")
+    page.wait_for_selector("#av-reference video")
+    framed = f"#av-picture label:has-text('{FRAMED}') input"
+    until(page, lambda: page.is_checked(framed), "a drawn person is taken as it is")
+
+
+def test_another_name_for_this_machine_is_refused(page, site: Site) -> None:
+    answer = page.request.get(site.url, headers={"Host": "evil.example"})
+    assert answer.status == 400
+    assert page.request.get(f"{site.url}jobs/{'0' * 32}/avatar.mp4").status == 404
+    assert page.request.get(f"{site.url}jobs/{'0' * 32}/live.m3u8").status == 404
