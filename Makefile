@@ -38,8 +38,10 @@ tiny: $(STAMP)  ## every recipe at its smallest size, seconds each
 golden: $(STAMP)  ## write the golden losses anew, after a change that means to move them
 	$(BIN)/python -m pytest tests/golden --write-golden
 
-bench: $(STAMP)  ## speed and memory into eval/results/speed.json
+bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 	$(BIN)/python -m avatar_v_eval.speed
+	$(BIN)/python -m avatar_v_eval.speed_reference
+	$(BIN)/python -m avatar_v_eval.speed_human
 
 tables: $(STAMP)  ## the README's tables from eval/results
 	$(BIN)/python -m avatar_v_eval.tables
