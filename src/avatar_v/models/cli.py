@@ -1,11 +1,13 @@
-"""`avatar-v weights`: convert open Wan weights (diffusers layout) to and from this project's."""
+"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; means of ours."""
 
 import argparse
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `weights` and its two directions."""
-    parser = subparsers.add_parser("weights", help="convert Wan weights", allow_abbrev=False)
+    """Register `weights` and its actions."""
+    parser = subparsers.add_parser(
+        "weights", help="convert Wan weights, average ours", allow_abbrev=False
+    )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser(
         "import-wan",
@@ -30,13 +32,24 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         action="store_true",
         help="leave trained audio, motion and face modules out: Wan has none",
     )
+    average = actions.add_parser(
+        "average",
+        help="pipeline folders of one ancestor → their mean",
+        description="VAE and card are those of the last folder.",
+        allow_abbrev=False,
+    )
+    average.add_argument("sources", metavar="DIR", nargs="+")
+    average.add_argument("--out", metavar="OUT", required=True, help="folder to create")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
+    from avatar_v.models.average import average_pipelines
     from avatar_v.models.wan import export_wan, import_wan
 
-    if args.action == "import-wan":
+    if args.action == "average":
+        average_pipelines(args.sources, args.out)
+    elif args.action == "import-wan":
         import_wan(args.source, args.out, audio_dim=args.audio_dim, audio_every=args.audio_every)
     else:
         export_wan(args.source, args.out, drop_extras=args.drop_extras)

@@ -1,0 +1,73 @@
+"""The mean of several pipelines' weights, of one ancestor (model soups: arXiv 2203.05482).
+
+What a later stage gains and what it forgets lie apart in weight space: the mean of a model before
+and after further training often keeps the gain and regains what was lost.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from avatar_v.models.weights import (
+    ABSENT_IS_ZERO,
+    load_pipeline,
+    read_card,
+    read_json,
+    read_state,
+    save_pipeline,
+)
+
+PARTS = ("dit", "text", "audio")
+
+
+def average_pipelines(
+    folders: Sequence[str | Path], out: str | Path, *, dtype: torch.dtype = torch.float16
+) -> None:
+    """Write the mean of the DiTs and encoders to ``out``; VAE and card are those of the last.
+
+    A tensor that some folders are too old to have is the mean of the others'. ValueError for fewer
+    than two folders, other shapes of networks, another VAE, or an ``out`` that exists.
+    """
+    if len(folders) < 2:
+        raise ValueError(f"a mean needs two folders of weights or more, got {len(folders)}")
+    paths = [Path(folder) for folder in folders]
+    card = read_card(paths[-1])
+    for path in paths[:-1]:
+        read_card(path, preset=card.preset)
+        for part in (*PARTS, "vae"):
+            configs = [read_json(each / part / "config.json") for each in (path, paths[-1])]
+            if configs[0] != configs[1]:
+                raise ValueError(f"{path} and {paths[-1]} differ in {part}/config.json")
+        if not _same(read_state(path / "vae"), read_state(paths[-1] / "vae")):
+            raise ValueError(f"{path} and {paths[-1]} have different VAEs: latents do not agree")
+    dit, conditioner = load_pipeline(paths[-1])
+    modules = {
+        "dit": dit, "text": conditioner.text_encoder, "audio": conditioner.audio_encoder,
+    }  # fmt: skip
+    for part, module in modules.items():
+        mean = _mean([read_state(path / part) for path in paths])
+        module.load_state_dict({**module.state_dict(), **mean})
+    names = json.dumps([str(path) for path in paths])
+    save_pipeline(
+        out, dit, conditioner, dataclasses.replace(card, recipe=f"mean of {names}"), dtype=dtype
+    )
+
+
+def _mean(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
+    """Key → mean over the states that have it, in fp32. ValueError for a key that is not known to
+    be young and that some lack."""
+    mean = {}
+    for key in dict.fromkeys(key for state in states for key in state):
+        found = [state[key].float() for state in states if key in state]
+        if len(found) < len(states) and key not in ABSENT_IS_ZERO:
+            raise ValueError(f"{key} is in {len(found)} of {len(states)} folders")
+        mean[key] = torch.stack(found).mean(0)
+    return mean
+
+
+def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:
+    return a.keys() == b.keys() and all(torch.equal(a[key], b[key]) for key in a)
