@@ -1,0 +1,84 @@
+"""models/average.py: the mean of pipelines, and what cannot be averaged."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from avatar_v.cli import main
+from avatar_v.models.average import average_pipelines
+from avatar_v.models.presets import build
+from avatar_v.models.weights import (
+    Card,
+    load_pipeline,
+    read_card,
+    read_json,
+    save_pipeline,
+    write_json,
+)
+from avatar_v.testing import randomise
+
+
+@pytest.fixture(scope="module")
+def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("average") / "weights"
+    dit, conditioner = build("tiny", seed=1)
+    randomise(dit)
+    save_pipeline(folder, dit, conditioner, Card("tiny"))
+    return folder
+
+
+def shifted(source: Path, out: Path, by: float, *, drop: str = "") -> Path:
+    """A copy whose DiT's numbers are ``by`` larger."""
+    shutil.copytree(source, out)
+    file = out / "dit" / "model.safetensors"
+    state = {key: value + by for key, value in load_file(file).items() if key != drop}
+    save_file(state, file)
+    return out
+
+
+def test_the_mean_lies_between(tiny_weights: Path, tmp_path: Path) -> None:
+    other = shifted(tiny_weights, tmp_path / "other", 1.0)
+    assert (
+        main(["weights", "average", str(tiny_weights), str(other), "--out", str(tmp_path / "m")])
+        == 0
+    )
+    states = [
+        load_file(f / "dit" / "model.safetensors") for f in (tiny_weights, other, tmp_path / "m")
+    ]
+    for key, value in states[2].items():
+        expected = (states[0][key].float() + states[1][key].float()) / 2
+        torch.testing.assert_close(value.float(), expected, atol=2e-3, rtol=1e-3)  # float16
+    assert "mean of" in read_card(tmp_path / "m").recipe
+    load_pipeline(tmp_path / "m")
+
+
+def test_what_one_folder_is_too_old_to_have_is_that_of_the_others(
+    tiny_weights: Path, tmp_path: Path
+) -> None:
+    old = shifted(tiny_weights, tmp_path / "old", 0.0, drop="style_embed")
+    new = shifted(tiny_weights, tmp_path / "new", 0.5)
+    average_pipelines([old, new], tmp_path / "m", dtype=torch.float32)
+    found = load_file(tmp_path / "m" / "dit" / "model.safetensors")["style_embed"]
+    assert torch.equal(found, load_file(new / "dit" / "model.safetensors")["style_embed"].float())
+
+
+def test_what_cannot_be_averaged_is_named(tiny_weights: Path, tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="two folders"):
+        average_pipelines([tiny_weights], tmp_path / "m")
+    cut = shifted(tiny_weights, tmp_path / "cut", 0.0, drop="patch_embed.weight")
+    with pytest.raises(ValueError, match=r"patch_embed\.weight is in 1 of 2"):
+        average_pipelines([cut, tiny_weights], tmp_path / "m")
+    wide = shifted(tiny_weights, tmp_path / "wide", 0.0)
+    config = wide / "dit" / "config.json"
+    write_json(config, {**read_json(config), "ffn_dim": 128})
+    with pytest.raises(ValueError, match="differ in dit/config"):
+        average_pipelines([wide, tiny_weights], tmp_path / "m")
+    blurred = shifted(tiny_weights, tmp_path / "blurred", 0.0)
+    file = blurred / "vae" / "model.safetensors"
+    save_file({key: value + 1 for key, value in load_file(file).items()}, file)
+    with pytest.raises(ValueError, match="different VAEs"):
+        average_pipelines([blurred, tiny_weights], tmp_path / "m")
+    assert not (tmp_path / "m").exists()
