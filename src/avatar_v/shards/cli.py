@@ -17,7 +17,7 @@ def add_parser(subparsers) -> None:
     _add_world(commands.add_parser("world", help="render clips of the embedded world"))
     _add_import(commands.add_parser("import", help="turn a folder of videos into shards"))
     _add_encode(commands.add_parser("encode", help="add VAE latents to shards"))
-    _add_faces(commands.add_parser("faces", help="add close-ups of the face to shards with latents"))
+    _add_faces(commands.add_parser("faces", help="add close-ups of the face"))
     _add_show(commands.add_parser("show", help="print and picture a few clips"))
 
 

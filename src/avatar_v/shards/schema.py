@@ -4,8 +4,8 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
 
     key.audio.flac   16 kHz mono 16-bit, 640 samples a frame
     key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
-    key.faces.npz    optional, with latents: close-ups of the face, latents "n c lh lw" in fp16, each
-                     encoded alone by the same VAE, and frames "n", the frame that each one shows
+    key.faces.npz    optional, with latents: close-ups of the face, latents "n c lh lw" in fp16,
+                     each encoded alone by the same VAE, and frames "n", which each one shows
     key.json         Meta: ids, text, licence, consent, rates, schema version
     key.latents.npy  optional: normalised VAE latents "l c lh lw", fp16, of the whole clip
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
@@ -171,9 +171,7 @@ def encode_faces(faces: Float16[Tensor, "k c lh lw"], frames: Int[Tensor, " k"])
     return _encode_arrays({"latents": faces.numpy(), "frames": frames.to(torch.int32).numpy()})
 
 
-def decode_faces(
-    data: bytes, name: str
-) -> tuple[Float16[Tensor, "k c lh lw"], Int[Tensor, " k"]]:
+def decode_faces(data: bytes, name: str) -> tuple[Float16[Tensor, "k c lh lw"], Int[Tensor, " k"]]:
     """Close-ups and the frames they show; ValueError if the member is damaged."""
     loaded = _loaded(data, f"{name}.{FACES}")
     try:
