@@ -145,8 +145,9 @@ def test_sets_have_one_number_a_system_and_a_copy_has_0(made: Manifest, done: Pa
 def test_what_a_run_costs_is_shown_and_stored(
     made: Manifest, done: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    measured = rows(done)
+    measured, read = (rows(done).filter(pl.col("cached") == cached) for cached in (False, True))
     assert (measured["spent_s"] == measured["seconds"]).all()
+    assert read["spent_s"].sum() < 0.5 * read["seconds"].sum()  # a copy of the truth: read back
     words = ("run", made.root, "--metrics", "sharpness", "--out", tmp_path)
     assert bench(*words, "--cache", done / "cache") == 0
     assert "cost" in capsys.readouterr().out

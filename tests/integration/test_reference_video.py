@@ -153,7 +153,9 @@ def frames_of(pipe: AvatarPipeline, request: Request, **change: object) -> Tenso
 
 def test_the_reference_reaches_the_video(personal, request_: Request, spoken) -> None:
     """Its length, a second clip, its motion and its guidance each change what is generated."""
-    base = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    base = dataclasses.replace(
+        request_, reference=spoken[0], image=request_.reference, guidance_reference=1.0
+    )
     videos = [
         frames_of(personal, base),
         frames_of(personal, base, reference_s=0.0),
