@@ -142,7 +142,7 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--text", type=float, default=1.0, help="text guidance; 1 is none")
     parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
     parser.add_argument(
-        "--reference", type=float, default=3.0, help="reference guidance; 1 is none"
+        "--reference", type=float, default=1.0, help="reference guidance; 1 is none"
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--precision", default="auto", choices=PRECISIONS)

@@ -137,7 +137,7 @@ class Request:
     num_steps: int = 24
     guidance_text: float = 1.0
     guidance_audio: float = 2.0
-    guidance_reference: float = 3.0
+    guidance_reference: float = 1.0
     reference_s: float = 16.0  # how much of each reference clip is read; 0: its best picture
     also: tuple[str, ...] = ()  # further clips of the person
     motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)

@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--steps", type=int, default=24, help="denoising steps a chunk (%(default)s)")
     add("--guidance-audio", type=float, default=2.0, help="1 is none (%(default)s)")
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
-    add("--guidance-reference", type=float, default=3.0, help="1 is none (%(default)s)")
+    add("--guidance-reference", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
     add("--anchor", action=argparse.BooleanOptionalAction, default=False,
         help="later chunks also read the first frame as reference (%(default)s)")  # fmt: skip

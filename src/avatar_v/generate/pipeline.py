@@ -130,7 +130,7 @@ class AvatarPipeline:
         num_steps: int = 24,
         guidance_text: float = 1.0,
         guidance_audio: float = 2.0,
-        guidance_reference: float = 3.0,
+        guidance_reference: float = 1.0,
         reference_s: float = 16.0,
         also: Sequence[str | Path] = (),
         motion: str = "auto",
