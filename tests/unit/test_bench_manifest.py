@@ -16,7 +16,6 @@ from avatar_v_eval.bench.manifest import (
 )
 from avatar_v_eval.bench.pairs import About, build_cases
 from avatar_v_eval.bench.world70 import (
-    FROZEN,
     WORLD70,
     Plan,
     case_clips,
@@ -69,7 +68,6 @@ def test_content_is_the_same_every_time_and_differs_by_case(tmp_path: Path):
         write_world(tmp_path / "a", plan)
 
 
-@pytest.mark.skipif(not FROZEN.is_file(), reason="nobody has frozen world70 yet (--freeze)")
 def test_world70_is_the_frozen_one():
     frozen = frozen_contents()
     assert len(frozen) == len(set(frozen.values())) == WORLD70.num_cases == 70

@@ -25,6 +25,18 @@ class Timing:
     ttff_s: float | None = None
     words: str = ""
 
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """What a reader needs beside the number."""
+        return (self.hardware, self.words) if self.words else (self.hardware,)
+
+
+def timing_of(path: Path | None) -> Timing:
+    """The timing in a file; ValueError where the system gave none, or a damaged one."""
+    if path is None:
+        raise ValueError("the system reports no timing")
+    return read_timing(path)
+
 
 def timing_path(video: Path) -> Path:
     """Where the timing of a video lies."""

@@ -10,6 +10,7 @@ import re
 import subprocess
 import sys
 import uuid
+from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Literal
 
@@ -26,7 +27,7 @@ SEGMENT_S = 1
 _FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "flush_packets": "1"}
 
 
-class Output:
+class Output(ABC):
     """What the writer needs; its thread opens, and any thread may interrupt."""
 
     is_live = True
@@ -35,16 +36,17 @@ class Output:
         self.name = name  # in error messages
         self.failure: OSError | None = None  # why bytes did not get out: libav does not always say
 
+    @abstractmethod
     def open(self) -> OutputContainer:
-        raise NotImplementedError
+        """A container that takes streams. OSError where the output cannot be written to."""
 
-    def finish(self) -> None:
+    def finish(self) -> None:  # noqa: B027 (an output without an end of its own)
         """The container is closed and the video whole. OSError if it did not arrive."""
 
-    def abandon(self) -> None:
+    def abandon(self) -> None:  # noqa: B027
         """The last call, always: drop what is not whole, and wait for nobody."""
 
-    def interrupt(self) -> None:
+    def interrupt(self) -> None:  # noqa: B027
         """Make a write that waits for the consumer fail; a disk does not wait for anybody."""
 
 

@@ -21,7 +21,7 @@ from avatar_v.models.weights import (
     save_pipeline,
 )
 
-PARTS = ("dit", "text", "audio")
+AVERAGED = ("dit", "text", "audio")
 
 
 def average_pipelines(
@@ -38,7 +38,7 @@ def average_pipelines(
     card = read_card(paths[-1])
     for path in paths[:-1]:
         read_card(path, preset=card.preset)
-        for part in (*PARTS, "vae"):
+        for part in (*AVERAGED, "vae"):
             configs = [read_json(each / part / "config.json") for each in (path, paths[-1])]
             if configs[0] != configs[1]:
                 raise ValueError(f"{path} and {paths[-1]} differ in {part}/config.json")

@@ -9,6 +9,7 @@ critic_sync.py. At the end of a fit the folder ``export`` holds weights, ``log.c
 import csv
 import json
 import math
+from abc import ABC, abstractmethod
 from pathlib import Path
 
 import lightning as L
@@ -30,7 +31,7 @@ Pictures = LabelledFrames | SyncRuns
 INPUT_SIZE = PictureCritic.input_size
 
 
-class CriticStage(L.LightningModule):
+class CriticStage(L.LightningModule, ABC):
     """AdamW with a one-cycle rate, augmented pictures, a log kept in memory, export at the end."""
 
     model: MotionMeter | FaceCritic | WorldSyncNet
@@ -50,13 +51,13 @@ class CriticStage(L.LightningModule):
         images = as_input(batch.images, INPUT_SIZE).cpu()
         return augment(images, generator).to(self.device), batch
 
+    @abstractmethod
     def critic_loss(self, images: Tensor, batch: Pictures) -> Tensor:
         """The loss of augmented pictures in [-1, 1]."""
-        raise NotImplementedError
 
+    @abstractmethod
     def critic_numbers(self, frames: list[Pictures]) -> dict[str, float]:
         """Validation numbers of the untouched pictures of all batches."""
-        raise NotImplementedError
 
     def on_fit_start(self) -> None:
         """The last validation must see the last weights: it is what the card says."""

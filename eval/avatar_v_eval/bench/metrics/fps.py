@@ -3,7 +3,7 @@
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import ANY, ClipMetric
-from avatar_v_eval.bench.timing import read_timing
+from avatar_v_eval.bench.timing import timing_of
 
 
 class Fps(ClipMetric):
@@ -17,11 +17,9 @@ class Fps(ClipMetric):
     reads_timing = True
 
     def measure(self, clip: Clip) -> Measured:
-        if clip.timing is None:
-            raise ValueError("the system reports no timing")
-        timing = read_timing(clip.timing)
-        notes = (timing.hardware, timing.words) if timing.words else (timing.hardware,)
-        return Measured({"fps": clip.video.num_frames / timing.total_s}, notes=notes)
+        timing = timing_of(clip.timing)
+        fps = clip.video.num_frames / timing.total_s
+        return Measured({"fps": fps}, notes=timing.notes)
 
 
 METRIC = Fps

@@ -3,7 +3,7 @@
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import ANY, ClipMetric
-from avatar_v_eval.bench.timing import read_timing
+from avatar_v_eval.bench.timing import timing_of
 
 
 class Ttff(ClipMetric):
@@ -17,13 +17,10 @@ class Ttff(ClipMetric):
     reads_timing = True
 
     def measure(self, clip: Clip) -> Measured:
-        if clip.timing is None:
-            raise ValueError("the system reports no timing")
-        timing = read_timing(clip.timing)
+        timing = timing_of(clip.timing)
         if timing.ttff_s is None:
             raise ValueError("the system reports no time to first frame")
-        notes = (timing.hardware, timing.words) if timing.words else (timing.hardware,)
-        return Measured({"ttff": timing.ttff_s}, notes=notes)
+        return Measured({"ttff": timing.ttff_s}, notes=timing.notes)
 
 
 METRIC = Ttff
