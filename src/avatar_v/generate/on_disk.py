@@ -60,10 +60,10 @@ class GrowingMp4(Output):
         super().__init__(str(path))
         self._path, self._growing = Path(path), growing
         self._whole = growing.with_suffix(".whole")
-        self._file: _Successor | None = None
+        self._file: _Fragments | None = None
 
     def open(self) -> OutputContainer:
-        self._file = _Successor(self._growing, self)
+        self._file = _Fragments(self._growing, self)
         options = {
             "movflags": "empty_moov+default_base_moof+delay_moov",  # delayed, it knows both starts
             "frag_duration": str(int(FRAGMENT_S * 1e6)),
@@ -172,20 +172,25 @@ class _File:
             self._path.unlink(missing_ok=True)
 
 
-class _Successor(_File):
-    """Takes the place of the file at ``path`` once it is the longer one."""
+class _Fragments(_File):
+    """Whole fragments only; takes the place of the file at ``path`` once it is the longer one."""
 
     def __init__(self, path: Path, output: Output) -> None:
         super().__init__(path.with_suffix(".new"), output)
         self._place = path
-        self._missing = path.stat().st_size if path.exists() else 0  # bytes until it is longer
+        self._longest = path.stat().st_size if path.exists() else 0
+        self._rest = b""  # the fragment that is coming
+        self._num = 0  # bytes of those that are there
 
     def write(self, data: bytes) -> int:
-        num = super().write(data)
-        self._missing -= num
-        if self._missing < 0:
-            self.take_place()
-        return num
+        if self._output.failure is not None:
+            raise self._output.failure
+        self._rest += data
+        whole = _fragments_end(self._rest)
+        if whole:
+            self._append(self._rest[:whole])
+            self._rest = self._rest[whole:]
+        return len(data)
 
     def take_place(self) -> None:
         if self._path != self._place:
@@ -196,6 +201,16 @@ class _Successor(_File):
         self._file.close()
         if self._path != self._place:
             self._path.unlink(missing_ok=True)
+
+    def _append(self, data: bytes) -> None:
+        try:
+            super().write(data)
+        except OSError:
+            self._file.truncate(self._num)
+            raise
+        self._num += len(data)
+        if self._num > self._longest:
+            self.take_place()
 
 
 class _Playlist(_File):
@@ -249,6 +264,16 @@ def _without_end(playlist: str) -> str:
         lines = lines[: names[-1]] if names else []
     text = "".join(f"{line}\n" for line in lines)
     return text if _segments(text) else ""
+
+
+def _fragments_end(data: bytes) -> int:
+    """How many bytes of ``data``, a row of mp4 boxes, end with the last whole "mdat"."""
+    start = end = 0
+    while (size := int.from_bytes(data[start : start + 4])) and start + size <= len(data):
+        is_last = data[start + 4 : start + 8] == b"mdat"
+        start += size
+        end = start if is_last else end
+    return end
 
 
 def _plays(path: Path) -> bool:
