@@ -268,6 +268,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
     options = parser.parse_args(arguments)
+    if options.persons < 2:
+        parser.error(f"intervals over persons need at least two, got {options.persons}")
     if options.minutes * 60 < 2 * WINDOW_S:
         parser.error(f"drift needs at least {2 * WINDOW_S} s, got {options.minutes} minutes")
     return options

@@ -226,7 +226,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.persons < 4:
+        parser.error(f"intervals of correlations need at least four persons, got {options.persons}")
+    return options
 
 
 if __name__ == "__main__":

@@ -157,7 +157,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.persons < 2:
+        parser.error(f"intervals over persons need at least two, got {options.persons}")
+    return options
 
 
 if __name__ == "__main__":
