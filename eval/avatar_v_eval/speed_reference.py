@@ -4,7 +4,8 @@
 generated and R reference tokens, R / G = 1 … 32: ours (the reference within its segments, the
 generated tokens over all), naive concatenation (everything looks at everything), and dense
 attention under the block mask; and what a pass of each takes of memory. Then generation with
-cached reference keys against encoding the reference in every step. Writes ``eval/results/reference_attention.json`` and ``.png``.
+cached reference keys against encoding the reference in every step. Writes
+``eval/results/reference_attention.json`` and ``.png``.
 """
 
 import argparse
