@@ -3,12 +3,15 @@
 ``python -m avatar_v_eval.speed_reference`` times one pass of the small preset's DiT over G
 generated and R reference tokens, R / G = 1 … 32: ours (the reference within its segments, the
 generated tokens over all), naive concatenation (everything looks at everything), and dense
-attention under the block mask. Then generation with cached reference keys against encoding the
-reference in every step.
-Writes ``eval/results/reference_attention.json`` and ``.png``.
+attention under the block mask; and what a pass of each takes of memory. Then generation with
+cached reference keys against encoding the reference in every step. Writes
+``eval/results/reference_attention.json`` and ``.png``.
 """
 
 import argparse
+import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +24,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from avatar_v.generate.record import peak_rss_mib
 from avatar_v.models import attention
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -36,16 +40,27 @@ GRID = (4, 4)  # tokens of a latent frame of 64 px
 TEXT_TOKENS = 64
 STEPS = 24
 WAYS = ("ours", "naive", "masked")
-LABELS = {"naive": "naive concatenation", "masked": "dense attention with the block mask"}
+MEMORY_RATIOS = (8, 32)
+LABELS = {
+    "ours": "Sparse Reference Attention",
+    "naive": "naive concatenation",
+    "masked": "dense attention with the block mask",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
+    parser.add_argument("--grown", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.grown is not None:
+        way, trains, ratio = options.grown
+        print(grown_mib(way, trains == "train", int(ratio)))
+        return
     times = attention_times(options.repeats)
-    numbers = attention_numbers(times) | cache_numbers(max(1, options.repeats // 2))
+    few = max(1, options.repeats // 2)
+    numbers = attention_numbers(times) | memory_numbers(few) | cache_numbers(few)
     result = records.make_result(
         "reference_attention",
         "What a long reference costs",
@@ -158,6 +173,32 @@ def attention_numbers(times: dict[tuple[str, bool, int], list[float]]) -> dict[s
             target="< 0.1",
         )
     return numbers
+
+
+def memory_numbers(repeats: int) -> dict[str, Number]:
+    """What one pass adds to the peak memory of a process of its own, and how ours compares."""
+    numbers = {}
+    for way, trains, ratio in itertools.product(WAYS, ("forward", "train"), MEMORY_RATIOS):
+        words = ["--grown", way, trains, str(ratio)]
+        command = [sys.executable, "-m", "avatar_v_eval.speed_reference", *words]
+        grown = [
+            float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            for _ in range(repeats)
+        ]
+        word = "forward" if trains == "forward" else "forward and backward"
+        numbers[f"memory_{way}_{trains}_{ratio}"] = median_of_repeats(grown).described(
+            f"memory of a pass, {LABELS[way]}, {word}, R/G = {ratio}", unit="MiB"
+        )
+    return numbers
+
+
+def grown_mib(way: str, trains: bool, ratio: int) -> float:
+    """By how much one pass raises the peak memory of this process."""
+    _run(Peers(1), Peers(1).ours, trains)  # libraries load here
+    peers = Peers(ratio)
+    before = peak_rss_mib()
+    _run(peers, getattr(peers, way), trains)
+    return peak_rss_mib() - before
 
 
 def cache_numbers(repeats: int) -> dict[str, Number]:

@@ -32,6 +32,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
     add("--anchor", action=argparse.BooleanOptionalAction, default=False,
         help="later chunks also read the first frame as reference (%(default)s)")  # fmt: skip
+    add("--interpolate", action="store_true",
+        help="makes the beginning of each chunk anew between its neighbours")  # fmt: skip
     add("--gain", type=float, metavar="DB", help="of the speech, instead of levelling it")
     add("--audio-rate", type=int, default=16_000, metavar="HZ", help="of stdin (%(default)s)")
     add("--audio-channels", type=int, default=1, help="of stdin, interleaved (%(default)s)")
@@ -67,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         motion=args.motion,
         overshoot=args.overshoot,
         anchor=args.anchor,
+        interpolate=args.interpolate,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,
         resume=args.resume,

@@ -136,6 +136,7 @@ class AvatarPipeline:
         motion: str = "auto",
         overshoot: float = 0.0,
         anchor: bool = False,
+        interpolate: bool = False,
         face_crop: bool = True,
         gain_db: float | None = None,
     ) -> Iterator[Frame]:
@@ -163,6 +164,7 @@ class AvatarPipeline:
             motion=motion,
             overshoot=overshoot,
             anchor=anchor,
+            interpolate=interpolate,
             face_crop=face_crop,
             gain_db=gain_db,
         )
@@ -195,6 +197,7 @@ class AvatarPipeline:
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
             anchor=request.anchor,
+            interpolate=request.interpolate,
             seed=request.seed,
             bf16=self.bf16,
         )
