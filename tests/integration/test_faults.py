@@ -65,7 +65,7 @@ except OSError as error:
 KILLS = [
     ("chunk", 1),
     ("chunk", 2),
-    *(("frames", i) for i in (1, 2, 4, 5)),
+    *(("frames", i) for i in (1, 2, 4)),
     ("remux", 1),
     ("record", 1),
 ]

@@ -196,7 +196,7 @@ def read_speech(path: str | Path) -> tuple[Float[Tensor, " s"], tuple[str, ...]]
     samples = media.read_audio(path)
     num_frames = frames_of_audio(len(samples))
     padded = F.pad(samples, (0, num_frames * SAMPLES_PER_FRAME - len(samples)))
-    if float(padded.abs().max()) < SILENT_PEAK:
+    if max(float(padded.max()), -float(padded.min())) < SILENT_PEAK:
         return padded, (f"{path} is silent; the mouth will stay still",)
     return padded, ()
 

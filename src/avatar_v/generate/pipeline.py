@@ -221,7 +221,7 @@ class AvatarPipeline:
 
         length = self.format.chunk_latents
         if isinstance(sound, Tensor):
-            return speak_whole(self.conditioner, sound * gain(sound), sound, length)
+            return speak_whole(self.conditioner, sound, length, gain=gain(sound))
         context = context_latents(self.conditioner)
         heard = hear(sound, chunk_latents=length, context=context, gain=gain)
         return speak_live(self.conditioner, heard)
