@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import av
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -267,7 +268,7 @@ def test_an_encoder_error_loses_no_chunk(
         monkeypatch.setattr(AvatarPipeline, "clips", overlapped)
     yuv, num = writer._yuv, 0
 
-    def broken(picture: object) -> object:
+    def broken(picture: np.ndarray) -> av.VideoFrame:
         nonlocal num
         num += 1
         if num == 20:
