@@ -279,7 +279,7 @@ def test_an_encoder_error_loses_no_chunk(
         patch.setattr(writer, "_yuv", broken)
         with pytest.raises(OSError, match=r"out\.mp4: writing failed \(the encoder is gone\)"):
             carry_out(request_, weights=weights, device="cpu")
-    assert num_decoded(kept_folder(request_.out) / GROWING) == 19
+    assert 19 - 11 <= num_decoded(kept_folder(request_.out) / GROWING) <= 19  # 11 wait inside it
     carry_out(dataclasses.replace(request_, resume=True), weights=weights, device="cpu")
     assert num_decoded(Path(request_.out)) == NUM_FRAMES
 
