@@ -63,6 +63,17 @@ def test_copies_that_take_longer_than_blocks_set_the_pace() -> None:
     assert [span.begin for span in streams.computations] == [3, 6, 9, 12]
 
 
+def test_the_next_block_sets_off_even_if_the_host_waits_for_this_one() -> None:
+    streams = FakeStreams(copy_s=1.0)
+    timed, _ = stacks(streams, 4, seconds=2.0)
+    for block in timed.blocks:
+        block.layer.register_forward_hook(lambda *_: streams.synchronize() and None)
+    Residency({"stack": timed}, streams)
+    with torch.inference_mode():
+        timed(X)
+    assert streams.synchronize() == 1.0 + 4 * 2.0
+
+
 @pytest.mark.parametrize("num_blocks", [2, 3, 5])
 def test_no_more_blocks_than_places_are_on_the_device(num_blocks: int) -> None:
     streams = FakeStreams()
@@ -299,6 +310,8 @@ def test_shared_weights_buffers_and_layouts_survive() -> None:
         assert module.state_dict()[name].stride() == value.stride(), name
     assert module.table.weight is module.again.weight
     assert module.blocks[2].tied is module.outside.weight
+    home = module.outside.weight.untyped_storage().data_ptr()
+    assert home not in streams.names  # it stays on the device, for good
 
 
 def test_a_weight_may_belong_to_two_models() -> None:
