@@ -11,6 +11,10 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from avatar_v.testing import randomise
+
+X = torch.linspace(-1, 1, 8).reshape(2, 4)
+
 
 @dataclass(frozen=True)
 class Span:
@@ -119,3 +123,11 @@ class Stack(nn.Module):
         for block in self.blocks:
             x = block(x)
         return self.after(x)
+
+
+def stacks(streams: FakeStreams, num_blocks: int, seconds: float = 2.0) -> tuple[Stack, Stack]:
+    """The same network twice: on the simulated device, and as it is."""
+    timed, plain = Stack(streams, num_blocks, seconds), Stack(None, num_blocks)
+    randomise(plain, seed=num_blocks)
+    timed.load_state_dict(plain.state_dict())
+    return timed, plain

@@ -76,9 +76,11 @@ def test_offloaded_networks_make_the_same_frames(
 
 def test_a_file_is_the_same(request_: Request, weights: Path, streams: FakeStreams) -> None:
     plain, moved = [], []
-    carry_out(request_, weights=weights, device="cpu", on_frames=plain.append)
+    record = carry_out(request_, weights=weights, device="cpu", on_frames=plain.append)
+    assert not record.offload
     again = dataclasses.replace(request_, overwrite=True)
-    carry_out(again, weights=weights, device="cpu", offload=True, on_frames=moved.append)
+    record = carry_out(again, weights=weights, device="cpu", offload=True, on_frames=moved.append)
+    assert record.offload
     assert torch.equal(torch.cat(plain), torch.cat(moved))
     assert streams.copies
 

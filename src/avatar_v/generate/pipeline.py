@@ -110,6 +110,7 @@ class AvatarPipeline:
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
         self.dit = dit.eval()
         self.conditioner = conditioner.eval()
+        self.offload = offload
         if offload:
             offload_models(self.dit, self.conditioner, streams_of(self.device))
         else:
@@ -381,6 +382,7 @@ def record_of(
         device=str(pipeline.device),
         timing=timing,
         resumed_chunks=resumed_chunks,
+        offload=pipeline.offload,
     )
 
 

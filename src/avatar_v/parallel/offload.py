@@ -55,7 +55,8 @@ class Residency:
 
     Their ``forward`` and that of their blocks is wrapped: it takes a turn, which others wait for,
     and finds its weights on the device. Between calls the blocks' parameters lie in host memory.
-    ValueError for fewer than two places: one block computes while the next travels.
+    A block may run several times in a row, but no other block inside it. ValueError for fewer than
+    two places: one block computes while the next travels.
     """
 
     def __init__(
@@ -142,17 +143,17 @@ class Residency:
             if last is not block:  # a block may run twice before the next one
                 last.after = block
             self._last[block.module] = block
-            block.arrive(self._streams)
+            block.arrive()
             try:
                 self._fetch(block.after)
                 yield
             finally:
-                block.leave(self._streams)
+                block.leave()
 
     def _fetch(self, block: "_Block") -> None:
         if block not in self._resident:
             self._make_room()
-            block.fetch(self._streams)
+            block.fetch()
             self._resident[block] = None
             self._resident.move_to_end(block, last=False)
 
@@ -163,7 +164,7 @@ class Residency:
 
     def _drop(self, block: "_Block") -> None:
         del self._resident[block]
-        block.drop(self._streams)
+        block.drop()
 
 
 class _Block:
@@ -173,6 +174,7 @@ class _Block:
         self.module = module
         self.after = self  # what is called next; the order is learned
         self.computes = False
+        self._streams = streams
         self._tensors = tensors
         self._starts, num_bytes = [], 0
         for tensor in tensors:
@@ -188,28 +190,28 @@ class _Block:
         self._copied: Event = None
         self._used: Event | None = None
 
-    def fetch(self, streams: Streams) -> None:
+    def fetch(self) -> None:
         """Set off for the device."""
         with torch.inference_mode(False):  # parameters never become inference tensors
-            self._there, self._copied = streams.fetch(self._host)
+            self._there, self._copied = self._streams.fetch(self._host)
             self._away = self._views(self._there)
 
-    def arrive(self, streams: Streams) -> None:
+    def arrive(self) -> None:
         """Computations that are queued from now on read the device's copy, once it is complete."""
-        streams.wait(self._copied)
+        self._streams.wait(self._copied)
         self._point_to(self._away)
         self.computes = True
 
-    def leave(self, streams: Streams) -> None:
+    def leave(self) -> None:
         """The last computation is queued: parameters point to the host again."""
         self._point_to(self._at_home)
-        self._used = streams.mark()
+        self._used = self._streams.mark()
         self.computes = False
 
-    def drop(self, streams: Streams) -> None:
+    def drop(self) -> None:
         """Give the device's memory back, for copies that begin behind the last computation."""
         assert self._there is not None
-        streams.drop(self._there, self._used)
+        self._streams.drop(self._there, self._used)
         self._there, self._away, self._copied, self._used = None, [], None, None
 
     def _point_to(self, views: list[Tensor]) -> None:
