@@ -41,6 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
+    add("--offload", action="store_true", help="weights in main memory, a few at a time on the GPU")
     add("--no-face-crop", action="store_true", help="take the picture's centre square as it is")
     add("--overwrite", action="store_true", help="replace OUT.mp4 and OUT.json")
     add("--resume", action="store_true", help="go on with an interrupted run of this command")
@@ -85,6 +86,7 @@ def run(args: argparse.Namespace) -> int:
             weights=args.weights,
             device=args.device,
             precision=args.precision,
+            offload=args.offload,
             on_ready=progress.ready,
             on_frames=progress.frames,
             on_kept=progress.kept,

@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.generate.device import chosen_device, chosen_precision
 from avatar_v.generate.generator import (
     Clip,
     Person,
@@ -52,10 +53,11 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion import pack_motion
 from avatar_v.models.reference import join_references
 from avatar_v.models.weights import Card, load_pipeline, read_card
+from avatar_v.parallel.offload import offload_models
+from avatar_v.parallel.streams import check_offload, streams_of
 from avatar_v.types import Reference, Request
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
-PRECISIONS = ("auto", "fp32", "bf16")
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -85,6 +87,8 @@ class AvatarPipeline:
 
     ``overlap`` samples a chunk while the one before is decoded, in threads; the result is the same.
     None is: on an accelerator; on a CPU both want the same cores, and the first frames come later.
+    ``offload`` keeps the weights in main memory, from where they visit a GPU block by block; the
+    result is the same.
     """
 
     def __init__(
@@ -96,6 +100,7 @@ class AvatarPipeline:
         device: str = "auto",
         precision: str = "auto",
         overlap: bool | None = None,
+        offload: bool = False,
     ) -> None:
         wanted(card)
         self.card = card
@@ -103,21 +108,36 @@ class AvatarPipeline:
         self.device = chosen_device(device)
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
-        self.dit = dit.to(self.device).eval()
-        self.conditioner = conditioner.to(self.device).eval()
+        self.dit = dit.eval()
+        self.conditioner = conditioner.eval()
+        self.offload = offload
+        if offload:
+            offload_models(self.dit, self.conditioner, streams_of(self.device))
+        else:
+            self.dit.to(self.device)
+            self.conditioner.to(self.device)
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path = "small", *, device: str = "auto", precision: str = "auto"
+        cls,
+        name_or_path: str | Path = "small",
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        offload: bool = False,
     ) -> "AvatarPipeline":
         """The weights that ship under a name ("small"), or those of a folder.
 
         ValueError, before any network is built, for a missing part, another schema version or an
-        unknown preset, and for every key that does not fit (models/weights.py).
+        unknown preset, for ``offload`` without a GPU, and for every key that does not fit
+        (models/weights.py).
         """
+        if offload:
+            check_offload(chosen_device(device))
         folder = weights_folder(name_or_path)
         card = read_card(folder)
-        return cls(*load_pipeline(folder), card, device=device, precision=precision)
+        networks = load_pipeline(folder)
+        return cls(*networks, card, device=device, precision=precision, offload=offload)
 
     def __call__(
         self,
@@ -261,30 +281,6 @@ def wanted(card: Card) -> Wanted:
     return Wanted(FORMATS[card.preset].side, card.reference, card.motion, card.faces)
 
 
-def chosen_device(name: str) -> torch.device:
-    """The device of a name, "auto" being a GPU where there is one; ValueError if it is not here."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: no such kind of device; try cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"--device {name}: this torch ({torch.__version__}) finds no CUDA device; use cpu"
-        )
-    return device
-
-
-def chosen_precision(name: str, device: torch.device) -> str:
-    """fp32 or bf16; "auto" is bf16 where the hardware has it. ValueError for another name."""
-    if name not in PRECISIONS:
-        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {name!r}")
-    if name != "auto":
-        return name
-    return "bf16" if _has_bf16(device) else "fp32"
-
-
 def weights_folder(name_or_path: str | Path) -> Path:
     """The folder of a shipped name or of a path; ValueError if it is neither."""
     named = ASSETS / name_or_path
@@ -303,6 +299,7 @@ def carry_out(
     weights: str | Path = "small",
     device: str = "auto",
     precision: str = "auto",
+    offload: bool = False,
     on_ready: Callable[[Inputs], None] = lambda inputs: None,
     on_frames: Callable[[Frames], None] = lambda frames: None,
     on_kept: OnKept = lambda folder, num: None,
@@ -315,6 +312,8 @@ def carry_out(
     from a file the whole chunks are left too (resume.py), and ``on_kept`` is told.
     """
     kind = chosen_device(device)
+    if offload:
+        check_offload(kind)
     folder = weights_folder(weights)
     made_with = {"precision": chosen_precision(precision, kind), "device": kind.type}
     inputs = read_inputs(request, wanted(read_card(folder)))
@@ -322,7 +321,9 @@ def carry_out(
     weights_hash = hash_folder(folder)
     with keeping(request, inputs, on_kept, weights=weights_hash, **made_with) as kept:
         begin = time.perf_counter()
-        pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
+        pipeline = AvatarPipeline.from_pretrained(
+            folder, device=device, precision=precision, offload=offload
+        )
         loaded, first = time.perf_counter(), None
         clips = pipeline.clips(inputs, request, kept)
         output = output_of(request.out, growing=None if kept is None else kept.growing)
@@ -384,16 +385,10 @@ def record_of(
         device=str(pipeline.device),
         timing=timing,
         resumed_chunks=resumed_chunks,
+        offload=pipeline.offload,
     )
 
 
 def _signed(pixels: Tensor) -> Tensor:
     """0 … 255 to [-1, 1]."""
     return pixels.float() / 127.5 - 1
-
-
-def _has_bf16(device: torch.device) -> bool:
-    """Native bf16 arithmetic; emulated, it would be slower than fp32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
