@@ -3,8 +3,8 @@
 ``python -m avatar_v_eval.speed_reference`` times one pass of the small preset's DiT over G
 generated and R reference tokens, R / G = 1 … 32: ours (the reference within its segments, the
 generated tokens over all), naive concatenation (everything looks at everything), and dense
-attention under the block mask; and what a pass of each takes of memory. Then generation with
-cached reference keys against encoding the reference in every step. Writes
+attention under the block mask; and what a pass of each takes of memory. What the cache of the
+reference saves over many passes is speed_cache.py's. Writes
 ``eval/results/reference_attention.json`` and ``.png``.
 """
 
@@ -38,7 +38,6 @@ RATIOS = (1, 2, 4, 8, 16, 32)
 GENERATED_LATENTS = 13
 GRID = (4, 4)  # tokens of a latent frame of 64 px
 TEXT_TOKENS = 64
-STEPS = 24
 WAYS = ("ours", "naive", "masked")
 MEMORY_RATIOS = (8, 32)
 LABELS = {
@@ -60,7 +59,7 @@ def main(arguments: list[str] | None = None) -> None:
         return
     times = attention_times(options.repeats)
     few = max(1, options.repeats // 2)
-    numbers = attention_numbers(times) | memory_numbers(few) | cache_numbers(few)
+    numbers = attention_numbers(times) | memory_numbers(few)
     result = records.make_result(
         "reference_attention",
         "What a long reference costs",
@@ -68,8 +67,6 @@ def main(arguments: list[str] | None = None) -> None:
         notes=[
             f"one pass of the small preset without audio, {GENERATED_LATENTS} generated latents, "
             f"fp32, batch 1; median of {options.repeats} turns, with the lowest and the highest",
-            "cache: one denoising step with cached reference keys, and their making shared by "
-            f"{STEPS} steps, against a step that encodes the reference itself",
         ],
     )
     out = Path(options.out)
@@ -199,41 +196,6 @@ def grown_mib(way: str, trains: bool, ratio: int) -> float:
     before = peak_rss_mib()
     _run(peers, getattr(peers, way), trains)
     return peak_rss_mib() - before
-
-
-def cache_numbers(repeats: int) -> dict[str, Number]:
-    """A 24-step denoising with the reference encoded once, against once a step, per step."""
-    dit = make_small()
-    config = dit.config
-    draw = torch.Generator().manual_seed(1)
-    size = (config.latent_channels, GRID[0] * config.patch, GRID[1] * config.patch)
-    x = torch.randn(1, GENERATED_LATENTS, *size, generator=draw)
-    t = torch.full((1, GENERATED_LATENTS), 0.5)
-    text = torch.randn(1, TEXT_TOKENS, config.text_dim, generator=draw)
-    numbers = {}
-    for ratio in RATIOS:
-        num = ratio * GENERATED_LATENTS
-        reference = Reference(
-            torch.randn(1, num, *size, generator=draw),
-            torch.ones(1, num, dtype=torch.bool),
-            segments(num)[None],
-        )
-        found = []
-        with torch.inference_mode():
-            for turn in range(repeats + 1):
-                begin = time.perf_counter()
-                cache = dit.encode_reference(reference)
-                encode = time.perf_counter() - begin
-                plain = Cond(text=text)
-                cached = seconds(partial(dit, x, t, plain, reference_cache=cache))
-                uncached = seconds(partial(dit, x, t, Cond(text=text, reference=reference)))
-                if turn > 0:
-                    found.append(uncached / (cached + encode / STEPS))
-        numbers[f"cache_{ratio}"] = median_of_repeats(found).described(
-            f"{STEPS} steps without the reference cache / with it, R/G = {ratio}",
-            target="≥ 5" if ratio == 32 else "",
-        )
-    return numbers
 
 
 def save_plot(path: Path, times: dict[tuple[str, bool, int], list[float]]) -> None:

@@ -241,7 +241,7 @@ class AvatarPipeline:
 
         length = self.format.chunk_latents
         if isinstance(sound, Tensor):
-            return speak_whole(self.conditioner, sound * gain(sound), sound, length)
+            return speak_whole(self.conditioner, sound, length, gain=gain(sound))
         context = context_latents(self.conditioner)
         heard = hear(sound, chunk_latents=length, context=context, gain=gain)
         return speak_live(self.conditioner, heard)
@@ -308,8 +308,9 @@ def carry_out(
 
     ``on_ready`` is called once the inputs are read, ``on_frames`` with every block of frames.
     ValueError for bad input before anything is loaded, OSError if writing fails; then, and after
-    an interrupt, no mp4 and no record is left, and what is left of an HLS stream plays. Of a sound
-    from a file the whole chunks are left too (resume.py), and ``on_kept`` is told.
+    an interrupt, neither ``request.out`` nor a record is left of an mp4, but the video as far as it
+    is written (resume.py), and what is left of an HLS stream plays. Of a sound from a file the
+    whole chunks are left too. ``on_kept`` is told.
     """
     kind = chosen_device(device)
     if offload:
@@ -326,7 +327,11 @@ def carry_out(
         )
         loaded, first = time.perf_counter(), None
         clips = pipeline.clips(inputs, request, kept)
-        output = output_of(request.out, growing=None if kept is None else kept.growing)
+        output = output_of(
+            request.out,
+            growing=None if kept is None else kept.growing,
+            goes_on=kept is not None and kept.goes_on,
+        )
         with Writer(output) as writer, closing(clips):
             for clip in clips:
                 first = first or time.perf_counter()

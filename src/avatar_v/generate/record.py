@@ -57,8 +57,12 @@ def save_record(path: str | Path, record: Record, **more: Any) -> None:
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
     values = {**dataclasses.asdict(record), **more}
-    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def hash_folder(folder: str | Path) -> str:
