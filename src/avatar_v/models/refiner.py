@@ -54,9 +54,7 @@ def as_refiner(dit: AvatarDiT, *, sigma: float, temporal_window: int | None) -> 
     Low latents are embedded as clean ones were; the head is zero. ValueError for a refiner of
     another window or start.
     """
-    config = dataclasses.replace(
-        dit.config, refines_from=sigma, temporal_window=temporal_window
-    )
+    config = dataclasses.replace(dit.config, refines_from=sigma, temporal_window=temporal_window)
     if dit.config.reads_low:
         if dit.config != config:
             raise ValueError(f"the weights are a refiner of {dit.config}, asked for {config}")

@@ -1,8 +1,8 @@
 """Add normalised VAE latents to shards, so that training need not run the VAE's encoder.
 
 Each shard gives one of the same name; members are copied byte for byte, `latents.npy` (fp16, the
-whole clip) is added, on request `faces.npz` (faces.py) and `low.npy`, and Meta says by which VAE. Finished shards
-are kept when a run is repeated.
+whole clip) is added, on request `faces.npz` (faces.py) and `low.npy`, and Meta says by which VAE.
+Finished shards are kept when a run is repeated.
 """
 
 import dataclasses
