@@ -20,8 +20,8 @@ from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
 def encode_person(
     inputs: Inputs,
     conditioner: Conditioner,
-    *,
     side: int,
+    *,
     faces: bool,
     max_latents: int | None = None,
 ) -> Person:

@@ -41,10 +41,10 @@ from avatar_v.generate.live import Block, LiveSound, hear
 from avatar_v.generate.outputs import output_of
 from avatar_v.generate.person import encode_person
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
-from avatar_v.generate.refine import Refiner, check_refiner, refine_chunks
+from avatar_v.generate.refine import Refiner, check_refiner, refining
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.sampling import Settings
-from avatar_v.generate.stream import Stage, chained, pipelined
+from avatar_v.generate.stream import chained, pipelined
 from avatar_v.generate.writer import Writer
 from avatar_v.loudness import loudness_gain
 from avatar_v.models.conditioner import Conditioner
@@ -216,7 +216,9 @@ class AvatarPipeline:
             lambda spoken: sample_chunks(
                 self.dit, self.conditioner, person, request.prompt, settings, spoken, kept
             ),
-            *self._refine(inputs, request),
+            *refining(
+                self.refiner, inputs, request, self.size, self.format.refiner_latents, self.bf16
+            ),
             lambda sampled: decode_chunks(self.conditioner, settings, sampled),
         )
         spoken = self._spoken(sound, request.gain_db)
@@ -240,18 +242,7 @@ class AvatarPipeline:
 
     def person(self, inputs: Inputs) -> Person:
         """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
-        side, faces = self.format.side, self.card.faces
-        return encode_person(inputs, self.conditioner, side=side, faces=faces)
-
-    def _refine(self, inputs: Inputs, request: Request) -> tuple[Stage, ...]:
-        """The stage between sampling and decoding, where there is a refiner."""
-        refiner = self.refiner
-        if refiner is None:
-            return ()
-        reads = {"side": self.size, "faces": False, "max_latents": self.format.refiner_latents}
-        person = encode_person(inputs, refiner.conditioner, **reads)
-        how = {"seed": request.seed, "bf16": self.bf16}
-        return (lambda s: refine_chunks(refiner, person, request.prompt, s, **how),)
+        return encode_person(inputs, self.conditioner, self.format.side, faces=self.card.faces)
 
     @property
     def size(self) -> int:

@@ -18,13 +18,16 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.generate.generator import Person, Sampled
+from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.person import encode_person
+from avatar_v.generate.stream import Stage
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import ReferenceCache
 from avatar_v.models.refiner import enlarge, predict_clean
 from avatar_v.models.weights import load_pipeline, read_card, read_json
-from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Request
 from avatar_v.world.seeds import derive
 
 CONTEXT_LATENTS = 2
@@ -73,6 +76,26 @@ def check_refiner(folder: str | Path) -> Path:
             "recipes/refiner.yaml"
         )
     return folder
+
+
+def refining(
+    refiner: Refiner | None,
+    inputs: Inputs,
+    request: Request,
+    side: int,
+    max_latents: int,
+    bf16: bool,
+) -> tuple[Stage, ...]:
+    """The stage between sampling and decoding; none where there is no refiner. It reads the first
+    ``max_latents`` of each reference clip, in pictures of ``side`` pixels."""
+    if refiner is None:
+        return ()
+    person = encode_person(inputs, refiner.conditioner, side, faces=False, max_latents=max_latents)
+
+    def stage(sampled: Iterator[Sampled]) -> Iterator[Sampled]:
+        return refine_chunks(refiner, person, request.prompt, sampled, seed=request.seed, bf16=bf16)
+
+    return (stage,)
 
 
 def refine_chunks(
