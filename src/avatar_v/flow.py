@@ -52,11 +52,6 @@ def refine_path(
     return interpolate(clean, start, t / sigma), (start - clean) / sigma
 
 
-def velocity_to(clean: Latents, x_t: Latents, t: Times) -> Latents:
-    """v = (x_t - x_0) / t, the inverse of `clean_from_velocity`; t > 0."""
-    return (x_t - clean) / _wide(t)
-
-
 def shift_time(t: Tensor, shift: float) -> Tensor:
     """t' = s t / (1 + (s - 1) t): s > 1 spends more of the interval near the noise end."""
     return shift * t / (1 + (shift - 1) * t)

@@ -137,7 +137,7 @@ class _Enlarger:
         vae = refiner.conditioner.vae
         self._decoder, self._encoder = vae.stream_decoder(), vae.stream_encoder()
 
-    def push(self, latents: Latents) -> Latents:
+    def push(self, latents: Latents) -> Float[Tensor, "1 l c lh lw"]:
         return self._encoder.push(enlarge(self._decoder.push(latents)))
 
 
