@@ -138,7 +138,7 @@ def test_our_networks_give_the_same_bits(networks: tuple[nn.Module, Conditioner]
     dit, conditioner = networks
     wanted = everything(dit, conditioner)
     streams = FakeStreams()
-    offload_models(dit, conditioner, streams)
+    offload_models([(dit, conditioner)], streams)
     for _ in range(2):
         for a, b in zip(everything(dit, conditioner), wanted, strict=True):
             assert torch.equal(a, b)
@@ -165,7 +165,7 @@ def test_a_gpu_gives_the_same_bits_and_holds_few_blocks(
     assert torch.cuda.max_memory_allocated() - begin < 3 * 2**24 + 2**23
     assert {p.device.type for p in stack.parameters()} == {"cpu"}
     dit, conditioner = networks
-    offload_models(dit, conditioner, CudaStreams(device))
+    offload_models([(dit, conditioner)], CudaStreams(device))
     assert next(conditioner.parameters()).device.type == "cuda"
     with torch.inference_mode():
         video = conditioner.vae.decode(torch.randn(1, 3, 16, 4, 4, device=device))

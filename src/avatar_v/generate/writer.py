@@ -128,7 +128,8 @@ class Writer:
             yield block
 
     def _encode(self, container: OutputContainer, first: _Block) -> None:
-        video = _video_stream(container, *first[0].shape[1:3], self._output)
+        height, width = first[0].shape[1:3]
+        video = _video_stream(container, height, width, self._output)
         sound = container.add_stream("aac", rate=SAMPLE_RATE_HZ, layout="mono")
         sound.bit_rate = AUDIO_BIT_RATE
         index, block = 0, first

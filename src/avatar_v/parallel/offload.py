@@ -17,7 +17,7 @@ torch pins memory in powers of two unless PYTORCH_ALLOC_CONF has pinned_max_roun
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -33,20 +33,23 @@ ALIGNMENT = 256
 
 
 def offload_models(
-    dit: AvatarDiT, conditioner: Conditioner, streams: Streams, *, num_blocks: int = 2
+    models: Sequence[tuple[AvatarDiT, Conditioner]], streams: Streams, *, num_blocks: int = 2
 ) -> "Residency":
-    """All networks of a pipeline take turns; where code asks them for their device, it is that of
-    ``streams``."""
-    core = conditioner.vae.core
-    modules = {
-        "dit": dit,
-        "vae encoder": core.encoder,
-        "vae decoder": core.decoder,
-        "text": conditioner.text_encoder,
-        "audio": conditioner.audio_encoder,
-    }
+    """All networks of a pipeline take turns, those of its refiner too; where code asks them for
+    their device, it is that of ``streams``."""
+    modules: dict[str, nn.Module] = {}
+    for i, (dit, conditioner) in enumerate(models):
+        core, suffix = conditioner.vae.core, f" {i + 1}" if i else ""
+        modules |= {
+            f"dit{suffix}": dit,
+            f"vae encoder{suffix}": core.encoder,
+            f"vae decoder{suffix}": core.decoder,
+            f"text{suffix}": conditioner.text_encoder,
+            f"audio{suffix}": conditioner.audio_encoder,
+        }
     residency = Residency(modules, streams, num_blocks=num_blocks)
-    residency.settle(conditioner)
+    for _, conditioner in models:
+        residency.settle(conditioner)
     return residency
 
 

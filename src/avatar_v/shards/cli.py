@@ -68,6 +68,8 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vae", required=True, help="folder of a VideoVAE, e.g. assets/small/vae")
     parser.add_argument("--drop-video", action="store_true", help="write the latents alone")
     parser.add_argument("--faces", action="store_true", help="add close-ups of the face too")
+    parser.add_argument("--low", action="store_true", help="add what the refiner starts from")
+    parser.add_argument("--bf16", action="store_true", help="in bf16 autocast")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
@@ -167,6 +169,8 @@ def _encode(args: argparse.Namespace) -> int:
             args.vae,
             drop_video=args.drop_video,
             faces=args.faces,
+            low=args.low,
+            bf16=args.bf16,
             batch_size=args.batch_size,
             num_threads=args.threads,
             device=args.device,
