@@ -38,6 +38,20 @@ def noise_from_velocity(x_t: Latents, v: Latents, t: Times) -> Latents:
     return x_t + (1 - _wide(t)) * v
 
 
+def refine_path(
+    clean: Latents, low: Latents, noise: Latents, t: Times, sigma: float
+) -> tuple[Latents, Latents]:
+    """x_t and v between data (t = 0) and ``low``, noised, at t = sigma; t in (0, sigma].
+
+    ``x_t = (1 - t/σ) x_0 + (t/σ) x_σ`` with ``x_σ = (1 - σ) low + σ ε``, so ``v = (x_σ - x_0) / σ``
+    and ``x_0 = x_t - t v`` as ever: one step from t = sigma needs v there alone. Where low is x_0
+    these are ``interpolate`` and ``velocity``. (The path of FlashVideo, arXiv 2502.05179, with the
+    noise of Avatar V §4.6.)
+    """
+    start = (1 - sigma) * low + sigma * noise
+    return interpolate(clean, start, t / sigma), (start - clean) / sigma
+
+
 def shift_time(t: Tensor, shift: float) -> Tensor:
     """t' = s t / (1 + (s - 1) t): s > 1 spends more of the interval near the noise end."""
     return shift * t / (1 + (shift - 1) * t)

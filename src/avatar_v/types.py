@@ -94,6 +94,8 @@ class Batch(_Moves):
     reference: "Batch | None" = None  # another clip of the same person, from another scene
     faces: Float[Tensor, "b k c fh fw"] | None = None  # latents of single pictures of the face
     faces_valid: Bool[Tensor, "b k"] | None = None  # False: the clip has no k-th picture
+    low: Float[Tensor, "b l c lh lw"] | None = None
+    """Latents of the clip upsampled from a lower resolution (models/upsample.py)."""
 
 
 @dataclass(frozen=True)
@@ -122,6 +124,7 @@ class Cond(_Moves):
     audio_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had no audio
     reference: Reference | None = None
     reference_keep: Bool[Tensor, "b"] | None = None
+    low: Float[Tensor, "b l c h w"] | None = None  # upsampled low resolution, of the refiner
 
 
 @dataclass(frozen=True)

@@ -110,6 +110,8 @@ def longer(request: Request, seconds: float) -> Request:
 def no_thread_is_left() -> Iterator[None]:
     before = set(threading.enumerate())
     yield
+    for thread in set(threading.enumerate()) - before:
+        thread.join(10.0)  # the progress bar's is told to end and not waited for
     assert set(threading.enumerate()) <= before
 
 

@@ -66,3 +66,16 @@ def test_drawn_times_follow_the_logit_normal() -> None:
     assert float(t.median()) == pytest.approx(0.5, abs=0.004)
     logits = torch.logit(t.double())
     assert float(logits.std()) == pytest.approx(1.0, abs=0.01)
+
+
+def test_the_refiners_path_runs_from_noised_low_to_clean(draw) -> None:
+    clean, noise, t = draw
+    low, sigma = clean + 0.3, 0.6
+    t = sigma * (1 - t)
+    x_t, v = flow.refine_path(clean, low, noise, t, sigma)
+    torch.testing.assert_close(flow.clean_from_velocity(x_t, v, t), clean, atol=TOLERANCE, rtol=0)
+    start, _ = flow.refine_path(clean, low, noise, torch.full_like(t, sigma), sigma)
+    torch.testing.assert_close(start, 0.4 * low + 0.6 * noise, atol=TOLERANCE, rtol=0)
+    x_t, v = flow.refine_path(clean, clean, noise, t, sigma)  # nothing to refine: the plain path
+    torch.testing.assert_close(x_t, flow.interpolate(clean, noise, t), atol=TOLERANCE, rtol=0)
+    torch.testing.assert_close(v, flow.velocity(clean, noise), atol=TOLERANCE, rtol=0)

@@ -121,14 +121,13 @@ def test_the_motion_stream_is_trained_unless_its_weight_is_zero(batch: Batch) ->
 
 
 def test_references_are_drawn_between_the_bounds_short_ones_more_often() -> None:
-    numbers = Personality(min_reference_latents=3, max_reference_latents=11)
-    drawn = [draw_run(20, numbers, seeded(i)) for i in range(300)]
+    drawn = [draw_run(20, 3, 11, seeded(i)) for i in range(300)]
     lengths = [length for _, length in drawn]
     assert set(lengths) == set(range(3, 12))
     assert lengths.count(3) > 2 * lengths.count(11)
     assert min(start for start, _ in drawn) == 0
     assert max(start + length for start, length in drawn) == 20
-    assert draw_run(20, Personality(min_reference_latents=50), seeded()) == (0, 20)
+    assert draw_run(20, 50, 100, seeded()) == (0, 20)
     with pytest.raises(ValueError, match="min <= max"):
         Personality(min_reference_latents=4, max_reference_latents=3)
 

@@ -62,12 +62,12 @@ class Samples(L.Callback):
             raise ValueError(f"Samples serves the DiT stages, got {type(pl_module).__name__}")
         # the precision of training: under FSDP2 the gathered weights have no other
         with averaged(trainer, pl_module), trainer.precision_plugin.forward_context():
-            true, generated = self.generate(pl_module, self._batch)
+            versions = self.generate(pl_module, self._batch)
         if trainer.is_global_zero:
-            self._write(trainer, true, generated)
+            self._write(trainer, versions)
 
     @torch.no_grad()
-    def generate(self, stage: Stage, batch: Batch) -> tuple[Video, Video]:
+    def generate(self, stage: Stage, batch: Batch) -> tuple[Video, ...]:
         """True and generated video in [-1, 1] of the first window of each clip."""
         clean = stage.conditioner.clean_latents(stage.at_resolution(batch))
         length = stage.window_length
@@ -82,11 +82,11 @@ class Samples(L.Callback):
         vae = stage.conditioner.vae
         return vae.decode(clean).clamp(-1, 1), vae.decode(latents).clamp(-1, 1)
 
-    def _write(self, trainer: L.Trainer, true: Video, generated: Video) -> None:
+    def _write(self, trainer: L.Trainer, versions: tuple[Video, ...]) -> None:
         folder = Path(trainer.default_root_dir) / "samples"
         folder.mkdir(parents=True, exist_ok=True)
         stem = folder / f"step_{trainer.global_step:06d}"
-        pairs = torch.stack([to_uint8(true), to_uint8(generated)], dim=1)
+        pairs = torch.stack([to_uint8(version) for version in versions], dim=1)
         picture, video = stem.with_suffix(".png"), stem.with_suffix(".mp4")
         Image.fromarray(sheet(pairs, self.num_columns).numpy()).save(picture)
         video.write_bytes(encode_video_bytes(rearrange(pairs, "b r f c h w -> f c (r h) (b w)")))
@@ -117,6 +117,7 @@ def first_samples(batch: Batch, num: int) -> Batch:
         person=batch.person[:num],
         scene=batch.scene[:num],
         latents=None if batch.latents is None else batch.latents[:num],
+        low=None if batch.low is None else batch.low[:num],
         faces=None if batch.faces is None else batch.faces[:num],
         faces_valid=None if batch.faces_valid is None else batch.faces_valid[:num],
         reference=None if batch.reference is None else first_samples(batch.reference, num),

@@ -39,8 +39,10 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--audio-channels", type=int, default=1, help="of stdin, interleaved (%(default)s)")
     add("--audio-patience", type=float, default=30.0, metavar="S", help="stall = end (%(default)s)")
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
+    add("--refiner", metavar="DIR", help="refiner's weights: pictures twice as large")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
+    add("--offload", action="store_true", help="weights in main memory, a few at a time on the GPU")
     add("--no-face-crop", action="store_true", help="take the picture's centre square as it is")
     add("--overwrite", action="store_true", help="replace OUT.mp4 and OUT.json")
     add("--resume", action="store_true", help="go on with an interrupted run of this command")
@@ -83,8 +85,10 @@ def run(args: argparse.Namespace) -> int:
         record = carry_out(
             request,
             weights=args.weights,
+            refiner=args.refiner,
             device=args.device,
             precision=args.precision,
+            offload=args.offload,
             on_ready=progress.ready,
             on_frames=progress.frames,
             on_kept=progress.kept,

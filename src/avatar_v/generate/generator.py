@@ -57,6 +57,7 @@ class Spoken:
     chunk: Chunk
     audio: Float[Tensor, "1 l n d"]
     sound: Float[Tensor, " s"]
+    refiner_audio: Float[Tensor, "1 l n e"] | None = None  # as the refiner's own encoder hears it
 
 
 @dataclass(frozen=True)
@@ -66,6 +67,9 @@ class Sampled:
     latents: Float[Tensor, "1 l c h w"]
     sound: Float[Tensor, " s"]
     num_frames: int
+    index: int = 0  # of the chunk
+    refiner_audio: Float[Tensor, "1 l n e"] | None = None  # of these latents, as the next two
+    motion: Float[Tensor, "1 l md"] | None = None
 
 
 @dataclass(frozen=True)
@@ -98,28 +102,42 @@ def generate(
 
 
 def speak_whole(
-    conditioner: Conditioner, sound: Float[Tensor, " s"], chunk_latents: int, *, gain: float = 1.0
+    conditioner: Conditioner,
+    sound: Float[Tensor, " s"],
+    chunk_latents: int,
+    *,
+    gain: float = 1.0,
+    refiner: Conditioner | None = None,
 ) -> Iterator[Spoken]:
-    """The chunks of a finished recording; the model hears it times ``gain``."""
+    """The chunks of a finished recording; the model hears it times ``gain``. A ``refiner`` hears it
+    through its own encoder."""
     device = next(conditioner.parameters()).device
     total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
     with _inference(device, bf16=False):
+        own_of = None
         audio_of = audio_tokens(conditioner, sound.to(device), total.num_latents, gain=gain)
+        if refiner is not None:
+            own_of = audio_tokens(refiner, sound.to(device), total.num_latents, gain=gain)
     for chunk in total.chunks:
         with _inference(device, bf16=False):
             audio = audio_of(chunk.latents)
+            own = None if own_of is None else own_of(chunk.latents)
         part = slice(chunk.frames.start * SAMPLES_PER_FRAME, chunk.frames.stop * SAMPLES_PER_FRAME)
-        yield Spoken(chunk, audio, sound[part])
+        yield Spoken(chunk, audio, sound[part], own)
 
 
-def speak_live(conditioner: Conditioner, heard: Iterable[Heard]) -> Iterator[Spoken]:
+def speak_live(
+    conditioner: Conditioner, heard: Iterable[Heard], refiner: Conditioner | None = None
+) -> Iterator[Spoken]:
     """The chunks of a sound that is still arriving (live.hear with ``context_latents``)."""
     device = next(conditioner.parameters()).device
     for part in heard:
         with _inference(device, bf16=False):
-            tokens = conditioner.encode_audio(part.window[None].to(device))
-            audio = tokens[:, part.num_before : part.num_before + len(part.chunk.latents)]
-        yield Spoken(part.chunk, audio, part.sound)
+            window = part.window[None].to(device)
+            run = slice(part.num_before, part.num_before + len(part.chunk.latents))
+            audio = conditioner.encode_audio(window)[:, run]
+            own = None if refiner is None else refiner.encode_audio(window)[:, run]
+        yield Spoken(part.chunk, audio, part.sound, own)
 
 
 def sample_chunks(
@@ -165,9 +183,10 @@ def sample_chunks(
                 motion = motion[0] if motion else None
                 audio = part.audio[:, :1]
                 anchor = one_frame(first, person.reference, audio=audio, motion=motion)
-        latents = states[0]
-        new = latents[:, -len(part.chunk.new_latents) :]
-        yield Sampled(new, part.sound, len(part.chunk.frames))
+        run = slice(-len(part.chunk.new_latents), None)
+        own = None if part.refiner_audio is None else part.refiner_audio[:, run]
+        new, *motion = (state[:, run] for state in states)
+        yield Sampled(new, part.sound, len(part.chunk.frames), part.chunk.index, own, *motion[:1])
 
 
 def _velocity(

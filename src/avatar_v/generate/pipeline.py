@@ -5,6 +5,7 @@ The weights decide picture size and chunk length; everything else is the request
 """
 
 import dataclasses
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -12,11 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
-import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
+from avatar_v.generate.device import chosen_device, chosen_precision
 from avatar_v.generate.generator import (
     Clip,
     Person,
@@ -40,8 +40,9 @@ from avatar_v.generate.inputs import (
 )
 from avatar_v.generate.live import Block, LiveSound, hear
 from avatar_v.generate.outputs import output_of
+from avatar_v.generate.person import encode_person
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
-from avatar_v.generate.reference_clip import ReferenceClip
+from avatar_v.generate.refine import Refiner, check_refiner, refining
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.sampling import Settings
 from avatar_v.generate.stream import chained, pipelined
@@ -49,13 +50,13 @@ from avatar_v.generate.writer import Writer
 from avatar_v.loudness import loudness_gain
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.motion import pack_motion
-from avatar_v.models.reference import join_references
+from avatar_v.models.refiner import FACTOR
 from avatar_v.models.weights import Card, load_pipeline, read_card
-from avatar_v.types import Reference, Request
+from avatar_v.parallel.offload import offload_models
+from avatar_v.parallel.streams import check_offload, streams_of
+from avatar_v.types import Request
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
-PRECISIONS = ("auto", "fp32", "bf16")
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -68,11 +69,13 @@ class Format:
     side: int  # pixels of the square picture
     chunk_latents: int
     shift: float  # of the sampling times
+    refiner_latents: int = 16  # of each reference clip that a refiner reads
 
 
 FORMATS = {
-    "tiny": Format(side=32, chunk_latents=5, shift=1.0),
-    "small": Format(side=64, chunk_latents=13, shift=3.0),  # as recipes/small.yaml trains
+    "tiny": Format(side=32, chunk_latents=5, shift=1.0, refiner_latents=4),
+    # as recipes/small.yaml trains
+    "small": Format(side=64, chunk_latents=13, shift=3.0, refiner_latents=5),
     # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
     "wan_1_3b": Format(side=624, chunk_latents=41, shift=3.0),
     "wan_14b": Format(side=624, chunk_latents=41, shift=3.0),
@@ -85,6 +88,8 @@ class AvatarPipeline:
 
     ``overlap`` samples a chunk while the one before is decoded, in threads; the result is the same.
     None is: on an accelerator; on a CPU both want the same cores, and the first frames come later.
+    ``offload`` keeps the weights in main memory, from where they visit a GPU block by block; the
+    result is the same. A ``refiner`` (refine.py) makes the picture twice as large.
     """
 
     def __init__(
@@ -96,28 +101,57 @@ class AvatarPipeline:
         device: str = "auto",
         precision: str = "auto",
         overlap: bool | None = None,
+        offload: bool = False,
+        refiner: str | Path | None = None,
     ) -> None:
         wanted(card)
+        if dit.config.reads_low:
+            raise ValueError("these weights are a refiner: pass them as --refiner")
         self.card = card
         self.format = FORMATS[card.preset]
         self.device = chosen_device(device)
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
-        self.dit = dit.to(self.device).eval()
-        self.conditioner = conditioner.to(self.device).eval()
+        self.dit, self.conditioner = dit.eval(), conditioner.eval()
+        self.refiner = None if refiner is None else Refiner.from_pretrained(refiner, conditioner)
+        self.offload = offload
+        networks = [(dit, conditioner)]
+        if self.refiner is not None:
+            networks.append((self.refiner.dit, self.refiner.conditioner))
+        if offload:
+            offload_models(networks, streams_of(self.device))
+        else:
+            for part in itertools.chain.from_iterable(networks):
+                part.to(self.device)
 
     @classmethod
     def from_pretrained(
-        cls, name_or_path: str | Path = "small", *, device: str = "auto", precision: str = "auto"
+        cls,
+        name_or_path: str | Path = "small",
+        *,
+        device: str = "auto",
+        precision: str = "auto",
+        offload: bool = False,
+        refiner: str | Path | None = None,
     ) -> "AvatarPipeline":
         """The weights that ship under a name ("small"), or those of a folder.
 
         ValueError, before any network is built, for a missing part, another schema version or an
-        unknown preset, and for every key that does not fit (models/weights.py).
+        unknown preset, for ``offload`` without a GPU, and for every key that does not fit
+        (models/weights.py).
         """
+        if offload:
+            check_offload(chosen_device(device))
         folder = weights_folder(name_or_path)
         card = read_card(folder)
-        return cls(*load_pipeline(folder), card, device=device, precision=precision)
+        return cls(
+            *load_pipeline(folder),
+            card,
+            device=device,
+            precision=precision,
+            offload=offload,
+            refiner=refiner,
+        )
 
     def __call__(
         self,
@@ -169,7 +203,8 @@ class AvatarPipeline:
             gain_db=gain_db,
         )
         check_settings(request)
-        blocks = self.stream(read_sources(request, wanted(self.card), sound), request)
+        inputs = read_sources(request, wanted(self.card, refined=self.refiner is not None), sound)
+        blocks = self.stream(inputs, request)
 
         def frames() -> Iterator[Frame]:
             for block in blocks:
@@ -206,6 +241,9 @@ class AvatarPipeline:
             lambda spoken: sample_chunks(
                 self.dit, self.conditioner, person, request.prompt, settings, spoken, kept
             ),
+            *refining(
+                self.refiner, inputs, request, self.size, self.format.refiner_latents, self.bf16
+            ),
             lambda sampled: decode_chunks(self.conditioner, settings, sampled),
         )
         spoken = self._spoken(sound, request.gain_db)
@@ -220,69 +258,30 @@ class AvatarPipeline:
             return loudness_gain(heard) if gain_db is None else 10 ** (gain_db / 20)
 
         length = self.format.chunk_latents
+        own = None if self.refiner is None else self.refiner.conditioner
         if isinstance(sound, Tensor):
-            return speak_whole(self.conditioner, sound, length, gain=gain(sound))
-        context = context_latents(self.conditioner)
+            return speak_whole(self.conditioner, sound, length, gain=gain(sound), refiner=own)
+        context = max(context_latents(c) for c in (self.conditioner, own or self.conditioner))
         heard = hear(sound, chunk_latents=length, context=context, gain=gain)
-        return speak_live(self.conditioner, heard)
+        return speak_live(self.conditioner, heard, own)
 
-    @torch.inference_mode()
     def person(self, inputs: Inputs) -> Person:
         """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
-        parts = [self._reference(clip) for clip in inputs.clips]
-        return Person(
-            self.picture(inputs.image),
-            join_references(parts) if parts else None,
-            None if inputs.motion is None else pack_motion(inputs.motion[None, None]),
-        )
+        return encode_person(inputs, self.conditioner, self.format.side, faces=self.card.faces)
 
-    def _reference(self, clip: ReferenceClip) -> Reference:
-        """One clip of the person, with its close-ups where the weights read them."""
-        near = clip.faces if self.card.faces else None
-        return self.conditioner.encode_clip(
-            _signed(clip.video).to(self.device),
-            clip.valid,
-            clip.audio,
-            clip.motion,
-            None if near is None else _signed(near).to(self.device),
-        )
-
-    def picture(self, image: UInt8[Tensor, "3 h w"]) -> Float[Tensor, "3 side side"]:
-        """A square picture in [-1, 1] at the size of the weights."""
-        size = (self.format.side, self.format.side)
-        x = F.interpolate(image[None].float(), size=size, mode="bilinear", antialias=True)[0]
-        return _signed(x.clamp(0, 255))
+    @property
+    def size(self) -> int:
+        """Height and width of the frames that come out."""
+        return self.format.side * (1 if self.refiner is None else FACTOR)
 
 
-def wanted(card: Card) -> Wanted:
-    """What weights with this card take of a person. ValueError for a preset without a format."""
+def wanted(card: Card, *, refined: bool = False) -> Wanted:
+    """What weights with this card take of a person, with a refiner behind them in larger pictures.
+    ValueError for a preset without a format."""
     if card.preset not in FORMATS:
         raise ValueError(f"no format for weights of preset {card.preset!r}")
-    return Wanted(FORMATS[card.preset].side, card.reference, card.motion, card.faces)
-
-
-def chosen_device(name: str) -> torch.device:
-    """The device of a name, "auto" being a GPU where there is one; ValueError if it is not here."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: no such kind of device; try cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"--device {name}: this torch ({torch.__version__}) finds no CUDA device; use cpu"
-        )
-    return device
-
-
-def chosen_precision(name: str, device: torch.device) -> str:
-    """fp32 or bf16; "auto" is bf16 where the hardware has it. ValueError for another name."""
-    if name not in PRECISIONS:
-        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {name!r}")
-    if name != "auto":
-        return name
-    return "bf16" if _has_bf16(device) else "fp32"
+    side = FORMATS[card.preset].side * (FACTOR if refined else 1)
+    return Wanted(side, card.reference, card.motion, card.faces)
 
 
 def weights_folder(name_or_path: str | Path) -> Path:
@@ -301,8 +300,10 @@ def carry_out(
     request: Request,
     *,
     weights: str | Path = "small",
+    refiner: str | Path | None = None,
     device: str = "auto",
     precision: str = "auto",
+    offload: bool = False,
     on_ready: Callable[[Inputs], None] = lambda inputs: None,
     on_frames: Callable[[Frames], None] = lambda frames: None,
     on_kept: OnKept = lambda folder, num: None,
@@ -316,14 +317,20 @@ def carry_out(
     whole chunks are left too. ``on_kept`` is told.
     """
     kind = chosen_device(device)
+    if offload:
+        check_offload(kind)
     folder = weights_folder(weights)
     made_with = {"precision": chosen_precision(precision, kind), "device": kind.type}
-    inputs = read_inputs(request, wanted(read_card(folder)))
+    if refiner is not None:
+        made_with["refiner"] = hash_folder(check_refiner(refiner))
+    inputs = read_inputs(request, wanted(read_card(folder), refined=refiner is not None))
     on_ready(inputs)
     weights_hash = hash_folder(folder)
     with keeping(request, inputs, on_kept, weights=weights_hash, **made_with) as kept:
         begin = time.perf_counter()
-        pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
+        pipeline = AvatarPipeline.from_pretrained(
+            folder, device=device, precision=precision, offload=offload, refiner=refiner
+        )
         loaded, first = time.perf_counter(), None
         clips = pipeline.clips(inputs, request, kept)
         output = output_of(
@@ -352,8 +359,7 @@ def carry_out(
 
 
 def _timing(inputs: Inputs, num_frames: int, begin: float, loaded: float, first: float) -> Timing:
-    """From the times of `perf_counter` at which loading began and ended and the first frame came,
-    and now."""
+    """From the times of `perf_counter` when loading began and ended and the first frame came."""
     end = time.perf_counter()
     arrived = inputs.audio.arrived_s if isinstance(inputs.audio, LiveSound) else None
     return Timing(
@@ -379,26 +385,16 @@ def record_of(
     return Record(
         request=request,
         num_frames=inputs.num_frames,
-        size=pipeline.format.side,
+        size=pipeline.size,
         reference_frame=inputs.reference_frame,
         warnings=inputs.warnings,
         weights=weights,
         weights_hash=weights_hash,
         weights_card=dataclasses.asdict(pipeline.card),
+        refiner=None if pipeline.refiner is None else pipeline.refiner.name,
         precision="bf16" if pipeline.bf16 else "fp32",
         device=str(pipeline.device),
         timing=timing,
         resumed_chunks=resumed_chunks,
+        offload=pipeline.offload,
     )
-
-
-def _signed(pixels: Tensor) -> Tensor:
-    """0 … 255 to [-1, 1]."""
-    return pixels.float() / 127.5 - 1
-
-
-def _has_bf16(device: torch.device) -> bool:
-    """Native bf16 arithmetic; emulated, it would be slower than fp32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()

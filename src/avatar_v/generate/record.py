@@ -46,6 +46,8 @@ class Record:
     device: str
     timing: Timing  # of this run alone
     resumed_chunks: int = 0  # that an interrupted run had made
+    offload: bool = False  # weights waited in main memory
+    refiner: str | None = None  # folder of the refiner, where there was one
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())

@@ -35,6 +35,32 @@ def attend(
     return out.transpose(1, 2)
 
 
+def attend_near(
+    query: Float[Tensor, "b q heads width"],
+    key: Float[Tensor, "b l m heads width"],
+    value: Float[Tensor, "b l m heads width"],
+    window: int,
+    extra: tuple[Tensor, Tensor] | None = None,
+    extra_mask: Bool[Tensor, "b e"] | None = None,
+) -> Float[Tensor, "b q heads width"]:
+    """`attend` from each of l frames (q / l queries) to the keys of the frames at most ``window``
+    away, and to all ``extra`` keys "b e heads width" whose mask is True.
+
+    One call a frame: what a frame may not see is never multiplied, so the cost is linear in l.
+    """
+    outputs = []
+    for frame, own in enumerate(query.unflatten(1, (key.shape[1], -1)).unbind(1)):
+        run = slice(max(frame - window, 0), frame + window + 1)
+        near_key, near_value, mask = key[:, run].flatten(1, 2), value[:, run].flatten(1, 2), None
+        if extra is not None:
+            if extra_mask is not None:
+                mask = torch.cat([extra_mask.new_ones(near_key.shape[:2]), extra_mask], dim=1)
+            near_key = torch.cat([near_key, extra[0]], dim=1)
+            near_value = torch.cat([near_value, extra[1]], dim=1)
+        outputs.append(attend(own, near_key, near_value, mask))
+    return torch.cat(outputs, dim=1)
+
+
 def attend_products(
     query: Float[Tensor, "b q heads width"],
     key: Float[Tensor, "b k heads width"],

@@ -23,6 +23,8 @@ class DiTConfig:
     patch: int = 2  # spatial; the temporal patch is one latent frame
     reference_gap: int = 8  # latent frames of RoPE distance between the reference and the target
     eps: float = 1e-6
+    temporal_window: int | None = None  # latent frames each side that generated tokens see; all
+    refines_from: float | None = None  # t of the one step of a refiner, which reads Cond.low too
 
     def __post_init__(self) -> None:
         if self.dim % self.num_heads or (self.dim // self.num_heads) % 2 or self.head_dim < 6:
@@ -32,6 +34,15 @@ class DiTConfig:
             )
         if self.audio_every < 1:
             raise ValueError(f"audio_every counts blocks from 1, got {self.audio_every}")
+        if self.temporal_window is not None and self.temporal_window < 0:
+            raise ValueError(f"temporal_window is at least 0, got {self.temporal_window}")
+        if self.refines_from is not None and not 0 < self.refines_from <= 1:
+            raise ValueError(f"refines_from is a time in (0, 1], got {self.refines_from}")
+
+    @property
+    def reads_low(self) -> bool:
+        """True of a refiner (models/refiner.py)."""
+        return self.refines_from is not None
 
     @property
     def head_dim(self) -> int:

@@ -9,6 +9,9 @@ motion gives the same video before and after the stream is switched on. Habits a
 reference's motion (models/motion.py): attention could average them out of a hundred frames, but a
 linear map that starts at zero and joins the time embedding learns them in minutes.
 
+The refiner (stages/refiner.py) is this class with two settings of its config: attention between
+generated tokens is local in time, and upsampled low-resolution latents are read beside x_t.
+
 Tokens are kept as "b l n d" (latent frame, then token within it), so that what is given per latent
 frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
 """
@@ -20,8 +23,7 @@ from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from avatar_v.kernels.norm import rotate
-from avatar_v.models.attention import CrossAttention, ExtraKeyValue, KeyValue, SelfAttention
+from avatar_v.models.blocks import Block, Head, run_block
 from avatar_v.models.checks import check_latents, check_reference, expect
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.layers import (
@@ -31,8 +33,6 @@ from avatar_v.models.layers import (
     TimeEmbedding,
     Tokens,
     compute_dtype,
-    gated_add,
-    modulated_norm,
     rotary_grid,
     rotary_table,
 )
@@ -52,117 +52,6 @@ Latents = Float[Tensor, "b l c h w"]
 Motion = Float[Tensor, "b l m"]
 
 
-class Block(nn.Module):
-    """Self-attention → text and audio cross-attention → motion injection → feed-forward."""
-
-    def __init__(self, config: DiTConfig, *, has_audio: bool) -> None:
-        super().__init__()
-        dim, num_heads, self.eps = config.dim, config.num_heads, config.eps
-        self.modulation = nn.Parameter(torch.empty(6, dim))
-        self.self_attention = SelfAttention(dim, num_heads, self.eps)
-        self.text_norm = LayerNorm(dim, self.eps)
-        self.text_attention = CrossAttention(dim, num_heads, self.eps)
-        self.audio_norm = LayerNorm(dim, self.eps) if has_audio else None
-        self.audio_attention = CrossAttention(dim, num_heads, self.eps) if has_audio else None
-        self.motion_norm = LayerNorm(dim, self.eps) if has_audio else None
-        self.motion_inject = nn.Linear(dim, dim) if has_audio else None
-        self.ffn = MLP(dim, config.ffn_dim, dim)
-
-    def forward(
-        self,
-        x: Tokens,
-        modulation: Float[Tensor, "#b #l 6 d"],
-        rotary: Float[Tensor, "*positions 1 half 2"],
-        *,
-        text: Float[Tensor, "b m d"] | None = None,
-        audio: Float[Tensor, "b l a d"] | None = None,
-        audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
-        motion: Float[Tensor, "b l 1 d"] | None = None,
-        extra: ExtraKeyValue | None = None,
-        key_mask: Bool[Tensor, "b all_keys"] | None = None,
-    ) -> tuple[Tokens, KeyValue]:
-        """One block over one stream; also returns its unrotated K and V.
-
-        ``extra`` are rotated keys and values of another stream that x may look at, ``key_mask``
-        covers x and them. ``audio_scale`` multiplies the contribution of audio, per sample.
-        ``motion`` are the motion tokens of x's frames.
-        """
-        shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
-            (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
-        )
-        num_frames = x.shape[1]
-        y = modulated_norm(x, shift, scale, self.eps)
-        y, key_value = self.self_attention(y.flatten(1, 2), rotary, extra=extra, key_mask=key_mask)
-        x = gated_add(x, y.unflatten(1, (num_frames, -1)), gate)
-        if text is not None:
-            y = self.text_attention(self.text_norm(x).flatten(1, 2), text)
-            x = x + y.unflatten(1, (num_frames, -1))
-        if audio is not None and self.audio_attention is not None and self.audio_norm is not None:
-            y = self.audio_attention(self.audio_norm(x).flatten(0, 1), audio.flatten(0, 1))
-            y = y.unflatten(0, (-1, num_frames))
-            x = x + (y if audio_scale is None else y * audio_scale)
-        if motion is not None and self.motion_inject is not None and self.motion_norm is not None:
-            y = self.motion_norm(motion)
-            x = x + self.motion_inject(y.to(compute_dtype(y, self.motion_inject.weight)))
-        y = modulated_norm(x, shift_ffn, scale_ffn, self.eps)
-        y = self.ffn(y.to(compute_dtype(y, self.ffn.up.weight)))
-        return gated_add(x, y, gate_ffn), key_value
-
-
-def run_block(
-    block: Block,
-    x: Tokens,
-    motion: Float[Tensor, "b l 1 d"] | None,
-    modulation: Float[Tensor, "#b #l 6 d"],
-    rotary: Float[Tensor, "*positions 1 half 2"],
-    motion_rotary: Float[Tensor, "*frames 1 half 2"],
-    *,
-    text: Float[Tensor, "b m d"] | None = None,
-    audio: Float[Tensor, "b l a d"] | None = None,
-    audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
-    extra: ExtraKeyValue | None = None,
-    key_mask: Bool[Tensor, "b all_keys"] | None = None,
-    motion_mask: Bool[Tensor, "b l"] | None = None,
-) -> tuple[Tokens, Float[Tensor, "b l 1 d"] | None, KeyValue]:
-    """One block over video tokens, then over their motion tokens; also the video's K and V.
-
-    Motion tokens look at each other (``motion_mask``: at those that are real), at the video and at
-    its ``extra`` keys; they read no text. The video does not look at them.
-    """
-    x, (key, value) = block(
-        x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale,
-        motion=motion, extra=extra, key_mask=key_mask,
-    )  # fmt: skip
-    if motion is None:
-        return x, None, (key, value)
-    seen = (rotate(key, rotary), value)
-    if extra is not None:
-        seen = (torch.cat([seen[0], extra[0]], dim=1), torch.cat([seen[1], extra[1]], dim=1))
-    if key_mask is not None:
-        own = key_mask.new_ones(motion.shape[:2]) if motion_mask is None else motion_mask
-        key_mask = torch.cat([own, key_mask], dim=1)
-    motion, _ = block(
-        motion, modulation, motion_rotary, audio=audio, audio_scale=audio_scale,
-        extra=seen, key_mask=key_mask,
-    )  # fmt: skip
-    return x, motion, (key, value)
-
-
-class Head(nn.Module):
-    """Modulated norm and projection of each token to its part of the velocity."""
-
-    def __init__(self, dim: int, dim_out: int, eps: float) -> None:
-        super().__init__()
-        self.modulation = nn.Parameter(torch.empty(2, dim))
-        self.out = nn.Linear(dim, dim_out)
-        self.eps = eps
-
-    def forward(self, x: Tokens, embedding: Float[Tensor, "b l d"]) -> Float[Tensor, "b l n o"]:
-        shift, scale = (self.modulation.float() + embedding[:, :, None]).unsqueeze(-2).unbind(2)
-        y = modulated_norm(x, shift, scale, self.eps)
-        return self.out(y.to(compute_dtype(y, self.out.weight)))
-
-
 class AvatarDiT(nn.Module):
     """Velocity of latents at per-frame times t, given text, audio and a reference."""
 
@@ -171,6 +60,7 @@ class AvatarDiT(nn.Module):
         self.config = config
         patch_dim = config.latent_channels * config.patch**2
         self.patch_embed = nn.Linear(patch_dim, config.dim)
+        self.low_embed = nn.Linear(patch_dim, config.dim) if config.reads_low else None
         self.time_embed = TimeEmbedding(config.freq_dim, config.dim)
         self.text_embed = MLP(config.text_dim, config.dim, config.dim)
         self.audio_embed = nn.Linear(config.audio_dim, config.dim)
@@ -232,6 +122,8 @@ class AvatarDiT(nn.Module):
         rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
         motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device)
         x = self._embed_patches(x_t)
+        if self.low_embed is not None and cond.low is not None:
+            x = x + self._embed_low(self.low_embed, cond.low)
         text = self._embed_text(cond.text)
         audio, audio_scale = self._embed_audio(cond.audio), None
         if audio is not None and cond.audio_keep is not None:
@@ -249,6 +141,7 @@ class AvatarDiT(nn.Module):
                 text=text, audio=audio, audio_scale=audio_scale,
                 extra=None if reference is None else reference.layer(i),
                 key_mask=None if reference is None else reference.mask,
+                window=self.config.temporal_window,
             )  # fmt: skip
         v = self._to_latents(self.head(x, embedding), *grid)
         return v if motion is None else (v, self.motion_head(motion, embedding).squeeze(2))
@@ -342,9 +235,14 @@ class AvatarDiT(nn.Module):
         return reference_keys(cache.expand(num_samples), offset, num_tokens, keep)
 
     def _embed_patches(self, latents: Latents) -> Tokens:
+        return self.patch_embed(self._patches(latents)).to(self.patch_embed.weight.dtype)
+
+    def _embed_low(self, low_embed: nn.Linear, low: Latents) -> Tokens:
+        return low_embed(self._patches(low)).to(self.patch_embed.weight.dtype)
+
+    def _patches(self, latents: Latents) -> Float[Tensor, "b l n o"]:
         p = self.config.patch
-        patches = rearrange(latents, "b l c (h p) (w q) -> b l (h w) (c p q)", p=p, q=p)
-        return self.patch_embed(patches).to(self.patch_embed.weight.dtype)
+        return rearrange(latents, "b l c (h p) (w q) -> b l (h w) (c p q)", p=p, q=p)
 
     def _to_latents(self, patches: Float[Tensor, "b l n o"], height: int, width: int) -> Latents:
         p = self.config.patch
@@ -384,6 +282,12 @@ class AvatarDiT(nn.Module):
         if cond.audio is not None:
             shape = (num_samples, num_frames, self.config.num_audio_tokens, self.config.audio_dim)
             expect("cond.audio", cond.audio.shape, shape)
+        if (cond.low is not None) != self.config.reads_low:
+            here = "without" if cond.low is None else "with"
+            kind = "a refiner" if self.config.reads_low else "no refiner"
+            raise ValueError(f"this is {kind}, got conditions {here} low latents")
+        if cond.low is not None:
+            expect("cond.low", cond.low.shape, x_t.shape)
         if motion_t is not None:
             shape = (num_samples, num_frames, self.config.motion_dim)
             expect("motion_t", motion_t.shape, shape)

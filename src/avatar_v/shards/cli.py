@@ -68,6 +68,8 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vae", required=True, help="folder of a VideoVAE, e.g. assets/small/vae")
     parser.add_argument("--drop-video", action="store_true", help="write the latents alone")
     parser.add_argument("--faces", action="store_true", help="add close-ups of the face too")
+    parser.add_argument("--low", action="store_true", help="add what the refiner starts from")
+    parser.add_argument("--bf16", action="store_true", help="in bf16 autocast")
     parser.add_argument("--batch-size", type=int, default=8)
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--device", default="cpu")
@@ -86,7 +88,14 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=int, default=4, help="number of clips, spread over the set")
 
 
+def _check_frames(num: int) -> None:
+    """Before anything heavy is imported."""
+    if num < 1 or num % 4 != 1:
+        raise ValueError(f"--frames {num}: a clip has 4k + 1 frames (1, 5, 9, …)")
+
+
 def _world(args: argparse.Namespace) -> int:
+    _check_frames(args.frames)
     from rich.console import Console
 
     from avatar_v.shards.world_set import WorldSettings, write_world
@@ -123,6 +132,7 @@ def _world(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
+    _check_frames(args.frames)
     from avatar_v.shards.importer import ImportSettings, import_folder, print_report
 
     settings = ImportSettings(
@@ -159,6 +169,8 @@ def _encode(args: argparse.Namespace) -> int:
             args.vae,
             drop_video=args.drop_video,
             faces=args.faces,
+            low=args.low,
+            bf16=args.bf16,
             batch_size=args.batch_size,
             num_threads=args.threads,
             device=args.device,

@@ -1,8 +1,8 @@
 """Add normalised VAE latents to shards, so that training need not run the VAE's encoder.
 
 Each shard gives one of the same name; members are copied byte for byte, `latents.npy` (fp16, the
-whole clip) is added, on request `faces.npz` (faces.py), and Meta says by which VAE. Finished shards
-are kept when a run is repeated.
+whole clip) is added, on request `faces.npz` (faces.py) and `low.npy`, and Meta says by which VAE.
+Finished shards are kept when a run is repeated.
 """
 
 import dataclasses
@@ -13,10 +13,11 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.faces import faces_member
 from avatar_v.shards.loader import read_clip, read_members
-from avatar_v.shards.schema import FACES, LATENTS, META, VIDEO, encode_array, encode_meta
+from avatar_v.shards.schema import FACES, LATENTS, LOW, META, VIDEO, encode_array, encode_meta
 from avatar_v.shards.writer import (
     INDEX_SUFFIX,
     ClipEntry,
@@ -40,6 +41,8 @@ def encode_folder(
     *,
     drop_video: bool = False,
     faces: bool = False,
+    low: bool = False,
+    bf16: bool = False,
     batch_size: int = 8,
     num_threads: int | None = None,
     device: str = "cpu",
@@ -47,8 +50,10 @@ def encode_folder(
 ) -> tuple[int, str]:
     """Write every shard of ``folder`` with latents to ``out``; returns (clips, the VAE's hash).
 
-    ValueError if ``out`` is ``folder``, holds shards of another VAE or other choices, a
-    clip has no video, or the latents do not fit in fp16.
+    ``low``: those of the clip enlarged from half its size too, for the refiner. ``bf16``: in
+    autocast, faster where the hardware has it and a little less exact. ValueError if
+    ``out`` is ``folder``, holds shards of another VAE or other choices, a clip has no video or
+    sides that cannot be halved, or the latents do not fit in fp16.
     """
     folder, out = Path(folder), Path(out)
     if out.resolve() == folder.resolve():
@@ -63,16 +68,22 @@ def encode_folder(
         if not clip.has_video:
             raise ValueError(f"{clip.shard}, clip {clip.key}: no video to encode")
     vae = VideoVAE.from_pretrained(vae_path).to(device).eval()
+    step = FACTOR * vae.spatial_factor
+    for clip in clips if low else ():
+        if clip.height % step or clip.width % step:
+            size = f"{clip.height} x {clip.width}"
+            raise ValueError(f"{clip.shard}, clip {clip.key}: {size} is no multiple of {step}")
     vae_hash = vae.hash()
+    choices = {"faces": faces, "low": low, "bf16": bf16}
     asked = {"vae_hash": vae_hash, "drop_video": drop_video}
-    _claim(out, {**asked, "faces": True} if faces else asked)
+    _claim(out, {**asked, **{k: v for k, v in choices.items() if v}})
     if num_threads:
         torch.set_num_threads(num_threads)
     num_done = 0
     for index in indexes:
         target = out / Path(index.shard).relative_to(folder)
         if not index_path(target).exists():
-            encoder = _Encoder(vae, vae_hash, drop_video, faces, batch_size, device)
+            encoder = _Encoder(vae, vae_hash, drop_video, faces, low, bf16, batch_size, device)
             done = num_done
             write_shard(target, encoder.items(index, lambda n, d=done: on_clip(d + n, len(clips))))
         num_done += len(index.clips)
@@ -86,6 +97,8 @@ class _Encoder:
     vae_hash: str
     drop_video: bool
     faces: bool
+    low: bool
+    bf16: bool
     batch_size: int
     device: str
 
@@ -97,16 +110,20 @@ class _Encoder:
         for group in _batches(index.clips, self.batch_size):
             samples = [read_clip(clip, use_latents=False) for clip in group]
             video = torch.stack([sample.video for sample in samples if sample.video is not None])
-            latents = self._latents(video)
-            for clip, sample, own in zip(group, samples, latents, strict=True):
-                if not torch.isfinite(own).all():
+            with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.bf16):
+                latents = self._latents(video)
+                lows = self._low_latents(video) if self.low else [None] * len(group)
+            for clip, sample, own, low in zip(group, samples, latents, lows, strict=True):
+                if not all(torch.isfinite(x).all() for x in (own, low) if x is not None):
                     raise ValueError(f"{clip.shard}, clip {clip.key}: its latents overflow fp16")
                 meta = dataclasses.replace(sample.meta, vae_hash=self.vae_hash)
-                left_out = {LATENTS, FACES, META} | ({VIDEO} if self.drop_video else set())
+                left_out = {LATENTS, FACES, LOW, META} | ({VIDEO} if self.drop_video else set())
                 members = read_members(clip, [m for m in clip.members if m not in left_out])
                 members |= {META: encode_meta(meta), LATENTS: encode_array(own.numpy())}
                 if self.faces:
                     members[FACES] = faces_member(self.vae, sample, self.device)
+                if low is not None:
+                    members[LOW] = encode_array(low.numpy())
                 yield RawClip(clip.key, members)
             num_done += len(group)
             on_clip(num_done)
@@ -119,6 +136,19 @@ class _Encoder:
             encoder.push(piece.to(self.device, torch.float32) / 127.5 - 1)
             for piece in video.split(PIECE_FRAMES, dim=1)
         ]
+        return torch.cat(parts, dim=1).to(torch.float16).cpu()
+
+    @torch.inference_mode()
+    def _low_latents(self, video: Tensor) -> Tensor:
+        """As models.refiner.low_latents, in pieces."""
+        small, decoder, large = (
+            self.vae.stream_encoder(), self.vae.stream_decoder(), self.vae.stream_encoder()
+        )  # fmt: skip
+        parts = []
+        for piece in video.split(PIECE_FRAMES, dim=1):
+            latents = small.push(reduce(piece.to(self.device, torch.float32) / 127.5 - 1))
+            if latents.shape[1]:
+                parts.append(large.push(enlarge(decoder.push(latents))))
         return torch.cat(parts, dim=1).to(torch.float16).cpu()
 
 

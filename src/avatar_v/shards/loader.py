@@ -22,7 +22,16 @@ from torch.utils.data import DataLoader, Dataset
 
 from avatar_v.loudness import normalise_loudness
 from avatar_v.shards.buckets import BatchPlan, Bucket
-from avatar_v.shards.schema import FACES, LATENTS, VIDEO, Sample, decode_sample, to_float, to_int16
+from avatar_v.shards.schema import (
+    FACES,
+    LATENTS,
+    LOW,
+    VIDEO,
+    Sample,
+    decode_sample,
+    to_float,
+    to_int16,
+)
 from avatar_v.shards.writer import INDEX_SUFFIX, ClipEntry, read_index
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch, num_latents
 
@@ -50,7 +59,8 @@ def read_folder(folder: str | Path) -> list[ClipEntry]:
 
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
     """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
-    skipped = {VIDEO: not decode_video, LATENTS: not use_latents, FACES: not use_latents}
+    of_latents = dict.fromkeys((LATENTS, FACES, LOW), not use_latents)
+    skipped = {VIDEO: not decode_video, **of_latents}
     members = read_members(clip, [m for m in clip.members if not skipped.get(m, False)])
     return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
 
@@ -204,7 +214,7 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Samp
     frames = slice(start, start + bucket.num_frames)
     sound = slice(start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)
     size = {"height": bucket.height, "width": bucket.width}
-    video, latents = sample.video, sample.latents
+    video, latents, low = sample.video, sample.latents, sample.low
     return dataclasses.replace(
         sample,
         meta=dataclasses.replace(sample.meta, num_frames=bucket.num_frames, **size),
@@ -217,6 +227,7 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Samp
         phonemes=sample.phonemes[frames],
         video=None if video is None else _resized(video[frames], bucket),
         latents=None if latents is None else latents[: num_latents(bucket.num_frames)],
+        low=None if low is None else low[: num_latents(bucket.num_frames)],
     )
 
 
@@ -227,6 +238,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
     """
     with_video = all(sample.video is not None for sample in samples)
     with_latents = all(sample.latents is not None for sample in samples)
+    with_low = all(sample.low is not None for sample in samples)
 
     def stack(name: str) -> Tensor:
         return torch.stack([getattr(sample, name) for sample in samples])
@@ -246,6 +258,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         latents=stack("latents").to(torch.float32) if with_latents else None,
         faces=faces,
         faces_valid=faces_valid,
+        low=stack("low").to(torch.float32) if with_low else None,
     )
 
 

@@ -8,6 +8,8 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
                      each encoded alone by the same VAE, and frames "n", which each one shows
     key.json         Meta: ids, text, licence, consent, rates, schema version
     key.latents.npy  optional: normalised VAE latents "l c lh lw", fp16, of the whole clip
+    key.low.npy      optional, with latents: those of the clip enlarged from half its size, after
+                     the VAE (models/refiner.py), in fp16; what the refiner starts from
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
     key.video.mp4    H.264 yuv444p, 25 fps; absent only where latents replace it
 
@@ -37,7 +39,7 @@ NO_PHONEME = -1
 
 AUDIO, FACE, META = "audio.flac", "face.npz", "json"
 LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
-FACES = "faces.npz"
+FACES, LOW = "faces.npz", "low.npy"
 
 
 @dataclass(frozen=True)
@@ -79,6 +81,7 @@ class Sample:
     latents: Float16[Tensor, "l c lh lw"] | None = None
     faces: Float16[Tensor, "n c fh fw"] | None = None  # close-ups, each encoded alone
     face_frames: Int[Tensor, " n"] | None = None  # which frame each face is from; with faces
+    low: Float16[Tensor, "l c lh lw"] | None = None  # enlarged from half the size; with latents
 
 
 def to_int16(audio: Float[Tensor, " s"]) -> Int16[Tensor, " s"]:
@@ -113,6 +116,8 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         members[LATENTS] = encode_array(sample.latents.numpy())
     if sample.faces is not None and sample.face_frames is not None:
         members[FACES] = encode_faces(sample.faces, sample.face_frames)
+    if sample.low is not None:
+        members[LOW] = encode_array(sample.low.numpy())
     return members
 
 
@@ -131,7 +136,10 @@ def decode_sample(
     track = _loaded(members[FACE], f"{name}.{FACE}")
     has_video = decode_video and VIDEO in members
     video = decode_video_bytes(members[VIDEO], f"{name}.{VIDEO}") if has_video else None
-    latents = _loaded(members[LATENTS], f"{name}.{LATENTS}") if LATENTS in members else None
+    latents, low = (
+        _loaded(members[member], f"{name}.{member}") if member in members else None
+        for member in (LATENTS, LOW)
+    )
     faces, face_frames = None, None
     if FACES in members:
         faces, face_frames = decode_faces(members[FACES], name)
@@ -150,6 +158,7 @@ def decode_sample(
             latents=None if latents is None else torch.from_numpy(latents),
             faces=faces,
             face_frames=face_frames,
+            low=None if low is None else torch.from_numpy(low),
         )
         check_sample(sample, needs_picture=decode_video)
     except (KeyError, TypeError, ValueError) as error:
@@ -221,6 +230,8 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
     found = {name: tuple(getattr(sample, name).shape) for name in expected}
     if sample.faces is not None:
         _check_faces(sample, sample.faces)
+    if sample.low is not None and sample.latents is not None:
+        expected["low"], found["low"] = tuple(sample.latents.shape), tuple(sample.low.shape)
     if sample.video is not None:
         expected["video"] = (frames, 3, meta.height, meta.width)
         found["video"] = tuple(sample.video.shape)

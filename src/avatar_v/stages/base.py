@@ -70,6 +70,7 @@ class Stage(L.LightningModule, ABC):
                 self.conditioner.check_fits(self.dit.config)
         else:
             self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
+        self.adapt()
         self.train()
         self.select_trainable()
         self.is_built = True
@@ -81,6 +82,9 @@ class Stage(L.LightningModule, ABC):
             dtype = torch.bfloat16 if "bf16" in self.trainer.precision else torch.float32
             mesh = self.device_mesh["data_parallel"]
             shard(self.dit, self.conditioner, mesh, compute_dtype=dtype)
+
+    def adapt(self) -> None:
+        """Change the networks that were built or loaded into those this stage trains."""
 
     def select_trainable(self) -> None:
         """Freeze what this stage does not train. The VAE is frozen already."""

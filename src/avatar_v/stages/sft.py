@@ -98,7 +98,12 @@ class SFT(A2V):
             raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
         start, length, with_motion = 0, num_latents(batch.reference.motion.shape[1]), True
         if generator is not None:
-            start, length = draw_run(length, self.personality, generator)
+            start, length = draw_run(
+                length,
+                self.personality.min_reference_latents,
+                self.personality.max_reference_latents,
+                generator,
+            )
             uniform = float(torch.rand((), generator=generator))
             with_motion = uniform >= self.personality.reference_motion_dropout
         reference = self.conditioner.encode_reference(batch.reference, start, length)
@@ -176,14 +181,14 @@ class SFT(A2V):
         return self.conditioner.encode_image(reference.video[:, 0])[:, 0]
 
 
-def draw_run(whole: int, numbers: Personality, generator: torch.Generator) -> tuple[int, int]:
-    """Start and length of a run of a reference of ``whole`` latents.
+def draw_run(whole: int, least: int, most: int, generator: torch.Generator) -> tuple[int, int]:
+    """Start and length of a run of ``least`` to ``most`` latents of a reference of ``whole``.
 
     The logarithm of the length is uniform: one latent more says much where there are two and
     little where there are a hundred, and a step costs in proportion to the length.
     """
-    high = min(numbers.max_reference_latents, whole)
-    low = min(numbers.min_reference_latents, high)
+    high = min(most, whole)
+    low = min(least, high)
     uniform = float(torch.rand((), generator=generator))
     length = min(int(low * ((high + 1) / low) ** uniform), high)
     return int(torch.randint(whole - length + 1, (), generator=generator)), length

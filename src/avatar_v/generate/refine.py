@@ -1,0 +1,235 @@
+"""Super-resolution of a stream: the latents of chunks to latents of twice the size, in one step.
+
+Each chunk's new latents are decoded, enlarged and encoded at the high resolution (both streams of
+the VAE go on from chunk to chunk), noised at the refiner's σ and refined once with the person's
+reference, sound and motion (Avatar V §4.6, models/refiner.py). Attention is local in time, so a
+pass needs only what is near: ``context`` latents before and behind those it gives out are in it.
+What is given out waits for so many latents of the next chunk; memory is that of a chunk. The noise
+of a chunk depends on the request's seed and the chunk's number alone.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.generate.generator import Person, Sampled
+from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.person import encode_person
+from avatar_v.generate.stream import Stage
+from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.reference import ReferenceCache
+from avatar_v.models.refiner import enlarge, predict_clean
+from avatar_v.models.weights import load_pipeline, read_card, read_json
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Request
+from avatar_v.world.seeds import derive
+
+CONTEXT_LATENTS = 2
+"""Latents on each side of a pass that are in it for their neighbours' sake. Attention reaches
+``temporal_window`` further in every layer; with their product as context the result is that of
+one pass over the whole video, with less it differs a little near the borders."""
+
+Latents = Float[Tensor, "1 l c h w"]
+
+
+@dataclass(frozen=True)
+class Refiner:
+    """A trained refiner with its own encoders."""
+
+    dit: AvatarDiT
+    conditioner: Conditioner
+    name: str = ""  # its folder
+
+    @classmethod
+    def from_pretrained(cls, folder: str | Path, beside: Conditioner) -> "Refiner":
+        """The refiner of a folder, for a generator with the conditioner ``beside``.
+
+        ValueError for weights that are no refiner, or that were trained with another VAE.
+        """
+        dit, conditioner = load_pipeline(check_refiner(folder))
+        hashes = [c.vae.hash() for c in (conditioner, beside)]
+        if hashes[0] != hashes[1]:
+            raise ValueError(
+                f"--refiner {folder}: it was trained with the VAE {hashes[0]}, the weights that "
+                f"it is to refine have {hashes[1]}"
+            )
+        return cls(dit.eval(), conditioner.eval(), str(folder))
+
+
+def check_refiner(folder: str | Path) -> Path:
+    """``folder``; ValueError, before anything is loaded, unless it holds weights of a refiner."""
+    folder = Path(folder)
+    config = folder / "dit" / "config.json"
+    if not config.is_file():
+        raise ValueError(f"--refiner {folder}: no weights there, as `avatar-v run` leaves them")
+    read_card(folder)
+    if not DiTConfig.from_dict(read_json(config), where=str(config)).reads_low:
+        raise ValueError(
+            f"--refiner {folder}: these weights make video and refine none; expected those of "
+            "recipes/refiner.yaml"
+        )
+    return folder
+
+
+def refining(
+    refiner: Refiner | None,
+    inputs: Inputs,
+    request: Request,
+    side: int,
+    max_latents: int,
+    bf16: bool,
+) -> tuple[Stage, ...]:
+    """The stage between sampling and decoding; none where there is no refiner. It reads the first
+    ``max_latents`` of each reference clip, in pictures of ``side`` pixels."""
+    if refiner is None:
+        return ()
+    person = encode_person(inputs, refiner.conditioner, side, faces=False, max_latents=max_latents)
+
+    def stage(sampled: Iterator[Sampled]) -> Iterator[Sampled]:
+        return refine_chunks(refiner, person, request.prompt, sampled, seed=request.seed, bf16=bf16)
+
+    return (stage,)
+
+
+def refine_chunks(
+    refiner: Refiner,
+    person: Person,
+    prompt: str,
+    sampled: Iterator[Sampled],
+    *,
+    seed: int,
+    bf16: bool = False,
+    context: int = CONTEXT_LATENTS,
+) -> Iterator[Sampled]:
+    """The chunks of ``sampled`` at the high resolution, each without its last ``context`` latents
+    and with those of the chunk before; the last one gives all.
+
+    ``person`` has the reference at that resolution. ValueError for a negative context.
+    """
+    if context < 0:
+        raise ValueError(f"the context of a pass is at least 0 latents, got {context}")
+    device = refiner.dit.patch_embed.weight.device
+    reference = None if person.reference is None else person.reference.to(device)
+    with _inference(device, bf16=False):
+        text = refiner.conditioner.encode_text([prompt]).float()
+    with _inference(device, bf16=bf16):
+        cache = None if reference is None else refiner.dit.encode_reference(reference)
+    larger, waiting = _Enlarger(refiner), _Waiting(context)
+    for part in sampled:
+        with _inference(device, bf16=bf16):
+            low = larger.push(part.latents)
+            waiting.push(low, _noise(low, seed, part.index), part)
+        yield from _refined(refiner, text, cache, waiting, ended=False, bf16=bf16)
+    yield from _refined(refiner, text, cache, waiting, ended=True, bf16=bf16)
+
+
+class _Enlarger:
+    """Low latents to latents of the enlarged video: as many, one after the other."""
+
+    def __init__(self, refiner: Refiner) -> None:
+        vae = refiner.conditioner.vae
+        self._decoder, self._encoder = vae.stream_decoder(), vae.stream_encoder()
+
+    def push(self, latents: Latents) -> Float[Tensor, "1 l c lh lw"]:
+        return self._encoder.push(enlarge(self._decoder.push(latents)))
+
+
+@dataclass
+class _Waiting:
+    """Latents that a pass still needs, of which the first ``num_done`` have been given out, and the
+    sound of the others."""
+
+    context: int
+    low: Tensor | None = None
+    noise: Tensor | None = None
+    audio: Tensor | None = None
+    motion: Tensor | None = None
+    sound: Tensor | None = None
+    num_done: int = 0
+    num_frames: int = 0  # of what is not given out
+    begun: bool = False  # the video's first latent, one frame, has been given out
+    index: int = 0
+
+    def push(self, low: Tensor, noise: Tensor, part: Sampled) -> None:
+        self.low, self.noise = _joined(self.low, low), _joined(self.noise, noise)
+        if part.refiner_audio is not None:
+            self.audio = _joined(self.audio, part.refiner_audio)
+        if part.motion is not None:
+            self.motion = _joined(self.motion, part.motion)
+        self.sound = part.sound if self.sound is None else torch.cat([self.sound, part.sound])
+        self.num_frames += part.num_frames
+        self.index = part.index
+
+    def take(self, latents: Tensor) -> Sampled:
+        """``latents`` are the refined ones behind those given out; with the sound of theirs."""
+        assert self.sound is not None
+        num = latents.shape[1]
+        frames = TEMPORAL_FACTOR * num - (0 if self.begun else TEMPORAL_FACTOR - 1)
+        frames = min(frames, self.num_frames)
+        cut = frames * SAMPLES_PER_FRAME
+        part = Sampled(latents, self.sound[:cut], frames, self.index)
+        self.sound, self.num_frames, self.begun = self.sound[cut:], self.num_frames - frames, True
+        self._forget(num)
+        return part
+
+    def _forget(self, num: int) -> None:
+        """``num`` more latents are given out; of those only the context stays."""
+        away = max(self.num_done + num - self.context, 0)
+        self.num_done += num - away
+        for name in ("low", "noise", "audio", "motion"):
+            value = getattr(self, name)
+            setattr(self, name, None if value is None else value[:, away:])
+
+
+def _refined(
+    refiner: Refiner,
+    text: Float[Tensor, "1 n d"],
+    cache: ReferenceCache | None,
+    waiting: _Waiting,
+    *,
+    ended: bool,
+    bf16: bool,
+) -> Iterator[Sampled]:
+    """The pass over what waits, if there is anything to give out yet."""
+    if waiting.low is None or waiting.noise is None:
+        return
+    stop = waiting.low.shape[1] - (0 if ended else waiting.context)
+    if stop <= waiting.num_done:
+        return
+    low, sigma = waiting.low, refiner.dit.config.refines_from
+    assert sigma is not None
+    with _inference(low.device, bf16=bf16):
+        x = predict_clean(
+            refiner.dit,
+            (1 - sigma) * low + sigma * waiting.noise,
+            low.new_full(low.shape[:2], sigma),
+            Cond(text=text, audio=waiting.audio, low=low),
+            motion=waiting.motion,
+            reference_cache=cache,
+        )
+    yield waiting.take(x[:, waiting.num_done : stop])
+
+
+def _noise(like: Latents, seed: int, chunk: int) -> Latents:
+    generator = torch.Generator().manual_seed(derive("refine", seed % 2**63, chunk))
+    return torch.randn(like.shape, generator=generator).to(like)
+
+
+def _joined(old: Tensor | None, new: Tensor) -> Tensor:
+    return new if old is None else torch.cat([old, new.to(old)], dim=1)
+
+
+@contextmanager
+def _inference(device: torch.device, *, bf16: bool) -> Iterator[None]:
+    """As generator.py's: entered anew around each piece of work."""
+    with (
+        torch.inference_mode(),
+        torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
+    ):
+        yield

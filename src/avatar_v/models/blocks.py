@@ -1,0 +1,151 @@
+"""One block of the DiT over its streams, and the heads behind the last one.
+
+A block is Wan's: self-attention, cross-attention, feed-forward; ours are audio, the injection of
+motion, and self-attention that may be local in time (models/attention.py). The same block serves
+the video, its motion tokens and the reference stream: `run_block` says who looks at whom.
+"""
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from avatar_v.kernels.norm import rotate
+from avatar_v.models.attention import (
+    CrossAttention,
+    ExtraKeyValue,
+    KeyValue,
+    Near,
+    SelfAttention,
+)
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.layers import (
+    MLP,
+    LayerNorm,
+    Tokens,
+    compute_dtype,
+    gated_add,
+    modulated_norm,
+)
+
+
+class Block(nn.Module):
+    """Self-attention → text and audio cross-attention → motion injection → feed-forward."""
+
+    def __init__(self, config: DiTConfig, *, has_audio: bool) -> None:
+        super().__init__()
+        dim, num_heads, self.eps = config.dim, config.num_heads, config.eps
+        self.modulation = nn.Parameter(torch.empty(6, dim))
+        self.self_attention = SelfAttention(dim, num_heads, self.eps)
+        self.text_norm = LayerNorm(dim, self.eps)
+        self.text_attention = CrossAttention(dim, num_heads, self.eps)
+        self.audio_norm = LayerNorm(dim, self.eps) if has_audio else None
+        self.audio_attention = CrossAttention(dim, num_heads, self.eps) if has_audio else None
+        self.motion_norm = LayerNorm(dim, self.eps) if has_audio else None
+        self.motion_inject = nn.Linear(dim, dim) if has_audio else None
+        self.ffn = MLP(dim, config.ffn_dim, dim)
+
+    def forward(
+        self,
+        x: Tokens,
+        modulation: Float[Tensor, "#b #l 6 d"],
+        rotary: Float[Tensor, "*positions 1 half 2"],
+        *,
+        text: Float[Tensor, "b m d"] | None = None,
+        audio: Float[Tensor, "b l a d"] | None = None,
+        audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
+        motion: Float[Tensor, "b l 1 d"] | None = None,
+        extra: ExtraKeyValue | None = None,
+        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+        near: Near | None = None,
+    ) -> tuple[Tokens, KeyValue]:
+        """One block over one stream; also returns its unrotated K and V.
+
+        ``extra`` are rotated keys and values of another stream that x may look at, ``key_mask``
+        covers x and them. ``audio_scale`` multiplies the contribution of audio, per sample.
+        ``motion`` are the motion tokens of x's frames. ``near`` makes self-attention local.
+        """
+        shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
+            (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
+        )
+        num_frames = x.shape[1]
+        y = modulated_norm(x, shift, scale, self.eps)
+        y, key_value = self.self_attention(
+            y.flatten(1, 2), rotary, extra=extra, key_mask=key_mask, near=near
+        )
+        x = gated_add(x, y.unflatten(1, (num_frames, -1)), gate)
+        if text is not None:
+            y = self.text_attention(self.text_norm(x).flatten(1, 2), text)
+            x = x + y.unflatten(1, (num_frames, -1))
+        if audio is not None and self.audio_attention is not None and self.audio_norm is not None:
+            y = self.audio_attention(self.audio_norm(x).flatten(0, 1), audio.flatten(0, 1))
+            y = y.unflatten(0, (-1, num_frames))
+            x = x + (y if audio_scale is None else y * audio_scale)
+        if motion is not None and self.motion_inject is not None and self.motion_norm is not None:
+            y = self.motion_norm(motion)
+            x = x + self.motion_inject(y.to(compute_dtype(y, self.motion_inject.weight)))
+        y = modulated_norm(x, shift_ffn, scale_ffn, self.eps)
+        y = self.ffn(y.to(compute_dtype(y, self.ffn.up.weight)))
+        return gated_add(x, y, gate_ffn), key_value
+
+
+def run_block(
+    block: Block,
+    x: Tokens,
+    motion: Float[Tensor, "b l 1 d"] | None,
+    modulation: Float[Tensor, "#b #l 6 d"],
+    rotary: Float[Tensor, "*positions 1 half 2"],
+    motion_rotary: Float[Tensor, "*frames 1 half 2"],
+    *,
+    text: Float[Tensor, "b m d"] | None = None,
+    audio: Float[Tensor, "b l a d"] | None = None,
+    audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
+    extra: ExtraKeyValue | None = None,
+    key_mask: Bool[Tensor, "b all_keys"] | None = None,
+    motion_mask: Bool[Tensor, "b l"] | None = None,
+    window: int | None = None,
+) -> tuple[Tokens, Float[Tensor, "b l 1 d"] | None, KeyValue]:
+    """One block over video tokens, then over their motion tokens; also the video's K and V.
+
+    Motion tokens look at each other (``motion_mask``: at those that are real), at the video and at
+    its ``extra`` keys; they read no text. The video does not look at them. With ``window`` video
+    and motion see of each other and of themselves the frames at most so many away.
+    """
+    near = None if window is None else Near(window, x.shape[1])
+    x, (key, value) = block(
+        x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale,
+        motion=motion, extra=extra, key_mask=key_mask, near=near,
+    )  # fmt: skip
+    if motion is None:
+        return x, None, (key, value)
+    seen = (rotate(key, rotary), value)
+    if near is not None:
+        motion, _ = block(
+            motion, modulation, motion_rotary, audio=audio, audio_scale=audio_scale,
+            extra=extra, key_mask=key_mask, near=Near(near.window, near.num_frames, seen),
+        )  # fmt: skip
+        return x, motion, (key, value)
+    if extra is not None:
+        seen = (torch.cat([seen[0], extra[0]], dim=1), torch.cat([seen[1], extra[1]], dim=1))
+    if key_mask is not None:
+        own = key_mask.new_ones(motion.shape[:2]) if motion_mask is None else motion_mask
+        key_mask = torch.cat([own, key_mask], dim=1)
+    motion, _ = block(
+        motion, modulation, motion_rotary, audio=audio, audio_scale=audio_scale,
+        extra=seen, key_mask=key_mask,
+    )  # fmt: skip
+    return x, motion, (key, value)
+
+
+class Head(nn.Module):
+    """Modulated norm and projection of each token to its part of the velocity."""
+
+    def __init__(self, dim: int, dim_out: int, eps: float) -> None:
+        super().__init__()
+        self.modulation = nn.Parameter(torch.empty(2, dim))
+        self.out = nn.Linear(dim, dim_out)
+        self.eps = eps
+
+    def forward(self, x: Tokens, embedding: Float[Tensor, "b l d"]) -> Float[Tensor, "b l n o"]:
+        shift, scale = (self.modulation.float() + embedding[:, :, None]).unsqueeze(-2).unbind(2)
+        y = modulated_norm(x, shift, scale, self.eps)
+        return self.out(y.to(compute_dtype(y, self.out.weight)))

@@ -1,0 +1,37 @@
+"""A small judge of refined latents: is this cell of the picture real or made?
+
+It sees latents beside the enlarged low ones they were made from, so that it judges detail, not
+content, and answers for every latent cell: what it says of the mouth can be weighed apart
+(stages/refiner_adversarial.py). Convolutions over space and time, as PatchGAN's (arXiv 1611.07004).
+"""
+
+import torch
+from einops import rearrange
+from jaxtyping import Float
+from torch import Tensor, nn
+
+Latents = Float[Tensor, "b l c h w"]
+NUM_GROUPS = 8
+
+
+class PatchDiscriminator(nn.Module):
+    """A logit for every latent cell, above 0 where it looks real; it sees ``num_layers`` cells and
+    latents in each direction."""
+
+    def __init__(self, latent_channels: int, *, width: int, num_layers: int = 3) -> None:
+        super().__init__()
+        if width % NUM_GROUPS or width < 1 or num_layers < 1:
+            raise ValueError(
+                f"a discriminator's width is a multiple of {NUM_GROUPS} and it has layers, "
+                f"got {width} and {num_layers}"
+            )
+        layers: list[nn.Module] = []
+        for i in range(num_layers):
+            num_in = 2 * latent_channels if i == 0 else width
+            layers += [nn.Conv3d(num_in, width, 3, padding=1), nn.GroupNorm(NUM_GROUPS, width)]
+            layers += [nn.LeakyReLU(0.2)]
+        self.layers = nn.Sequential(*layers, nn.Conv3d(width, 1, 1))
+
+    def forward(self, latents: Latents, low: Latents) -> Float[Tensor, "b l 1 h w"]:
+        seen = rearrange(torch.cat([latents, low], dim=2), "b l c h w -> b c l h w")
+        return rearrange(self.layers(seen), "b c l h w -> b l c h w").float()

@@ -1,0 +1,191 @@
+"""`generate --refiner`: a stream of chunks refined as the whole video would be, and its files."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from avatar_v import cli
+from avatar_v.generate import refine as refine_module
+from avatar_v.generate.generator import Person, Sampled
+from avatar_v.generate.inputs import kept_folder, num_kept
+from avatar_v.generate.pipeline import AvatarPipeline, carry_out
+from avatar_v.generate.refine import Refiner, refine_chunks
+from avatar_v.media import read_video
+from avatar_v.models.refiner import as_refiner
+from avatar_v.models.weights import Card, load_pipeline, save_pipeline
+from avatar_v.testing import make_reference, randomise
+from avatar_v.types import Request
+
+# fp32: rotary positions count from the start of a pass, so angles of the same difference are
+# rounded elsewhere; values are of order 1.
+TOLERANCE = 1e-4
+CHUNKS = (5, 3, 3, 2)
+"""New latents of each chunk; the last frames of the last one are cut."""
+
+
+@pytest.fixture(scope="module")
+def refiner_folder(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    dit, conditioner = load_pipeline(weights)
+    dit = as_refiner(dit, sigma=0.6, temporal_window=1)
+    with torch.no_grad():
+        randomise(dit)
+    folder = tmp_path_factory.mktemp("refiner") / "tiny"
+    save_pipeline(folder, dit, conditioner, Card(preset="tiny", reference=True, motion=True))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def refiner(refiner_folder: Path, weights: Path) -> Refiner:
+    return Refiner.from_pretrained(refiner_folder, load_pipeline(weights)[1])
+
+
+def chunks(refiner: Refiner, sizes: tuple[int, ...] = CHUNKS) -> list[Sampled]:
+    config, draw = refiner.dit.config, torch.Generator().manual_seed(1)
+    parts = []
+    for index, size in enumerate(sizes):
+        frames = 4 * size - 3 * (index == 0) - 2 * (index == len(sizes) - 1)
+        tokens = (1, size, config.num_audio_tokens, config.audio_dim)
+        parts.append(
+            Sampled(
+                torch.randn(1, size, 16, 4, 4, generator=draw),
+                torch.randn(640 * frames, generator=draw),
+                frames,
+                index,
+                torch.randn(tokens, generator=draw),
+                torch.randn(1, size, config.motion_dim, generator=draw),
+            )
+        )
+    return parts
+
+
+def refined(refiner: Refiner, parts: list[Sampled], seed: int = 0, **how) -> list[Sampled]:
+    person = how.pop("person", Person(torch.zeros(3, 64, 64)))
+    return list(refine_chunks(refiner, person, "a room", iter(parts), seed=seed, **how))
+
+
+def latents(parts: list[Sampled]) -> Tensor:
+    return torch.cat([part.latents for part in parts], dim=1)
+
+
+def test_a_stream_equals_one_pass_over_the_whole(refiner: Refiner) -> None:
+    """With the reach of all layers as context, and no reference (whose distance is that to the
+    start of a pass)."""
+    parts = chunks(refiner)
+    reach = refiner.dit.config.num_layers * 1
+    streamed, whole = refined(refiner, parts, context=reach), refined(refiner, parts, context=99)
+    assert len(whole) == 1
+    assert len(streamed) == len(CHUNKS) + 1
+    assert latents(whole).shape == (1, sum(CHUNKS), 16, 8, 8)
+    torch.testing.assert_close(latents(streamed), latents(whole), atol=TOLERANCE, rtol=TOLERANCE)
+    less = refined(refiner, parts, context=0)
+    assert (latents(less) - latents(whole)).abs().max() > 1e-3, "borders do not matter: blind"
+
+
+@pytest.mark.parametrize("context", [0, 2, 99])
+def test_every_frame_has_its_sound(refiner: Refiner, context: int) -> None:
+    parts = chunks(refiner)
+    made = refined(refiner, parts, context=context)
+    assert sum(p.num_frames for p in made) == sum(p.num_frames for p in parts)
+    sound = torch.cat([p.sound for p in made])
+    assert torch.equal(sound, torch.cat([p.sound for p in parts]))
+    assert all(len(p.sound) == 640 * p.num_frames for p in made)
+    first, *rest = [(p.latents.shape[1], p.num_frames) for p in made]
+    assert first[1] == 4 * first[0] - 3 or context == 99
+    assert all(frames == 4 * num for num, frames in rest[:-1])
+
+
+def test_memory_is_that_of_a_chunk(refiner: Refiner, monkeypatch: pytest.MonkeyPatch) -> None:
+    lengths, original = [], refine_module.predict_clean
+
+    def spy(dit, x_t, *args, **kwargs):
+        lengths.append(x_t.shape[1])
+        return original(dit, x_t, *args, **kwargs)
+
+    monkeypatch.setattr(refine_module, "predict_clean", spy)
+    refined(refiner, chunks(refiner, (5, *[3] * 8)), context=2)
+    assert set(lengths[1:-1]) == {2 + 3 + 2}
+    assert max(lengths) <= 3 + 2 * 2
+
+
+def test_noise_is_of_the_seed_and_the_chunk(refiner: Refiner) -> None:
+    parts = chunks(refiner)
+    one, again, other = (latents(refined(refiner, parts, seed)) for seed in (0, 0, 1))
+    assert torch.equal(one, again)
+    assert (one - other).abs().max() > 1e-3
+    shorter = refined(refiner, parts[:2])
+    # all but what waits for the next chunk, and what sees it, is known before it comes
+    assert torch.equal(shorter[0].latents, refined(refiner, parts)[0].latents)
+
+
+def test_it_reads_reference_sound_and_motion(refiner: Refiner) -> None:
+    parts, config = chunks(refiner), refiner.dit.config
+    plain = latents(refined(refiner, parts))
+    valid = torch.ones(1, 3, dtype=torch.bool)
+    reference = make_reference(config, valid, size=8, has_motion=True)
+    person = Person(torch.zeros(3, 64, 64), reference)
+    assert (latents(refined(refiner, parts, person=person)) - plain).abs().max() > 1e-3
+    for name in ("refiner_audio", "motion"):
+        less = [dataclasses.replace(part, **{name: None}) for part in parts]
+        assert (latents(refined(refiner, less)) - plain).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="context"):
+        refined(refiner, parts, context=-1)
+
+
+# --- files ---
+
+
+def test_command_line(request_: Request, weights: Path, refiner_folder: Path) -> None:
+    words = ["generate", "--reference", request_.reference, "--audio", request_.audio]
+    words += ["--weights", str(weights), "--steps", "2", "--no-face-crop", "--device", "cpu"]
+    plain = str(Path(request_.out).with_name("plain.mp4"))
+    assert cli.main([*words, "--out", plain]) == 0
+    assert cli.main([*words, "--out", request_.out, "--refiner", str(refiner_folder)]) == 0
+    small, large = read_video(plain), read_video(request_.out)
+    assert large.shape == (len(small), 3, 64, 64)
+    record = json.loads(Path(request_.out).with_suffix(".json").read_text())
+    assert record["size"] == 64
+    assert record["refiner"] == str(refiner_folder)
+
+
+def test_an_interrupted_run_goes_on(
+    request_: Request, weights: Path, refiner_folder: Path, tmp_path: Path
+) -> None:
+    how = {"weights": weights, "refiner": refiner_folder, "device": "cpu"}
+
+    def stop(frames: Tensor) -> None:
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        carry_out(request_, on_frames=stop, **how)
+    assert num_kept(kept_folder(request_.out)) == 1
+    again = dataclasses.replace(request_, resume=True)
+    with pytest.raises(ValueError, match="refiner was"):
+        carry_out(again, weights=weights, device="cpu")
+    blocks: list[Tensor] = []
+    record = carry_out(again, on_frames=blocks.append, **how)
+    assert record.resumed_chunks == 1
+    whole: list[Tensor] = []
+    fresh = dataclasses.replace(request_, out=str(tmp_path / "whole.mp4"))
+    carry_out(fresh, on_frames=whole.append, **how)
+    assert torch.equal(torch.cat(blocks), torch.cat(whole))
+
+
+def test_weights_that_do_not_fit_are_refused(
+    request_: Request, weights: Path, refiner_folder: Path, tmp_path: Path
+) -> None:
+    with pytest.raises(ValueError, match="refine none"):
+        carry_out(request_, weights=weights, refiner=weights)
+    with pytest.raises(ValueError, match="no weights there"):
+        carry_out(request_, weights=weights, refiner=tmp_path)
+    with pytest.raises(ValueError, match="pass them as --refiner"):
+        AvatarPipeline.from_pretrained(refiner_folder)
+    dit, conditioner = load_pipeline(refiner_folder)
+    torch.nn.init.normal_(conditioner.vae.core.quant_conv.bias)
+    save_pipeline(tmp_path / "other", dit, conditioner, Card(preset="tiny"))
+    with pytest.raises(ValueError, match="trained with the VAE"):
+        AvatarPipeline.from_pretrained(weights, refiner=tmp_path / "other")
+    assert list(Path(request_.out).parent.iterdir()) == []

@@ -1,0 +1,199 @@
+"""stages/refiner, stages/refiner_adversarial: what the refiner sees, and the game of its second
+phase."""
+
+import copy
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from avatar_v.losses.adversarial import deceive_loss, judge_loss, smoothness_loss
+from avatar_v.models.discriminator import PatchDiscriminator
+from avatar_v.models.refiner import enlarge, low_latents, reduce
+from avatar_v.models.vae import VideoVAE
+from avatar_v.shards.encode import encode_folder
+from avatar_v.shards.loader import collate, read_clip, read_folder
+from avatar_v.stages.base import step_generator
+from avatar_v.stages.optim import Optim, build_optimizer
+from avatar_v.stages.refiner import Refinement, Refiner
+from avatar_v.stages.refiner_adversarial import AdversarialRefiner, Game
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.testing import make_batch, randomise
+from avatar_v.types import Batch
+from tiny_run import make_shards
+
+OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
+OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, suffix_share=0.5)
+NUMBERS = Refinement(temporal_window=1, motion_dropout=0.0, reference_dropout=0.0)
+
+
+def refiner(numbers: Refinement = NUMBERS) -> Refiner:
+    stage = Refiner(Models("tiny"), OPTIM, OBJECTIVE, 1.0, 4.0, numbers)
+    stage.configure_model()
+    return stage
+
+
+def adversarial(game: Game) -> AdversarialRefiner:
+    stage = AdversarialRefiner(Models("tiny"), OPTIM, OBJECTIVE, 1.0, 4.0, NUMBERS, game)
+    stage.configure_model()
+    randomise(stage.dit)
+    return stage
+
+
+@pytest.fixture
+def batch() -> Batch:
+    batch = make_batch(3, 25, 32, latent_channels=16, has_reference=True)
+    assert batch.latents is not None
+    generator = torch.Generator().manual_seed(9)
+    low = batch.latents + 0.3 * torch.randn(batch.latents.shape, generator=generator)
+    return dataclasses.replace(batch, low=low)
+
+
+def loss_of(stage: Refiner, batch: Batch, index: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+    generator = step_generator(0, 0, index)
+    windows = stage.draw_windows(batch, generator)
+    clean, cond = stage.encode(batch, windows, generator)
+    return stage.loss(clean, cond, windows, batch, generator)
+
+
+def test_it_starts_as_the_enlarged_video(batch: Batch) -> None:
+    stage = refiner()
+    loss, logs = loss_of(stage, batch)
+    assert loss.item() == pytest.approx(logs["low"].item(), rel=1e-6)
+    loss.backward()
+    assert stage.dit.head.out.weight.grad is not None
+    assert stage.dit.head.out.weight.grad.abs().max() > 0
+
+
+def test_everything_it_reads_moves_its_loss(batch: Batch) -> None:
+    stage = refiner(dataclasses.replace(NUMBERS, one_step_share=1.0))
+    randomise(stage.dit)
+    loss = loss_of(stage, batch)[0]
+    assert batch.reference is not None
+    assert batch.reference.latents is not None
+    assert batch.low is not None
+    other = dataclasses.replace(batch.reference, latents=-batch.reference.latents)
+    for change in (
+        {"reference": other},
+        {"audio": batch.audio.flip(1)},
+        {"motion": 1 - batch.motion},
+        {"low": batch.low.flip(-1)},
+    ):
+        changed = loss_of(stage, dataclasses.replace(batch, **change))[0]
+        assert abs(float((changed - loss).detach())) > 1e-6, change.keys()
+
+
+def test_nothing_is_given_clean_and_times_end_at_sigma(batch: Batch) -> None:
+    stage = refiner(Refinement(one_step_share=0.5))
+    clean = torch.zeros(2000, 3, 1, 1, 1)
+    t = stage.draw_times(clean, torch.Generator().manual_seed(0))
+    assert (t == t[:, :1]).all()
+    t = t[:, 0]
+    assert float(t.max()) == pytest.approx(0.6)
+    assert float(t.min()) > 0
+    assert 0.45 < float((t == t.max()).float().mean()) < 0.55
+    for i in range(20):
+        windows = stage.draw_windows(batch, step_generator(0, 0, i))
+        assert bool(windows.scored().all())
+
+
+def test_bad_data_is_refused(batch: Batch) -> None:
+    with pytest.raises(ValueError, match="pairs"):
+        loss_of(refiner(), dataclasses.replace(batch, reference=None))
+    with pytest.raises(ValueError, match="shards encode --low"):
+        loss_of(refiner(), dataclasses.replace(batch, low=None))
+    with pytest.raises(ValueError, match="sigma"):
+        Refinement(sigma=0.0)
+
+
+def test_low_latents_of_shards_are_those_of_the_video(tmp_path: Path) -> None:
+    make_shards(tmp_path)
+    vae = VideoVAE.tiny()
+    vae.save_pretrained(tmp_path / "vae")
+    shards, out = tmp_path / "shards" / "tiny" / "validation", tmp_path / "latents"
+    encode_folder(shards, out, tmp_path / "vae", low=True, drop_video=True)
+    with pytest.raises(ValueError, match="other settings"):
+        encode_folder(shards, out, tmp_path / "vae", drop_video=True)
+    found = collate([read_clip(clip) for clip in read_folder(out)])
+    video = collate([read_clip(clip) for clip in read_folder(shards)]).video
+    assert video is not None
+    assert found.low is not None
+    expected = low_latents(vae.eval(), video)
+    # fp16 of numbers below 10
+    torch.testing.assert_close(found.low, expected, atol=1e-2, rtol=1e-3)
+    assert found.latents is not None
+    assert (found.low - found.latents).abs().max() > 0.01
+
+
+def test_enlarging_undoes_reducing_of_what_is_flat() -> None:
+    video = torch.linspace(-1, 1, 6).view(1, 2, 3, 1, 1).expand(1, 2, 3, 8, 8)
+    torch.testing.assert_close(enlarge(reduce(video)), video, atol=1e-6, rtol=0)
+    with pytest.raises(ValueError, match="multiples of 2"):
+        reduce(torch.zeros(1, 1, 3, 7, 8))
+
+
+def test_hinge_losses_by_hand() -> None:
+    cell = torch.ones(1, 1, 1, 1, 2)
+    weight = torch.tensor([1.0, 3.0]).view_as(cell)
+    real, made = torch.tensor([2.0, 0.5]).view_as(cell), torch.tensor([-2.0, 1.0]).view_as(cell)
+    # cells: 0 + 0 and 0.5 + 2, the second counts three times
+    assert judge_loss(real, made, weight).item() == pytest.approx(3 * 2.5 / 4)
+    assert deceive_loss(made, weight).item() == pytest.approx(-(-2 + 3 * 1) / 4)
+    assert smoothness_loss(real, made, weight).item() == pytest.approx((16 + 3 * 0.25) / 4)
+
+
+def test_the_judge_sees_what_is_near_alone() -> None:
+    judge = PatchDiscriminator(16, width=8, num_layers=1)
+    x = torch.randn(1, 5, 16, 6, 6)
+    other = x.clone()
+    other[:, 0, :, 0, 0] += 1
+    moved = (judge(x, x) - judge(other, x)).abs()
+    assert judge(x, x).shape == (1, 5, 1, 6, 6)
+    assert moved[:, 0, :, 0, 0] > 0
+    with pytest.raises(ValueError, match="multiple of 8"):
+        PatchDiscriminator(16, width=12)
+
+
+def test_both_sides_of_the_game_learn_and_only_their_own(batch: Batch) -> None:
+    stage = adversarial(Game(weight={0: 1.0}, width=8, num_layers=1))
+    before = [p.clone() for p in stage.judge.parameters()]
+    loss, logs = loss_of(stage, batch)
+    assert set(logs) == {"error", "judge", "deceive"}
+    assert loss.item() == pytest.approx((logs["error"] + logs["deceive"]).item())
+    assert all(p.grad is None and not p.requires_grad for p in stage.judge.parameters())
+    assert any(not torch.equal(a, b) for a, b in zip(before, stage.judge.parameters(), strict=True))
+    groups = build_optimizer(stage, OPTIM).param_groups
+    held = {id(p) for group in groups for p in group["params"]}
+    assert not held & {id(p) for p in stage.judge.parameters()}
+    (with_game,) = torch.autograd.grad(loss, stage.dit.head.out.weight)
+    still = adversarial(Game(weight={0: 0.0}, width=8, num_layers=1))
+    (without,) = torch.autograd.grad(loss_of(still, batch)[0], still.dit.head.out.weight)
+    assert (with_game - without).abs().max() > 1e-6
+
+
+def test_validation_teaches_nobody(batch: Batch) -> None:
+    stage = adversarial(Game(weight={0: 1.0}, width=8, num_layers=1)).eval()
+    before = [p.clone() for p in stage.judge.parameters()]
+    with torch.no_grad():
+        _, logs = loss_of(stage, batch)
+    assert "judge" not in logs
+    assert all(torch.equal(a, b) for a, b in zip(before, stage.judge.parameters(), strict=True))
+
+
+def test_the_judge_learns_to_tell_and_a_checkpoint_holds_it(batch: Batch) -> None:
+    game = Game(weight={0: 0.0}, width=8, num_layers=1, lr=1e-2)
+    stage = adversarial(game)
+    losses = [loss_of(stage, batch, i)[1]["judge"].item() for i in range(20)]
+    assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
+    saved: dict = {"state_dict": {k: v.clone() for k, v in stage.state_dict().items()}}
+    stage.on_save_checkpoint(saved)
+    assert any(key.startswith("judge.") for key in saved["state_dict"])
+    again = adversarial(game)
+    again.load_state_dict(saved["state_dict"])
+    again.on_load_checkpoint(copy.deepcopy(saved))
+    for i in (20, 21):
+        assert torch.equal(
+            loss_of(again, batch, i)[1]["judge"], loss_of(stage, batch, i)[1]["judge"]
+        )
