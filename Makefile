@@ -42,6 +42,7 @@ bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 	$(BIN)/python -m avatar_v_eval.speed
 	$(BIN)/python -m avatar_v_eval.speed_reference
 	$(BIN)/python -m avatar_v_eval.speed_human
+	$(BIN)/python -m avatar_v_eval.speed_offload
 
 tables: $(STAMP)  ## the README's tables from eval/results
 	$(BIN)/python -m avatar_v_eval.tables

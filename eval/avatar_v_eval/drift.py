@@ -1,14 +1,14 @@
 """Does a long video stay itself? Identity, colours and lips by the minute, and the seams of chunks.
 
 ``python -m avatar_v_eval.drift --weights small --minutes 10`` lets TEST persons speak for that long
-and follows the video as it streams: nothing of it is kept but numbers. Writes
-``eval/results/drift_NAME.json`` and ``.png``.
+in each of the ways to join chunks (`VARIANTS`) and follows the videos as they stream: nothing of
+them is kept but numbers. Writes ``eval/results/drift.json`` and ``.png``.
 """
 
 import argparse
 import dataclasses
-from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +16,6 @@ import torch
 from jaxtyping import Float, UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.progress import track
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
@@ -32,6 +31,7 @@ from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, bootstrap_mean, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, with_close_ups
+from avatar_v_eval.workers import mapped
 
 WINDOW_S = 20
 """Everything is averaged over windows of so many seconds."""
@@ -42,6 +42,13 @@ TRACKS = {
     "brightness": "mean grey level",
     "saturation": "mean saturation",
 }
+VARIANTS = {
+    "plain": "prefix",
+    "anchor": "prefix and anchor",
+    "interpolate": "prefix and I chunks",
+}
+COLOURS = {"plain": "#5b6770", "anchor": "#d1495b", "interpolate": "#2e7d9a"}
+SEAMS = {"picture": "change of the picture", "motion": "change of the motion read from it"}
 
 
 @dataclass(frozen=True)
@@ -49,35 +56,58 @@ class Course:
     """What one person's video did, window by window, and at its seams."""
 
     tracks: dict[str, Float[np.ndarray, " w"]]
-    seam: float  # median change of a frame at a chunk's border / inside chunks
+    seams: dict[str, float]  # median change from frame to frame: at chunks' borders / inside
 
 
-def main(arguments: list[str] | None = None) -> None:
-    options = _options(arguments)
-    rollout = Rollout.load(options.weights, options)
-    meter, face = MotionMeter.from_pretrained(), FaceCritic.from_pretrained()
-    courses = [followed(case, rollout, meter, face) for case in make_cases(options)]
-    numbers = numbers_of(courses)
-    numbers["peak_memory"] = Number(peak_rss_mib(), 1).described(
-        "peak memory of the whole measurement", unit="MiB"
-    )
-    result = records.make_result(
-        f"drift_{options.name}",
-        f"{options.minutes:g} minutes of generated video, {options.name}",
-        numbers,
-        recipe=rollout.recipe,
-        weights={**rollout.hashes(), "motion": meter.hash(), "face": face.hash()},
-        notes=[
-            f"{options.persons} TEST persons from number {options.first} on, "
-            f"windows of {WINDOW_S} s",
-            rollout.described(),
-        ],
-    )
-    out = Path(options.out)
-    print(records.write_result(result, out))
-    save_plot(out / f"drift_{options.name}.png", courses)
-    for number in numbers.values():
-        print(f"{number.label:70s} {number.value:8.3f}  [{number.low}, {number.high}]")
+@dataclass(frozen=True)
+class Watcher:
+    """The frozen networks that read the pixels, and what made these."""
+
+    rollout: Rollout
+    meter: MotionMeter
+    face: FaceCritic
+
+    def follow(self, case: "Case", variant: str) -> Course:
+        """Generate and read a video; of its pictures only the last one is kept."""
+        num, pipeline = len(case.speech.motion), self.rollout.pipeline
+        inputs = Inputs(
+            image=case.image,
+            audio=case.speech.audio,
+            num_frames=num,
+            reference_frame=None,
+            warnings=(),
+            clips=(case.reference,) if pipeline.card.reference else (),
+            motion=case.speech.motion[0] if pipeline.card.motion else None,
+        )
+        request = dataclasses.replace(
+            self.rollout.request,
+            prompt=case.speech.text,
+            anchor=variant == "anchor",
+            interpolate=variant == "interpolate",
+        )
+        own = self.face.embed_clip(case.reference.video[::25])
+        rows: list[Float[Tensor, "f k"]] = []
+        motions: list[Float[Tensor, "f m"]] = []
+        changes, last = [], case.image[None]
+        for frames in pipeline.stream(inputs, request):
+            motion = self.meter.measure(frames).values
+            near = self.face.measure(frames).values @ own
+            pixels = frames.float()
+            grey = pixels.mean((1, 2, 3))
+            saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))
+            rows.append(torch.stack([near, motion[:, MOUTH_OPEN], grey, saturation], dim=1))
+            motions.append(motion)
+            both = torch.cat([last, frames]).float()
+            changes.append((both[1:] - both[:-1]).abs().mean((1, 2, 3)))
+            last = frames[-1:]
+        values, motion = torch.cat(rows).double().numpy(), torch.cat(motions)
+        moved = (motion[1:] - motion[:-1]).abs().mean(1)
+        borders = borders_of(num, chunk_latents=pipeline.format.chunk_latents)
+        seams = {
+            "picture": seam_ratio(torch.cat(changes)[1:].numpy(), borders),
+            "motion": seam_ratio(moved.numpy(), borders),
+        }
+        return Course(_windows(values, case.speech), seams)
 
 
 @dataclass(frozen=True)
@@ -89,96 +119,127 @@ class Case:
     speech: WorldClip  # without video
 
 
-def make_cases(options: argparse.Namespace) -> Iterator[Case]:
-    """One at a time: an hour of sound need not wait in memory for its turn."""
-    num = round(options.minutes * 60 * FRAME_RATE_HZ)
-    people = persons("test", options.persons, options.first)
-    places = scenes("test", 2 * options.persons, 2 * options.first)
-    speeches = sentences("test", 2 * options.persons, 2 * options.first)
-    for i, person in enumerate(people):
-        here, there = places[2 * i : 2 * i + 2]
-        said, other = speeches[2 * i : 2 * i + 2]
-        first = make_clip(person, here, said, num_frames=1, size=64)
-        shown = make_clip(person, there, other, num_frames=REFERENCE_FRAMES, size=64)
-        assert first.video is not None
-        assert shown.video is not None
-        assert shown.valid is not None
-        speech = make_clip(person, here, said, num_frames=num, size=64, render_video=False)
-        sound = normalise_loudness(shown.audio)
-        reference = ReferenceClip(shown.video, shown.valid, sound, shown.motion)
-        reference = with_close_ups(reference, (person, there, other), shown.motion)
-        yield Case(first.video[0], reference, speech)
-
-
-def followed(case: Case, rollout: Rollout, meter: MotionMeter, face: FaceCritic) -> Course:
-    """Generate and read a video; of its pictures only the last one is kept."""
-    num, card = len(case.speech.motion), rollout.pipeline.card
-    inputs = Inputs(
-        image=case.image,
-        audio=case.speech.audio,
-        num_frames=num,
-        reference_frame=None,
-        warnings=(),
-        clips=(case.reference,) if card.reference else (),
-        motion=case.speech.motion[0] if card.motion else None,
+def main(arguments: list[str] | None = None) -> None:
+    options = _options(arguments)
+    rollout = Rollout.load(options.weights, options)
+    watcher = Watcher(rollout, MotionMeter.from_pretrained(), FaceCritic.from_pretrained())
+    jobs = [(i, variant) for i in range(options.persons) for variant in options.variants]
+    note = f"{options.persons} persons, {len(options.variants)} ways"
+    rows = mapped(partial(_followed, watcher, options, jobs), len(jobs), note, options.workers)
+    courses = {
+        variant: [row for row, job in zip(rows, jobs, strict=True) if job[1] == variant]
+        for variant in options.variants
+    }
+    numbers = numbers_of(courses)
+    if options.workers == 1:
+        numbers["peak_memory"] = Number(peak_rss_mib(), 1).described(
+            "peak memory of the whole measurement", unit="MiB"
+        )
+    result = records.make_result(
+        "drift",
+        f"{options.minutes:g} minutes of generated video, and the seams of its chunks",
+        numbers,
+        recipe=rollout.recipe,
+        weights={**rollout.hashes(), "motion": watcher.meter.hash(), "face": watcher.face.hash()},
+        notes=[
+            f"{options.persons} TEST persons from number {options.first} on, 16 s of reference, "
+            f"windows of {WINDOW_S} s; intervals bootstrapped over persons",
+            rollout.described(),
+        ],
     )
-    request = dataclasses.replace(rollout.request, prompt=case.speech.text)
-    own = face.embed_clip(case.reference.video[::25])
-    rows: list[Float[Tensor, "f k"]] = []
-    changes, last = [], case.image[None]
-    blocks = rollout.pipeline.stream(inputs, request)
-    for frames in track(blocks, "generating", total=num / 16, transient=True):
-        opening = meter.measure(frames).values[:, MOUTH_OPEN]
-        near = face.measure(frames).values @ own
-        pixels = frames.float()
-        grey = pixels.mean((1, 2, 3))
-        saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))
-        rows.append(torch.stack([near, opening, grey, saturation], dim=1))
-        both = torch.cat([last, frames]).float()
-        changes.append((both[1:] - both[:-1]).abs().mean((1, 2, 3)))
-        last = frames[-1:]
-    values, change = torch.cat(rows).double().numpy(), torch.cat(changes).numpy()
-    return Course(_windows(values, case.speech), seam_ratio(change, num, rollout))
+    out = Path(options.out)
+    print(records.write_result(result, out))
+    save_plot(out / "drift.png", courses)
+    for number in numbers.values():
+        print(f"{number.label:80s} {number.value:8.3f}  [{number.low}, {number.high}]")
 
 
-def seam_ratio(change: Float[np.ndarray, " f"], num_frames: int, rollout: Rollout) -> float:
-    """Median change from the last frame of a chunk to the next, over that between other frames."""
-    chunks = plan(num_frames, chunk_latents=rollout.pipeline.format.chunk_latents).chunks
-    borders = np.array([chunk.frames.start for chunk in chunks if chunk.frames.start > 0])
-    inside = np.delete(change[1:], borders - 1)
-    return float(np.median(change[borders]) / np.median(inside))
+def make_case(options: argparse.Namespace, index: int) -> Case:
+    """Person ``index`` of those asked for."""
+    num, at = round(options.minutes * 60 * FRAME_RATE_HZ), options.first + index
+    (person,) = persons("test", 1, at)
+    here, there = scenes("test", 2, 2 * at)
+    said, other = sentences("test", 2, 2 * at)
+    first = make_clip(person, here, said, num_frames=1, size=64)
+    shown = make_clip(person, there, other, num_frames=REFERENCE_FRAMES, size=64)
+    assert first.video is not None
+    assert shown.video is not None
+    assert shown.valid is not None
+    speech = make_clip(person, here, said, num_frames=num, size=64, render_video=False)
+    sound = normalise_loudness(shown.audio)
+    reference = ReferenceClip(shown.video, shown.valid, sound, shown.motion)
+    reference = with_close_ups(reference, (person, there, other), shown.motion)
+    return Case(first.video[0], reference, speech)
 
 
-def numbers_of(courses: list[Course]) -> dict[str, Number]:
-    """First and last window of each track, their difference, and the seams."""
+def borders_of(num_frames: int, *, chunk_latents: int) -> list[int]:
+    """The first frame of every chunk but the first."""
+    chunks = plan(num_frames, chunk_latents=chunk_latents).chunks
+    return [chunk.frames.start for chunk in chunks if chunk.frames.start > 0]
+
+
+def seam_ratio(change: Float[np.ndarray, " f-1"], borders: list[int]) -> float:
+    """Median change into a chunk's first frame, over that between other frames.
+
+    ``change[i]`` leads from frame i to frame i + 1.
+    """
+    at = np.array(borders) - 1
+    return float(np.median(change[at]) / np.median(np.delete(change, at)))
+
+
+def numbers_of(courses: dict[str, list[Course]]) -> dict[str, Number]:
+    """First and last window and every minute of each track, their change, and the seams."""
     numbers = {}
-    for name, word in TRACKS.items():
-        first, last = (np.array([c.tracks[name][at] for c in courses]) for at in (0, -1))
-        numbers[f"{name}_first"] = bootstrap_mean(first).described(f"{word}: first {WINDOW_S} s")
-        numbers[f"{name}_last"] = bootstrap_mean(last).described(f"{word}: last {WINDOW_S} s")
-        numbers[f"{name}_change"] = bootstrap_mean(last - first).described(f"{word}: change")
-    seams = np.array([course.seam for course in courses])
-    numbers["seam"] = bootstrap_mean(seams).described(
-        "change of a frame at a chunk's border / inside chunks, medians", target="≤ 1.2"
-    )
+    for variant, rows in courses.items():
+        for name, word in TRACKS.items():
+            tracks = np.stack([course.tracks[name] for course in rows])
+            key, label = f"{variant}_{name}", f"{word}, {VARIANTS[variant]}"
+            first, last = tracks[:, 0], tracks[:, -1]
+            numbers[f"{key}_first"] = bootstrap_mean(first).described(
+                f"{label}: first {WINDOW_S} s"
+            )
+            numbers[f"{key}_last"] = bootstrap_mean(last).described(f"{label}: last {WINDOW_S} s")
+            numbers[f"{key}_change"] = bootstrap_mean(last - first).described(f"{label}: change")
+            a_minute = 60 // WINDOW_S
+            for i in range(tracks.shape[1] // a_minute):
+                minute = tracks[:, i * a_minute : (i + 1) * a_minute].mean(1)
+                numbers[f"{key}_minute_{i + 1}"] = bootstrap_mean(minute).described(
+                    f"{label}: minute {i + 1}"
+                )
+        for seam, word in SEAMS.items():
+            ratios = np.array([course.seams[seam] for course in rows])
+            numbers[f"{variant}_seam_{seam}"] = bootstrap_mean(ratios).described(
+                f"{word} at a chunk's border / inside, medians, {VARIANTS[variant]}",
+                target="≤ 1.2",
+            )
     return numbers
 
 
-def save_plot(path: Path, courses: list[Course]) -> None:
-    """Each track over time: the mean over persons, and every person."""
+def save_plot(path: Path, courses: dict[str, list[Course]]) -> None:
+    """Each track over time by variant: the mean over persons, and every person thinly."""
     figure = Figure(figsize=(10, 2.6), dpi=150)
     FigureCanvasAgg(figure)
     for axes, name in zip(figure.subplots(1, len(TRACKS)), TRACKS, strict=True):
-        rows = np.stack([course.tracks[name] for course in courses])
-        minutes = (np.arange(rows.shape[1]) + 0.5) * WINDOW_S / 60
-        axes.plot(minutes, rows.T, color="#9aa5b1", lw=0.6)
-        axes.plot(minutes, rows.mean(0), color="#d1495b", lw=1.8)
+        for variant, rows in courses.items():
+            tracks = np.stack([course.tracks[name] for course in rows])
+            minutes = (np.arange(tracks.shape[1]) + 0.5) * WINDOW_S / 60
+            colour = COLOURS[variant]
+            axes.plot(minutes, tracks.T, color=colour, lw=0.4, alpha=0.3)
+            axes.plot(minutes, tracks.mean(0), color=colour, lw=1.8, label=VARIANTS[variant])
         axes.set_title(TRACKS[name], fontsize=8)
         axes.set_xlabel("minutes", fontsize=8)
         axes.tick_params(labelsize=7)
         axes.spines[["top", "right"]].set_visible(False)
+    figure.axes[0].legend(frameon=False, fontsize=6)
     figure.tight_layout()
     figure.savefig(path)
+
+
+def _followed(
+    watcher: Watcher, options: argparse.Namespace, jobs: list[tuple[int, str]], index: int
+) -> Course:
+    person, variant = jobs[index]
+    return watcher.follow(make_case(options, person), variant)
 
 
 def _windows(values: Float[np.ndarray, "f 4"], speech: WorldClip) -> dict[str, np.ndarray]:
@@ -199,13 +260,16 @@ def _windows(values: Float[np.ndarray, "f 4"], speech: WorldClip) -> dict[str, n
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
-    parser.add_argument("--name", default="plain", help="of the result: drift_NAME.json")
+    parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--persons", type=int, default=4)
     parser.add_argument("--first", type=int, default=0, help="number of the first test person")
     parser.add_argument("--minutes", type=float, default=10.0)
+    parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
     options = parser.parse_args(arguments)
+    if options.persons < 2:
+        parser.error(f"intervals over persons need at least two, got {options.persons}")
     if options.minutes * 60 < 2 * WINDOW_S:
         parser.error(f"drift needs at least {2 * WINDOW_S} s, got {options.minutes} minutes")
     return options

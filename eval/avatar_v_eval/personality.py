@@ -11,35 +11,25 @@ person. ``--baseline FOLDER`` puts other weights beside them, paired over person
 
 import argparse
 import dataclasses
-import multiprocessing
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeVar
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
-from rich.progress import track
-from torch import Tensor
+from jaxtyping import Float
 
-from avatar_v.critics.extractors import from_meter
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.loudness import normalise_loudness
 from avatar_v.models.motion import motion_moments, pack_motion, style_statistics
-from avatar_v.types import SAMPLES_PER_FRAME
-from avatar_v.world.clip import make_clip
-from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, bootstrap_mean, correlation, pearson
-from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae, with_close_ups
-from avatar_v_eval.style import HABITS, habits, neutral_opening
+from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
+from avatar_v_eval.shown import MOTIONS, ShownCase, Video, generate, make_shown_cases
+from avatar_v_eval.style import HABITS, habits
+from avatar_v_eval.workers import mapped
 
 LENGTHS = {"video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
 """Frames of the reference that each condition reads."""
@@ -62,27 +52,6 @@ HABIT_WORDS = {
     "blink_rate_hz": "blink rate",
     "sway_yaw": "sway",
 }
-MOTIONS = ("truth", "meter", "target", "none")
-"""Of the reference and the first frame: the world's own, read from pixels, of the first frame
-alone, unknown."""
-
-Video = UInt8[Tensor, "f 3 h w"]
-T = TypeVar("T")
-
-
-@dataclass(frozen=True)
-class Case:
-    """A TEST person in one scene, and a clip of theirs from another scene to be shown through."""
-
-    person_id: int
-    prompt: str
-    audio: Float[Tensor, " s"]
-    video: Video  # the truth of that sound
-    motion: Float[Tensor, "f m"]
-    neutral: Float[np.ndarray, " f"]  # its mouth opening if the person's amplitude were 1
-    reference: ReferenceClip
-    shown: tuple[int, int, int]  # person, scene and speech of the reference
-    elsewhere: Video  # a third scene, for the judge alone
 
 
 @dataclass(frozen=True)
@@ -104,9 +73,18 @@ def main(arguments: list[str] | None = None) -> None:
     judges = Judges(
         MotionMeter.from_pretrained(), FaceCritic.from_pretrained(), WorldSyncNet.from_pretrained()
     )
-    cases, vae = make_cases(options), rollout.vae
+    longest = max(1, *(LENGTHS[name] for name in options.conditions))
+    cases = make_shown_cases(
+        options.split,
+        options.persons,
+        first=options.first,
+        num_frames=options.frames,
+        reference_frames=longest,
+        num_workers=options.workers,
+    )
+    vae = rollout.vae
 
-    def score(note: str, make: Callable[[Case], Video]) -> list[Score]:
+    def score(note: str, make: Callable[[ShownCase], Video]) -> list[Score]:
         fn = lambda i: judges.score(cases[i], make(cases[i]))  # noqa: E731
         return mapped(fn, len(cases), note, options.workers)
 
@@ -163,7 +141,7 @@ class Judges:
         critics = {"motion": self.meter, "face": self.face, "sync": self.lips}
         return {name: critic.hash() for name, critic in critics.items()}
 
-    def score(self, case: Case, video: Video) -> Score:
+    def score(self, case: ShownCase, video: Video) -> Score:
         """Of every frame but the first, which is given."""
         motion = self.meter.measure(video[1:]).values.double().numpy()
         truth = case.motion[1:, MOUTH_OPEN].double().numpy()
@@ -179,70 +157,14 @@ class Judges:
         )
 
 
-_work: Callable[[int], Any] | None = None  # of the processes below, inherited
-
-
-def mapped(fn: Callable[[int], T], num: int, note: str, num_workers: int) -> list[T]:
-    """``fn`` of 0 … num - 1, in so many forked processes of one thread each: small networks gain
-    more from two cases at once than from two threads."""
-    global _work
-    if num_workers == 1:
-        return [fn(i) for i in track(range(num), note, transient=True)]
-    _work = fn
-    with ProcessPoolExecutor(num_workers, multiprocessing.get_context("fork")) as pool:
-        return list(track(pool.map(_one, range(num)), note, total=num, transient=True))
-
-
-def _one(index: int) -> Any:
-    torch.set_num_threads(1)
-    assert _work is not None
-    return _work(index)
-
-
 def measured(score: Score, true: Score) -> Score:
     """The score with its distance from that of the true video through the VAE."""
     distance = float(np.sqrt(np.mean((score.style - true.style) ** 2)))
     return dataclasses.replace(score, distance=distance)
 
 
-def generate(rollout: Rollout, case: Case, num_frames: int, motion: str) -> Video:
-    """The case's speech, shown through the first ``num_frames`` frames of its reference."""
-    card, clips, first_motion = rollout.pipeline.card, (), None
-    if card.reference and num_frames:
-        known = motion if card.motion and motion != "target" else "none"
-        clip = shortened(case.reference, num_frames, known)
-        assert case.reference.motion is not None
-        if card.faces:
-            clip = with_close_ups(clip, case.shown, case.reference.motion)
-        clips = (clip,)
-    if card.motion and motion != "none":
-        first_motion = from_meter(case.video[:1], None)[0] if motion == "meter" else case.motion[0]
-    inputs = Inputs(
-        image=case.video[0],
-        audio=case.audio,
-        num_frames=len(case.video),
-        reference_frame=None,
-        warnings=(),
-        clips=clips,
-        motion=first_motion,
-    )
-    request = dataclasses.replace(rollout.request, prompt=case.prompt)
-    return torch.cat(list(rollout.pipeline.stream(inputs, request)))
-
-
-def shortened(clip: ReferenceClip, num_frames: int, motion: str) -> ReferenceClip:
-    """The clip's beginning, with its motion as it is known: the truth, read by the meter, none."""
-    video, audio, track_ = clip.video[:num_frames], clip.audio, None
-    assert audio is not None
-    assert clip.motion is not None
-    if motion != "none":
-        track_ = clip.motion[:num_frames] if motion == "truth" else from_meter(video, None)
-    sound = audio[: num_frames * SAMPLES_PER_FRAME]
-    return ReferenceClip(video, clip.valid[:num_frames], sound, track_)
-
-
 def style_numbers(
-    cases: list[Case], scores: dict[str, list[Score]], words: dict[str, str]
+    cases: list[ShownCase], scores: dict[str, list[Score]], words: dict[str, str]
 ) -> dict[str, Number]:
     """Habits of generated videos against those of the persons, and how far they are off."""
     styles = [sample_style(case.person_id) for case in cases]
@@ -286,46 +208,6 @@ def person_numbers(
     return numbers
 
 
-def make_cases(options: argparse.Namespace) -> list[Case]:
-    """Each with its own person, three scenes and two sentences of the split."""
-    split: Split = options.split
-    people = persons(split, options.persons, options.first)
-    places = scenes(split, 3 * options.persons, 3 * options.first)
-    speeches = sentences(split, 2 * options.persons, 2 * options.first)
-    longest = max(1, *(LENGTHS[name] for name in options.conditions))
-
-    def make(i: int) -> Case:
-        person = people[i]
-        here, there, elsewhere = places[3 * i : 3 * i + 3]
-        said, other = speeches[2 * i : 2 * i + 2]
-        target = make_clip(person, here, said, num_frames=options.frames, size=64)
-        shown = make_clip(person, there, other, num_frames=longest, size=64)
-        third = make_clip(person, elsewhere, other, num_frames=13, size=64)
-        return Case(
-            person_id=person,
-            prompt=target.text,
-            audio=target.audio,
-            video=_of(target.video),
-            motion=target.motion,
-            neutral=neutral_opening(person, said, options.frames),
-            reference=ReferenceClip(
-                _of(shown.video),
-                _of(shown.valid),
-                normalise_loudness(shown.audio),
-                shown.motion,
-            ),
-            shown=(person, there, other),
-            elsewhere=_of(third.video),
-        )
-
-    return mapped(make, len(people), "rendering cases", options.workers)
-
-
-def _of(tensor: Tensor | None) -> Tensor:
-    assert tensor is not None  # the clips are rendered
-    return tensor
-
-
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
@@ -344,7 +226,10 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--workers", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.persons < 4:
+        parser.error(f"intervals of correlations need at least four persons, got {options.persons}")
+    return options
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ import json
 import math
 import os
 import platform
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -187,11 +188,22 @@ def median_of_repeats(values: Sequence[float]) -> Number:
 
 
 def running_command() -> str:
-    """The command line of this process as a user would type it."""
+    """The command line of this process as a user would type it, but for ``--out``: where a result
+    was put says nothing about it."""
+    words = list(sys.argv[1:])
+    while "--out" in words:
+        place = words.index("--out")
+        del words[place : place + 2]
+    words = [word for word in words if not word.startswith("--out=")]
     main = sys.modules["__main__"]
     if main.__spec__ is not None and main.__spec__.name:
-        return " ".join(["python -m", main.__spec__.name.removesuffix(".__main__"), *sys.argv[1:]])
-    return " ".join([Path(sys.argv[0]).name, *sys.argv[1:]])
+        return " ".join(["python -m", main.__spec__.name.removesuffix(".__main__"), *words])
+    return " ".join([Path(sys.argv[0]).name, *words])
+
+
+def without_folders(text: str) -> str:
+    """The last part of every absolute path in a text: what others may see of this machine."""
+    return re.sub(r"(?<![\w.}/])/(?:[^\s/:;,'\"]+/)+(?=[^\s/])", "", text)
 
 
 def git_state(root: Path = RESULTS_DIR.parent) -> tuple[str, bool]:

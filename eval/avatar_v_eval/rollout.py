@@ -17,13 +17,13 @@ from torch import Tensor
 
 from avatar_v.critics.face_track import spread_frames
 from avatar_v.critics.frozen import weights_hash
+from avatar_v.generate.device import PRECISIONS
 from avatar_v.generate.generator import to_uint8
 from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.pipeline import PRECISIONS, AvatarPipeline
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import ABSENT_IS_ZERO
 from avatar_v.types import Request
 from avatar_v.world.close_up import close_ups
 from avatar_v_eval.cases import Case
@@ -92,15 +92,10 @@ class Rollout:
         )
 
     def hashes(self) -> dict[str, str]:
-        """Of the tensors of each network, without those that older folders lack and that are 0."""
+        """Of the tensors of each network."""
         conditioner = self.pipeline.conditioner
-        dit = {
-            key: value
-            for key, value in self.pipeline.dit.state_dict().items()
-            if key not in ABSENT_IS_ZERO or bool(value.any())
-        }
         return {
-            "dit": weights_hash(dit),
+            "dit": weights_hash(self.pipeline.dit.state_dict()),
             "vae": conditioner.vae.hash(),
             "text": weights_hash(conditioner.text_encoder.state_dict()),
             "audio": weights_hash(conditioner.audio_encoder.state_dict()),

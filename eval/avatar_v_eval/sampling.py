@@ -8,26 +8,30 @@ and ``.png``. Differences between the two at equal steps are paired over persons
 import argparse
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
-import torch
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
+from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.quality import flicker, sharpness
 from avatar_v_eval import records
-from avatar_v_eval.cases import Case, make_cases
 from avatar_v_eval.records import Number, bootstrap_mean, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
+from avatar_v_eval.shown import ShownCase, generate, make_shown_cases
+from avatar_v_eval.workers import mapped
 
 STEPS = (4, 8, 16, 24, 48)
+REFERENCE_FRAMES = 101
+"""Of the clip that shows the person: 4 s."""
 MEASURES = {
     "mouth": "mouth r",
-    "identity": "face similarity with the first frame's person elsewhere",
+    "identity": "face similarity in a third scene",
     "sharpness": "sharpness, share of the true video's through the VAE",
     "flicker": "flicker, share of the true video's through the VAE",
 }
@@ -42,32 +46,42 @@ class Judges:
     face: FaceCritic
     rollout: Rollout
 
-    def values(self, cases: list[Case], videos: torch.Tensor) -> Values:
-        """Each measure of each person's video, without its first (given) frame."""
-        rows: dict[str, list[float]] = {name: [] for name in MEASURES}
-        for case, video in zip(cases, videos[:, 1:], strict=True):
-            true = through_vae(self.rollout.vae, case.video)[1:]
-            opening = self.meter.mouth_open(video).double().numpy()
-            rows["mouth"].append(pearson(opening, case.mouth_open[1:].double().numpy()))
-            faces = self.face.embed_clip(video), self.face.embed_clip(case.elsewhere)
-            rows["identity"].append(float(faces[0] @ faces[1]))
-            rows["sharpness"].append(float(sharpness(video).mean() / sharpness(true).mean()))
-            rows["flicker"].append(float(flicker(video).mean() / flicker(true).mean()))
-        return {name: np.array(row) for name, row in rows.items()}
+    def values(self, case: ShownCase, video: UInt8[Tensor, "f 3 h w"]) -> dict[str, float]:
+        """Each measure of one person's video, without its first (given) frame."""
+        video, true = video[1:], through_vae(self.rollout.vae, case.video)[1:]
+        opening = self.meter.mouth_open(video).double().numpy()
+        own, there = self.face.embed_clip(video), self.face.embed_clip(case.elsewhere)
+        return {
+            "mouth": pearson(opening, case.motion[1:, MOUTH_OPEN].double().numpy()),
+            "identity": float(own @ there),
+            "sharpness": float(sharpness(video).mean() / sharpness(true).mean()),
+            "flicker": float(flicker(video).mean() / flicker(true).mean()),
+        }
 
 
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     rollout = Rollout.load(options.weights, options)
     judges = Judges(MotionMeter.from_pretrained(), FaceCritic.from_pretrained(), rollout)
-    cases = make_cases(options.persons, options.frames, size=rollout.size, first=options.first)
+    cases = make_shown_cases(
+        "test",
+        options.persons,
+        first=options.first,
+        num_frames=options.frames,
+        reference_frames=REFERENCE_FRAMES,
+        num_workers=options.workers,
+    )
     found: dict[tuple[int, float], Values] = {}
     for steps in options.counts:
         for overshoot in (0.0, options.overshoot):
             request = dataclasses.replace(rollout.request, num_steps=steps, overshoot=overshoot)
             sampled = dataclasses.replace(rollout, request=request)
+            fn = partial(_measured, judges, sampled, cases)
             note = f"{steps} steps, overshoot {overshoot}"
-            found[steps, overshoot] = judges.values(cases, sampled.videos(cases, note=note))
+            rows = mapped(fn, len(cases), note, options.workers)
+            found[steps, overshoot] = {
+                name: np.array([row[name] for row in rows]) for name in MEASURES
+            }
     numbers = numbers_of(found, options.overshoot)
     result = records.make_result(
         "sampling",
@@ -77,7 +91,7 @@ def main(arguments: list[str] | None = None) -> None:
         weights={**rollout.hashes(), "motion": judges.meter.hash(), "face": judges.face.hash()},
         notes=[
             f"{options.persons} TEST persons from number {options.first} on, "
-            f"{options.frames} frames each, from one picture; intervals bootstrapped over persons",
+            f"{options.frames} frames each, 4 s of reference; intervals bootstrapped over persons",
             rollout.described(),
         ],
     )
@@ -86,6 +100,13 @@ def main(arguments: list[str] | None = None) -> None:
     save_plot(out / "sampling.png", found, options.overshoot)
     for number in numbers.values():
         print(f"{number.label:80s} {number.value:8.3f}  [{number.low}, {number.high}]")
+
+
+def _measured(
+    judges: Judges, sampled: Rollout, cases: list[ShownCase], index: int
+) -> dict[str, float]:
+    case = cases[index]
+    return judges.values(case, generate(sampled, case, REFERENCE_FRAMES, "truth"))
 
 
 def numbers_of(found: dict[tuple[int, float], Values], overshoot: float) -> dict[str, Number]:
@@ -133,9 +154,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--frames", type=int, default=73, help="of video per person, 4k + 1")
     parser.add_argument("--counts", type=int, nargs="+", default=list(STEPS), help="of steps")
     parser.add_argument("--overshoot", type=float, default=0.5, help="c of the stochastic sampler")
+    parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.persons < 2:
+        parser.error(f"intervals over persons need at least two, got {options.persons}")
+    return options
 
 
 if __name__ == "__main__":

@@ -1,15 +1,11 @@
-"""How fast, how soon, how much memory: ``python -m avatar_v_eval.speed`` (``make bench``).
+"""How fast and how soon: ``python -m avatar_v_eval.speed`` (``make bench``).
 
-World, training, generation, decoding and memory, each repeated; a value is the median, its spread
-the lowest and the highest. Peers are measured in turns with ours, in the same process. Writes
-``eval/results/speed.json``.
-
-Peak memory is that of one ``avatar-v generate`` process per duration, as the kernel reports it. It
-uses few sampling steps: every step reuses the memory of the one before.
+World, training, generation and decoding, each repeated; a value is the median, its spread the
+lowest and the highest. Peers are measured in turns with ours, in the same process. Writes
+``eval/results/speed.json``. Memory is speed_memory.py's, live sound speed_live.py's.
 """
 
 import argparse
-import os
 import subprocess
 import tempfile
 import time
@@ -22,7 +18,6 @@ import yaml
 
 from avatar_v.callbacks.throughput import Throughput, Totals
 from avatar_v.generate.pipeline import ASSETS
-from avatar_v.generate.writer import Mp4Writer
 from avatar_v.stages.cli import merge_recipes
 from avatar_v.stages.recipe import RecipeCLI
 from avatar_v.types import FRAME_RATE_HZ
@@ -36,7 +31,6 @@ from avatar_v_eval.speed_peers import decode_numbers, dit_numbers, muon_numbers,
 
 CLIP_FRAMES = 101
 GENERATED_FRAMES = 93  # two chunks of the small preset
-MEMORY_STEPS = 2
 TRAINING_STEPS = 40
 RECIPES = ("recipes/2_a2v.yaml", "recipes/small.yaml")
 
@@ -49,18 +43,16 @@ def main(arguments: list[str] | None = None) -> None:
     numbers |= decode_numbers(rollout.vae, options.repeats)
     numbers |= dit_numbers(rollout.pipeline.dit, options.repeats)
     numbers |= muon_numbers(rollout.pipeline.dit, options.repeats)
-    numbers |= memory_numbers(options)
     numbers |= training_numbers(options)
     result = records.make_result(
         "speed",
-        "Speed and memory",
+        "Speed",
         numbers,
         recipe=rollout.recipe,
         weights=rollout.hashes(),
         notes=[
             f"median of {options.repeats} repeats, with the lowest and the highest",
             rollout.described(),
-            f"peak memory: one `avatar-v generate --steps {MEMORY_STEPS}` process per duration",
             f"training: {TRAINING_STEPS} steps of recipes/2_a2v.yaml with recipes/small.yaml",
         ],
     )
@@ -164,51 +156,6 @@ def for_timing(recipe: dict[str, Any], shards: str, vae: str, folder: Path) -> d
     }
 
 
-def memory_numbers(options: argparse.Namespace) -> dict[str, Number]:
-    """Peak resident memory of a short and a long video, and how much the long one adds."""
-    short, long = options.memory_s
-    peaks: dict[int, list[float]] = {short: [], long: []}
-    with tempfile.TemporaryDirectory() as folder:
-        for _ in range(options.memory_repeats):
-            for duration_s in (short, long):
-                peaks[duration_s].append(peak_memory_mib(duration_s, Path(folder), options))
-    growth = [b / a - 1 for a, b in zip(peaks[short], peaks[long], strict=True)]
-    numbers = {
-        f"memory_{duration_s}s": median_of_repeats(values).described(
-            f"peak memory, {duration_s} s of video", unit="MiB"
-        )
-        for duration_s, values in peaks.items()
-    }
-    numbers["memory_growth"] = median_of_repeats(growth).described(
-        f"growth of peak memory from {short} s to {long} s", target="|·| < 0.05"
-    )
-    return numbers
-
-
-def peak_memory_mib(duration_s: int, folder: Path, options: argparse.Namespace) -> float:
-    """Of one `avatar-v generate` over ``duration_s`` seconds of speech, mp4 writing included."""
-    clip = _clip(0)
-    assert clip.video is not None
-    reference, sound = folder / "reference.mp4", folder / "speech.mp4"
-    num = duration_s * FRAME_RATE_HZ
-    with Mp4Writer(reference, clip.audio) as writer:
-        writer.write(clip.video)
-    repeats = -(-num // CLIP_FRAMES)
-    with Mp4Writer(sound, clip.audio.repeat(repeats)) as writer:
-        writer.write(clip.video[:1].repeat(num, 1, 1, 1))
-    words = [
-        *("generate", "--reference", str(reference), "--audio", str(sound), "--no-face-crop"),
-        *("--out", str(folder / "out.mp4"), "--overwrite", "--steps", str(MEMORY_STEPS)),
-        *("--weights", options.weights),
-    ]
-    child = subprocess.Popen([*AVATAR_V, *words], stdout=subprocess.DEVNULL)
-    _, status, usage = os.wait4(child.pid, 0)
-    child.returncode = os.waitstatus_to_exitcode(status)
-    if child.returncode:
-        raise RuntimeError(f"avatar-v {' '.join(words)} ended with {child.returncode}")
-    return usage.ru_maxrss / 1024
-
-
 def _clip(index: int) -> WorldClip:
     ids = (take("test", 1, index)[0] for take in (persons, scenes, sentences))
     return make_clip(*ids, num_frames=CLIP_FRAMES, size=64)
@@ -224,8 +171,6 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--training-repeats", type=int, default=3)
     parser.add_argument("--vae", help="folder of the VAE for training; default: the shipped one")
-    parser.add_argument("--memory-repeats", type=int, default=2)
-    parser.add_argument("--memory-s", type=int, nargs=2, default=(10, 120), help="two durations")
     parser.add_argument("--recipes", nargs="+", default=RECIPES, help="training to be timed")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)

@@ -3,12 +3,15 @@
 ``python -m avatar_v_eval.speed_reference`` times one pass of the small preset's DiT over G
 generated and R reference tokens, R / G = 1 … 32: ours (the reference within its segments, the
 generated tokens over all), naive concatenation (everything looks at everything), and dense
-attention under the block mask. Then generation with cached reference keys against encoding the
-reference in every step.
-Writes ``eval/results/reference_attention.json`` and ``.png``.
+attention under the block mask; and what a pass of each takes of memory. What the cache of the
+reference saves over many passes is speed_cache.py's. Writes
+``eval/results/reference_attention.json`` and ``.png``.
 """
 
 import argparse
+import itertools
+import subprocess
+import sys
 import time
 from collections.abc import Callable
 from functools import partial
@@ -21,6 +24,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from avatar_v.generate.record import peak_rss_mib
 from avatar_v.models import attention
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -34,18 +38,28 @@ RATIOS = (1, 2, 4, 8, 16, 32)
 GENERATED_LATENTS = 13
 GRID = (4, 4)  # tokens of a latent frame of 64 px
 TEXT_TOKENS = 64
-STEPS = 24
 WAYS = ("ours", "naive", "masked")
-LABELS = {"naive": "naive concatenation", "masked": "dense attention with the block mask"}
+MEMORY_RATIOS = (8, 32)
+LABELS = {
+    "ours": "Sparse Reference Attention",
+    "naive": "naive concatenation",
+    "masked": "dense attention with the block mask",
+}
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
+    parser.add_argument("--grown", nargs=3, help=argparse.SUPPRESS)
     options = parser.parse_args(arguments)
+    if options.grown is not None:
+        way, trains, ratio = options.grown
+        print(grown_mib(way, trains == "train", int(ratio)))
+        return
     times = attention_times(options.repeats)
-    numbers = attention_numbers(times) | cache_numbers(max(1, options.repeats // 2))
+    few = max(1, options.repeats // 2)
+    numbers = attention_numbers(times) | memory_numbers(few)
     result = records.make_result(
         "reference_attention",
         "What a long reference costs",
@@ -53,8 +67,6 @@ def main(arguments: list[str] | None = None) -> None:
         notes=[
             f"one pass of the small preset without audio, {GENERATED_LATENTS} generated latents, "
             f"fp32, batch 1; median of {options.repeats} turns, with the lowest and the highest",
-            "cache: one denoising step with cached reference keys, and their making shared by "
-            f"{STEPS} steps, against a step that encodes the reference itself",
         ],
     )
     out = Path(options.out)
@@ -160,39 +172,30 @@ def attention_numbers(times: dict[tuple[str, bool, int], list[float]]) -> dict[s
     return numbers
 
 
-def cache_numbers(repeats: int) -> dict[str, Number]:
-    """A 24-step denoising with the reference encoded once, against once a step, per step."""
-    dit = make_small()
-    config = dit.config
-    draw = torch.Generator().manual_seed(1)
-    size = (config.latent_channels, GRID[0] * config.patch, GRID[1] * config.patch)
-    x = torch.randn(1, GENERATED_LATENTS, *size, generator=draw)
-    t = torch.full((1, GENERATED_LATENTS), 0.5)
-    text = torch.randn(1, TEXT_TOKENS, config.text_dim, generator=draw)
+def memory_numbers(repeats: int) -> dict[str, Number]:
+    """What one pass adds to the peak memory of a process of its own, and how ours compares."""
     numbers = {}
-    for ratio in RATIOS:
-        num = ratio * GENERATED_LATENTS
-        reference = Reference(
-            torch.randn(1, num, *size, generator=draw),
-            torch.ones(1, num, dtype=torch.bool),
-            segments(num)[None],
-        )
-        found = []
-        with torch.inference_mode():
-            for turn in range(repeats + 1):
-                begin = time.perf_counter()
-                cache = dit.encode_reference(reference)
-                encode = time.perf_counter() - begin
-                plain = Cond(text=text)
-                cached = seconds(partial(dit, x, t, plain, reference_cache=cache))
-                uncached = seconds(partial(dit, x, t, Cond(text=text, reference=reference)))
-                if turn > 0:
-                    found.append(uncached / (cached + encode / STEPS))
-        numbers[f"cache_{ratio}"] = median_of_repeats(found).described(
-            f"{STEPS} steps without the reference cache / with it, R/G = {ratio}",
-            target="≥ 5" if ratio == 32 else "",
+    for way, trains, ratio in itertools.product(WAYS, ("forward", "train"), MEMORY_RATIOS):
+        words = ["--grown", way, trains, str(ratio)]
+        command = [sys.executable, "-m", "avatar_v_eval.speed_reference", *words]
+        grown = [
+            float(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+            for _ in range(repeats)
+        ]
+        word = "forward" if trains == "forward" else "forward and backward"
+        numbers[f"memory_{way}_{trains}_{ratio}"] = median_of_repeats(grown).described(
+            f"memory of a pass, {LABELS[way]}, {word}, R/G = {ratio}", unit="MiB"
         )
     return numbers
+
+
+def grown_mib(way: str, trains: bool, ratio: int) -> float:
+    """By how much one pass raises the peak memory of this process."""
+    _run(Peers(1), Peers(1).ours, trains)  # libraries load here
+    peers = Peers(ratio)
+    before = peak_rss_mib()
+    _run(peers, getattr(peers, way), trains)
+    return peak_rss_mib() - before
 
 
 def save_plot(path: Path, times: dict[tuple[str, bool, int], list[float]]) -> None:

@@ -146,6 +146,7 @@ class Request:
     motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)
     overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
     anchor: bool = False  # the first frame's latent joins the reference behind the first chunk
+    interpolate: bool = False  # each chunk's beginning is made once more, between clean neighbours
     face_crop: bool = True
     overwrite: bool = False
     resume: bool = False  # go on from what an interrupted run of the same request left

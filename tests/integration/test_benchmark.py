@@ -118,7 +118,10 @@ def test_shards_merge_to_the_same_rows(made: Manifest, rival: Path, done: Path, 
     for i in (1, 2):
         assert bench(*words, "--shard", f"{i}/2", "--out", tmp_path / str(i)) == 0
     assert bench("merge", tmp_path / "1", "--out", tmp_path / "half") == 2
-    assert bench("merge", tmp_path / "1", tmp_path / "2", "--out", tmp_path / "all") == 0
+    both = ("merge", tmp_path / "1", tmp_path / "2", "--out", tmp_path / "all")
+    assert bench(*both) == 0
+    assert bench(*both) == 2, "a run is there already"
+    assert bench(*both, "--overwrite") == 0
     keys = ["system", "case", "output"]
     columns = [*keys, "value", "reason", "video", "weights"]
     whole = rows(done).filter(pl.col("system") != "copy")

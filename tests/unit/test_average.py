@@ -55,16 +55,6 @@ def test_the_mean_lies_between(tiny_weights: Path, tmp_path: Path) -> None:
     load_pipeline(tmp_path / "m")
 
 
-def test_what_one_folder_is_too_old_to_have_is_that_of_the_others(
-    tiny_weights: Path, tmp_path: Path
-) -> None:
-    old = shifted(tiny_weights, tmp_path / "old", 0.0, drop="style_embed")
-    new = shifted(tiny_weights, tmp_path / "new", 0.5)
-    average_pipelines([old, new], tmp_path / "m", dtype=torch.float32)
-    found = load_file(tmp_path / "m" / "dit" / "model.safetensors")["style_embed"]
-    assert torch.equal(found, load_file(new / "dit" / "model.safetensors")["style_embed"].float())
-
-
 def test_what_cannot_be_averaged_is_named(tiny_weights: Path, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="two folders"):
         average_pipelines([tiny_weights], tmp_path / "m")

@@ -7,6 +7,8 @@ import pytest
 import torch
 
 from avatar_v.media import read_audio, read_video
+from avatar_v_eval import cli
+from avatar_v_eval.bench import world70
 from avatar_v_eval.bench.manifest import (
     Manifest,
     check_files,
@@ -54,6 +56,20 @@ def test_files_are_what_the_world_rendered(made: Manifest):
         assert frames.shape == clip.video.shape
         # H.264 at crf 16 with colour at half the resolution is some grey levels off
         assert (frames.float() - clip.video.float()).abs().mean() < 10
+
+
+def test_the_first_cases_are_a_set_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    small = Plan(name="w", num_cases=3, num_frames=6, first=11, size=32)
+    monkeypatch.setattr(world70, "WORLD70", small)
+    whole, contents = write_world(tmp_path / "whole", small)
+    part, some = write_world(tmp_path / "part", world70.first_cases(2))
+    assert (part.name, len(part.cases)) == ("w_first2", 2)
+    assert some == dict(list(contents.items())[:2])
+    assert part.fingerprint != whole.fingerprint
+    assert world70.first_cases(3) == world70.first_cases(None) == small
+    for num in (0, 4):
+        with pytest.raises(ValueError, match=f"--cases {num}: expected 1 to 3"):
+            world70.first_cases(num)
 
 
 def test_content_is_the_same_every_time_and_differs_by_case(tmp_path: Path):
@@ -156,6 +172,33 @@ def test_cases_from_pairs_of_clips(tmp_path: Path):
     assert len(truth) == len(read_audio(made.path(case, "audio"))) // 640
     again = read_video(made.path(case, "image"))[0].float() - truth[0].float()
     assert again.abs().mean() < 10  # the truth was encoded once more
+
+
+def test_scenes_are_folders_and_conditions_follow(tmp_path: Path):
+    clip = world_clip(0, 26)
+    for name in ("p/desk/a", "p/desk/b", "p/park/c", "q/desk/a", "q/desk/b"):
+        write_video(tmp_path / f"my/{name}.mp4", clip.video, clip.audio)
+    made = build_cases(tmp_path / "my", tmp_path / "out", About(faces="drawn"), name="mine")
+    assert (made.name, load_manifest(tmp_path / "out").name) == ("mine", "mine")
+    assert [(case.id, case.reference, case.condition) for case in made.cases] == [
+        ("p_desk_a", "video/p_desk_b.mp4", "same"),
+        ("p_desk_b", "video/p_park_c.mp4", "cross"),
+        ("p_park_c", "video/p_desk_a.mp4", "cross"),
+        ("q_desk_a", "video/q_desk_b.mp4", "same"),
+        ("q_desk_b", "video/q_desk_a.mp4", "same"),
+    ]
+
+
+def test_clips_without_scenes_are_as_they_are_said_to_be(tmp_path: Path, capsys):
+    clip = world_clip(0, 26)
+    for name in ("p/a", "p/b"):
+        write_video(tmp_path / f"my/{name}.mp4", clip.video, clip.audio)
+    words = ["cases", "build", str(tmp_path / "my"), "--one-scene", "--name", "mine", "--out"]
+    assert cli.main([*words, str(tmp_path / "out")]) == 0
+    assert "mine, 2 cases (2 same)" in capsys.readouterr().out
+    write_video(tmp_path / "my/p/desk/c.mp4", clip.video, clip.audio)
+    with pytest.raises(ValueError, match="p has clips beside folders of scenes"):
+        build_cases(tmp_path / "my", tmp_path / "other", About(faces="drawn"))
 
 
 @pytest.mark.parametrize("fault", ["nobody", "alone", "silent", "short", "full"])

@@ -222,16 +222,14 @@ def test_the_readme_lists_every_metric():
 
 def test_qalign_asks_both_questions(clips: list[Clip]):
     class Fake:
-        def __init__(self, level: float) -> None:
-            self.level = level
-
-        def measure(self, frames: torch.Tensor) -> Score:
+        def measure(self, frames: torch.Tensor, task: str) -> Score:
             assert len(frames) == 6  # 3 s, 2 a second
-            return Score(torch.full((len(frames),), self.level), "fake", "0")
+            level = {"quality": 4.0, "aesthetics": 2.5}[task]
+            return Score(torch.full((len(frames),), level), "fake", "0")
 
     metric = QAlignQuality.__new__(QAlignQuality)
     ClipMetric.__init__(metric)
-    metric.critics = {"qalign_iqa": Fake(4.0), "qalign_ase": Fake(2.5)}
+    metric.network = Fake()
     measured = metric.measure(clips[0])
     assert measured.values == {"qalign_iqa": 4.0, "qalign_ase": 2.5}
     assert [frame for frame, _ in measured.frames["qalign_iqa"]] == sampled(75)

@@ -53,6 +53,23 @@ def test_a_user_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         main(["run", "no/such/recipe.yaml", "--debug"])
 
 
+@pytest.mark.parametrize("command", ["world", "import"])
+def test_a_wrong_number_of_frames_is_said_before_anything_heavy_loads(command: str) -> None:
+    words = {
+        "world": ["shards", "world", "--clips", "1", "--frames", "24", "--out", "x"],
+        "import": ["shards", "import", "folder", "--frames", "24", "--out", "x"],
+    }[command]
+    program = (
+        "import sys\nfrom avatar_v.cli import main\n"
+        f"assert main({words!r}) == 2\n"
+        f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
+        "assert not heavy, heavy\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "--frames 24: a clip has 4k + 1 frames" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("words", "text"),
     [(["run"], "needs a recipe"), (["run", "--x", "1"], "needs a recipe"), (["fit", "-c"], "-c")],

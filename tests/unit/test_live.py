@@ -2,8 +2,10 @@
 
 import math
 import os
+import re
 import threading
 from collections.abc import Iterator
+from pathlib import Path
 
 import av
 import numpy as np
@@ -175,9 +177,38 @@ def test_tensors_pass_as_they_are_and_the_first_is_noted() -> None:
     assert (sound.num_samples, sound.warnings) == (5_000, ())
 
 
-def test_nan_is_an_error() -> None:
-    with pytest.raises(ValueError, match="NaN"):
-        list(LiveSound([torch.tensor([0.0, math.nan])]))
+BAD_BLOCKS = [
+    (torch.tensor([0.0, math.nan]), "it holds NaN or infinite samples"),
+    (torch.zeros(640, dtype=torch.int16), r"in \[-1, 1\], got int16 \(640,\)"),
+    (torch.zeros(2, 640), r"got float32 \(2, 640\)"),
+    (np.zeros(640, np.float32), "float tensors or PyAV's frames, got numpy.ndarray"),
+    (b"1234", "got builtins.bytes"),
+]
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_BLOCKS)
+def test_a_stream_of_something_else_is_an_error(bad: Tensor, message: str) -> None:
+    with pytest.raises(ValueError, match=f"cannot be used: .*{message}"):
+        list(LiveSound(iter([bad])))
+
+
+@pytest.mark.parametrize(("bad", "message"), BAD_BLOCKS)
+def test_a_stream_that_becomes_something_else_ends_and_nothing_is_lost(
+    bad: Tensor, message: str
+) -> None:
+    sound = LiveSound(iter([speech(8_000), bad, speech(8_000)]))
+    assert torch.equal(torch.cat(list(sound)), speech(8_000))
+    (warning,) = sound.warnings
+    assert re.search(f"ended after 0.5 s: .*{message}", warning)
+
+
+@pytest.mark.parametrize("size", [1, 3, 5_000])
+def test_a_file_instead_of_samples_is_an_error(size: int, tmp_path: Path) -> None:
+    wav(str(tmp_path / "sound.wav"), np.zeros((500, 2), np.int16), 16_000)
+    data = (tmp_path / "sound.wav").read_bytes()
+    blocks = [data[i : i + size] for i in range(0, len(data), size)]
+    with pytest.raises(ValueError, match="begins as a WAV file: send its samples alone"):
+        list(LiveSound(pcm_frames(blocks, sample_rate_hz=16_000, num_channels=1)))
 
 
 def test_what_the_caller_raises_passes_through() -> None:

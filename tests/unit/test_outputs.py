@@ -23,10 +23,10 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.generate.on_disk import HlsPlaylist
+from avatar_v.generate.output_base import Output
 from avatar_v.generate.outputs import (
     FragmentedPipe,
-    HlsPlaylist,
-    Output,
     RtmpPush,
     kind_of,
     output_of,

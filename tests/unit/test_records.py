@@ -60,6 +60,18 @@ def test_a_result_round_trips_and_says_where_it_came_from(tmp_path):
     assert not list(tmp_path.glob("*.partial"))
 
 
+@pytest.mark.parametrize("out", [["--out", "/some/private/path"], ["--out=/some/private/path"], []])
+def test_a_command_does_not_say_where_its_result_went(monkeypatch, out):
+    monkeypatch.setattr(records.sys, "argv", ["measure", "runs/a", *out, "--steps", "8"])
+    assert records.running_command().endswith(" runs/a --steps 8")
+    assert "private" not in records.running_command()
+
+
+def test_no_result_says_where_it_went():
+    for path in records.RESULTS_DIR.glob("*.json"):
+        assert "--out" not in records.read_result(path).command, path.name
+
+
 @pytest.mark.parametrize(
     ("value", "target", "met"),
     [(0.6, "≥ 0.6", True), (0.59, "≥ 0.6", False), (-0.2, "|r| < 0.15", False), (4, "< 5", True)],

@@ -27,7 +27,7 @@ from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Vote
 from avatar_v_eval.report.charts import charts_of
 from avatar_v_eval.report.document import Sources, make_report
-from avatar_v_eval.report.files import as_frame, as_latex, as_markdown
+from avatar_v_eval.report.files import as_latex, as_markdown
 from avatar_v_eval.report.objective import difference_tables, objective_tables
 from avatar_v_eval.report.page import page
 from avatar_v_eval.table_view import Column, Row, Table, latex
@@ -290,28 +290,6 @@ def test_charts_take_any_name(name: str):
     scores = Table("t", "m", columns, rows, kind="mos")
     (chart,) = charts_of(scores)
     ET.fromstring(chart.svg)
-
-
-def test_missing_videos_are_said_in_their_place(rebuilt: Path):
-    source = (rebuilt / "index.html").read_text()
-    assert "/nowhere/truth/c" in source
-    assert "is not on this machine" in source
-    assert "<video" not in source
-
-
-def test_worst_cases_are_the_worst(tmp_path: Path):
-    run = make_run({
-        "truth": {"syncnet_d": [1.0, 1.0, 1.0, 1.0]},
-        "a": {"syncnet_d": [5.0, None, 9.0, 7.0]},
-    })  # fmt: skip
-    report = make_report(Sources(runs=(save(tmp_path / "r", run),), num_worst=2))
-    (section,) = (one for one in report.sections if one.worst)
-    assert section.worst is not None
-    assert section.worst.output.key == "syncnet_d"  # Sync-C comes first, but has no number
-    assert [one.case for one in section.worst.cases] == ["c02", "c03"]
-    frame = as_frame(make_report(Sources((tmp_path / "r",), num_worst=2, worst_by="syncnet_d")))
-    worst = frame.filter((pl.col("kind") == "worst") & (pl.col("column") == "Case"))
-    assert worst["printed"].to_list() == ["c02", "c03"]
 
 
 def test_user_errors_are_one_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]):

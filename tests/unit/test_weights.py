@@ -252,20 +252,9 @@ def test_an_imported_model_speaks_after_training(tmp_path: Path) -> None:
     assert gradient.abs().max() > 0
 
 
-def test_weights_older_than_faces_load_with_a_mark_of_zero(folder: Path) -> None:
-    path = folder / "dit" / "model.safetensors"
-    state = load_file(path)
-    mark = state.pop("face_embed")
-    assert mark.any()
-    save_file(state, path)
+def test_a_card_without_a_field_is_refused(folder: Path) -> None:
     card = json.loads((folder / "card.json").read_text())
-    del card["faces"]
-    (folder / "card.json").write_text(json.dumps(card))
-    dit, _ = load_pipeline(folder)
-    assert not dit.face_embed.any()
-    assert dit.face_embed.requires_grad
-    assert not read_card(folder).faces
-    del card["motion"]  # as old as the schema
+    del card["motion"]
     (folder / "card.json").write_text(json.dumps(card))
     with pytest.raises(ValueError, match="expected"):
         read_card(folder)

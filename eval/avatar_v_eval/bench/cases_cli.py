@@ -12,16 +12,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     actions = parser.add_subparsers(dest="action", required=True, metavar="ACTION")
     world = actions.add_parser("world70", help="render the 70 cases of drawn people")
     world.add_argument("folder", metavar="FOLDER", type=Path, help="new or empty")
+    world.add_argument("--cases", metavar="N", type=int, help="the first N alone (all)")
     world.add_argument("--freeze", action="store_true", help="for developers: a new frozen set")
     build = actions.add_parser(
         "build",
-        help="cases from clips of people in two scenes or more",
-        description="FOLDER/PERSON/CLIP.mp4: each clip gives sound, first frame and truth of a "
-        "case, the next clip of that person the reference.",
+        help="cases from clips of people, two or more of each",
+        description="FOLDER/PERSON/SCENE/CLIP.mp4: each clip gives sound, first frame and truth of "
+        "a case, the next clip of that person the reference. FOLDER/PERSON/CLIP.mp4 has every clip "
+        "in a scene of its own (condition cross), unless --one-scene (same).",
     )
     add = build.add_argument
     add("folder", metavar="FOLDER", type=Path)
     add("--out", metavar="DIR", type=Path, required=True, help="new or empty")
+    add("--name", default="", help="of the benchmark (FOLDER's)")
+    add("--one-scene", action="store_true", help="all clips of a PERSON show one scene")
     add("--drawn", action="store_true", help="people of the world, not real ones")
     add("--language", default="unknown", help="spoken in the clips (%(default)s)")
     add("--licence", default="unknown", help="of the clips, e.g. CC-BY-4.0 (%(default)s)")
@@ -47,19 +51,28 @@ def run(args: argparse.Namespace) -> int:
 def _world70(args: argparse.Namespace) -> int:
     from rich.progress import Progress
 
-    from avatar_v_eval.bench.world70 import differing, freeze, frozen_contents, write_world
+    from avatar_v_eval.bench.world70 import (
+        differing,
+        first_cases,
+        freeze,
+        frozen_contents,
+        write_world,
+    )
 
+    if args.freeze and args.cases is not None:
+        raise ValueError("--freeze takes all cases, not --cases")
+    plan = first_cases(args.cases)
     frozen = {} if args.freeze else frozen_contents()
     with Progress(transient=True) as bar:
         task = bar.add_task("rendering cases", total=None)
         manifest, contents = write_world(
-            args.folder, on_case=lambda n, total: bar.update(task, completed=n, total=total)
+            args.folder, plan, lambda n, total: bar.update(task, completed=n, total=total)
         )
     print(f"{manifest.root}: {len(manifest.cases)} cases, content {manifest.content}")
     if args.freeze:
         freeze(contents)
         return 0
-    if other := differing(contents, frozen):
+    if other := differing(contents, {name: frozen.get(name, "") for name in contents}):
         print(
             f"{len(other)} cases differ from the frozen world70 ({', '.join(other[:3])}, …): this "
             "machine rounds otherwise; numbers on them must not be compared to published ones"
@@ -80,6 +93,7 @@ def _build(args: argparse.Namespace) -> int:
         licence=args.licence,
         consent=args.consent,
         max_s=args.seconds,
+        one_scene=args.one_scene,
     )
     with Progress(transient=True) as bar:
         task = bar.add_task("clips", total=None)
@@ -88,8 +102,11 @@ def _build(args: argparse.Namespace) -> int:
             args.out,
             about,
             on_clip=lambda n, total: bar.update(task, completed=n, total=total),
+            name=args.name,
         )
-    print(f"{manifest.root}: {len(manifest.cases)} cases")
+    conditions = [case.condition for case in manifest.cases]
+    told = ", ".join(f"{conditions.count(one)} {one}" for one in sorted(set(conditions)))
+    print(f"{manifest.root}: {manifest.name}, {len(conditions)} cases ({told})")
     return 0
 
 

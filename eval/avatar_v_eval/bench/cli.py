@@ -22,6 +22,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     )
     merge.add_argument("runs", metavar="RUN", type=Path, nargs="+", help="folders that `run` wrote")
     merge.add_argument("--out", metavar="DIR", type=Path, required=True)
+    merge.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
     subparsers.add_parser("metrics", help="list the metrics that there are", allow_abbrev=False)
     moved = subparsers.add_parser(
         "sensitivity",
@@ -134,8 +135,10 @@ def _run(args: argparse.Namespace) -> int:
 
 def _merge(args: argparse.Namespace) -> int:
     from avatar_v_eval.bench.merge import merge_runs
-    from avatar_v_eval.bench.rows import read_run, write_run
+    from avatar_v_eval.bench.rows import RUN, read_run, write_run
 
+    if (args.out / RUN).exists() and not args.overwrite:
+        raise ValueError(f"{args.out} holds a run; pass --overwrite to replace it")
     merged = merge_runs([read_run(folder) for folder in args.runs])
     write_run(merged, args.out)
     _show(merged)
@@ -214,10 +217,12 @@ def _show(done: "Run", *, costs: bool = False) -> None:
     from rich.console import Console
 
     from avatar_v_eval.bench import cost
-    from avatar_v_eval.bench.summary import as_table, summarise, unmeasured
+    from avatar_v_eval.bench.summary import as_table, counts_table, summarise, unmeasured
 
     console = Console()
-    console.print(as_table(summarise(done)))
+    lines = summarise(done)
+    console.print(as_table(lines))
+    console.print(counts_table(done, lines))
     if costs:
         console.print(cost.as_table(cost.costs(done)))
     for system, reason, case, num in unmeasured(done):

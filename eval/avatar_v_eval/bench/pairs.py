@@ -1,7 +1,9 @@
-"""Cases from a user's own clips: one person in two scenes or more (Avatar V §7.1).
+"""Cases from a user's own clips: two or more of each person (Avatar V §7.1).
 
-``FOLDER/PERSON/CLIP``: each clip of a person drives a case (its sound, its first frame, itself as
-the truth), and the next clip of that person is the reference.
+``FOLDER/PERSON/SCENE/CLIP``: each clip of a person drives a case (its sound, its first frame,
+itself as the truth), and the next clip of that person, in order of scenes and names, is the
+reference: of the same scene, or across. Clips in ``FOLDER/PERSON`` itself have each a scene of
+their own.
 """
 
 import re
@@ -26,6 +28,17 @@ class About:
     licence: str = "unknown"
     consent: str = "unknown"
     max_s: float = 30.0  # of each clip
+    one_scene: bool = False  # clips beside each other in PERSON show one scene
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Case ids of the driving clip, which names the case, and of its reference."""
+
+    driving: str
+    reference: str
+    person: str
+    condition: str
 
 
 def build_cases(
@@ -33,30 +46,34 @@ def build_cases(
     out: Path,
     about: About,
     on_clip: Callable[[int, int], None] = lambda done, total: None,
+    *,
+    name: str = "",
 ) -> Manifest:
-    """Writes a manifest and its media to ``out``: 25 frames a second, 16 kHz, even sides.
+    """Writes a manifest and its media to ``out``: 25 frames a second, 16 kHz, even sides. The
+    benchmark is called ``name``, or as ``folder`` is.
 
-    ValueError naming the file or the person: nobody there, a person with one clip, a clip without
-    sound or that cannot be read, two clips of one name, an ``out`` that holds something.
+    ValueError naming the file or the person: nobody there, a person with one clip, clips beside
+    scenes, a clip without sound or that cannot be read, two clips of one name, an ``out`` that
+    holds something.
     """
     out = out.resolve()
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; the cases want a folder of their own")
     people = _clips_of(folder)
-    names = [name for clips in people.values() for name in map(_name, clips)]
-    if twins := sorted({name for name in names if names.count(name) > 1}):
+    ids = [_id(path, person) for person, clips in people.items() for path in clips]
+    if twins := sorted({one for one in ids if ids.count(one) > 1}):
         raise ValueError(f"{folder}: two clips would be case {', '.join(twins)}")
-    cases = []
+    pairs: list[Pair] = []
     for person, clips in people.items():
-        for path in clips:
-            on_clip(len(cases), len(names))
-            _write_clip(path, _name(path), out, about)
-            following = clips[(clips.index(path) + 1) % len(clips)]
-            cases.append((_name(path), _name(following), person.name))
-    done = tuple(_case(out, name, reference, who, about) for name, reference, who in cases)
-    manifest = Manifest(out, folder.resolve().name, about.faces, done)
+        for path, following in zip(clips, [*clips[1:], clips[0]], strict=True):
+            on_clip(len(pairs), len(ids))
+            _write_clip(path, _id(path, person), out, about)
+            condition = "same" if _is_one_scene(path, following, person, about) else "cross"
+            pairs.append(Pair(_id(path, person), _id(following, person), person.name, condition))
+    cases = tuple(_case(out, pair, about) for pair in pairs)
+    manifest = Manifest(out, name or folder.resolve().name, about.faces, cases)
     write_manifest(manifest)
-    on_clip(len(cases), len(names))
+    on_clip(len(pairs), len(ids))
     return manifest
 
 
@@ -64,17 +81,36 @@ def _clips_of(folder: Path) -> dict[Path, list[Path]]:
     """Person's folder → clips, both in order of names."""
     if not folder.is_dir():
         raise ValueError(f"no folder {folder}")
-    people = {
-        person: sorted(p for p in person.iterdir() if p.suffix.lower() in SUFFIXES)
-        for person in sorted(path for path in folder.iterdir() if path.is_dir())
-    }
+    people = {person: [*_media(person), *_in_scenes(person)] for person in _folders(folder)}
     people = {person: clips for person, clips in people.items() if clips}
     if not people:
-        raise ValueError(f"{folder}: expected PERSON/CLIP.mp4, two clips or more of a person")
+        raise ValueError(
+            f"{folder}: expected PERSON/CLIP.mp4 or PERSON/SCENE/CLIP.mp4, two clips or more of a "
+            "person"
+        )
     for person, clips in people.items():
         if len(clips) < 2:
-            raise ValueError(f"{person} has one clip; a case needs one of another scene beside it")
+            raise ValueError(f"{person} has one clip; a case needs another as its reference")
+        if _media(person) and _in_scenes(person):
+            raise ValueError(f"{person} has clips beside folders of scenes; give all a scene")
     return people
+
+
+def _folders(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.is_dir())
+
+
+def _media(folder: Path) -> list[Path]:
+    return sorted(path for path in folder.iterdir() if path.suffix.lower() in SUFFIXES)
+
+
+def _in_scenes(person: Path) -> list[Path]:
+    return [path for scene in _folders(person) for path in _media(scene)]
+
+
+def _is_one_scene(a: Path, b: Path, person: Path, about: About) -> bool:
+    """By their folders; clips beside each other in the person's own are as ``about`` says."""
+    return about.one_scene if a.parent == person else a.parent == b.parent
 
 
 def _write_clip(path: Path, name: str, out: Path, about: About) -> None:
@@ -98,17 +134,17 @@ def _write_clip(path: Path, name: str, out: Path, about: About) -> None:
     write_png(out / "image" / f"{name}.png", frames[0])
 
 
-def _case(out: Path, name: str, reference: str, person: str, about: About) -> Case:
+def _case(out: Path, pair: Pair, about: About) -> Case:
     files = {
-        "reference": f"video/{reference}.mp4",
-        "audio": f"audio/{name}.wav",
-        "image": f"image/{name}.png",
-        "truth": f"video/{name}.mp4",
+        "reference": f"video/{pair.reference}.mp4",
+        "audio": f"audio/{pair.driving}.wav",
+        "image": f"image/{pair.driving}.png",
+        "truth": f"video/{pair.driving}.mp4",
     }
     return Case(
-        id=name,
-        condition="cross",
-        person=person,
+        id=pair.driving,
+        condition=pair.condition,
+        person=pair.person,
         language=about.language,
         licence=about.licence,
         consent=about.consent,
@@ -117,6 +153,7 @@ def _case(out: Path, name: str, reference: str, person: str, about: About) -> Ca
     )
 
 
-def _name(path: Path) -> str:
-    """A case id of person and clip."""
-    return re.sub(r"[^A-Za-z0-9_-]+", "-", f"{path.parent.name}_{path.stem}").strip("-_")
+def _id(path: Path, person: Path) -> str:
+    """A case id of person, scene and clip."""
+    parts = (*path.parent.relative_to(person.parent).parts, path.stem)
+    return re.sub(r"[^A-Za-z0-9_-]+", "-", "_".join(parts)).strip("-_")

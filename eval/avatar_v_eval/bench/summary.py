@@ -29,6 +29,7 @@ class Line:
     output: Output
     values: Mapping[str, Float[np.ndarray, " n"]]  # system → value per matched case
     persons: tuple[str, ...]  # of these cases
+    cases: tuple[str, ...]  # their ids
     num_cases: int
     sets: Mapping[str, Number] = field(default_factory=dict)
     """System → one number of all its matched videos, in the place of values."""
@@ -85,7 +86,7 @@ def summarise(run: Run, systems: Sequence[str] = (), condition: str = "") -> lis
 
 
 def _set_line(run: Run, distance: Output, names: Sequence[str]) -> Line:
-    return Line(distance, {}, (), run.info.num_cases, set_numbers(run, distance.key, names))
+    return Line(distance, {}, (), (), run.info.num_cases, set_numbers(run, distance.key, names))
 
 
 def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: int = 0) -> Number:
@@ -98,6 +99,43 @@ def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: 
     draws = np.random.default_rng(seed).integers(0, len(names), (NUM_RESAMPLES, len(names)))
     low, high = np.percentile(sums[draws].sum(1) / counts[draws].sum(1), [2.5, 97.5])
     return Number(float(values.mean()), len(values), float(low), float(high))
+
+
+@dataclass(frozen=True)
+class Counts:
+    """How many cases of one system came how far."""
+
+    delivered: int  # a video was there
+    scored: int  # and has a number at least
+    matched: tuple[int, int]  # and every system has it too: fewest and most of its outputs
+
+    def words(self, num_cases: int) -> tuple[str, str, str]:
+        """As printed."""
+        low, high = self.matched
+        matched = f"{low}" if low == high else f"{low} to {high}"
+        return f"{self.delivered} of {num_cases}", str(self.scored), matched
+
+
+def counts(run: Run, lines: Sequence[Line]) -> dict[str, Counts]:
+    """System → its counts, over the lines of the run."""
+    out = {}
+    for name in run.info.systems:
+        rows = run.cases.filter(pl.col("system") == name)
+        matched = [line.num_matched for line in lines if name in line.means] or [0]
+        out[name] = Counts(
+            delivered=rows.filter(pl.col("video") != "")["case"].n_unique(),
+            scored=rows.drop_nulls("value")["case"].n_unique(),
+            matched=(min(matched), max(matched)),
+        )
+    return out
+
+
+def counts_table(run: Run, lines: Sequence[Line]) -> Table:
+    """For the terminal."""
+    table = Table("system", "delivered", "scored", "matched", title="cases")
+    for name, one in counts(run, lines).items():
+        table.add_row(name, *one.words(run.info.num_cases))
+    return table
 
 
 def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
@@ -135,4 +173,4 @@ def _line(output: Output, rows: pl.DataFrame, names: Sequence[str], num_cases: i
     )
     kept = rows.filter(pl.col("case").is_in(shared["case"].to_list())).sort("case")
     values = {name: kept.filter(pl.col("system") == name)["value"].to_numpy() for name in able}
-    return Line(output, values, tuple(shared["person"]), num_cases)
+    return Line(output, values, tuple(shared["person"]), tuple(shared["case"]), num_cases)

@@ -10,6 +10,7 @@ torch in floating point: another kind of CPU may round one differently, and then
 named.
 """
 
+import dataclasses
 import hashlib
 import json
 import wave
@@ -41,9 +42,19 @@ class Plan:
     num_frames: int  # of the driving speech, and of the reference
     first: int  # number of the first TEST person; scenes and speeches from twice that on
     size: int  # pixels
+    is_part: bool = False  # the first cases of a larger set, which name themselves after it
 
 
 WORLD70 = Plan(name="world70", num_cases=70, num_frames=201, first=3000, size=64)
+
+
+def first_cases(num: int | None) -> Plan:
+    """world70, or its first cases under a name of their own; ValueError for more than there are."""
+    if num is None or num == WORLD70.num_cases:
+        return WORLD70
+    if not 1 <= num <= WORLD70.num_cases:
+        raise ValueError(f"--cases {num}: expected 1 to {WORLD70.num_cases}")
+    return dataclasses.replace(WORLD70, num_cases=num, is_part=True)
 
 
 def write_world(
@@ -67,7 +78,8 @@ def write_world(
         cases.append(case)
         contents[case.id] = content_hash(reference, driving)
     on_case(plan.num_cases, plan.num_cases)
-    manifest = Manifest(folder, plan.name, "drawn", tuple(cases), content=_joined(contents))
+    name = f"{plan.name}_first{plan.num_cases}" if plan.is_part else plan.name
+    manifest = Manifest(folder, name, "drawn", tuple(cases), content=_joined(contents))
     write_manifest(manifest)
     return manifest, contents
 

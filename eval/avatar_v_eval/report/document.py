@@ -1,5 +1,7 @@
 """What a report says and in which order; how it is printed is `page`'s and `files`'."""
 
+import hashlib
+import json
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,9 +11,11 @@ import polars as pl
 from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import Run, RunInfo, read_run
 from avatar_v_eval.bench.systems import TRUTH
+from avatar_v_eval.records import without_folders
 from avatar_v_eval.report.charts import Chart, charts_of
 from avatar_v_eval.report.human import Human, read_human
 from avatar_v_eval.report.objective import (
+    counts_table,
     difference_tables,
     failure_table,
     label_of,
@@ -133,7 +137,7 @@ def _difference(a: RunInfo, b: RunInfo) -> str:
 
 
 def _objective(run: Run | None, human_tables: Sequence[Table]) -> Section | None:
-    tables = objective_tables(run) if run else []
+    tables = [*objective_tables(run), counts_table(run)] if run else []
     tables += [table for table in human_tables if table.kind == "objective"]
     return _section("Objective metrics", tables, charts=run is not None)
 
@@ -191,21 +195,23 @@ def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -
             "Metrics", "Metric", (Column("Version"), text, Column("Hash of weights")),
             tuple(Row(row["metric"], (str(row["version"]), row["judge"], row["weights"]))
                   for row in judges.iter_rows(named=True)),
-            tuple(f"Left out: {name} {why}." for name, why in run.info.left_out.items()),
+            tuple(
+                f"Left out: {name} {without_folders(why)}."
+                for name, why in run.info.left_out.items()
+            ),
             kind="metrics",
         )  # fmt: skip
-        sources = tuple(Row(label_of(name), (source,)) for name, source in run.info.systems.items())
-        yield Table("Systems", "System", (Column("Source", text=True),), sources, kind="systems")
+        yield _systems(run)
     heads = ("Of", "Hash", "Protocol", "Made by", "Date")
     columns = [Column(name, text=name in ("Of", "Made by")) for name in heads]
     rows = [
         Row(
-            str(folder),
+            folder.resolve().name,
             (
                 _named(one.info),
                 one.info.manifest_hash,
                 one.info.protocol,
-                f"{one.info.command} ({one.info.commit[:10]})",
+                f"{without_folders(one.info.command)} ({one.info.commit[:10]})",
                 one.info.date[:10],
             ),
         )
@@ -213,6 +219,23 @@ def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -
     ]
     rows += [Row(human.name, (human.source, human.hash, "none", "people", "")) for human in humans]
     yield Table("Sources", "Source", tuple(columns), tuple(rows), kind="sources")
+
+
+def _systems(run: Run) -> Table:
+    """What each delivered: a page is for others, so a folder has its name alone."""
+    rows = []
+    for name, source in run.info.systems.items():
+        own = (
+            run.cases.filter(pl.col("system") == name).select("case", "video").unique().sort("case")
+        )
+        videos = hashlib.sha256(json.dumps(own.rows()).encode()).hexdigest()[:12]
+        places = [
+            Path(one).name if Path(one).is_absolute() else without_folders(one)
+            for one in source.split("; ")  # of a merged run
+        ]
+        rows.append(Row(label_of(name), (videos, "; ".join(dict.fromkeys(places)))))
+    columns = (Column("Hash of videos"), Column("Source", text=True))
+    return Table("Systems", "System", columns, tuple(rows), kind="systems")
 
 
 def _named(info: RunInfo) -> str:

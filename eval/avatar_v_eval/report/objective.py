@@ -7,11 +7,11 @@ import polars as pl
 
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
-from avatar_v_eval.bench.summary import Line, summarise
+from avatar_v_eval.bench.summary import Line, counts, summarise
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.human.report_tables import REAL, objective_table
 from avatar_v_eval.human.summary import of_condition
-from avatar_v_eval.records import Number
+from avatar_v_eval.records import Number, without_folders
 from avatar_v_eval.table_view import Better, Column, Row, Table
 
 HEADLINE = (
@@ -56,6 +56,21 @@ def difference_tables(run: Run, baseline: str) -> list[Table]:
     return [_difference_table(run, lines, baseline) for lines in _groups(run, "")]
 
 
+def counts_table(run: Run) -> Table:
+    """How many cases of each system came how far."""
+    found = counts(run, summarise(run))
+    rows = tuple(
+        Row(label_of(name), found[name].words(run.info.num_cases), ranked=name != TRUTH)
+        for name in _ordered(run)
+    )
+    notes = (
+        "Delivered: there was a video. Scored: it has a number at least. Matched: every system has "
+        "that number, so that the case counts in its mean; fewest to most, where columns differ.",
+    )
+    columns = tuple(Column(name) for name in ("Delivered", "Scored", "Matched"))
+    return Table("Cases of each system", "Method", columns, rows, notes, kind="counts")
+
+
 def failure_table(run: Run) -> Table | None:
     """Every case without a number, with its reason; None where all was measured."""
     num_metrics = len(run.info.metrics)
@@ -67,7 +82,11 @@ def failure_table(run: Run) -> Table | None:
     rows = tuple(
         Row(
             label_of(system),
-            (case, "all" if len(metrics) == num_metrics else ", ".join(metrics), reason),
+            (
+                case,
+                "all" if len(metrics) == num_metrics else ", ".join(metrics),
+                without_folders(reason),
+            ),
         )
         for system, case, reason, metrics in missing.rows()
     )

@@ -25,9 +25,9 @@ def preview(file: str, sha256: str) -> bytes:
     if not file:
         raise ValueError("no video was delivered")
     if not path.is_file():
-        raise ValueError(f"{file} is not on this machine")
+        raise ValueError(f"{_named(path)} is not on this machine")
     if file_hash(path) != sha256:
-        raise ValueError(f"{file} has changed since it was scored")
+        raise ValueError(f"{_named(path)} has changed since it was scored")
     return encode_preview(path)
 
 
@@ -52,6 +52,11 @@ def encode_preview(path: Path) -> bytes:
         container.mux(picture.encode(None))
         container.mux(voice.encode(None))
     return data.getvalue()
+
+
+def _named(path: Path) -> str:
+    """A page is for others: no more of a path than says which file is meant."""
+    return "/".join(path.parts[-2:])
 
 
 def _sound(samples: np.ndarray, index: int) -> AudioFrame:

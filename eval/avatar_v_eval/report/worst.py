@@ -9,6 +9,7 @@ import polars as pl
 
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.summary import summarise
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.report.objective import HEADLINE, label_of
 from avatar_v_eval.report.previews import preview
@@ -53,13 +54,15 @@ class Worst:
             for one in self.cases
         )
         heads = tuple(Column(title) for title in columns)
-        return Table(f"Worst cases by {self.output.label}", "Method", heads, rows, kind="worst")
+        return Table(
+            f"Worst matched cases by {self.output.label}", "Method", heads, rows, kind="worst"
+        )
 
 
 def worst_cases(run: Run, num: int, key: str = "") -> Worst | None:
     """The ``num`` worst cases of each system by output ``key`` ("": the first there is).
 
-    Cases without a number are not among them: they are listed as not measured. None for ``num`` 0
+    Of matched cases, as the means are: others are listed as not measured. None for ``num`` 0
     and where no number has a better direction. ValueError for a key that cannot be.
     """
     output = _output(run, key)
@@ -67,7 +70,8 @@ def worst_cases(run: Run, num: int, key: str = "") -> Worst | None:
         raise ValueError(f"--worst is 0 or more, got {num}")
     if output is None or num == 0:
         return None
-    rows = run.cases.filter(pl.col("output") == output.key)
+    (matched,) = (line.cases for line in summarise(run) if line.output == output)
+    rows = run.cases.filter(pl.col("output") == output.key, pl.col("case").is_in(matched))
     real = {row["case"]: row for row in rows.iter_rows(named=True) if row["system"] == TRUTH}
     found = []
     for system in (name for name in run.info.systems if name != TRUTH):

@@ -32,6 +32,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
     add("--anchor", action=argparse.BooleanOptionalAction, default=False,
         help="later chunks also read the first frame as reference (%(default)s)")  # fmt: skip
+    add("--interpolate", action="store_true",
+        help="makes the beginning of each chunk anew between its neighbours")  # fmt: skip
     add("--gain", type=float, metavar="DB", help="of the speech, instead of levelling it")
     add("--audio-rate", type=int, default=16_000, metavar="HZ", help="of stdin (%(default)s)")
     add("--audio-channels", type=int, default=1, help="of stdin, interleaved (%(default)s)")
@@ -40,6 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--refiner", metavar="DIR", help="refiner's weights: pictures twice as large")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
+    add("--offload", action="store_true", help="weights in main memory, a few at a time on the GPU")
     add("--no-face-crop", action="store_true", help="take the picture's centre square as it is")
     add("--overwrite", action="store_true", help="replace OUT.mp4 and OUT.json")
     add("--resume", action="store_true", help="go on with an interrupted run of this command")
@@ -68,6 +71,7 @@ def run(args: argparse.Namespace) -> int:
         motion=args.motion,
         overshoot=args.overshoot,
         anchor=args.anchor,
+        interpolate=args.interpolate,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,
         resume=args.resume,
@@ -84,6 +88,7 @@ def run(args: argparse.Namespace) -> int:
             refiner=args.refiner,
             device=args.device,
             precision=args.precision,
+            offload=args.offload,
             on_ready=progress.ready,
             on_frames=progress.frames,
             on_kept=progress.kept,

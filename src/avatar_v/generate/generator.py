@@ -94,7 +94,7 @@ def generate(
     noise is drawn on the CPU, so it is the same everywhere. One thread; the stages alone are below.
     """
     clips = chained(
-        speak_whole(conditioner, waveform, waveform, settings.chunk_latents),
+        speak_whole(conditioner, waveform, settings.chunk_latents),
         lambda spoken: sample_chunks(dit, conditioner, person, prompt, settings, spoken),
         lambda sampled: decode_chunks(conditioner, settings, sampled),
     )
@@ -103,20 +103,21 @@ def generate(
 
 def speak_whole(
     conditioner: Conditioner,
-    waveform: Float[Tensor, " s"],
     sound: Float[Tensor, " s"],
     chunk_latents: int,
+    *,
+    gain: float = 1.0,
     refiner: Conditioner | None = None,
 ) -> Iterator[Spoken]:
-    """The chunks of a finished recording: ``waveform`` is what the model hears of ``sound``.
-    A ``refiner`` hears it through its own encoder."""
+    """The chunks of a finished recording; the model hears it times ``gain``. A ``refiner`` hears it
+    through its own encoder."""
     device = next(conditioner.parameters()).device
-    total = plan(len(waveform) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
+    total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
     with _inference(device, bf16=False):
         own_of = None
-        audio_of = audio_tokens(conditioner, waveform.to(device), total.num_latents)
+        audio_of = audio_tokens(conditioner, sound.to(device), total.num_latents, gain=gain)
         if refiner is not None:
-            own_of = audio_tokens(refiner, waveform.to(device), total.num_latents)
+            own_of = audio_tokens(refiner, sound.to(device), total.num_latents, gain=gain)
     for chunk in total.chunks:
         with _inference(device, bf16=False):
             audio = audio_of(chunk.latents)
@@ -243,23 +244,29 @@ def context_latents(conditioner: Conditioner) -> int:
 
 
 def audio_tokens(
-    conditioner: Conditioner, waveform: Float[Tensor, " s"], num_latents: int
+    conditioner: Conditioner,
+    waveform: Float[Tensor, " s"],
+    num_latents: int,
+    *,
+    gain: float = 1.0,
 ) -> Callable[[Span], Tensor]:
-    """The audio tokens "1 l n d" of any run of latents, equal to those of the whole encoding.
+    """The audio tokens "1 l n d" of any run of latents, equal to those of the whole encoding of
+    ``gain`` times the waveform.
 
     Behind its end the sound is silent up to the last latent. The embedded encoder is causal with a
     finite memory: each call encodes its own stretch with that much before it and one latent after
     it. Encoders that look at the whole recording (wav2vec 2.0, Whisper) run once, here.
     """
     if not isinstance(conditioner.audio_encoder, LogMelEncoder):
-        tokens = conditioner.encode_audio(_frames_of(waveform, Span(0, num_frames(num_latents))))
+        whole = _frames_of(waveform, Span(0, num_frames(num_latents)))
+        tokens = conditioner.encode_audio(gain * whole)
         return lambda span: tokens[:, span.start : span.stop]
     context = context_latents(conditioner)
 
     def tokens_of(span: Span) -> Tensor:
         first, last = max(0, span.start - context), min(span.stop, num_latents - 1)
         frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
-        tokens = conditioner.encode_audio(_frames_of(waveform, frames))
+        tokens = conditioner.encode_audio(gain * _frames_of(waveform, frames))
         return tokens[:, span.start - first : span.stop - first]
 
     return tokens_of

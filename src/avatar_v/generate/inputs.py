@@ -28,6 +28,8 @@ from avatar_v.types import SAMPLES_PER_FRAME, Request
 
 LIVE = "-"
 """As ``Request.audio``: a sound that is still being made."""
+GROWING = "video.mp4"
+"""In the folder of what is not whole: an mp4 as far as it is written."""
 MAX_REFERENCE_S = 300.0
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
@@ -148,6 +150,11 @@ def check_output(request: Request) -> None:
             f"{out}: an interrupted run left its chunks in {folder}; pass --resume to go on with "
             "them, or --overwrite to start anew"
         )
+    if (folder / GROWING).exists() and not (is_kept or request.overwrite):
+        raise ValueError(
+            f"{out}: of an interrupted live video {folder / GROWING} is left; move it "
+            "away, or pass --overwrite to replace it"
+        )
     may_replace = request.overwrite or (request.resume and is_kept)
     for path in (out, json_path(out)):
         if path.is_dir():
@@ -172,7 +179,7 @@ def json_path(out: str | Path) -> Path:
 
 
 def kept_folder(out: str | Path) -> Path:
-    """Where the chunks of ``out`` lie until it is whole (resume.py): hidden, beside it."""
+    """Where ``out`` and its chunks lie until it is whole (resume.py): hidden, beside it."""
     return Path(out).with_name(f".{Path(out).name}.part")
 
 
@@ -189,7 +196,7 @@ def read_speech(path: str | Path) -> tuple[Float[Tensor, " s"], tuple[str, ...]]
     samples = media.read_audio(path)
     num_frames = frames_of_audio(len(samples))
     padded = F.pad(samples, (0, num_frames * SAMPLES_PER_FRAME - len(samples)))
-    if float(padded.abs().max()) < SILENT_PEAK:
+    if max(float(padded.max()), -float(padded.min())) < SILENT_PEAK:
         return padded, (f"{path} is silent; the mouth will stay still",)
     return padded, ()
 

@@ -35,6 +35,10 @@ Block = Tensor | AudioFrame
 GAIN_WINDOW_S = 30
 """Of a live sound the loudness of the last 30 s is brought to that of training (our choice)."""
 BYTES_PER_SAMPLE = 2
+HEADERS = {b"RIFF": "WAV", b"RF64": "WAV", b"FORM": "AIFF", b"fLaC": "FLAC", b"OggS": "Ogg",
+           b"ID3\x03": "MP3", b"ID3\x04": "MP3", b"caff": "CAF", b".snd": "AU",
+           b"\x1aE\xdf\xa3": "Matroska or WebM"}  # fmt: skip
+"""How files begin that are sent by mistake; samples do by a chance of 2^-32 each."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +54,10 @@ class Heard:
 class LiveSound:
     """Iterates over 16 kHz mono blocks of a sound, once, and keeps what happened on its way.
 
-    A stream that stalls, breaks off or changes its rate ends there: what was heard is made into
-    video as if the sound had ended, and ``warnings`` says why. What ``blocks`` raises otherwise
-    passes through. ``interrupt`` wakes ``blocks`` where it waits, to end it.
+    A stream that stalls, breaks off, changes its rate or kind, or holds NaN ends there: what was
+    heard is made into video as if the sound had ended, and ``warnings`` says why. ValueError where
+    already its first block cannot be used. What ``blocks`` raises otherwise passes through.
+    ``interrupt`` wakes ``blocks`` where it waits, to end it.
     """
 
     def __init__(
@@ -68,10 +73,12 @@ class LiveSound:
         try:
             for samples in _mono(self._first_noted()):
                 if not bool(torch.isfinite(samples).all()):
-                    raise ValueError("the audio stream holds NaN or infinite samples")
+                    raise _Unusable("it holds NaN or infinite samples")
                 self.num_samples += len(samples)
                 yield samples
-        except (OSError, _FormatChanged) as fault:
+        except (OSError, _Unusable) as fault:
+            if isinstance(fault, _Unusable) and self.num_samples == 0:
+                raise ValueError(f"the audio stream cannot be used: {fault}") from fault
             after = f"after {self.num_samples / SAMPLE_RATE_HZ:.1f} s"
             self.warnings += (f"the audio stream ended {after}: {fault}",)
 
@@ -87,10 +94,11 @@ def pcm_frames(
 ) -> Iterator[AudioFrame]:
     """Frames of a stream of signed 16-bit little-endian samples, channels interleaved.
 
-    Blocks of bytes end anywhere; a sample cut off by the end of the stream is dropped.
+    Blocks of bytes end anywhere; a sample cut off by the end of the stream is dropped. ValueError
+    for a stream that begins as a file of some format does.
     """
     rest, size, num_given = b"", BYTES_PER_SAMPLE * num_channels, 0
-    for block in blocks:
+    for block in _without_header(blocks):
         data = rest + block
         whole = len(data) // size * size
         rest = data[whole:]
@@ -188,20 +196,31 @@ class _Arriving:
         return F.pad(part, (0, len(span) - len(part)))
 
 
-class _FormatChanged(Exception):
-    pass
+class _Unusable(Exception):
+    """What is wrong with a block."""
+
+
+def _without_header(blocks: Iterable[bytes]) -> Iterator[bytes]:
+    head = b""
+    for block in blocks:
+        if len(head) < 4:
+            head += block[: 4 - len(head)]
+            if head in HEADERS:
+                raise ValueError(
+                    f"the audio stream is of raw samples, and this one begins as a {HEADERS[head]} "
+                    "file: send its samples alone (ffmpeg -i FILE -f s16le -ar 16000 -ac 1 -), or "
+                    "pass the file's name"
+                )
+        yield block
 
 
 def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
     """Every block at 16 kHz as the mean of its channels (as media.read_audio converts files)."""
     resampler, first = AudioResampler(format="fltp", rate=SAMPLE_RATE_HZ), None
     for block in blocks:
-        if isinstance(block, Tensor):
-            kind = "tensors at 16000 Hz"
-        else:
-            kind = f"{block.format.name} {block.layout.name} at {block.sample_rate} Hz"
+        kind = _kind(block)
         if first not in (None, kind):
-            raise _FormatChanged(f"it changed from {first} to {kind}")
+            raise _Unusable(f"it changed from {first} to {kind}")
         first = kind
         if isinstance(block, Tensor):
             yield block.detach().cpu().float()
@@ -209,6 +228,19 @@ def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
             yield from map(_mean, resampler.resample(block))
     if first is not None and not first.startswith("tensors"):
         yield from map(_mean, resampler.resample(None))
+
+
+def _kind(block: object) -> str:
+    """What must stay the same from block to block; _Unusable for what is no block of samples."""
+    if isinstance(block, AudioFrame):
+        return f"{block.format.name} {block.layout.name} at {block.sample_rate} Hz"
+    if not isinstance(block, Tensor):
+        kind = f"{type(block).__module__}.{type(block).__name__}"
+        raise _Unusable(f"blocks are float tensors or PyAV's frames, got {kind}")
+    if block.ndim != 1 or not block.is_floating_point():
+        shape, dtype = tuple(block.shape), str(block.dtype).removeprefix("torch.")
+        raise _Unusable(f"tensors are float, of shape (s,) and in [-1, 1], got {dtype} {shape}")
+    return "tensors at 16000 Hz"
 
 
 def _mean(frame: AudioFrame) -> Float[Tensor, " s"]:

@@ -1,53 +1,25 @@
 """Where a video goes: an mp4 file, an HLS playlist, an RTMP server or stdout, told by ``--out``.
 
 Each output opens one PyAV container for writer.py, which encodes, and knows what to do when the
-video is whole, given up, or stuck on a consumer that takes nothing. Live ones (all but mp4) can be
-watched while they grow.
+video is whole, given up, or stuck on a consumer that takes nothing. Those that somebody takes from
+us are here, files are on_disk.py's.
 """
 
-import os
-import re
 import subprocess
 import sys
-import uuid
-from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Literal
 
 import av
 from av.container import OutputContainer
 
+from avatar_v.generate.on_disk import GrowingMp4, HlsPlaylist, Mp4File
+from avatar_v.generate.output_base import Output
 from avatar_v.generate.pipes import PATIENCE_S, PipeWriter
 
 STDOUT = "-"
 RTMP = "rtmp://"
-SEGMENT_S = 1
-"""Of HLS, and of the fragments on stdout: what a kill can lose, and a player has to wait for."""
-
 _FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "flush_packets": "1"}
-
-
-class Output(ABC):
-    """What the writer needs; its thread opens, and any thread may interrupt."""
-
-    is_live = True
-
-    def __init__(self, name: str) -> None:
-        self.name = name  # in error messages
-        self.failure: OSError | None = None  # why bytes did not get out: libav does not always say
-
-    @abstractmethod
-    def open(self) -> OutputContainer:
-        """A container that takes streams. OSError where the output cannot be written to."""
-
-    def finish(self) -> None:  # noqa: B027 (an output without an end of its own)
-        """The container is closed and the video whole. OSError if it did not arrive."""
-
-    def abandon(self) -> None:  # noqa: B027
-        """The last call, always: drop what is not whole, and wait for nobody."""
-
-    def interrupt(self) -> None:  # noqa: B027
-        """Make a write that waits for the consumer fail; a disk does not wait for anybody."""
 
 
 def kind_of(out: str) -> Literal["mp4", "hls", "rtmp", "stdout"]:
@@ -68,71 +40,18 @@ def kind_of(out: str) -> Literal["mp4", "hls", "rtmp", "stdout"]:
     )
 
 
-def output_of(out: str, *, growing: Path | None = None) -> Output:
-    """The output of a name; ``growing`` is where an mp4 lies until it is whole."""
+def output_of(out: str, *, growing: Path | None = None, goes_on: bool = False) -> Output:
+    """The output of a name. ``growing`` is where an mp4 lies, and can be watched, until it is
+    whole; ``goes_on`` if the video begins as that of an interrupted run did."""
     match kind_of(out):
         case "mp4":
-            return Mp4File(out, growing)
+            return Mp4File(out) if growing is None else GrowingMp4(out, growing)
         case "hls":
-            return HlsPlaylist(out)
+            return HlsPlaylist(out, goes_on=goes_on)
         case "rtmp":
             return RtmpPush(out)
         case "stdout":
             return FragmentedPipe(sys.stdout.fileno())
-
-
-class Mp4File(Output):
-    """Grows under another name on the same disk (by default a hidden one beside its own), and
-    takes its own when it is whole."""
-
-    is_live = False
-
-    def __init__(self, path: str | Path, growing: Path | None = None) -> None:
-        super().__init__(str(path))
-        self._path = Path(path)
-        hidden = f".{self._path.name}.{uuid.uuid4().hex[:8]}.part"
-        self._part = growing or self._path.with_name(hidden)
-
-    def open(self) -> OutputContainer:
-        return av.open(str(self._part), "w", format="mp4")
-
-    def finish(self) -> None:
-        os.replace(self._part, self._path)
-
-    def abandon(self) -> None:
-        self._part.unlink(missing_ok=True)
-
-
-class HlsPlaylist(Output):
-    """Fragmented mp4 segments beside a playlist that only ever grows and gets an end mark.
-
-    Both are renamed into place when whole, so what is there plays at any moment, also after a kill.
-    Replaces the playlist and segments of the same name.
-    """
-
-    def __init__(self, path: str | Path) -> None:
-        super().__init__(str(path))
-        self._path = Path(path)
-
-    def open(self) -> OutputContainer:
-        stem, folder = self._path.stem, self._path.parent
-        self._path.unlink(missing_ok=True)
-        for old in folder.iterdir():
-            if re.fullmatch(re.escape(stem) + r"_(\d{5,}\.m4s|init\.mp4)(\.tmp)?", old.name):
-                old.unlink()
-        options = {
-            "hls_segment_type": "fmp4",
-            "hls_playlist_type": "event",
-            "hls_time": str(SEGMENT_S),
-            "hls_list_size": "0",
-            "hls_flags": "independent_segments+temp_file",
-            "hls_fmp4_init_filename": f"{stem}_init.mp4",  # beside the playlist
-            "hls_segment_filename": f"{folder / stem}_%05d.m4s",
-        }
-        return av.open(self.name, "w", format="hls", options=options, io_open=self._open_file)
-
-    def _open_file(self, path: str, flags: int, options: dict[str, str]) -> "_File":
-        return _File(path, self)
 
 
 class FragmentedPipe(Output):
@@ -220,24 +139,3 @@ class RtmpPush(Output):
         assert self._process.stderr is not None
         words = self._process.stderr.read().decode(errors="replace").strip().splitlines()
         return words[-1] if words else "the connection ended"
-
-
-class _File:
-    """One file of an HLS stream. libav's muxer goes on when a disk is full: here it is noted."""
-
-    def __init__(self, path: str, output: HlsPlaylist) -> None:
-        self._file = open(path, "wb", buffering=0)  # noqa: SIM115  libav says when to close
-        self._output = output
-
-    def write(self, data: bytes) -> int:
-        try:
-            view = memoryview(data)
-            while view:
-                view = view[self._file.write(view) :]
-        except OSError as error:
-            self._output.failure = self._output.failure or error
-            raise
-        return len(data)
-
-    def close(self) -> None:
-        self._file.close()

@@ -5,6 +5,7 @@ The weights decide picture size and chunk length; everything else is the request
 """
 
 import dataclasses
+import itertools
 import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -12,10 +13,10 @@ from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
+from avatar_v.generate.device import chosen_device, chosen_precision
 from avatar_v.generate.generator import (
     Clip,
     Person,
@@ -51,10 +52,11 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import FACTOR
 from avatar_v.models.weights import Card, load_pipeline, read_card
+from avatar_v.parallel.offload import offload_models
+from avatar_v.parallel.streams import check_offload, streams_of
 from avatar_v.types import Request
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
-PRECISIONS = ("auto", "fp32", "bf16")
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -86,7 +88,8 @@ class AvatarPipeline:
 
     ``overlap`` samples a chunk while the one before is decoded, in threads; the result is the same.
     None is: on an accelerator; on a CPU both want the same cores, and the first frames come later.
-    A ``refiner`` (refine.py) makes the picture twice as large.
+    ``offload`` keeps the weights in main memory, from where they visit a GPU block by block; the
+    result is the same. A ``refiner`` (refine.py) makes the picture twice as large.
     """
 
     def __init__(
@@ -98,6 +101,7 @@ class AvatarPipeline:
         device: str = "auto",
         precision: str = "auto",
         overlap: bool | None = None,
+        offload: bool = False,
         refiner: str | Path | None = None,
     ) -> None:
         wanted(card)
@@ -108,9 +112,17 @@ class AvatarPipeline:
         self.device = chosen_device(device)
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
-        self.dit = dit.to(self.device).eval()
-        self.conditioner = conditioner.to(self.device).eval()
+        self.dit, self.conditioner = dit.eval(), conditioner.eval()
         self.refiner = None if refiner is None else Refiner.from_pretrained(refiner, conditioner)
+        self.offload = offload
+        networks = [(dit, conditioner)]
+        if self.refiner is not None:
+            networks.append((self.refiner.dit, self.refiner.conditioner))
+        if offload:
+            offload_models(networks, streams_of(self.device))
+        else:
+            for part in itertools.chain.from_iterable(networks):
+                part.to(self.device)
 
     @classmethod
     def from_pretrained(
@@ -119,17 +131,27 @@ class AvatarPipeline:
         *,
         device: str = "auto",
         precision: str = "auto",
+        offload: bool = False,
         refiner: str | Path | None = None,
     ) -> "AvatarPipeline":
         """The weights that ship under a name ("small"), or those of a folder.
 
         ValueError, before any network is built, for a missing part, another schema version or an
-        unknown preset, and for every key that does not fit (models/weights.py).
+        unknown preset, for ``offload`` without a GPU, and for every key that does not fit
+        (models/weights.py).
         """
+        if offload:
+            check_offload(chosen_device(device))
         folder = weights_folder(name_or_path)
         card = read_card(folder)
-        how = {"device": device, "precision": precision, "refiner": refiner}
-        return cls(*load_pipeline(folder), card, **how)
+        return cls(
+            *load_pipeline(folder),
+            card,
+            device=device,
+            precision=precision,
+            offload=offload,
+            refiner=refiner,
+        )
 
     def __call__(
         self,
@@ -148,6 +170,7 @@ class AvatarPipeline:
         motion: str = "auto",
         overshoot: float = 0.0,
         anchor: bool = False,
+        interpolate: bool = False,
         face_crop: bool = True,
         gain_db: float | None = None,
     ) -> Iterator[Frame]:
@@ -175,6 +198,7 @@ class AvatarPipeline:
             motion=motion,
             overshoot=overshoot,
             anchor=anchor,
+            interpolate=interpolate,
             face_crop=face_crop,
             gain_db=gain_db,
         )
@@ -208,6 +232,7 @@ class AvatarPipeline:
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
             anchor=request.anchor,
+            interpolate=request.interpolate,
             seed=request.seed,
             bf16=self.bf16,
         )
@@ -235,7 +260,7 @@ class AvatarPipeline:
         length = self.format.chunk_latents
         own = None if self.refiner is None else self.refiner.conditioner
         if isinstance(sound, Tensor):
-            return speak_whole(self.conditioner, sound * gain(sound), sound, length, own)
+            return speak_whole(self.conditioner, sound, length, gain=gain(sound), refiner=own)
         context = max(context_latents(c) for c in (self.conditioner, own or self.conditioner))
         heard = hear(sound, chunk_latents=length, context=context, gain=gain)
         return speak_live(self.conditioner, heard, own)
@@ -259,30 +284,6 @@ def wanted(card: Card, *, refined: bool = False) -> Wanted:
     return Wanted(side, card.reference, card.motion, card.faces)
 
 
-def chosen_device(name: str) -> torch.device:
-    """The device of a name, "auto" being a GPU where there is one; ValueError if it is not here."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: no such kind of device; try cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise ValueError(
-            f"--device {name}: this torch ({torch.__version__}) finds no CUDA device; use cpu"
-        )
-    return device
-
-
-def chosen_precision(name: str, device: torch.device) -> str:
-    """fp32 or bf16; "auto" is bf16 where the hardware has it. ValueError for another name."""
-    if name not in PRECISIONS:
-        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {name!r}")
-    if name != "auto":
-        return name
-    return "bf16" if _has_bf16(device) else "fp32"
-
-
 def weights_folder(name_or_path: str | Path) -> Path:
     """The folder of a shipped name or of a path; ValueError if it is neither."""
     named = ASSETS / name_or_path
@@ -302,6 +303,7 @@ def carry_out(
     refiner: str | Path | None = None,
     device: str = "auto",
     precision: str = "auto",
+    offload: bool = False,
     on_ready: Callable[[Inputs], None] = lambda inputs: None,
     on_frames: Callable[[Frames], None] = lambda frames: None,
     on_kept: OnKept = lambda folder, num: None,
@@ -310,10 +312,13 @@ def carry_out(
 
     ``on_ready`` is called once the inputs are read, ``on_frames`` with every block of frames.
     ValueError for bad input before anything is loaded, OSError if writing fails; then, and after
-    an interrupt, no mp4 and no record is left, and what is left of an HLS stream plays. Of a sound
-    from a file the whole chunks are left too (resume.py), and ``on_kept`` is told.
+    an interrupt, neither ``request.out`` nor a record is left of an mp4, but the video as far as it
+    is written (resume.py), and what is left of an HLS stream plays. Of a sound from a file the
+    whole chunks are left too. ``on_kept`` is told.
     """
     kind = chosen_device(device)
+    if offload:
+        check_offload(kind)
     folder = weights_folder(weights)
     made_with = {"precision": chosen_precision(precision, kind), "device": kind.type}
     if refiner is not None:
@@ -324,11 +329,15 @@ def carry_out(
     with keeping(request, inputs, on_kept, weights=weights_hash, **made_with) as kept:
         begin = time.perf_counter()
         pipeline = AvatarPipeline.from_pretrained(
-            folder, device=device, precision=precision, refiner=refiner
+            folder, device=device, precision=precision, offload=offload, refiner=refiner
         )
         loaded, first = time.perf_counter(), None
         clips = pipeline.clips(inputs, request, kept)
-        output = output_of(request.out, growing=None if kept is None else kept.growing)
+        output = output_of(
+            request.out,
+            growing=None if kept is None else kept.growing,
+            goes_on=kept is not None and kept.goes_on,
+        )
         with Writer(output) as writer, closing(clips):
             for clip in clips:
                 first = first or time.perf_counter()
@@ -350,8 +359,7 @@ def carry_out(
 
 
 def _timing(inputs: Inputs, num_frames: int, begin: float, loaded: float, first: float) -> Timing:
-    """From the times of `perf_counter` at which loading began and ended and the first frame came,
-    and now."""
+    """From the times of `perf_counter` when loading began and ended and the first frame came."""
     end = time.perf_counter()
     arrived = inputs.audio.arrived_s if isinstance(inputs.audio, LiveSound) else None
     return Timing(
@@ -388,11 +396,5 @@ def record_of(
         device=str(pipeline.device),
         timing=timing,
         resumed_chunks=resumed_chunks,
+        offload=pipeline.offload,
     )
-
-
-def _has_bf16(device: torch.device) -> bool:
-    """Native bf16 arithmetic; emulated, it would be slower than fp32."""
-    if device.type == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()

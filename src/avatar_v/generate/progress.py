@@ -10,7 +10,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.inputs import GROWING, Inputs
 
 
 class FrameProgress:
@@ -63,11 +63,14 @@ class FrameProgress:
         self._bar.update(self._task, advance=len(frames), speed=speed)
 
     def kept(self, folder: Path, num_chunks: int) -> None:
-        """The run ends early, and the next one can go on from here."""
-        self._console.print(
-            f"kept {num_chunks} chunks in {folder}; the same command with --resume goes on",
-            markup=False,
-        )
+        """The run ends early, and leaves something that plays or that the next one goes on with."""
+        if (folder / GROWING).exists():
+            self._console.print(f"the video so far is {folder / GROWING}", markup=False)
+        if num_chunks:
+            self._console.print(
+                f"kept {num_chunks} chunks in {folder}; the same command with --resume goes on",
+                markup=False,
+            )
 
 
 def stop_on_terminate() -> None:

@@ -1,6 +1,6 @@
 """``python -m avatar_v.generate.push rtmp://…``: FLV from stdin to an RTMP server.
 
-A process of its own (outputs.RtmpPush): it imports PyAV alone, and can be ended where a server
+A process of its own (outputs.RtmpPush): it imports little but PyAV, and can be ended where a server
 hangs. One line on stderr and status 1 if the server refuses or goes away.
 """
 
@@ -8,23 +8,18 @@ import sys
 
 import av
 from av.error import FFmpegError
-from av.stream import Stream
+
+from avatar_v.generate.remux import copy_packets
 
 
 def push(url: str) -> None:
-    """Copy all packets, unchanged, as they come."""
+    """Returns at the end of stdin."""
     with (
         open(0, "rb", buffering=0) as stdin,  # buffered, a read would wait for a whole block
         av.open(stdin, "r", format="flv") as source,
         av.open(url, "w", format="flv", options={"flvflags": "no_duration_filesize"}) as target,
     ):
-        copies: dict[int, Stream] = {
-            stream.index: target.add_stream_from_template(stream) for stream in source.streams
-        }
-        for packet in source.demux():
-            if packet.dts is not None:  # demux ends with empty packets
-                packet.stream = copies[packet.stream.index]
-                target.mux(packet)
+        copy_packets(source, target)
 
 
 if __name__ == "__main__":

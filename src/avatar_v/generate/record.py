@@ -46,6 +46,7 @@ class Record:
     device: str
     timing: Timing  # of this run alone
     resumed_chunks: int = 0  # that an interrupted run had made
+    offload: bool = False  # weights waited in main memory
     refiner: str | None = None  # folder of the refiner, where there was one
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
@@ -57,8 +58,12 @@ def save_record(path: str | Path, record: Record, **more: Any) -> None:
     path = Path(path)
     part = path.with_name(f".{path.name}.part")
     values = {**dataclasses.asdict(record), **more}
-    part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-    os.replace(part, path)
+    try:
+        part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise
 
 
 def hash_folder(folder: str | Path) -> str:

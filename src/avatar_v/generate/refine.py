@@ -40,7 +40,7 @@ Latents = Float[Tensor, "1 l c h w"]
 
 @dataclass(frozen=True)
 class Refiner:
-    """A trained refiner with its own encoders, on the device of the generator."""
+    """A trained refiner with its own encoders."""
 
     dit: AvatarDiT
     conditioner: Conditioner
@@ -59,8 +59,7 @@ class Refiner:
                 f"--refiner {folder}: it was trained with the VAE {hashes[0]}, the weights that "
                 f"it is to refine have {hashes[1]}"
             )
-        device = next(beside.parameters()).device
-        return cls(dit.to(device).eval(), conditioner.to(device).eval(), str(folder))
+        return cls(dit.eval(), conditioner.eval(), str(folder))
 
 
 def check_refiner(folder: str | Path) -> Path:

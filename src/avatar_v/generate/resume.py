@@ -1,11 +1,13 @@
 """What an interrupted run leaves for the next one: the latents of its whole chunks.
 
 They lie in a hidden folder beside the output (``.out.mp4.part`` for ``out.mp4``), with what was
-asked for and the mp4 as far as it is written; success removes it. A later run of the same request
-reads them instead of sampling, decodes them again (at small size a fifth of the time that making
-them took) and writes the video whole. Latents are fp32, whatever the network runs in, and noise is
-drawn from the seed and the chunk's number (sampling.py): the frames are bit for bit those of one
-run as long as the device sums in the same order (the same machine, torch and number of threads).
+asked for and the mp4 as far as it is written (``video.mp4``, which plays); success removes it. A
+later run of the same request reads them instead of sampling, decodes them again (at small size a
+fifth of the time that making them took) and writes the video whole; an HLS stream goes on behind
+its last segment. Latents are fp32, whatever the network runs in, and noise is drawn from the seed
+and the chunk's number (sampling.py): the frames are bit for bit those of one run as long as the
+device sums in the same order (the same machine, torch and number of threads). Of a live sound,
+which cannot be had again, there are no chunks, only the mp4.
 
 A file takes its name once it is on the disk, so a kill leaves whole chunks only. They cost
 4 bytes a value: 0.03 MB for a second of 64 x 64 video, 2.6 MB at Wan's 480p.
@@ -26,40 +28,42 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from avatar_v.generate.inputs import LIVE, Inputs, is_file, kept_folder, num_kept
+from avatar_v.generate.inputs import GROWING, LIVE, Inputs, is_file, kept_folder, num_kept
 from avatar_v.generate.record import versions
 from avatar_v.generate.sampler import States
 from avatar_v.types import Request
 
 OnKept = Callable[[Path, int], None]
-"""Told of the folder and its number of chunks when a run ends before its video does."""
+"""Told of the folder and its number of chunks when a run ends before its video does; an mp4 as far
+as it is written lies there too (inputs.GROWING)."""
 
 FILES = ("reference", "audio", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
 NOT_COMPARED = ("audio_rate_hz", "audio_channels", "audio_patience_s", "out", "overwrite", "resume")
-GROWING = "video.mp4"
 ANEW = "start anew with --overwrite and without --resume"
 
 
 class KeptChunks:
     """``with KeptChunks(…) as kept: kept.states(0, sample)``: chunks made now or found.
 
-    ``asked`` is all that the frames depend on, by name. With ``resume`` the folder's chunks are
-    used, else they are replaced. The folder goes when the block ends well or no chunk is whole.
-    ValueError on entering: the chunks are of another request, or another process makes them.
+    ``asked`` is all that the frames depend on, by name; None is a live sound, whose chunks are not
+    kept. With ``resume`` the folder's chunks are used, else they are replaced. The folder goes when
+    the block ends well or nothing in it is of use. ValueError on entering: the chunks are of
+    another request, or another process makes them.
     """
 
     def __init__(
         self,
         folder: Path,
-        asked: Mapping[str, Any],
+        asked: Mapping[str, Any] | None,
         *,
         resume: bool,
         on_kept: OnKept = lambda folder, num: None,
     ) -> None:
         self.folder = folder
+        self.goes_on = False  # there were chunks
         self.num_found = 0
-        self._asked = json.loads(json.dumps(asked))
+        self._asked = None if asked is None else json.loads(json.dumps(asked))
         self._resume = resume
         self._on_kept = on_kept
         self._lock = -1
@@ -69,10 +73,12 @@ class KeptChunks:
         self._lock = _locked(self.folder)
         try:
             if self._resume and num_kept(self.folder):
+                self.goes_on = True
                 self._check_same()
             else:
                 _empty(self.folder)
-            _write(self.folder / "request.json", json.dumps(self._asked, indent=2).encode())
+            if self._asked is not None:
+                _write(self.folder / "request.json", json.dumps(self._asked, indent=2).encode())
         except BaseException:
             self._leave(remove=num_kept(self.folder) == 0)
             raise
@@ -85,8 +91,9 @@ class KeptChunks:
         traceback: TracebackType | None,
     ) -> None:
         num = num_kept(self.folder)
-        self._leave(remove=kind is None or num == 0)
-        if kind is not None and num:
+        keeps = kind is not None and (num > 0 or self.growing.exists())
+        self._leave(remove=not keeps)
+        if keeps:
             self._on_kept(self.folder, num)
 
     @property
@@ -98,6 +105,8 @@ class KeptChunks:
         """The states of a chunk: those found (on the CPU), or what ``make`` gives, kept from now
         on. ValueError for a damaged file, OSError for one that cannot be written."""
         path = self.folder / f"{chunk:06d}.safetensors"
+        if self._asked is None:
+            return make()
         if not path.exists():
             states = make()
             named = {str(i): x.cpu().contiguous() for i, x in enumerate(states)}
@@ -121,6 +130,7 @@ class KeptChunks:
 
     def _check_same(self) -> None:
         try:
+            assert self._asked is not None
             before = json.loads((self.folder / "request.json").read_text())
         except (OSError, json.JSONDecodeError) as error:
             raise ValueError(f"{self.folder}: no readable request.json; {ANEW}") from error
@@ -137,20 +147,15 @@ def keeping(
     on_kept: OnKept,
     **made_with: str,
 ) -> AbstractContextManager[KeptChunks | None]:
-    """What keeps the chunks of a request; None for a live sound, and where no file is written.
+    """What keeps the chunks of a request; None where no file is written.
 
     ``made_with`` is what the frames depend on besides the request: weights, precision, device.
     """
     if not is_file(request.out):
         return nullcontext()
-    folder = kept_folder(request.out)
-    if isinstance(inputs.audio, Tensor):
-        asked = {**asked_for(request, inputs), **made_with}
-        return KeptChunks(folder, asked, resume=request.resume, on_kept=on_kept)
-    if folder.exists():  # of the output that this one replaces
-        with KeptChunks(folder, {}, resume=False):
-            pass
-    return nullcontext()
+    is_live = not isinstance(inputs.audio, Tensor)
+    asked = None if is_live else {**asked_for(request, inputs), **made_with}
+    return KeptChunks(kept_folder(request.out), asked, resume=request.resume, on_kept=on_kept)
 
 
 def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
@@ -206,8 +211,12 @@ def _empty(folder: Path) -> None:
 def _write(path: Path, data: bytes) -> None:
     """The file appears whole or not at all, also when the power fails."""
     part = path.with_suffix(".new")
-    with part.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(part, path)
+    try:
+        with part.open("wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, path)
+    except OSError:
+        part.unlink(missing_ok=True)
+        raise

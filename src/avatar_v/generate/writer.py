@@ -21,7 +21,8 @@ from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.generate.outputs import SEGMENT_S, Mp4File, Output
+from avatar_v.generate.on_disk import Mp4File
+from avatar_v.generate.output_base import Output
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 CRF = 16
@@ -84,9 +85,9 @@ class Writer:
                 self._finish()
         finally:  # also where an interrupt comes in the middle of the lines above
             if self._thread.is_alive():
-                self._output.interrupt()
-                self._drop_waiting()
-                self._queue.put(None)
+                if kind is None or not issubclass(kind, Exception):
+                    self._output.interrupt()  # who stops us does not wait for a slow consumer
+                self._queue.put(None)  # behind the frames that wait: they were handed over
                 self._thread.join()
             self._output.abandon()
 
@@ -103,13 +104,6 @@ class Writer:
     def _check_output(self) -> None:
         if self._output.failure is not None:
             raise self._output.failure
-
-    def _drop_waiting(self) -> None:
-        while True:
-            try:
-                self._queue.get_nowait()
-            except queue.Empty:
-                return
 
     def _work(self) -> None:
         """The thread. It lives until the end mark, even after an error, so nobody waits in vain."""
@@ -134,7 +128,8 @@ class Writer:
             yield block
 
     def _encode(self, container: OutputContainer, first: _Block) -> None:
-        video = _video_stream(container, *first[0].shape[1:3], is_live=self._output.is_live)
+        height, width = first[0].shape[1:3]
+        video = _video_stream(container, height, width, self._output)
         sound = container.add_stream("aac", rate=SAMPLE_RATE_HZ, layout="mono")
         sound.bit_rate = AUDIO_BIT_RATE
         index, block = 0, first
@@ -188,13 +183,12 @@ class Mp4Writer:
 
 
 def _video_stream(
-    container: OutputContainer, height: int, width: int, *, is_live: bool
+    container: OutputContainer, height: int, width: int, output: Output
 ) -> VideoStream:
-    """Live: no frame waits in the encoder for later ones, and each segment can be entered."""
-    options = {"crf": str(CRF), "tune": "zerolatency"} if is_live else {"crf": str(CRF)}
+    options = {"crf": str(CRF), **output.x264}
     video = container.add_stream("libx264", rate=FRAME_RATE_HZ, options=options)
-    if is_live:
-        video.codec_context.gop_size = SEGMENT_S * FRAME_RATE_HZ
+    if output.key_frame_every is not None:
+        video.codec_context.gop_size = output.key_frame_every
     video.height, video.width = height, width
     video.pix_fmt = "yuv420p"
     video.codec_context.color_range = ColorRange.MPEG

@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 
 from avatar_v.models.weights import (
-    ABSENT_IS_ZERO,
     load_pipeline,
     read_card,
     read_json,
@@ -29,8 +28,8 @@ def average_pipelines(
 ) -> None:
     """Write the mean of the DiTs and encoders to ``out``; VAE and card are those of the last.
 
-    A tensor that some folders are too old to have is the mean of the others'. ValueError for fewer
-    than two folders, other shapes of networks, another VAE, or an ``out`` that exists.
+    ValueError for fewer than two folders, networks of other shapes, a tensor that one of them
+    lacks, another VAE, or an ``out`` that exists.
     """
     if len(folders) < 2:
         raise ValueError(f"a mean needs two folders of weights or more, got {len(folders)}")
@@ -58,12 +57,11 @@ def average_pipelines(
 
 
 def _mean(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
-    """Key → mean over the states that have it, in fp32. ValueError for a key that is not known to
-    be young and that some lack."""
+    """Key → mean over the states, in fp32. ValueError for a key that some lack."""
     mean = {}
     for key in dict.fromkeys(key for state in states for key in state):
         found = [state[key].float() for state in states if key in state]
-        if len(found) < len(states) and key not in ABSENT_IS_ZERO:
+        if len(found) < len(states):
             raise ValueError(f"{key} is in {len(found)} of {len(states)} folders")
         mean[key] = torch.stack(found).mean(0)
     return mean

@@ -115,7 +115,9 @@ class UMT5TextEncoder(nn.Module):
         """Hidden states of the last layer; ValueError for a prompt longer than ``num_tokens``."""
         tokens = self.tokenizer(
             [" ".join(text.split()) for text in texts], padding="longest", return_tensors="pt"
-        ).to(self.model.device)
+        )
+        # model.device is that of the embedding, which may travel (parallel/offload.py)
+        tokens = tokens.to(self.model.encoder.final_layer_norm.weight.device)
         longest = int(tokens.attention_mask.sum(1).max())
         if longest > self.num_tokens:
             raise ValueError(f"a prompt may have {self.num_tokens} tokens, got {longest}")

@@ -27,11 +27,6 @@ from avatar_v.models.vae import VideoVAE
 SCHEMA_VERSION = 1
 """Raised whenever the meaning of a stored weight changes."""
 
-ABSENT_IS_ZERO = ("face_embed", "style_embed")
-"""Weights of a DiT that are younger than the schema: a folder without them means 0."""
-ABSENT_IS_FALSE = ("faces",)
-"""Entries of a card that are younger than the schema."""
-
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)
 AUDIO_ENCODERS = (LogMelEncoder, HiddenStateAudioEncoder)
@@ -114,7 +109,6 @@ def read_card(folder: str | Path, *, preset: str | None = None) -> Card:
     version = values.get("schema_version")
     if version != SCHEMA_VERSION:
         raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")
-    values = {**dict.fromkeys(ABSENT_IS_FALSE, False), **values}
     fields = {field.name for field in dataclasses.fields(Card)}
     if set(values) != fields:
         raise ValueError(f"{folder}/card.json has keys {sorted(values)}, expected {sorted(fields)}")
@@ -133,17 +127,12 @@ def save_dit(folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype = torch.f
 
 
 def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> AvatarDiT:
-    """The DiT in ``folder``, as ``dtype``; ValueError names every key that does not fit.
-
-    Of missing keys only ``ABSENT_IS_ZERO`` are filled.
-    """
+    """The DiT in ``folder``, as ``dtype``; ValueError names every key that does not fit."""
     folder = Path(folder)
     config = DiTConfig.from_dict(read_json(folder / "config.json"), where=f"{folder}/config.json")
     with torch.device("meta"):
         dit = AvatarDiT(config)
     state = {key: value.to(dtype) for key, value in read_state(folder).items()}
-    for key in ABSENT_IS_ZERO:
-        state.setdefault(key, torch.zeros(dit.state_dict()[key].shape, dtype=dtype))
     check_state(dit.state_dict(), state, where=str(folder))
     dit.load_state_dict(state, assign=True)
     return dit.requires_grad_(True)

@@ -88,7 +88,14 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("-n", type=int, default=4, help="number of clips, spread over the set")
 
 
+def _check_frames(num: int) -> None:
+    """Before anything heavy is imported."""
+    if num < 1 or num % 4 != 1:
+        raise ValueError(f"--frames {num}: a clip has 4k + 1 frames (1, 5, 9, …)")
+
+
 def _world(args: argparse.Namespace) -> int:
+    _check_frames(args.frames)
     from rich.console import Console
 
     from avatar_v.shards.world_set import WorldSettings, write_world
@@ -125,6 +132,7 @@ def _world(args: argparse.Namespace) -> int:
 
 
 def _import(args: argparse.Namespace) -> int:
+    _check_frames(args.frames)
     from avatar_v.shards.importer import ImportSettings, import_folder, print_report
 
     settings = ImportSettings(

@@ -1,0 +1,33 @@
+"""The seams and courses of long videos, on numbers whose answer is known."""
+
+import numpy as np
+import pytest
+
+from avatar_v_eval.drift import SEAMS, TRACKS, Course, borders_of, numbers_of, seam_ratio
+
+
+def test_borders_are_the_first_frames_of_later_chunks() -> None:
+    # 13 latents are 49 frames; each later chunk brings 11 new latents, 44 frames
+    assert borders_of(49 + 44 + 10, chunk_latents=13) == [49, 93]
+    assert borders_of(49, chunk_latents=13) == []
+
+
+def test_a_seam_is_the_change_into_the_first_frame_of_a_chunk() -> None:
+    change = np.ones(100)
+    change[48] = change[92] = 3.0  # from frame 48 to 49, and from 92 to 93
+    assert seam_ratio(change, [49, 93]) == 3.0
+    assert seam_ratio(change, [50, 94]) == 1.0
+    assert seam_ratio(np.ones(100), [49, 93]) == 1.0
+
+
+def test_change_is_paired_and_minutes_are_means() -> None:
+    courses = []
+    for start in (0.0, 1.0, 2.0, 3.0):
+        track = start + np.array([0.0, 0.0, 0.0, -0.3, -0.3, -0.3])
+        courses.append(Course(dict.fromkeys(TRACKS, track), dict.fromkeys(SEAMS, 1.1)))
+    numbers = numbers_of({"plain": courses})
+    assert numbers["plain_identity_change"].value == pytest.approx(-0.3)
+    assert numbers["plain_identity_change"].high == pytest.approx(-0.3)
+    assert numbers["plain_identity_minute_1"].value == pytest.approx(1.5)
+    assert numbers["plain_identity_minute_2"].value == pytest.approx(1.2)
+    assert numbers["plain_seam_motion"].met

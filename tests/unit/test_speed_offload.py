@@ -1,0 +1,66 @@
+"""avatar_v_eval.speed_offload as far as a CPU goes: the ways do the same, the rows are right."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v_eval import speed_offload
+from avatar_v_eval.speed_offload import WAYS, main, measured, numbers, prepared
+from fake_streams import FakeStreams
+
+CPU = torch.device("cpu")
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
+def test_without_a_gpu_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+    main(["--out", str(tmp_path)])
+    assert "needs a CUDA GPU" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_ways_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = FakeStreams()
+    monkeypatch.setattr(speed_offload, "streams_of", lambda device: streams)
+    velocity, video = {}, {}
+    for way in WAYS:
+        torch.manual_seed(0)
+        work = prepared(way, "tiny", CPU)
+        with torch.inference_mode():
+            velocity[way], video[way] = work.denoise(), work.decode()
+        assert measured(work, CPU, rounds=1)["turn_s"] > 0
+    assert velocity["resident"].std() > 0.1
+    for way in WAYS:
+        assert torch.equal(velocity[way], velocity["resident"]), way
+    for way in ("offload", "group"):  # whole models are decoded by diffusers' own loop
+        assert torch.equal(video[way], video["resident"]), way
+    assert streams.peak == 2
+
+
+def test_the_rows() -> None:
+    def times(denoise_s: float, turn_s: float, switch_s: float, peak_mib: float) -> dict:
+        return {
+            "denoise_s": denoise_s,
+            "turn_s": turn_s,
+            "switch_s": switch_s,
+            "switch_read_s": 2 * switch_s,
+            "peak_mib": peak_mib,
+        }
+
+    found = {
+        "resident": [times(2.0, 3.0, 0.0, 900)],
+        "offload": [times(2.2, 3.3, 0.004, 300)],
+        "group": [times(4.4, 0, 0, 0)],
+        "model": [times(0, 6.6, 0, 0)],
+    }
+    rows = numbers(found)
+    assert {key: round(row.value, 6) for key, row in rows.items()} == {
+        "switch_ms": 4.0,
+        "switch_read_ms": 8.0,
+        "denoise_ratio": 1.1,
+        "resident_mib": 900,
+        "offload_mib": 300,
+        "group_ratio": 2.0,
+        "model_ratio": 2.0,
+    }
+    assert rows["switch_ms"].met
