@@ -1,4 +1,4 @@
-"""A device of parallel/streams.py with a simulated clock, on the CPU, that sees every mistake.
+"""A device of parallel/streams.py on the CPU: a simulated clock, and memory that shows misuse.
 
 The host takes no time, as if it queued everything ahead. Copies take ``copy_s`` each, computations
 what ``Timed`` says. Memory on the "device" is NaN until computations wait for its copy, and again

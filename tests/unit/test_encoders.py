@@ -7,6 +7,8 @@ import torch
 
 from avatar_v.models.audio import HiddenStateAudioEncoder
 from avatar_v.models.text import PAD, ByteTextEncoder, UMT5TextEncoder
+from avatar_v.parallel.offload import Residency
+from fake_streams import FakeStreams
 
 
 def test_bytes_are_padded_and_what_follows_them_is_seen() -> None:
@@ -146,3 +148,20 @@ def test_layer_weights_choose_among_the_hidden_states(
 def test_an_encoder_of_another_kind_is_refused(umt5_folder: Path) -> None:
     with pytest.raises(ValueError, match="holds a umt5, expected wav2vec2 or whisper"):
         HiddenStateAudioEncoder(umt5_folder / "text_encoder")
+
+
+@pytest.mark.parametrize("kind", ["umt5", "wav2vec2", "whisper"])
+def test_an_offloaded_encoder_encodes_the_same(kind: str, request: pytest.FixtureRequest) -> None:
+    folder, streams = request.getfixturevalue(f"{kind}_folder"), FakeStreams()
+    if kind == "umt5":
+        encoder, given = UMT5TextEncoder(folder, num_tokens=10), ["a person speaks", "a"]
+    else:
+        encoder, given = HiddenStateAudioEncoder(folder), torch.linspace(-1, 1, 640 * 9)[None]
+    with torch.inference_mode():
+        wanted = encoder(given)
+        Residency({"encoder": encoder}, streams)
+        for _ in range(2):
+            assert torch.equal(encoder(given), wanted)
+    assert streams.peak == 2
+    if kind == "umt5":
+        assert len(streams.names) == 3  # two layers, and the table, which is tied in two places

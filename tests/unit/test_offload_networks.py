@@ -172,20 +172,3 @@ def test_a_gpu_gives_the_same_bits_and_holds_few_blocks(
         text = conditioner.encode_text(["a"])
     assert video.isfinite().all()
     assert text.device.type == "cuda"
-
-
-def test_umt5_with_its_tied_table() -> None:
-    from transformers import UMT5Config, UMT5EncoderModel
-
-    config = UMT5Config(vocab_size=8, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
-    model = UMT5EncoderModel(config).eval()
-    tokens = torch.tensor([[3, 4, 5, 1]])
-    with torch.inference_mode():
-        wanted = model(tokens).last_hidden_state
-        streams = FakeStreams()
-        Residency({"text": model}, streams)
-        assert torch.equal(model(tokens).last_hidden_state, wanted)
-    assert len(streams.names) == 3  # the table, tied in two places, and two layers
-    assert streams.peak == 2
-    moving = {id(t) for block in blocks_of(model) for t in tensors_of(block)}
-    assert id(model.encoder.final_layer_norm.weight) not in moving

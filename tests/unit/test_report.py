@@ -209,6 +209,16 @@ def test_paired_bootstrap_of_known_differences():
     assert cells == {"Ground Truth": "0.000", "good": f"{own.mean():+.3f}*", "same": "0.000"}
 
 
+def test_numbers_of_whole_sets_have_no_differences():
+    """And one case is not cases."""
+    output, distance = Output("m", "the measure", "higher"), Output("fid", "FID", "lower")
+    values = {"a": {"m": [1.0]}, "b": {"m": [2.0]}}
+    run = make_run(values, [output], distances=(distance,))
+    (table,) = difference_tables(run, "a")
+    assert [column.title for column in table.columns] == ["The measure"]
+    assert table.title == "Differences from a on the 1 matched test case"
+
+
 def test_where_zero_is_best_the_distance_from_it_is_compared():
     output = Output("offset", "offset", "zero")
     values = {"a": [-2.0, 2.0, -2.0], "b": [1.0, -1.0, 1.0]}

@@ -151,7 +151,8 @@ def parse_system(text: str, videos: Path, timeout_s: float) -> System:
     name, equals, source = text.partition("=")
     if not equals or not source or not _NAME.fullmatch(name):
         raise ValueError(
-            f"--system {text}: expected name=FOLDER, name=command:… or name=pipeline:…"
+            f"--system {text}: expected name=FOLDER, name=command:… or name=pipeline:…, with "
+            "letters, digits, ., - and _ in the name"
         )
     if name == TRUTH:
         raise ValueError(f"--system {text}: {TRUTH} is the real footage, scored in every run")

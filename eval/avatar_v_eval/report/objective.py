@@ -46,14 +46,18 @@ def objective_tables(run: Run, condition: str = "") -> list[Table]:
 
 
 def difference_tables(run: Run, baseline: str) -> list[Table]:
-    """Every other system less ``baseline`` on the same matched cases.
+    """Every other system less ``baseline`` on the same matched cases; FID and FVD have no cases.
 
     ValueError for a baseline that is not in the run.
     """
     if baseline not in run.info.systems:
         known = ", ".join(run.info.systems)
         raise ValueError(f"no baseline {baseline!r}; the systems are {known}")
-    return [_difference_table(run, lines, baseline) for lines in _groups(run, "")]
+    groups = [
+        [line for line in lines if line.output not in run.info.distances]
+        for lines in _groups(run, "")
+    ]
+    return [_difference_table(run, lines, baseline) for lines in groups if lines]
 
 
 def counts_table(run: Run) -> Table:
@@ -64,8 +68,9 @@ def counts_table(run: Run) -> Table:
         for name in _ordered(run)
     )
     notes = (
-        "Delivered: there was a video. Scored: it has a number at least. Matched: every system has "
-        "that number, so that the case counts in its mean; fewest to most, where columns differ.",
+        "Delivered: there was a video. Scored: one number at least could be measured of it. "
+        "Matched: every system has the number, so that the case counts in means; where columns "
+        "differ, the fewest to the most.",
     )
     columns = tuple(Column(name) for name in ("Delivered", "Scored", "Matched"))
     return Table("Cases of each system", "Method", columns, rows, notes, kind="counts")
@@ -143,7 +148,8 @@ def _with_sizes(table: Table, run: Run, lines: Sequence[Line], title: str) -> Ta
     sizes = [f"{line.num_matched} of {line.num_cases}" for line in lines]
     rows, notes = table.rows, list(table.notes)
     if len(set(sizes)) == 1:
-        title = f"{title} on the {lines[0].num_matched} matched test cases"
+        num = lines[0].num_matched
+        title = f"{title} on the {num} matched test case{'s' if num != 1 else ''}"
         notes.insert(0, f"{sizes[0]} cases: those of which every system has a number.")
     else:
         rows = (*rows, Row("Matched cases", tuple(sizes)))
@@ -166,7 +172,7 @@ def _column(output: Output, means: Mapping[str, Number]) -> Column:
 def _digits(values: Sequence[float]) -> int:
     """Three significant digits of the largest, as the report prints: 8.97, 0.840."""
     largest = max(map(abs, values), default=1.0)
-    return 4 if largest < 0.1 else 3 if largest < 2 else 2 if largest < 100 else 1
+    return 4 if 0 < largest < 0.1 else 3 if largest < 2 else 2 if largest < 100 else 1
 
 
 def _ordered(run: Run) -> list[str]:

@@ -4,9 +4,6 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
-YOUNGER = {"temporal_window", "refines_from"}
-"""Fields that stored configs may lack, which then have their defaults."""
-
 
 @dataclass(frozen=True)
 class DiTConfig:
@@ -55,7 +52,7 @@ class DiTConfig:
     def from_dict(cls, values: dict[str, Any], *, where: str = "config") -> "DiTConfig":
         """The config stored in JSON; ValueError names every unknown and missing key."""
         fields = {field.name for field in dataclasses.fields(cls)}
-        unknown, missing = sorted(set(values) - fields), sorted(fields - set(values) - YOUNGER)
+        unknown, missing = sorted(set(values) - fields), sorted(fields - set(values))
         if unknown or missing:
             raise ValueError(f"{where}: unknown keys {unknown}, missing keys {missing}")
         return cls(**values)
