@@ -40,6 +40,9 @@ golden: $(STAMP)  ## write the golden losses anew, after a change that means to 
 
 bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 	$(BIN)/python -m avatar_v_eval.speed
+	$(BIN)/python -m avatar_v_eval.speed_memory
+	$(BIN)/python -m avatar_v_eval.speed_live
+	$(BIN)/python -m avatar_v_eval.speed_cache
 	$(BIN)/python -m avatar_v_eval.speed_reference
 	$(BIN)/python -m avatar_v_eval.speed_human
 	$(BIN)/python -m avatar_v_eval.speed_offload

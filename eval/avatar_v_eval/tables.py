@@ -76,7 +76,7 @@ def table(results: list[Result]) -> str:
     numbers = [(key, number) for result in results for key, number in result.numbers.items()]
     with_target = any(number.target for _, number in numbers)
     heads = ["measure", "value", "95 % interval", "n"]
-    if any(result.name == "speed" for result in results):
+    if any(result.name.startswith("speed") for result in results):
         heads[2] = "lowest to highest"
     if with_target:
         heads.append("asked")

@@ -90,5 +90,6 @@ def _gated(powers: np.ndarray) -> float:
         return float(_lufs(powers[levels > gate].mean()))
 
 
-def _lufs(power: np.ndarray) -> np.ndarray:
+def _lufs(power):
+    """Of one mean square, or of an array of them."""
     return -0.691 + 10 * np.log10(power)

@@ -159,7 +159,7 @@ def test_an_interrupt_leaves_what_resume_needs(request_: Request, weights: Path)
         carry_out(request_, weights=weights, on_frames=interrupt)
     assert left_behind(request_) == [".out.mp4.part"]
     kept = {path.name for path in Path(request_.out).with_name(".out.mp4.part").iterdir()}
-    assert kept == {"000000.safetensors", "request.json", "lock"}
+    assert kept == {"000000.safetensors", "request.json", "lock", "video.mp4"}
 
 
 def test_an_error_in_the_model_leaves_nothing(request_: Request, weights: Path) -> None:

@@ -171,7 +171,7 @@ def test_a_sound_that_breaks_off_ends_the_video_with_a_warning(
 def test_a_network_that_needs_the_whole_sound_says_so(
     pipe: AvatarPipeline, request_: Request, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(pipe.conditioner, "audio_encoder", nn.Identity())
+    monkeypatch.setitem(pipe.conditioner._modules, "audio_encoder", nn.Identity())
     with pytest.raises(ValueError, match="Identity, which needs the whole recording"):
         pipe(reference=request_.reference, audio=iter([sound(640)]), face_crop=False)
 
@@ -224,7 +224,6 @@ def test_an_interrupt_does_not_wait_for_stdin(
     with pytest.raises(KeyboardInterrupt):
         carry_out(request, weights=weights, on_frames=interrupt)
     assert live_threads() == []
-    assert list(Path(request_.out).parent.iterdir()) == []
 
 
 def test_the_first_frame_counts_from_the_first_sample(

@@ -23,7 +23,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate.on_disk import HlsPlaylist
+from avatar_v.generate import on_disk
+from avatar_v.generate.on_disk import GrowingMp4, HlsPlaylist
 from avatar_v.generate.output_base import Output
 from avatar_v.generate.outputs import (
     FragmentedPipe,
@@ -219,6 +220,92 @@ def test_after_a_kill_hls_plays_and_no_broken_mp4_is_in_place(tmp_path: Path, na
         assert next(container.decode(video=0)).width == 32
 
 
+@pytest.mark.parametrize("quota", [25_000, 60_000, 90_000])
+def test_a_disk_that_fills_up_leaves_what_is_listed_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, quota: int
+) -> None:
+    """All files together have so many bytes; renaming and removing work, as on a disk."""
+    left = [quota]
+
+    class Full(io.FileIO):
+        def write(self, data) -> int:
+            num = min(left[0], len(data))
+            left[0] -= num
+            if num == 0 and len(data):
+                raise OSError(28, "No space left on device")
+            return super().write(data[:num])
+
+    monkeypatch.setattr(on_disk, "open", lambda p, mode, buffering: Full(p, "w"), raising=False)
+    path = tmp_path / "live.m3u8"
+    draw = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 255, (25, 3, 32, 32), dtype=torch.uint8, generator=draw)
+
+    def write_noise() -> None:
+        with Writer(HlsPlaylist(path)) as writer:
+            for _ in range(6):
+                writer.write(frames, torch.zeros(16_000))
+
+    with pytest.raises(OSError, match=r"live\.m3u8: writing failed \(.*No space left"):
+        write_noise()
+    assert not list(tmp_path.glob("*.tmp"))
+    assert writer_threads() == []
+    if quota > 25_000:  # else not even the first segment fits
+        assert path.read_text().endswith("#EXT-X-ENDLIST\n")
+        assert num_decoded(str(path))[0] == 25 * len(segments(path)) > 0
+
+
+# --- a growing mp4 ---
+
+
+def test_a_growing_mp4_plays_at_any_length(tmp_path: Path) -> None:
+    path, growing = tmp_path / "out.mp4", tmp_path / "video.mp4"
+    seen = []
+    with Writer(GrowingMp4(path, growing)) as writer:
+        for _ in range(12):
+            writer.write(*block())
+            if growing.exists() and growing.stat().st_size > (len(seen[-1]) if seen else 0):
+                seen.append(growing.read_bytes())
+        while not seen:  # 4 blocks wait at most, the others are being encoded
+            if growing.exists():
+                seen.append(growing.read_bytes())
+    for data in seen:
+        assert num_decoded(io.BytesIO(data))[0] % 10 == 0  # whole fragments
+    assert num_decoded(str(path))[0] == 120
+    assert [p.name for p in tmp_path.iterdir()] == ["out.mp4"]
+    data = path.read_bytes()
+    assert data.index(b"moov") < data.index(b"mdat")  # players may begin before they have it all
+    with av.open(str(path)) as container:
+        video, audio = container.streams.video[0], container.streams.audio[0]
+        assert video.start_time == audio.start_time == 0
+        assert (
+            video.duration * video.time_base
+            == audio.duration * audio.time_base
+            == Fraction(120, 25)
+        )
+
+
+def test_a_failure_leaves_a_growing_mp4_with_all_that_was_handed_over(tmp_path: Path) -> None:
+    growing = tmp_path / "video.mp4"
+    growing.write_bytes(b"of a run before")
+
+    def failing(num_blocks: int) -> None:
+        with Writer(GrowingMp4(tmp_path / "out.mp4", growing)) as writer:
+            for _ in range(num_blocks):
+                writer.write(*block())
+            raise RuntimeError("the model")
+
+    for num_blocks in (12, 3):
+        with pytest.raises(RuntimeError, match="the model"):
+            failing(num_blocks)
+        assert [p.name for p in tmp_path.iterdir()] == ["video.mp4"]
+        assert num_decoded(str(growing))[0] == 120  # also after the shorter one
+    growing.unlink()
+    with pytest.raises(RuntimeError, match="the model"):
+        failing(0)
+    assert list(tmp_path.iterdir()) == []
+    assert writer_threads() == []
+
+
 # --- stdout ---
 
 
@@ -342,7 +429,23 @@ def test_an_rtmp_server_gets_every_frame() -> None:
             server.kill()
 
 
-def wait_for_listener(port: int, server: subprocess.Popen[str]) -> None:
+def test_an_rtmp_server_that_goes_away_is_one_error() -> None:
+    """It leaves after the first packets, and the frames go on."""
+    port = free_port()
+    url = f"rtmp://127.0.0.1:{port}/live/key"
+    leaving = LISTENER.replace("count += packet.dts is not None", "sys.exit()")
+    words = [sys.executable, "-c", leaving, url]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as server:
+        try:
+            wait_for_listener(port, server)
+            with pytest.raises(OSError, match=r"rtmp://.*writing failed \("):
+                write(RtmpPush(url, patience_s=PATIENCE_S), 5_000)
+        finally:
+            server.kill()
+    assert writer_threads() == []
+
+
+def wait_for_listener(port: int, server: subprocess.Popen) -> None:
     """Until the server listens: a connection to ask would be taken for the stream. The probe lets
     the server bind beside it, and fails to bind once it listens."""
     while server.poll() is None:

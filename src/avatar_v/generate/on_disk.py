@@ -112,13 +112,10 @@ class HlsPlaylist(Output):
         stem, folder = self._path.stem, self._path.parent
         if self._goes_on and self._path.exists():
             self._before = _without_end(self._path.read_text())
-        self._kept = {*_segments(self._before), f"{stem}_init.mp4"} if self._before else set()
-        if not self._before:
-            self._path.unlink(missing_ok=True)
-        for old in folder.iterdir():
-            ours = re.fullmatch(re.escape(stem) + r"_(\d{5,}\.m4s|init\.mp4)(\.tmp)?", old.name)
-            if ours and old.name not in self._kept:
-                old.unlink()
+        if self._before:
+            self._kept = {*_segments(self._before), f"{stem}_init.mp4"}
+        else:
+            self._remove()
         options = {
             "hls_segment_type": "fmp4",
             "hls_playlist_type": "event",
@@ -137,6 +134,13 @@ class HlsPlaylist(Output):
             if END not in text:
                 with suppress(OSError), self._path.open("a") as file:
                     file.write(END + "\n")
+
+    def _remove(self) -> None:
+        self._path.unlink(missing_ok=True)
+        ours = re.escape(self._path.stem) + r"_(\d{5,}\.m4s|init\.mp4)(\.tmp)?"
+        for old in self._path.parent.iterdir():
+            if re.fullmatch(ours, old.name):
+                old.unlink()
 
     def _open_file(self, path: str, flags: int, options: dict[str, str]) -> "_File | _Written":
         place = Path(path.removesuffix(".tmp"))
@@ -246,7 +250,7 @@ class _Written:
         """libav will rename ``path`` into ``place``."""
         try:
             if self._path != self._place:
-                shutil.copyfile(self._place, self._path)
+                shutil.copy2(self._place, self._path)
         except OSError as error:
             self._output.failure = self._output.failure or error
             self._path.unlink(missing_ok=True)
