@@ -71,8 +71,10 @@ class Shown:
     @classmethod
     def make(cls, ids: tuple[int, int, int, int, int], num_frames: int) -> "Shown":
         person, here, there, said, other = ids
-        how = {"num_frames": num_frames, "size": SIZE}
-        return cls(make_clip(person, here, said, **how), make_clip(person, there, other, **how))
+        return cls(
+            make_clip(person, here, said, num_frames=num_frames, size=SIZE),
+            make_clip(person, there, other, num_frames=num_frames, size=SIZE),
+        )
 
 
 def main(arguments: list[str] | None = None) -> None:

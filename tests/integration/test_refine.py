@@ -184,7 +184,7 @@ def test_weights_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match="pass them as --refiner"):
         AvatarPipeline.from_pretrained(refiner_folder)
     dit, conditioner = load_pipeline(refiner_folder)
-    torch.nn.init.normal_(conditioner.vae.core.quant_conv.bias)
+    torch.nn.init.normal_(conditioner.vae.core.quant_conv.weight)
     save_pipeline(tmp_path / "other", dit, conditioner, Card(preset="tiny"))
     with pytest.raises(ValueError, match="trained with the VAE"):
         AvatarPipeline.from_pretrained(weights, refiner=tmp_path / "other")

@@ -11,7 +11,8 @@ import torch
 import yaml
 from safetensors.torch import load_file
 
-from avatar_v.stages.cli import run_words
+from avatar_v.callbacks.record import read_losses
+from avatar_v.stages.cli import merge, run_words
 from tiny_run import RECIPES, losses, make_shards
 
 # Epochs of 4 batches: the checkpoint of step 3 lies inside one, and step 7 in the next.
@@ -84,3 +85,22 @@ def test_killed_and_resumed_equals_uninterrupted(here: Path) -> None:
     straight, resumed = weights(here / "straight" / "weights"), weights(here / "killed" / "weights")
     assert straight.keys() == resumed.keys()
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+
+
+def test_the_refiners_judge_is_resumed_with_it(here: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    fresh = {"model": {"init_args": {"models": {"init_from": None}}}}
+    with (here / "overlay.yaml").open("w", encoding="utf-8") as file:
+        yaml.safe_dump(merge(OVERLAY, fresh), file)
+    run_words("run", words("refiner_adversarial", "straight"))
+    (checkpoint,) = (here / "straight" / "checkpoints").glob("*step=6.ckpt")
+    run_words("run", words("refiner_adversarial", "resumed", "--ckpt_path", str(checkpoint)))
+    torch.set_num_threads(threads)
+    last = [read_losses(here / run / "loss.csv")[-1] for run in ("straight", "resumed")]
+    assert last[0] == last[1]
+    assert last[0][0] == 7
+    straight, again = (weights(here / run / "weights") for run in ("straight", "resumed"))
+    assert straight.keys() == again.keys()
+    assert not any("judge" in name for name in straight)
+    assert all(torch.equal(straight[name], again[name]) for name in straight)

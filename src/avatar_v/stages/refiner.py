@@ -113,12 +113,13 @@ class Refiner(A2V):
         """Precomputed, or made of the video; ValueError where there is neither."""
         if batch.low is not None:
             return batch.low
-        if batch.video is None:
+        video = self.at_resolution(batch).video
+        if video is None:
             raise ValueError(
                 f"batch {batch.key[:3]} has neither video nor low latents; make them with "
                 "`avatar-v shards encode --low`"
             )
-        return low_latents(self.conditioner.vae, self.at_resolution(batch).video)
+        return low_latents(self.conditioner.vae, video)
 
     @property
     def reference_dropout(self) -> float:
