@@ -14,6 +14,7 @@ import math
 import os
 import platform
 import re
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Sequence
@@ -197,8 +198,9 @@ def running_command() -> str:
     words = [word for word in words if not word.startswith("--out=")]
     main = sys.modules["__main__"]
     if main.__spec__ is not None and main.__spec__.name:
-        return " ".join(["python -m", main.__spec__.name.removesuffix(".__main__"), *words])
-    return " ".join([Path(sys.argv[0]).name, *words])
+        module = main.__spec__.name.removesuffix(".__main__")
+        return shlex.join(["python", "-m", module, *words])
+    return shlex.join([Path(sys.argv[0]).name, *words])
 
 
 def without_folders(text: str) -> str:
