@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.flow import schedule
-from avatar_v.generate.pipeline import FORMATS
+from avatar_v.generate.formats import FORMATS
 from avatar_v.generate.sampler import sample
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import preset

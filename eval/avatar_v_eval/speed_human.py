@@ -17,6 +17,7 @@ import torch
 
 from avatar_v.generate.record import peak_rss_mib
 from avatar_v.stages.base import step_generator
+from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.judged import TERMS, HumanTerms
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
@@ -89,6 +90,7 @@ def measured(setting: str, num_steps: int) -> dict[str, float]:
         face_boost=1.0,
         mouth_boost=4.0,
         personality=Personality(REFERENCE, REFERENCE, reference_dropout=0.0, motion_dropout=0.0),
+        continuation=Continuation(),
         human=dataclasses.replace(HumanTerms(max_samples=3), **on),
         trainable=Trainable(),
     )

@@ -20,8 +20,8 @@ from accelerate import cpu_offload_with_hook
 from diffusers.hooks.group_offloading import apply_group_offloading
 from torch import Tensor
 
+from avatar_v.generate.formats import FORMATS
 from avatar_v.generate.generator import DECODE_LATENTS
-from avatar_v.generate.pipeline import FORMATS
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import preset
 from avatar_v.models.vae import VideoVAE

@@ -145,7 +145,9 @@ class Request:
     also: tuple[str, ...] = ()  # further clips of the person
     motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)
     overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
-    anchor: bool = False  # the first frame's latent joins the reference behind the first chunk
+    anchor: bool | None = None
+    """The first frame's latent joins the reference behind the first chunk. None: where the weights
+    were trained with it and there is a reference."""
     interpolate: bool = False  # each chunk's beginning is made once more, between clean neighbours
     face_crop: bool = True
     overwrite: bool = False

@@ -14,6 +14,7 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.base import step_generator
+from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.judged import (
     TERMS,
     HumanTerms,
@@ -41,6 +42,7 @@ def sft(
     personality: Personality | None = None,
     human: HumanTerms | None = None,
     trainable: Trainable | None = None,
+    continuation: Continuation | None = None,
 ) -> SFT:
     stage = SFT(
         Models("tiny"),
@@ -49,6 +51,7 @@ def sft(
         face_boost=0.0,
         mouth_boost=1.0,
         personality=personality or Personality(motion_dropout=0.0),
+        continuation=continuation or Continuation(),
         human=human or HumanTerms(),
         trainable=trainable or Trainable(),
     )
@@ -324,3 +327,26 @@ def test_faces_are_drawn_and_dropped_by_steps(batch: Batch) -> None:
     assert torch.equal(given, whole.faces[:, [1, 3]])
     with pytest.raises(ValueError, match="faces_dropout"):
         Personality(faces_dropout=1.5)
+
+
+def test_the_video_before_a_window_is_shown_as_generation_shows_it(batch: Batch) -> None:
+    """Anchors reach the loss in every step that has one, estimates where a window continues."""
+    plain, inside = sft(), step_of_a_middle(sft(), batch)
+    for numbers in (Continuation(anchor_share=1.0), Continuation(estimate_share=1.0)):
+        loss = loss_of(sft(continuation=numbers), batch, inside)[0]
+        assert abs(float((loss - loss_of(plain, batch, inside)[0]).detach())) > 1e-6
+    assert sft(continuation=Continuation(anchor_share=0.5)).card_entries()["anchor"]
+    assert not plain.card_entries()["anchor"]
+    given = sft(continuation=Continuation(anchor_share=1.0)).conditions(
+        batch, plain.draw_windows(batch, seeded())
+    )
+    assert given.reference is not None
+    assert batch.reference is not None
+    assert batch.reference.latents is not None
+    assert given.reference.latents.shape[1] == batch.reference.latents.shape[1]
+
+
+def step_of_a_middle(stage: SFT, batch: Batch) -> int:
+    """The first step that has a window from inside its clip."""
+    windows = (stage.draw_windows(batch, step_generator(0, 0, i)) for i in range(50))
+    return next(i for i, window in enumerate(windows) if bool((window.start > 0).any()))

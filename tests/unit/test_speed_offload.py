@@ -12,8 +12,10 @@ from fake_streams import FakeStreams
 CPU = torch.device("cpu")
 
 
-@pytest.mark.skipif(torch.cuda.is_available(), reason="would measure")
-def test_without_a_gpu_one_line_says_so(tmp_path: Path, capsys: pytest.CaptureFixture) -> None:
+def test_without_a_gpu_one_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     main(["--out", str(tmp_path)])
     assert "needs a CUDA GPU" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []

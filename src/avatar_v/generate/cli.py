@@ -30,8 +30,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--guidance-reference", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
-    add("--anchor", action=argparse.BooleanOptionalAction, default=False,
-        help="later chunks also read the first frame as reference (%(default)s)")  # fmt: skip
+    add("--anchor", action=argparse.BooleanOptionalAction,
+        help="later chunks also read the first frame as reference (as trained)")  # fmt: skip
     add("--interpolate", action="store_true",
         help="makes the beginning of each chunk anew between its neighbours")  # fmt: skip
     add("--gain", type=float, metavar="DB", help="of the speech, instead of levelling it")

@@ -10,13 +10,13 @@ import time
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 
 from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.generate.device import chosen_device, chosen_precision
+from avatar_v.generate.formats import FORMATS
 from avatar_v.generate.generator import (
     Clip,
     Person,
@@ -60,27 +60,6 @@ ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
-
-
-@dataclass(frozen=True)
-class Format:
-    """What the weights of a preset were trained for."""
-
-    side: int  # pixels of the square picture
-    chunk_latents: int
-    shift: float  # of the sampling times
-    refiner_latents: int = 16  # of each reference clip that a refiner reads
-
-
-FORMATS = {
-    "tiny": Format(side=32, chunk_latents=5, shift=1.0, refiner_latents=4),
-    # as recipes/small.yaml trains
-    "small": Format(side=64, chunk_latents=13, shift=3.0, refiner_latents=5),
-    # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
-    "wan_1_3b": Format(side=624, chunk_latents=41, shift=3.0),
-    "wan_14b": Format(side=624, chunk_latents=41, shift=3.0),
-    "wan22_5b": Format(side=960, chunk_latents=41, shift=5.0),
-}
 
 
 class AvatarPipeline:
@@ -169,7 +148,7 @@ class AvatarPipeline:
         also: Sequence[str | Path] = (),
         motion: str = "auto",
         overshoot: float = 0.0,
-        anchor: bool = False,
+        anchor: bool | None = None,
         interpolate: bool = False,
         face_crop: bool = True,
         gain_db: float | None = None,
@@ -231,7 +210,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
-            anchor=request.anchor,
+            anchor=self.anchors(inputs, request),
             interpolate=request.interpolate,
             seed=request.seed,
             bf16=self.bf16,
@@ -268,6 +247,12 @@ class AvatarPipeline:
     def person(self, inputs: Inputs) -> Person:
         """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
         return encode_person(inputs, self.conditioner, self.format.side, faces=self.card.faces)
+
+    def anchors(self, inputs: Inputs, request: Request) -> bool:
+        """Whether chunks behind the first read the first frame as reference too."""
+        if request.anchor is None:
+            return self.card.anchor and bool(inputs.clips)
+        return request.anchor
 
     @property
     def size(self) -> int:

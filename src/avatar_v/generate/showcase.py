@@ -18,9 +18,10 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.generate.formats import FORMATS
 from avatar_v.generate.inputs import json_path
 from avatar_v.generate.outputs import output_of
-from avatar_v.generate.pipeline import FORMATS, carry_out, weights_folder
+from avatar_v.generate.pipeline import carry_out, weights_folder
 from avatar_v.generate.progress import FrameProgress
 from avatar_v.generate.record import Record, save_record
 from avatar_v.generate.sheet import Curves, Row, save_sheet

@@ -46,6 +46,7 @@ class Card:
     reference: bool = False  # trained to read a reference video, not only its first frame
     motion: bool = False  # trained to denoise motion beside the video
     faces: bool = False  # trained to read close-ups of the face beside the reference
+    anchor: bool = False  # trained with the first frame of the video behind the reference
     schema_version: int = SCHEMA_VERSION
 
 

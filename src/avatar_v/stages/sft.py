@@ -21,6 +21,7 @@ from avatar_v.models.motion import pack_motion
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs
+from avatar_v.stages.continuation import Continuation, happens, with_anchor, with_estimated_prefix
 from avatar_v.stages.judged import HumanTerms, Judged, Judges
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
@@ -63,6 +64,7 @@ class SFT(A2V):
     Args:
         personality: the reference's length and dropout, the motion stream's weight.
         human: which critics judge predicted frames, from which step on, how strongly.
+        continuation: how windows from inside a clip see the video before them.
         trainable: all of the DiT, LoRA factors, or the motion stream alone.
         face_boost, mouth_boost: as in stage 2.
     """
@@ -75,11 +77,13 @@ class SFT(A2V):
         face_boost: float,
         mouth_boost: float,
         personality: Personality,
+        continuation: Continuation,
         human: HumanTerms,
         trainable: Trainable,
         seed: int = 0,
     ) -> None:
         super().__init__(models, optim, objective, face_boost, mouth_boost, seed)
+        self.continuation = continuation
         self.trainable = trainable
         self.personality = personality
         self.judges = Judges(human)
@@ -118,7 +122,12 @@ class SFT(A2V):
             reference = draw_faces(reference, self.personality, generator)
         else:
             reference = reference.without_faces()
-        return dataclasses.replace(super().conditions(batch, windows), reference=reference)
+        cond = dataclasses.replace(super().conditions(batch, windows), reference=reference)
+        return (
+            self._anchored(cond, batch)
+            if happens(self.continuation.anchor_share, generator)
+            else cond
+        )
 
     @property
     def reference_dropout(self) -> float:
@@ -129,23 +138,30 @@ class SFT(A2V):
             "reference": True,
             "motion": self.personality.motion_weight > 0,
             "faces": self.personality.faces,
+            "anchor": self.continuation.anchor_share > 0,
         }
 
     def loss(
         self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
-        noised = self.noised(windows, clean, generator)
         motion = windows.crop(pack_motion(batch.motion).to(clean.device))
-        noise = torch.randn(motion.shape, generator=generator).to(motion)
         skip = float(torch.rand((), generator=generator)) < self.personality.motion_dropout
+        skip = skip or self.personality.motion_weight == 0
+        shown, moved = clean, None if skip else motion
+        if happens(self.continuation.estimate_share, generator):
+            shown, moved = with_estimated_prefix(
+                self.dit, cond, windows, shown, moved, self.continuation, generator
+            )
+        noised = self.noised(windows, shown, generator)
+        noise = torch.randn(motion.shape, generator=generator).to(motion)
         weight = self.region(windows, clean, batch)
-        if skip or self.personality.motion_weight == 0:
+        if moved is None:
             v, predicted = self.dit(noised.x_t, noised.t, cond), None
             loss = flow_loss(v, noised.velocity, noised.scored, weight)
             logs = {"video": loss}
         else:
             t = noised.t[..., None]
-            motion_t = (1 - t) * motion + t * noise
+            motion_t = (1 - t) * moved + t * noise
             v, v_motion = self.dit(noised.x_t, noised.t, cond, motion_t=motion_t)
             known = noised.scored & windows.crop(latent_validity(batch.valid)).to(clean.device)
             logs = {
@@ -170,6 +186,13 @@ class SFT(A2V):
             generator,
         )
         return loss + judged, {**logs, **more}
+
+    def _anchored(self, cond: Cond, batch: Batch) -> Cond:
+        first = self.conditioner.clean_latents(batch)[:, :1]
+        start = torch.zeros(first.shape[0], dtype=torch.long)
+        audio = self.conditioner.encode_audio_windows(batch.audio, start, 1)
+        motion = pack_motion(batch.motion)[:, :1].to(first.device)
+        return with_anchor(cond, first, audio, motion)
 
     def _first_latent(self, batch: Batch) -> Tensor:
         """The reference's first frame, as a latent: the face that predictions are judged by."""

@@ -1,0 +1,103 @@
+"""What a window from inside a clip is shown of the video before it, as generation will show it.
+
+Generation continues its own latents, which are blurred, and always has the video's first picture.
+Training that continues the truth learns neither to repair the one nor to look at the other, and
+faces drift from chunk to chunk. So in some steps the prefix is the model's own estimate of it, and
+in some the first frame of the clip joins the reference: the global appearance anchor of
+ALGORITHMS §5.3, which generation adds behind the first chunk.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.reference import join_references, one_frame
+from avatar_v.stages.windows import Windows
+from avatar_v.types import Cond
+
+CONTEXT_LATENTS = 4
+"""Latents of a window that its prefix is estimated from: the prefix and two behind it."""
+
+Latents = Float[Tensor, "b l c h w"]
+Motion = Float[Tensor, "b l md"]
+
+
+@dataclass(frozen=True)
+class Continuation:
+    """Numbers of the conditions that generation makes itself."""
+
+    anchor_share: float = 0.0  # share of steps whose clips' first frames join their references
+    estimate_share: float = 0.0  # share of steps whose prefixes are estimates
+    min_estimate_t: float = 0.3  # the estimate is from a noise level between the two: the higher,
+    max_estimate_t: float = 0.95  # the more of it comes from reference and sound alone
+
+    def __post_init__(self) -> None:
+        for name in ("anchor_share", "estimate_share"):
+            if not 0 <= getattr(self, name) <= 1:
+                raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
+        low, high = self.min_estimate_t, self.max_estimate_t
+        if not 0 < low <= high <= 1:
+            raise ValueError(f"estimates are from 0 < min <= max <= 1, got {low} and {high}")
+
+
+def happens(share: float, generator: torch.Generator | None) -> bool:
+    """Whether this step is among ``share`` of all. For 0, or without a generator, nothing is
+    drawn and it is not."""
+    if share == 0 or generator is None:
+        return False
+    return float(torch.rand((), generator=generator)) < share
+
+
+@torch.no_grad()
+def with_estimated_prefix(
+    dit: AvatarDiT,
+    cond: Cond,
+    windows: Windows,
+    clean: Latents,
+    motion: Motion | None,
+    numbers: Continuation,
+    generator: torch.Generator,
+) -> tuple[Latents, Motion | None]:
+    """``clean`` and ``motion`` of windows, whose prefixes are what the model takes for them.
+
+    The first latents of each window are noised together and estimated in one step, without a
+    prefix. Windows that start with their clip keep theirs: it is a picture that is given.
+    """
+    context = min(CONTEXT_LATENTS, windows.length)
+    uniform = torch.rand(clean.shape[0], 1, generator=generator)
+    low, high = numbers.min_estimate_t, numbers.max_estimate_t
+    t = (low + (high - low) * uniform).expand(-1, context).to(clean.device)
+    audio = None if cond.audio is None else cond.audio[:, :context]
+    cond = dataclasses.replace(cond, audio=audio)
+    is_prefix = torch.arange(context) < windows.prefix[:, None]
+    replaced = (is_prefix & (windows.start > 0)[:, None]).to(clean.device)
+
+    def noised(x: Tensor, times: Tensor) -> Tensor:
+        noise = torch.randn(x[:, :context].shape, generator=generator).to(x)
+        return (1 - times) * x[:, :context] + times * noise
+
+    def estimated(x: Tensor, x_t: Tensor, v: Tensor, times: Tensor) -> Tensor:
+        wide = replaced.reshape(times.shape)
+        beginning = torch.where(wide, x_t - times * v.float(), x[:, :context])
+        return torch.cat([beginning, x[:, context:]], dim=1)
+
+    t_video, t_motion = t[..., None, None, None], t[..., None]
+    x_t = noised(clean, t_video)
+    if motion is None:
+        return estimated(clean, x_t, dit(x_t, t, cond), t_video), None
+    motion_t = noised(motion, t_motion)
+    v, v_motion = dit(x_t, t, cond, motion_t=motion_t)
+    return estimated(clean, x_t, v, t_video), estimated(motion, motion_t, v_motion, t_motion)
+
+
+def with_anchor(
+    cond: Cond, first: Float[Tensor, "b 1 c h w"], audio: Tensor | None, motion: Motion | None
+) -> Cond:
+    """``cond`` with the first latent frame of each clip behind its reference."""
+    assert cond.reference is not None
+    anchor = one_frame(first, cond.reference, audio=audio, motion=motion)
+    return dataclasses.replace(cond, reference=join_references([cond.reference, anchor]))

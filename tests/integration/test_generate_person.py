@@ -1,0 +1,140 @@
+"""A person's video, motion and first picture, from chunk to chunk."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.generate import generator as generator_module
+from avatar_v.generate.chunks import Span, plan
+from avatar_v.generate.generator import Person, audio_tokens
+from avatar_v.generate.pipeline import AvatarPipeline, carry_out
+from avatar_v.models.reference import join_references, one_frame
+from avatar_v.types import Reference, Request
+from generating import SETTINGS, left_behind, made, picture, sound, speaker
+
+# --- the person's video and motion ---
+
+
+def test_a_reference_is_encoded_once_and_reads_as_if_it_were_every_time(
+    pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, num_encoded = speaker(pipe), 0
+    encode = pipe.dit.encode_reference
+
+    def count(*args, **kwargs):
+        nonlocal num_encoded
+        num_encoded += 1
+        return encode(*args, **kwargs)
+
+    monkeypatch.setattr(pipe.dit, "encode_reference", count)
+    settings = dataclasses.replace(SETTINGS, guidance_reference=2.0)
+    cached = made(pipe, sound(33), settings, person=person)
+    assert num_encoded == 1
+    original = generator_module.guided
+
+    def uncached(dit, cond, *, cache, **weights):
+        return original(dit, dataclasses.replace(cond, reference=person.reference), **weights)
+
+    monkeypatch.setattr(generator_module, "guided", uncached)
+    anew = made(pipe, sound(33), settings, person=person)
+    assert num_encoded == 2 + SETTINGS.num_steps * len(plan(33, chunk_latents=5).chunks)
+    # a pass without the reference masks it in one and lacks it in the other: sums of another order
+    assert float((cached.float() - anew.float()).abs().max()) <= 1.0
+    without = dataclasses.replace(person, reference=None)
+    assert not torch.equal(cached, made(pipe, sound(33), SETTINGS, person=without))
+
+
+def test_motion_is_carried_from_chunk_to_chunk(pipe: AvatarPipeline) -> None:
+    person, calls = speaker(pipe), []
+
+    def remember(module, args, kwargs, output) -> None:
+        calls.append((kwargs["motion_t"][:1].clone(), args[1][:1].clone()))
+
+    hook = pipe.dit.register_forward_hook(remember, with_kwargs=True)
+    try:
+        frames = made(pipe, sound(33), person=person)
+    finally:
+        hook.remove()
+    assert len(frames) == 33
+    assert not torch.equal(frames, made(pipe, sound(33), person=Person(picture())))
+    assert torch.equal(frames, made(pipe, sound(33), person=person))
+    first, second = calls[0], calls[SETTINGS.num_steps]
+    assert torch.equal(first[0][:, :1], person.motion)
+    assert first[1][0].tolist() == [0.0, 1.0, 1.0, 1.0, 1.0]
+    assert second[1][0].tolist() == [0.0, 0.0, 1.0, 1.0, 1.0]
+    # an untrained head leaves motion where it starts, so the end of a chunk is known
+    assert torch.equal(second[0][:, :2], first[0][:, -2:])
+
+
+# --- the appearance anchor ---
+
+
+def test_the_anchor_is_the_first_latent_and_changes_later_chunks_alone(
+    pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person, encoded = speaker(pipe), []
+    encode = pipe.dit.encode_reference
+    anchored = dataclasses.replace(SETTINGS, anchor=True)
+    plain = made(pipe, sound(45), person=person)
+
+    def remember(reference: Reference) -> object:
+        encoded.append(reference)
+        return encode(reference)
+
+    monkeypatch.setattr(pipe.dit, "encode_reference", remember)
+    frames = made(pipe, sound(45), anchored, person=person)
+    assert len(plan(45, chunk_latents=5).chunks) == 4
+    reference, anchor = encoded  # each once: the keys of the reference are not made again
+    assert reference.latents.shape[1] == 4
+    with torch.no_grad():
+        image = pipe.conditioner.encode_image(person.image[None])
+        heard = audio_tokens(pipe.conditioner, sound(45), 12)(Span(0, 1))
+    assert anchor.motion is not None
+    assert person.motion is not None
+    assert torch.equal(anchor.latents, image)
+    assert torch.equal(anchor.motion, person.motion)
+    torch.testing.assert_close(anchor.audio, heard, atol=1e-5, rtol=1e-5)  # sums of other lengths
+    assert torch.equal(frames[:17], plain[:17])
+    for chunk in (frames[17:29] != plain[17:29], frames[29:41] != plain[29:41]):
+        assert chunk.any()
+
+
+def test_an_anchor_reads_as_if_both_clips_were_encoded_every_time(
+    pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    person = speaker(pipe)
+    assert person.reference is not None
+    with torch.no_grad():
+        image = pipe.conditioner.encode_image(person.image[None])
+        heard = audio_tokens(pipe.conditioner, sound(33), 9)(Span(0, 1))
+    anchor = one_frame(image, person.reference, audio=heard, motion=person.motion)
+    both = join_references([person.reference, anchor])
+    anchored = dataclasses.replace(SETTINGS, anchor=True)
+    cached = made(pipe, sound(33), anchored, person=person)
+    original, num_calls = generator_module.guided, 0
+
+    def uncached(dit, cond, *, cache, **weights):
+        nonlocal num_calls
+        reference = both if num_calls else person.reference
+        num_calls += 1
+        return original(dit, dataclasses.replace(cond, reference=reference), **weights)
+
+    monkeypatch.setattr(generator_module, "guided", uncached)
+    anew = made(pipe, sound(33), anchored, person=person)
+    # sums of another order; the same value may round both ways
+    assert float((cached.float() - anew.float()).abs().max()) <= 1.0
+
+
+def test_an_anchor_needs_a_reference_to_join(
+    pipe: AvatarPipeline, request_: Request, weights: Path
+) -> None:
+    anchored = dataclasses.replace(SETTINGS, anchor=True)
+    with pytest.raises(ValueError, match="an anchor joins the reference of a person, and this one"):
+        made(pipe, sound(20), anchored)
+    with pytest.raises(ValueError, match="--anchor: these weights read no reference"):
+        carry_out(dataclasses.replace(request_, anchor=True), weights=weights)
+    with pytest.raises(ValueError, match="--anchor: these weights read no reference"):
+        pipe(reference=request_.reference, audio=request_.audio, anchor=True, face_crop=False)
+    assert left_behind(request_) == []

@@ -1,0 +1,113 @@
+"""stages/continuation: prefixes and anchors in training are what generation makes of them."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from avatar_v.models.motion import pack_motion
+from avatar_v.models.presets import build
+from avatar_v.stages.base import step_generator
+from avatar_v.stages.continuation import (
+    CONTEXT_LATENTS,
+    Continuation,
+    happens,
+    with_anchor,
+    with_estimated_prefix,
+)
+from avatar_v.stages.windows import Windows
+from avatar_v.testing import make_batch, randomise
+
+WINDOWS = Windows(
+    start=torch.tensor([0, 3, 5]),
+    prefix=torch.tensor([1, 2, 1]),
+    suffix=torch.tensor([0, 0, 1]),
+    length=6,
+)
+
+
+@pytest.fixture(scope="module")
+def parts():
+    """A network, three clips with references, their windows' conditions, latents and motion."""
+    dit, conditioner = build("tiny", seed=0)
+    randomise(dit)
+    batch = make_batch(3, 41, 32, latent_channels=16, has_reference=True)
+    clean, cond = conditioner.encode(batch)
+    cond = dataclasses.replace(cond, audio=WINDOWS.crop(cond.audio))
+    motion = WINDOWS.crop(pack_motion(batch.motion))
+    return dit, cond, WINDOWS.crop(clean).detach(), motion
+
+
+def estimated(parts, has_motion: bool = True, low: float = 0.3, high: float = 0.95):
+    dit, cond, clean, motion = parts
+    numbers = Continuation(estimate_share=1.0, min_estimate_t=low, max_estimate_t=high)
+    motion = motion if has_motion else None
+    generator = step_generator(0, 0, 0)
+    return with_estimated_prefix(dit, cond, WINDOWS, clean, motion, numbers, generator)
+
+
+@pytest.mark.parametrize("has_motion", [True, False])
+def test_only_prefixes_inside_a_clip_are_estimated(parts, has_motion: bool) -> None:
+    _, _, clean, motion = parts
+    video, moved = estimated(parts, has_motion)
+    for got, given in [(video, clean)] + ([(moved, motion)] if has_motion else []):
+        differs = (got != given).flatten(2).any(-1)
+        expected = torch.zeros(3, 6, dtype=torch.bool)
+        expected[1, :2] = expected[2, :1] = True  # clip 0 starts with a picture that is given
+        assert torch.equal(differs, expected)
+    assert (moved is None) == (not has_motion)
+    assert not video.requires_grad
+
+
+def test_an_estimate_is_the_models_own_clean_prediction(parts) -> None:
+    """x̂_0 = x_t - t v of the window's beginning, which is noised alike, prefix and all."""
+    dit, cond, _, _ = parts
+    seen = {}
+
+    def spy(module, given, named):
+        seen.update(x_t=given[0], t=given[1], audio=given[2].audio, **named)
+
+    hook = dit.register_forward_pre_hook(spy, with_kwargs=True)
+    video, moved = estimated(parts)
+    hook.remove()
+    assert seen["x_t"].shape[1] == CONTEXT_LATENTS
+    assert bool((seen["t"] == seen["t"][:, :1]).all())
+    assert bool(((seen["t"] >= 0.3) & (seen["t"] <= 0.95)).all())
+    assert len(seen["t"].unique()) == 3  # each clip at a level of its own
+    with torch.no_grad():
+        start = dataclasses.replace(cond, audio=seen["audio"])
+        v, v_motion = dit(seen["x_t"], seen["t"], start, motion_t=seen["motion_t"])
+    t = seen["t"][..., None]
+    expected = seen["x_t"] - t[..., None, None] * v
+    torch.testing.assert_close(video[1, :2], expected[1, :2])
+    torch.testing.assert_close(moved[1, :2], (seen["motion_t"] - t * v_motion)[1, :2])
+
+
+def test_little_noise_gives_almost_the_truth_and_much_does_not(parts) -> None:
+    clean = parts[2]
+    near, far = (estimated(parts, low=t, high=t)[0] - clean for t in (1e-4, 0.95))
+    assert near.abs().max() < 1e-2
+    assert far[1, :2].abs().mean() > 100 * near[1, :2].abs().mean()
+
+
+def test_an_anchor_stands_behind_the_reference(parts) -> None:
+    _, cond, clean, motion = parts
+    length = cond.reference.latents.shape[1]
+    anchored = with_anchor(cond, clean[:, :1], cond.audio[:, :1], motion[:, :1]).reference
+    assert torch.equal(anchored.latents[:, :length], cond.reference.latents)
+    assert torch.equal(anchored.latents[:, length:], clean[:, :1])
+    assert torch.equal(anchored.motion[:, length:], motion[:, :1])
+    assert bool((anchored.segment[:, length] > cond.reference.segment.amax(1)).all())
+
+
+def test_shares_are_kept_and_nothing_is_drawn_for_none() -> None:
+    generator = step_generator(0, 0, 0)
+    assert 220 < sum(happens(0.5, generator) for _ in range(500)) < 280
+    state = generator.get_state()
+    assert not happens(0.0, generator)
+    assert torch.equal(generator.get_state(), state)
+    assert not happens(1.0, None)  # a sample is made of what is there
+    with pytest.raises(ValueError, match="anchor_share is in"):
+        Continuation(anchor_share=1.5)
+    with pytest.raises(ValueError, match="0 < min <= max"):
+        Continuation(min_estimate_t=0.0)

@@ -1,0 +1,56 @@
+"""Short films written through an output and read back as a player would."""
+
+import io
+import multiprocessing
+import threading
+from pathlib import Path
+
+import av
+import torch
+from torch import Tensor
+
+from avatar_v.generate.output_base import Output
+from avatar_v.generate.writer import Writer
+
+PATIENCE_S = 300.0
+"""Of waits for a process that ends at once unless the code is wrong; CI machines are busy."""
+
+
+FORK = multiprocessing.get_context("fork")  # a child that is there at once, without imports
+
+
+def block(num: int = 10) -> tuple[Tensor, Tensor]:
+    frames = torch.zeros(num, 3, 32, 32, dtype=torch.uint8)
+    frames[:, 1] = torch.arange(num)[:, None, None] * 20
+    return frames, 0.3 * torch.sin(torch.arange(num * 640) * 0.2)
+
+
+def write(output: Output, num_blocks: int) -> None:
+    with Writer(output) as writer:
+        for _ in range(num_blocks):
+            writer.write(*block())
+
+
+def num_decoded(file: str | io.BytesIO) -> tuple[int, int]:
+    """Video frames and audio samples that a player gets."""
+    with av.open(file) as container:
+        frames = sum(1 for _ in container.decode(video=0))
+    if isinstance(file, io.BytesIO):
+        file.seek(0)
+    with av.open(file) as container:
+        return frames, sum(frame.samples for frame in container.decode(audio=0))
+
+
+def segments(playlist: Path) -> list[Path]:
+    lines = playlist.read_text().splitlines()
+    return [playlist.parent / line for line in lines if line and not line.startswith("#")]
+
+
+def joined(playlist: Path) -> io.BytesIO:
+    """What a player that follows the playlist has at this moment."""
+    init = playlist.with_name(f"{playlist.stem}_init.mp4")
+    return io.BytesIO(b"".join(path.read_bytes() for path in (init, *segments(playlist))))
+
+
+def writer_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name == "writer"]
