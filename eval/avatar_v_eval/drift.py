@@ -7,8 +7,10 @@ them is kept but numbers. Writes ``eval/results/drift.json`` and ``.png``.
 
 import argparse
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import product
 from pathlib import Path
 
 import numpy as np
@@ -25,7 +27,7 @@ from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.record import peak_rss_mib
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.loudness import normalise_loudness
-from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
@@ -45,10 +47,11 @@ TRACKS = {
 VARIANTS = {
     "plain": "prefix",
     "anchor": "prefix and anchor",
-    "interpolate": "prefix and I chunks",
+    "interpolate": "prefix, anchor and I chunks",
 }
 COLOURS = {"plain": "#5b6770", "anchor": "#d1495b", "interpolate": "#2e7d9a"}
 SEAMS = {"picture": "change of the picture", "motion": "change of the motion read from it"}
+PLACES = {"seam": "a chunk's border", "latent": "other latents' borders"}
 
 
 @dataclass(frozen=True)
@@ -56,7 +59,7 @@ class Course:
     """What one person's video did, window by window, and at its seams."""
 
     tracks: dict[str, Float[np.ndarray, " w"]]
-    seams: dict[str, float]  # median change from frame to frame: at chunks' borders / inside
+    seams: dict[str, float]  # seam_*, latent_*: median change there over that elsewhere
 
 
 @dataclass(frozen=True)
@@ -82,7 +85,7 @@ class Watcher:
         request = dataclasses.replace(
             self.rollout.request,
             prompt=case.speech.text,
-            anchor=variant == "anchor",
+            anchor=variant != "plain",
             interpolate=variant == "interpolate",
         )
         own = self.face.embed_clip(case.reference.video[::25])
@@ -103,10 +106,11 @@ class Watcher:
         values, motion = torch.cat(rows).double().numpy(), torch.cat(motions)
         moved = (motion[1:] - motion[:-1]).abs().mean(1)
         borders = borders_of(num, chunk_latents=pipeline.format.chunk_latents)
-        seams = {
-            "picture": seam_ratio(torch.cat(changes)[1:].numpy(), borders),
-            "motion": seam_ratio(moved.numpy(), borders),
-        }
+        latents = sorted(set(range(1, num, TEMPORAL_FACTOR)) - set(borders))
+        seams = {}
+        for name, change in (("picture", torch.cat(changes)[1:]), ("motion", moved)):
+            seams[f"seam_{name}"] = change_ratio(change.numpy(), borders)
+            seams[f"latent_{name}"] = change_ratio(change.numpy(), latents, left_out=borders)
         return Course(_windows(values, case.speech), seams)
 
 
@@ -178,13 +182,15 @@ def borders_of(num_frames: int, *, chunk_latents: int) -> list[int]:
     return [chunk.frames.start for chunk in chunks if chunk.frames.start > 0]
 
 
-def seam_ratio(change: Float[np.ndarray, " f-1"], borders: list[int]) -> float:
-    """Median change into a chunk's first frame, over that between other frames.
+def change_ratio(
+    change: Float[np.ndarray, " f-1"], frames: list[int], left_out: Sequence[int] = ()
+) -> float:
+    """Median change into some frames, over that into others than these and those left out.
 
     ``change[i]`` leads from frame i to frame i + 1.
     """
-    at = np.array(borders) - 1
-    return float(np.median(change[at]) / np.median(np.delete(change, at)))
+    at, rest = np.array(frames) - 1, np.array([*frames, *left_out]) - 1
+    return float(np.median(change[at]) / np.median(np.delete(change, rest)))
 
 
 def numbers_of(courses: dict[str, list[Course]]) -> dict[str, Number]:
@@ -206,11 +212,26 @@ def numbers_of(courses: dict[str, list[Course]]) -> dict[str, Number]:
                 numbers[f"{key}_minute_{i + 1}"] = bootstrap_mean(minute).described(
                     f"{label}: minute {i + 1}"
                 )
-        for seam, word in SEAMS.items():
-            ratios = np.array([course.seams[seam] for course in rows])
-            numbers[f"{variant}_seam_{seam}"] = bootstrap_mean(ratios).described(
-                f"{word} at a chunk's border / inside, medians, {VARIANTS[variant]}",
-                target="≤ 1.2",
+        for (place, where), (seam, word) in product(PLACES.items(), SEAMS.items()):
+            ratios = np.array([course.seams[f"{place}_{seam}"] for course in rows])
+            numbers[f"{variant}_{place}_{seam}"] = bootstrap_mean(ratios).described(
+                f"{word} at {where} / inside, medians, {VARIANTS[variant]}",
+                target="≤ 1.2" if place == "seam" else "",
+            )
+    return numbers | gains_of(courses)
+
+
+def gains_of(courses: dict[str, list[Course]]) -> dict[str, Number]:
+    """What each other way adds to the plain one at the end, paired over persons."""
+    numbers = {}
+    for variant in [v for v in courses if v != "plain" and "plain" in courses]:
+        for name, word in TRACKS.items():
+            last, plain = (
+                np.array([course.tracks[name][-1] for course in courses[way]])
+                for way in (variant, "plain")
+            )
+            numbers[f"{variant}_{name}_gain"] = bootstrap_mean(last - plain).described(
+                f"{word}, last {WINDOW_S} s: {VARIANTS[variant]} over {VARIANTS['plain']}"
             )
     return numbers
 
