@@ -2,7 +2,10 @@
 
 import io
 import multiprocessing
+import resource
+import signal
 import threading
+from multiprocessing.connection import Connection
 from pathlib import Path
 
 import av
@@ -10,13 +13,17 @@ import torch
 from torch import Tensor
 
 from avatar_v.generate.output_base import Output
+from avatar_v.generate.outputs import output_of
 from avatar_v.generate.writer import Writer
 
 PATIENCE_S = 300.0
 """Of waits for a process that ends at once unless the code is wrong; CI machines are busy."""
 
 
-FORK = multiprocessing.get_context("fork")  # a child that is there at once, without imports
+FRESH = multiprocessing.get_context("forkserver")
+"""Children of a process without threads, which has imported this module: there at once, and none
+inherits what torch's and FFmpeg's threads were doing."""
+FRESH.set_forkserver_preload(["written"])
 
 
 def block(num: int = 10) -> tuple[Tensor, Tensor]:
@@ -54,3 +61,25 @@ def joined(playlist: Path) -> io.BytesIO:
 
 def writer_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "writer"]
+
+
+def write_for_ever(path: str, told: Connection) -> None:
+    frames = torch.zeros(25, 3, 32, 32, dtype=torch.uint8)
+    with Writer(output_of(path)) as writer:
+        while True:
+            writer.write(frames, torch.zeros(25 * 640))
+            told.send(writer.num_frames)
+
+
+def write_to_a_full_disk(path: str, told: Connection) -> None:
+    """A limit on the size of files stands for it: writing fails in the same call."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+    draw = torch.Generator().manual_seed(0)
+    frames = torch.randint(0, 255, (10, 3, 64, 64), dtype=torch.uint8, generator=draw)
+    try:
+        with Writer(output_of(path)) as writer:
+            for _ in range(40):
+                writer.write(frames, torch.zeros(6400))
+    except OSError as error:
+        told.send(str(error))

@@ -1,10 +1,7 @@
 """generate/outputs, generate/on_disk: files that play while they grow, and after a kill."""
 
 import io
-import resource
-import signal
 from fractions import Fraction
-from multiprocessing.connection import Connection
 from pathlib import Path
 
 import av
@@ -13,12 +10,19 @@ import torch
 
 from avatar_v.generate import on_disk
 from avatar_v.generate.on_disk import GrowingMp4, HlsPlaylist
-from avatar_v.generate.outputs import (
-    kind_of,
-    output_of,
-)
+from avatar_v.generate.outputs import kind_of
 from avatar_v.generate.writer import Writer
-from written import FORK, block, joined, num_decoded, segments, write, writer_threads
+from written import (
+    FRESH,
+    block,
+    joined,
+    num_decoded,
+    segments,
+    write,
+    write_for_ever,
+    write_to_a_full_disk,
+    writer_threads,
+)
 
 
 @pytest.mark.parametrize(
@@ -98,33 +102,11 @@ def test_a_percent_sign_in_the_path_is_refused() -> None:
         kind_of("a/50%d.m3u8")
 
 
-def write_for_ever(path: str, told: Connection) -> None:
-    frames = torch.zeros(25, 3, 32, 32, dtype=torch.uint8)
-    with Writer(output_of(path)) as writer:
-        while True:
-            writer.write(frames, torch.zeros(25 * 640))
-            told.send(writer.num_frames)
-
-
-def write_to_a_full_disk(path: str, told: Connection) -> None:
-    """A limit on the size of files stands for it: writing fails in the same call."""
-    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
-    resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
-    draw = torch.Generator().manual_seed(0)
-    frames = torch.randint(0, 255, (10, 3, 64, 64), dtype=torch.uint8, generator=draw)
-    try:
-        with Writer(output_of(path)) as writer:
-            for _ in range(40):
-                writer.write(frames, torch.zeros(6400))
-    except OSError as error:
-        told.send(str(error))
-
-
 @pytest.mark.parametrize("name", ["live.m3u8", "out.mp4"])
 def test_after_a_kill_hls_plays_and_no_broken_mp4_is_in_place(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    reader, told = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=write_for_ever, args=(str(path), told))
+    reader, told = FRESH.Pipe(duplex=False)
+    process = FRESH.Process(target=write_for_ever, args=(str(path), told))
     process.start()
     while reader.recv() < 25 * 15:  # 4 blocks wait, one is in hand: the others are encoded
         continue
@@ -230,8 +212,8 @@ def test_a_failure_leaves_a_growing_mp4_with_all_that_was_handed_over(tmp_path: 
 
 @pytest.mark.parametrize("name", ["out.mp4", "live.m3u8"])
 def test_a_full_disk_is_one_error(tmp_path: Path, name: str) -> None:
-    reader, told = FORK.Pipe(duplex=False)
-    process = FORK.Process(target=write_to_a_full_disk, args=(str(tmp_path / name), told))
+    reader, told = FRESH.Pipe(duplex=False)
+    process = FRESH.Process(target=write_to_a_full_disk, args=(str(tmp_path / name), told))
     process.start()
     process.join()
     assert reader.poll(), "it wrote 400 frames of noise to 20 kB"

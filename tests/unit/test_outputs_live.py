@@ -11,10 +11,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from avatar_v.generate.outputs import (
-    FragmentedPipe,
-    RtmpPush,
-)
+from avatar_v.generate.outputs import FragmentedPipe, RtmpPush
 from avatar_v.generate.writer import Writer
 from written import PATIENCE_S, block, num_decoded, write, writer_threads
 
