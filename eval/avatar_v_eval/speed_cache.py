@@ -56,6 +56,8 @@ class Chunk:
 
     def cached(self) -> Tensor:
         cache = self.dit.encode_reference(self.reference)
+        assert cache is not None
+        cache = self.dit.turned(cache)
         return sample(
             lambda x, t: self.dit(x, t, self.cond, reference_cache=cache), self.noise, self.times
         )

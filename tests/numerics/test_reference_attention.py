@@ -265,6 +265,27 @@ def test_joined_caches_equal_both_clips_encoded_together(
     assert (got - without).abs().max() > 1e-3, "the anchor has no effect: the test is blind"
 
 
+@pytest.mark.parametrize("name", VALIDITY)
+def test_keys_turned_once_are_those_turned_in_every_pass(dit: AvatarDiT, name: str) -> None:
+    """Bit for bit: the same rotation of the same keys."""
+    x_t, t = target(dit.config)
+    cond = make_cond(dit.config, 2, NUM_FRAMES)
+    reference = make_reference(dit.config, VALIDITY[name], size=SIZE, has_motion=True)
+    cache = dit.encode_reference(reference)
+    assert cache is not None
+    turned = dit.turned(cache)
+    got = dit(x_t, t, cond, reference_cache=turned)
+    assert torch.equal(got, dit(x_t, t, cond, reference_cache=cache))
+    far = -NUM_REFERENCE - 50
+    with pytest.raises(ValueError, match=f"asked for {far}"):
+        dit(x_t, t, cond, reference_cache=turned, reference_offset=far)
+    got = dit(x_t, t, cond, reference_cache=cache.turned(far), reference_offset=far)
+    elsewhere = dit(x_t, t, cond, reference_cache=cache, reference_offset=far)
+    assert torch.equal(got, elsewhere)
+    with pytest.raises(ValueError, match="joined before their keys are turned"):
+        join_caches(turned, cache)
+
+
 def test_caches_that_do_not_fit_are_not_joined(dit: AvatarDiT) -> None:
     two, one = (make_reference(dit.config, torch.ones(n, 3, dtype=torch.bool)) for n in (2, 1))
     caches = [dit.encode_reference(part) for part in (two, one)]

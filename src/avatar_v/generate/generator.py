@@ -151,7 +151,8 @@ def sample_chunks(
 ) -> Iterator[Sampled]:
     """Each chunk's latents: the first from the image, the others from the end of the one before.
 
-    The reference goes through the network once; its keys and values serve all steps and chunks.
+    The reference goes through the network once; its keys, turned to their place, and its values
+    serve all steps and chunks.
     Chunks that ``kept`` has are not sampled again, others are kept there as soon as they are made.
     ValueError for an anchor where there is no reference.
     """
@@ -166,14 +167,18 @@ def sample_chunks(
             prefixes = (*prefixes, person.motion)
     with _inference(device, bf16=settings.bf16):
         cache = None if person.reference is None else dit.encode_reference(person.reference)
+        keys = None if cache is None else dit.turned(cache)
+    if not settings.anchor:
+        cache = None  # else it waits for the anchor to join it
     anchor = None  # a clip that the next chunk finds in the reference
     for part in spoken:
         with _inference(device, bf16=settings.bf16):
             if anchor is not None:
-                keys, anchor = dit.encode_reference(anchor), None
-                assert keys is not None
-                cache = keys if cache is None else join_caches(cache, keys)
-            velocity_of = _velocity(dit, text, no_text, part.audio, cache, settings)
+                added, anchor = dit.encode_reference(anchor), None
+                assert added is not None
+                keys = dit.turned(added if cache is None else join_caches(cache, added))
+                cache = None
+            velocity_of = _velocity(dit, text, no_text, part.audio, keys, settings)
             make = partial(make_chunk, velocity_of, prefixes, part.chunk, settings)
             states = make() if kept is None else kept.states(part.chunk.index, make)
             states = tuple(state.to(device) for state in states)

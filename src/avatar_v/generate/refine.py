@@ -120,6 +120,7 @@ def refine_chunks(
         text = refiner.conditioner.encode_text([prompt]).float()
     with _inference(device, bf16=bf16):
         cache = None if reference is None else refiner.dit.encode_reference(reference)
+        cache = None if cache is None else refiner.dit.turned(cache)
     larger, waiting = _Enlarger(refiner), _Waiting(context)
     for part in sampled:
         with _inference(device, bf16=bf16):

@@ -172,6 +172,14 @@ class AvatarDiT(nn.Module):
             return dataclasses.replace(faces, num_frames=reference.latents.shape[1])
         return dataclasses.replace(join_caches(clip, faces), moments=clip.moments)
 
+    def turned(self, cache: ReferenceCache) -> ReferenceCache:
+        """``cache`` with its keys rotated once for the default ``reference_offset``, for passes
+        that all read it there: same output, a rotation of every key less in each."""
+        return cache.turned(self._offset(cache))
+
+    def _offset(self, cache: ReferenceCache) -> int:
+        return -self.config.reference_gap - cache.num_frames + 1
+
     def _encode_clip(
         self,
         reference: Reference,
@@ -231,7 +239,7 @@ class AvatarDiT(nn.Module):
         if cache is None:
             return None
         if offset is None:
-            offset = -self.config.reference_gap - cache.num_frames + 1
+            offset = self._offset(cache)
         return reference_keys(cache.expand(num_samples), offset, num_tokens, keep)
 
     def _embed_patches(self, latents: Latents) -> Tokens:

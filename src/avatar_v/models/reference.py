@@ -124,9 +124,10 @@ def pack_frames(valid: Bool[Tensor, "b r"], segment: Int[Tensor, "b r"]) -> Refe
 class ReferenceCache:
     """K and V of the reference stream in every layer: computed once, read in all steps and chunks.
 
-    Keys are stored before rotation and turned on read, so the temporal offset stays an argument of
-    the forward pass. ``num_frames`` is the length r before packing. ``moments`` are those
-    of the reference's motion (models/motion.py), None where it has none.
+    Keys are stored before rotation, so the temporal offset stays an argument of the forward pass,
+    which turns them as it reads them; ``turned`` does so once for passes that share an offset.
+    ``num_frames`` is the length r before packing. ``moments`` are those of the reference's motion
+    (models/motion.py), None where it has none.
     """
 
     layers: tuple[KeyValue, ...]
@@ -136,6 +137,7 @@ class ReferenceCache:
     num_frames: int
     moments: Float[Tensor, "b m"] | None
     num_faces: int = 0  # k before packing
+    turned_to: int | None = None  # the offset that keys are rotated for; None: not rotated
 
     def map(self, fn) -> "ReferenceCache":
         """The same cache with ``fn`` applied to every tensor (as in types.py)."""
@@ -146,6 +148,13 @@ class ReferenceCache:
             position=fn(self.position),
             moments=None if self.moments is None else fn(self.moments),
         )
+
+    def turned(self, offset: int) -> "ReferenceCache":
+        """The same cache with keys rotated for its first frame at temporal position ``offset``."""
+        key, _ = self.layers[0]
+        rotary = rotary_table(self.position + offset, *self.grid, key.shape[-1])
+        layers = tuple((rotate(key, rotary), value) for key, value in self.layers)
+        return dataclasses.replace(self, layers=layers, turned_to=offset)
 
     def as_faces(self) -> "ReferenceCache":
         """The frames of this cache as faces of a clip of no frames."""
@@ -166,7 +175,9 @@ class ReferenceCache:
 
 def join_caches(first: ReferenceCache, second: ReferenceCache) -> ReferenceCache:
     """What encoding ``join_references`` of both would give: segments do not see each other, so
-    neither is encoded again. ValueError for other numbers of samples, or another grid."""
+    neither is encoded again. ValueError for other numbers of samples, another grid, turned keys."""
+    if first.turned_to is not None or second.turned_to is not None:
+        raise ValueError("caches are joined before their keys are turned: joining moves them")
     sizes = [(cache.position.shape[0], cache.grid) for cache in (first, second)]
     if sizes[0] != sizes[1]:
         raise ValueError(f"caches to join have one number of samples and one grid, got {sizes}")
@@ -208,13 +219,13 @@ class ReferenceKeys:
     """A cache as one forward pass reads it: at a temporal offset, behind the target's own keys."""
 
     cache: ReferenceCache
-    rotary: Float[Tensor, "b k 1 half 2"]
+    rotary: Float[Tensor, "b k 1 half 2"] | None  # None: the keys are turned already
     mask: Bool[Tensor, "b target_and_k"] | None  # target keys first
     moments: Float[Tensor, "b m"] | None  # of the reference's motion; 0 where it is not kept
 
     def layer(self, index: int) -> KeyValue:
         key, value = self.cache.layers[index]
-        return rotate(key, self.rotary), value
+        return (key if self.rotary is None else rotate(key, self.rotary)), value
 
 
 def reference_keys(
@@ -222,10 +233,15 @@ def reference_keys(
 ) -> ReferenceKeys:
     """``cache`` with its first frame at temporal position ``offset``, for ``num_target`` tokens.
 
-    ``keep`` False masks the reference of that sample.
+    ``keep`` False masks the reference of that sample. ValueError for a cache that is turned to
+    another position.
     """
     key, _ = cache.layers[0]
-    rotary = rotary_table(cache.position + offset, *cache.grid, key.shape[-1])
+    if cache.turned_to not in (None, offset):
+        raise ValueError(f"the cache is turned to offset {cache.turned_to}, asked for {offset}")
+    rotary = None
+    if cache.turned_to is None:
+        rotary = rotary_table(cache.position + offset, *cache.grid, key.shape[-1])
     mask, moments = cache.key_mask, cache.moments
     if moments is not None and keep is not None:
         moments = moments * keep[:, None]
