@@ -140,7 +140,7 @@ def main(arguments: list[str] | None = None) -> None:
             "peak memory of the whole measurement", unit="MiB"
         )
     result = records.make_result(
-        "drift",
+        options.name,
         f"{options.minutes:g} minutes of generated video, and the seams of its chunks",
         numbers,
         recipe=rollout.recipe,
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
     )
     out = Path(options.out)
     print(records.write_result(result, out))
-    save_plot(out / "drift.png", courses)
+    save_plot(out / f"{options.name}.png", courses)
     for number in numbers.values():
         print(f"{number.label:80s} {number.value:8.3f}  [{number.low}, {number.high}]")
 
@@ -286,6 +286,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first test person")
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
+    parser.add_argument("--name", default="drift", help="of the result")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
     options = parser.parse_args(arguments)
