@@ -17,6 +17,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --upgrade pip
 	$(BIN)/python -m pip install --quiet 'torch>=2.11,<2.14'
 	$(BIN)/python -m pip install --quiet --editable '.[dev,faces,arcface,eval,app]'
+	@# a test compares our SyncNet with this one's network; what else it asks for is not needed
+	$(BIN)/python -m pip install --quiet --no-deps 'syncnet-python>=0.2.3,<0.3'
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install

@@ -123,17 +123,19 @@ def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Wav
             raise ValueError(f"{path}: no audio stream; expected speech to be in it")
         stream = container.streams.audio[0]
         resampler = av.AudioResampler(format="fltp", rate=sample_rate_hz)  # keeps the channels
-        chunks, start_s = [], None
+        read, start_s = bytearray(), None  # of float32; grows in place, unlike a list of arrays
         try:
             for frame in container.decode(stream):
                 if start_s is None:
                     start_s = frame.time
-                chunks.extend(part.to_ndarray().mean(0) for part in resampler.resample(frame))
-            chunks.extend(part.to_ndarray().mean(0) for part in resampler.resample(None))
+                for part in resampler.resample(frame):
+                    read += part.to_ndarray().mean(0).tobytes()
+            for part in resampler.resample(None):
+                read += part.to_ndarray().mean(0).tobytes()
         except FFmpegError as error:
             raise ValueError(f"{path}: the audio cannot be decoded ({error})") from error
         video_start_s = _first_frame_time(path) if _video_stream(container) else None
-    samples = np.concatenate(chunks) if chunks else np.zeros(0, np.float32)
+    samples = np.frombuffer(read, np.float32)
     if samples.size == 0:
         raise ValueError(f"{path}: the audio stream holds no samples")
     if not np.isfinite(samples).all():

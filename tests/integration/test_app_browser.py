@@ -1,7 +1,7 @@
 """The app in a real headless Chromium: upload, generate, watch it live, download, stop, faults.
 
 `avatar-v app` runs as a user starts it, at tiny random weights. Needs Gradio (extra `app`),
-playwright (no dependency of ours) and a Chromium on the PATH; skipped with a reason else.
+playwright and a Chromium on the PATH; skipped with a reason else.
 Screenshots go to AVATAR_V_SCREENSHOTS, or to the test's own folder.
 """
 
@@ -35,6 +35,8 @@ pytestmark = [
 ]
 
 SRC = Path(__file__).resolve().parents[2] / "src"
+CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
+"""Chromium's own test picture and beep, with permission given."""
 PATIENCE_S = 300  # beside a training; alone each wait is a few seconds
 SHOWN = "v => [v.currentTime, v.videoWidth, v.getVideoPlaybackQuality().totalVideoFrames, v.ended]"
 
@@ -82,7 +84,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
 @pytest.fixture(scope="module")
 def browser() -> Iterator:
     with playwright.sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *CAMERA])
         yield browser
         browser.close()
 
@@ -177,6 +179,30 @@ def test_upload_generate_watch_download(page, files, tmp_path: Path) -> None:
     assert seconds == pytest.approx(6.0, abs=0.2)  # the sound may end an AAC frame later
     assert width == 32
     shoot(page, "5_done", tmp_path)
+
+
+def test_record_with_camera_and_microphone(page, tmp_path: Path) -> None:
+    page.click("#av-reference button[aria-label='Capture from camera']")
+    page.click("#av-reference button:has-text('Click to Access Webcam')")
+    page.click("#av-reference button.capture-button:has-text('Record')")
+    page.wait_for_timeout(2000)
+    page.click("#av-reference button.capture-button:has-text('Stop')")
+    page.wait_for_selector("#av-reference video[src]")
+    page.click("#av-speech button[aria-label='Record audio']")
+    page.click("#av-speech button:has-text('Record')")
+    page.wait_for_timeout(2000)
+    page.click("#av-speech button.stop-button")
+    page.wait_for_selector("#av-speech button[aria-label=Play]")
+    shoot(page, "11_recorded", tmp_path)
+    page.click(f"text={FRAMED}")
+    page.check("#av-consent input")
+    make(page)
+    page.wait_for_selector(".av-links")
+    with page.expect_download() as video:
+        page.click("text=Download the video")
+    video.value.save_as(tmp_path / "got.mp4")
+    assert 25 <= len(read_video(tmp_path / "got.mp4")) <= 200  # as long as the beeps
+    shoot(page, "12_recorded_and_made", tmp_path)
 
 
 def test_stop_ends_the_job(page, site: Site, files, tmp_path: Path) -> None:

@@ -1,6 +1,6 @@
 """The rating page in a real headless Chromium: keys, players in step, and what arrives as votes.
 
-Needs playwright (no dependency of ours) and a Chromium on the PATH; skipped with a reason else.
+Needs playwright and a Chromium on the PATH; skipped with a reason else.
 """
 
 import shutil

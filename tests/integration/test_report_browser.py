@@ -1,6 +1,6 @@
 """The report in a real headless Chromium: it stands alone, fits, and plays two videos in step.
 
-Needs playwright (no dependency of ours) and a Chromium on the PATH; skipped with a reason else.
+Needs playwright and a Chromium on the PATH; skipped with a reason else.
 """
 
 import shutil
