@@ -10,13 +10,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from avatar_v_eval.records import hardware
 from tiny_run import STAGES, losses, make_shards, run_stage
 
 FILE = Path(__file__).with_name("losses.json")
 
 
 def machine() -> dict[str, str]:
-    return {"torch": torch.__version__, "cpu": torch.backends.cpu.get_cpu_capability()}
+    return {"torch": torch.__version__, "cpu": hardware()["cpu"]}
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +48,9 @@ def golden(
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_losses_are_the_golden_ones(stage: str, measured, golden) -> None:
-    # 1e-5: the same fp32 kernels in the same order. Another torch or another vector unit rounds
-    # the bf16 products inside Muon elsewhere, which moves later losses in the fourth digit.
-    tolerance = 1e-5 if golden["machine"] == machine() else 2e-3
+    # 1e-5: the same fp32 kernels in the same order. Another torch or processor (measured: AMD and
+    # Intel, both with AVX-512) rounds the bf16 products inside Muon elsewhere, which moves later
+    # losses, and those of stages that start from its weights, in the third digit.
+    tolerance = 1e-5 if golden["machine"] == machine() else 5e-3
     assert measured[stage] == pytest.approx(golden["losses"][stage], rel=tolerance)
     assert len(measured[stage]) == 8

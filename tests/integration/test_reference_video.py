@@ -218,6 +218,28 @@ def test_close_ups_reach_the_video_where_the_weights_read_them(
     assert asked_for(asked, inputs) != asked_for(asked, plain)  # kept chunks are of other faces
 
 
+def test_weights_trained_with_an_anchor_use_it_unless_told(
+    personal, request_: Request, spoken
+) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    inputs = read_inputs(asked, PERSONAL)
+    card = dataclasses.replace(personal.card, anchor=True)
+    trained = AvatarPipeline(
+        personal.dit, personal.conditioner, card, precision="fp32", device="cpu"
+    )
+
+    def made(pipe: AvatarPipeline, anchor: bool | None) -> Tensor:
+        return torch.cat(list(pipe.stream(inputs, dataclasses.replace(asked, anchor=anchor))))
+
+    anchored, plain = made(personal, True), made(personal, False)
+    assert not torch.equal(anchored, plain)
+    assert torch.equal(made(trained, None), anchored)
+    assert torch.equal(made(trained, False), plain)
+    assert torch.equal(made(personal, None), plain)
+    alone = dataclasses.replace(inputs, clips=())  # nothing that an anchor could join
+    assert len(torch.cat(list(trained.stream(alone, asked)))) == inputs.num_frames
+
+
 def test_close_ups_are_cut_out_of_the_larger_picture() -> None:
     """At the file's resolution: stripes of two pixels are grey in the small frame, not in it."""
     frames = torch.zeros(9, 3, 240, 240, dtype=torch.uint8)
