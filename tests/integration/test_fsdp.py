@@ -1,5 +1,6 @@
-"""Stage 1 under FSDP2 on two gloo processes: trains, resumes, exports whole averaged weights."""
+"""Stages 1 and 3 under FSDP2 on two gloo processes: train, resume, export averaged weights."""
 
+import copy
 import os
 import subprocess
 import sys
@@ -34,8 +35,15 @@ OVERLAY = {
 }
 
 
-def train(*options: str) -> None:
-    recipes = [str(RECIPES / "1_t2v.yaml"), str(RECIPES / "tiny.yaml"), "overlay.yaml"]
+STAGE_3 = (
+    *("--model.init_args.personality.motion_dropout", "0.5"),
+    *("--model.init_args.personality.reference_motion_dropout", "0.5"),
+)
+"""Steps that leave parts of the network out, on each rank its own."""
+
+
+def train(*options: str, recipe: str = "1_t2v.yaml") -> None:
+    recipes = [str(RECIPES / recipe), str(RECIPES / "tiny.yaml"), "overlay.yaml"]
     words = [sys.executable, "-m", "avatar_v.cli", "run", *recipes, *options, "--debug"]
     env = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
@@ -60,3 +68,21 @@ def test_two_ranks_train_resume_and_export(tmp_path: Path, monkeypatch: pytest.M
     assert losses("run") == straight
     again, _ = load_pipeline("run/weights", preset="tiny")
     assert all(torch.equal(p, dit.get_parameter(name)) for name, p in again.named_parameters())
+
+
+@pytest.mark.multi
+def test_ranks_of_stage_3_draw_differently_and_stay_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    make_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    overlay = copy.deepcopy(OVERLAY)
+    overlay["model"]["init_args"]["models"]["init_from"] = None
+    Path("overlay.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
+    train(*STAGE_3, recipe="3_sft.yaml")
+    assert len(losses("run")) == 8
+    dit, _ = load_pipeline("run/weights", preset="tiny")
+    fresh = dict(build("tiny", seed=0)[0].named_parameters())
+    moved = [n for n, p in dit.named_parameters() if not torch.equal(fresh[n], p)]
+    assert any("motion_head" in name for name in moved)
+    assert all(bool(p.isfinite().all()) for p in dit.parameters())

@@ -181,7 +181,8 @@ def test_no_reference_equals_plain_attention(dit: AvatarDiT) -> None:
     dropped = dataclasses.replace(
         with_reference(dit.config, VALIDITY["all"]), reference_keep=torch.tensor([False, False])
     )
-    assert torch.equal(dit(x_t, t, dropped), plain)
+    # masked keys are read and weigh nothing: sums of another order
+    torch.testing.assert_close(dit(x_t, t, dropped), plain, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_a_dropped_reference_is_dropped_for_its_sample_alone(dit: AvatarDiT) -> None:

@@ -7,11 +7,10 @@ import torch
 
 from avatar_v.models.motion import pack_motion
 from avatar_v.models.presets import build
-from avatar_v.stages.base import step_generator
+from avatar_v.stages.base import happens, step_generator
 from avatar_v.stages.continuation import (
     CONTEXT_LATENTS,
     Continuation,
-    happens,
     with_anchor,
     with_estimated_prefix,
 )
@@ -57,6 +56,16 @@ def test_only_prefixes_inside_a_clip_are_estimated(parts, has_motion: bool) -> N
         assert torch.equal(differs, expected)
     assert (moved is None) == (not has_motion)
     assert not video.requires_grad
+
+
+def test_a_share_of_the_windows_keeps_the_truth(parts) -> None:
+    dit, cond, clean, motion = parts
+    num_estimated = 0
+    for i in range(40):
+        numbers, generator = Continuation(estimate_share=0.5), step_generator(0, 0, i)
+        video, _ = with_estimated_prefix(dit, cond, WINDOWS, clean, motion, numbers, generator)
+        num_estimated += int((video != clean).flatten(1).any(-1)[1:].sum())
+    assert 25 < num_estimated < 55  # of 80 that continue a clip
 
 
 def test_an_estimate_is_the_models_own_clean_prediction(parts) -> None:
@@ -106,7 +115,9 @@ def test_shares_are_kept_and_nothing_is_drawn_for_none() -> None:
     state = generator.get_state()
     assert not happens(0.0, generator)
     assert torch.equal(generator.get_state(), state)
-    assert not happens(1.0, None)  # a sample is made of what is there
+
+
+def test_numbers_that_cannot_be_are_refused() -> None:
     with pytest.raises(ValueError, match="anchor_share is in"):
         Continuation(anchor_share=1.5)
     with pytest.raises(ValueError, match="0 < min <= max"):

@@ -52,7 +52,7 @@ def batch() -> Batch:
 
 
 def loss_of(stage: Refiner, batch: Batch, index: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-    generator = step_generator(0, 0, index)
+    generator = stage.begin_step(0, index)
     windows = stage.draw_windows(batch, generator)
     clean, cond = stage.encode(batch, windows, generator)
     return stage.loss(clean, cond, windows, batch, generator)

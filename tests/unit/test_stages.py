@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.stages.a2v import A2V
-from avatar_v.stages.base import Stage, step_generator
+from avatar_v.stages.base import VALIDATION_RANK, Stage, step_generator
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.t2v import T2V
@@ -51,8 +51,21 @@ def batch() -> Batch:
     )
 
 
+def test_what_runs_is_drawn_alike_on_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
+    draws = {}
+    for rank in (0, 1):
+        stage = a2v()
+        monkeypatch.setattr(type(stage), "global_rank", rank)
+        own = stage.begin_step(0, 7)
+        draws[rank] = torch.rand(3, generator=own), torch.rand(3, generator=stage.common)
+        stage.begin_step(VALIDATION_RANK, 7)
+        assert not torch.equal(torch.rand(3, generator=stage.common), draws[rank][1])
+    assert not torch.equal(draws[0][0], draws[1][0])
+    assert torch.equal(draws[0][1], draws[1][1])
+
+
 def loss_of(stage: Stage, batch: Batch, index: int = 0) -> Tensor:
-    generator = step_generator(0, 0, index)
+    generator = stage.begin_step(0, index)
     windows = stage.draw_windows(batch, generator)
     clean, cond = stage.encode(batch, windows, generator)
     return stage.loss(clean, cond, windows, batch, generator)[0]

@@ -177,7 +177,7 @@ class Conditioner(nn.Module):
         keep_text, keep_audio, keep_reference = (
             (row >= p).to(device) for row, p in zip(uniform, (text, audio, reference), strict=True)
         )
-        if not bool(keep_text.all()):
+        if text > 0:  # whatever was drawn: sharded, all ranks have to run the encoder
             empty = self.encode_text([""])
             cond = dataclasses.replace(
                 cond, text=torch.where(keep_text[:, None, None], cond.text, empty)

@@ -235,7 +235,8 @@ class AvatarDiT(nn.Module):
         """What the generated tokens read of the reference in this call."""
         keep = cond.reference_keep
         if cache is None and cond.reference is not None:
-            cache, keep = self.encode_reference(cond.reference, keep=keep), None
+            # what is not kept is masked, not left out: sharded, all ranks have to run this stream
+            cache = self.encode_reference(cond.reference)
         if cache is None:
             return None
         if offset is None:

@@ -1,9 +1,11 @@
 """Stage: what every training stage over the DiT shares. Wiring only; mathematics is elsewhere.
 
 One step draws a window of each clip, then ``clean, cond = encode(batch, windows, generator)`` and
-``loss, logs = loss(clean, cond, windows, batch, generator)``. Every draw of a step comes from one
-CPU generator seeded by (seed, rank, batch index), so a resumed run repeats the next loss exactly,
-on any device. A stage overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on).
+``loss, logs = loss(clean, cond, windows, batch, generator)``. Every draw of a step comes from CPU
+generators seeded by (seed, rank, batch index), so a resumed run repeats the next loss exactly, on
+any device. Draws that decide which parts of the network run come from ``self.common``, which is the
+same on all ranks: sharded, ranks that run other parts wait for each other for ever. A stage
+overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on).
 """
 
 from abc import ABC, abstractmethod
@@ -30,6 +32,8 @@ from avatar_v.types import Batch, Cond, num_latents
 Logs = dict[str, Tensor]
 VALIDATION_RANK = 1_000_000
 """Keeps the draws of validation apart from those of every training rank."""
+ALL_RANKS = 999_999
+"""Stands for the rank in draws that all ranks share."""
 
 
 @dataclass(frozen=True)
@@ -55,6 +59,7 @@ class Stage(L.LightningModule, ABC):
         self.objective = objective
         self.seed = seed
         self.is_built = False
+        self.begin_step(0, 0)
 
     def configure_model(self) -> None:
         """Build or load the models; Lightning calls this once the devices are known."""
@@ -128,7 +133,7 @@ class Stage(L.LightningModule, ABC):
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | int]:
         index = self.trainer.fit_loop.total_batch_idx
-        generator = step_generator(self.seed, self.global_rank, index)
+        generator = self.begin_step(0, index)
         windows = self.draw_windows(batch, generator)
         clean, cond = self.encode(batch, windows, generator)
         loss, logs = self.loss(clean, cond, windows, batch, generator)
@@ -137,9 +142,15 @@ class Stage(L.LightningModule, ABC):
         self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # pyright: ignore
         return {"loss": loss, "num_tokens": self.num_tokens(clean)}
 
+    def begin_step(self, base: int, index: int) -> torch.Generator:
+        """The generator of this rank's draws on a batch; ``common`` becomes that of all ranks.
+        ``base`` is the first rank's number: 0, in validation ``VALIDATION_RANK``."""
+        self.common = step_generator(self.seed, base + ALL_RANKS, index)
+        return step_generator(self.seed, base + self.global_rank, index)
+
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The training loss with draws that depend on the batch index alone."""
-        generator = step_generator(self.seed, VALIDATION_RANK + self.global_rank, batch_idx)
+        generator = self.begin_step(VALIDATION_RANK, batch_idx)
         windows = self.draw_windows(batch, generator)
         clean, cond = self.encode(batch, windows, generator)
         loss, _ = self.loss(clean, cond, windows, batch, generator)
@@ -212,6 +223,11 @@ def step_generator(seed: int, rank: int, index: int) -> torch.Generator:
     """The generator of one batch of one rank, the same in every run."""
     mixed = (seed * 1_000_003 + rank) * 2_147_483_659 + index
     return torch.Generator().manual_seed(mixed % 2**63)
+
+
+def happens(share: float, generator: torch.Generator) -> bool:
+    """Whether this step is among ``share`` of all; nothing is drawn for 0."""
+    return share > 0 and float(torch.rand((), generator=generator)) < share
 
 
 def keep_frozen_out_of_checkpoints(module: torch.nn.Module) -> None:

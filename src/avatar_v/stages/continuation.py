@@ -2,9 +2,9 @@
 
 Generation continues its own latents, which are blurred, and always has the video's first picture.
 Training that continues the truth learns neither to repair the one nor to look at the other, and
-faces drift from chunk to chunk. So in some steps the prefix is the model's own estimate of it, and
-in some the first frame of the clip joins the reference: the global appearance anchor of
-ALGORITHMS §5.3, which generation adds behind the first chunk.
+faces drift from chunk to chunk. So some prefixes are the model's own estimate of them, and in some
+steps the first frame of the clip joins the reference: the global appearance anchor of ALGORITHMS
+§5.3, which generation adds behind the first chunk.
 """
 
 import dataclasses
@@ -31,7 +31,7 @@ class Continuation:
     """Numbers of the conditions that generation makes itself."""
 
     anchor_share: float = 0.0  # share of steps whose clips' first frames join their references
-    estimate_share: float = 0.0  # share of steps whose prefixes are estimates
+    estimate_share: float = 0.0  # share of windows whose prefixes are estimates
     min_estimate_t: float = 0.3  # the estimate is from a noise level between the two: the higher,
     max_estimate_t: float = 0.95  # the more of it comes from reference and sound alone
 
@@ -44,14 +44,6 @@ class Continuation:
             raise ValueError(f"estimates are from 0 < min <= max <= 1, got {low} and {high}")
 
 
-def happens(share: float, generator: torch.Generator | None) -> bool:
-    """Whether this step is among ``share`` of all. For 0, or without a generator, nothing is
-    drawn and it is not."""
-    if share == 0 or generator is None:
-        return False
-    return float(torch.rand((), generator=generator)) < share
-
-
 @torch.no_grad()
 def with_estimated_prefix(
     dit: AvatarDiT,
@@ -62,10 +54,12 @@ def with_estimated_prefix(
     numbers: Continuation,
     generator: torch.Generator,
 ) -> tuple[Latents, Motion | None]:
-    """``clean`` and ``motion`` of windows, whose prefixes are what the model takes for them.
+    """``clean`` and ``motion`` of windows; of ``estimate_share`` of them the prefix is what the
+    model takes for it.
 
     The first latents of each window are noised together and estimated in one step, without a
-    prefix. Windows that start with their clip keep theirs: it is a picture that is given.
+    prefix. Windows that start with their clip keep theirs: it is a picture that is given. The
+    network runs whatever is drawn: sharded over ranks, all of them have to call it.
     """
     context = min(CONTEXT_LATENTS, windows.length)
     uniform = torch.rand(clean.shape[0], 1, generator=generator)
@@ -74,7 +68,8 @@ def with_estimated_prefix(
     audio = None if cond.audio is None else cond.audio[:, :context]
     cond = dataclasses.replace(cond, audio=audio)
     is_prefix = torch.arange(context) < windows.prefix[:, None]
-    replaced = (is_prefix & (windows.start > 0)[:, None]).to(clean.device)
+    chosen = torch.rand(clean.shape[0], generator=generator) < numbers.estimate_share
+    replaced = (is_prefix & (chosen & (windows.start > 0))[:, None]).to(clean.device)
 
     def noised(x: Tensor, times: Tensor) -> Tensor:
         noise = torch.randn(x[:, :context].shape, generator=generator).to(x)

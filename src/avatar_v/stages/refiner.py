@@ -18,7 +18,7 @@ from avatar_v.losses.flow import flow_loss
 from avatar_v.models.motion import pack_motion
 from avatar_v.models.refiner import SIGMA, as_refiner, low_latents, predict_clean
 from avatar_v.stages.a2v import A2V
-from avatar_v.stages.base import Logs
+from avatar_v.stages.base import Logs, happens
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import draw_run
@@ -92,14 +92,14 @@ class Refiner(A2V):
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
     ) -> Cond:
         """Stage 2's conditions, the low video and a run of the reference, drawn alike for the whole
-        batch; without a generator all of it. ValueError without a reference."""
+        batch and all ranks; without a generator all of it. ValueError without a reference."""
         if batch.reference is None:
             raise ValueError("the refiner needs references: set data.init_args.pairs to true")
         start, length = 0, num_latents(batch.reference.motion.shape[1])
         if generator is not None:
             numbers = self.refinement
             start, length = draw_run(
-                length, numbers.min_reference_latents, numbers.max_reference_latents, generator
+                length, numbers.min_reference_latents, numbers.max_reference_latents, self.common
             )
         whole = self.at_resolution(batch.reference)
         reference = self.conditioner.encode_reference(whole, start, length)
@@ -156,7 +156,7 @@ class Refiner(A2V):
         noise = torch.randn(clean.shape, generator=generator).to(clean)
         x_t, _ = flow.refine_path(clean, cond.low, noise, t, self.refinement.sigma)
         motion = windows.crop(pack_motion(batch.motion).to(clean.device))
-        skip = float(torch.rand((), generator=generator)) < self.refinement.motion_dropout
+        skip = happens(self.refinement.motion_dropout, self.common)
         predicted = predict_clean(self.dit, x_t, t, cond, motion=None if skip else motion)
         return Refined(predicted, clean, cond.low, self.region(windows, clean, batch))
 

@@ -20,8 +20,8 @@ from avatar_v.models.conditioner import latent_validity
 from avatar_v.models.motion import pack_motion
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.stages.a2v import A2V
-from avatar_v.stages.base import Logs
-from avatar_v.stages.continuation import Continuation, happens, with_anchor, with_estimated_prefix
+from avatar_v.stages.base import Logs, happens
+from avatar_v.stages.continuation import Continuation, with_anchor, with_estimated_prefix
 from avatar_v.stages.judged import HumanTerms, Judged, Judges
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
@@ -97,7 +97,7 @@ class SFT(A2V):
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
     ) -> Cond:
         """Stage 2's conditions and a run of the reference of each clip, drawn alike for the whole
-        batch; without a generator all of it. ValueError without a reference."""
+        batch and all ranks; without a generator all of it. ValueError without a reference."""
         if batch.reference is None:
             raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
         start, length, with_motion = 0, num_latents(batch.reference.motion.shape[1]), True
@@ -106,10 +106,9 @@ class SFT(A2V):
                 length,
                 self.personality.min_reference_latents,
                 self.personality.max_reference_latents,
-                generator,
+                self.common,
             )
-            uniform = float(torch.rand((), generator=generator))
-            with_motion = uniform >= self.personality.reference_motion_dropout
+            with_motion = not happens(self.personality.reference_motion_dropout, self.common)
         reference = self.conditioner.encode_reference(batch.reference, start, length)
         if not with_motion:
             reference = dataclasses.replace(reference, motion=None)
@@ -119,15 +118,14 @@ class SFT(A2V):
                     "personality.faces needs clips with close-ups of the face (and their latents): "
                     "add them with `avatar-v shards faces`"
                 )
-            reference = draw_faces(reference, self.personality, generator)
+            common = None if generator is None else self.common
+            reference = draw_faces(reference, self.personality, common)
         else:
             reference = reference.without_faces()
         cond = dataclasses.replace(super().conditions(batch, windows), reference=reference)
-        return (
-            self._anchored(cond, batch)
-            if happens(self.continuation.anchor_share, generator)
-            else cond
-        )
+        if generator is not None and happens(self.continuation.anchor_share, self.common):
+            return self._anchored(cond, batch)
+        return cond
 
     @property
     def reference_dropout(self) -> float:
@@ -145,10 +143,10 @@ class SFT(A2V):
         self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
         motion = windows.crop(pack_motion(batch.motion).to(clean.device))
-        skip = float(torch.rand((), generator=generator)) < self.personality.motion_dropout
+        skip = happens(self.personality.motion_dropout, self.common)
         skip = skip or self.personality.motion_weight == 0
         shown, moved = clean, None if skip else motion
-        if happens(self.continuation.estimate_share, generator):
+        if self.continuation.estimate_share > 0:
             shown, moved = with_estimated_prefix(
                 self.dit, cond, windows, shown, moved, self.continuation, generator
             )
