@@ -2,7 +2,8 @@
 
 ``python -m avatar_v_eval.drift --weights small --minutes 10`` lets TEST persons speak for that long
 in each of the ways to join chunks (`VARIANTS`) and follows the videos as they stream: nothing of
-them is kept but numbers. Writes ``eval/results/drift.json`` and ``.png``.
+them is kept but numbers and a few frames. Writes ``eval/results/drift.json``, ``.png`` and, of the
+first person, ``drift_frames.png``.
 """
 
 import argparse
@@ -38,6 +39,8 @@ from avatar_v_eval.workers import mapped
 WINDOW_S = 20
 """Everything is averaged over windows of so many seconds."""
 REFERENCE_FRAMES = 401
+NUM_SHOWN = 12
+"""Frames of a video that are kept to be looked at."""
 TRACKS = {
     "identity": "face similarity with the reference",
     "mouth": "mouth r",
@@ -60,6 +63,7 @@ class Course:
 
     tracks: dict[str, Float[np.ndarray, " w"]]
     seams: dict[str, float]  # seam_*, latent_*: median change there over that elsewhere
+    frames: UInt8[Tensor, "f 3 h w"]  # NUM_SHOWN of them, evenly spread
 
 
 @dataclass(frozen=True)
@@ -91,7 +95,8 @@ class Watcher:
         own = self.face.embed_clip(case.reference.video[::25])
         rows: list[Float[Tensor, "f k"]] = []
         motions: list[Float[Tensor, "f m"]] = []
-        changes, last = [], case.image[None]
+        changes, last, shown = [], case.image[None], []
+        kept = set(np.linspace(0, num - 1, NUM_SHOWN).round().astype(int).tolist())
         for frames in pipeline.stream(inputs, request):
             motion = self.meter.measure(frames).values
             near = self.face.measure(frames).values @ own
@@ -102,6 +107,8 @@ class Watcher:
             motions.append(motion)
             both = torch.cat([last, frames]).float()
             changes.append((both[1:] - both[:-1]).abs().mean((1, 2, 3)))
+            start = sum(map(len, motions)) - len(frames)
+            shown.extend(frame for i, frame in enumerate(frames, start) if i in kept)
             last = frames[-1:]
         values, motion = torch.cat(rows).double().numpy(), torch.cat(motions)
         moved = (motion[1:] - motion[:-1]).abs().mean(1)
@@ -111,7 +118,7 @@ class Watcher:
         for name, change in (("picture", torch.cat(changes)[1:]), ("motion", moved)):
             seams[f"seam_{name}"] = change_ratio(change.numpy(), borders)
             seams[f"latent_{name}"] = change_ratio(change.numpy(), latents, left_out=borders)
-        return Course(_windows(values, case.speech), seams)
+        return Course(_windows(values, case.speech), seams, torch.stack(shown))
 
 
 @dataclass(frozen=True)
@@ -154,6 +161,7 @@ def main(arguments: list[str] | None = None) -> None:
     out = Path(options.out)
     print(records.write_result(result, out))
     save_plot(out / f"{options.name}.png", courses)
+    save_frames(out / f"{options.name}_frames.png", courses, options.minutes)
     for number in numbers.values():
         print(f"{number.label:80s} {number.value:8.3f}  [{number.low}, {number.high}]")
 
@@ -253,6 +261,26 @@ def save_plot(path: Path, courses: dict[str, list[Course]]) -> None:
         axes.spines[["top", "right"]].set_visible(False)
     figure.axes[0].legend(frameon=False, fontsize=6)
     figure.tight_layout()
+    figure.savefig(path)
+
+
+def save_frames(path: Path, courses: dict[str, list[Course]], minutes: float) -> None:
+    """The first person over time, a row for each way."""
+    figure = Figure(figsize=(10, 0.2 + 0.84 * len(courses)), dpi=150)
+    FigureCanvasAgg(figure)
+    for axes, (variant, rows) in zip(
+        figure.subplots(len(courses), 1, squeeze=False)[:, 0], courses.items(), strict=True
+    ):
+        frames = rows[0].frames
+        axes.imshow(torch.cat(list(frames), dim=2).movedim(0, -1).numpy(), aspect="auto")
+        side = frames.shape[-1]
+        seconds = np.linspace(0, 60 * minutes, len(frames))
+        axes.set_xticks((np.arange(len(frames)) + 0.5) * side, [f"{s:.0f} s" for s in seconds])
+        axes.set_yticks([])
+        axes.set_ylabel(VARIANTS[variant].replace(" and ", "\n+ "), fontsize=7)
+        axes.tick_params(labelsize=7, length=0)
+        axes.spines[:].set_visible(False)
+    figure.tight_layout(h_pad=0.2)
     figure.savefig(path)
 
 

@@ -1,7 +1,11 @@
 """The seams and courses of long videos, on numbers whose answer is known."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
+import torch
+from PIL import Image
 
 from avatar_v_eval.drift import (
     PLACES,
@@ -12,7 +16,10 @@ from avatar_v_eval.drift import (
     change_ratio,
     gains_of,
     numbers_of,
+    save_frames,
 )
+
+FRAMES = torch.arange(12 * 3 * 16 * 16).reshape(12, 3, 16, 16).to(torch.uint8)
 
 
 def test_borders_are_the_first_frames_of_later_chunks() -> None:
@@ -40,7 +47,9 @@ def test_a_gain_is_paired_over_persons() -> None:
     """Persons differ by more than ways do."""
     tracks = {"plain": np.array([0.0, 1.0, 2.0]), "anchor": np.array([0.2, 1.2, 2.2])}
     courses = {
-        way: [Course(dict.fromkeys(TRACKS, np.array([9.0, last])), seams()) for last in values]
+        way: [
+            Course(dict.fromkeys(TRACKS, np.array([9.0, last])), seams(), FRAMES) for last in values
+        ]
         for way, values in tracks.items()
     }
     gain = gains_of(courses)["anchor_identity_gain"]
@@ -52,10 +61,22 @@ def test_change_is_paired_and_minutes_are_means() -> None:
     courses = []
     for start in (0.0, 1.0, 2.0, 3.0):
         track = start + np.array([0.0, 0.0, 0.0, -0.3, -0.3, -0.3])
-        courses.append(Course(dict.fromkeys(TRACKS, track), seams()))
+        courses.append(Course(dict.fromkeys(TRACKS, track), seams(), FRAMES))
     numbers = numbers_of({"plain": courses})
     assert numbers["plain_identity_change"].value == pytest.approx(-0.3)
     assert numbers["plain_identity_change"].high == pytest.approx(-0.3)
     assert numbers["plain_identity_minute_1"].value == pytest.approx(1.5)
     assert numbers["plain_identity_minute_2"].value == pytest.approx(1.2)
     assert numbers["plain_seam_motion"].met
+
+
+def test_frames_are_drawn_in_a_row_for_each_way(tmp_path: Path) -> None:
+    track = dict.fromkeys(TRACKS, np.array([1.0, 2.0]))
+    one = {"plain": [Course(track, seams(), FRAMES)]}
+    two = {**one, "anchor": [Course(track, seams(), 255 - FRAMES)]}
+    heights = []
+    for courses in (one, two):
+        save_frames(tmp_path / "frames.png", courses, 1.0)
+        with Image.open(tmp_path / "frames.png") as picture:
+            heights.append(picture.height)
+    assert heights[1] > 1.5 * heights[0]
