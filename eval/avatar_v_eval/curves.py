@@ -1,7 +1,7 @@
 """Loss curves of the shipped weights: ``python -m avatar_v_eval.curves``.
 
-Draws the logs that ship beside the weights (one CSV per stage with a ``step`` column) into
-``eval/results/loss_curves.png``. It draws what was logged; it trains nothing.
+Draws the log of every stage (CSV with a ``step`` column) into ``eval/results/loss_curves.png``.
+It draws what was logged; it trains nothing.
 """
 
 import argparse
@@ -21,6 +21,13 @@ from avatar_v_eval.records import RESULTS_DIR
 ASSETS = RESULTS_DIR.parents[1] / "src" / "avatar_v" / "assets" / "small"
 SMOOTHING = 0.02
 """Running mean over this share of the log."""
+STAGES = {
+    "stage 0: video VAE": ASSETS / "vae" / "log.csv",
+    "stage 1: text to video": RESULTS_DIR / "loss_1_t2v.csv",
+    "stage 2: audio to video": RESULTS_DIR / "loss_2_a2v.csv",
+    "stage 3: personality": ASSETS / "loss.csv",
+}
+"""The logs of the shipped weights: beside them, or where a later stage replaced them."""
 
 
 @dataclass(frozen=True)
@@ -34,14 +41,11 @@ class Curve:
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
-        "logs", nargs="*", type=Path, help="CSV logs; default: those of assets/small"
+        "logs", nargs="*", type=Path, help="CSV logs; default: those of the shipped weights"
     )
     parser.add_argument("--out", type=Path, default=RESULTS_DIR / "loss_curves.png")
     options = parser.parse_args(arguments)
-    logs = options.logs or sorted(ASSETS.rglob("*.csv"))
-    if not logs:
-        raise SystemExit(f"no logs below {ASSETS}; give CSV files")
-    draw({title_of(path): path for path in logs}, options.out)
+    draw({title_of(path): path for path in options.logs} or STAGES, options.out)
     print(options.out)
 
 
@@ -61,14 +65,18 @@ def read_curves(path: Path) -> dict[str, Curve]:
 
 
 def title_of(path: Path) -> str:
-    """The file's name, or its folder's where the file is only called loss.csv."""
-    return path.parent.name if path.stem == "loss" else path.stem
+    """The file's name, or its folder's where the file is only called loss.csv or log.csv."""
+    return path.parent.name if path.stem in ("loss", "log") else path.stem
 
 
 def draw(logs: dict[str, Path], out: Path) -> None:
     """One panel per log; training loss faint and smoothed, validation as dots."""
-    figure, axes = plt.subplots(1, len(logs), figsize=(5 * len(logs), 3.4), squeeze=False)
-    for axis, (title, path) in zip(axes[0], logs.items(), strict=True):
+    columns = min(2, len(logs))
+    rows = -(-len(logs) // columns)
+    figure, axes = plt.subplots(rows, columns, figsize=(5 * columns, 3 * rows), squeeze=False)
+    for axis in axes.flat[len(logs) :]:
+        axis.remove()
+    for axis, (title, path) in zip(axes.flat, logs.items(), strict=False):
         for name, curve in read_curves(path).items():
             if "loss" not in name:
                 continue

@@ -2,7 +2,7 @@
 
 t = 1 is noise, t = 0 is data (Live Avatar eq. 1-3; Wan and Flux agree):
 ``x_t = (1 - t) x_0 + t ε`` and ``v = dx_t/dt = ε - x_0``. Sampling runs t from 1 to 0, so dt < 0.
-``t`` is given per latent frame, shape "b l"; every function here broadcasts it over "c h w".
+``t`` is given per latent frame, shape "b l", for latents "b l c h w" and for motion "b l md".
 Pure functions; no model, no device, no global generator.
 """
 
@@ -10,17 +10,18 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Latents = Float[Tensor, "b l c h w"]
+Latents = Float[Tensor, "b l *rest"]
+"""Of latent frames: the video's, "b l c h w", or their motion, "b l md"."""
 Times = Float[Tensor, "b l"]
 
 
-def _wide(t: Times) -> Float[Tensor, "b l 1 1 1"]:
-    return t[..., None, None, None]
+def _wide(t: Times, x: Latents) -> Float[Tensor, "b l *ones"]:
+    return t.reshape(t.shape + (1,) * (x.ndim - t.ndim))
 
 
 def interpolate(clean: Latents, noise: Latents, t: Times) -> Latents:
     """x_t on the straight path between data (t = 0) and noise (t = 1)."""
-    return (1 - _wide(t)) * clean + _wide(t) * noise
+    return (1 - _wide(t, clean)) * clean + _wide(t, clean) * noise
 
 
 def velocity(clean: Latents, noise: Latents) -> Latents:
@@ -30,12 +31,12 @@ def velocity(clean: Latents, noise: Latents) -> Latents:
 
 def clean_from_velocity(x_t: Latents, v: Latents, t: Times) -> Latents:
     """x_0 = x_t - t v."""
-    return x_t - _wide(t) * v
+    return x_t - _wide(t, v) * v
 
 
 def noise_from_velocity(x_t: Latents, v: Latents, t: Times) -> Latents:
     """ε = x_t + (1 - t) v."""
-    return x_t + (1 - _wide(t)) * v
+    return x_t + (1 - _wide(t, v)) * v
 
 
 def refine_path(

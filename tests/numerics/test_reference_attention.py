@@ -15,26 +15,22 @@ from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
 from avatar_v.models.reference import (
     FACE_GAP,
     SEGMENT_LENGTH,
-    join_caches,
-    join_references,
-    one_frame,
     pack_frames,
     segments,
 )
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import Cond, Reference
+from references import (
+    NUM_FRAMES,
+    NUM_REFERENCE,
+    SIZE,
+    TOLERANCE,
+    VALIDITY,
+    target,
+    with_reference,
+)
 
-# fp32; the two sides sum the same terms in another order, values are of order 1.
-TOLERANCE = 1e-5
-NUM_FRAMES, NUM_REFERENCE, SIZE = 3, 19, 4
-
-VALIDITY = {
-    "all": torch.ones(2, NUM_REFERENCE, dtype=torch.bool),
-    "ragged": torch.rand(2, NUM_REFERENCE, generator=torch.Generator().manual_seed(0)) > 0.4,
-    "equal counts": torch.arange(NUM_REFERENCE).expand(2, -1) % 2 == torch.tensor([[0], [0]]),
-    "one sample has none": torch.tensor([[True], [False]]).expand(2, NUM_REFERENCE).clone(),
-    "a segment has none": (torch.arange(NUM_REFERENCE) // 8 != 1).expand(2, -1).clone(),
-}
+NONE_VALID = torch.zeros(2, NUM_REFERENCE, dtype=torch.bool)
 
 
 @pytest.fixture(scope="module")
@@ -54,17 +50,6 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, Tensor 
 
     monkeypatch.setattr(attention, "attend", spy)
     return seen
-
-
-def target(config: DiTConfig) -> tuple[Tensor, Tensor]:
-    generator = torch.Generator().manual_seed(5)
-    shape = (2, NUM_FRAMES, config.latent_channels, SIZE, SIZE)
-    return torch.randn(shape, generator=generator), torch.rand(2, NUM_FRAMES, generator=generator)
-
-
-def with_reference(config: DiTConfig, valid: Tensor, **changes: object) -> Cond:
-    reference = dataclasses.replace(make_reference(config, valid, size=SIZE), **changes)
-    return make_cond(config, 2, NUM_FRAMES, reference=reference)
 
 
 def block_mask(valid: Tensor, segment: Tensor, num_target: int, tokens: int) -> Tensor:
@@ -174,15 +159,42 @@ def test_packed_equals_masked_for_any_content_of_invalid_frames(dit: AvatarDiT) 
 def test_no_reference_equals_plain_attention(dit: AvatarDiT) -> None:
     x_t, t = target(dit.config)
     plain = dit(x_t, t, make_cond(dit.config, 2, NUM_FRAMES))
-    none_valid = with_reference(dit.config, torch.zeros(2, NUM_REFERENCE, dtype=torch.bool))
-    assert torch.equal(dit(x_t, t, none_valid), plain)
     empty = with_reference(dit.config, torch.zeros(2, 0, dtype=torch.bool))
     assert torch.equal(dit(x_t, t, empty), plain)
+    none_valid = with_reference(dit.config, NONE_VALID)
     dropped = dataclasses.replace(
         with_reference(dit.config, VALIDITY["all"]), reference_keep=torch.tensor([False, False])
     )
-    # masked keys are read and weigh nothing: sums of another order
-    torch.testing.assert_close(dit(x_t, t, dropped), plain, atol=TOLERANCE, rtol=TOLERANCE)
+    for cond in (none_valid, dropped):
+        # masked keys are read and weigh nothing: sums of another order
+        torch.testing.assert_close(dit(x_t, t, cond), plain, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_what_a_reference_without_a_valid_frame_holds_is_never_read(dit: AvatarDiT) -> None:
+    x_t, t = target(dit.config)
+    cond = with_reference(dit.config, NONE_VALID)
+    assert cond.reference is not None
+    broken = torch.full_like(cond.reference.latents, float("nan"))
+    changed = dataclasses.replace(cond.reference, latents=broken)
+    assert torch.equal(dit(x_t, t, dataclasses.replace(cond, reference=changed)), dit(x_t, t, cond))
+
+
+def test_every_rank_runs_the_same_blocks_whatever_is_valid(
+    dit: AvatarDiT, calls: list[tuple[Tensor, Tensor, Tensor | None]]
+) -> None:
+    """Sharded over ranks, a block that one rank runs alone waits for the others for ever."""
+    x_t, t = target(dit.config)
+    counts = set()
+    for clip in (VALIDITY["all"], VALIDITY["one sample has none"], NONE_VALID):
+        for faces in (torch.ones(2, 2, dtype=torch.bool), torch.zeros(2, 2, dtype=torch.bool)):
+            cond = with_reference(dit.config, clip)
+            assert cond.reference is not None
+            pictures = cond.reference.latents[:, :2]
+            reference = dataclasses.replace(cond.reference, faces=pictures, faces_valid=faces)
+            calls.clear()
+            dit(x_t, t, dataclasses.replace(cond, reference=reference))
+            counts.add(len(calls))
+    assert len(counts) == 1
 
 
 def test_a_dropped_reference_is_dropped_for_its_sample_alone(dit: AvatarDiT) -> None:
@@ -193,107 +205,6 @@ def test_a_dropped_reference_is_dropped_for_its_sample_alone(dit: AvatarDiT) -> 
     plain = dit(x_t, t, dataclasses.replace(cond, reference=None))
     torch.testing.assert_close(got[0], full[0], atol=TOLERANCE, rtol=TOLERANCE)
     torch.testing.assert_close(got[1], plain[1], atol=TOLERANCE, rtol=TOLERANCE)
-
-
-@pytest.mark.parametrize("name", ["all", "ragged", "one sample has none"])
-def test_cached_equals_uncached_bit_for_bit(dit: AvatarDiT, name: str) -> None:
-    x_t, t = target(dit.config)
-    cond = with_reference(dit.config, VALIDITY[name])
-    assert cond.reference is not None
-    cache = dit.encode_reference(cond.reference)
-    without = dataclasses.replace(cond, reference=None)
-    for time in (t, t / 2):  # one cache, several steps
-        assert torch.equal(dit(x_t, time, without, reference_cache=cache), dit(x_t, time, cond))
-    moved = dit(x_t, t, without, reference_cache=cache, reference_offset=-50)
-    assert torch.equal(moved, dit(x_t, t, cond, reference_offset=-50))
-
-
-def test_one_cache_serves_a_batch_of_the_same_request(dit: AvatarDiT) -> None:
-    x_t, t = target(dit.config)
-    cond = with_reference(dit.config, VALIDITY["ragged"])
-    assert cond.reference is not None
-    one = cond.reference.map(lambda x: x[:1])
-    twice = one.map(lambda x: x.expand(2, *x.shape[1:]))
-    both = dit(x_t, t, dataclasses.replace(cond, reference=twice))
-    got = dit(
-        x_t, t, dataclasses.replace(cond, reference=None), reference_cache=dit.encode_reference(one)
-    )
-    torch.testing.assert_close(got, both, atol=TOLERANCE, rtol=TOLERANCE)
-    three = make_cond(dit.config, 3, NUM_FRAMES)
-    cache = dit.encode_reference(cond.reference)
-    with pytest.raises(ValueError, match="cache of 2 samples cannot serve a batch of 3"):
-        dit(x_t.repeat(2, 1, 1, 1, 1)[:3], t.repeat(2, 1)[:3], three, reference_cache=cache)
-
-
-def test_a_cache_obeys_reference_keep(dit: AvatarDiT) -> None:
-    x_t, t = target(dit.config)
-    cond = with_reference(dit.config, VALIDITY["all"])
-    assert cond.reference is not None
-    cache = dit.encode_reference(cond.reference)
-    cond = dataclasses.replace(cond, reference_keep=torch.tensor([True, False]))
-    got = dit(x_t, t, dataclasses.replace(cond, reference=None), reference_cache=cache)
-    torch.testing.assert_close(got, dit(x_t, t, cond), atol=TOLERANCE, rtol=TOLERANCE)
-
-
-@pytest.mark.parametrize("has_audio", [True, False])
-@pytest.mark.parametrize("name", VALIDITY)
-def test_joined_caches_equal_both_clips_encoded_together(
-    dit: AvatarDiT, name: str, has_audio: bool
-) -> None:
-    config = dit.config
-    clip = make_reference(config, VALIDITY[name], size=SIZE, has_audio=has_audio, has_motion=True)
-    full = make_reference(config, torch.ones(2, 1, dtype=torch.bool), size=SIZE, has_motion=True)
-    anchor = one_frame(full.latents + 1, clip, audio=full.audio, motion=full.motion)
-    assert (anchor.audio is None) == (not has_audio)
-    encoded = [dit.encode_reference(part) for part in (clip, anchor)]
-    assert encoded[0] is not None
-    assert encoded[1] is not None
-    joined = join_caches(encoded[0], encoded[1])
-    together = dit.encode_reference(join_references([clip, anchor]))
-    assert together is not None
-    assert joined.num_frames == together.num_frames == NUM_REFERENCE + 1
-    if name in ("all", "equal counts"):  # no padding: the same tokens in the same places
-        assert torch.equal(joined.position, together.position)
-        assert joined.key_mask is None
-        for ours, theirs in zip(joined.layers, together.layers, strict=True):
-            torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=TOLERANCE)
-    x_t, t = target(config)
-    cond = make_cond(config, 2, NUM_FRAMES)
-    got = dit(x_t, t, cond, reference_cache=joined)
-    expected = dit(x_t, t, cond, reference_cache=together)
-    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
-    without = dit(x_t, t, cond, reference_cache=encoded[0])
-    assert (got - without).abs().max() > 1e-3, "the anchor has no effect: the test is blind"
-
-
-@pytest.mark.parametrize("name", VALIDITY)
-def test_keys_turned_once_are_those_turned_in_every_pass(dit: AvatarDiT, name: str) -> None:
-    """Bit for bit: the same rotation of the same keys."""
-    x_t, t = target(dit.config)
-    cond = make_cond(dit.config, 2, NUM_FRAMES)
-    reference = make_reference(dit.config, VALIDITY[name], size=SIZE, has_motion=True)
-    cache = dit.encode_reference(reference)
-    assert cache is not None
-    turned = dit.turned(cache)
-    got = dit(x_t, t, cond, reference_cache=turned)
-    assert torch.equal(got, dit(x_t, t, cond, reference_cache=cache))
-    far = -NUM_REFERENCE - 50
-    with pytest.raises(ValueError, match=f"asked for {far}"):
-        dit(x_t, t, cond, reference_cache=turned, reference_offset=far)
-    got = dit(x_t, t, cond, reference_cache=cache.turned(far), reference_offset=far)
-    elsewhere = dit(x_t, t, cond, reference_cache=cache, reference_offset=far)
-    assert torch.equal(got, elsewhere)
-    with pytest.raises(ValueError, match="joined before their keys are turned"):
-        join_caches(turned, cache)
-
-
-def test_caches_that_do_not_fit_are_not_joined(dit: AvatarDiT) -> None:
-    two, one = (make_reference(dit.config, torch.ones(n, 3, dtype=torch.bool)) for n in (2, 1))
-    caches = [dit.encode_reference(part) for part in (two, one)]
-    assert caches[0] is not None
-    assert caches[1] is not None
-    with pytest.raises(ValueError, match="one number of samples and one grid"):
-        join_caches(caches[0], caches[1])
 
 
 def test_the_target_does_not_reach_the_reference(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from avatar_v_eval.curves import draw, read_curves, smoothed, title_of
+from avatar_v_eval.curves import STAGES, draw, read_curves, smoothed, title_of
 
 
 def test_rows_without_a_value_are_gaps_not_zeros(tmp_path):
@@ -14,6 +14,12 @@ def test_rows_without_a_value_are_gaps_not_zeros(tmp_path):
     assert (curves["val_loss"].steps.tolist(), curves["val_loss"].values.tolist()) == ([2], [1.75])
     assert title_of(log) == tmp_path.name
     assert title_of(tmp_path / "1_t2v.csv") == "1_t2v"
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_shipped_weights_keep_the_log_of_every_stage(stage):
+    losses = [curve for name, curve in read_curves(STAGES[stage]).items() if "loss" in name]
+    assert max(len(curve.steps) for curve in losses) >= 100
 
 
 def test_a_file_that_is_no_log_is_named(tmp_path):

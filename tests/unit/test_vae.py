@@ -16,6 +16,7 @@ from avatar_v.stages.vae import (
     kernel_optimizer,
     kl_divergence,
     latent_stats,
+    passing_change,
     psnr,
     weighted_l1,
 )
@@ -217,6 +218,24 @@ def test_windows_hold_clips_then_textures_and_repeat_with_the_seed():
     assert weight[0, 0, 0, 8, 8] == 1.5
     assert weight[0, 0, 0, 0, 0] == 1.0
     assert torch.equal(weight[2:], torch.ones_like(weight[2:]))
+
+
+def test_what_passes_quickly_in_a_face_weighs_more():
+    batch = clips(num=2, frames=9)
+    batch.video[:] = 0
+    batch.video[:, 4, :, 8, 8] = 1  # for one frame, inside the face
+    batch.video[:, 4, :, 0, 0] = 1  # outside
+    _, weight = stage(window_shares={9: 1.0}, texture_fraction=0.0).window(batch, seeded(7))
+    _, more = stage(window_shares={9: 1.0}, texture_fraction=0.0, change_boost=30.0).window(
+        batch, seeded(7)
+    )
+    added = more - weight
+    assert added[0, 4, 0, 8, 8] == 30
+    assert 0 < added[0, 3, 0, 8, 8] < 10  # its mean over nine frames is not what it shows
+    assert added[0, 4, 0, 0, 0] == 0
+    assert added[0, :, 0, 4, 4].sum() == 0
+    brightening = torch.linspace(-1, 1, 50)[None, :, None, None, None].expand(1, -1, 3, 2, 2)
+    assert passing_change(brightening)[:, 4:-4].amax() < 1e-5
 
 
 def test_stage_without_textures_and_its_errors():

@@ -210,7 +210,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
-            anchor=self.anchors(inputs, request),
+            anchor=bool(decided(request, self.card, inputs).anchor),
             interpolate=request.interpolate,
             seed=request.seed,
             bf16=self.bf16,
@@ -248,12 +248,6 @@ class AvatarPipeline:
         """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
         return encode_person(inputs, self.conditioner, self.format.side, faces=self.card.faces)
 
-    def anchors(self, inputs: Inputs, request: Request) -> bool:
-        """Whether chunks behind the first read the first frame as reference too."""
-        if request.anchor is None:
-            return self.card.anchor and bool(inputs.clips)
-        return request.anchor
-
     @property
     def size(self) -> int:
         """Height and width of the frames that come out."""
@@ -267,6 +261,13 @@ def wanted(card: Card, *, refined: bool = False) -> Wanted:
         raise ValueError(f"no format for weights of preset {card.preset!r}")
     side = FORMATS[card.preset].side * (FACTOR if refined else 1)
     return Wanted(side, card.reference, card.motion, card.faces)
+
+
+def decided(request: Request, card: Card, inputs: Inputs) -> Request:
+    """``request`` with what it left to the weights: whether the first frame becomes an anchor."""
+    if request.anchor is not None:
+        return request
+    return dataclasses.replace(request, anchor=card.anchor and bool(inputs.clips))
 
 
 def weights_folder(name_or_path: str | Path) -> Path:
@@ -308,7 +309,9 @@ def carry_out(
     made_with = {"precision": chosen_precision(precision, kind), "device": kind.type}
     if refiner is not None:
         made_with["refiner"] = hash_folder(check_refiner(refiner))
-    inputs = read_inputs(request, wanted(read_card(folder), refined=refiner is not None))
+    card = read_card(folder)
+    inputs = read_inputs(request, wanted(card, refined=refiner is not None))
+    request = decided(request, card, inputs)
     on_ready(inputs)
     weights_hash = hash_folder(folder)
     with keeping(request, inputs, on_kept, weights=weights_hash, **made_with) as kept:

@@ -20,7 +20,7 @@ import dataclasses
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.models.blocks import Block, Head, run_block
@@ -146,17 +146,15 @@ class AvatarDiT(nn.Module):
         v = self._to_latents(self.head(x, embedding), *grid)
         return v if motion is None else (v, self.motion_head(motion, embedding).squeeze(2))
 
-    def encode_reference(
-        self, reference: Reference, *, keep: Bool[Tensor, "b"] | None = None
-    ) -> ReferenceCache | None:
-        """K and V of the reference stream in every layer; None when no frame and no face is valid.
+    def encode_reference(self, reference: Reference) -> ReferenceCache | None:
+        """K and V of the reference stream in every layer; None for one of no frames and no faces.
 
         The stream runs at t = 0, without text (so one cache serves every prompt and guidance
         branch), with the reference's own audio and motion. Faces have neither and see nothing
-        but themselves. ``keep`` False: as if that sample had none.
+        but themselves. What holds frames but not one valid is encoded, too, and masked.
         """
         check_reference(reference, self.config)
-        clip = self._encode_clip(reference, keep)
+        clip = self._encode_clip(reference)
         if reference.faces is None or reference.faces_valid is None:
             return clip
         num_faces = reference.faces.shape[1]
@@ -164,7 +162,7 @@ class AvatarDiT(nn.Module):
         alone = Reference(
             reference.faces, reference.faces_valid, number.expand(reference.faces.shape[0], -1)
         )
-        faces = self._encode_clip(alone, keep, mark=self.face_embed)
+        faces = self._encode_clip(alone, mark=self.face_embed)
         if faces is None:
             return None if clip is None else dataclasses.replace(clip, num_faces=num_faces)
         faces = faces.as_faces()
@@ -181,13 +179,17 @@ class AvatarDiT(nn.Module):
         return -self.config.reference_gap - cache.num_frames + 1
 
     def _encode_clip(
-        self,
-        reference: Reference,
-        keep: Bool[Tensor, "b"] | None,
-        mark: Float[Tensor, " d"] | None = None,
+        self, reference: Reference, mark: Float[Tensor, " d"] | None = None
     ) -> ReferenceCache | None:
         """``encode_reference`` without its faces; ``mark`` is added to every token."""
-        valid = reference.valid if keep is None else reference.valid & keep[:, None]
+        valid, moments = reference.valid, None
+        if reference.motion is not None:
+            moments = motion_moments(reference.motion, valid)
+        is_blind = not bool(valid.any())
+        if is_blind:
+            # sharded, all ranks have to run this stream: a frame of zeros stands in, masked below
+            reference = reference.map(torch.zeros_like)
+            valid = torch.arange(valid.shape[1], device=valid.device).expand_as(valid) == 0
         layout = pack_frames(valid, reference.segment)
         if layout is None:
             return None
@@ -199,9 +201,8 @@ class AvatarDiT(nn.Module):
         audio = reference.audio
         if audio is not None:
             audio = self._embed_audio(audio.flatten(0, 1)[layout.frames])
-        motion, moments = reference.motion, None
+        motion = reference.motion
         if motion is not None:
-            moments = motion_moments(motion, valid)
             motion = self._embed_motion(motion.flatten(0, 1)[layout.frames])
         position = layout.frames % num_frames
         rotary = rotary_table(position, *grid, self.config.head_dim)
@@ -215,9 +216,12 @@ class AvatarDiT(nn.Module):
                 audio=audio, key_mask=mask, motion_mask=layout.frame_mask,
             )  # fmt: skip
             layers.append((_gather(key, layout), _gather(value, layout)))
+        key_mask = layout.key_mask
+        if is_blind:
+            key_mask = torch.zeros_like(layout.position, dtype=torch.bool)
         return ReferenceCache(
             tuple(layers),
-            token_mask(layout.key_mask, x.shape[2]),
+            token_mask(key_mask, x.shape[2]),
             layout.position,
             grid,
             num_frames,

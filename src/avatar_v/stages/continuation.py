@@ -14,6 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v import flow
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import join_references, one_frame
 from avatar_v.stages.windows import Windows
@@ -71,22 +72,22 @@ def with_estimated_prefix(
     chosen = torch.rand(clean.shape[0], generator=generator) < numbers.estimate_share
     replaced = (is_prefix & (chosen & (windows.start > 0))[:, None]).to(clean.device)
 
-    def noised(x: Tensor, times: Tensor) -> Tensor:
+    def noised(x: Tensor) -> Tensor:
         noise = torch.randn(x[:, :context].shape, generator=generator).to(x)
-        return (1 - times) * x[:, :context] + times * noise
+        return flow.interpolate(x[:, :context], noise, t)
 
-    def estimated(x: Tensor, x_t: Tensor, v: Tensor, times: Tensor) -> Tensor:
-        wide = replaced.reshape(times.shape)
-        beginning = torch.where(wide, x_t - times * v.float(), x[:, :context])
-        return torch.cat([beginning, x[:, context:]], dim=1)
+    def estimated(x: Tensor, x_t: Tensor, v: Tensor) -> Tensor:
+        new = x.clone()
+        estimate = flow.clean_from_velocity(x_t, v.float(), t)
+        new[:, :context][replaced] = estimate[replaced].to(x.dtype)
+        return new
 
-    t_video, t_motion = t[..., None, None, None], t[..., None]
-    x_t = noised(clean, t_video)
+    x_t = noised(clean)
     if motion is None:
-        return estimated(clean, x_t, dit(x_t, t, cond), t_video), None
-    motion_t = noised(motion, t_motion)
+        return estimated(clean, x_t, dit(x_t, t, cond)), None
+    motion_t = noised(motion)
     v, v_motion = dit(x_t, t, cond, motion_t=motion_t)
-    return estimated(clean, x_t, v, t_video), estimated(motion, motion_t, v_motion, t_motion)
+    return estimated(clean, x_t, v), estimated(motion, motion_t, v_motion)
 
 
 def with_anchor(

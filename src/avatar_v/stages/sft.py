@@ -158,16 +158,15 @@ class SFT(A2V):
             loss = flow_loss(v, noised.velocity, noised.scored, weight)
             logs = {"video": loss}
         else:
-            t = noised.t[..., None]
-            motion_t = (1 - t) * moved + t * noise
+            motion_t = flow.interpolate(moved, noise, noised.t)
             v, v_motion = self.dit(noised.x_t, noised.t, cond, motion_t=motion_t)
             known = noised.scored & windows.crop(latent_validity(batch.valid)).to(clean.device)
             logs = {
                 "video": flow_loss(v, noised.velocity, noised.scored, weight),
-                "motion": motion_flow_loss(v_motion, noise - motion, known),
+                "motion": motion_flow_loss(v_motion, flow.velocity(motion, noise), known),
             }
             loss = logs["video"] + self.personality.motion_weight * logs["motion"]
-            predicted = motion_t - t * v_motion
+            predicted = flow.clean_from_velocity(motion_t, v_motion, noised.t)
         judged, more = self.judges.loss(
             Judged(
                 predicted=flow.clean_from_velocity(noised.x_t, v.float(), noised.t),

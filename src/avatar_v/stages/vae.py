@@ -12,10 +12,11 @@ from dataclasses import dataclass
 import lightning as L
 import torch
 import torch.nn.functional as F
+from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.losses.flow import region_weight
+from avatar_v.losses.flow import box_cover, region_weight
 from avatar_v.models.vae import Latents, Video, VideoVAE
 from avatar_v.stages.base import step_generator
 from avatar_v.stages.optim import MuonAdamW, Optim, warmup_cosine
@@ -33,6 +34,7 @@ class VAELoss:
     kl_weight: float = 1e-4
     face_boost: float = 0.5  # added to a pixel's weight of 1 inside the face box
     mouth_boost: float = 2.0  # added inside the mouth box
+    change_boost: float = 0.0  # added where a face's pixel is briefly unlike itself: lids, lips
 
     def __post_init__(self) -> None:
         for frames in self.window_shares:
@@ -149,6 +151,9 @@ class VAEStage(L.LightningModule):
             mouth_boost=self.weights.mouth_boost,
         )
         video, weight = video[rows, columns], weight[rows, columns]
+        if self.weights.change_boost > 0:
+            face = box_cover(batch.face_box, height, width)[rows, columns]
+            weight = weight + self.weights.change_boost * face * passing_change(video)
         share = self.weights.texture_fraction
         num_textures = round(len(video) * share / (1 - share))
         if num_textures == 0:
@@ -186,6 +191,15 @@ def trained(preset: str, folder: str) -> VideoVAE:
     if shapes[0] != shapes[1]:
         raise ValueError(f"{folder} holds no VAE of the preset {preset!r}")
     return vae
+
+
+def passing_change(video: Video) -> Float[Tensor, "b f 1 h w"]:
+    """How far each pixel is from its own mean over the nine frames around it, in 0 … 1 (1 from a
+    quarter of the range on). A blink is a few frames of a few pixels: even weights let it blur."""
+    series = rearrange(video, "b f c h w -> (b h w) c f")
+    usual = F.avg_pool1d(series, 9, stride=1, padding=4, count_include_pad=False)
+    change = ((series - usual).abs().mean(1) / 0.5).clamp(max=1)
+    return rearrange(change, "(b h w) f -> b f 1 h w", b=len(video), h=video.shape[3])
 
 
 def weighted_l1(rebuilt: Video, video: Video, weight: Float[Tensor, "b f 1 h w"]) -> Tensor:
