@@ -14,6 +14,7 @@ from jaxtyping import Float
 from scipy.signal import lfilter
 from torch import Tensor
 
+from avatar_v.recording import Sound
 from avatar_v.types import SAMPLE_RATE_HZ
 
 LOUDNESS_LUFS = -23.0
@@ -34,31 +35,30 @@ def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
     return audio * loudness_gain(audio)
 
 
-def loudness_gain(audio: Float[Tensor, " s"]) -> float:
+def loudness_gain(audio: Sound) -> float:
     """The factor of ``normalise_loudness``; 1 for silence. ValueError as there."""
-    if audio.numel() == 0:
+    if len(audio) == 0:
         return 1.0
-    audio = audio.detach().cpu()
     block = int(BLOCK_S * SAMPLE_RATE_HZ)
-    if audio.numel() < block:
-        audio = audio.repeat(math.ceil(block / audio.numel()))
+    if len(audio) < block:
+        audio = audio[:].repeat(math.ceil(block / len(audio)))
     loudness = integrated_loudness(audio)
     if loudness < SILENCE_LUFS:
         return 1.0
     return 10 ** ((LOUDNESS_LUFS - loudness) / 20)
 
 
-def integrated_loudness(audio: Float[Tensor, " s"]) -> float:
+def integrated_loudness(audio: Sound) -> float:
     """LUFS of 400 ms or more at 16 kHz: up to rounding pyloudnorm's, but in parts. ValueError for
     NaN or infinite samples."""
     block, step = BLOCK_S * SAMPLE_RATE_HZ, STEP_S * SAMPLE_RATE_HZ
-    num = int(np.round((audio.numel() / SAMPLE_RATE_HZ - BLOCK_S) / STEP_S) + 1)
+    num = int(np.round((len(audio) / SAMPLE_RATE_HZ - BLOCK_S) / STEP_S) + 1)
     powers, before, rest = [], 0, np.zeros(0)
     for part in _weighted(audio):
         rest = np.concatenate([rest, part])
         while len(powers) < num:
             begin, end = int(len(powers) * step), int(len(powers) * step + block)
-            if min(end, audio.numel()) > before + len(rest):
+            if min(end, len(audio)) > before + len(rest):
                 break
             powers.append(np.square(rest[begin - before : end - before]).sum() / block)
         keep = max(0, int(len(powers) * step) - before)
@@ -66,14 +66,14 @@ def integrated_loudness(audio: Float[Tensor, " s"]) -> float:
     return _gated(np.array(powers))
 
 
-def _weighted(audio: Float[Tensor, " s"]) -> Iterator[np.ndarray]:
+def _weighted(audio: Sound) -> Iterator[np.ndarray]:
     """K-weighted parts that follow each other."""
     filters = pyloudnorm.Meter(SAMPLE_RATE_HZ)._filters.values()
     states = [np.zeros(len(stage.a) - 1) for stage in filters]
     for part in audio.split(PART_S * SAMPLE_RATE_HZ):
         if not bool(torch.isfinite(part).all()):
             raise ValueError("audio holds NaN or infinite samples")
-        samples = part.double().numpy()
+        samples = part.detach().cpu().double().numpy()
         for i, stage in enumerate(filters):
             samples, states[i] = lfilter(stage.b, stage.a, samples, zi=states[i])
             samples = stage.passband_gain * samples

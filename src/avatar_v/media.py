@@ -10,6 +10,7 @@ import io
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import chain
 from pathlib import Path
 
 import av
@@ -111,39 +112,42 @@ def read_video(
     return torch.stack(frames)
 
 
-def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Waveform:
-    """The first audio stream as mono float32 (the mean of its channels), from any rate and format.
+def iter_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Iterator[Waveform]:
+    """The first audio stream as mono float32 (the mean of its channels), in parts as they are
+    decoded, from any rate and format.
 
     In a file with video, sample 0 is the moment of the first video frame: a late audio track is
     padded with silence, an early one cut. Full scale is ±1. ValueError for a missing or unreadable
-    file, no audio stream, no samples, or samples that are not finite numbers.
+    file, no audio stream, no samples, or, behind the last part, samples that are not finite.
     """
     with _open(path) as container:
         if not container.streams.audio:
             raise ValueError(f"{path}: no audio stream; expected speech to be in it")
-        stream = container.streams.audio[0]
-        resampler = av.AudioResampler(format="fltp", rate=sample_rate_hz)  # keeps the channels
-        read, start_s = bytearray(), None  # of float32; grows in place, unlike a list of arrays
-        try:
-            for frame in container.decode(stream):
-                if start_s is None:
-                    start_s = frame.time
-                for part in resampler.resample(frame):
-                    read += part.to_ndarray().mean(0).tobytes()
-            for part in resampler.resample(None):
-                read += part.to_ndarray().mean(0).tobytes()
-        except FFmpegError as error:
-            raise ValueError(f"{path}: the audio cannot be decoded ({error})") from error
-        video_start_s = _first_frame_time(path) if _video_stream(container) else None
-    samples = np.frombuffer(read, np.float32)
-    if samples.size == 0:
+        zero_s = _first_frame_time(path) if _video_stream(container) else None
+        num_read = num_bad = num_early = 0
+        for time_s, samples in _samples(container, path, sample_rate_hz):
+            if num_read == 0 and time_s is not None and zero_s is not None:
+                num_early = round((zero_s - time_s) * sample_rate_hz)
+                if num_early < 0:
+                    yield torch.zeros(-num_early)
+            num_read += len(samples)
+            num_bad += int((~np.isfinite(samples)).sum())
+            cut = min(max(num_early, 0), len(samples))
+            num_early -= cut
+            if cut < len(samples):
+                yield torch.from_numpy(samples[cut:])
+    if num_read == 0:
         raise ValueError(f"{path}: the audio stream holds no samples")
-    if not np.isfinite(samples).all():
-        count = int((~np.isfinite(samples)).sum())
-        raise ValueError(f"{path}: {count} of {samples.size} audio samples are NaN or infinite")
-    if video_start_s is not None and start_s is not None:
-        samples = _shift(samples, round((start_s - video_start_s) * sample_rate_hz))
-    return torch.from_numpy(np.ascontiguousarray(samples, dtype=np.float32))
+    if num_bad > 0:
+        raise ValueError(f"{path}: {num_bad} of {num_read} audio samples are NaN or infinite")
+
+
+def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Waveform:
+    """All of ``iter_audio`` in one tensor; the same errors."""
+    read = bytearray()  # grows in place, unlike a list of parts
+    for part in iter_audio(path, sample_rate_hz=sample_rate_hz):
+        read += part.numpy().tobytes()
+    return torch.from_numpy(np.frombuffer(read, np.float32))
 
 
 def encode_video_bytes(
@@ -248,6 +252,22 @@ def _upright(
     return torch.from_numpy(np.ascontiguousarray(turned.transpose(2, 0, 1)))
 
 
+def _samples(
+    container: InputContainer, path: str | Path, sample_rate_hz: int
+) -> Iterator[tuple[float | None, np.ndarray]]:
+    """Parts of the first audio stream, each with the time at which the stream begins."""
+    resampler = av.AudioResampler(format="fltp", rate=sample_rate_hz)  # keeps the channels
+    begin_s, is_first = None, True
+    try:
+        for frame in chain(container.decode(container.streams.audio[0]), [None]):
+            if is_first and frame is not None:
+                begin_s, is_first = frame.time, False
+            for part in resampler.resample(frame):
+                yield begin_s, part.to_ndarray().mean(0).astype(np.float32, copy=False)
+    except FFmpegError as error:
+        raise ValueError(f"{path}: the audio cannot be decoded ({error})") from error
+
+
 def _first_frame_time(path: str | Path) -> float | None:
     with _open(path) as container:
         stream = _video_stream(container)
@@ -255,9 +275,3 @@ def _first_frame_time(path: str | Path) -> float | None:
         for frame in _decoded(container, stream, path):
             return frame.time
     return None
-
-
-def _shift(samples: np.ndarray, num_late: int) -> np.ndarray:
-    if num_late >= 0:
-        return np.concatenate([np.zeros(num_late, samples.dtype), samples])
-    return samples[-num_late:]

@@ -27,6 +27,7 @@ from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import ReferenceCache, join_caches, one_frame
+from avatar_v.recording import Sound
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
 
 DECODE_LATENTS = 4
@@ -103,7 +104,7 @@ def generate(
 
 def speak_whole(
     conditioner: Conditioner,
-    sound: Float[Tensor, " s"],
+    sound: Sound,
     chunk_latents: int,
     *,
     gain: float = 1.0,
@@ -115,9 +116,9 @@ def speak_whole(
     total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
     with _inference(device, bf16=False):
         own_of = None
-        audio_of = audio_tokens(conditioner, sound.to(device), total.num_latents, gain=gain)
+        audio_of = audio_tokens(conditioner, sound, total.num_latents, gain=gain)
         if refiner is not None:
-            own_of = audio_tokens(refiner, sound.to(device), total.num_latents, gain=gain)
+            own_of = audio_tokens(refiner, sound, total.num_latents, gain=gain)
     for chunk in total.chunks:
         with _inference(device, bf16=False):
             audio = audio_of(chunk.latents)
@@ -250,7 +251,7 @@ def context_latents(conditioner: Conditioner) -> int:
 
 def audio_tokens(
     conditioner: Conditioner,
-    waveform: Float[Tensor, " s"],
+    waveform: Sound,
     num_latents: int,
     *,
     gain: float = 1.0,
@@ -262,8 +263,9 @@ def audio_tokens(
     finite memory: each call encodes its own stretch with that much before it and one latent after
     it. Encoders that look at the whole recording (wav2vec 2.0, Whisper) run once, here.
     """
+    device = next(conditioner.parameters()).device
     if not isinstance(conditioner.audio_encoder, LogMelEncoder):
-        whole = _frames_of(waveform, Span(0, num_frames(num_latents)))
+        whole = _frames_of(waveform, Span(0, num_frames(num_latents))).to(device)
         tokens = conditioner.encode_audio(gain * whole)
         return lambda span: tokens[:, span.start : span.stop]
     context = context_latents(conditioner)
@@ -271,7 +273,7 @@ def audio_tokens(
     def tokens_of(span: Span) -> Tensor:
         first, last = max(0, span.start - context), min(span.stop, num_latents - 1)
         frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
-        tokens = conditioner.encode_audio(gain * _frames_of(waveform, frames))
+        tokens = conditioner.encode_audio(gain * _frames_of(waveform, frames).to(device))
         return tokens[:, span.start - first : span.stop - first]
 
     return tokens_of
@@ -282,7 +284,7 @@ def to_uint8(video: Float[Tensor, "f 3 h w"]) -> Frames:
     return ((video.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).cpu()
 
 
-def _frames_of(waveform: Float[Tensor, " s"], frames: Span) -> Float[Tensor, "1 t"]:
+def _frames_of(waveform: Sound, frames: Span) -> Float[Tensor, "1 t"]:
     """The sound of these video frames; silence behind its end."""
     part = waveform[frames.start * SAMPLES_PER_FRAME : frames.stop * SAMPLES_PER_FRAME]
     return F.pad(part, (0, len(frames) * SAMPLES_PER_FRAME - len(part)))[None]

@@ -9,10 +9,11 @@ import dataclasses
 import math
 import sys
 import tempfile
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch.nn.functional as F
+import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
@@ -24,6 +25,7 @@ from avatar_v.generate.live import LiveSound, pcm_frames
 from avatar_v.generate.outputs import STDOUT, kind_of
 from avatar_v.generate.pipes import PipeReader
 from avatar_v.generate.reference_clip import SILENT_PEAK, ReferenceClip, read_reference, still
+from avatar_v.recording import Recording, Sound
 from avatar_v.types import SAMPLES_PER_FRAME, Request
 
 LIVE = "-"
@@ -39,7 +41,7 @@ class Inputs:
     """What a request comes down to: one picture of the person and the sound to speak."""
 
     image: UInt8[Tensor, "3 side side"]  # square, at the source's resolution
-    audio: Float[Tensor, " s"] | LiveSound  # 16 kHz mono, 640 samples for each frame to make
+    audio: Sound | LiveSound  # 16 kHz mono, 640 samples for each frame to make
     num_frames: int | None  # None: as many as a live sound turns out to have
     reference_frame: int | None  # which frame of the reference `image` is; None: `--image`
     warnings: tuple[str, ...]
@@ -188,17 +190,23 @@ def num_kept(folder: Path) -> int:
     return sum(1 for _ in folder.glob("*.safetensors"))
 
 
-def read_speech(path: str | Path) -> tuple[Float[Tensor, " s"], tuple[str, ...]]:
+def read_speech(path: str | Path) -> tuple[Recording, tuple[str, ...]]:
     """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame.
 
     Also the warnings about it. ValueError: missing, unreadable, no audio stream, no samples, NaN.
     """
-    samples = media.read_audio(path)
-    num_frames = frames_of_audio(len(samples))
-    padded = F.pad(samples, (0, num_frames * SAMPLES_PER_FRAME - len(samples)))
-    if max(float(padded.max()), -float(padded.min())) < SILENT_PEAK:
-        return padded, (f"{path} is silent; the mouth will stay still",)
-    return padded, ()
+    peak = 0.0
+
+    def parts() -> Iterator[Tensor]:
+        nonlocal peak
+        num = 0
+        for part in media.iter_audio(path):
+            num, peak = num + len(part), max(peak, float(part.abs().max()))
+            yield part
+        yield torch.zeros(frames_of_audio(num) * SAMPLES_PER_FRAME - num)
+
+    sound = Recording(parts())
+    return sound, (f"{path} is silent; the mouth will stay still",) if peak < SILENT_PEAK else ()
 
 
 def _stdin(request: Request) -> LiveSound:

@@ -54,6 +54,7 @@ from avatar_v.models.refiner import FACTOR
 from avatar_v.models.weights import Card, load_pipeline, read_card
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import check_offload, streams_of
+from avatar_v.recording import Sound
 from avatar_v.types import Request
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
@@ -230,15 +231,15 @@ class AvatarPipeline:
             return pipelined(spoken, *stages, interrupt=sound.interrupt)
         return pipelined(spoken, *stages) if self.overlap else chained(spoken, *stages)
 
-    def _spoken(self, sound: Tensor | LiveSound, gain_db: float | None) -> Iterator[Spoken]:
+    def _spoken(self, sound: Sound | LiveSound, gain_db: float | None) -> Iterator[Spoken]:
         """Levelled as in training, a live one by what was heard so far; or at ``gain_db``."""
 
-        def gain(heard: Tensor) -> float:
+        def gain(heard: Sound) -> float:
             return loudness_gain(heard) if gain_db is None else 10 ** (gain_db / 20)
 
         length = self.format.chunk_latents
         own = None if self.refiner is None else self.refiner.conditioner
-        if isinstance(sound, Tensor):
+        if not isinstance(sound, LiveSound):
             return speak_whole(self.conditioner, sound, length, gain=gain(sound), refiner=own)
         context = max(context_latents(c) for c in (self.conditioner, own or self.conditioner))
         heard = hear(sound, chunk_latents=length, context=context, gain=gain)

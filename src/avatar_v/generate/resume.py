@@ -29,9 +29,10 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from avatar_v.generate.inputs import GROWING, LIVE, Inputs, is_file, kept_folder, num_kept
+from avatar_v.generate.live import LiveSound
 from avatar_v.generate.record import versions
 from avatar_v.generate.sampler import States
-from avatar_v.types import Request
+from avatar_v.types import SAMPLE_RATE_HZ, Request
 
 OnKept = Callable[[Path, int], None]
 """Told of the folder and its number of chunks when a run ends before its video does; an mp4 as far
@@ -153,7 +154,7 @@ def keeping(
     """
     if not is_file(request.out):
         return nullcontext()
-    is_live = not isinstance(inputs.audio, Tensor)
+    is_live = isinstance(inputs.audio, LiveSound)
     asked = None if is_live else {**asked_for(request, inputs), **made_with}
     return KeptChunks(kept_folder(request.out), asked, resume=request.resume, on_kept=on_kept)
 
@@ -164,10 +165,10 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
     left_out = (*FILES, *NOT_COMPARED)
     settings = {name: value for name, value in values.items() if name not in left_out}
     clips = [x for c in inputs.clips for x in (c.video, c.valid, c.audio, c.motion, c.faces)]
-    assert isinstance(inputs.audio, Tensor), f"{LIVE} has no digest"
+    assert not isinstance(inputs.audio, LiveSound), f"{LIVE} has no digest"
     return {
         **settings,
-        "sound": digest(inputs.audio),
+        "sound": digest(*inputs.audio.split(SAMPLE_RATE_HZ)),
         "first picture": digest(inputs.image, inputs.motion),
         "reference": digest(*clips),
         **{name: versions()[name] for name in ("avatar_v", "torch")},

@@ -1,0 +1,46 @@
+"""A recording of any length: its samples lie in a file, slices of it in memory."""
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+_BYTES = 4  # of a float32
+
+
+class Recording:
+    """Float32 samples in a temporary file without a name, gone with this object.
+
+    It takes what a tensor "s" takes where sound is read in order: ``len``, slices of step 1 (new
+    tensors, safe from several threads) and ``split``. OSError if the disk is full.
+    """
+
+    def __init__(self, parts: Iterable[Tensor]) -> None:
+        self._file = tempfile.TemporaryFile(prefix="avatar_v_sound_")  # noqa: SIM115
+        for part in parts:
+            self._file.write(part.numpy().tobytes())
+        self._file.flush()
+        self._length = self._file.tell() // _BYTES
+
+    def __len__(self) -> int:
+        return self._length
+
+    def __getitem__(self, span: slice) -> Float[Tensor, " s"]:
+        start, stop, step = span.indices(len(self))
+        if step != 1:
+            raise ValueError(f"a recording is read in order, got a step of {step}")
+        if stop <= start:
+            return torch.zeros(0)
+        data = os.pread(self._file.fileno(), (stop - start) * _BYTES, start * _BYTES)
+        return torch.frombuffer(bytearray(data), dtype=torch.float32)
+
+    def split(self, size: int) -> Iterator[Float[Tensor, " s"]]:
+        """Parts of ``size`` samples, the last one shorter."""
+        return (self[start : start + size] for start in range(0, len(self), size))
+
+
+Sound = Float[Tensor, " s"] | Recording
+"""A whole sound, in memory or not."""

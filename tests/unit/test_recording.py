@@ -1,0 +1,52 @@
+"""A recording on disk reads as the tensor it was made of."""
+
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+from avatar_v.loudness import loudness_gain
+from avatar_v.recording import Recording
+
+SAMPLES = torch.randn(50_000, generator=torch.Generator().manual_seed(0)) / 8
+
+
+@pytest.fixture
+def recording() -> Recording:
+    return Recording(SAMPLES.split(777))
+
+
+@pytest.mark.parametrize(
+    "span", [slice(None), slice(10, 20), slice(49_990, 60_000), slice(20, 10), slice(60_000, None)]
+)
+def test_slices_are_those_of_the_tensor(recording: Recording, span: slice) -> None:
+    assert len(recording) == len(SAMPLES)
+    assert torch.equal(recording[span], SAMPLES[span])
+
+
+def test_parts_are_those_of_the_tensor(recording: Recording) -> None:
+    pairs = zip(recording.split(16_000), SAMPLES.split(16_000), strict=True)
+    assert all(torch.equal(a, b) for a, b in pairs)
+    assert list(Recording([]).split(5)) == []
+
+
+def test_a_slice_is_its_own(recording: Recording) -> None:
+    recording[:100].zero_()
+    assert torch.equal(recording[:], SAMPLES)
+
+
+def test_threads_read_at_once(recording: Recording) -> None:
+    starts = [7 * i for i in range(2000)]
+    with ThreadPoolExecutor(8) as pool:
+        parts = list(pool.map(lambda start: recording[start : start + 500], starts))
+    assert all(torch.equal(p, SAMPLES[s : s + 500]) for s, p in zip(starts, parts, strict=True))
+
+
+def test_a_step_is_refused(recording: Recording) -> None:
+    with pytest.raises(ValueError, match="in order, got a step of 2"):
+        recording[::2]
+
+
+@pytest.mark.parametrize("num", [0, 1000, 50_000])
+def test_its_loudness_is_that_of_the_tensor(num: int) -> None:
+    assert loudness_gain(Recording([SAMPLES[:num]])) == loudness_gain(SAMPLES[:num])
