@@ -49,7 +49,7 @@ def test_every_stage_is_built_with_every_overlay(stage: str, overlay: str, parse
     assert cli.trainer.num_devices == 1
 
 
-@pytest.mark.parametrize("stage", ["0_vae", *OWN_FACE])
+@pytest.mark.parametrize("stage", ["0_vae", "0_vae_decoder", *OWN_FACE])
 def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
     assert parsed(recipe(stage)).trainer.max_steps > 0
 
