@@ -21,7 +21,7 @@ LOUDNESS_LUFS = -23.0
 SILENCE_LUFS = -60.0
 """Anything quieter is silence, not speech to be raised (our choice)."""
 BLOCK_S, STEP_S, GATE_LUFS, GATE_LU = 0.4, 0.1, -70.0, -10.0  # of BS.1770
-PART_S = 30
+PART_S = 5
 """Filtered at once, in float64: a sound of an hour takes no more memory than one of a minute."""
 
 

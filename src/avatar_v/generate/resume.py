@@ -18,7 +18,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -168,9 +168,9 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
     assert not isinstance(inputs.audio, LiveSound), f"{LIVE} has no digest"
     return {
         **settings,
-        "sound": digest(*inputs.audio.split(SAMPLE_RATE_HZ)),
-        "first picture": digest(inputs.image, inputs.motion),
-        "reference": digest(*clips),
+        "sound": digest(inputs.audio.split(SAMPLE_RATE_HZ)),
+        "first picture": digest((inputs.image, inputs.motion)),
+        "reference": digest(clips),
         **{name: versions()[name] for name in ("avatar_v", "torch")},
     }
 
@@ -181,7 +181,7 @@ def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
     return ", ".join(f"{name} was {before.get(name)!r}, is {now.get(name)!r}" for name in names)
 
 
-def digest(*tensors: Tensor | None) -> str:
+def digest(tensors: Iterable[Tensor | None]) -> str:
     """8 hex digits of sha256 over shapes, types and values."""
     total = hashlib.sha256()
     for x in tensors:
