@@ -15,14 +15,21 @@ class Recording:
     """Float32 samples in a temporary file without a name, gone with this object.
 
     It takes what a tensor "s" takes where sound is read in order: ``len``, slices of step 1 (new
-    tensors, safe from several threads) and ``split``. OSError if the disk is full.
+    tensors, safe from several threads) and ``split``. OSError, naming the
+    folder, if its disk is full.
     """
 
     def __init__(self, parts: Iterable[Tensor]) -> None:
         self._file = tempfile.TemporaryFile(prefix="avatar_v_sound_")  # noqa: SIM115
-        for part in parts:
-            self._file.write(part.numpy().tobytes())
-        self._file.flush()
+        try:
+            for part in parts:
+                self._file.write(part.numpy().tobytes())
+            self._file.flush()
+        except OSError as error:
+            folder = tempfile.gettempdir()
+            raise OSError(
+                f"{folder} has no room for the sound ({error}); let TMPDIR name another folder"
+            ) from error
         self._length = self._file.tell() // _BYTES
 
     def __len__(self) -> int:

@@ -49,16 +49,17 @@ def dying(module, name):
         return whole(*args, **kwargs)
     setattr(module, name, call)
 
-if place == "disk":
+def fills(frames):
     signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
     resource.setrlimit(resource.RLIMIT_FSIZE, (after, after))
-elif place != "frames":
+
+if place not in ("disk", "frames"):
     dying({"remux": on_disk, "record": pipeline, "chunk": resume}[place],
           {"remux": "copy_packets", "record": "save_record", "chunk": "_write"}[place])
 try:
     pipeline.carry_out(
         Request(**json.loads(request)), weights=weights, device="cpu",
-        on_frames=dies if place == "frames" else lambda frames: None,
+        on_frames={"frames": dies, "disk": fills}.get(place, lambda frames: None),
     )
 except OSError as error:
     sys.exit(f"error: {error}")

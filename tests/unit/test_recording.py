@@ -47,6 +47,14 @@ def test_a_step_is_refused(recording: Recording) -> None:
         recording[::2]
 
 
+def test_a_full_disk_is_one_error_that_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "wb"))
+    with pytest.raises(
+        OSError, match=r"/tmp.* has no room for the sound \(.*No space left.*TMPDIR"
+    ):
+        Recording([SAMPLES])
+
+
 @pytest.mark.parametrize("num", [0, 1000, 50_000])
 def test_its_loudness_is_that_of_the_tensor(num: int) -> None:
     assert loudness_gain(Recording([SAMPLES[:num]])) == loudness_gain(SAMPLES[:num])
