@@ -48,11 +48,10 @@ def test_a_step_is_refused(recording: Recording) -> None:
 
 
 def test_a_full_disk_is_one_error_that_names_the_folder(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: open("/dev/full", "wb"))
-    with pytest.raises(
-        OSError, match=r"/tmp.* has no room for the sound \(.*No space left.*TMPDIR"
-    ):
-        Recording([SAMPLES])
+    with open("/dev/full", "wb", buffering=0) as full:
+        monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full)
+        with pytest.raises(OSError, match=r"has no room for the sound \(.*No space left.*TMPDIR"):
+            Recording([SAMPLES])
 
 
 @pytest.mark.parametrize("num", [0, 1000, 50_000])
