@@ -1,8 +1,8 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, flow, media, loudness, kernels < critics < models, world, shards < losses < parallel <
-generate < engines, safety < stages < callbacks < demo, app, cli`, and avatar_v imports
-neither data nor eval.
+`types, flow, media, recording, loudness, kernels < critics < models, world, shards < losses <
+parallel < generate < engines, safety < stages < callbacks < demo, app, cli`, and avatar_v
+imports neither data nor eval.
 Command modules (`*/cli.py`) and `testing.py` are entries of their own and are not constrained.
 """
 
@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "avatar_v"
 ORDER = [
-    ("types", "flow", "media", "loudness", "kernels"),
+    ("types", "flow", "media", "recording", "loudness", "kernels"),
     ("critics",),
     ("models", "world", "shards"),
     ("losses",),
