@@ -18,6 +18,7 @@ from avatar_v.stages.vae import (
     latent_stats,
     passing_change,
     psnr,
+    temporal_l1,
     weighted_l1,
 )
 from avatar_v.types import Batch
@@ -180,6 +181,15 @@ def test_gradient_loss_ignores_offsets_and_sees_edges():
     edge = video.clone()
     edge[..., 4:] = 1.0
     assert gradient_l1(edge, video, weight) > 0.01
+
+
+def test_temporal_loss_ignores_a_steady_error_and_sees_a_rhythm():
+    video = torch.rand(1, 8, 3, 4, 4, generator=seeded())
+    weight = torch.ones(1, 8, 1, 4, 4)
+    assert temporal_l1(video + 0.3, video, weight).abs() < 1e-6
+    rhythm = 0.1 * (torch.arange(8) % 2)[None, :, None, None, None]
+    assert float(temporal_l1(video + rhythm, video, weight)) == pytest.approx(0.1, rel=1e-4)
+    assert float(temporal_l1(video[:, :1] + 0.3, video[:, :1], weight[:, :1])) == 0
 
 
 def test_weight_moves_the_loss_to_its_pixels():

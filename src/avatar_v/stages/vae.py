@@ -31,6 +31,7 @@ class VAELoss:
     window_shares: dict[int, float]  # {frames: share of the steps}, frames 4k + 1
     texture_fraction: float  # of a batch: textures beside the data's clips
     gradient_weight: float = 0.5
+    temporal_weight: float = 0.0  # of the error's change from frame to frame
     kl_weight: float = 1e-4
     face_boost: float = 0.5  # added to a pixel's weight of 1 inside the face box
     mouth_boost: float = 2.0  # added inside the mouth box
@@ -104,10 +105,12 @@ class VAEStage(L.LightningModule):
         terms = {
             "l1": weighted_l1(rebuilt, video, weight),
             "gradient": gradient_l1(rebuilt, video, weight),
+            "temporal": temporal_l1(rebuilt, video, weight),
             "kl": kl_divergence(mean, log_var),
         }
         w = self.weights
         loss = terms["l1"] + w.gradient_weight * terms["gradient"] + w.kl_weight * terms["kl"]
+        loss = loss + w.temporal_weight * terms["temporal"]
         size = video.shape[0]
         self.log("train/loss", loss, prog_bar=True, batch_size=size)
         self.log_dict({f"train/{k}": v for k, v in terms.items()}, batch_size=size)
@@ -218,6 +221,15 @@ def gradient_l1(rebuilt: Video, video: Video, weight: Float[Tensor, "b f 1 h w"]
         total = total + along_x + along_y
         error, weight = F.avg_pool2d(error, 2), F.avg_pool2d(weight, 2)
     return total / 6
+
+
+def temporal_l1(rebuilt: Video, video: Video, weight: Float[Tensor, "b f 1 h w"]) -> Tensor:
+    """L1 of the error's change from one frame to the next: a decoder that moves less within a
+    latent than from one to another shows their rhythm. 0 for one frame."""
+    if video.shape[1] == 1:
+        return video.new_zeros(())
+    change = (rebuilt - video).diff(dim=1).abs()
+    return (change * weight[:, 1:]).mean() / weight.mean()
 
 
 def kl_divergence(mean: Latents, log_var: Latents) -> Tensor:
