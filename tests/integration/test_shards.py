@@ -153,7 +153,7 @@ def test_latents_are_the_vae_s_and_the_rest_is_copied(
     vae = VideoVAE.from_pretrained(vae_path)
     for old, new in zip(read_folder(world), read_folder(tmp_path / "both"), strict=True):
         before, after = read_clip(old), read_clip(new)
-        assert after.meta.vae_hash == new.vae_hash == vae.latents_hash()
+        assert after.meta.vae_hash == new.vae_hash == vae.hash()
         assert before.video is not None
         assert after.video is not None
         assert torch.equal(before.video, after.video)  # not encoded twice
@@ -171,7 +171,7 @@ def test_latents_are_the_vae_s_and_the_rest_is_copied(
     with pytest.raises(ValueError, match="no video to encode"):
         run("encode", "--shards", str(tmp_path / "latents"), "--out", "x", "--vae", str(vae_path))
     data = ShardData(
-        str(tmp_path / "latents"), 2, decode_video=False, pairs=True, vae_hash=vae.latents_hash()
+        str(tmp_path / "latents"), 2, decode_video=False, pairs=True, vae_hash=vae.hash()
     )
     batch = next(iter(data.train_dataloader()))
     assert batch.latents is not None

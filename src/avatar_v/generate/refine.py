@@ -53,7 +53,7 @@ class Refiner:
         ValueError for weights that are no refiner, or that were trained with another VAE.
         """
         dit, conditioner = load_pipeline(check_refiner(folder))
-        hashes = [c.vae.latents_hash() for c in (conditioner, beside)]
+        hashes = [c.vae.hash() for c in (conditioner, beside)]
         if hashes[0] != hashes[1]:
             raise ValueError(
                 f"--refiner {folder}: it was trained with the VAE {hashes[0]}, the weights that "

@@ -145,20 +145,11 @@ class VideoVAE(nn.Module):
         save_file(state, directory / WEIGHT_FILES[0])
 
     def hash(self) -> str:
-        """16 hex digits of the config and all weights."""
-        return self._hash("")
-
-    def latents_hash(self) -> str:
-        """16 hex digits of what decides about latents: config, encoder, statistics. Says which VAE
-        made some; a decoder may learn on (recipes/0_vae_decoder.yaml) and they stay valid."""
-        return self._hash("encoder.", "quant_conv.")
-
-    def _hash(self, *prefixes: str) -> str:
+        """16 hex digits of the config and the weights: says which VAE made some latents."""
         digest = hashlib.sha256(json.dumps(self._config(), sort_keys=True).encode())
         for name, value in self._state():
-            if name.startswith(prefixes):
-                digest.update(name.encode())
-                digest.update(value.detach().cpu().float().contiguous().numpy().tobytes())
+            digest.update(name.encode())
+            digest.update(value.detach().cpu().float().contiguous().numpy().tobytes())
         return digest.hexdigest()[:16]
 
     @property

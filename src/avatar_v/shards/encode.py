@@ -73,7 +73,7 @@ def encode_folder(
         if clip.height % step or clip.width % step:
             size = f"{clip.height} x {clip.width}"
             raise ValueError(f"{clip.shard}, clip {clip.key}: {size} is no multiple of {step}")
-    vae_hash = vae.latents_hash()
+    vae_hash = vae.hash()
     choices = {"faces": faces, "low": low, "bf16": bf16}
     asked = {"vae_hash": vae_hash, "drop_video": drop_video}
     _claim(out, {**asked, **{k: v for k, v in choices.items() if v}})

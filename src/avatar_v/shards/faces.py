@@ -47,7 +47,7 @@ def add_faces(
     video nor a recipe of the world; the shards before it are done.
     """
     vae = VideoVAE.from_pretrained(vae_path).to(device).eval()
-    vae_hash, clips = vae.latents_hash(), read_folder(folder)
+    vae_hash, clips = vae.hash(), read_folder(folder)
     for clip in clips:
         where = f"{clip.shard}, clip {clip.key}"
         if not clip.has_latents or clip.vae_hash != vae_hash:

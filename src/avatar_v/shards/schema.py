@@ -58,7 +58,7 @@ class Meta:
     source: str  # the file or generator the clip came from
     transcript: str = ""  # the words spoken, where known
     motion_known: tuple[str, ...] = MOTION_NAMES  # the other components are 0
-    vae_hash: str | None = None  # VideoVAE.latents_hash of what made the latents
+    vae_hash: str | None = None  # of the VAE that made the latents
     frame_rate_hz: int = FRAME_RATE_HZ
     sample_rate_hz: int = SAMPLE_RATE_HZ
     schema_version: int = SCHEMA_VERSION

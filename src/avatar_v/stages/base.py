@@ -98,7 +98,7 @@ class Stage(L.LightningModule, ABC):
         """Precomputed latents must come from the VAE that will decode them."""
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(data, ShardData):
-            data.require_vae(self.conditioner.vae.latents_hash())
+            data.require_vae(self.conditioner.vae.hash())
 
     @abstractmethod
     def conditions(

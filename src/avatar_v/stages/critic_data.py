@@ -90,9 +90,9 @@ def spread_moments(
 def _decoded(sample: Sample, vae: VideoVAE | None) -> UInt8[Tensor, "f 3 h w"]:
     if vae is None or sample.latents is None:
         raise ValueError(f"clip {sample.key} has latents alone; name the VAE that made them")
-    if sample.meta.vae_hash != vae.latents_hash():
+    if sample.meta.vae_hash != vae.hash():
         raise ValueError(
-            f"clip {sample.key} has latents of VAE {sample.meta.vae_hash}, got {vae.latents_hash()}"
+            f"clip {sample.key} has latents of VAE {sample.meta.vae_hash}, got {vae.hash()}"
         )
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
         video = vae.decode(sample.latents[None, :DECODED_LATENTS].float())[0]
