@@ -18,6 +18,7 @@ VALIDITY = {
     "ragged": torch.rand(2, NUM_REFERENCE, generator=torch.Generator().manual_seed(0)) > 0.4,
     "equal counts": torch.arange(NUM_REFERENCE).expand(2, -1) % 2 == torch.tensor([[0], [0]]),
     "one sample has none": torch.tensor([[True], [False]]).expand(2, NUM_REFERENCE).clone(),
+    "none": torch.zeros(2, NUM_REFERENCE, dtype=torch.bool),
     "a segment has none": (torch.arange(NUM_REFERENCE) // 8 != 1).expand(2, -1).clone(),
 }
 

@@ -1,9 +1,9 @@
 """Does memory grow with the length of a video? ``python -m avatar_v_eval.speed_memory``.
 
-One ``avatar-v generate`` process per duration, in turns, mp4 writing included; its peak is what the
-kernel reports. Few sampling steps: every step reuses the memory of the one before. In each process
+One ``avatar-v generate`` process per duration, in turns, mp4 writing included; its peak is that of
+its own record. Few sampling steps: every step reuses the memory of the one before. In each process
 the resident memory is also read while it runs: from its first tenth to its last one it may not
-grow. What does grow is the sound, 64 kB a second, which is read at the beginning. Writes
+grow. What grows with the video is a temporary file, its sound, 64 kB a second. Writes
 ``eval/results/speed_memory.json``; ``--seconds 10 3600 --preset tiny --name speed_memory_hour`` is
 an hour with small, untrained networks.
 """

@@ -10,31 +10,32 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Latents = Float[Tensor, "b l *rest"]
-"""Of latent frames: the video's, "b l c h w", or their motion, "b l md"."""
+Latents = Float[Tensor, "b l c h w"]
+State = Float[Tensor, "b l *rest"]
+"""What is noised of latent frames: the video's latents, or their motion "b l md"."""
 Times = Float[Tensor, "b l"]
 
 
-def _wide(t: Times, x: Latents) -> Float[Tensor, "b l *ones"]:
+def _wide(t: Times, x: State) -> Float[Tensor, "b l *ones"]:
     return t.reshape(t.shape + (1,) * (x.ndim - t.ndim))
 
 
-def interpolate(clean: Latents, noise: Latents, t: Times) -> Latents:
+def interpolate(clean: State, noise: State, t: Times) -> State:
     """x_t on the straight path between data (t = 0) and noise (t = 1)."""
     return (1 - _wide(t, clean)) * clean + _wide(t, clean) * noise
 
 
-def velocity(clean: Latents, noise: Latents) -> Latents:
+def velocity(clean: State, noise: State) -> State:
     """v = ε - x_0, constant along the path."""
     return noise - clean
 
 
-def clean_from_velocity(x_t: Latents, v: Latents, t: Times) -> Latents:
+def clean_from_velocity(x_t: State, v: State, t: Times) -> State:
     """x_0 = x_t - t v."""
     return x_t - _wide(t, v) * v
 
 
-def noise_from_velocity(x_t: Latents, v: Latents, t: Times) -> Latents:
+def noise_from_velocity(x_t: State, v: State, t: Times) -> State:
     """ε = x_t + (1 - t) v."""
     return x_t + (1 - _wide(t, v)) * v
 

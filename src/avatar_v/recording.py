@@ -2,6 +2,7 @@
 
 import os
 import tempfile
+import weakref
 from collections.abc import Iterable, Iterator
 
 import torch
@@ -20,16 +21,10 @@ class Recording:
     """
 
     def __init__(self, parts: Iterable[Tensor]) -> None:
-        self._file = tempfile.TemporaryFile(prefix="avatar_v_sound_")  # noqa: SIM115
-        try:
-            for part in parts:
-                self._file.write(part.numpy().tobytes())
-            self._file.flush()
-        except OSError as error:
-            folder = tempfile.gettempdir()
-            raise OSError(
-                f"{folder} has no room for the sound ({error}); let TMPDIR name another folder"
-            ) from error
+        self._file = tempfile.TemporaryFile(prefix="avatar_v_sound_", buffering=0)  # noqa: SIM115
+        weakref.finalize(self, self._file.close)
+        for part in parts:
+            self._append(part.numpy().tobytes())
         self._length = self._file.tell() // _BYTES
 
     def __len__(self) -> int:
@@ -41,12 +36,25 @@ class Recording:
             raise ValueError(f"a recording is read in order, got a step of {step}")
         if stop <= start:
             return torch.zeros(0)
-        data = os.pread(self._file.fileno(), (stop - start) * _BYTES, start * _BYTES)
-        return torch.frombuffer(bytearray(data), dtype=torch.float32)
+        data, wanted = bytearray(), (stop - start) * _BYTES
+        while len(data) < wanted:  # the system reads 2 GiB at once at most
+            at = start * _BYTES + len(data)
+            data += os.pread(self._file.fileno(), wanted - len(data), at)
+        return torch.frombuffer(data, dtype=torch.float32)
 
     def split(self, size: int) -> Iterator[Float[Tensor, " s"]]:
         """Parts of ``size`` samples, the last one shorter."""
         return (self[start : start + size] for start in range(0, len(self), size))
+
+    def _append(self, data: bytes) -> None:
+        try:
+            while data:
+                data = data[self._file.write(data) :]
+        except OSError as error:
+            folder = tempfile.gettempdir()
+            raise OSError(
+                f"{folder} has no room for the sound ({error}); let TMPDIR name another folder"
+            ) from error
 
 
 Sound = Float[Tensor, " s"] | Recording

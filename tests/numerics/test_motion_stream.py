@@ -109,6 +109,22 @@ def test_motion_of_invalid_frames_is_not_read(dit: AvatarDiT) -> None:
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
 
 
+def test_motion_without_a_valid_frame_is_no_reference(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    assert cond.reference is not None
+    assert cond.reference.motion is not None
+    blind = dataclasses.replace(
+        cond.reference,
+        valid=torch.zeros_like(cond.reference.valid),
+        motion=torch.full_like(cond.reference.motion, float("nan")),
+    )
+    got = dit(x_t, t, dataclasses.replace(cond, reference=blind), motion_t=motion_t)
+    expected = dit(x_t, t, dataclasses.replace(cond, reference=None), motion_t=motion_t)
+    for one, other in zip(got, expected, strict=True):
+        torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=TOLERANCE)
+
+
 def test_shapes_that_do_not_fit_are_refused(dit: AvatarDiT) -> None:
     x_t, motion_t, t = target(dit.config)
     cond = with_reference(dit.config)

@@ -25,7 +25,7 @@ def dit() -> AvatarDiT:
     return make_dit(DiTConfig.tiny())
 
 
-@pytest.mark.parametrize("name", ["all", "ragged", "one sample has none"])
+@pytest.mark.parametrize("name", ["all", "ragged", "one sample has none", "none"])
 def test_cached_equals_uncached_bit_for_bit(dit: AvatarDiT, name: str) -> None:
     x_t, t = target(dit.config)
     cond = with_reference(dit.config, VALIDITY[name])

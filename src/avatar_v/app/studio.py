@@ -18,7 +18,7 @@ from avatar_v.app.ask import CONSENT, Ask, Limits, checked_request, page_words
 from avatar_v.app.line import Line
 from avatar_v.generate.inputs import Inputs, json_path, read_inputs
 from avatar_v.generate.outputs import output_of
-from avatar_v.generate.pipeline import AvatarPipeline, record_of, wanted, weights_folder
+from avatar_v.generate.pipeline import AvatarPipeline, decided, record_of, wanted, weights_folder
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
 from avatar_v.generate.writer import Writer
 from avatar_v.types import Request
@@ -101,6 +101,7 @@ class Studio:
     def _made(self, request: Request, token: str) -> Generator[Progress, None, None]:
         inputs = _named(read_inputs(request, wanted(self.pipeline.card)), request)
         assert inputs.num_frames is not None
+        request = decided(request, self.pipeline.card, inputs)
         begin, first = time.perf_counter(), None
         now = Progress(token, 0, inputs.num_frames, 0.0, inputs.warnings)
         yield now

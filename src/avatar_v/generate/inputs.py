@@ -1,8 +1,9 @@
 """A request's files, read and judged before any model is loaded.
 
 Whatever is wrong with a file, a setting or the output's place is one ValueError that names it and
-says what to do; what is only odd (silence, a tiny picture) is a warning that travels along.
-Reading itself is media.py's; which frame of the reference shows the person is best_frame.py's.
+says what to do (OSError where there is no room for the sound); what is only odd (silence, a tiny
+picture) is a warning that travels along. Reading itself is media.py's; which frame of the reference
+shows the person is best_frame.py's.
 """
 
 import dataclasses

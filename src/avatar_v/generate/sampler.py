@@ -11,9 +11,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.flow import Latents, Times
+from avatar_v.flow import Latents, State, Times
 
-State = Float[Tensor, "b l *rest"]
 States = tuple[Tensor, ...]
 """Latents "b l c h w", and where it is denoised their motion "b l md"."""
 VelocityFn = Callable[[Tensor, Tensor], Tensor]

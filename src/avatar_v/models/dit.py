@@ -164,11 +164,13 @@ class AvatarDiT(nn.Module):
         )
         faces = self._encode_clip(alone, mark=self.face_embed)
         if faces is None:
-            return None if clip is None else dataclasses.replace(clip, num_faces=num_faces)
+            return clip
         faces = faces.as_faces()
-        if clip is None:
-            return dataclasses.replace(faces, num_frames=reference.latents.shape[1])
-        return dataclasses.replace(join_caches(clip, faces), moments=clip.moments)
+        return (
+            faces
+            if clip is None
+            else dataclasses.replace(join_caches(clip, faces), moments=clip.moments)
+        )
 
     def turned(self, cache: ReferenceCache) -> ReferenceCache:
         """``cache`` with its keys rotated once for the default ``reference_offset``, for passes

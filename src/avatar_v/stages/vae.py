@@ -1,9 +1,10 @@
 """Stage 0: training the video autoencoder on world clips and procedural textures.
 
-Reconstruction (L1 plus the L1 of image gradients at three scales, stronger on the face and the
-mouth) and a mild KL term. Short windows are enough, since the causal network's cache carries the
-past; a share of every batch is textures, so that it also codes what the world never shows.
-Writing the weights, with the statistics of their latents, is callbacks/export_vae.py's.
+Reconstruction (L1 plus the L1 of image gradients at three scales and of changes in time, stronger
+on the face, the mouth and what passes quickly in a face) and a mild KL term. Short windows are
+enough, since the causal network's cache carries the past; a share of every batch is textures, so
+that it also codes what the world never shows. Writing the weights, with the statistics of their
+latents, is callbacks/export_vae.py's.
 """
 
 from collections.abc import Iterable
@@ -42,6 +43,9 @@ class VAELoss:
             num_latents(frames)
         if not self.window_shares or min(self.window_shares.values()) < 0:
             raise ValueError(f"window_shares needs shares >= 0, got {self.window_shares}")
+        for name in ("change_boost", "temporal_weight"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} is not negative, got {getattr(self, name)}")
         if not 0 <= self.texture_fraction < 1:
             raise ValueError(f"texture_fraction is in [0, 1), got {self.texture_fraction}")
 
