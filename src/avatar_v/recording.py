@@ -16,8 +16,8 @@ class Recording:
     """Float32 samples in a temporary file without a name, gone with this object.
 
     It takes what a tensor "s" takes where sound is read in order: ``len``, slices of step 1 (new
-    tensors, safe from several threads) and ``split``. OSError, naming the
-    folder, if its disk is full.
+    tensors, safe from several threads) and ``split``. OSError, naming the folder, if its disk is
+    full.
     """
 
     def __init__(self, parts: Iterable[Tensor]) -> None:

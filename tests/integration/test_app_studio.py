@@ -49,6 +49,7 @@ def test_a_job_can_be_watched_and_downloaded(studio: Studio, ask: Ask) -> None:
     record = json.loads((folder / "avatar.json").read_text())
     assert record["request"]["reference"] == "me.png"
     assert record["request"]["out"] == "avatar.mp4"
+    assert record["request"]["anchor"] is False  # what the form had left to the weights
     assert "permission" in record["consent"]
     assert str(studio.jobs.parent) not in json.dumps(record)
     assert str(Path(ask.speech or "").parent) not in json.dumps(record)

@@ -14,7 +14,7 @@ from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate import reference_clip
 from avatar_v.generate.inputs import Wanted, read_inputs
-from avatar_v.generate.pipeline import AvatarPipeline, wanted
+from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
 from avatar_v.generate.reference_clip import read_reference
 from avatar_v.generate.resume import asked_for
 from avatar_v.media import read_video
@@ -236,6 +236,8 @@ def test_weights_trained_with_an_anchor_use_it_unless_told(
     assert torch.equal(made(trained, None), anchored)
     assert torch.equal(made(trained, False), plain)
     assert torch.equal(made(personal, None), plain)
+    assert decided(asked, card, inputs) == dataclasses.replace(asked, anchor=True)
+    assert decided(asked, personal.card, inputs) == dataclasses.replace(asked, anchor=False)
     alone = dataclasses.replace(inputs, clips=())  # nothing that an anchor could join
     assert len(torch.cat(list(trained.stream(alone, asked)))) == inputs.num_frames
 
