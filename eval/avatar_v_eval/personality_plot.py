@@ -64,12 +64,10 @@ def _panel(ax: Axes, result: Result, measure: str, names: list[str]) -> None:
     ax.errorbar(
         places, values, [below, above], color=OURS, marker="o", capsize=3, label="generated"
     )
-    for key, colour, style, label in (
-        ("ceiling", CEILING, "--", "true video through the VAE"),
-        (BASELINE, OTHER, ":", "stage 2"),
-    ):
+    for key, colour, style in (("ceiling", CEILING, "--"), (BASELINE, OTHER, ":")):
         if number := result.numbers.get(f"{measure}_{key}"):
-            ax.axhline(number.value, color=colour, linestyle=style, linewidth=1, label=label)
+            words = number.label.partition(": ")[2].replace("it through", "true video through")
+            ax.axhline(number.value, color=colour, linestyle=style, linewidth=1, label=words)
     ax.set_xticks(list(places), [TICKS[name] for name in names], fontsize=8)
     ax.tick_params(axis="y", labelsize=8)
     ax.spines[["top", "right"]].set_visible(False)
