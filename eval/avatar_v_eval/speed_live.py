@@ -90,13 +90,14 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--steps", type=int, default=24, help="of the sampler")
     parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
     parser.add_argument("--reference-seconds", type=float, default=4.0, help="0: one picture")
+    parser.add_argument("--name", default="speed_live", help="of the result")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     options = parser.parse_args(arguments)
     pipeline = AvatarPipeline.from_pretrained(options.weights)
     runs = [one_run(pipeline, options) for _ in range(options.repeats + 1)][1:]
     numbers = numbers_of(runs)
     result = records.make_result(
-        "speed_live",
+        options.name,
         "Live speed",
         numbers,
         recipe=pipeline.card.recipe,
