@@ -44,6 +44,7 @@ bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 	$(BIN)/python -m avatar_v_eval.speed
 	$(BIN)/python -m avatar_v_eval.speed_memory
 	$(BIN)/python -m avatar_v_eval.speed_live
+	$(BIN)/python -m avatar_v_eval.speed_live --steps 4 --audio 1 --name speed_live_4
 	$(BIN)/python -m avatar_v_eval.speed_cache
 	$(BIN)/python -m avatar_v_eval.speed_reference
 	$(BIN)/python -m avatar_v_eval.speed_human
