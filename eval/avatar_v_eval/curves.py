@@ -76,7 +76,7 @@ def draw(logs: dict[str, Path], out: Path) -> None:
     figure, axes = plt.subplots(rows, columns, figsize=(5 * columns, 3 * rows), squeeze=False)
     for axis in axes.flat[len(logs) :]:
         axis.remove()
-    for axis, (title, path) in zip(axes.flat, logs.items(), strict=False):
+    for axis, (title, path) in zip(axes.flat[: len(logs)], logs.items(), strict=True):
         for name, curve in read_curves(path).items():
             if "loss" not in name:
                 continue

@@ -31,11 +31,6 @@ from references import (
 )
 
 
-@pytest.fixture(scope="module")
-def dit() -> AvatarDiT:
-    return make_dit(DiTConfig.tiny())
-
-
 @pytest.fixture
 def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, Tensor | None]]:
     """Query, key and key mask of every attention that runs from here on."""

@@ -5,10 +5,9 @@ import dataclasses
 import pytest
 import torch
 
-from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import join_caches, join_references, one_frame
-from avatar_v.testing import make_cond, make_dit, make_reference
+from avatar_v.testing import make_cond, make_reference
 from references import (
     NUM_FRAMES,
     NUM_REFERENCE,
@@ -18,11 +17,6 @@ from references import (
     target,
     with_reference,
 )
-
-
-@pytest.fixture(scope="module")
-def dit() -> AvatarDiT:
-    return make_dit(DiTConfig.tiny())
 
 
 @pytest.mark.parametrize("name", ["all", "ragged", "one sample has none", "none"])
