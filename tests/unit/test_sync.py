@@ -138,8 +138,11 @@ def test_gradient_reaches_every_decoded_frame(small):
     (1 - similarity).mean().backward()
     assert pixels.grad is not None
     assert bool((pixels.grad.abs().amax((2, 3, 4)) > 0).all())
-    stepped = frozen.embed_video(pixels.detach() - pixels.grad)
-    assert bool((F.cosine_similarity(stepped, sound) > similarity).all())
+    # of a size whose gain, 2e-4 and more, is far above the rounding of sums
+    step = 0.05 * pixels.grad / pixels.grad.abs().amax((1, 2, 3, 4), keepdim=True)
+    stepped = frozen.embed_video(pixels.detach() - step)
+    gain = F.cosine_similarity(stepped, sound) - similarity.detach()
+    assert float(gain.min()) > 1e-5
 
 
 def test_weights_of_the_world_critic_round_trip(small, tmp_path):
