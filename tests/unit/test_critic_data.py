@@ -1,9 +1,18 @@
 """Pictures for the critics: moments spread over the mouth's range, batches of persons x scenes."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
-from avatar_v.stages.critic_data import CriticFrames, LabelledFrames, _Batches, spread_moments
+from avatar_v.stages import critic_data
+from avatar_v.stages.critic_data import (
+    CriticFrames,
+    LabelledFrames,
+    _Batches,
+    read_frames,
+    spread_moments,
+)
 from avatar_v.stages.critics import identity_across_scenes, r_squared
 
 
@@ -19,6 +28,23 @@ def test_moments_cover_the_range_and_avoid_hidden_faces():
     assert [int(r) // 4 for r in ranks] == list(range(8))  # one of each eighth of the 32 valid
     with pytest.raises(ValueError, match="no frame"):
         spread_moments(opening, torch.zeros(40, dtype=torch.bool), 8, seeded())
+
+
+def test_a_clip_without_a_face_is_left_out(monkeypatch):
+    def clip(name: str) -> SimpleNamespace:
+        return SimpleNamespace(
+            video=torch.zeros(5, 3, 4, 4, dtype=torch.uint8),
+            motion=torch.zeros(5, 16),
+            valid=torch.full((5,), name != "covered"),
+            meta=SimpleNamespace(person=name, scene="here"),
+        )
+
+    monkeypatch.setattr(critic_data, "read_folder", lambda folder: folder.split())
+    monkeypatch.setattr(critic_data, "read_clip", clip)
+    frames = read_frames(["anna covered", "bert"], num_moments=2, seed=0)
+    assert frames.person.tolist() == [0, 0, 1, 1]
+    with pytest.raises(ValueError, match="no clip of covered shows a face"):
+        read_frames(["covered"], num_moments=2, seed=0)
 
 
 @pytest.fixture

@@ -10,6 +10,7 @@ from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import as_input, weights_hash
 from avatar_v.critics.layers import AttentionPool, augment
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.stages.critics import MotionStage
 from avatar_v.types import MOTION_NAMES
 
 
@@ -135,3 +136,21 @@ def test_identification_counts_nearest_and_pairs():
     assert nearest.tolist() == [True, False, True]
     # the second query is nearer to its own entry (0.1) than to one of the two others (0.9, 0)
     assert pairwise.tolist() == [1.0, 0.5, 1.0]
+
+
+def meter_stage(tmp_path, weights: dict[str, float]) -> MotionStage:
+    return MotionStage("recipe", str(tmp_path), 1e-3, 0.0, components=weights, width=8, num_heads=2)
+
+
+def test_a_component_counts_by_its_weight(tmp_path):
+    stage = meter_stage(tmp_path, {"mouth_open": 8.0, "eye_open": 4.0})
+    assert float(stage.weights.sum()) == pytest.approx(1)
+    weights = dict(zip(MOTION_NAMES, stage.weights.tolist(), strict=True))
+    assert weights["mouth_open"] / weights["yaw"] == pytest.approx(8)
+    assert weights["eye_open"] / weights["yaw"] == pytest.approx(4)
+
+
+@pytest.mark.parametrize("weights", [{"nose": 2.0}, {"yaw": -1.0}])
+def test_weights_of_no_component_are_refused(tmp_path, weights):
+    with pytest.raises(ValueError, match="not negative and of mouth_open, "):
+        meter_stage(tmp_path, weights)

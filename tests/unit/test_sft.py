@@ -28,7 +28,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT, Personality, draw_faces, draw_run, motion_flow_loss
 from avatar_v.stages.trainable import FACTORS, NEW, Trainable, merged
 from avatar_v.testing import make_batch, randomise
-from avatar_v.types import Batch
+from avatar_v.types import MOTION_NAMES, Batch
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)
@@ -272,6 +272,20 @@ def test_terms_are_checked() -> None:
         HumanTerms(motion={0: -1.0})
     with pytest.raises(ValueError, match="num_latents >= 2"):
         HumanTerms(sync={0: 0.0, 9: 1.0}, num_latents=1)
+    with pytest.raises(ValueError, match="component weights are not negative"):
+        HumanTerms(components={"nose": 2.0})
+
+
+def test_a_component_counts_by_its_weight_in_what_is_judged(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+
+    def value(components: dict[str, float]) -> float:
+        judges = Judges(HumanTerms(motion={0: 1.0}, components=components, **critics))
+        return float(judges.loss(judged([0.2]), vae, 0, seeded())[0])
+
+    alone = [value(dict.fromkeys(MOTION_NAMES, 0.0) | {name: 1.0}) for name in MOTION_NAMES]
+    assert value({}) == pytest.approx(sum(alone) / len(alone), rel=1e-4)
+    assert len(set(alone)) == len(alone)
 
 
 def faces_of(batch: Batch, num: int = 4) -> Batch:

@@ -41,6 +41,20 @@ CENTER = torch.tensor([_STATISTICS[name][0] for name in MOTION_NAMES])
 SCALE = torch.tensor([_STATISTICS[name][1] for name in MOTION_NAMES])
 
 
+def component_weights(weights: dict[str, float]) -> Float[Tensor, " m"]:
+    """Weights of the components by name, those that are not named having 1, scaled to a mean of 1.
+
+    ValueError for a component that motion does not have, or a negative weight.
+    """
+    unknown = sorted(set(weights) - set(MOTION_NAMES))
+    if unknown or min(weights.values(), default=0.0) < 0:
+        raise ValueError(
+            f"component weights are not negative and of {', '.join(MOTION_NAMES)}; got {weights}"
+        )
+    raw = torch.tensor([weights.get(name, 1.0) for name in MOTION_NAMES])
+    return raw / raw.mean()
+
+
 def pack_motion(motion: Float[Tensor, "b f m"]) -> Float[Tensor, "b l md"]:
     """Vectors of f = 4k + 1 video frames to normalised vectors of latent frames."""
     num = num_latents(motion.shape[1])

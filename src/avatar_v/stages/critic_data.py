@@ -54,7 +54,8 @@ def read_frames(
     """``num_moments`` pictures of every clip in ``folders``, clip after clip.
 
     Where a clip has latents alone, they are of its beginning (``DECODED_LATENTS``), by ``vae``.
-    ValueError if there are no shards, a clip has no valid frame, or there is no VAE for latents.
+    Clips without a valid frame are left out. ValueError if there are no shards, no clip is left,
+    or there is no VAE for latents.
     """
     generator = torch.Generator().manual_seed(seed)
     persons: dict[str, int] = {}
@@ -65,12 +66,17 @@ def read_frames(
         sample = read_clip(clip)
         video = _decoded(sample, vae) if sample.video is None else sample.video
         opening = sample.motion[: len(video), MOTION_NAMES.index("mouth_open")]
-        chosen = spread_moments(opening, sample.valid[: len(video)], num_moments, generator)
+        valid = sample.valid[: len(video)]
+        if not bool(valid.any()):
+            continue
+        chosen = spread_moments(opening, valid, num_moments, generator)
         images.append(video[chosen])
         motion.append(sample.motion[chosen])
         person = persons.setdefault(sample.meta.person, len(persons))
         scene = scenes.setdefault(sample.meta.scene, len(scenes))
         labels += [(person, scene)] * num_moments
+    if not images:
+        raise ValueError(f"no clip of {', '.join(map(str, folders))} shows a face")
     who, where = torch.tensor(labels).unbind(1)
     return LabelledFrames(torch.cat(images), torch.cat(motion), who, where)
 

@@ -20,8 +20,9 @@ from torch import Tensor
 from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import PictureCritic, as_input
 from avatar_v.critics.layers import augment
-from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
+from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.models.motion import component_weights
 from avatar_v.stages.critic_data import LabelledFrames
 from avatar_v.stages.sync_data import SyncRuns
 from avatar_v.types import MOTION_NAMES
@@ -129,13 +130,13 @@ class MotionStage(CriticStage):
         export: str,
         lr: float,
         weight_decay: float,
-        opening_weight: float,
+        components: dict[str, float],
         width: int = 24,
         num_heads: int = 10,
         init_from: str | None = None,
         seed: int = 0,
     ) -> None:
-        """``opening_weight``: of the mouth's opening in the loss; every other component has 1.
+        """``components``: their weights in the loss by name; every other one has 1.
         ``init_from``: the folder of a meter to go on from, in place of fresh weights."""
         super().__init__(recipe, lr, weight_decay, export, seed)
         self.init_from = init_from
@@ -143,9 +144,7 @@ class MotionStage(CriticStage):
             self.model = MotionMeter(width, num_heads)
         else:
             self.model = MotionMeter.from_pretrained(init_from).requires_grad_(True).train()
-        weights = torch.ones(len(MOTION_NAMES))
-        weights[MOUTH_OPEN] = opening_weight
-        self.register_buffer("weights", weights / weights.sum())
+        self.register_buffer("weights", component_weights(components) / len(MOTION_NAMES))
 
     def on_fit_start(self) -> None:
         super().on_fit_start()

@@ -27,7 +27,7 @@ from avatar_v.losses.human import (
     perceptual_loss,
     sync_loss,
 )
-from avatar_v.models.motion import SCALE, motion_frames
+from avatar_v.models.motion import SCALE, component_weights, motion_frames
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.windows import value_at
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR
@@ -48,6 +48,8 @@ class HumanTerms:
     closed_loop: dict[int, float] = field(default_factory=lambda: {0: 0.0})
     perceptual: dict[int, float] = field(default_factory=lambda: {0: 0.0})
     sync: dict[int, float] = field(default_factory=lambda: {0: 0.0})
+    components: dict[str, float] = field(default_factory=dict)
+    """Weights of motion's components by name in motion and closed_loop; all others have 1."""
     num_latents: int = 2  # decoded per sample
     max_samples: int = 4  # decoded per step, those with the smallest t
     face_critic: str = "face"  # names of shipped critics, or folders
@@ -59,6 +61,7 @@ class HumanTerms:
             schedule = getattr(self, name)
             if min(schedule.values(), default=-1) < 0 or 0 not in schedule:
                 raise ValueError(f"{name} needs weights >= 0 from step 0 on, got {schedule}")
+        component_weights(self.components)
         if self.num_latents < 1 or self.max_samples < 1:
             raise ValueError("num_latents and max_samples are at least 1")
         if max(self.sync.values()) > 0 and TEMPORAL_FACTOR * self.num_latents < WINDOW_FRAMES:
@@ -123,12 +126,13 @@ class Judges:
         if weights["motion"] or weights["closed_loop"]:
             read = self._motion(frames)
             scale = SCALE.to(read.device)
+            components = component_weights(self.terms.components).to(read.device)
             if weights["motion"]:
                 true = motion_frames(judged.motion[rows, run])
-                found["motion"] = motion_loss(read, true, scale, weight)
+                found["motion"] = motion_loss(read, true, scale, weight, components)
             if weights["closed_loop"] and judged.predicted_motion is not None:
                 said = motion_frames(judged.predicted_motion[rows, run])
-                found["closed_loop"] = motion_loss(read, said, scale, weight)
+                found["closed_loop"] = motion_loss(read, said, scale, weight, components)
         if weights["perceptual"]:
             with torch.no_grad():
                 true = decode_behind(vae, before, judged.clean[rows, run])
