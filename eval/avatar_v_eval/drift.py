@@ -30,7 +30,7 @@ from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.loudness import normalise_loudness
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v.world.clip import WorldClip, make_clip
-from avatar_v.world.splits import persons, scenes, sentences
+from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, bootstrap_mean, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, with_close_ups
@@ -153,7 +153,7 @@ def main(arguments: list[str] | None = None) -> None:
         recipe=rollout.recipe,
         weights={**rollout.hashes(), "motion": watcher.meter.hash(), "face": watcher.face.hash()},
         notes=[
-            f"{options.persons} TEST persons from number {options.first} on, 16 s of reference, "
+            f"{options.persons} {options.split.upper()} persons from number {options.first} on, 16 s of reference, "
             f"windows of {WINDOW_S} s; intervals bootstrapped over persons",
             rollout.described(),
         ],
@@ -169,9 +169,10 @@ def main(arguments: list[str] | None = None) -> None:
 def make_case(options: argparse.Namespace, index: int) -> Case:
     """Person ``index`` of those asked for."""
     num, at = round(options.minutes * 60 * FRAME_RATE_HZ), options.first + index
-    (person,) = persons("test", 1, at)
-    here, there = scenes("test", 2, 2 * at)
-    said, other = sentences("test", 2, 2 * at)
+    split: Split = options.split
+    (person,) = persons(split, 1, at)
+    here, there = scenes(split, 2, 2 * at)
+    said, other = sentences(split, 2, 2 * at)
     first = make_clip(person, here, said, num_frames=1, size=64)
     shown = make_clip(person, there, other, num_frames=REFERENCE_FRAMES, size=64)
     assert first.video is not None
@@ -311,7 +312,8 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
     parser.add_argument("--persons", type=int, default=4)
-    parser.add_argument("--first", type=int, default=0, help="number of the first test person")
+    parser.add_argument("--first", type=int, default=0, help="number of the first person")
+    parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--minutes", type=float, default=10.0)
     parser.add_argument("--workers", type=int, default=1, help="processes of one thread each")
     parser.add_argument("--name", default="drift", help="of the result")
