@@ -153,8 +153,8 @@ def main(arguments: list[str] | None = None) -> None:
         recipe=rollout.recipe,
         weights={**rollout.hashes(), "motion": watcher.meter.hash(), "face": watcher.face.hash()},
         notes=[
-            f"{options.persons} {options.split.upper()} persons from number {options.first} on, 16 s of reference, "
-            f"windows of {WINDOW_S} s; intervals bootstrapped over persons",
+            f"{options.persons} {options.split.upper()} persons from number {options.first} on, "
+            f"16 s of reference, windows of {WINDOW_S} s; intervals bootstrapped over persons",
             rollout.described(),
         ],
     )

@@ -68,6 +68,9 @@ class Rollout:
             guidance_reference=options.reference,
         )
         pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
+        if request.guidance_audio is None:
+            audio = pipeline.card.guidance_audio
+            request = dataclasses.replace(request, guidance_audio=audio)
         return cls(pipeline, request)
 
     @property
@@ -135,7 +138,9 @@ def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Options for ``Rollout.load``, with the defaults of ``avatar-v generate``."""
     parser.add_argument("--steps", type=int, default=24, help="of the sampler")
     parser.add_argument("--text", type=float, default=1.0, help="text guidance; 1 is none")
-    parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
+    parser.add_argument(
+        "--audio", type=float, help="audio guidance; 1 is none (default: what the card says)"
+    )
     parser.add_argument(
         "--reference", type=float, default=1.0, help="reference guidance; 1 is none"
     )

@@ -88,12 +88,16 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument("--seconds", type=int, default=30, help="of speech in a run")
     parser.add_argument("--repeats", type=int, default=5, help="runs, after one that warms up")
     parser.add_argument("--steps", type=int, default=24, help="of the sampler")
-    parser.add_argument("--audio", type=float, default=2.0, help="audio guidance; 1 is none")
+    parser.add_argument(
+        "--audio", type=float, help="audio guidance; 1 is none (default: what the card says)"
+    )
     parser.add_argument("--reference-seconds", type=float, default=4.0, help="0: one picture")
     parser.add_argument("--name", default="speed_live", help="of the result")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     options = parser.parse_args(arguments)
     pipeline = AvatarPipeline.from_pretrained(options.weights)
+    if options.audio is None:
+        options.audio = pipeline.card.guidance_audio
     runs = [one_run(pipeline, options) for _ in range(options.repeats + 1)][1:]
     numbers = numbers_of(runs)
     result = records.make_result(

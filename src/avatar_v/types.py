@@ -139,7 +139,7 @@ class Request:
     seed: int = 0
     num_steps: int = 24
     guidance_text: float = 1.0
-    guidance_audio: float = 2.0
+    guidance_audio: float | None = None  # None: what the card of the weights says
     guidance_reference: float = 1.0
     reference_s: float = 16.0  # how much of each reference clip is read; 0: its best picture
     also: tuple[str, ...] = ()  # further clips of the person

@@ -236,10 +236,32 @@ def test_weights_trained_with_an_anchor_use_it_unless_told(
     assert torch.equal(made(trained, None), anchored)
     assert torch.equal(made(trained, False), plain)
     assert torch.equal(made(personal, None), plain)
-    assert decided(asked, card, inputs) == dataclasses.replace(asked, anchor=True)
-    assert decided(asked, personal.card, inputs) == dataclasses.replace(asked, anchor=False)
+    both = dataclasses.replace(asked, guidance_audio=2.0)
+    assert decided(asked, card, inputs) == dataclasses.replace(both, anchor=True)
+    assert decided(asked, personal.card, inputs) == dataclasses.replace(both, anchor=False)
     alone = dataclasses.replace(inputs, clips=())  # nothing that an anchor could join
     assert len(torch.cat(list(trained.stream(alone, asked)))) == inputs.num_frames
+
+
+def test_the_card_says_how_strongly_sound_counts_unless_told(
+    personal, request_: Request, spoken
+) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    inputs = read_inputs(asked, PERSONAL)
+    card = dataclasses.replace(personal.card, guidance_audio=1.0)
+    unguided = AvatarPipeline(
+        personal.dit, personal.conditioner, card, precision="fp32", device="cpu"
+    )
+
+    def made(pipe: AvatarPipeline, audio: float | None) -> Tensor:
+        told = dataclasses.replace(asked, guidance_audio=audio)
+        return torch.cat(list(pipe.stream(inputs, told)))
+
+    plain, doubled = made(personal, 1.0), made(personal, 2.0)
+    assert not torch.equal(plain, doubled)
+    assert torch.equal(made(personal, None), doubled)
+    assert torch.equal(made(unguided, None), plain)
+    assert torch.equal(made(unguided, 2.0), doubled)
 
 
 def test_close_ups_are_cut_out_of_the_larger_picture() -> None:

@@ -30,6 +30,7 @@ from avatar_v.app.ask import (
 )
 from avatar_v.app.drawn import draw_person
 from avatar_v.app.studio import Progress, Studio, Waiting
+from avatar_v.models.weights import Card
 
 STATIC = Path(__file__).with_name("static")
 CSS = (STATIC / "page.css").read_text(encoding="utf-8")
@@ -102,7 +103,7 @@ def build_page(studio: Studio) -> gr.Blocks:
         gr.HTML(view.INTRO)
         with gr.Row(equal_height=False):
             with gr.Column(scale=6):
-                form = _form(reads_video=pipeline.card.reference)
+                form = _form(pipeline.card)
             with gr.Column(scale=5, elem_id="av-right"):
                 screen = _screen()
         gr.HTML(view.footer(studio.limits, where))
@@ -110,7 +111,7 @@ def build_page(studio: Studio) -> gr.Blocks:
     return page.queue()
 
 
-def _form(*, reads_video: bool) -> _Form:
+def _form(card: Card) -> _Form:
     reference = gr.Video(
         label="The person: a few seconds, face to the camera",
         sources=["upload", "webcam"],
@@ -139,7 +140,7 @@ def _form(*, reads_video: bool) -> _Form:
         steps = gr.Slider(*STEPS, value=24, step=1, label="Steps", info="More is finer and slower")
         guidance = gr.Slider(
             *GUIDANCE,
-            value=2.0,
+            value=card.guidance_audio,
             step=0.1,
             label="Strength of the sound",
             info="How strongly the sound drives the mouth; 1 is plain",
@@ -150,9 +151,9 @@ def _form(*, reads_video: bool) -> _Form:
             step=1,
             label="Seconds of reference",
             info="How much of the clip is read; 0: one picture"
-            if reads_video
+            if card.reference
             else "Without effect: these weights read one picture of the person",
-            interactive=reads_video,
+            interactive=card.reference,
         )
         seed = gr.Number(
             value=0, precision=0, label="Seed", info="The same seed gives the same video"

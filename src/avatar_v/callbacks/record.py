@@ -74,10 +74,16 @@ class Export(L.Callback):
     """At the end of training writes ``default_root_dir/weights``: the averaged weights as a
     pipeline folder, with the loss curve and the complete recipe beside them."""
 
-    def __init__(self, recipe: str, dtype: Literal["float32", "float16", "bfloat16"] = "float32"):
+    def __init__(
+        self,
+        recipe: str,
+        dtype: Literal["float32", "float16", "bfloat16"] = "float32",
+        guidance_audio: float = 2.0,
+    ) -> None:
         """``recipe``: the files of the recipe, for the card of the weights; ``dtype``: of the
-        stored weights."""
+        stored weights; ``guidance_audio``: what generation takes where none is asked for."""
         self.recipe = recipe
+        self.guidance_audio = guidance_audio
         self.dtype = {"float32": torch.float32, "float16": torch.float16}.get(dtype, torch.bfloat16)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -85,7 +91,14 @@ class Export(L.Callback):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
         preset, can = pl_module.models.preset, pl_module.card_entries()
-        card = Card(preset, self.recipe, commit(), "loss.csv", **can)
+        card = Card(
+            preset,
+            self.recipe,
+            commit(),
+            "loss.csv",
+            guidance_audio=self.guidance_audio,
+            **can,
+        )
         with averaged(trainer, pl_module), whole_state(pl_module):
             if not trainer.is_global_zero:
                 return

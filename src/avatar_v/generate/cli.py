@@ -26,7 +26,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--image", metavar="FILE", help="first frame, instead of the reference's best one")
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
     add("--steps", type=int, default=24, help="denoising steps a chunk (%(default)s)")
-    add("--guidance-audio", type=float, default=2.0, help="1 is none (%(default)s)")
+    add("--guidance-audio", type=float, help="1 is none (default: what the weights' card says)")
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--guidance-reference", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")

@@ -112,7 +112,7 @@ def check_settings(request: Request) -> None:
     find_extractor(request.motion, face_crop=request.face_crop)
     for name in ("guidance_text", "guidance_audio", "guidance_reference"):
         value = getattr(request, name)
-        if not math.isfinite(value):
+        if value is not None and not math.isfinite(value):
             raise ValueError(f"--{name.replace('_', '-')} is a finite number, got {value}")
     if not 0 <= request.overshoot < math.inf:
         raise ValueError(f"--overshoot is a finite number from 0, got {request.overshoot}")

@@ -143,7 +143,7 @@ class AvatarPipeline:
         seed: int = 0,
         num_steps: int = 24,
         guidance_text: float = 1.0,
-        guidance_audio: float = 2.0,
+        guidance_audio: float | None = None,
         guidance_reference: float = 1.0,
         reference_s: float = 16.0,
         also: Sequence[str | Path] = (),
@@ -203,6 +203,8 @@ class AvatarPipeline:
     ) -> Generator[Clip, None, None]:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
+        request = decided(request, self.card, inputs)
+        assert request.guidance_audio is not None
         settings = Settings(
             chunk_latents=self.format.chunk_latents,
             shift=self.format.shift,
@@ -211,7 +213,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
-            anchor=bool(decided(request, self.card, inputs).anchor),
+            anchor=bool(request.anchor),
             interpolate=request.interpolate,
             seed=request.seed,
             bf16=self.bf16,
@@ -265,10 +267,14 @@ def wanted(card: Card, *, refined: bool = False) -> Wanted:
 
 
 def decided(request: Request, card: Card, inputs: Inputs) -> Request:
-    """``request`` with what it left to the weights: whether the first frame becomes an anchor."""
-    if request.anchor is not None:
-        return request
-    return dataclasses.replace(request, anchor=card.anchor and bool(inputs.clips))
+    """``request`` with what it left to the weights: the guidance of the audio, and whether the
+    first frame becomes an anchor."""
+    anchor, audio = request.anchor, request.guidance_audio
+    return dataclasses.replace(
+        request,
+        anchor=card.anchor and bool(inputs.clips) if anchor is None else anchor,
+        guidance_audio=card.guidance_audio if audio is None else audio,
+    )
 
 
 def weights_folder(name_or_path: str | Path) -> Path:

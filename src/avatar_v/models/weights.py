@@ -47,6 +47,7 @@ class Card:
     motion: bool = False  # trained to denoise motion beside the video
     faces: bool = False  # trained to read close-ups of the face beside the reference
     anchor: bool = False  # trained with the first frame of the video behind the reference
+    guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
     schema_version: int = SCHEMA_VERSION
 
 
