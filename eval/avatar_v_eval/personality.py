@@ -96,13 +96,14 @@ def main(arguments: list[str] | None = None) -> None:
         make = partial(generate, rollout, num_frames=LENGTHS[name], motion=options.motion)
         scores[name] = score(f"generating, {WORDS[name]}", make)
     shown = max(options.conditions, key=lambda name: LENGTHS[name])
-    weights = {**rollout.hashes(), **judges.hashes()}
+    weights, described = {**rollout.hashes(), **judges.hashes()}, rollout.described()
     if options.baseline is not None:
         other = Rollout.load(options.baseline, options)
         motion = options.baseline_motion or options.motion
         make = partial(generate, other, num_frames=LENGTHS[shown], motion=motion)
         scores[BASELINE] = score("generating, other weights", make)
         weights["baseline dit"] = other.hashes()["dit"]
+        described += f"; {options.baseline_words}: {other.described()}"
     words = {**WORDS, BASELINE: options.baseline_words}
     scores = {
         name: [measured(score, true) for score, true in zip(rows, scores["ceiling"], strict=True)]
@@ -118,7 +119,7 @@ def main(arguments: list[str] | None = None) -> None:
         notes=[
             f"{options.persons} {options.split.upper()} persons from number {options.first} on, "
             f"{options.frames} frames of speech each; the reference shows another scene",
-            rollout.described(),
+            described,
             f"motion of the reference: {options.motion}; first frame and its motion are given",
             "style r: over persons, habit read from the pixels against the habit that made the "
             "person, Fisher's interval; other intervals bootstrapped over persons",

@@ -132,12 +132,15 @@ def fill(page, files: tuple[Path, Path], *, steps: int = 2) -> None:
     give(page, *files)
     page.click(f"text={FRAMED}")
     page.click("text=Options")
-    page.wait_for_selector("#av-options input[type=range]", state="visible")
-    page.wait_for_timeout(300)  # the options unfold; a number written into them before is forgotten
-    page.fill("#av-options input[type=number] >> nth=0", str(steps))
-    page.keyboard.press("Tab")
     slider = page.locator("#av-options input[type=range] >> nth=0")
-    until(page, lambda: slider.input_value() == str(steps), "the page forgot the steps")
+
+    def is_written() -> bool:  # while the options unfold, the page may forget a number
+        page.fill("#av-options input[type=number] >> nth=0", str(steps))
+        page.keyboard.press("Tab")
+        page.wait_for_timeout(200)
+        return slider.input_value() == str(steps)
+
+    until(page, is_written, "the page forgets the steps")
     page.check("#av-consent input")
 
 

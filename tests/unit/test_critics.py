@@ -144,13 +144,16 @@ def meter_stage(tmp_path, weights: dict[str, float]) -> MotionStage:
 
 def test_a_component_counts_by_its_weight(tmp_path):
     stage = meter_stage(tmp_path, {"mouth_open": 8.0, "eye_open": 4.0})
-    assert float(stage.weights.sum()) == pytest.approx(1)
+    assert float(stage.weights.mean()) == pytest.approx(1)
     weights = dict(zip(MOTION_NAMES, stage.weights.tolist(), strict=True))
     assert weights["mouth_open"] / weights["yaw"] == pytest.approx(8)
     assert weights["eye_open"] / weights["yaw"] == pytest.approx(4)
 
 
-@pytest.mark.parametrize("weights", [{"nose": 2.0}, {"yaw": -1.0}])
+@pytest.mark.parametrize(
+    "weights",
+    [{"nose": 2.0}, {"yaw": -1.0}, {"yaw": float("nan")}, dict.fromkeys(MOTION_NAMES, 0.0)],
+)
 def test_weights_of_no_component_are_refused(tmp_path, weights):
-    with pytest.raises(ValueError, match="not negative and of mouth_open, "):
+    with pytest.raises(ValueError, match="not negative, one of them above 0, and of mouth_open, "):
         meter_stage(tmp_path, weights)

@@ -5,6 +5,8 @@ Per video frame a vector of types.MOTION_NAMES, from the world's ground truth or
 latent holds one video frame, four times. Pure functions, no parameters (ALGORITHMS §1.3).
 """
 
+import math
+
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
@@ -44,14 +46,16 @@ SCALE = torch.tensor([_STATISTICS[name][1] for name in MOTION_NAMES])
 def component_weights(weights: dict[str, float]) -> Float[Tensor, " m"]:
     """Weights of the components by name, those that are not named having 1, scaled to a mean of 1.
 
-    ValueError for a component that motion does not have, or a negative weight.
+    ValueError for a component that motion does not have, a weight that is negative or not finite,
+    or none above 0.
     """
-    unknown = sorted(set(weights) - set(MOTION_NAMES))
-    if unknown or min(weights.values(), default=0.0) < 0:
+    raw = torch.tensor([float(weights.get(name, 1.0)) for name in MOTION_NAMES])
+    fit = bool((raw >= 0).all()) and 0 < float(raw.sum()) < math.inf
+    if set(weights) - set(MOTION_NAMES) or not fit:
         raise ValueError(
-            f"component weights are not negative and of {', '.join(MOTION_NAMES)}; got {weights}"
+            "component weights are not negative, one of them above 0, and of "
+            f"{', '.join(MOTION_NAMES)}; got {weights}"
         )
-    raw = torch.tensor([weights.get(name, 1.0) for name in MOTION_NAMES])
     return raw / raw.mean()
 
 

@@ -144,7 +144,7 @@ class MotionStage(CriticStage):
             self.model = MotionMeter(width, num_heads)
         else:
             self.model = MotionMeter.from_pretrained(init_from).requires_grad_(True).train()
-        self.register_buffer("weights", component_weights(components) / len(MOTION_NAMES))
+        self.register_buffer("weights", component_weights(components))
 
     def on_fit_start(self) -> None:
         super().on_fit_start()
@@ -156,7 +156,7 @@ class MotionStage(CriticStage):
 
     def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
         error = (self.model(images) - batch.motion) / self.model.scale
-        return (error.square() * self.weights).sum(1).mean()
+        return (error.square() * self.weights).mean()
 
     def critic_numbers(self, frames: list[LabelledFrames]) -> dict[str, float]:
         read = torch.cat([self.model.measure(part.images).values for part in frames])
