@@ -200,8 +200,8 @@ def test_joint_states_share_steps_and_stay_apart() -> None:
     def towards(target: float):
         return lambda x, t: (x - target) / t.clamp_min(1e-6).reshape(*t.shape, *[1] * (x.ndim - 2))
 
-    def both(states, t):
-        return tuple(towards(i)(x, t) for i, x in enumerate(states))
+    def both(states, times):
+        return tuple(towards(i)(x, times[i]) for i, x in enumerate(states))
 
     made = sample_joint(both, (video, motion), times, prefixes=first)
     alone = sample(towards(0), video, times, prefix=first[0])
@@ -213,14 +213,45 @@ def test_joint_states_share_steps_and_stay_apart() -> None:
         sample_joint(both, (video, motion), times, prefixes=(first[0], motion[:, :2]))
 
 
+@pytest.mark.parametrize("lead", [0, 1, 3, 5])
+def test_what_is_ahead_reaches_its_end_first_and_changes_no_step_of_the_video(lead: int) -> None:
+    times, seen = schedule(5, shift=2.0), []
+    video, motion = torch.randn(SHAPE), torch.randn(*SHAPE[:2], 7)
+
+    def velocities(states, now):
+        seen.append([float(t[0, -1]) for t in now] + [states[0].clone(), states[1].clone()])
+        return towards_zero(states[0], now[0]), states[1]
+
+    made = sample_joint(velocities, (video, motion), times, lead=lead)
+    assert torch.equal(made[0], sample(towards_zero, video, times))
+    steps = times.tolist()
+    assert [row[0] for row in seen] == steps[:1] * lead + steps[:-1]
+    assert [row[1] for row in seen] == steps[:-1] + steps[-1:] * lead
+    for row in seen[:lead]:
+        assert torch.equal(row[2], video)  # waits as noise
+    for row in seen[5:]:
+        assert torch.equal(row[3], made[1])  # is there already
+    expected = motion
+    for t, t_next in zip(steps[:-1], steps[1:], strict=True):
+        expected = expected + (t_next - t) * expected
+    torch.testing.assert_close(made[1], expected)
+
+
+def test_a_lead_beyond_the_steps_is_refused() -> None:
+    states = (torch.randn(SHAPE), torch.randn(*SHAPE[:2], 7))
+    for lead in (-1, 6):
+        with pytest.raises(ValueError, match=f"from 0 to all of 5 steps, got {lead}"):
+            sample_joint(lambda x, t: x, states, schedule(5, shift=1.0), lead=lead)
+
+
 @pytest.mark.parametrize("has_prefix", [True, False])
 def test_both_ends_are_held_clean_at_time_zero_in_every_step(has_prefix: bool) -> None:
     before, after = torch.full((2, 2, 3, 2, 2), 3.0), torch.full((2, 1, 3, 2, 2), -2.0)
     first, seen = 2 if has_prefix else 0, []
 
-    def velocities(states, t):
-        seen.append((states[0].clone(), t.clone()))
-        return (towards_zero(states[0], t),)
+    def velocities(states, times):
+        seen.append((states[0].clone(), times[0].clone()))
+        return (towards_zero(states[0], times[0]),)
 
     (out,) = sample_joint(
         velocities,

@@ -21,7 +21,8 @@ from avatar_v.models.reference import ReferenceCache
 from avatar_v.types import Cond
 
 GuidedFn = Callable[..., Any]
-"""``v = fn(x_t, t)``, or ``v, v_motion = fn(x_t, t, motion_t)`` with the motion stream."""
+"""``v = fn(x_t, t)``, or ``v, v_motion = fn(x_t, t, motion_t, t_motion)`` with the motion stream;
+``t_motion`` None are the times of the video."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,7 @@ def guided(
     cache: ReferenceCache | None = None,
 ) -> GuidedFn:
     """The guided velocity of ``dit`` under ``cond`` as a function of (x_t, t) or, with the motion
-    stream, of (x_t, t, motion_t).
+    stream, of (x_t, t, motion_t, t_motion).
 
     ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
     asks for the pass without text and it is missing or of another shape. ``cache`` is the encoded
@@ -98,12 +99,15 @@ def guided(
             total = total + stream.factor * part
         return total
 
-    def velocity_fn(x_t: Tensor, t: Tensor, motion_t: Tensor | None = None):
+    def velocity_fn(
+        x_t: Tensor, t: Tensor, motion_t: Tensor | None = None, t_motion: Tensor | None = None
+    ):
         x_t, t = x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1)
         if motion_t is None:
             return summed(network(x_t, t, joint))
         motion_t = motion_t.repeat(num, 1, 1)
-        v, v_motion = network(x_t, t, joint, motion_t=motion_t)
+        t_motion = None if t_motion is None else t_motion.repeat(num, 1)
+        v, v_motion = network(x_t, t, joint, motion_t=motion_t, t_motion=t_motion)
         return summed(v), summed(v_motion)
 
     return velocity_fn

@@ -213,6 +213,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
+            motion_lead=self.card.motion_lead,
             anchor=bool(request.anchor),
             interpolate=request.interpolate,
             seed=request.seed,

@@ -5,7 +5,6 @@ business. The state and the times stay in fp32 whatever precision the network ru
 """
 
 from collections.abc import Callable
-from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -18,8 +17,9 @@ States = tuple[Tensor, ...]
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
 """``v = velocity_fn(x_t "b l c h w", t "b l")``; clean frames arrive with t = 0."""
 
-JointVelocityFn = Callable[[States, Tensor], States]
-"""The same for several states of the same latent frames: video, and the motion stream."""
+JointVelocityFn = Callable[[States, tuple[Times, ...]], States]
+"""The same for several states of the same latent frames, video and the motion stream, each with
+times of its own."""
 
 
 def sample(
@@ -39,7 +39,7 @@ def sample(
     leaves nothing to generate, a negative overshoot, or an overshoot without a generator.
     """
     (x,) = sample_joint(
-        lambda states, t: (velocity_fn(states[0], t),),
+        lambda states, t: (velocity_fn(states[0], t[0]),),
         (noise,),
         times,
         prefixes=None if prefix is None else (prefix,),
@@ -56,12 +56,18 @@ def sample_joint(
     *,
     prefixes: States | None = None,
     suffixes: States | None = None,
+    lead: int = 0,
     overshoot: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> States:
-    """`sample` for states "b l …" that share latent frames, times and steps: each velocity may
-    depend on all of them. ``prefixes`` are of one length; ``suffixes`` too, held clean like them
-    at the end of the result."""
+    """`sample` for states "b l …" that share latent frames and times: each velocity may depend on
+    all of them. ``prefixes`` are of one length; ``suffixes`` too, held clean like them at the end
+    of the result.
+
+    All states but the first are ``lead`` steps ahead of it: it waits as noise for so many passes,
+    and they wait at t = 0 for as many at the end. With a lead of all steps they are there before it
+    begins. ValueError for a lead outside 0 … steps.
+    """
     _check(noises, times, prefixes, suffixes, overshoot, generator)
     first = 0 if prefixes is None else prefixes[0].shape[1]
     stop = noises[0].shape[1] - (0 if suffixes is None else suffixes[0].shape[1])
@@ -73,22 +79,19 @@ def sample_joint(
         pairs = zip(states, suffixes, strict=True)
         states = tuple(torch.cat([x[:, :stop], suffix.to(x)], dim=1) for x, suffix in pairs)
     steps = [float(t) for t in times]
-    for t, t_next in pairwise(steps):
-        velocities = velocity_fn(states, _times_per_frame(states[0], t, first, stop))
-        free = [
-            renoised_step(
-                x[:, first:stop],
-                v.float()[:, first:stop],
-                t,
-                t_next,
-                overshoot=overshoot,
-                generator=generator,
-            )
-            for x, v in zip(states, velocities, strict=True)
-        ]
+    num_steps = len(steps) - 1
+    if not 0 <= lead <= num_steps:
+        raise ValueError(f"a lead is from 0 to all of {num_steps} steps, got {lead}")
+    for done in range(num_steps + lead):
+        at = [max(done - lead, 0), *[min(done, num_steps)] * (len(states) - 1)]
+        then = [max(done + 1 - lead, 0), *[min(done + 1, num_steps)] * (len(states) - 1)]
+        now = tuple(_times_per_frame(states[0], steps[i], first, stop) for i in at)
+        velocities = velocity_fn(states, now)
         states = tuple(
-            torch.cat([x[:, :first], y, x[:, stop:]], dim=1)
-            for x, y in zip(states, free, strict=True)
+            x
+            if i == j
+            else _moved(x, v, steps[i], steps[j], first, stop, overshoot, generator)
+            for x, v, i, j in zip(states, velocities, at, then, strict=True)
         )
     return states
 
@@ -117,6 +120,22 @@ def renoised_step(
     fresh = max(t_next**2 - (keep * landing) ** 2, 0.0) ** 0.5
     noise = torch.randn(x_t.shape, generator=generator, device=generator.device).to(x_o)
     return keep * x_o + fresh * noise
+
+
+def _moved(
+    x: State,
+    v: State,
+    t: float,
+    t_next: float,
+    first: int,
+    stop: int,
+    overshoot: float,
+    generator: torch.Generator | None,
+) -> State:
+    """``renoised_step`` of the latent frames ``first`` to ``stop``; the others stay."""
+    free, v = x[:, first:stop], v.float()[:, first:stop]
+    y = renoised_step(free, v, t, t_next, overshoot=overshoot, generator=generator)
+    return torch.cat([x[:, :first], y, x[:, stop:]], dim=1)
 
 
 def _times_per_frame(x: State, t: float, first: int, stop: int) -> Times:

@@ -33,6 +33,7 @@ class Settings:
     guidance_audio: float = 2.0
     guidance_reference: float = 1.0
     overshoot: float = 0.0  # c of sampler.renoised_step
+    motion_lead: float = 0.0  # share of num_steps by which motion is ahead of its video
     anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
     interpolate: bool = False  # §5.3, N/I; for weights whose training drew suffixes (suffix_share)
     seed: int = 0
@@ -68,8 +69,8 @@ def _sampled(
     chunk: Chunk,
     settings: Settings,
 ) -> States:
-    def velocities(states: States, t: Tensor) -> States:
-        v = velocity_fn(states[0], t, *states[1:])
+    def velocities(states: States, times: States) -> States:
+        v = velocity_fn(states[0], times[0], *states[1:], *times[1:])
         return v if isinstance(v, tuple) else (v,)
 
     generator = _drawing("start", settings.seed, chunk)
@@ -83,6 +84,7 @@ def _sampled(
         schedule(settings.num_steps, shift=settings.shift),
         prefixes=prefixes,
         suffixes=suffixes,
+        lead=round(settings.motion_lead * settings.num_steps) if len(noises) > 1 else 0,
         overshoot=settings.overshoot,
         generator=_drawing("renoising", settings.seed, chunk),
     )

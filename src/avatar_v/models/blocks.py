@@ -96,6 +96,7 @@ def run_block(
     rotary: Float[Tensor, "*positions 1 half 2"],
     motion_rotary: Float[Tensor, "*frames 1 half 2"],
     *,
+    motion_modulation: Float[Tensor, "#b #l 6 d"] | None = None,
     text: Float[Tensor, "b m d"] | None = None,
     audio: Float[Tensor, "b l a d"] | None = None,
     audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
@@ -107,7 +108,8 @@ def run_block(
     """One block over video tokens, then over their motion tokens; also the video's K and V.
 
     Motion tokens look at each other (``motion_mask``: at those that are real), at the video and at
-    its ``extra`` keys; they read no text. The video does not look at them. With ``window`` video
+    its ``extra`` keys; they read no text. ``motion_modulation`` is that of their own times (None:
+    those of the video). The video does not look at them. With ``window`` video
     and motion see of each other and of themselves the frames at most so many away.
     """
     near = None if window is None else Near(window, x.shape[1])
@@ -117,20 +119,21 @@ def run_block(
     )  # fmt: skip
     if motion is None:
         return x, None, (key, value)
+    own = modulation if motion_modulation is None else motion_modulation
     seen = (rotate(key, rotary), value)
     if near is not None:
         motion, _ = block(
-            motion, modulation, motion_rotary, audio=audio, audio_scale=audio_scale,
+            motion, own, motion_rotary, audio=audio, audio_scale=audio_scale,
             extra=extra, key_mask=key_mask, near=Near(near.window, near.num_frames, seen),
         )  # fmt: skip
         return x, motion, (key, value)
     if extra is not None:
         seen = (torch.cat([seen[0], extra[0]], dim=1), torch.cat([seen[1], extra[1]], dim=1))
     if key_mask is not None:
-        own = key_mask.new_ones(motion.shape[:2]) if motion_mask is None else motion_mask
-        key_mask = torch.cat([own, key_mask], dim=1)
+        real = key_mask.new_ones(motion.shape[:2]) if motion_mask is None else motion_mask
+        key_mask = torch.cat([real, key_mask], dim=1)
     motion, _ = block(
-        motion, modulation, motion_rotary, audio=audio, audio_scale=audio_scale,
+        motion, own, motion_rotary, audio=audio, audio_scale=audio_scale,
         extra=seen, key_mask=key_mask,
     )  # fmt: skip
     return x, motion, (key, value)

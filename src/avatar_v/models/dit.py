@@ -105,18 +105,20 @@ class AvatarDiT(nn.Module):
         cond: Cond,
         *,
         motion_t: Motion | None = None,
+        t_motion: Float[Tensor, "b l"] | None = None,
         reference_cache: ReferenceCache | None = None,
         reference_offset: int | None = None,
     ) -> Latents | tuple[Latents, Motion]:
         """v = ε - x_0 at every latent frame; with ``motion_t`` also the velocity of motion.
 
-        t is in [0, 1]; clean frames (image, prefix) carry t = 0, in video and motion alike. With
+        t is in [0, 1]; clean frames (image, prefix) carry t = 0, in video and motion alike.
+        ``t_motion`` are the times of motion where they are not those of the video. With
         ``reference_cache`` the reference in ``cond`` is not read. ``reference_offset`` is the
         temporal position of the first reference frame, the target's first being 0; by default the
         last reference frame lies ``reference_gap`` before the target. ValueError for shapes that
         do not fit.
         """
-        self._check(x_t, t, cond, motion_t)
+        self._check(x_t, t, cond, motion_t, t_motion)
         num_samples, num_frames, _, height, width = x_t.shape
         grid = (height // self.config.patch, width // self.config.patch)
         rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
@@ -134,17 +136,20 @@ class AvatarDiT(nn.Module):
         style = None if reference is None else self._embed_style(reference.moments)
         embedding, modulation = self.time_embed(t, style)
         motion = self._embed_motion(motion_t)
+        motion_embedding, motion_modulation = embedding, modulation
+        if t_motion is not None:
+            motion_embedding, motion_modulation = self.time_embed(t_motion, style)
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
             x, motion, _ = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
-                text=text, audio=audio, audio_scale=audio_scale,
+                motion_modulation=motion_modulation, text=text, audio=audio, audio_scale=audio_scale,
                 extra=None if reference is None else reference.layer(i),
                 key_mask=None if reference is None else reference.mask,
                 window=self.config.temporal_window,
             )  # fmt: skip
         v = self._to_latents(self.head(x, embedding), *grid)
-        return v if motion is None else (v, self.motion_head(motion, embedding).squeeze(2))
+        return v if motion is None else (v, self.motion_head(motion, motion_embedding).squeeze(2))
 
     def encode_reference(self, reference: Reference) -> ReferenceCache | None:
         """K and V of the reference stream in every layer; None for one of no frames and no faces.
@@ -288,7 +293,12 @@ class AvatarDiT(nn.Module):
         return y.to(self.patch_embed.weight.dtype).unsqueeze(2)
 
     def _check(
-        self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond, motion_t: Tensor | None
+        self,
+        x_t: Latents,
+        t: Float[Tensor, "b l"],
+        cond: Cond,
+        motion_t: Tensor | None,
+        t_motion: Tensor | None,
     ) -> None:
         num_samples, num_frames = x_t.shape[:2]
         check_latents("x_t", x_t, self.config)
@@ -306,6 +316,10 @@ class AvatarDiT(nn.Module):
         if motion_t is not None:
             shape = (num_samples, num_frames, self.config.motion_dim)
             expect("motion_t", motion_t.shape, shape)
+        if t_motion is not None:
+            expect("t_motion", t_motion.shape, (num_samples, num_frames))
+            if motion_t is None:
+                raise ValueError("t_motion are times of motion, got them without motion_t")
 
 
 def _gather(

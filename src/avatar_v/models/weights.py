@@ -48,6 +48,7 @@ class Card:
     faces: bool = False  # trained to read close-ups of the face beside the reference
     anchor: bool = False  # trained with the first frame of the video behind the reference
     guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
+    motion_lead: float = 0.0  # share of the steps by which generation makes motion before video
     schema_version: int = SCHEMA_VERSION
 
 

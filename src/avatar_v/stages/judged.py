@@ -51,7 +51,8 @@ class HumanTerms:
     components: dict[str, float] = field(default_factory=dict)
     """Weights of motion's components by name in motion and closed_loop; all others have 1."""
     num_latents: int = 2  # decoded per sample
-    max_samples: int = 4  # decoded per step, those with the smallest t
+    max_samples: int = 4  # decoded per step, drawn from those that are late enough
+    latest_t: float = LATE_LIMIT  # predictions from above this time are not judged
     face_critic: str = "face"  # names of shipped critics, or folders
     motion_meter: str = "motion"
     sync_critic: str = "sync"
@@ -62,6 +63,8 @@ class HumanTerms:
             if min(schedule.values(), default=-1) < 0 or 0 not in schedule:
                 raise ValueError(f"{name} needs weights >= 0 from step 0 on, got {schedule}")
         component_weights(self.components)
+        if not 0 < self.latest_t <= 1:
+            raise ValueError(f"latest_t is in (0, 1], got {self.latest_t}")
         if self.num_latents < 1 or self.max_samples < 1:
             raise ValueError("num_latents and max_samples are at least 1")
         if max(self.sync.values()) > 0 and TEMPORAL_FACTOR * self.num_latents < WINDOW_FRAMES:
@@ -96,7 +99,7 @@ class Judges:
         window is too short, or no sample is late enough."""
         terms = self.terms
         weights = {name: value_at(getattr(terms, name), step) for name in TERMS}
-        chosen = self._chosen(judged.t)
+        chosen = self._chosen(judged.t, generator)
         last = judged.clean.shape[1] - terms.num_latents
         zero = judged.predicted.new_zeros(())
         if not any(weights.values()) or len(chosen) == 0 or last < CONTEXT_LATENTS:
@@ -106,10 +109,12 @@ class Judges:
         total = sum((weights[name] * value for name, value in found.items()), zero)
         return total, {f"human_{name}": value for name, value in found.items()}
 
-    def _chosen(self, t: Float[Tensor, " b"]) -> Tensor:
-        """Rows with the smallest t, those that mean something."""
-        order = t.argsort()[: self.terms.max_samples]
-        return order[t[order] <= LATE_LIMIT]
+    def _chosen(self, t: Float[Tensor, " b"], generator: torch.Generator) -> Tensor:
+        """Rows drawn from those that are late enough. Not the latest of them: what is nearly
+        denoised shows the truth whatever the model does."""
+        late = (t.cpu() <= self.terms.latest_t).nonzero().flatten()
+        order = torch.randperm(len(late), generator=generator)
+        return late[order[: self.terms.max_samples]].to(t.device)
 
     def _values(
         self, judged: Judged, rows: Tensor, start: int, vae: VideoVAE, weights: dict[str, float]
@@ -118,7 +123,7 @@ class Judges:
         run = slice(start, start + self.terms.num_latents)
         before = judged.clean[rows, start - CONTEXT_LATENTS : start]
         frames = decode_behind(vae, before, judged.predicted[rows, run])
-        weight = late_weight(judged.t[rows])
+        weight = late_weight(judged.t[rows], self.terms.latest_t)
         found = {}
         if weights["identity"]:
             person = vae.decode(judged.first[rows, None].float())

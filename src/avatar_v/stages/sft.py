@@ -26,7 +26,7 @@ from avatar_v.stages.judged import HumanTerms, Judged, Judges
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
-from avatar_v.stages.windows import Windows
+from avatar_v.stages.windows import Windows, draw_lead
 from avatar_v.types import Batch, Cond, Reference, num_latents
 
 PICTURE_DROPOUT = 0.5
@@ -43,6 +43,7 @@ class Personality:
     reference_motion_dropout: float = 0.0  # share of steps whose reference is without its motion
     motion_weight: float = 1.0  # of the motion stream's flow loss; 0 trains without the stream
     motion_dropout: float = 0.1  # share of steps that run without the motion stream
+    lead_share: float = 0.0  # share of samples whose motion is less noisy than their video
     faces: bool = False  # close-ups of the reference's face are read (`avatar-v shards faces`)
     faces_dropout: float = 0.2  # share of steps without them (more with one latent)
 
@@ -51,7 +52,7 @@ class Personality:
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
         shares = ("reference_dropout", "reference_motion_dropout", "motion_dropout")
-        for name in (*shares, "faces_dropout"):
+        for name in (*shares, "lead_share", "faces_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
         if self.motion_weight < 0:
@@ -158,15 +159,22 @@ class SFT(A2V):
             loss = flow_loss(v, noised.velocity, noised.scored, weight)
             logs = {"video": loss}
         else:
-            motion_t = flow.interpolate(moved, noise, noised.t)
-            v, v_motion = self.dit(noised.x_t, noised.t, cond, motion_t=motion_t)
-            known = noised.scored & windows.crop(latent_validity(batch.valid)).to(clean.device)
+            t_motion = noised.t
+            if self.personality.lead_share > 0:
+                share = self.personality.lead_share
+                t_motion = draw_lead(noised.t, share=share, generator=generator)
+            motion_t = flow.interpolate(moved, noise, t_motion)
+            v, v_motion = self.dit(
+                noised.x_t, noised.t, cond, motion_t=motion_t, t_motion=t_motion
+            )
+            valid = windows.crop(latent_validity(batch.valid)).to(clean.device)
+            hidden = noised.scored & valid & (t_motion > 0)
             logs = {
                 "video": flow_loss(v, noised.velocity, noised.scored, weight),
-                "motion": motion_flow_loss(v_motion, flow.velocity(motion, noise), known),
+                "motion": motion_flow_loss(v_motion, flow.velocity(motion, noise), hidden),
             }
             loss = logs["video"] + self.personality.motion_weight * logs["motion"]
-            predicted = flow.clean_from_velocity(motion_t, v_motion, noised.t)
+            predicted = flow.clean_from_velocity(motion_t, v_motion, t_motion)
         judged, more = self.judges.loss(
             Judged(
                 predicted=flow.clean_from_velocity(noised.x_t, v.float(), noised.t),
