@@ -27,7 +27,7 @@ from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, bootstrap_mean, correlation, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
-from avatar_v_eval.shown import MOTIONS, ShownCase, Video, generate, make_shown_cases
+from avatar_v_eval.shown import MOTIONS, Made, ShownCase, generate, make_shown_cases
 from avatar_v_eval.style import HABITS, habits
 from avatar_v_eval.workers import mapped
 
@@ -59,6 +59,7 @@ class Score:
     """What is read from one video of a case."""
 
     habits: dict[str, float]
+    said: dict[str, float] | None  # of the motion that belongs to the video (shown.Made)
     mouth: float  # r of the opening with the truth
     identity: float  # similarity with the person in the third scene
     sync: float  # confidence of the sync critic
@@ -84,13 +85,15 @@ def main(arguments: list[str] | None = None) -> None:
     )
     vae = rollout.vae
 
-    def score(note: str, make: Callable[[ShownCase], Video]) -> list[Score]:
+    def score(note: str, make: Callable[[ShownCase], Made]) -> list[Score]:
         fn = lambda i: judges.score(cases[i], make(cases[i]))  # noqa: E731
         return mapped(fn, len(cases), note, options.workers)
 
     scores = {
-        "truth": score("truth", lambda case: case.video),
-        "ceiling": score("truth through the VAE", lambda case: through_vae(vae, case.video)),
+        "truth": score("truth", lambda case: Made(case.video, case.motion)),
+        "ceiling": score(
+            "truth through the VAE", lambda case: Made(through_vae(vae, case.video), None)
+        ),
     }
     for name in options.conditions:
         make = partial(generate, rollout, num_frames=LENGTHS[name], motion=options.motion)
@@ -142,8 +145,11 @@ class Judges:
         critics = {"motion": self.meter, "face": self.face, "sync": self.lips}
         return {name: critic.hash() for name, critic in critics.items()}
 
-    def score(self, case: ShownCase, video: Video) -> Score:
+    def score(self, case: ShownCase, made: Made) -> Score:
         """Of every frame but the first, which is given."""
+        video, said = made.video, None
+        if made.motion is not None:
+            said = habits(made.motion[1:].double().numpy(), case.neutral[1:])
         motion = self.meter.measure(video[1:]).values.double().numpy()
         truth = case.motion[1:, MOUTH_OPEN].double().numpy()
         packed = pack_motion(torch.from_numpy(motion[3:]).float()[None])  # 4k + 1 vectors
@@ -151,6 +157,7 @@ class Judges:
         own, there = self.face.embed_clip(video[1:]), self.face.embed_clip(case.elsewhere)
         return Score(
             habits(motion, case.neutral[1:]),
+            said,
             pearson(motion[:, MOUTH_OPEN], truth),
             float(own @ there),
             self.lips.measure(video, case.audio).confidence,
@@ -178,6 +185,13 @@ def style_numbers(
             numbers[f"{habit}_{key}"] = correlation(read[key], true).described(
                 f"{word}, r over persons: {label}"
             )
+        for key, rows in scores.items():
+            said = [score.said[habit] for score in rows if score.said is not None]
+            if len(said) == len(true):
+                label = "the true motion" if key == "truth" else f"the motion stream, {words[key]}"
+                numbers[f"{habit}_{key}_said"] = correlation(np.array(said), true).described(
+                    f"{word}, r over persons: {label}"
+                )
         target = "≥ 0.6" if habit == "mouth_amplitude" else "≥ 0.4"
         for key in (key for key in (*LENGTHS, BASELINE) if key in scores):
             numbers[f"{habit}_{key}"] = correlation(read[key], true).described(

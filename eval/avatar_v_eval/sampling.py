@@ -106,7 +106,7 @@ def _measured(
     judges: Judges, sampled: Rollout, cases: list[ShownCase], index: int
 ) -> dict[str, float]:
     case = cases[index]
-    return judges.values(case, generate(sampled, case, REFERENCE_FRAMES, "truth"))
+    return judges.values(case, generate(sampled, case, REFERENCE_FRAMES, "truth").video)
 
 
 def numbers_of(found: dict[tuple[int, float], Values], overshoot: float) -> dict[str, Number]:

@@ -87,7 +87,16 @@ def _of(tensor: Tensor | None) -> Tensor:
     return tensor
 
 
-def generate(rollout: Rollout, case: ShownCase, num_frames: int, motion: str) -> Video:
+@dataclass(frozen=True)
+class Made:
+    """A video of a case, and the motion that belongs to it."""
+
+    video: Video
+    motion: Float[Tensor, "f m"] | None
+    """What made the true video, or what the motion stream says of a generated one."""
+
+
+def generate(rollout: Rollout, case: ShownCase, num_frames: int, motion: str) -> Made:
     """The case's speech, shown through the first ``num_frames`` frames of its reference."""
     card, clips, first_motion = rollout.pipeline.card, (), None
     if card.reference and num_frames:
@@ -109,7 +118,10 @@ def generate(rollout: Rollout, case: ShownCase, num_frames: int, motion: str) ->
         motion=first_motion,
     )
     request = dataclasses.replace(rollout.request, prompt=case.prompt)
-    return torch.cat(list(rollout.pipeline.stream(inputs, request)))
+    made = list(rollout.pipeline.clips(inputs, request))
+    said = [clip.motion for clip in made if clip.motion is not None]
+    video = torch.cat([clip.frames for clip in made])
+    return Made(video, torch.cat(said) if said else None)
 
 
 def shortened(clip: ReferenceClip, num_frames: int, motion: str) -> ReferenceClip:

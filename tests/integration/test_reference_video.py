@@ -264,6 +264,54 @@ def test_the_card_says_how_strongly_sound_counts_unless_told(
     assert torch.equal(made(unguided, 2.0), doubled)
 
 
+def test_clips_say_what_the_motion_stream_says_of_their_frames(
+    personal, request_: Request, spoken
+) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    inputs = dataclasses.replace(read_inputs(asked, PERSONAL), motion=torch.zeros(16))
+    clips = list(personal.clips(inputs, asked))
+    assert all(len(clip.motion) == len(clip.frames) for clip in clips)
+    motion = torch.cat([clip.motion for clip in clips])
+    assert motion.shape == (inputs.num_frames, 16)
+    # the first frame's is given, and in the units it was given in
+    torch.testing.assert_close(motion[0], torch.zeros(16), atol=1e-5, rtol=0)
+    assert float(motion[1:].std()) > 0.01
+    still = dataclasses.replace(personal.card, motion=False)
+    pipe = AvatarPipeline(personal.dit, personal.conditioner, still, precision="fp32", device="cpu")
+    assert all(
+        c.motion is None for c in pipe.clips(dataclasses.replace(inputs, motion=None), asked)
+    )
+
+
+def test_the_card_says_how_far_motion_is_ahead(personal, request_: Request, spoken) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    inputs = read_inputs(asked, PERSONAL)
+    calls = []
+
+    def spy(module, given, named):
+        calls.append((float(given[1].max()), float(named["t_motion"].max())))
+
+    def made(lead: float) -> tuple[Tensor, list]:
+        calls.clear()
+        card = dataclasses.replace(personal.card, motion_lead=lead)
+        pipe = AvatarPipeline(
+            personal.dit, personal.conditioner, card, precision="fp32", device="cpu"
+        )
+        return torch.cat(list(pipe.stream(inputs, asked))), list(calls)
+
+    hook = personal.dit.register_forward_pre_hook(spy, with_kwargs=True)
+    together, same = made(0.0)
+    ahead, apart = made(1.0)
+    hook.remove()
+    assert not torch.equal(together, ahead)
+    assert all(t == t_motion for t, t_motion in same)
+    num = asked.num_steps
+    assert len(apart) == 2 * len(same)
+    for first in range(0, len(apart), 2 * num):  # of every chunk
+        assert {t for t, _ in apart[first : first + num]} == {1.0}
+        assert {t for _, t in apart[first + num : first + 2 * num]} == {0.0}
+
+
 def test_close_ups_are_cut_out_of_the_larger_picture() -> None:
     """At the file's resolution: stripes of two pixels are grey in the small frame, not in it."""
     frames = torch.zeros(9, 3, 240, 240, dtype=torch.uint8)

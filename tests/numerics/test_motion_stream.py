@@ -79,9 +79,25 @@ def test_equal_to_dense_masked_attention(dit: AvatarDiT) -> None:
     x_t, motion_t, t = target(dit.config)
     cond = with_reference(dit.config)
     got_video, got_motion = dit(x_t, t, cond, motion_t=motion_t)
-    video, motion = dense_forward(dit, x_t, motion_t, t, cond)
+    video, motion = dense_forward(dit, x_t, motion_t, t, t, cond)
     torch.testing.assert_close(got_video, video, atol=TOLERANCE, rtol=TOLERANCE)
     torch.testing.assert_close(got_motion, motion, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_motion_at_times_of_its_own_is_equal_to_dense_attention_too(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    same = dit(x_t, t, cond, motion_t=motion_t)
+    told = dit(x_t, t, cond, motion_t=motion_t, t_motion=t)
+    assert all(torch.equal(a, b) for a, b in zip(same, told, strict=True))
+    t_motion = t * torch.tensor([[0.0], [0.4]])  # known in the first sample, ahead in the second
+    got = dit(x_t, t, cond, motion_t=motion_t, t_motion=t_motion)
+    expected = dense_forward(dit, x_t, motion_t, t, t_motion, cond)
+    for a, b, other in zip(got, expected, same, strict=True):
+        torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+        assert float((a - other).abs().max()) > 1e-3, "the test is blind"
+    with pytest.raises(ValueError, match="without motion_t"):
+        dit(x_t, t, cond, t_motion=t_motion)
 
 
 def test_reference_motion_is_read_from_the_cache(dit: AvatarDiT) -> None:
@@ -169,7 +185,7 @@ def known_style(reference: Reference) -> Tensor:
 
 
 def dense_forward(
-    dit: AvatarDiT, x_t: Tensor, motion_t: Tensor, t: Tensor, cond: Cond
+    dit: AvatarDiT, x_t: Tensor, motion_t: Tensor, t: Tensor, t_motion: Tensor, cond: Cond
 ) -> tuple[Tensor, Tensor]:
     """The specification: all tokens in one sequence under a full mask, streams cut out of it."""
     reference = cond.reference
@@ -180,7 +196,8 @@ def dense_forward(
     lengths = [n * k for n, k in zip(sizes, per_frame, strict=True)]
     times = torch.zeros(2, NUM_REFERENCE)
     style = known_style(reference) @ dit.style_embed  # the generated frames alone have it
-    parts = dit.time_embed(torch.cat([t, t], dim=1), style), dit.time_embed(times.repeat(1, 2))
+    generated = torch.cat([t, t_motion], dim=1)
+    parts = dit.time_embed(generated, style), dit.time_embed(times.repeat(1, 2))
     embedding, modulation = (torch.cat(both, dim=1) for both in zip(*parts, strict=True))
     audio = dit._embed_audio(torch.cat([cond.audio, cond.audio, *[reference.audio] * 2], dim=1))
     text = dit._embed_text(cond.text)

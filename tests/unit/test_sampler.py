@@ -1,6 +1,7 @@
 """Prefix frames, determinism and edges of the sampler; weights, passes and edges of guidance."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -232,7 +233,7 @@ def test_what_is_ahead_reaches_its_end_first_and_changes_no_step_of_the_video(le
     for row in seen[5:]:
         assert torch.equal(row[3], made[1])  # is there already
     expected = motion
-    for t, t_next in zip(steps[:-1], steps[1:], strict=True):
+    for t, t_next in pairwise(steps):
         expected = expected + (t_next - t) * expected
     torch.testing.assert_close(made[1], expected)
 

@@ -193,6 +193,35 @@ def test_new_parts_alone_can_be_trained(batch: Batch) -> None:
         Trainable("lora", lora_rank=0)
 
 
+def seen_times(stage: SFT, batch: Batch, index: int) -> tuple[torch.Tensor, torch.Tensor, dict]:
+    """Times of video and motion in a step, and its logs."""
+    seen = {}
+
+    def spy(module, given, named):
+        seen.update(t=given[1], **named)
+
+    hook = stage.dit.register_forward_pre_hook(spy, with_kwargs=True)
+    _, logs = loss_of(stage, batch, index)
+    hook.remove()
+    return seen["t"], seen["t_motion"], logs
+
+
+def test_motion_may_be_ahead_of_its_video_and_known_motion_is_not_scored(batch: Batch) -> None:
+    always = {"motion_dropout": 0.0, "reference_dropout": 0.0}
+    t, t_motion, _ = seen_times(sft(Personality(**always)), batch, 0)
+    assert torch.equal(t, t_motion)
+    stage, num_known = sft(Personality(**always, lead_share=1.0)), 0
+    for index in range(12):
+        t, t_motion, logs = seen_times(stage, batch, index)
+        assert (t_motion <= t).all()
+        known = (t_motion == 0).all(1)
+        num_known += int(known.sum())
+        assert bool(logs["motion"] == 0) == bool(known.all())
+    assert 8 < num_known < 28  # of 36, half expected
+    with pytest.raises(ValueError, match="lead_share is in"):
+        Personality(lead_share=1.5)
+
+
 def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:
     v, target = torch.zeros(2, 3, 4), torch.ones(2, 3, 4)
     target[0, 1] = 100.0
@@ -237,6 +266,21 @@ def test_nothing_is_judged_early_in_the_flow_or_before_its_step(critics) -> None
     assert judges.loss(judged([0.9, 0.8]), vae, 10, seeded())[1] == {}
     assert set(judges.loss(judged([0.9, 0.2]), vae, 10, seeded())[1]) == {"human_identity"}
     assert judges.loss(judged([0.1], num_latents=3), vae, 10, seeded())[1] == {}  # too short
+
+
+def test_judged_predictions_are_drawn_from_all_that_are_late_enough(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    given = judged([0.1, 0.8, 0.5, 0.3])
+    values = set()
+    for latest, num in ((0.7, 3), (0.9, 4)):
+        judges = Judges(HumanTerms(perceptual={0: 1.0}, max_samples=1, latest_t=latest, **critics))
+        found = [judges.loss(given, vae, 0, seeded(i))[1] for i in range(40)]
+        found = {round(float(logs["human_perceptual"]), 6) for logs in found}
+        # a run may start at latent 2, 3 or 4
+        assert num < len(found) <= 3 * num
+        values |= found
+    with pytest.raises(ValueError, match="latest_t"):
+        HumanTerms(latest_t=0.0)
 
 
 def test_a_perfect_prediction_costs_nothing_to_perception(critics) -> None:

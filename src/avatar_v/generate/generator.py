@@ -26,6 +26,7 @@ from avatar_v.generate.stream import chained
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.motion import motion_frames, unpack_motion
 from avatar_v.models.reference import ReferenceCache, join_caches, one_frame
 from avatar_v.recording import Sound
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
@@ -79,6 +80,8 @@ class Clip:
 
     frames: Frames
     sound: Float[Tensor, " s"]
+    motion: Float[Tensor, "f m"] | None = None
+    """What the motion stream says of these frames (types.MOTION_NAMES), where there is one."""
 
 
 def generate(
@@ -226,12 +229,18 @@ def decode_chunks(
     device = next(conditioner.parameters()).device
     decoder = conditioner.vae.stream_decoder()
     for part in sampled:
-        done = 0
+        done, motion = 0, None
+        if part.motion is not None:
+            motion = (unpack_motion if part.index == 0 else motion_frames)(part.motion)[0].cpu()
         for piece in part.latents.split(DECODE_LATENTS, dim=1):
             with _inference(device, bf16=settings.bf16):
                 frames = to_uint8(decoder.push(piece)[0])[: part.num_frames - done]
             stop = done + len(frames)
-            yield Clip(frames, part.sound[done * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME])
+            yield Clip(
+                frames,
+                part.sound[done * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME],
+                None if motion is None else motion[done:stop],
+            )
             done = stop
 
 

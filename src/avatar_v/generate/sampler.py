@@ -88,9 +88,7 @@ def sample_joint(
         now = tuple(_times_per_frame(states[0], steps[i], first, stop) for i in at)
         velocities = velocity_fn(states, now)
         states = tuple(
-            x
-            if i == j
-            else _moved(x, v, steps[i], steps[j], first, stop, overshoot, generator)
+            x if i == j else _moved(x, v, steps[i], steps[j], first, stop, overshoot, generator)
             for x, v, i, j in zip(states, velocities, at, then, strict=True)
         )
     return states

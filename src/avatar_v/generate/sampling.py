@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from avatar_v.flow import schedule
 from avatar_v.generate.chunks import Chunk, interpolation

@@ -143,7 +143,8 @@ class AvatarDiT(nn.Module):
             assert isinstance(block, Block)
             x, motion, _ = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
-                motion_modulation=motion_modulation, text=text, audio=audio, audio_scale=audio_scale,
+                motion_modulation=motion_modulation,
+                text=text, audio=audio, audio_scale=audio_scale,
                 extra=None if reference is None else reference.layer(i),
                 key_mask=None if reference is None else reference.mask,
                 window=self.config.temporal_window,

@@ -164,9 +164,7 @@ class SFT(A2V):
                 share = self.personality.lead_share
                 t_motion = draw_lead(noised.t, share=share, generator=generator)
             motion_t = flow.interpolate(moved, noise, t_motion)
-            v, v_motion = self.dit(
-                noised.x_t, noised.t, cond, motion_t=motion_t, t_motion=t_motion
-            )
+            v, v_motion = self.dit(noised.x_t, noised.t, cond, motion_t=motion_t, t_motion=t_motion)
             valid = windows.crop(latent_validity(batch.valid)).to(clean.device)
             hidden = noised.scored & valid & (t_motion > 0)
             logs = {
