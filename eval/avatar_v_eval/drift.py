@@ -50,9 +50,10 @@ TRACKS = {
 VARIANTS = {
     "plain": "prefix",
     "anchor": "prefix and anchor",
+    "abrupt": "prefix and anchor, not eased",
     "interpolate": "prefix, anchor and I chunks",
 }
-COLOURS = {"plain": "#5b6770", "anchor": "#d1495b", "interpolate": "#2e7d9a"}
+COLOURS = {"plain": "#5b6770", "anchor": "#d1495b", "abrupt": "#e0a458", "interpolate": "#2e7d9a"}
 SEAMS = {"picture": "change of the picture", "motion": "change of the motion read from it"}
 PLACES = {"seam": "a chunk's border", "latent": "other latents' borders"}
 
@@ -90,6 +91,7 @@ class Watcher:
             self.rollout.request,
             prompt=case.speech.text,
             anchor=variant != "plain",
+            ease=variant != "abrupt",
             interpolate=variant == "interpolate",
         )
         own = self.face.embed_clip(case.reference.video[::25])

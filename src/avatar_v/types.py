@@ -148,6 +148,9 @@ class Request:
     anchor: bool | None = None
     """The first frame's latent joins the reference behind the first chunk. None: where the weights
     were trained with it and there is a reference."""
+    ease: bool = (
+        True  # the coarse picture of a chunk changes over from the one before (sampling.py)
+    )
     interpolate: bool = False  # each chunk's beginning is made once more, between clean neighbours
     face_crop: bool = True
     overwrite: bool = False

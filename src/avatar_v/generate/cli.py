@@ -32,6 +32,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
     add("--anchor", action=argparse.BooleanOptionalAction,
         help="later chunks also read the first frame as reference (as trained)")  # fmt: skip
+    add("--no-ease", action="store_true", help="chunks begin as they are sampled")
     add("--interpolate", action="store_true",
         help="makes the beginning of each chunk anew between its neighbours")  # fmt: skip
     add("--gain", type=float, metavar="DB", help="of the speech, instead of levelling it")
@@ -71,6 +72,7 @@ def run(args: argparse.Namespace) -> int:
         motion=args.motion,
         overshoot=args.overshoot,
         anchor=args.anchor,
+        ease=not args.no_ease,
         interpolate=args.interpolate,
         face_crop=not args.no_face_crop,
         overwrite=args.overwrite,

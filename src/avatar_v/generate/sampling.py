@@ -10,8 +10,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
+import torch.nn.functional as F
 
-from avatar_v.flow import schedule
+from avatar_v.flow import Latents, schedule
 from avatar_v.generate.chunks import Chunk, interpolation
 from avatar_v.generate.guidance import GuidedFn
 from avatar_v.generate.sampler import States, sample_joint
@@ -19,6 +20,10 @@ from avatar_v.world.seeds import derive
 
 VelocityOf = Callable[[int], GuidedFn]
 """The guided velocity of the first so many latents of a chunk."""
+
+
+EASE_LATENTS, EASE_PARTS = 3, 4
+"""So many latents of a chunk move away from the chunk before, in so many parts a side."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +39,7 @@ class Settings:
     overshoot: float = 0.0  # c of sampler.renoised_step
     motion_lead: float = 0.0  # share of num_steps by which motion is ahead of its video
     anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
+    ease: bool = True  # the first latents of a chunk move away from where the one before ended
     interpolate: bool = False  # §5.3, N/I; for weights whose training drew suffixes (suffix_share)
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
@@ -43,6 +49,36 @@ def make_chunk(
     velocity_of: VelocityOf, prefixes: States, chunk: Chunk, settings: Settings
 ) -> States:
     """All latents of an N chunk, its clean prefix included; and the motion, where it is denoised.
+    With ``settings.ease`` its picture is `eased`.
+    """
+    latents, *motion = _transitioned(velocity_of, prefixes, chunk, settings)
+    if settings.ease and chunk.mode == "prefix2v":
+        latents = eased(latents, chunk.num_prefix)
+    return (latents, *motion)
+
+
+def eased(latents: Latents, num_prefix: int) -> Latents:
+    """``latents`` whose coarse picture changes over from the prefix within a few latents.
+
+    A chunk agrees with its prefix about what happens and less about how bright each part of the
+    picture is: backgrounds jump at its border, details do not. The step from the last prefix latent
+    to the first new one, averaged over 4 x 4 parts of the picture, is taken back by 3/4, 1/2 and
+    1/4 in the first three new latents (our choice).
+    """
+    new = latents[:, num_prefix:]
+    step = latents[:, num_prefix - 1] - latents[:, num_prefix]
+    parts = F.adaptive_avg_pool2d(step, EASE_PARTS)
+    coarse = F.interpolate(parts, (step.shape[-2], step.shape[-1]), mode="bilinear")
+    share = 1 - torch.arange(1, EASE_LATENTS + 1).to(latents) / (EASE_LATENTS + 1)
+    share = F.pad(share, (0, max(0, new.shape[1] - EASE_LATENTS)))[: new.shape[1]]
+    new = new + share[:, None, None, None] * coarse[:, None]
+    return torch.cat([latents[:, :num_prefix], new], dim=1)
+
+
+def _transitioned(
+    velocity_of: VelocityOf, prefixes: States, chunk: Chunk, settings: Settings
+) -> States:
+    """The chunk as it is sampled.
 
     With ``settings.interpolate`` its first new latents are those of its I chunk: made once more
     between the end of the chunk before and a latent of this one, both of them clean.
