@@ -105,7 +105,7 @@ def test_an_i_chunk_joins_the_ends_of_two_n_chunks(
     pipe: AvatarPipeline, pieces: list[Tensor]
 ) -> None:
     """Chunks of 9 latents: the prefix of the next one lies behind the transition."""
-    settings = dataclasses.replace(SETTINGS, chunk_latents=9)
+    settings = dataclasses.replace(SETTINGS, chunk_latents=9, ease=False)
     person, calls = speaker(pipe), []
 
     def remember(module, args, kwargs, output) -> None:
