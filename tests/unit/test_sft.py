@@ -2,17 +2,21 @@
 
 import dataclasses
 from pathlib import Path
+from typing import ClassVar
 
+import lightning as L
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
 
+from avatar_v.callbacks.record import Export
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import audio_windows, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
+from avatar_v.models.weights import load_pipeline, read_card
 from avatar_v.stages.base import step_generator
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.judged import (
@@ -408,3 +412,30 @@ def step_of_a_middle(stage: SFT, batch: Batch) -> int:
     """The first step that has a window from inside its clip."""
     windows = (stage.draw_windows(batch, step_generator(0, 0, i)) for i in range(50))
     return next(i for i, window in enumerate(windows) if bool((window.start > 0).any()))
+
+
+class Finished(L.Trainer):
+    """What `Export` asks of a trainer whose run is over."""
+
+    is_global_zero = True
+    callbacks: ClassVar = []
+    default_root_dir = ""
+
+    def __init__(self, root: Path) -> None:
+        self.default_root_dir = str(root)
+
+
+def test_the_exported_card_says_how_the_weights_are_to_be_sampled(tmp_path: Path) -> None:
+    stage = sft(Personality(faces=True), continuation=Continuation(anchor_share=0.5))
+    export = Export("recipes/3_sft.yaml", guidance_audio=1.0, motion_lead=0.5)
+    export.on_train_end(Finished(tmp_path), stage)
+    card = read_card(tmp_path / "weights", preset="tiny")
+    assert (card.guidance_audio, card.motion_lead) == (1.0, 0.5)
+    assert card.reference
+    assert card.motion
+    assert card.faces
+    assert card.anchor
+    assert card.recipe == "recipes/3_sft.yaml"
+    dit, _ = load_pipeline(tmp_path / "weights")
+    for name, tensor in stage.dit.state_dict().items():
+        assert torch.equal(tensor, dit.state_dict()[name])
