@@ -52,7 +52,7 @@ def test_only_chunks_that_continue_one_are_eased(chunk) -> None:
     prefixes = (torch.zeros(1, chunk.num_prefix, 2, 8, 8), torch.zeros(1, chunk.num_prefix, 64))
 
     def velocity_of(num_latents: int):
-        def velocity(x, t, motion, t_motion):
+        def velocity(x, t, motion, t_motion, moving):
             return torch.where(t[..., None, None, None] > 0, x - 8.0, 0.0), motion
 
         return velocity

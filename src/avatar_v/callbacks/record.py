@@ -79,13 +79,15 @@ class Export(L.Callback):
         recipe: str,
         dtype: Literal["float32", "float16", "bfloat16"] = "float32",
         guidance_audio: float = 2.0,
+        guidance_motion: float = 1.0,
         motion_lead: float = 0.0,
     ) -> None:
         """``recipe``: the files of the recipe, for the card of the weights; ``dtype``: of the
         stored weights; ``guidance_audio``: what generation takes where none is asked for;
-        ``motion_lead``: how far ahead of its video it makes motion (models.weights.Card)."""
+        ``guidance_motion`` and ``motion_lead``: how it makes motion (models.weights.Card)."""
         self.recipe = recipe
-        self.guidance_audio, self.motion_lead = guidance_audio, motion_lead
+        self.guidance_audio, self.guidance_motion = guidance_audio, guidance_motion
+        self.motion_lead = motion_lead
         self.dtype = {"float32": torch.float32, "float16": torch.float16}.get(dtype, torch.bfloat16)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -99,6 +101,7 @@ class Export(L.Callback):
             commit(),
             "loss.csv",
             guidance_audio=self.guidance_audio,
+            guidance_motion=self.guidance_motion,
             motion_lead=self.motion_lead,
             **can,
         )

@@ -215,6 +215,7 @@ def _velocity(
             text=settings.guidance_text,
             audio=settings.guidance_audio,
             reference=settings.guidance_reference,
+            motion=settings.guidance_motion,
             no_text=no_text,
             cache=cache,
         )

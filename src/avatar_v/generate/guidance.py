@@ -21,8 +21,8 @@ from avatar_v.models.reference import ReferenceCache
 from avatar_v.types import Cond
 
 GuidedFn = Callable[..., Any]
-"""``v = fn(x_t, t)``, or ``v, v_motion = fn(x_t, t, motion_t, t_motion)`` with the motion stream;
-``t_motion`` None are the times of the video."""
+"""``v = fn(x_t, t)``, or with the motion stream ``v, v_motion = fn(x_t, t, motion_t, t_motion,
+moving)``; ``t_motion`` None are the times of the video."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +33,11 @@ class Stream:
     has_text: bool
     has_audio: bool
     factor: float
+
+    @property
+    def kind(self) -> tuple[bool, bool, bool]:
+        """What the pass is given: reference, text, audio."""
+        return self.has_reference, self.has_text, self.has_audio
 
 
 def streams(
@@ -68,49 +73,86 @@ def guided(
     text: float,
     audio: float,
     reference: float = 1.0,
+    motion: float = 1.0,
     no_text: Float[Tensor, "b n d"] | None = None,
     cache: ReferenceCache | None = None,
 ) -> GuidedFn:
     """The guided velocity of ``dit`` under ``cond`` as a function of (x_t, t) or, with the motion
-    stream, of (x_t, t, motion_t, t_motion).
+    stream, of (x_t, t, motion_t, t_motion, moving).
 
-    ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
-    asks for the pass without text and it is missing or of another shape. ``cache`` is the encoded
-    reference of the request, in the place of ``cond.reference``.
+    ``motion`` is how strongly habits count: the motion stream's velocity has ``motion - 1`` times
+    ``v(ref, txt, aud) - v(txt, aud)`` added to it, where there is a reference; the video's has not.
+    ``moving`` says whether video and motion are wanted: passes for what is not wanted are left out,
+    and it comes as 0. ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError
+    where a weight asks for the pass without text and it is missing or of another shape. ``cache``
+    is the encoded reference of the request, in the place of ``cond.reference``.
     """
     has_reference = cache is not None or cond.reference is not None
-    passes = streams(
+    has_audio = cond.audio is not None
+    for_video = streams(
         text=text,
         audio=audio,
         reference=reference,
-        has_audio=cond.audio is not None,
+        has_audio=has_audio,
         has_reference=has_reference,
     )
-    if any(not stream.has_text for stream in passes):
+    if any(not stream.has_text for stream in for_video):
         _check_no_text(cond, no_text, text)
-    joint = _joint_cond(cond, passes, no_text, has_reference=has_reference)
-    num = len(passes)
+    for_motion = _with_habits(for_video, motion, has_audio) if has_reference else for_video
     network = dit if cache is None else functools.partial(dit, reference_cache=cache)
 
-    def summed(v: Tensor) -> Tensor:
-        parts = v.float().chunk(num)
-        total = passes[0].factor * parts[0]
-        for stream, part in zip(passes[1:], parts[1:], strict=True):
-            total = total + stream.factor * part
-        return total
+    @functools.cache
+    def joined(moving: tuple[bool, ...]) -> tuple[Cond, list[list[float]]]:
+        """Conditions of all passes that are wanted, and their factors for video and motion."""
+        both = zip((for_video, for_motion), moving, strict=False)
+        sums = [sum_ if wanted else () for sum_, wanted in both]
+        kinds = list(dict.fromkeys(stream.kind for sum_ in sums for stream in sum_))
+        factors = [dict.fromkeys(kinds, 0.0) | {s.kind: s.factor for s in sum_} for sum_ in sums]
+        passes = tuple(Stream(*kind, factor=1.0) for kind in kinds)
+        joint = _joint_cond(cond, passes, no_text, has_reference=has_reference)
+        return joint, [list(of.values()) for of in factors]
 
     def velocity_fn(
-        x_t: Tensor, t: Tensor, motion_t: Tensor | None = None, t_motion: Tensor | None = None
+        x_t: Tensor,
+        t: Tensor,
+        motion_t: Tensor | None = None,
+        t_motion: Tensor | None = None,
+        moving: tuple[bool, ...] = (True, True),
     ):
-        x_t, t = x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1)
         if motion_t is None:
-            return summed(network(x_t, t, joint))
-        motion_t = motion_t.repeat(num, 1, 1)
-        t_motion = None if t_motion is None else t_motion.repeat(num, 1)
-        v, v_motion = network(x_t, t, joint, motion_t=motion_t, t_motion=t_motion)
-        return summed(v), summed(v_motion)
+            joint, (factors,) = joined(moving[:1])
+            num = len(factors)
+            return _summed(network(x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1), joint), factors)
+        joint, factors = joined(moving)
+        num = len(factors[0])
+        velocities = network(
+            x_t.repeat(num, 1, 1, 1, 1),
+            t.repeat(num, 1),
+            joint,
+            motion_t=motion_t.repeat(num, 1, 1),
+            t_motion=None if t_motion is None else t_motion.repeat(num, 1),
+        )
+        return tuple(_summed(v, of) for v, of in zip(velocities, factors, strict=True))
 
     return velocity_fn
+
+
+def _summed(v: Tensor, factors: list[float]) -> Tensor:
+    """The sum of the passes' parts of ``v``, each times its factor, in fp32."""
+    parts = v.float().chunk(len(factors))
+    total = factors[0] * parts[0]
+    for factor, part in zip(factors[1:], parts[1:], strict=True):
+        total = total + factor * part
+    return total
+
+
+def _with_habits(passes: tuple[Stream, ...], weight: float, has_audio: bool) -> tuple[Stream, ...]:
+    """``passes`` and ``(weight - 1) (v(ref, txt, aud) - v(txt, aud))``, collected by pass."""
+    factors = {stream.kind: stream.factor for stream in passes}
+    for has_reference, factor in ((True, weight - 1), (False, 1 - weight)):
+        kind = (has_reference, True, has_audio)
+        factors[kind] = factors.get(kind, 0.0) + factor
+    return tuple(Stream(*kind, factor=factor) for kind, factor in factors.items() if factor != 0)
 
 
 def _joint_cond(

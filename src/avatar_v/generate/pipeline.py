@@ -215,6 +215,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
+            guidance_motion=self.card.guidance_motion,
             motion_lead=self.card.motion_lead,
             anchor=bool(request.anchor),
             ease=request.ease,

@@ -17,9 +17,10 @@ States = tuple[Tensor, ...]
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
 """``v = velocity_fn(x_t "b l c h w", t "b l")``; clean frames arrive with t = 0."""
 
-JointVelocityFn = Callable[[States, tuple[Times, ...]], States]
+JointVelocityFn = Callable[[States, tuple[Times, ...], tuple[bool, ...]], States]
 """The same for several states of the same latent frames, video and the motion stream, each with
-times of its own."""
+times of its own; the last argument says which of them move in this step, so that the velocities of
+the others are not needed."""
 
 
 def sample(
@@ -39,7 +40,7 @@ def sample(
     leaves nothing to generate, a negative overshoot, or an overshoot without a generator.
     """
     (x,) = sample_joint(
-        lambda states, t: (velocity_fn(states[0], t[0]),),
+        lambda states, t, moving: (velocity_fn(states[0], t[0]),),
         (noise,),
         times,
         prefixes=None if prefix is None else (prefix,),
@@ -86,7 +87,8 @@ def sample_joint(
         at = [max(done - lead, 0), *[min(done, num_steps)] * (len(states) - 1)]
         then = [max(done + 1 - lead, 0), *[min(done + 1, num_steps)] * (len(states) - 1)]
         now = tuple(_times_per_frame(states[0], steps[i], first, stop) for i in at)
-        velocities = velocity_fn(states, now)
+        moving = tuple(i != j for i, j in zip(at, then, strict=True))
+        velocities = velocity_fn(states, now, moving)
         states = tuple(
             x if i == j else _moved(x, v, steps[i], steps[j], first, stop, overshoot, generator)
             for x, v, i, j in zip(states, velocities, at, then, strict=True)

@@ -36,6 +36,7 @@ class Settings:
     guidance_text: float = 1.0
     guidance_audio: float = 2.0
     guidance_reference: float = 1.0
+    guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
     overshoot: float = 0.0  # c of sampler.renoised_step
     motion_lead: float = 0.0  # share of num_steps by which motion is ahead of its video
     anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
@@ -104,8 +105,8 @@ def _sampled(
     chunk: Chunk,
     settings: Settings,
 ) -> States:
-    def velocities(states: States, times: States) -> States:
-        v = velocity_fn(states[0], times[0], *states[1:], *times[1:])
+    def velocities(states: States, times: States, moving: tuple[bool, ...]) -> States:
+        v = velocity_fn(states[0], times[0], *states[1:], *times[1:], moving=moving)
         return v if isinstance(v, tuple) else (v,)
 
     generator = _drawing("start", settings.seed, chunk)

@@ -48,6 +48,7 @@ class Card:
     faces: bool = False  # trained to read close-ups of the face beside the reference
     anchor: bool = False  # trained with the first frame of the video behind the reference
     guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
+    guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
     motion_lead: float = 0.0  # share of the steps by which generation makes motion before video
     schema_version: int = SCHEMA_VERSION
 
