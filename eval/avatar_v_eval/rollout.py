@@ -88,9 +88,11 @@ class Rollout:
     def described(self) -> str:
         """How it samples, for the notes of a result."""
         r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
+        card = self.pipeline.card
         return (
             f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio} "
-            f"reference {r.guidance_reference}, "
+            f"reference {r.guidance_reference} motion {card.guidance_motion}, motion ahead by "
+            f"{round(card.motion_lead * r.num_steps)}, "
             f"{precision}, seed {r.seed}"
         )
 
