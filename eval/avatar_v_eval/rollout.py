@@ -68,9 +68,10 @@ class Rollout:
             guidance_reference=options.reference,
         )
         pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
+        card = pipeline.card
         if request.guidance_audio is None:
-            audio = pipeline.card.guidance_audio
-            request = dataclasses.replace(request, guidance_audio=audio)
+            request = dataclasses.replace(request, guidance_audio=card.guidance_audio)
+        request = dataclasses.replace(request, guidance_motion=card.guidance_motion)
         return cls(pipeline, request)
 
     @property
@@ -88,11 +89,11 @@ class Rollout:
     def described(self) -> str:
         """How it samples, for the notes of a result."""
         r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
-        card = self.pipeline.card
+        ahead = round(self.pipeline.card.motion_lead * r.num_steps)
         return (
             f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio} "
-            f"reference {r.guidance_reference} motion {card.guidance_motion}, motion ahead by "
-            f"{round(card.motion_lead * r.num_steps)}, "
+            f"reference {r.guidance_reference} motion {r.guidance_motion}, motion {ahead} steps "
+            "ahead, "
             f"{precision}, seed {r.seed}"
         )
 

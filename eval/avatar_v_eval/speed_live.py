@@ -91,6 +91,9 @@ def main(arguments: list[str] | None = None) -> None:
     parser.add_argument(
         "--audio", type=float, help="audio guidance; 1 is none (default: what the card says)"
     )
+    parser.add_argument(
+        "--motion", type=float, help="motion guidance; 1 is none (default: what the card says)"
+    )
     parser.add_argument("--reference-seconds", type=float, default=4.0, help="0: one picture")
     parser.add_argument("--name", default="speed_live", help="of the result")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
@@ -98,6 +101,8 @@ def main(arguments: list[str] | None = None) -> None:
     pipeline = AvatarPipeline.from_pretrained(options.weights)
     if options.audio is None:
         options.audio = pipeline.card.guidance_audio
+    if options.motion is None:
+        options.motion = pipeline.card.guidance_motion
     runs = [one_run(pipeline, options) for _ in range(options.repeats + 1)][1:]
     numbers = numbers_of(runs)
     result = records.make_result(
@@ -109,7 +114,7 @@ def main(arguments: list[str] | None = None) -> None:
         notes=[
             f"{options.repeats} runs of {options.seconds} s of speech at its own pace, after a run "
             "of the same length that warms up; lowest and highest are those of the runs",
-            f"{options.steps} steps, audio guidance {options.audio}, "
+            f"{options.steps} steps, guidance audio {options.audio} motion {options.motion}, "
             f"{options.reference_seconds:g} s of reference video, "
             f"{'bf16' if pipeline.bf16 else 'fp32'}; frames are not encoded",
             "weights are loaded and the reference's file is read before; encoding it falls into "
@@ -140,6 +145,7 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
             out="",
             num_steps=options.steps,
             guidance_audio=options.audio,
+            guidance_motion=options.motion,
             reference_s=options.reference_seconds,
             face_crop=False,
             motion="meter",

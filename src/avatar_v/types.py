@@ -141,6 +141,9 @@ class Request:
     guidance_text: float = 1.0
     guidance_audio: float | None = None  # None: what the card of the weights says
     guidance_reference: float = 1.0
+    guidance_motion: float | None = (
+        None  # of the reference, in motion alone; None: as the card says
+    )
     reference_s: float = 16.0  # how much of each reference clip is read; 0: its best picture
     also: tuple[str, ...] = ()  # further clips of the person
     motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)

@@ -33,7 +33,7 @@ def test_files_to_mp4_and_json(request_: Request, weights: Path) -> None:
     assert sum(map(len, seen)) == record.num_frames == 32
     values = json.loads(Path(request_.out).with_suffix(".json").read_text())
     # what it had left to the weights
-    decided = dataclasses.replace(request_, anchor=False, guidance_audio=2.0)
+    decided = dataclasses.replace(request_, anchor=False, guidance_audio=2.0, guidance_motion=1.0)
     assert values["request"] == json.loads(json.dumps(dataclasses.asdict(decided)))
     assert values["weights_card"]["preset"] == "tiny"
     assert len(values["weights_hash"]) == 16

@@ -236,7 +236,7 @@ def test_weights_trained_with_an_anchor_use_it_unless_told(
     assert torch.equal(made(trained, None), anchored)
     assert torch.equal(made(trained, False), plain)
     assert torch.equal(made(personal, None), plain)
-    both = dataclasses.replace(asked, guidance_audio=2.0)
+    both = dataclasses.replace(asked, guidance_audio=2.0, guidance_motion=1.0)
     assert decided(asked, card, inputs) == dataclasses.replace(both, anchor=True)
     assert decided(asked, personal.card, inputs) == dataclasses.replace(both, anchor=False)
     alone = dataclasses.replace(inputs, clips=())  # nothing that an anchor could join
@@ -281,6 +281,27 @@ def test_clips_say_what_the_motion_stream_says_of_their_frames(
     assert all(
         c.motion is None for c in pipe.clips(dataclasses.replace(inputs, motion=None), asked)
     )
+
+
+def test_the_card_says_how_strongly_habits_count_unless_told(
+    personal, request_: Request, spoken
+) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    inputs = dataclasses.replace(read_inputs(asked, PERSONAL), motion=torch.zeros(16))
+    card = dataclasses.replace(personal.card, guidance_motion=3.0)
+    strong = AvatarPipeline(
+        personal.dit, personal.conditioner, card, precision="fp32", device="cpu"
+    )
+
+    def made(pipe: AvatarPipeline, motion: float | None) -> Tensor:
+        told = dataclasses.replace(asked, guidance_motion=motion)
+        return torch.cat([clip.motion for clip in pipe.clips(inputs, told)])
+
+    plain, tripled = made(personal, 1.0), made(personal, 3.0)
+    assert not torch.equal(plain, tripled)
+    assert torch.equal(made(personal, None), plain)
+    assert torch.equal(made(strong, None), tripled)
+    assert torch.equal(made(strong, 1.0), plain)
 
 
 def test_the_card_says_how_far_motion_is_ahead(personal, request_: Request, spoken) -> None:

@@ -293,6 +293,7 @@ def test_output_that_is_an_input(good: Request) -> None:
     [
         ({"num_steps": 0}, "--steps is at least 1, got 0"),
         ({"guidance_audio": float("nan")}, "--guidance-audio is a finite number, got nan"),
+        ({"guidance_motion": float("nan")}, "--guidance-motion is a finite number, got nan"),
         ({"overshoot": -0.5}, r"--overshoot is a finite number from 0, got -0\.5"),
         ({"overshoot": float("nan")}, "--overshoot is a finite number from 0, got nan"),
         ({"guidance_text": float("inf")}, "--guidance-text is a finite number, got inf"),

@@ -24,6 +24,7 @@ OPTIONS: dict[str, type] = {
     "guidance_text": float,
     "guidance_audio": float,
     "guidance_reference": float,
+    "guidance_motion": float,
     "reference_s": float,
     "motion": str,
     "overshoot": float,

@@ -29,6 +29,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--guidance-audio", type=float, help="1 is none (default: what the weights' card says)")
     add("--guidance-text", type=float, default=1.0, help="1 is none (%(default)s)")
     add("--guidance-reference", type=float, default=1.0, help="1 is none (%(default)s)")
+    add("--guidance-motion", type=float,
+        help="of the reference's habits (default: what the weights' card says)")  # fmt: skip
     add("--overshoot", type=float, default=0.0, help="fresh noise a step; 0: none (%(default)s)")
     add("--anchor", action=argparse.BooleanOptionalAction,
         help="later chunks also read the first frame as reference (as trained)")  # fmt: skip
@@ -67,6 +69,7 @@ def run(args: argparse.Namespace) -> int:
         guidance_text=args.guidance_text,
         guidance_audio=args.guidance_audio,
         guidance_reference=args.guidance_reference,
+        guidance_motion=args.guidance_motion,
         reference_s=args.reference_seconds,
         also=tuple(args.also),
         motion=args.motion,

@@ -110,7 +110,7 @@ def check_settings(request: Request) -> None:
             f"--reference-seconds is from 0 to {MAX_REFERENCE_S:.0f}, got {request.reference_s}"
         )
     find_extractor(request.motion, face_crop=request.face_crop)
-    for name in ("guidance_text", "guidance_audio", "guidance_reference"):
+    for name in ("guidance_text", "guidance_audio", "guidance_reference", "guidance_motion"):
         value = getattr(request, name)
         if value is not None and not math.isfinite(value):
             raise ValueError(f"--{name.replace('_', '-')} is a finite number, got {value}")

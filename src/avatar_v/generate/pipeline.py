@@ -145,6 +145,7 @@ class AvatarPipeline:
         guidance_text: float = 1.0,
         guidance_audio: float | None = None,
         guidance_reference: float = 1.0,
+        guidance_motion: float | None = None,
         reference_s: float = 16.0,
         also: Sequence[str | Path] = (),
         motion: str = "auto",
@@ -174,6 +175,7 @@ class AvatarPipeline:
             guidance_text=guidance_text,
             guidance_audio=guidance_audio,
             guidance_reference=guidance_reference,
+            guidance_motion=guidance_motion,
             reference_s=reference_s,
             also=tuple(map(str, also)),
             motion=motion,
@@ -207,6 +209,7 @@ class AvatarPipeline:
         ``kept`` holds are not sampled, others are kept there."""
         request = decided(request, self.card, inputs)
         assert request.guidance_audio is not None
+        assert request.guidance_motion is not None
         settings = Settings(
             chunk_latents=self.format.chunk_latents,
             shift=self.format.shift,
@@ -215,7 +218,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
-            guidance_motion=self.card.guidance_motion,
+            guidance_motion=request.guidance_motion,
             motion_lead=self.card.motion_lead,
             anchor=bool(request.anchor),
             ease=request.ease,
@@ -272,13 +275,14 @@ def wanted(card: Card, *, refined: bool = False) -> Wanted:
 
 
 def decided(request: Request, card: Card, inputs: Inputs) -> Request:
-    """``request`` with what it left to the weights: the guidance of the audio, and whether the
-    first frame becomes an anchor."""
-    anchor, audio = request.anchor, request.guidance_audio
+    """``request`` with what it left to the weights: the guidance of audio and motion, and whether
+    the first frame becomes an anchor."""
+    anchor, audio, motion = request.anchor, request.guidance_audio, request.guidance_motion
     return dataclasses.replace(
         request,
         anchor=card.anchor and bool(inputs.clips) if anchor is None else anchor,
         guidance_audio=card.guidance_audio if audio is None else audio,
+        guidance_motion=card.guidance_motion if motion is None else motion,
     )
 
 
