@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "avatar_v"
 ORDER = [
-    ("types", "flow", "media", "recording", "loudness", "kernels"),
+    ("types", "device", "flow", "media", "recording", "loudness", "kernels"),
     ("critics",),
     ("models", "world", "shards"),
     ("losses",),

@@ -24,7 +24,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case, make_cases
-from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, rate
+from avatar_v_eval.records import Number, as_command, bootstrap, bootstrap_mean, pearson, rate
 from avatar_v_eval.rollout import through_vae
 
 Videos = UInt8[Tensor, "n f 3 h w"]
@@ -196,4 +196,4 @@ def _within(reading: Float[np.ndarray, "n f m"], truth: Float[np.ndarray, "n f m
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -16,7 +16,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 import numpy as np
 
-from avatar_v_eval.records import RESULTS_DIR
+from avatar_v_eval.records import RESULTS_DIR, as_command
 
 ASSETS = RESULTS_DIR.parents[1] / "src" / "avatar_v" / "assets" / "small"
 SMOOTHING = 0.02
@@ -105,4 +105,4 @@ def smoothed(values: np.ndarray) -> np.ndarray:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

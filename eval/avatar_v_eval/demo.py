@@ -17,7 +17,7 @@ from typing import Any
 from avatar_v.generate.showcase import NUM_SHUFFLES
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval import records
-from avatar_v_eval.records import Number
+from avatar_v_eval.records import Number, as_command
 from avatar_v_eval.rollout import AVATAR_V
 
 MAX_COMMAND_S = 180
@@ -71,4 +71,4 @@ def numbers(record: dict[str, Any], wall_s: float) -> dict[str, Number]:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -32,7 +32,7 @@ from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, bootstrap_mean, pearson
+from avatar_v_eval.records import Number, as_command, bootstrap_mean, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, with_close_ups
 from avatar_v_eval.workers import mapped
 
@@ -330,4 +330,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -20,7 +20,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.models.vae import VideoVAE
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case, loudness, make_cases
-from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, rate
+from avatar_v_eval.records import Number, as_command, bootstrap, bootstrap_mean, pearson, rate
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
 
 MAX_LAG = 5
@@ -217,4 +217,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -27,7 +27,7 @@ from avatar_v.critics.face_track import face_crop, track_faces
 from avatar_v.generate.record import hash_folder
 from avatar_v_eval import records
 from avatar_v_eval.cases import loudness
-from avatar_v_eval.records import Number, pearson
+from avatar_v_eval.records import Number, as_command, pearson
 from avatar_v_eval.rollout import AVATAR_V
 
 SHOWN_SIZE = 384
@@ -284,4 +284,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -25,7 +25,7 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.motion import motion_moments, pack_motion, style_statistics
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, bootstrap_mean, correlation, pearson
+from avatar_v_eval.records import Number, as_command, bootstrap_mean, correlation, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
 from avatar_v_eval.shown import MOTIONS, Made, ShownCase, generate, make_shown_cases
 from avatar_v_eval.style import HABITS, habits
@@ -71,6 +71,7 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     torch.manual_seed(0)  # nothing below draws from it
     rollout = Rollout.load(options.weights, options)
+    other = None if options.baseline is None else Rollout.load(options.baseline, options)
     judges = Judges(
         MotionMeter.from_pretrained(), FaceCritic.from_pretrained(), WorldSyncNet.from_pretrained()
     )
@@ -100,8 +101,7 @@ def main(arguments: list[str] | None = None) -> None:
         scores[name] = score(f"generating, {WORDS[name]}", make)
     shown = max(options.conditions, key=lambda name: LENGTHS[name])
     weights, described = {**rollout.hashes(), **judges.hashes()}, rollout.described()
-    if options.baseline is not None:
-        other = Rollout.load(options.baseline, options)
+    if other is not None:
         motion = options.baseline_motion or options.motion
         make = partial(generate, other, num_frames=LENGTHS[shown], motion=motion)
         scores[BASELINE] = score("generating, other weights", make)
@@ -248,4 +248,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -13,7 +13,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from avatar_v_eval.personality import BASELINE, LENGTHS
-from avatar_v_eval.records import RESULTS_DIR, Result, read_result
+from avatar_v_eval.records import RESULTS_DIR, Result, as_command, read_result
 
 PANELS = {
     "mouth_amplitude": "mouth amplitude, r over persons",
@@ -78,4 +78,4 @@ def _or(value: float | None, otherwise: float) -> float:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -25,6 +25,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
+from avatar_v.cli import USER_ERRORS
+
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
 _Z95 = 1.959963984540054
 
@@ -186,6 +188,27 @@ def median_of_repeats(values: Sequence[float]) -> Number:
     if not values:
         raise ValueError("a median needs at least one repeat, got none")
     return Number(float(np.median(values)), len(values), min(values), max(values))
+
+
+def as_command(main: Callable[[], object]) -> None:
+    """Run the ``main`` of a script as ``avatar-v`` runs its commands: a user's error is one line
+    and exit status 2, an interrupt 130; ``--debug`` anywhere shows where."""
+    debug = "--debug" in sys.argv
+    sys.argv[:] = [word for word in sys.argv if word != "--debug"]
+    try:
+        main()
+    except USER_ERRORS as error:
+        if debug:
+            raise
+        text = " ".join(str(error).split()) or type(error).__name__
+        raise SystemExit(_said(f"error: {text}  (--debug shows where)", 2)) from None
+    except KeyboardInterrupt:
+        raise SystemExit(_said("interrupted", 130)) from None
+
+
+def _said(text: str, status: int) -> int:
+    print(f"{Path(sys.argv[0]).stem}: {text}", file=sys.stderr)
+    return status
 
 
 def running_command() -> str:

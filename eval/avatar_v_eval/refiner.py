@@ -36,7 +36,7 @@ from avatar_v.types import Request
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, bootstrap_mean
+from avatar_v_eval.records import Number, as_command, bootstrap_mean
 
 SIZE, TILE = 128, 64
 Video = Float[Tensor, "f 3 h w"]
@@ -341,4 +341,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

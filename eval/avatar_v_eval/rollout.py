@@ -17,7 +17,7 @@ from torch import Tensor
 
 from avatar_v.critics.face_track import spread_frames
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.generate.device import PRECISIONS
+from avatar_v.device import PRECISIONS
 from avatar_v.generate.generator import to_uint8
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.pipeline import AvatarPipeline

@@ -21,7 +21,7 @@ from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.quality import flicker, sharpness
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, bootstrap_mean, pearson
+from avatar_v_eval.records import Number, as_command, bootstrap_mean, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
 from avatar_v_eval.shown import ShownCase, generate, make_shown_cases
 from avatar_v_eval.workers import mapped
@@ -164,4 +164,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

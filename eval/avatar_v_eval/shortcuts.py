@@ -25,7 +25,7 @@ from avatar_v.world.scene import sample_scene
 from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v.world.style import STYLE_NAMES, sample_style, style_vector
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, bootstrap, bootstrap_mean, pearson, rate
+from avatar_v_eval.records import Number, as_command, bootstrap, bootstrap_mean, pearson, rate
 
 NUM_FRAMES = 101
 NUM_FRAMES_LONG = 501  # 20 s of motion, to read a style from
@@ -272,4 +272,4 @@ def _r2(predicted: Float[Tensor, "n k"], truth: Float[Tensor, "n k"]) -> Number:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

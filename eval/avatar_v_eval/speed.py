@@ -25,7 +25,7 @@ from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
 from avatar_v_eval.cases import make_cases
-from avatar_v_eval.records import Number, median_of_repeats
+from avatar_v_eval.records import Number, as_command, median_of_repeats
 from avatar_v_eval.rollout import AVATAR_V, Rollout, add_sampling_options
 from avatar_v_eval.speed_peers import decode_numbers, dit_numbers, muon_numbers, seconds
 
@@ -178,4 +178,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -24,7 +24,7 @@ from avatar_v.models.reference import segments
 from avatar_v.testing import randomise
 from avatar_v.types import Cond, Reference
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, median_of_repeats
+from avatar_v_eval.records import Number, as_command, median_of_repeats
 from avatar_v_eval.speed_peers import seconds
 
 RATIOS = (1, 2, 4, 8, 16, 32)
@@ -131,4 +131,4 @@ def _keep(found: dict[str, Tensor], way: str, chunk: Chunk) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

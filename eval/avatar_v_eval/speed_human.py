@@ -26,7 +26,7 @@ from avatar_v.stages.trainable import Trainable
 from avatar_v.testing import make_batch
 from avatar_v.types import num_frames
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, median_of_repeats
+from avatar_v_eval.records import Number, as_command, median_of_repeats
 
 BATCH, LATENTS, WINDOW, REFERENCE = 12, 41, 13, 21
 SETTINGS = {"none": (), **{term: (term,) for term in TERMS}, "all": TERMS}
@@ -119,4 +119,4 @@ def _in_a_process(setting: str, num_steps: int) -> dict[str, float]:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -35,7 +35,7 @@ from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, Request, num_frames
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, median_of_repeats
+from avatar_v_eval.records import Number, as_command, median_of_repeats
 
 CLIP_FRAMES = 101
 PERCENTILES = (50, 95, 99)
@@ -208,4 +208,4 @@ def numbers_of(runs: list[Run]) -> dict[str, Number]:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -28,7 +28,7 @@ from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, median_of_repeats
+from avatar_v_eval.records import Number, as_command, median_of_repeats
 from avatar_v_eval.rollout import AVATAR_V
 
 CLIP_FRAMES = 101
@@ -161,4 +161,4 @@ def _length(seconds: int) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

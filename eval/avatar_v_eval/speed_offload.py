@@ -29,7 +29,7 @@ from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.streams import streams_of
 from avatar_v.types import Cond
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, median_of_repeats
+from avatar_v_eval.records import Number, as_command, median_of_repeats
 
 WAYS = ("resident", "offload", "group", "model")
 TEXT_TOKENS = 512
@@ -209,4 +209,4 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

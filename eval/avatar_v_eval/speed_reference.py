@@ -32,7 +32,7 @@ from avatar_v.models.reference import segments
 from avatar_v.testing import randomise
 from avatar_v.types import Cond, Reference
 from avatar_v_eval import records
-from avatar_v_eval.records import Number, median_of_repeats
+from avatar_v_eval.records import Number, as_command, median_of_repeats
 
 RATIOS = (1, 2, 4, 8, 16, 32)
 GENERATED_LATENTS = 13
@@ -236,4 +236,4 @@ def _run(peers: Peers, way: Callable[[], Tensor], trains: bool) -> None:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

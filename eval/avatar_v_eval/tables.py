@@ -17,7 +17,7 @@ import re
 import sys
 from pathlib import Path
 
-from avatar_v_eval.records import RESULTS_DIR, Number, Result, read_result
+from avatar_v_eval.records import RESULTS_DIR, Number, Result, as_command, read_result
 
 ROOT = RESULTS_DIR.parents[1]
 DOCUMENTS = (ROOT / "README.md", ROOT / "eval" / "README.md")
@@ -125,4 +125,4 @@ def _short(value: float) -> str:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

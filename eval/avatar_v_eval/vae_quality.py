@@ -24,7 +24,7 @@ from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
 from avatar_v_eval.curves import ASSETS
-from avatar_v_eval.records import Number
+from avatar_v_eval.records import Number, as_command
 
 SIZE = 64
 
@@ -183,4 +183,4 @@ def _picture(vae: VideoVAE, videos: list[Float[Tensor, "f 3 h w"]], path: str) -
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -13,7 +13,7 @@ from pathlib import Path
 from avatar_v_eval import records
 from avatar_v_eval.bench.rows import Run, read_run
 from avatar_v_eval.bench.summary import Line, summarise
-from avatar_v_eval.records import Number
+from avatar_v_eval.records import Number, as_command
 
 SYSTEMS = {
     "truth": "the truth",
@@ -112,4 +112,4 @@ def gain(line: Line, one: Expected) -> Number:
 
 
 if __name__ == "__main__":
-    main()
+    as_command(main)

@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
+from avatar_v.device import chosen_precision
 from avatar_v.generate import generator as generator_module
 from avatar_v.generate import resume as resume_module
-from avatar_v.generate.device import chosen_precision
 from avatar_v.generate.inputs import kept_folder, num_kept
 from avatar_v.generate.pipeline import carry_out
 from avatar_v.generate.record import Record
@@ -28,7 +28,7 @@ ENDS = [(".mp4", 1), (".mp4", 3), (".m3u8", 3)]
 """Kinds of output, and blocks of frames until the end; two belong to the first chunk."""
 KILLED = """
 import json, os, signal, sys
-from avatar_v.generate.device import chosen_precision
+from avatar_v.device import chosen_precision
 from avatar_v.generate.pipeline import carry_out
 from avatar_v.types import Request
 

@@ -13,6 +13,7 @@ import torch
 
 from avatar_v.shards import cli, faces, importer
 from avatar_v.shards.datamodule import ShardData
+from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.world_set import WorldSettings, clip_ids, write_world
 from avatar_v.shards.writer import read_index
@@ -179,6 +180,24 @@ def test_latents_are_the_vae_s_and_the_rest_is_copied(
     assert batch.reference is not None
     assert batch.reference.person == batch.person
     assert set(batch.reference.scene).isdisjoint(batch.scene) or batch.person[0] == batch.person[1]
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        ({"device": "banana"}, "--device banana: no such kind of device"),
+        ({"num_threads": 0}, "--threads is at least 1, got 0"),
+        ({"num_threads": -1}, "--threads is at least 1, got -1"),
+    ],
+)
+def test_a_machine_that_is_not_there_is_refused_before_anything_is_written(
+    world: Path, vae_path: Path, tmp_path: Path, change: dict, text: str
+) -> None:
+    with pytest.raises(ValueError, match=text):
+        encode_folder(world, tmp_path / "out", vae_path, **change)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(ValueError, match=text):
+        faces.add_faces(world, vae_path, **change)
 
 
 def test_show_prints_and_pictures(

@@ -81,6 +81,13 @@ def test_incomplete_commands(
     assert text in capsys.readouterr().err
 
 
+def test_run_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "--help"]) == 0
+    shown = capsys.readouterr().out
+    assert "avatar-v run recipes/2_a2v.yaml recipes/small.yaml" in shown
+    assert "avatar-v fit --help" in shown
+
+
 def test_recipes_stand_before_options() -> None:
     assert split_recipes(["a.yaml", "b.yaml", "--x", "1"]) == (["a.yaml", "b.yaml"], ["--x", "1"])
     words = ["-c", "a.yaml", "--x", "1", "--config=b.yaml", "--print_config"]

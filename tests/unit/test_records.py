@@ -2,6 +2,7 @@
 
 import json
 import math
+import sys
 
 import numpy as np
 import pytest
@@ -127,3 +128,40 @@ def test_every_result_in_the_repository_can_be_read():
         result = records.read_result(path)
         assert result.name == path.stem
         assert result.numbers, f"{path} holds no number"
+
+
+def failing(error: BaseException):
+    def main() -> None:
+        raise error
+
+    return main
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "text"),
+    [
+        (ValueError("no weights\n'nowhere'"), 2, "script: error: no weights 'nowhere'"),
+        (OSError("disk is full"), 2, "script: error: disk is full"),
+        (KeyboardInterrupt(), 130, "script: interrupted"),
+    ],
+)
+def test_a_users_error_is_one_line(error, status, text, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", ["/somewhere/script.py", "--x", "1"])
+    with pytest.raises(SystemExit) as stopped:
+        records.as_command(failing(error))
+    assert stopped.value.code == status
+    shown = capsys.readouterr().err
+    assert shown.startswith(text)
+    assert shown.count("\n") == 1
+
+
+def test_debug_shows_where_and_is_no_option_of_the_script(monkeypatch):
+    monkeypatch.setattr(sys, "argv", ["script.py", "--debug", "--x", "1"])
+    seen = []
+    records.as_command(lambda: seen.append(sys.argv[1:]))
+    assert seen == [["--x", "1"]]
+    sys.argv.append("--debug")
+    with pytest.raises(ValueError, match="boom"):
+        records.as_command(failing(ValueError("boom")))
+    with pytest.raises(RuntimeError):  # a fault of ours keeps its traceback
+        records.as_command(failing(RuntimeError("a fault")))

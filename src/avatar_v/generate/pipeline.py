@@ -15,7 +15,7 @@ from pathlib import Path
 from jaxtyping import UInt8
 from torch import Tensor
 
-from avatar_v.generate.device import chosen_device, chosen_precision
+from avatar_v.device import chosen_device, chosen_precision
 from avatar_v.generate.formats import FORMATS
 from avatar_v.generate.generator import (
     Clip,

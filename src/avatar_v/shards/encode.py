@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from avatar_v.device import check_threads, chosen_device
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.faces import faces_member
@@ -60,6 +61,8 @@ def encode_folder(
         raise ValueError(f"{out}: the shards with latents go to another folder than their source")
     if batch_size < 1:
         raise ValueError(f"batch size is at least 1, got {batch_size}")
+    check_threads(num_threads)
+    kind = chosen_device(device)
     indexes = [read_index(path) for path in sorted(folder.rglob(f"*{INDEX_SUFFIX}"))]
     clips = [clip for index in indexes for clip in index.clips]
     if not clips:
@@ -67,7 +70,7 @@ def encode_folder(
     for clip in clips:
         if not clip.has_video:
             raise ValueError(f"{clip.shard}, clip {clip.key}: no video to encode")
-    vae = VideoVAE.from_pretrained(vae_path).to(device).eval()
+    vae = VideoVAE.from_pretrained(vae_path).to(kind).eval()
     step = FACTOR * vae.spatial_factor
     for clip in clips if low else ():
         if clip.height % step or clip.width % step:
@@ -83,7 +86,7 @@ def encode_folder(
     for index in indexes:
         target = out / Path(index.shard).relative_to(folder)
         if not index_path(target).exists():
-            encoder = _Encoder(vae, vae_hash, drop_video, faces, low, bf16, batch_size, device)
+            encoder = _Encoder(vae, vae_hash, drop_video, faces, low, bf16, batch_size, kind)
             done = num_done
             write_shard(target, encoder.items(index, lambda n, d=done: on_clip(d + n, len(clips))))
         num_done += len(index.clips)
@@ -100,7 +103,7 @@ class _Encoder:
     low: bool
     bf16: bool
     batch_size: int
-    device: str
+    device: torch.device
 
     def items(
         self, index: ShardIndex, on_clip: Callable[[int], None]
@@ -110,7 +113,7 @@ class _Encoder:
         for group in _batches(index.clips, self.batch_size):
             samples = [read_clip(clip, use_latents=False) for clip in group]
             video = torch.stack([sample.video for sample in samples if sample.video is not None])
-            with torch.autocast(self.device, dtype=torch.bfloat16, enabled=self.bf16):
+            with torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=self.bf16):
                 latents = self._latents(video)
                 lows = self._low_latents(video) if self.low else [None] * len(group)
             for clip, sample, own, low in zip(group, samples, latents, lows, strict=True):

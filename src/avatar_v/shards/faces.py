@@ -13,6 +13,7 @@ from jaxtyping import Float16, Int, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import crop, face_windows, spread_frames
+from avatar_v.device import check_threads, chosen_device
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_folder, read_members
 from avatar_v.shards.schema import FACES, Sample, decode_faces, decode_sample, encode_faces
@@ -46,7 +47,9 @@ def add_faces(
     stopped. ValueError if latents are missing or made by another VAE, or if a clip has neither
     video nor a recipe of the world; the shards before it are done.
     """
-    vae = VideoVAE.from_pretrained(vae_path).to(device).eval()
+    check_threads(num_threads)
+    kind = chosen_device(device)
+    vae = VideoVAE.from_pretrained(vae_path).to(kind).eval()
     vae_hash, clips = vae.hash(), read_folder(folder)
     for clip in clips:
         where = f"{clip.shard}, clip {clip.key}"
@@ -64,7 +67,7 @@ def add_faces(
             def heard(num: int, done: int = done) -> None:
                 on_clip(done + num, len(clips))
 
-            index = write_shard(index.shard, _with_faces(index, vae, device, heard))
+            index = write_shard(index.shard, _with_faces(index, vae, kind, heard))
         num_done += len(index.clips)
         num_empty += sum(_is_empty(clip) for clip in index.clips)
         on_clip(num_done, len(clips))
@@ -94,7 +97,7 @@ def face_pictures(sample: Sample) -> tuple[UInt8[Tensor, "k 3 h w"], Int[Tensor,
 
 @torch.inference_mode()
 def encode_pictures(
-    vae: VideoVAE, pictures: UInt8[Tensor, "k 3 h w"], device: str
+    vae: VideoVAE, pictures: UInt8[Tensor, "k 3 h w"], device: torch.device
 ) -> Float16[Tensor, "k c lh lw"]:
     """The one latent frame of each picture."""
     if len(pictures) == 0:
@@ -104,14 +107,14 @@ def encode_pictures(
     return vae.encode(video)[:, 0].to(torch.float16).cpu()
 
 
-def faces_member(vae: VideoVAE, sample: Sample, device: str) -> bytes:
+def faces_member(vae: VideoVAE, sample: Sample, device: torch.device) -> bytes:
     """The faces of a clip as a member of its shard."""
     pictures, frames = face_pictures(sample)
     return encode_faces(encode_pictures(vae, pictures, device), frames)
 
 
 def _with_faces(
-    index: ShardIndex, vae: VideoVAE, device: str, on_clip: Callable[[int], None]
+    index: ShardIndex, vae: VideoVAE, device: torch.device, on_clip: Callable[[int], None]
 ) -> Iterator[RawClip | Failure]:
     yield from index.failures
     for number, clip in enumerate(index.clips, start=1):

@@ -43,6 +43,10 @@ def run_words(command: str, words: Sequence[str]) -> int:
     """Run ``command`` with the rest of the command line. ValueError for what does not fit."""
     if command == "run":
         recipes, rest = split_recipes(words)
+        if not recipes and set(rest) & {"-h", "--help"}:
+            print(__doc__)
+            print("All options of a stage: avatar-v fit --help, or --print_config behind a recipe.")
+            return 0
         if not recipes:
             raise ValueError("run needs a recipe: avatar-v run recipes/2_a2v.yaml [overlay] [...]")
         command = "fit"

@@ -1,4 +1,4 @@
-"""Where generation runs and in which precision: what a user's words mean on this machine."""
+"""Where networks run and in which precision: what a user's words mean on this machine."""
 
 import torch
 
@@ -18,6 +18,12 @@ def chosen_device(name: str) -> torch.device:
             f"--device {name}: this torch ({torch.__version__}) finds no CUDA device; use cpu"
         )
     return device
+
+
+def check_threads(num: int | None) -> None:
+    """ValueError unless ``num`` threads can be asked for; None leaves torch its own number."""
+    if num is not None and num < 1:
+        raise ValueError(f"--threads is at least 1, got {num}")
 
 
 def chosen_precision(name: str, device: torch.device) -> str:
