@@ -15,7 +15,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate import reference_clip
 from avatar_v.generate.inputs import Wanted, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
-from avatar_v.generate.reference_clip import read_reference
+from avatar_v.generate.reference_clip import check_same_person, read_reference
 from avatar_v.generate.resume import asked_for
 from avatar_v.media import read_video
 from avatar_v.models.reference import NUM_FACES
@@ -398,6 +398,19 @@ def test_another_person_cut_in_is_named_with_the_time(media: Path, tmp_path: Pat
     path = clip_file(tmp_path / "two.mkv", torch.cat(parts), crf=12)
     with pytest.raises(ValueError, match=r"another person's face from 3\.\d s on"):
         read_reference(path, side=64, seconds=8.0, face_crop=True, extractor=None)
+
+
+@pytest.mark.media
+def test_a_further_clip_of_somebody_else_is_refused(media: Path) -> None:
+    own, other = (
+        read_reference(media / name, side=64, seconds=2.0, face_crop=True, extractor=None)
+        for name in ("talking_head.mp4", "presenter.mp4")
+    )
+    check_same_person("again.mp4", own, own)
+    with pytest.raises(ValueError, match=r"--also presenter.mp4: another person's face"):
+        check_same_person("presenter.mp4", other, own)
+    unknown = dataclasses.replace(own, who=None)  # --no-face-crop follows no face
+    check_same_person("presenter.mp4", other, unknown)
 
 
 @pytest.mark.media

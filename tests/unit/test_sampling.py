@@ -68,3 +68,11 @@ def test_only_chunks_that_continue_one_are_eased(chunk) -> None:
     expected = plain[0] if chunk.index == 0 else eased(plain[0], chunk.num_prefix)
     assert torch.equal(eased_[0], expected)
     assert torch.equal(eased_[0], plain[0]) == (chunk.index == 0)
+
+
+def test_what_is_not_finite_is_an_error_and_no_black_video() -> None:
+    def velocity_of(num_latents: int):
+        return lambda x, t, moving: torch.full_like(x, torch.inf)
+
+    with pytest.raises(ValueError, match="chunk 1 came out without finite numbers"):
+        make_chunk(velocity_of, (torch.zeros(1, 2, 2, 8, 8),), CHUNKS[1], Settings(7, num_steps=1))

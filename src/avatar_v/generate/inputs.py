@@ -25,7 +25,13 @@ from avatar_v.generate.chunks import frames_of_audio
 from avatar_v.generate.live import LiveSound, pcm_frames
 from avatar_v.generate.outputs import STDOUT, kind_of
 from avatar_v.generate.pipes import PipeReader
-from avatar_v.generate.reference_clip import SILENT_PEAK, ReferenceClip, read_reference, still
+from avatar_v.generate.reference_clip import (
+    SILENT_PEAK,
+    ReferenceClip,
+    check_same_person,
+    read_reference,
+    still,
+)
 from avatar_v.recording import Recording, Sound
 from avatar_v.types import SAMPLES_PER_FRAME, Request
 
@@ -245,6 +251,8 @@ def _read_person(
         read_reference(path, seconds=request.reference_s, **how)
         for path in (request.reference, *request.also)
     )
+    for path, clip in zip(request.also, clips[1:], strict=True):
+        check_same_person(path, clip, clips[0])
     if extractor is None or clips[0].motion is None:
         return clips, None
     if index is None or index >= clips[0].num_frames:  # `--image`, or the frames cut off 4k + 1

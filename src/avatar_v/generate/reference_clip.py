@@ -51,6 +51,7 @@ class ReferenceClip:
     motion: Float[Tensor, "f m"] | None  # None: nothing reads it
     warnings: tuple[str, ...] = ()
     faces: UInt8[Tensor, "k 3 side side"] | None = None  # close-ups of the face; None: not known
+    who: Float[Tensor, " d"] | None = None  # dlib's embedding of the face, where it was followed
 
     @property
     def num_frames(self) -> int:
@@ -77,13 +78,13 @@ def read_reference(
     frames, ended = _read_frames(path, side, seconds)
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        square, track, found = _squared(path, frames, side, face_crop=face_crop)
+        square, track, found, who = _squared(path, frames, side, face_crop=face_crop)
     notes = [f"{path}: {warning.message}" for warning in caught]
     audio, more = _read_sound(path, len(square), ended=ended)
     motion = None if extractor is None else extract(extractor, square, track)
     valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
     near = close_ups(frames, found, side) if faces and found is not None else None
-    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near)
+    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, who)
 
 
 def close_ups(
@@ -116,8 +117,21 @@ def still(
     return ReferenceClip(frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near)
 
 
-def check_one_person(path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack) -> None:
-    """ValueError naming the second at which somebody else's face takes the place of the first.
+def check_same_person(path: str | Path, clip: ReferenceClip, first: ReferenceClip) -> None:
+    """ValueError if the face of a further clip is not that of the first one, as far as known."""
+    if clip.who is None or first.who is None:
+        return
+    if float((clip.who - first.who).norm()) > SAME_PERSON:
+        raise ValueError(
+            f"--also {path}: another person's face than in the reference; all clips show one person"
+        )
+
+
+def check_one_person(
+    path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack
+) -> Float[Tensor, " d"] | None:
+    """The person's mean embedding (None where no look shows a face). ValueError naming the second
+    at which somebody else's face takes the place of the first.
 
     One odd look is a turned or blurred face; two in a row, half a second apart, are a person.
     """
@@ -137,6 +151,7 @@ def check_one_person(path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: 
                 f"{path}: another person's face from {strange[0] / FRAME_RATE_HZ:.1f} s on; "
                 "a reference shows one person: cut the clip there"
             )
+    return torch.stack(seen).mean(0) if seen else None
 
 
 def _read_frames(
@@ -152,12 +167,13 @@ def _read_frames(
 
 def _squared(
     path: str | Path, frames: UInt8[Tensor, "f 3 h w"], side: int, *, face_crop: bool
-) -> tuple[Frames, FaceTrack | None, FaceTrack | None]:
-    """Square crops; where they follow a face its track within them, and within the pictures."""
+) -> tuple[Frames, FaceTrack | None, FaceTrack | None, Tensor | None]:
+    """Square crops; where they follow a face its track within them and within the pictures, and
+    whose it is."""
     height, width = frames.shape[2:]
     if not face_crop:
         windows = face_track.centre_windows(len(frames), height, width)
-        return face_track.crop(frames, windows, side), None, None
+        return face_track.crop(frames, windows, side), None, None, None
     try:
         track = face_track.track_faces(frames)
     except ImportError as error:
@@ -167,14 +183,14 @@ def _squared(
             f"{path}: no face in its first {len(frames) / FRAME_RATE_HZ:.1f} s; "
             "pass --no-face-crop if the picture is framed on the face already"
         )
-    check_one_person(path, frames, track)
+    who = check_one_person(path, frames, track)
     windows = face_track.crop_windows(track, height, width)
     landmarks, corners = (
         face_track.in_windows(points, windows, height, width)
         for points in (track.landmarks, track.box.unflatten(1, (2, 2)))
     )
     square = FaceTrack(corners.flatten(1), landmarks, track.found, track.num_faces)
-    return face_track.crop(frames, windows, side), square, track
+    return face_track.crop(frames, windows, side), square, track, who
 
 
 def _read_sound(

@@ -50,9 +50,14 @@ def make_chunk(
     velocity_of: VelocityOf, prefixes: States, chunk: Chunk, settings: Settings
 ) -> States:
     """All latents of an N chunk, its clean prefix included; and the motion, where it is denoised.
-    With ``settings.ease`` its picture is `eased`.
+    With ``settings.ease`` its picture is `eased`. ValueError for latents that are not finite.
     """
     latents, *motion = _transitioned(velocity_of, prefixes, chunk, settings)
+    if not bool(torch.isfinite(latents).all()):
+        raise ValueError(
+            f"chunk {chunk.index} came out without finite numbers: the weights hold some, or "
+            "guidance is too strong"
+        )
     if settings.ease and chunk.mode == "prefix2v":
         latents = eased(latents, chunk.num_prefix)
     return (latents, *motion)
