@@ -111,6 +111,11 @@ def test_world_settings_are_checked(change: dict) -> None:
         WorldSettings(**{"num_clips": 6, **TINY, **change})
 
 
+def test_a_setting_that_is_too_small_is_named() -> None:
+    with pytest.raises(ValueError, match=r"^size is at least 1, got 0$"):
+        WorldSettings(**{"num_clips": 6, **TINY, "size": 0})
+
+
 @pytest.mark.parametrize("num_clips", [8, 1000, 1003])
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_every_person_is_in_several_scenes_of_the_split(num_clips: int, split) -> None:

@@ -58,8 +58,10 @@ class WorldSettings:
                 "each person needs at least 2 clips (for pairs) and the set at least one person: "
                 f"got {self.clips_per_person} clips a person, {self.num_clips} clips"
             )
-        if min(self.clips_per_shard, self.size) < 1 or self.seed < 0:
-            raise ValueError(f"size and clips per shard are at least 1, seed at least 0: {self}")
+        for name, least in {"clips_per_shard": 1, "size": 1, "seed": 0}.items():
+            if getattr(self, name) < least:
+                what = name.replace("_", " ")
+                raise ValueError(f"{what} is at least {least}, got {getattr(self, name)}")
 
     @property
     def num_shards(self) -> int:
