@@ -252,6 +252,16 @@ def test_an_imported_model_speaks_after_training(tmp_path: Path) -> None:
     assert gradient.abs().max() > 0
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("guidance_audio", float("nan")), ("guidance_motion", float("inf")), ("motion_lead", 1.5)],
+)
+def test_a_card_with_an_impossible_number_is_refused(folder: Path, name: str, value: float) -> None:
+    edit(folder / "card.json", **{name: value})
+    with pytest.raises(ValueError, match=f"{name} of a card"):
+        read_card(folder)
+
+
 def test_a_card_without_a_field_is_refused(folder: Path) -> None:
     card = json.loads((folder / "card.json").read_text())
     del card["motion"]

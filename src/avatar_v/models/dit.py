@@ -3,7 +3,8 @@
 Without them it *is* diffusers' WanTransformer3DModel (tests/numerics/test_wan_parity.py). What is
 ours (ALGORITHMS §1, Avatar V §2.1): time per latent frame; audio cross-attention whose output
 starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
-stream, one token per latent frame that goes through the same blocks. Motion tokens look at the
+stream, one token per latent frame that goes through the same blocks, at times of its own where it
+is to be ahead (stages/windows.draw_lead). Motion tokens look at the
 video, the video sees motion only through an injection that starts at zero, so a model without
 motion gives the same video before and after the stream is switched on. Habits are statistics of the
 reference's motion (models/motion.py): attention could average them out of a hundred frames, but a

@@ -7,6 +7,7 @@ which says which preset, schema, recipe and commit made it. Frozen encoders keep
 
 import dataclasses
 import json
+import math
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -51,6 +52,13 @@ class Card:
     guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
     motion_lead: float = 0.0  # share of the steps by which generation makes motion before video
     schema_version: int = SCHEMA_VERSION
+
+    def __post_init__(self) -> None:
+        for name in ("guidance_audio", "guidance_motion"):
+            if not math.isfinite(getattr(self, name)):
+                raise ValueError(f"{name} of a card is a finite number, got {getattr(self, name)}")
+        if not 0 <= self.motion_lead <= 1:
+            raise ValueError(f"motion_lead of a card is in [0, 1], got {self.motion_lead}")
 
 
 def save_pipeline(
