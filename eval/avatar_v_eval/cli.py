@@ -11,6 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from avatar_v.cli import guarded
+
 COMMANDS = {
     "cases": "avatar_v_eval.bench.cases_cli",
     "run": "avatar_v_eval.bench.cli",
@@ -24,25 +26,16 @@ COMMANDS = {
 }
 """Command → module, in the order of --help."""
 
-USER_ERRORS = (ValueError, OSError)
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    args = build_parser().parse_args([word for word in words if word != "--debug"])
-    try:
-        return importlib.import_module(COMMANDS[args.command]).run(args)
-    except USER_ERRORS as error:
-        if debug:
-            raise
-        text = " ".join(str(error).split()) or type(error).__name__
-        print(f"avatar-v-eval: error: {text}  (--debug shows where)", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        print("avatar-v-eval: interrupted", file=sys.stderr)
-        return 130
+    return guarded("avatar-v-eval", words, _dispatch)
+
+
+def _dispatch(words: list[str]) -> int:
+    args = build_parser().parse_args(words)
+    return importlib.import_module(COMMANDS[args.command]).run(args)
 
 
 def build_parser() -> argparse.ArgumentParser:

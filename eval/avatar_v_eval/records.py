@@ -25,7 +25,7 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from avatar_v.cli import USER_ERRORS
+from avatar_v.cli import guarded
 
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
 _Z95 = 1.959963984540054
@@ -191,24 +191,15 @@ def median_of_repeats(values: Sequence[float]) -> Number:
 
 
 def as_command(main: Callable[[], object]) -> None:
-    """Run the ``main`` of a script as ``avatar-v`` runs its commands: a user's error is one line
-    and exit status 2, an interrupt 130; ``--debug`` anywhere shows where."""
-    debug = "--debug" in sys.argv
-    sys.argv[:] = [word for word in sys.argv if word != "--debug"]
-    try:
+    """End the process with the ``main`` of a script, guarded as ``avatar-v`` guards its commands.
+    ``--debug`` is no option of the script: it is taken off the command line."""
+
+    def run(words: list[str]) -> int:
+        sys.argv[1:] = words
         main()
-    except USER_ERRORS as error:
-        if debug:
-            raise
-        text = " ".join(str(error).split()) or type(error).__name__
-        raise SystemExit(_said(f"error: {text}  (--debug shows where)", 2)) from None
-    except KeyboardInterrupt:
-        raise SystemExit(_said("interrupted", 130)) from None
+        return 0
 
-
-def _said(text: str, status: int) -> int:
-    print(f"{Path(sys.argv[0]).stem}: {text}", file=sys.stderr)
-    return status
+    raise SystemExit(guarded(Path(sys.argv[0]).stem, sys.argv[1:], run))
 
 
 def running_command() -> str:

@@ -64,14 +64,13 @@ class Rollout:
             seed=options.seed,
             num_steps=options.steps,
             guidance_text=options.text,
-            guidance_audio=options.audio,
             guidance_reference=options.reference,
         )
         pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
         card = pipeline.card
-        if request.guidance_audio is None:
-            request = dataclasses.replace(request, guidance_audio=card.guidance_audio)
-        request = dataclasses.replace(request, guidance_motion=card.guidance_motion)
+        audio = card.guidance_audio if options.audio is None else options.audio
+        motion = card.guidance_motion
+        request = dataclasses.replace(request, guidance_audio=audio, guidance_motion=motion)
         return cls(pipeline, request)
 
     @property

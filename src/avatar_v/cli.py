@@ -10,7 +10,7 @@ A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` 
 import argparse
 import importlib
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 COMMANDS = {
     "demo": "avatar_v.demo",
@@ -31,17 +31,22 @@ USER_ERRORS = (ValueError, OSError)
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit status."""
     words = list(sys.argv[1:] if argv is None else argv)
-    debug = "--debug" in words
-    words = [word for word in words if word != "--debug"]
+    return guarded("avatar-v", words, _dispatch)
+
+
+def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) -> int:
+    """``run(words without --debug)`` as the command ``name``; its exit status, 2 behind a user's
+    error, which is one line, and 130 behind an interrupt."""
     try:
-        return _dispatch(words)
+        return run([word for word in words if word != "--debug"])
     except USER_ERRORS as error:
-        if debug:
+        if "--debug" in words:
             raise
-        print(f"avatar-v: error: {_one_line(error)}  (--debug shows where)", file=sys.stderr)
+        text = " ".join(str(error).split()) or type(error).__name__
+        print(f"{name}: error: {text}  (--debug shows where)", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
-        print("avatar-v: interrupted", file=sys.stderr)
+        print(f"{name}: interrupted", file=sys.stderr)
         return 130
 
 
@@ -67,11 +72,6 @@ def _dispatch(words: list[str]) -> int:
     known = words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS)
     args = build_parser(known).parse_args(words)
     return importlib.import_module(COMMANDS[args.command]).run(args)
-
-
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text or type(error).__name__
 
 
 if __name__ == "__main__":

@@ -158,7 +158,9 @@ def test_a_users_error_is_one_line(error, status, text, monkeypatch, capsys):
 def test_debug_shows_where_and_is_no_option_of_the_script(monkeypatch):
     monkeypatch.setattr(sys, "argv", ["script.py", "--debug", "--x", "1"])
     seen = []
-    records.as_command(lambda: seen.append(sys.argv[1:]))
+    with pytest.raises(SystemExit) as ended:
+        records.as_command(lambda: seen.append(sys.argv[1:]))
+    assert ended.value.code == 0
     assert seen == [["--x", "1"]]
     sys.argv.append("--debug")
     with pytest.raises(ValueError, match="boom"):

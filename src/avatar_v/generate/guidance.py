@@ -104,7 +104,7 @@ def guided(
     @functools.cache
     def joined(moving: tuple[bool, ...]) -> tuple[Cond, list[list[float]]]:
         """Conditions of all passes that are wanted, and their factors for video and motion."""
-        both = zip((for_video, for_motion), moving, strict=False)
+        both = zip((for_video, for_motion), moving, strict=True)
         sums = [sum_ if wanted else () for sum_, wanted in both]
         kinds = list(dict.fromkeys(stream.kind for sum_ in sums for stream in sum_))
         factors = [dict.fromkeys(kinds, 0.0) | {s.kind: s.factor for s in sum_} for sum_ in sums]
@@ -120,7 +120,7 @@ def guided(
         moving: tuple[bool, ...] = (True, True),
     ):
         if motion_t is None:
-            joint, (factors,) = joined(moving[:1])
+            joint, (factors, _) = joined((True, False))
             num = len(factors)
             return _summed(network(x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1), joint), factors)
         joint, factors = joined(moving)
