@@ -53,5 +53,5 @@ bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 tables: $(STAMP)  ## the README's tables from eval/results
 	$(BIN)/python -m avatar_v_eval.tables
 
-clean:
-	rm -rf $(VENV) demo runs .pytest_cache .ruff_cache
+clean:  ## remove what the commands above and the README's leave; shards too
+	rm -rf $(VENV) demo runs shards data .pytest_cache .ruff_cache

@@ -19,8 +19,8 @@ from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.sync import distance_table, embed_clip, score_of, shifted_is_farther
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.generate.pipeline import ASSETS
 from avatar_v.models.vae import VideoVAE
+from avatar_v.models.weights import ASSETS
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case, make_cases

@@ -89,14 +89,14 @@ def main(arguments: list[str] | None = None) -> None:
     values: dict[str, Values] = {}
     costs: dict[str, list[float]] = {}
     sheets = []
-    for ids in track(_ids(options.persons, options.first), "persons"):
+    for ids in track(_ids(options.split, options.persons, options.first), "persons"):
         shown = Shown.make(ids, options.frames)
         videos = reconstructed(shown, refiners, costs)
         for name, video in videos.items():
             for measure, value in measured(video, shown, critic).items():
                 values.setdefault(name, {}).setdefault(measure, []).append(value)
         if options.generate:
-            for name, video in generated(shown, pipeline).items():
+            for name, video in generated(shown, pipeline, refiners).items():
                 for measure, value in seen(video, shown, critic).items():
                     values.setdefault(f"made_{name}", {}).setdefault(measure, []).append(value)
         if len(sheets) < options.rows:
@@ -104,7 +104,7 @@ def main(arguments: list[str] | None = None) -> None:
     numbers = numbers_of(values) | costs_of(costs)
     weights = {name: weights_hash(r.dit.state_dict()) for name, r in refiners.items()}
     result = records.make_result(
-        "refiner",
+        options.name,
         "The refiner against enlarging, 64 to 128 px",
         numbers,
         recipe="recipes/refiner.yaml recipes/small.yaml",
@@ -112,7 +112,7 @@ def main(arguments: list[str] | None = None) -> None:
         notes=_notes(options),
     )
     print(records.write_result(result, options.out))
-    Image.fromarray(torch.cat(sheets).numpy()).save(Path(options.out) / "refiner.png")
+    Image.fromarray(torch.cat(sheets).numpy()).save(Path(options.out) / f"{options.name}.png")
     for number in numbers.values():
         print(f"{number.label:90s} {number.value:8.4f}  [{number.low}, {number.high}]")
 
@@ -144,9 +144,11 @@ def reconstructed(
     return videos
 
 
-def generated(shown: Shown, pipeline: AvatarPipeline) -> dict[str, Video]:
+def generated(
+    shown: Shown, pipeline: AvatarPipeline, refiners: dict[str, Refiner]
+) -> dict[str, Video]:
     """What the generator makes of the person elsewhere, enlarged and refined: the same latents."""
-    refiner, elsewhere = pipeline.refiner, shown.elsewhere
+    elsewhere = shown.elsewhere
     assert elsewhere.video is not None
     assert elsewhere.valid is not None
     audio = normalise_loudness(elsewhere.audio)
@@ -154,11 +156,13 @@ def generated(shown: Shown, pipeline: AvatarPipeline) -> dict[str, Video]:
     said = shown.true.audio
     inputs = Inputs(clip.video[0], said, len(said) // 640, 0, (), (clip,), elsewhere.motion[0])
     request = Request(reference="", audio="", out="", prompt=elsewhere.text)
-    large = torch.cat(list(pipeline.stream(inputs, request)))
-    pipeline.refiner = None
-    small = torch.cat(list(pipeline.stream(inputs, request)))
-    pipeline.refiner = refiner
-    return {"bicubic": enlarge((small.float() / 127.5 - 1)[None])[0], "refined": _floats(large)}
+    frames = {}
+    for name, refiner in {"bicubic": None, **refiners}.items():
+        pipeline.refiner = refiner
+        frames[name] = torch.cat(list(pipeline.stream(inputs, request)))
+    small = _floats(frames.pop("bicubic"))
+    refined = {name: _floats(large) for name, large in frames.items()}
+    return {"bicubic": enlarge(small[None])[0], **refined}
 
 
 def measured(video: Video, shown: Shown, critic: FaceCritic) -> dict[str, float]:
@@ -201,6 +205,7 @@ def numbers_of(values: dict[str, Values]) -> dict[str, Number]:
             ("refined", "bicubic"),
             ("refined", "no_reference"),
             ("adversarial", "refined"),
+            ("adversarial", "bicubic"),
         ):
             if better in values and worse in values:
                 gain = np.array(values[better][measure]) - np.array(values[worse][measure])
@@ -208,14 +213,19 @@ def numbers_of(values: dict[str, Values]) -> dict[str, Number]:
                 key = f"{measure}_{better}_minus_{worse}"
                 numbers[key] = bootstrap_mean(gain).described(label, unit=unit)
     for measure in ("sharpness", "identity"):
-        if "made_refined" not in values:
-            break
-        pair = [np.array(values[f"made_{name}"][measure]) for name in ("refined", "bicubic")]
         word = "generated video, " + MEASURES[measure][0]
-        for name, found in zip(("refined", "bicubic"), pair, strict=True):
-            numbers[f"made_{measure}_{name}"] = bootstrap_mean(found).described(f"{word}: {name}")
-        gain = bootstrap_mean(pair[0] - pair[1]).described(f"{word}: refined minus bicubic")
-        numbers[f"made_{measure}_minus"] = gain
+        made = {
+            name: np.array(values[f"made_{name}"][measure])
+            for name in SYSTEMS
+            if f"made_{name}" in values
+        }
+        for name, found in made.items():
+            described = bootstrap_mean(found).described(f"{word}: {SYSTEMS[name]}")
+            numbers[f"made_{measure}_{name}"] = described
+            if name != "bicubic":
+                gain = bootstrap_mean(found - made["bicubic"])
+                label = f"{word}: {SYSTEMS[name]} minus bicubic"
+                numbers[f"made_{measure}_{name}_minus_bicubic"] = gain.described(label)
     return numbers
 
 
@@ -246,10 +256,10 @@ def row(shown: Shown, videos: dict[str, Video]) -> Tensor:
     return to_uint8(F.interpolate(line, scale_factor=2.0, mode="nearest"))[0].movedim(0, 2)
 
 
-def _ids(num: int, first: int) -> list[tuple[int, int, int, int, int]]:
-    """Of ``num`` TEST persons: person, two scenes and two speeches each."""
-    people = persons("test", num, first)
-    places, speeches = (take("test", 2 * num, 2 * first) for take in (scenes, sentences))
+def _ids(split: str, num: int, first: int) -> list[tuple[int, int, int, int, int]]:
+    """Of ``num`` persons: person, two scenes and two speeches each."""
+    people = persons(split, num, first)
+    places, speeches = (take(split, 2 * num, 2 * first) for take in (scenes, sentences))
     columns = people, places[::2], places[1::2], speeches[::2], speeches[1::2]
     return list(zip(*columns, strict=True))
 
@@ -316,8 +326,9 @@ def _floats(frames: Tensor) -> Video:
 
 def _notes(options: argparse.Namespace) -> list[str]:
     return [
-        f"{options.persons} TEST persons from number {options.first} on, {options.frames} frames "
-        f"each; the reference is as long, from another scene; intervals over persons, bootstrapped",
+        f"{options.persons} {options.split.upper()} persons from number {options.first} on, "
+        f"{options.frames} frames each; the reference is as long, from another scene; intervals "
+        "over persons, bootstrapped",
         f"low side: the true clip averaged down {FACTOR} times and through the VAE; its motion is "
         "the true one",
         "perceptual: feature maps of our face critic on 64 px pieces at full size; identity: the "
@@ -331,11 +342,13 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--adversarial", help="folder of the refiner after its second phase")
     parser.add_argument("--generator", default="small", help="weights whose video is refined")
     parser.add_argument("--persons", type=int, default=32)
-    parser.add_argument("--first", type=int, default=9000, help="number of the first test person")
+    parser.add_argument("--first", type=int, default=9000, help="number of the first person")
+    parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--frames", type=int, default=17, help="per clip, 4k + 1")
     parser.add_argument("--rows", type=int, default=6, help="persons of the picture")
     parser.add_argument("--generate", action=argparse.BooleanOptionalAction, default=True,
         help="also judge videos that the generator makes")  # fmt: skip
+    parser.add_argument("--name", default="refiner", help="of the result: NAME.json and NAME.png")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the results")
     return parser.parse_args(arguments)
 

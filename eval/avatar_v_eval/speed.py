@@ -17,7 +17,7 @@ import torch
 import yaml
 
 from avatar_v.callbacks.throughput import Throughput, Totals
-from avatar_v.generate.pipeline import ASSETS
+from avatar_v.models.weights import ASSETS
 from avatar_v.stages.cli import merge_recipes
 from avatar_v.stages.recipe import RecipeCLI
 from avatar_v.types import FRAME_RATE_HZ

@@ -27,10 +27,11 @@ from torch import Tensor
 from avatar_v.generate.chunks import Chunk, plan
 from avatar_v.generate.inputs import LIVE, read_sources
 from avatar_v.generate.live import LiveSound
-from avatar_v.generate.pipeline import AvatarPipeline, wanted, weights_folder
+from avatar_v.generate.pipeline import AvatarPipeline, wanted
 from avatar_v.generate.record import hash_folder
 from avatar_v.generate.writer import Mp4Writer
 from avatar_v.models.audio import CONTEXT_FRAMES
+from avatar_v.models.weights import weights_folder
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, Request, num_frames
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences

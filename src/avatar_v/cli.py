@@ -9,7 +9,9 @@ A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` 
 
 import argparse
 import importlib
+import signal
 import sys
+import threading
 from collections.abc import Callable, Iterable, Sequence
 
 COMMANDS = {
@@ -69,6 +71,9 @@ def _dispatch(words: list[str]) -> int:
         from avatar_v.stages import cli as training
 
         return training.run_words(words[0], words[1:])
+    if threading.current_thread() is threading.main_thread():
+        # SIGTERM ends like Ctrl-C: whoever is writing cleans up. (Lightning has its own way.)
+        signal.signal(signal.SIGTERM, signal.default_int_handler)
     known = words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS)
     args = build_parser(known).parse_args(words)
     return importlib.import_module(COMMANDS[args.command]).run(args)

@@ -25,10 +25,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command and print what it measured."""
-    from avatar_v.generate.progress import stop_on_terminate
     from avatar_v.generate.showcase import Cast, showcase
 
-    stop_on_terminate()
     folder = Path(args.out)
     record, sync = showcase(
         folder,

@@ -114,6 +114,14 @@ def still_face(frames: Tensor, track: object) -> Tensor:
     return torch.full((len(frames), len(MOTION_NAMES)), 0.25)
 
 
+def broken(frames: Tensor, track: object) -> Tensor:
+    raise KeyError("no model")
+
+
+def listed(frames: Tensor, track: object) -> list:
+    return [0.0] * len(frames)
+
+
 def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
     clip = read(spoken[0], motion=f"{__name__}:still_face")
     assert clip.motion is not None
@@ -124,6 +132,8 @@ def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
     ("motion", "message"),
     [
         (f"{__name__}:narrow", r"gave \(41, 3\), expected \(41, 16\)"),
+        (f"{__name__}:broken", "broken failed, KeyError: 'no model'"),
+        (f"{__name__}:listed", r"gave list, expected \(41, 16\)"),
         (f"{__name__}:nobody", "cannot be imported"),
         ("no.such:thing", "cannot be imported"),
         (f"{__name__}:ID", "is no function"),

@@ -179,7 +179,7 @@ def test_weights_that_do_not_fit_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match="refine none"):
         carry_out(request_, weights=weights, refiner=weights)
-    with pytest.raises(ValueError, match="no weights there"):
+    with pytest.raises(ValueError, match=r"--refiner: no weights .*expected a name"):
         carry_out(request_, weights=weights, refiner=tmp_path)
     with pytest.raises(ValueError, match="pass them as --refiner"):
         AvatarPipeline.from_pretrained(refiner_folder)

@@ -1,17 +1,16 @@
-"""World → shards → latents → a look at them; own videos → shards. The commands, end to end."""
+"""World → shards → latents → a look at them. The commands, end to end."""
 
-import argparse
 import dataclasses
-import json
-from fractions import Fraction
+import os
+import signal
+import subprocess
+import sys
 from pathlib import Path
 
-import av
-import numpy as np
 import pytest
 import torch
 
-from avatar_v.shards import cli, faces, importer
+from avatar_v.shards import faces
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import read_clip, read_folder
@@ -20,14 +19,9 @@ from avatar_v.shards.writer import read_index
 from avatar_v.world import clip as world_clip
 from avatar_v.world.close_up import close_ups
 from avatar_v.world.splits import RANGES
+from shard_command import run, wait_for
 
 TINY = {"num_frames": 5, "size": 32, "clips_per_person": 2, "clips_per_shard": 3}
-
-
-def run(*words: str) -> int:
-    parser = argparse.ArgumentParser()
-    cli.add_parser(parser.add_subparsers())
-    return cli.run(parser.parse_args(["shards", *words]))
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +87,23 @@ def test_other_settings_and_foreign_folders_are_refused(world: Path, tmp_path: P
     (tmp_path / "a.tar").touch()
     with pytest.raises(ValueError, match="another origin"):
         write_world(WorldSettings(num_clips=6, **TINY), tmp_path)
+    with pytest.raises(ValueError, match=r"a\.tar is a file; shards go into a folder"):
+        write_world(WorldSettings(num_clips=6, **TINY), tmp_path / "a.tar")
+
+
+def test_an_interrupt_ends_all_processes_without_a_traceback(tmp_path: Path) -> None:
+    """As Ctrl-C in a terminal does it: everyone gets the signal, here while workers begin."""
+    words = ["shards", "world", "--clips", "400", "--frames", "25", "--workers", "2", "--out"]
+    command = [sys.executable, "-m", "avatar_v.cli", *words, str(tmp_path / "out")]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as job:
+        wait_for(lambda: (tmp_path / "out").exists())
+        os.killpg(job.pid, signal.SIGINT)
+        _, error = job.communicate(timeout=60)
+    assert job.returncode == 130
+    assert error.strip() == "avatar-v: interrupted"
+    assert not list((tmp_path / "out").glob(".*.tmp"))
 
 
 @pytest.mark.parametrize(
@@ -220,107 +231,6 @@ def test_show_prints_and_pictures(
         run("show", str(world), "--out", "sheet.tiff")
     with pytest.raises(ValueError, match="no finished shards"):
         run("show", str(tmp_path / "nowhere"))
-
-
-def write_clip(path: Path, *, frames: int, rate: int = 25, loud: float = 0.3, sound_s: float = 9):
-    """Noise pictures 60 x 40, their left third red, with a tone as long as ``sound_s`` allows."""
-    rng = np.random.default_rng(0)
-    with av.open(str(path), "w") as container:
-        video = container.add_stream("libx264", rate=rate)
-        video.height, video.width, video.pix_fmt = 40, 60, "yuv420p"
-        audio = container.add_stream("aac", rate=44_100) if loud else None
-        for _ in range(frames):
-            picture = rng.integers(0, 255, (40, 60, 3), dtype=np.uint8)
-            picture[:, :20] = (200, 0, 0)
-            frame = av.VideoFrame.from_ndarray(picture, format="rgb24")
-            container.mux(video.encode(frame))
-        container.mux(video.encode(None))
-        if audio is None:
-            return
-        count = int(44_100 * min(frames / rate, sound_s))
-        tone = loud * np.sin(2 * np.pi * 220 * np.arange(count) / 44_100)
-        sound = av.AudioFrame.from_ndarray(tone[None].astype(np.float32), "fltp", "mono")
-        sound.sample_rate, sound.pts, sound.time_base = 44_100, 0, Fraction(1, 44_100)
-        container.mux(audio.encode(sound))
-        container.mux(audio.encode(None))
-
-
-def test_own_videos_become_clips_and_what_does_not_is_reported(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder, out = tmp_path / "videos", tmp_path / "shards"
-    (folder / "anna").mkdir(parents=True)
-    write_clip(folder / "anna" / "good one.mp4", frames=40, rate=50)  # 20 frames at 25 fps
-    (folder / "anna" / "good one.txt").write_text("a red\n  wall \n")
-    write_clip(folder / "anna" / "short.mp4", frames=7)
-    write_clip(folder / "anna" / "mute.mp4", frames=9, loud=0)
-    write_clip(folder / "anna" / "silent.mp4", frames=9, loud=1e-5)
-    write_clip(folder / "anna" / "half.mp4", frames=18, sound_s=0.4)
-    (folder / "broken.mp4").write_bytes(b"no video" * 99)
-    words = ["import", str(folder), "--out", str(out), "--frames", "9", "--size", "32"]
-    words += ["--no-face-crop", "--licence", "CC-BY-4.0", "--consent", "asked in writing"]
-    assert run(*words) == 0
-    report = json.loads((out / importer.REPORT_FILE).read_text())
-    dropped = {(row["file"], row["frames"]): row["reason"] for row in report["dropped"]}
-    assert report["clips_of"]["anna/good one.mp4"] == 2
-    assert dropped["anna/good one.mp4", "18-19"] == "too short: 2 frames, a clip has 9"
-    assert dropped["anna/short.mp4", "0-6"].startswith("too short: 7 frames")
-    assert dropped["anna/mute.mp4", ""] == "no audio stream"
-    assert dropped["anna/silent.mp4", "0-8"] == "the audio is silent"
-    assert dropped["anna/half.mp4", "9-17"].startswith("the audio ends")
-    assert dropped["broken.mp4", ""].startswith("not a readable media file")
-    assert "no audio stream" in capsys.readouterr().out
-    clips = read_folder(out)
-    assert len(clips) == sum(report["clips_of"].values()) == 3
-    sample = read_clip(clips[0])
-    assert (sample.meta.person, sample.meta.text) == ("anna", "a red wall")
-    assert (sample.meta.licence, sample.meta.consent) == ("CC-BY-4.0", "asked in writing")
-    assert sample.meta.motion_known == ()
-    assert sample.video is not None
-    assert sample.video.shape == (9, 3, 32, 32)
-    red = sample.video[:, 0].float().mean((0, 1)) - sample.video[:, 1].float().mean((0, 1))
-    assert red[:7].min() > 100  # the centre square of 60 x 40 begins 10 pixels in: 8 of 32 are red
-    assert red[10:].abs().max() < 60
-    with pytest.raises(ValueError, match="already exists"):
-        run(*words)
-
-
-def test_import_says_what_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    out = str(tmp_path / "out")
-    with pytest.raises(ValueError, match="no such folder"):
-        run("import", str(tmp_path / "gone"), "--out", out)
-    (tmp_path / "empty").mkdir()
-    with pytest.raises(ValueError, match="holds no media files"):
-        run("import", str(tmp_path / "empty"), "--out", out)
-    write_clip(tmp_path / "empty" / "a.mp4", frames=9)
-    for words in (["--frames", "10"], ["--size", "30"]):
-        with pytest.raises(ValueError, match=r"10|30"):
-            run("import", str(tmp_path / "empty"), "--out", out, *words)
-    monkeypatch.setattr(importer.face_track, "is_available", lambda: False)
-    with pytest.raises(ValueError, match=r"pip install 'avatar_v\[faces\]'.*--no-face-crop"):
-        run("import", str(tmp_path / "empty"), "--out", out)
-    assert not Path(out).exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
-
-
-@pytest.mark.media
-@pytest.mark.skipif(not importer.face_track.is_available(), reason="needs the [faces] extra")
-def test_a_real_clip_is_cropped_to_the_face(media: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "talking_head.mp4").symlink_to(media / "talking_head.mp4")
-    write_clip(tmp_path / "in" / "wall.mp4", frames=50)  # nobody in it
-    assert (
-        run("import", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--frames", "49") == 0
-    )
-    report = json.loads((tmp_path / "out" / importer.REPORT_FILE).read_text())
-    reasons = {row["file"]: row["reason"] for row in report["dropped"] if row["frames"] == "0-48"}
-    assert reasons == {"wall.mp4": "no face in 49 of 49 frames"}
-    sample = read_clip(read_folder(tmp_path / "out")[0])
-    assert sample.valid.all()
-    mouth = sample.mouth_box.mean(0)
-    assert 0.3 < (mouth[0] + mouth[2]) / 2 < 0.7
-    assert 0.5 < (mouth[1] + mouth[3]) / 2 < 0.9
-    assert sample.motion[:, 0].std() > 0.05  # she speaks
 
 
 @pytest.fixture

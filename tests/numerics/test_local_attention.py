@@ -6,13 +6,12 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate.pipeline import ASSETS
 from avatar_v.kernels.attention import attend_dense, attend_near
 from avatar_v.models import attention, blocks
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import as_refiner, predict_clean
-from avatar_v.models.weights import load_dit, read_json
+from avatar_v.models.weights import ASSETS, load_dit, read_json
 from avatar_v.testing import make_cond, make_dit, make_reference
 
 # fp32; the two sides sum the same terms in another order, values are of order 1.

@@ -1,4 +1,4 @@
-"""stages/sft, stages/judged: what stage 3 sees, trains and lets critics judge."""
+"""stages/sft: what stage 3 sees and trains; test_judged.py is about its critics."""
 
 import dataclasses
 from pathlib import Path
@@ -8,31 +8,20 @@ import lightning as L
 import pytest
 import torch
 from peft.tuners.lora import LoraLayer
+from untrained import untrained_critics
 
 from avatar_v.callbacks.record import Export
-from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.sync import audio_windows, mfcc
-from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.reference import NUM_FACES
-from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import load_pipeline, read_card
 from avatar_v.stages.base import step_generator
 from avatar_v.stages.continuation import Continuation
-from avatar_v.stages.judged import (
-    TERMS,
-    HumanTerms,
-    Judged,
-    Judges,
-    decode_behind,
-    sound_windows,
-)
+from avatar_v.stages.judged import TERMS, HumanTerms
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT, Personality, draw_faces, draw_run, motion_flow_loss
 from avatar_v.stages.trainable import FACTORS, NEW, Trainable, merged
 from avatar_v.testing import make_batch, randomise
-from avatar_v.types import MOTION_NAMES, Batch
+from avatar_v.types import Batch
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)
@@ -71,13 +60,7 @@ def batch() -> Batch:
 
 @pytest.fixture
 def critics(tmp_path: Path) -> dict[str, str]:
-    """Untrained judges as folders."""
-    torch.manual_seed(0)
-    FaceCritic(8, 2, 16).save_pretrained(tmp_path / "face")
-    MotionMeter(8, 2).save_pretrained(tmp_path / "motion")
-    WorldSyncNet(8, 2, 8, 16).save_pretrained(tmp_path / "sync")
-    names = {"face_critic": "face", "motion_meter": "motion", "sync_critic": "sync"}
-    return {option: str(tmp_path / folder) for option, folder in names.items()}
+    return untrained_critics(tmp_path)
 
 
 def loss_of(stage: SFT, batch: Batch, index: int = 0) -> tuple[torch.Tensor, dict]:
@@ -246,94 +229,6 @@ def test_critics_reach_the_model_through_the_decoder(batch: Batch, critics) -> N
     assert "dit.head.out.weight" in trained(stage)
     assert "dit.motion_head.out.weight" in trained(stage)  # by the closed loop
     assert not [name for name in trained(stage) if "vae" in name]
-
-
-def judged(t: list[float], num_latents: int = 6) -> Judged:
-    shape = (len(t), num_latents, 16, 4, 4)
-    clean = torch.randn(shape, generator=seeded())
-    return Judged(
-        predicted=clean + 0.1 * torch.randn(shape, generator=seeded(1)),
-        clean=clean,
-        t=torch.tensor(t),
-        motion=torch.zeros(len(t), num_latents, 64),
-        predicted_motion=None,
-        first=clean[:, 0],
-        audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
-        start=torch.zeros(len(t), dtype=torch.long),
-    )
-
-
-def test_nothing_is_judged_early_in_the_flow_or_before_its_step(critics) -> None:
-    vae = VideoVAE.tiny().requires_grad_(False)
-    judges = Judges(HumanTerms(identity={0: 0.0, 10: 1.0}, **critics))
-    assert judges.loss(judged([0.1, 0.2]), vae, 9, seeded())[1] == {}
-    assert judges.loss(judged([0.9, 0.8]), vae, 10, seeded())[1] == {}
-    assert set(judges.loss(judged([0.9, 0.2]), vae, 10, seeded())[1]) == {"human_identity"}
-    assert judges.loss(judged([0.1], num_latents=3), vae, 10, seeded())[1] == {}  # too short
-
-
-def test_judged_predictions_are_drawn_from_all_that_are_late_enough(critics) -> None:
-    vae = VideoVAE.tiny().requires_grad_(False)
-    given = judged([0.1, 0.8, 0.5, 0.3])
-    values = set()
-    for latest, num in ((0.7, 3), (0.9, 4)):
-        judges = Judges(HumanTerms(perceptual={0: 1.0}, max_samples=1, latest_t=latest, **critics))
-        found = [judges.loss(given, vae, 0, seeded(i))[1] for i in range(40)]
-        found = {round(float(logs["human_perceptual"]), 6) for logs in found}
-        # a run may start at latent 2, 3 or 4
-        assert num < len(found) <= 3 * num
-        values |= found
-    with pytest.raises(ValueError, match="latest_t"):
-        HumanTerms(latest_t=0.0)
-
-
-def test_a_perfect_prediction_costs_nothing_to_perception(critics) -> None:
-    vae = VideoVAE.tiny().requires_grad_(False)
-    judges = Judges(HumanTerms(perceptual={0: 2.0}, **critics))
-    same = judged([0.2])
-    same = dataclasses.replace(same, predicted=same.clean)
-    assert float(judges.loss(same, vae, 0, seeded())[0]) == pytest.approx(0.0, abs=1e-6)
-    assert float(judges.loss(judged([0.2]), vae, 0, seeded())[0]) > 1e-6
-
-
-def test_a_run_is_decoded_as_within_its_video() -> None:
-    vae = VideoVAE.tiny().requires_grad_(False)
-    latents = torch.randn(1, 4, 16, 4, 4, generator=seeded())
-    whole = vae.decode(latents, clamp=False)
-    run = decode_behind(vae, latents[:, :2], latents[:, 2:])
-    torch.testing.assert_close(run, whole[:, 5:], atol=1e-5, rtol=1e-5)
-
-
-def test_the_sound_of_a_run_is_that_of_its_frames() -> None:
-    audio = torch.randn(2, 640 * 29, generator=seeded())
-    windows = sound_windows(audio, torch.tensor([1, 4]), 8)
-    assert windows.shape == (2, 4, 20, 13)
-    of_clip = [audio_windows(mfcc(x)) for x in audio]  # one a frame, from frame 0
-    assert torch.equal(windows[0], of_clip[0][1:5])  # latent 1 holds frames 1 to 4
-    assert torch.equal(windows[1], of_clip[1][13:17])
-
-
-def test_terms_are_checked() -> None:
-    with pytest.raises(ValueError, match="identity needs weights"):
-        HumanTerms(identity={5: 1.0})
-    with pytest.raises(ValueError, match="motion needs weights"):
-        HumanTerms(motion={0: -1.0})
-    with pytest.raises(ValueError, match="num_latents >= 2"):
-        HumanTerms(sync={0: 0.0, 9: 1.0}, num_latents=1)
-    with pytest.raises(ValueError, match="component weights are not negative"):
-        HumanTerms(components={"nose": 2.0})
-
-
-def test_a_component_counts_by_its_weight_in_what_is_judged(critics) -> None:
-    vae = VideoVAE.tiny().requires_grad_(False)
-
-    def value(components: dict[str, float]) -> float:
-        judges = Judges(HumanTerms(motion={0: 1.0}, components=components, **critics))
-        return float(judges.loss(judged([0.2]), vae, 0, seeded())[0])
-
-    alone = [value(dict.fromkeys(MOTION_NAMES, 0.0) | {name: 1.0}) for name in MOTION_NAMES]
-    assert value({}) == pytest.approx(sum(alone) / len(alone), rel=1e-4)
-    assert len(set(alone)) == len(alone)
 
 
 def faces_of(batch: Batch, num: int = 4) -> Batch:

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from avatar_v.generate.pipeline import AvatarPipeline, weights_folder
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.record import hash_folder
 from avatar_v.generate.writer import Mp4Writer
 from avatar_v.media import read_audio
+from avatar_v.models.weights import weights_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
 from avatar_v_eval.bench.manifest import Case, Manifest
 from avatar_v_eval.bench.systems import Delivery, place

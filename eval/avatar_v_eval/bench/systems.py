@@ -161,11 +161,8 @@ def parse_system(text: str, videos: Path, timeout_s: float) -> System:
         _check_template(rest)
         return Command(name, rest, videos, timeout_s)
     if colon and kind == "pipeline":
-        from avatar_v_eval.bench.own_system import (  # slow to import
-            Pipeline,
-            parse_options,
-            weights_folder,
-        )
+        from avatar_v.models.weights import weights_folder  # slow to import
+        from avatar_v_eval.bench.own_system import Pipeline, parse_options
 
         weights, _, asked = rest.partition("?")
         weights_folder(weights)

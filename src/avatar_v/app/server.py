@@ -40,13 +40,10 @@ def serve(
     _check_gradio()
     import uvicorn
 
-    from avatar_v.generate.progress import stop_on_terminate
-
     with (
         _listening(host, port) as listener,
         tempfile.TemporaryDirectory(prefix="avatar_v_app_", ignore_cleanup_errors=True) as root,
     ):
-        stop_on_terminate()
         print("loading the weights …", file=sys.stderr)
         studio = Studio(
             Path(root), weights=weights, device=device, precision=precision, limits=limits

@@ -18,9 +18,10 @@ from avatar_v.app.ask import CONSENT, Ask, Limits, checked_request, page_words
 from avatar_v.app.line import Line
 from avatar_v.generate.inputs import Inputs, json_path, read_inputs
 from avatar_v.generate.outputs import output_of
-from avatar_v.generate.pipeline import AvatarPipeline, decided, record_of, wanted, weights_folder
+from avatar_v.generate.pipeline import AvatarPipeline, decided, record_of, wanted
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
 from avatar_v.generate.writer import Writer
+from avatar_v.models.weights import weights_folder
 from avatar_v.types import Request
 
 LIVE = "live.m3u8"

@@ -45,12 +45,23 @@ def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
 
 
 def extract(extractor: Extractor, frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:
-    """The motion of every frame; ValueError unless it has one row a frame of finite numbers."""
-    motion = extractor(frames, track)
+    """The motion of every frame; ValueError unless it has one row a frame of finite numbers.
+
+    What an extractor of one's own raises becomes a ValueError that names it.
+    """
+    try:
+        motion = extractor(frames, track)
+    except ValueError:
+        raise
+    except Exception as error:
+        name = getattr(extractor, "__name__", repr(extractor))
+        text = f"--motion: {name} failed, {type(error).__name__}: {error}"
+        raise ValueError(text) from error
     shape = (len(frames), len(MOTION_NAMES))
-    if tuple(motion.shape) != shape or not bool(torch.isfinite(motion).all()):
+    given = tuple(motion.shape) if isinstance(motion, Tensor) else type(motion).__name__
+    if given != shape or not bool(torch.isfinite(motion).all()):
         raise ValueError(
-            f"the motion extractor gave {tuple(motion.shape)}, expected {shape} finite numbers: "
+            f"the motion extractor gave {given}, expected {shape} finite numbers: "
             f"one row a frame of {', '.join(MOTION_NAMES)}"
         )
     return motion.float()

@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
     from avatar_v.generate.outputs import STDOUT
     from avatar_v.generate.pipeline import carry_out
-    from avatar_v.generate.progress import FrameProgress, stop_on_terminate
+    from avatar_v.generate.progress import FrameProgress
     from avatar_v.types import Request
 
     request = Request(
@@ -85,7 +85,6 @@ def run(args: argparse.Namespace) -> int:
         audio_channels=args.audio_channels,
         audio_patience_s=args.audio_patience,
     )
-    stop_on_terminate()
     with FrameProgress() as progress:
         record = carry_out(
             request,

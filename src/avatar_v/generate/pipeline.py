@@ -51,13 +51,11 @@ from avatar_v.loudness import loudness_gain
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import FACTOR
-from avatar_v.models.weights import Card, load_pipeline, read_card
+from avatar_v.models.weights import Card, load_pipeline, read_card, weights_folder
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import check_offload, streams_of
 from avatar_v.recording import Sound
 from avatar_v.types import Request
-
-ASSETS = Path(__file__).resolve().parents[1] / "assets"
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -283,18 +281,6 @@ def decided(request: Request, card: Card, inputs: Inputs) -> Request:
         anchor=card.anchor and bool(inputs.clips) if anchor is None else anchor,
         guidance_audio=card.guidance_audio if audio is None else audio,
         guidance_motion=card.guidance_motion if motion is None else motion,
-    )
-
-
-def weights_folder(name_or_path: str | Path) -> Path:
-    """The folder of a shipped name or of a path; ValueError if it is neither."""
-    named = ASSETS / name_or_path
-    for folder in (named, Path(name_or_path)):
-        if (folder / "card.json").is_file():
-            return folder
-    raise ValueError(
-        f"no weights {str(name_or_path)!r}: expected a name that ships with the package (small) or "
-        "a folder with card.json, as `avatar-v run` leaves it"
     )
 
 

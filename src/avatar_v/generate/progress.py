@@ -1,6 +1,5 @@
 """The progress bar of generating: frames, frames a second, time to the first frame; warnings."""
 
-import signal
 import time
 from pathlib import Path
 from types import TracebackType
@@ -71,8 +70,3 @@ class FrameProgress:
                 f"kept {num_chunks} chunks in {folder}; the same command with --resume goes on",
                 markup=False,
             )
-
-
-def stop_on_terminate() -> None:
-    """SIGTERM ends like Ctrl-C: whoever is writing cleans up."""
-    signal.signal(signal.SIGTERM, signal.default_int_handler)

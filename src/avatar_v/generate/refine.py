@@ -26,7 +26,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import ReferenceCache
 from avatar_v.models.refiner import enlarge, predict_clean
-from avatar_v.models.weights import load_pipeline, read_card, read_json
+from avatar_v.models.weights import load_pipeline, read_card, read_json, weights_folder
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Request
 from avatar_v.world.seeds import derive
 
@@ -44,30 +44,33 @@ class Refiner:
 
     dit: AvatarDiT
     conditioner: Conditioner
-    name: str = ""  # its folder
+    name: str = ""  # under which it ships, or its folder
 
     @classmethod
-    def from_pretrained(cls, folder: str | Path, beside: Conditioner) -> "Refiner":
-        """The refiner of a folder, for a generator with the conditioner ``beside``.
+    def from_pretrained(cls, name_or_path: str | Path, beside: Conditioner) -> "Refiner":
+        """The refiner that ships under a name, or of a folder, for a generator with the
+        conditioner ``beside``.
 
         ValueError for weights that are no refiner, or that were trained with another VAE.
         """
-        dit, conditioner = load_pipeline(check_refiner(folder))
+        dit, conditioner = load_pipeline(check_refiner(name_or_path))
         hashes = [c.vae.hash() for c in (conditioner, beside)]
         if hashes[0] != hashes[1]:
             raise ValueError(
-                f"--refiner {folder}: it was trained with the VAE {hashes[0]}, the weights that "
-                f"it is to refine have {hashes[1]}"
+                f"--refiner {name_or_path}: it was trained with the VAE {hashes[0]}, the weights "
+                f"that it is to refine have {hashes[1]}"
             )
-        return cls(dit.eval(), conditioner.eval(), str(folder))
+        return cls(dit.eval(), conditioner.eval(), str(name_or_path))
 
 
-def check_refiner(folder: str | Path) -> Path:
-    """``folder``; ValueError, before anything is loaded, unless it holds weights of a refiner."""
-    folder = Path(folder)
+def check_refiner(name_or_path: str | Path) -> Path:
+    """The folder of a shipped name or of a path; ValueError, before anything is loaded, unless it
+    holds weights of a refiner."""
+    try:
+        folder = weights_folder(name_or_path)
+    except ValueError as error:
+        raise ValueError(f"--refiner: {error}") from error
     config = folder / "dit" / "config.json"
-    if not config.is_file():
-        raise ValueError(f"--refiner {folder}: no weights there, as `avatar-v run` leaves them")
     read_card(folder)
     if not DiTConfig.from_dict(read_json(config), where=str(config)).reads_low:
         raise ValueError(

@@ -21,12 +21,12 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.formats import FORMATS
 from avatar_v.generate.inputs import json_path
 from avatar_v.generate.outputs import output_of
-from avatar_v.generate.pipeline import carry_out, weights_folder
+from avatar_v.generate.pipeline import carry_out
 from avatar_v.generate.progress import FrameProgress
 from avatar_v.generate.record import Record, save_record
 from avatar_v.generate.sheet import Curves, Row, save_sheet
 from avatar_v.generate.writer import Writer
-from avatar_v.models.weights import read_card
+from avatar_v.models.weights import read_card, weights_folder
 from avatar_v.types import MOTION_NAMES, SAMPLE_RATE_HZ, Request
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences

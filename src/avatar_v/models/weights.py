@@ -34,6 +34,8 @@ AUDIO_ENCODERS = (LogMelEncoder, HiddenStateAudioEncoder)
 STEM = "model"
 BACKBONE = "backbone"
 MAX_SHARD_SIZE = "5GB"
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
+"""What ships with the package, by name."""
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,18 @@ class Card:
                 raise ValueError(f"{name} of a card is a finite number, got {getattr(self, name)}")
         if not 0 <= self.motion_lead <= 1:
             raise ValueError(f"motion_lead of a card is in [0, 1], got {self.motion_lead}")
+
+
+def weights_folder(name_or_path: str | Path) -> Path:
+    """The folder of a shipped name or of a path; ValueError if it is neither."""
+    named = ASSETS / name_or_path
+    for folder in (named, Path(name_or_path)):
+        if (folder / "card.json").is_file():
+            return folder
+    raise ValueError(
+        f"no weights {str(name_or_path)!r}: expected a name that ships with the package (small) or "
+        "a folder with card.json, as `avatar-v run` leaves it"
+    )
 
 
 def save_pipeline(

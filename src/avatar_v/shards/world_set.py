@@ -10,8 +10,12 @@ import dataclasses
 import json
 import multiprocessing
 import os
+import signal
+import sys
+import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -143,7 +147,8 @@ def write_world(
     with ProcessPoolExecutor(
         max(1, min(num_workers, len(todo))), context, _start_worker, (counter,)
     ) as pool:
-        pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
+        with _interrupts_ignored():  # by the processes that the first task starts, until they run
+            pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
         try:
             while pending:
                 done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
@@ -157,6 +162,8 @@ def write_world(
 
 
 def _claim(out: Path, settings: WorldSettings) -> None:
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; shards go into a folder")
     out.mkdir(parents=True, exist_ok=True)
     file, text = out / SETTINGS_FILE, json.dumps(dataclasses.asdict(settings), sort_keys=True)
     if file.exists() and file.read_text() != text:
@@ -181,9 +188,23 @@ def _clip_range(settings: WorldSettings, shard: int) -> range:
 _counter = None  # one per worker process: clips done, over all workers
 
 
+@contextmanager
+def _interrupts_ignored() -> Iterator[None]:
+    """Ctrl-C reaches all processes of a terminal; one that is only being imported cannot answer."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
 def _start_worker(counter) -> None:
     global _counter
     _counter = counter
+    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # without a traceback
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 

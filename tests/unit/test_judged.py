@@ -1,0 +1,110 @@
+"""stages/judged: which predictions critics see, behind which past, with which sound."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+from untrained import untrained_critics
+
+from avatar_v.critics.sync import audio_windows, mfcc
+from avatar_v.models.vae import VideoVAE
+from avatar_v.stages.judged import HumanTerms, Judged, Judges, decode_behind, sound_windows
+from avatar_v.types import MOTION_NAMES
+
+
+def seeded(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+@pytest.fixture
+def critics(tmp_path: Path) -> dict[str, str]:
+    return untrained_critics(tmp_path)
+
+
+def judged(t: list[float], num_latents: int = 6) -> Judged:
+    shape = (len(t), num_latents, 16, 4, 4)
+    clean = torch.randn(shape, generator=seeded())
+    return Judged(
+        predicted=clean + 0.1 * torch.randn(shape, generator=seeded(1)),
+        clean=clean,
+        t=torch.tensor(t),
+        motion=torch.zeros(len(t), num_latents, 64),
+        predicted_motion=None,
+        first=clean[:, 0],
+        audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
+        start=torch.zeros(len(t), dtype=torch.long),
+    )
+
+
+def test_nothing_is_judged_early_in_the_flow_or_before_its_step(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    judges = Judges(HumanTerms(identity={0: 0.0, 10: 1.0}, **critics))
+    assert judges.loss(judged([0.1, 0.2]), vae, 9, seeded())[1] == {}
+    assert judges.loss(judged([0.9, 0.8]), vae, 10, seeded())[1] == {}
+    assert set(judges.loss(judged([0.9, 0.2]), vae, 10, seeded())[1]) == {"human_identity"}
+    assert judges.loss(judged([0.1], num_latents=3), vae, 10, seeded())[1] == {}  # too short
+
+
+def test_judged_predictions_are_drawn_from_all_that_are_late_enough(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    given = judged([0.1, 0.8, 0.5, 0.3])
+    values = set()
+    for latest, num in ((0.7, 3), (0.9, 4)):
+        judges = Judges(HumanTerms(perceptual={0: 1.0}, max_samples=1, latest_t=latest, **critics))
+        found = [judges.loss(given, vae, 0, seeded(i))[1] for i in range(40)]
+        found = {round(float(logs["human_perceptual"]), 6) for logs in found}
+        # a run may start at latent 2, 3 or 4
+        assert num < len(found) <= 3 * num
+        values |= found
+    with pytest.raises(ValueError, match="latest_t"):
+        HumanTerms(latest_t=0.0)
+
+
+def test_a_perfect_prediction_costs_nothing_to_perception(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    judges = Judges(HumanTerms(perceptual={0: 2.0}, **critics))
+    same = judged([0.2])
+    same = dataclasses.replace(same, predicted=same.clean)
+    assert float(judges.loss(same, vae, 0, seeded())[0]) == pytest.approx(0.0, abs=1e-6)
+    assert float(judges.loss(judged([0.2]), vae, 0, seeded())[0]) > 1e-6
+
+
+def test_a_run_is_decoded_as_within_its_video() -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    latents = torch.randn(1, 4, 16, 4, 4, generator=seeded())
+    whole = vae.decode(latents, clamp=False)
+    run = decode_behind(vae, latents[:, :2], latents[:, 2:])
+    torch.testing.assert_close(run, whole[:, 5:], atol=1e-5, rtol=1e-5)
+
+
+def test_the_sound_of_a_run_is_that_of_its_frames() -> None:
+    audio = torch.randn(2, 640 * 29, generator=seeded())
+    windows = sound_windows(audio, torch.tensor([1, 4]), 8)
+    assert windows.shape == (2, 4, 20, 13)
+    of_clip = [audio_windows(mfcc(x)) for x in audio]  # one a frame, from frame 0
+    assert torch.equal(windows[0], of_clip[0][1:5])  # latent 1 holds frames 1 to 4
+    assert torch.equal(windows[1], of_clip[1][13:17])
+
+
+def test_terms_are_checked() -> None:
+    with pytest.raises(ValueError, match="identity needs weights"):
+        HumanTerms(identity={5: 1.0})
+    with pytest.raises(ValueError, match="motion needs weights"):
+        HumanTerms(motion={0: -1.0})
+    with pytest.raises(ValueError, match="num_latents >= 2"):
+        HumanTerms(sync={0: 0.0, 9: 1.0}, num_latents=1)
+    with pytest.raises(ValueError, match="component weights are not negative"):
+        HumanTerms(components={"nose": 2.0})
+
+
+def test_a_component_counts_by_its_weight_in_what_is_judged(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+
+    def value(components: dict[str, float]) -> float:
+        judges = Judges(HumanTerms(motion={0: 1.0}, components=components, **critics))
+        return float(judges.loss(judged([0.2]), vae, 0, seeded())[0])
+
+    alone = [value(dict.fromkeys(MOTION_NAMES, 0.0) | {name: 1.0}) for name in MOTION_NAMES]
+    assert value({}) == pytest.approx(sum(alone) / len(alone), rel=1e-4)
+    assert len(set(alone)) == len(alone)
