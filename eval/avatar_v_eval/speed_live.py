@@ -27,7 +27,7 @@ from torch import Tensor
 from avatar_v.generate.chunks import Chunk, plan
 from avatar_v.generate.inputs import LIVE, read_sources
 from avatar_v.generate.live import LiveSound
-from avatar_v.generate.pipeline import AvatarPipeline, wanted
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.record import hash_folder
 from avatar_v.generate.writer import Mp4Writer
 from avatar_v.models.audio import CONTEXT_FRAMES
@@ -151,7 +151,7 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
             face_crop=False,
             motion="meter",
         )
-        inputs = read_sources(request, wanted(pipeline.card), LiveSound(_paced(sound, spoken)))
+        inputs = read_sources(request, pipeline.wanted, LiveSound(_paced(sound, spoken)))
     for block in pipeline.clips(inputs, request):
         shown.extend([time.perf_counter()] * len(block.frames))
     begin, *handed = spoken

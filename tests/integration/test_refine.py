@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
+from avatar_v.app.ask import FRAMED, Ask
+from avatar_v.app.studio import Studio
 from avatar_v.generate import refine as refine_module
 from avatar_v.generate.generator import Person, Sampled
 from avatar_v.generate.inputs import kept_folder, num_kept
@@ -189,3 +191,20 @@ def test_weights_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match="trained with the VAE"):
         AvatarPipeline.from_pretrained(weights, refiner=tmp_path / "other")
     assert list(Path(request_.out).parent.iterdir()) == []
+
+
+def test_the_app_makes_larger_pictures_too(
+    request_: Request, weights: Path, refiner_folder: Path, tmp_path: Path
+) -> None:
+    how = {"device": "cpu", "precision": "fp32", "refiner": refiner_folder}
+    studio = Studio(tmp_path / "app", weights=weights, **how)
+    ask = Ask(
+        reference=request_.reference, speech=request_.audio, picture=FRAMED, num_steps=1,
+        consent=True, prompt="", guidance_audio=1.0, reference_s=16, seed=0,
+    )  # fmt: skip
+    seen = list(studio.make(ask))
+    record, side = seen[-1].record, 2 * studio.pipeline.format.side
+    assert record is not None
+    assert (record.size, record.refiner) == (side, str(refiner_folder))
+    video = read_video(studio.jobs / seen[-1].token / "avatar.mp4")
+    assert video.shape == (record.num_frames, 3, side, side)

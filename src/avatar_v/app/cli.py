@@ -16,6 +16,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--host", default="127.0.0.1", help="address to listen on; no password (%(default)s)")
     add("--port", type=int, default=7860, help="0: any free one (%(default)s)")
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
+    add("--refiner", metavar="NAME|DIR", help="small_refiner or own: pictures twice as large")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
     add("--max-upload", type=float, default=200.0, metavar="MIB", help="a file (%(default)s)")
@@ -39,6 +40,7 @@ def run(args: argparse.Namespace) -> int:
         host=args.host,
         port=args.port,
         weights=args.weights,
+        refiner=args.refiner,
         device=args.device,
         precision=args.precision,
         limits=limits,

@@ -95,8 +95,10 @@ class _Screen:
 def build_page(studio: Studio) -> gr.Blocks:
     """The whole page, ready to be mounted."""
     pipeline = studio.pipeline
-    side = pipeline.format.side
-    where = f"Weights: {Path(studio.weights).name}, {side} × {side} pixels"
+    side = pipeline.size
+    names = [studio.weights, *([pipeline.refiner.name] if pipeline.refiner else [])]
+    named = " and ".join(Path(name).name for name in names)
+    where = f"Weights: {named}, {side} × {side} pixels"
     if studio.weights == "small":
         where += "; they know drawn people only, a filmed face comes out blurred"
     with gr.Blocks(title="avatar_v", analytics_enabled=False) as page:

@@ -31,7 +31,14 @@ _TYPES = {
 
 
 def serve(
-    *, host: str, port: int, weights: str | Path, device: str, precision: str, limits: Limits
+    *,
+    host: str,
+    port: int,
+    weights: str | Path,
+    refiner: str | Path | None,
+    device: str,
+    precision: str,
+    limits: Limits,
 ) -> None:
     """Run until interrupted. ValueError for missing weights or packages, OSError for a taken port.
 
@@ -46,7 +53,12 @@ def serve(
     ):
         print("loading the weights …", file=sys.stderr)
         studio = Studio(
-            Path(root), weights=weights, device=device, precision=precision, limits=limits
+            Path(root),
+            weights=weights,
+            refiner=refiner,
+            device=device,
+            precision=precision,
+            limits=limits,
         )
         config = uvicorn.Config(
             create_app(studio, host=host),

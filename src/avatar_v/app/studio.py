@@ -18,7 +18,7 @@ from avatar_v.app.ask import CONSENT, Ask, Limits, checked_request, page_words
 from avatar_v.app.line import Line
 from avatar_v.generate.inputs import Inputs, json_path, read_inputs
 from avatar_v.generate.outputs import output_of
-from avatar_v.generate.pipeline import AvatarPipeline, decided, record_of, wanted
+from avatar_v.generate.pipeline import AvatarPipeline, decided, record_of
 from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
 from avatar_v.generate.writer import Writer
 from avatar_v.models.weights import weights_folder
@@ -57,12 +57,15 @@ class Studio:
         root: Path,
         *,
         weights: str | Path = "small",
+        refiner: str | Path | None = None,
         device: str = "auto",
         precision: str = "auto",
         limits: Limits | None = None,
     ) -> None:
         folder, begin = weights_folder(weights), time.perf_counter()
-        self.pipeline = AvatarPipeline.from_pretrained(folder, device=device, precision=precision)
+        self.pipeline = AvatarPipeline.from_pretrained(
+            folder, device=device, precision=precision, refiner=refiner
+        )
         self.limits = limits or Limits()
         self.uploads, self.jobs = root / "uploads", root / "jobs"
         for place in (self.uploads, self.jobs):
@@ -100,7 +103,7 @@ class Studio:
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _made(self, request: Request, token: str) -> Generator[Progress, None, None]:
-        inputs = _named(read_inputs(request, wanted(self.pipeline.card)), request)
+        inputs = _named(read_inputs(request, self.pipeline.wanted), request)
         assert inputs.num_frames is not None
         request = decided(request, self.pipeline.card, inputs)
         begin, first = time.perf_counter(), None

@@ -185,7 +185,7 @@ class AvatarPipeline:
             gain_db=gain_db,
         )
         check_settings(request)
-        inputs = read_sources(request, wanted(self.card, refined=self.refiner is not None), sound)
+        inputs = read_sources(request, self.wanted, sound)
         blocks = self.stream(inputs, request)
 
         def frames() -> Iterator[Frame]:
@@ -260,7 +260,12 @@ class AvatarPipeline:
     @property
     def size(self) -> int:
         """Height and width of the frames that come out."""
-        return self.format.side * (1 if self.refiner is None else FACTOR)
+        return self.wanted.side
+
+    @property
+    def wanted(self) -> Wanted:
+        """What is to be read of a person."""
+        return wanted(self.card, refined=self.refiner is not None)
 
 
 def wanted(card: Card, *, refined: bool = False) -> Wanted:
