@@ -15,7 +15,8 @@ from avatar_v.stages.recipe import RecipeCLI
 from tiny_run import RECIPES, STAGES, make_shards
 
 CRITICS = ["critic_face", "critic_motion", "critic_sync"]
-DIT_STAGES = [stage for stage in STAGES if "vae" not in stage]
+VAE_STAGES = ("0_vae", "0_vae_decoder", "own_face_vae", "refiner_decoder")
+DIT_STAGES = [stage for stage in STAGES if stage not in VAE_STAGES]
 OWN_FACE = [stage for stage in STAGES if stage.startswith("own_face")]
 
 
@@ -49,7 +50,7 @@ def test_every_stage_is_built_with_every_overlay(stage: str, overlay: str, parse
     assert cli.trainer.num_devices == 1
 
 
-@pytest.mark.parametrize("stage", ["0_vae", "0_vae_decoder", *OWN_FACE])
+@pytest.mark.parametrize("stage", [*VAE_STAGES, "own_face"])
 def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
     assert parsed(recipe(stage)).trainer.max_steps > 0
 

@@ -15,7 +15,7 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 NUM_FRAMES, SIZE = 33, 32
 STAGES = (
     "0_vae", "0_vae_decoder", "1_t2v", "2_a2v", "3_sft", "own_face_vae", "own_face",
-    "refiner", "refiner_adversarial",
+    "refiner", "refiner_adversarial", "refiner_decoder",
 )  # fmt: skip
 
 

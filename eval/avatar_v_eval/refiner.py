@@ -16,7 +16,6 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float
 from PIL import Image
-from rich.progress import track
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
@@ -37,6 +36,7 @@ from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, as_command, bootstrap_mean
+from avatar_v_eval.workers import mapped
 
 SIZE, TILE = 128, 64
 Video = Float[Tensor, "f 3 h w"]
@@ -47,6 +47,7 @@ SYSTEMS = {
     "bicubic_vae": "bicubic, through the VAE",
     "refined": "refined",
     "no_reference": "refined, no reference",
+    "low_decoder": "refined, the decoder of 64 px",
     "adversarial": "refined, after the adversarial phase",
     "vae": "the true clip through the VAE",
 }
@@ -77,6 +78,26 @@ class Shown:
         )
 
 
+@dataclass(frozen=True)
+class Judged:
+    """What was measured of one person."""
+
+    values: dict[str, dict[str, float]]  # of each system, by measure
+    costs: dict[str, list[float]]  # CPU seconds a frame
+    row: Tensor | None  # of the picture
+
+
+def joined(judged: list[Judged]) -> tuple[dict[str, Values], dict[str, list[float]]]:
+    """Values of all persons, by system and measure; and all costs."""
+    first = judged[0]
+    values = {
+        name: {measure: [person.values[name][measure] for person in judged] for measure in of}
+        for name, of in first.values.items()
+    }
+    costs = {name: [c for person in judged for c in person.costs[name]] for name in first.costs}
+    return values, costs
+
+
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     torch.set_num_threads(1)
@@ -86,21 +107,19 @@ def main(arguments: list[str] | None = None) -> None:
     if options.adversarial is not None:
         refiners["adversarial"] = Refiner.from_pretrained(options.adversarial, pipeline.conditioner)
     critic = FaceCritic.from_pretrained()
-    values: dict[str, Values] = {}
-    costs: dict[str, list[float]] = {}
-    sheets = []
-    for ids in track(_ids(options.split, options.persons, options.first), "persons"):
-        shown = Shown.make(ids, options.frames)
+    cases = _ids(options.split, options.persons, options.first)
+
+    def judge(index: int) -> Judged:
+        shown, costs = Shown.make(cases[index], options.frames), {}
         videos = reconstructed(shown, refiners, costs)
-        for name, video in videos.items():
-            for measure, value in measured(video, shown, critic).items():
-                values.setdefault(name, {}).setdefault(measure, []).append(value)
+        values = {name: measured(video, shown, critic) for name, video in videos.items()}
         if options.generate:
             for name, video in generated(shown, pipeline, refiners).items():
-                for measure, value in seen(video, shown, critic).items():
-                    values.setdefault(f"made_{name}", {}).setdefault(measure, []).append(value)
-        if len(sheets) < options.rows:
-            sheets.append(row(shown, videos))
+                values[f"made_{name}"] = seen(video, shown, critic)
+        return Judged(values, costs, row(shown, videos) if index < options.rows else None)
+
+    judged = mapped(judge, len(cases), "persons", options.workers)
+    values, costs = joined(judged)
     numbers = numbers_of(values) | costs_of(costs)
     weights = {name: weights_hash(r.dit.state_dict()) for name, r in refiners.items()}
     result = records.make_result(
@@ -112,6 +131,7 @@ def main(arguments: list[str] | None = None) -> None:
         notes=_notes(options),
     )
     print(records.write_result(result, options.out))
+    sheets = [person.row for person in judged if person.row is not None]
     Image.fromarray(torch.cat(sheets).numpy()).save(Path(options.out) / f"{options.name}.png")
     for number in numbers.values():
         print(f"{number.label:90s} {number.value:8.4f}  [{number.low}, {number.high}]")
@@ -126,7 +146,7 @@ def reconstructed(
     vae, motion = refiner.conditioner.vae, pack_motion(shown.true.motion[None])
     heard = normalise_loudness(shown.true.audio)
     latents = vae.encode(reduce(true[None]))
-    small = _timed(costs, "decode", len(true), lambda: vae.decode(latents))
+    small = _timed(costs, "decode", len(true), lambda: refiner.low_vae.decode(latents))
     large = enlarge(small)
     videos = {"bicubic": large[0], "bicubic_vae": vae.decode(vae.encode(large))[0]}
     for name, own in (*refiners.items(), ("no_reference", refiner)):
@@ -138,8 +158,10 @@ def reconstructed(
             made = refine_chunks(own, person, shown.true.text, iter([part]), seed=0)
             return torch.cat([piece.latents for piece in made], dim=1)
 
-        z = _timed(costs, name, len(true), refine)
-        videos[name] = _timed(costs, "decode_large", len(true), lambda z=z: vae.decode(z))[0]
+        z, decode = _timed(costs, name, len(true), refine), own.conditioner.vae.decode
+        videos[name] = _timed(costs, "decode_large", len(true), lambda z=z, d=decode: d(z))[0]
+        if name == "refined" and own.conditioner.vae.hash() != own.low_vae.hash():
+            videos["low_decoder"] = own.low_vae.decode(z)[0]
     videos["vae"] = vae.decode(vae.encode(true[None]))[0]
     return videos
 
@@ -204,6 +226,7 @@ def numbers_of(values: dict[str, Values]) -> dict[str, Number]:
         for better, worse in (
             ("refined", "bicubic"),
             ("refined", "no_reference"),
+            ("refined", "low_decoder"),
             ("adversarial", "refined"),
             ("adversarial", "bicubic"),
         ):
@@ -345,6 +368,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=9000, help="number of the first person")
     parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--frames", type=int, default=17, help="per clip, 4k + 1")
+    parser.add_argument("--workers", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--rows", type=int, default=6, help="persons of the picture")
     parser.add_argument("--generate", action=argparse.BooleanOptionalAction, default=True,
         help="also judge videos that the generator makes")  # fmt: skip

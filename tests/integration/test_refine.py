@@ -186,9 +186,10 @@ def test_weights_that_do_not_fit_are_refused(
     with pytest.raises(ValueError, match="pass them as --refiner"):
         AvatarPipeline.from_pretrained(refiner_folder)
     dit, conditioner = load_pipeline(refiner_folder)
+    assert AvatarPipeline.from_pretrained(weights, refiner=refiner_folder).refiner is not None
     torch.nn.init.normal_(conditioner.vae.core.quant_conv.weight)
     save_pipeline(tmp_path / "other", dit, conditioner, Card(preset="tiny"))
-    with pytest.raises(ValueError, match="trained with the VAE"):
+    with pytest.raises(ValueError, match="trained with the encoder"):
         AvatarPipeline.from_pretrained(weights, refiner=tmp_path / "other")
     assert list(Path(request_.out).parent.iterdir()) == []
 

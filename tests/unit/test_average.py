@@ -8,8 +8,9 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from avatar_v.cli import main
-from avatar_v.models.average import average_pipelines
+from avatar_v.models.average import average_pipelines, replace_decoder
 from avatar_v.models.presets import build
+from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import (
     Card,
     load_pipeline,
@@ -53,6 +54,28 @@ def test_the_mean_lies_between(tiny_weights: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(value.float(), expected, atol=2e-3, rtol=1e-3)  # float16
     assert "mean of" in read_card(tmp_path / "m").recipe
     load_pipeline(tmp_path / "m")
+
+
+def test_a_pipeline_takes_the_decoder_of_a_vae_with_the_same_encoder(
+    tiny_weights: Path, tmp_path: Path
+) -> None:
+    before, source = load_pipeline(tiny_weights)
+    tuned = VideoVAE.from_pretrained(tiny_weights / "vae")
+    with torch.no_grad():
+        tuned.core.decoder.conv_in.weight.mul_(1.5)
+    tuned.save_pretrained(tmp_path / "tuned")
+    words = ["weights", "decoder", str(tiny_weights), str(tmp_path / "tuned"), "--out"]
+    assert main([*words, str(tmp_path / "out")]) == 0
+    dit, conditioner = load_pipeline(tmp_path / "out")
+    assert conditioner.vae.encoder_hash() == source.vae.encoder_hash()
+    assert conditioner.vae.hash() not in (source.vae.hash(), "")
+    torch.testing.assert_close(dit.state_dict(), before.state_dict(), atol=2e-3, rtol=1e-3)
+    with torch.no_grad():
+        tuned.core.encoder.conv_in.weight.mul_(1.5)
+    tuned.save_pretrained(tmp_path / "other")
+    with pytest.raises(ValueError, match="another encoder"):
+        replace_decoder(tiny_weights, tmp_path / "other", tmp_path / "never")
+    assert not (tmp_path / "never").exists()
 
 
 def test_what_cannot_be_averaged_is_named(tiny_weights: Path, tmp_path: Path) -> None:

@@ -12,6 +12,8 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.vae import (
     VAELoss,
     VAEStage,
+    cropped,
+    draw_corners,
     gradient_l1,
     kernel_optimizer,
     kl_divergence,
@@ -259,6 +261,37 @@ def test_stage_without_textures_and_its_errors():
         stage(window_shares={4: 1.0})
     with pytest.raises(ValueError, match="preset is one of"):
         VAEStage("huge", Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0))
+
+
+def test_crops_lie_on_the_face_and_hold_what_the_picture_holds():
+    box = torch.tensor([[0.5, 0.25, 0.75, 0.5], [0.9, 0.9, 1.0, 1.0]])[:, None].expand(2, 5, 4)
+    draws = [
+        draw_corners(box, 64, 32, 8, torch.Generator().manual_seed(seed)) for seed in range(200)
+    ]
+    corners = torch.stack(draws)
+    assert corners.amin(0).tolist()[0] == [12, 12]  # a centre in rows 16 to 32, columns 16 to 24
+    assert corners.amax(0).tolist()[0] == [28, 20]
+    assert corners.amax((0, 1)).tolist() == [56, 24]  # moved inside the picture
+    video = torch.rand(2, 5, 3, 64, 32)
+    cut = cropped(video, draws[0], 8)
+    top, left = draws[0][1].tolist()
+    assert torch.equal(cut[1], video[1, :, :, top : top + 8, left : left + 8])
+    with pytest.raises(ValueError, match="do not fit pictures of 64 x 32"):
+        draw_corners(box, 64, 32, 40, torch.Generator())
+    with pytest.raises(ValueError, match="multiple of 8"):
+        VAELoss({5: 1.0}, 0.0, crop=12)
+
+
+def test_a_step_on_crops_sees_clips_and_textures_of_their_size():
+    batch = clips(num=2, frames=9)
+    whole, _ = stage().window(batch, seeded(7))
+    video, weight = stage(crop=8, change_boost=2.0).window(batch, seeded(7))
+    assert video.shape == (4, 5, 3, 8, 8)
+    assert weight.shape == (4, 5, 1, 8, 8)
+    places = [(y, x) for y in range(9) for x in range(9)]
+    assert any(torch.equal(video[0], whole[0, :, :, y : y + 8, x : x + 8]) for y, x in places)
+    assert weight[:2].amax() > 1  # the face's
+    assert weight[2:].amax() == 1
 
 
 def test_decoder_only_trains_the_decoder_alone(vae, tmp_path):

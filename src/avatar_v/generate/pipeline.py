@@ -225,6 +225,7 @@ class AvatarPipeline:
             bf16=self.bf16,
         )
         person, sound = self.person(inputs), inputs.audio
+        decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
         stages = (
             lambda spoken: sample_chunks(
                 self.dit, self.conditioner, person, request.prompt, settings, spoken, kept
@@ -232,7 +233,7 @@ class AvatarPipeline:
             *refining(
                 self.refiner, inputs, request, self.size, self.format.refiner_latents, self.bf16
             ),
-            lambda sampled: decode_chunks(self.conditioner, settings, sampled),
+            lambda sampled: decode_chunks(decoding, settings, sampled),
         )
         spoken = self._spoken(sound, request.gain_db)
         if isinstance(sound, LiveSound):  # whoever speaks is listened to all the time

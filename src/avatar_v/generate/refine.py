@@ -26,6 +26,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import ReferenceCache
 from avatar_v.models.refiner import enlarge, predict_clean
+from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import load_pipeline, read_card, read_json, weights_folder
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Request
 from avatar_v.world.seeds import derive
@@ -40,10 +41,11 @@ Latents = Float[Tensor, "1 l c h w"]
 
 @dataclass(frozen=True)
 class Refiner:
-    """A trained refiner with its own encoders."""
+    """A trained refiner with its own encoders and a decoder of its size."""
 
     dit: AvatarDiT
     conditioner: Conditioner
+    low_vae: VideoVAE  # the generator's: decodes what is to be refined
     name: str = ""  # under which it ships, or its folder
 
     @classmethod
@@ -51,16 +53,16 @@ class Refiner:
         """The refiner that ships under a name, or of a folder, for a generator with the
         conditioner ``beside``.
 
-        ValueError for weights that are no refiner, or that were trained with another VAE.
+        ValueError for weights that are no refiner, or whose VAE has another encoder.
         """
         dit, conditioner = load_pipeline(check_refiner(name_or_path))
-        hashes = [c.vae.hash() for c in (conditioner, beside)]
+        hashes = [c.vae.encoder_hash() for c in (conditioner, beside)]
         if hashes[0] != hashes[1]:
             raise ValueError(
-                f"--refiner {name_or_path}: it was trained with the VAE {hashes[0]}, the weights "
-                f"that it is to refine have {hashes[1]}"
+                f"--refiner {name_or_path}: it was trained with the encoder {hashes[0]} of a VAE, "
+                f"the weights that it is to refine have {hashes[1]}"
             )
-        return cls(dit.eval(), conditioner.eval(), str(name_or_path))
+        return cls(dit.eval(), conditioner.eval(), beside.vae, str(name_or_path))
 
 
 def check_refiner(name_or_path: str | Path) -> Path:
@@ -137,8 +139,8 @@ class _Enlarger:
     """Low latents to latents of the enlarged video: as many, one after the other."""
 
     def __init__(self, refiner: Refiner) -> None:
-        vae = refiner.conditioner.vae
-        self._decoder, self._encoder = vae.stream_decoder(), vae.stream_encoder()
+        self._decoder = refiner.low_vae.stream_decoder()
+        self._encoder = refiner.conditioner.vae.stream_encoder()
 
     def push(self, latents: Latents) -> Float[Tensor, "1 l c lh lw"]:
         return self._encoder.push(enlarge(self._decoder.push(latents)))

@@ -1,5 +1,6 @@
-"""The mean of several pipelines' weights, of one ancestor (model soups: arXiv 2203.05482).
+"""Pipelines made of others: a mean of several, and one with the decoder of another VAE.
 
+The mean is of weights of one ancestor (model soups: arXiv 2203.05482).
 What a later stage gains and what it forgets lie apart in weight space: the mean of a model before
 and after further training often keeps the gain and regains what was lost.
 """
@@ -12,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import (
     load_pipeline,
     read_card,
@@ -54,6 +56,22 @@ def average_pipelines(
     save_pipeline(
         out, dit, conditioner, dataclasses.replace(card, recipe=f"mean of {names}"), dtype=dtype
     )
+
+
+def replace_decoder(folder: str | Path, vae: str | Path, out: str | Path) -> None:
+    """Write the pipeline of ``folder`` to ``out``, in its precision, with the decoder of the VAE in
+    ``vae``.
+
+    ValueError if their encoders differ, so that one cannot decode what the other encodes, or for
+    an ``out`` that exists.
+    """
+    card = read_card(folder)
+    dit, conditioner = load_pipeline(folder, vae=vae)
+    before = VideoVAE.from_pretrained(Path(folder) / "vae")
+    if conditioner.vae.encoder_hash() != before.encoder_hash():
+        raise ValueError(f"{vae} has another encoder than {folder}: latents do not agree")
+    dtype = next(iter(read_state(Path(folder) / "dit").values())).dtype
+    save_pipeline(out, dit, conditioner, card, dtype=dtype)
 
 
 def _mean(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:

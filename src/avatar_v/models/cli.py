@@ -1,4 +1,4 @@
-"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; means of ours."""
+"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; ours joined."""
 
 import argparse
 
@@ -6,7 +6,7 @@ import argparse
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `weights` and its actions."""
     parser = subparsers.add_parser(
-        "weights", help="convert Wan weights, average ours", allow_abbrev=False
+        "weights", help="convert Wan weights, join ours", allow_abbrev=False
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser(
@@ -41,14 +41,26 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     average.add_argument("sources", metavar="DIR", nargs="+")
     average.add_argument("--out", metavar="OUT", required=True, help="folder to create")
 
+    decoder = actions.add_parser(
+        "decoder",
+        help="pipeline folder → the same with the decoder of another VAE",
+        description="The two VAEs have the same encoder (recipes with decoder_only: true).",
+        allow_abbrev=False,
+    )
+    decoder.add_argument("source", metavar="DIR")
+    decoder.add_argument("vae", metavar="VAE", help="folder of the VAE")
+    decoder.add_argument("--out", metavar="OUT", required=True, help="folder to create")
+
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
-    from avatar_v.models.average import average_pipelines
+    from avatar_v.models.average import average_pipelines, replace_decoder
     from avatar_v.models.wan import export_wan, import_wan
 
     if args.action == "average":
         average_pipelines(args.sources, args.out)
+    elif args.action == "decoder":
+        replace_decoder(args.source, args.vae, args.out)
     elif args.action == "import-wan":
         import_wan(args.source, args.out, audio_dim=args.audio_dim, audio_every=args.audio_every)
     else:

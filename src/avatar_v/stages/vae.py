@@ -14,7 +14,7 @@ import lightning as L
 import torch
 import torch.nn.functional as F
 from einops import rearrange
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from avatar_v.losses.flow import box_cover, region_weight
@@ -37,6 +37,7 @@ class VAELoss:
     face_boost: float = 0.5  # added to a pixel's weight of 1 inside the face box
     mouth_boost: float = 2.0  # added inside the mouth box
     change_boost: float = 0.0  # added where a face's pixel is briefly unlike itself: lids, lips
+    crop: int | None = None  # side of a square around a point of the face; None: whole pictures
 
     def __post_init__(self) -> None:
         for frames in self.window_shares:
@@ -46,6 +47,8 @@ class VAELoss:
         for name in ("change_boost", "temporal_weight"):
             if getattr(self, name) < 0:
                 raise ValueError(f"{name} is not negative, got {getattr(self, name)}")
+        if self.crop is not None and (self.crop < 8 or self.crop % 8):
+            raise ValueError(f"crop is a multiple of 8 pixels (the VAE's factor), got {self.crop}")
         if not 0 <= self.texture_fraction < 1:
             raise ValueError(f"texture_fraction is in [0, 1), got {self.texture_fraction}")
 
@@ -158,14 +161,19 @@ class VAEStage(L.LightningModule):
             mouth_boost=self.weights.mouth_boost,
         )
         video, weight = video[rows, columns], weight[rows, columns]
+        face = box_cover(batch.face_box, height, width)[rows, columns]
+        side = self.weights.crop
+        if side is not None:
+            corners = draw_corners(batch.face_box, height, width, side, generator)
+            video, weight, face = (cropped(x, corners, side) for x in (video, weight, face))
         if self.weights.change_boost > 0:
-            face = box_cover(batch.face_box, height, width)[rows, columns]
             weight = weight + self.weights.change_boost * face * passing_change(video)
         share = self.weights.texture_fraction
         num_textures = round(len(video) * share / (1 - share))
         if num_textures == 0:
             return video, weight
-        textures = texture_clips(num_textures, frames, height, generator=generator).to(video)
+        cut = video.shape[-2]
+        textures = texture_clips(num_textures, frames, cut, generator=generator).to(video)
         plain = torch.ones_like(weight[:1]).expand(num_textures, -1, -1, -1, -1)
         return torch.cat([video, textures]), torch.cat([weight, plain])
 
@@ -173,6 +181,32 @@ class VAEStage(L.LightningModule):
         lengths = list(self.weights.window_shares)
         shares = torch.tensor([float(self.weights.window_shares[k]) for k in lengths])
         return lengths[int(torch.multinomial(shares, 1, generator=generator))]
+
+
+def draw_corners(
+    face_box: Float[Tensor, "b f 4"],
+    height: int,
+    width: int,
+    side: int,
+    generator: torch.Generator,
+) -> Int[Tensor, "b 2"]:
+    """Top and left of a square of ``side`` pixels a clip, its centre a point of the clip's mean
+    face box, moved inside the picture. ValueError for pictures that are smaller."""
+    if side > min(height, width):
+        raise ValueError(f"crops of {side} px do not fit pictures of {height} x {width}")
+    box = face_box.mean(1).cpu()
+    point = torch.rand(len(box), 2, generator=generator)
+    centre = box[:, [1, 0]] + point * (box[:, [3, 2]] - box[:, [1, 0]])
+    size = torch.tensor([height, width])
+    return (centre * size - side / 2).round().long().clamp(min=0).minimum(size - side)
+
+
+def cropped(
+    x: Float[Tensor, "b f c h w"], corners: Int[Tensor, "b 2"], side: int
+) -> Float[Tensor, "b f c side side"]:
+    """The square of each clip, the same in all its frames."""
+    parts = zip(x, corners.tolist(), strict=True)
+    return torch.stack([v[..., top : top + side, left : left + side] for v, (top, left) in parts])
 
 
 PRESETS = {"tiny": VideoVAE.tiny, "small": VideoVAE.small}
