@@ -361,7 +361,7 @@ def _notes(options: argparse.Namespace) -> list[str]:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="What the refiner adds to enlarging.")
-    parser.add_argument("--weights", default="runs/refiner/weights", help="the refiner's folder")
+    parser.add_argument("--weights", default="small_refiner", help="shipped refiner, or folder")
     parser.add_argument("--adversarial", help="folder of the refiner after its second phase")
     parser.add_argument("--generator", default="small", help="weights whose video is refined")
     parser.add_argument("--persons", type=int, default=32)

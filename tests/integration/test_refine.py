@@ -17,7 +17,9 @@ from avatar_v.generate.inputs import kept_folder, num_kept
 from avatar_v.generate.pipeline import AvatarPipeline, carry_out
 from avatar_v.generate.refine import Refiner, refine_chunks
 from avatar_v.media import read_video
+from avatar_v.models.average import replace_decoder
 from avatar_v.models.refiner import as_refiner
+from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import Card, load_pipeline, save_pipeline
 from avatar_v.testing import make_reference, randomise
 from avatar_v.types import Request
@@ -135,6 +137,26 @@ def test_it_reads_reference_sound_and_motion(refiner: Refiner) -> None:
         assert (latents(refined(refiner, less)) - plain).abs().max() > 1e-3
     with pytest.raises(ValueError, match="context"):
         refined(refiner, parts, context=-1)
+
+
+def test_a_decoder_of_its_own_decodes_what_it_refined_and_nothing_else(
+    refiner: Refiner, refiner_folder: Path, weights: Path, request_: Request, tmp_path: Path
+) -> None:
+    tuned = VideoVAE.from_pretrained(weights / "vae")
+    with torch.no_grad():
+        tuned.core.decoder.conv_in.weight.mul_(1.5)
+    tuned.save_pretrained(tmp_path / "tuned")
+    replace_decoder(refiner_folder, tmp_path / "tuned", tmp_path / "own")
+    own = Refiner.from_pretrained(tmp_path / "own", load_pipeline(weights)[1])
+    same = [latents(refined(r, chunks(r))) for r in (refiner, own)]
+    assert torch.equal(*same)  # what is to be refined is decoded by the generator's
+    videos = []
+    for folder in (refiner_folder, tmp_path / "own"):
+        frames: list[Tensor] = []
+        out = dataclasses.replace(request_, out=str(tmp_path / f"{folder.name}.mp4"))
+        carry_out(out, weights=weights, refiner=folder, device="cpu", on_frames=frames.append)
+        videos.append(torch.cat(frames))
+    assert not torch.equal(*videos)
 
 
 # --- files ---

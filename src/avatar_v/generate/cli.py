@@ -42,7 +42,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--audio-channels", type=int, default=1, help="of stdin, interleaved (%(default)s)")
     add("--audio-patience", type=float, default=30.0, metavar="S", help="stall = end (%(default)s)")
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
-    add("--refiner", metavar="DIR", help="refiner's weights: pictures twice as large")
+    add("--refiner", metavar="NAME|DIR", help="small_refiner or own: pictures twice as large")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
     add("--offload", action="store_true", help="weights in main memory, a few at a time on the GPU")
