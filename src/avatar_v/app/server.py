@@ -35,7 +35,7 @@ def serve(
     host: str,
     port: int,
     weights: str | Path,
-    refiner: str | Path | None,
+    refiner: str | Path | None = None,
     device: str,
     precision: str,
     limits: Limits,

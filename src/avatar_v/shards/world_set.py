@@ -143,9 +143,9 @@ def write_world(
     num_kept = sum(len(_clip_range(settings, n)) for n in range(len(paths)) if n not in todo)
     on_clip(num_kept)
     context = multiprocessing.get_context("spawn")
-    counter = context.Value("q", 0)
+    counter, stopping = context.Value("q", 0), context.Event()
     with ProcessPoolExecutor(
-        max(1, min(num_workers, len(todo))), context, _start_worker, (counter,)
+        max(1, min(num_workers, len(todo))), context, _start_worker, (counter, stopping)
     ) as pool:
         with _interrupts_ignored():  # by the processes that the first task starts, until they run
             pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
@@ -156,7 +156,8 @@ def write_world(
                     future.result()  # a shard that could not be written stops the run
                 on_clip(num_kept + counter.value)
         except BaseException:
-            pool.shutdown(wait=False, cancel_futures=True)
+            stopping.set()  # at their next clip; one that begins needs what ends with this process
+            pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [read_index(index_path(path)) for path in paths]
 
@@ -186,6 +187,7 @@ def _clip_range(settings: WorldSettings, shard: int) -> range:
 
 
 _counter = None  # one per worker process: clips done, over all workers
+_stopping = None  # and whether they are to end
 
 
 @contextmanager
@@ -201,9 +203,9 @@ def _interrupts_ignored() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def _start_worker(counter) -> None:
-    global _counter
-    _counter = counter
+def _start_worker(counter, stopping) -> None:
+    global _counter, _stopping
+    _counter, _stopping = counter, stopping
     signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # without a traceback
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
@@ -215,6 +217,8 @@ def _write_one(settings: WorldSettings, shard: int, path: str) -> None:
 
 def _items(settings: WorldSettings, shard: int) -> Iterator[Sample | Failure]:
     for index in _clip_range(settings, shard):
+        if _stopping is not None and _stopping.is_set():
+            raise KeyboardInterrupt
         try:
             yield make_sample(settings, index)
         except Exception as error:  # recorded in the index and reported by the command
