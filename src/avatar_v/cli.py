@@ -44,12 +44,19 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     except USER_ERRORS as error:
         if "--debug" in words:
             raise
-        text = " ".join(str(error).split()) or type(error).__name__
+        text = _readable(error)
         print(f"{name}: error: {text}  (--debug shows where)", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
+
+
+def _readable(error: ValueError | OSError) -> str:
+    """One line; of the system's errors about a file without their numbers."""
+    if isinstance(error, OSError) and error.filename and error.strerror:
+        return f"{error.filename}: {error.strerror.lower()}"
+    return " ".join(str(error).split()) or type(error).__name__
 
 
 def build_parser(commands: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:

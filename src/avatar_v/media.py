@@ -192,7 +192,8 @@ def decode_video_bytes(data: bytes, name: str = "video") -> Frames:
 
 def _open(path: str | Path) -> InputContainer:
     if not Path(path).is_file():
-        raise ValueError(f"{path}: no such file; expected a video, image or audio file")
+        what = "a folder" if Path(path).is_dir() else "no such file"
+        raise ValueError(f"{path}: {what}; expected a video, image or audio file")
     try:
         return av.open(str(path), "r")
     except FFmpegError as error:

@@ -92,11 +92,17 @@ def test_other_settings_and_foreign_folders_are_refused(world: Path, tmp_path: P
 
 
 def test_an_interrupt_ends_all_processes_without_a_traceback(tmp_path: Path) -> None:
-    """As Ctrl-C in a terminal does it: everyone gets the signal, here while workers begin."""
+    """As Ctrl-C in a terminal does it: everyone gets the signal, here while workers begin.
+    A shell that runs the tests in the background would have them ignore it."""
     words = ["shards", "world", "--clips", "400", "--frames", "25", "--workers", "2", "--out"]
     command = [sys.executable, "-m", "avatar_v.cli", *words, str(tmp_path / "out")]
     with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as job:
         wait_for(lambda: (tmp_path / "out").exists())
         os.killpg(job.pid, signal.SIGINT)

@@ -11,6 +11,7 @@ from avatar_v.kernels.norm import rotate
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
+from avatar_v.models.motion import motion_moments
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import MOTION_NAMES, Cond, Reference
 
@@ -100,6 +101,55 @@ def test_motion_at_times_of_its_own_is_equal_to_dense_attention_too(dit: AvatarD
         dit(x_t, t, cond, t_motion=t_motion)
 
 
+def test_motion_without_video_is_equal_to_dense_attention(dit: AvatarDiT) -> None:
+    _, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    video, got = dit(None, t, cond, motion_t=motion_t)
+    assert video is None
+    expected = dense_motion_alone(dit, motion_t, t, cond)
+    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
+    silent = dataclasses.replace(cond, audio_keep=torch.tensor([True, False]))
+    silent = dit(None, t, silent, motion_t=motion_t)[1]
+    torch.testing.assert_close(silent[0], got[0], atol=TOLERANCE, rtol=TOLERANCE)
+    assert float((silent[1] - got[1]).abs().max()) > 1e-3, "sound is heard"
+
+
+def test_motion_without_video_reads_habits_of_the_reference_alone(dit: AvatarDiT) -> None:
+    _, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    reference = cond.reference
+    assert reference is not None
+    assert reference.motion is not None
+    without = dataclasses.replace(cond, reference=None)
+    got, none = (dit(None, t, c, motion_t=motion_t)[1] for c in (cond, without))
+    assert float((got - none).abs().max()) > 1e-3, "the test is blind"
+    others = dataclasses.replace(reference, latents=-reference.latents)
+    cache, moments = dit.encode_reference(reference), motion_moments(reference.motion, VALID)
+    unkept = dataclasses.replace(cond, reference_keep=torch.zeros(2, dtype=torch.bool))
+    for expected, given, named in (
+        (got, dataclasses.replace(cond, reference=others), {}),
+        (got, without, {"reference_cache": cache}),
+        (got, without, {"moments": moments}),
+        (none, unkept, {}),
+        (none, unkept, {"moments": moments}),
+    ):
+        assert torch.equal(dit(None, t, given, motion_t=motion_t, **named)[1], expected)
+
+
+def test_a_pass_without_video_needs_motion_alone(dit: AvatarDiT) -> None:
+    x_t, motion_t, t = target(dit.config)
+    cond = with_reference(dit.config)
+    for named in ({}, {"motion_t": motion_t, "t_motion": t}):
+        with pytest.raises(ValueError, match="denoises motion alone"):
+            dit(None, t, cond, **named)
+    with pytest.raises(ValueError, match="moments are for a pass without video"):
+        dit(x_t, t, cond, motion_t=motion_t, moments=torch.zeros(2, 65))
+    low = dataclasses.replace(cond, low=x_t)
+    refiner = make_dit(dataclasses.replace(dit.config, refines_from=0.6))
+    with pytest.raises(ValueError, match="no refiner"):
+        refiner(None, t, low, motion_t=motion_t)
+
+
 def test_reference_motion_is_read_from_the_cache(dit: AvatarDiT) -> None:
     x_t, motion_t, t = target(dit.config)
     cond = with_reference(dit.config)
@@ -172,15 +222,19 @@ def dense_mask(valid: Tensor, segment: Tensor, num_tokens: int) -> Tensor:
 
 
 def known_style(reference: Reference) -> Tensor:
-    """The statistics in words: over the vectors of valid frames, shrunk by n / (n + 25)."""
+    """The statistics in words: over the vectors of valid frames, shrunk by n / (n + 25), and by
+    n / (n + 400) for habits that show a few times a minute: blinks, looks away, smiles."""
     assert reference.motion is not None
     rows = []
     for motion, valid in zip(reference.motion, reference.valid, strict=True):
         latents = motion[valid].reshape(-1, 4, len(MOTION_NAMES))
         frames = latents.flatten(0, 1)
         change = (latents[:, 1:] - latents[:, :-1]).square().mean((0, 1)).sqrt()
-        row = torch.cat([frames.mean(0), frames.std(0, correction=0) - 1, change])
-        rows.append(row * len(frames) / (len(frames) + 25))
+        calm = frames.clamp(-1, 1).square().mean(0).sqrt() - 0.7185
+        row = torch.cat([frames.mean(0), frames.std(0, correction=0) - 1, change, calm])
+        rare = ("corner_raise", "eye_open", "gaze_x", "gaze_y")
+        prior = torch.tensor([400 if name in rare else 25 for name in MOTION_NAMES] * 4)
+        rows.append(row * len(frames) / (len(frames) + prior))
     return torch.stack(rows)
 
 
@@ -250,6 +304,29 @@ def dense_forward(
     video = dit.head(streams[0], embedding[:, _frames(sizes)[0]])
     motion = dit.motion_head(streams[1], embedding[:, _frames(sizes)[1]])
     return dit._to_latents(video, *grid), motion.squeeze(2)
+
+
+def dense_motion_alone(dit: AvatarDiT, motion_t: Tensor, t: Tensor, cond: Cond) -> Tensor:
+    """The specification: motion tokens see each other, and read text and sound themselves."""
+    assert cond.reference is not None
+    embedding, modulation = dit.time_embed(t, known_style(cond.reference) @ dit.style_embed)
+    rotary = rotary_table(torch.arange(NUM_FRAMES)[None], 1, 1, dit.config.head_dim)
+    text, audio = dit._embed_text(cond.text), dit._embed_audio(cond.audio).flatten(0, 1)
+    x = dit._embed_motion(motion_t)
+    all_seen = torch.ones(2, NUM_FRAMES, NUM_FRAMES, dtype=torch.bool)
+    for block in dit.blocks:
+        parts = (block.modulation + modulation).unsqueeze(-2).unbind(2)
+        flat = modulated_norm(x, parts[0], parts[1], block.eps).flatten(1, 2)
+        attention = block.self_attention
+        key, value = attention.project_keys(flat)
+        query, key = (rotate(y, rotary) for y in (attention.project_query(flat), key))
+        out = attention.merge(attend_dense(query, key, value, all_seen))
+        x = gated_add(x, out.unsqueeze(2), parts[2])
+        x = x + block.text_attention(block.text_norm(x).flatten(1, 2), text).unsqueeze(2)
+        heard = block.audio_attention(block.audio_norm(x).flatten(0, 1), audio)
+        x = x + heard.unflatten(0, x.shape[:2])
+        x = gated_add(x, block.ffn(modulated_norm(x, parts[3], parts[4], block.eps)), parts[5])
+    return dit.motion_head(x, embedding).squeeze(2)
 
 
 def _frames(sizes: tuple[int, ...]) -> list[slice]:

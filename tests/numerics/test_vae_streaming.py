@@ -6,7 +6,8 @@ import torch.nn.functional as F
 from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 
 from avatar_v.models import vae as vae_module
-from avatar_v.models.vae import RMSNorm, VideoVAE
+from avatar_v.models.vae import VideoVAE
+from avatar_v.models.vae_norm import RMSNorm
 
 TOLERANCE = 1e-5
 """fp32: the same sums in another order over about 20 layers, of values of order 1."""

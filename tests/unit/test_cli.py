@@ -53,6 +53,12 @@ def test_a_user_error_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
         main(["run", "no/such/recipe.yaml", "--debug"])
 
 
+def test_a_file_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["run", "recipes/none.yaml"]) == 2
+    said = "avatar-v: error: recipes/none.yaml: no such file or directory  (--debug shows where)\n"
+    assert capsys.readouterr().err == said
+
+
 @pytest.mark.parametrize("command", ["world", "import"])
 def test_a_wrong_number_of_frames_is_said_before_anything_heavy_loads(command: str) -> None:
     words = {

@@ -1,5 +1,6 @@
 """Bad input is one clear error before any model loads; odd input is converted, or warned about."""
 
+import errno
 import struct
 from collections.abc import Sequence
 from fractions import Fraction
@@ -278,10 +279,21 @@ def test_output_of_another_kind(good: Request, tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_written(good: Request, monkeypatch: pytest.MonkeyPatch) -> None:
     def denied(*args: object, **kwargs: object) -> None:
-        raise PermissionError("read-only file system")
+        raise PermissionError(errno.EROFS, "read-only file system", "/media/tmp1234")
 
     monkeypatch.setattr("avatar_v.generate.inputs.tempfile.TemporaryFile", denied)
-    refused(good, r"cannot write to .*read-only file system")
+    refused(good, r"cannot write to .*\(read-only file system\)$")
+    refused(change(good, out=f"{good.audio}/o.mp4"), "is a file, not a folder")
+
+
+def test_a_reference_that_is_a_folder(good: Request, tmp_path: Path) -> None:
+    refused(change(good, reference=str(tmp_path)), "a folder; expected a video, image or audio")
+
+
+def test_resume_says_where_there_is_nothing_to_go_on_with(good: Request) -> None:
+    noted = read(change(good, resume=True)).warnings[0]
+    assert noted == f"--resume: no chunks of {good.out} are kept, so it begins anew"
+    assert not read(good).warnings
 
 
 def test_output_that_is_an_input(good: Request) -> None:

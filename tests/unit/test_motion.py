@@ -5,8 +5,10 @@ import torch
 
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.motion import (
+    CALM,
     CENTER,
     MOTION_DIM,
+    RARE,
     SCALE,
     STYLE_DIM,
     motion_moments,
@@ -67,7 +69,8 @@ def test_a_style_without_frames_is_zero_and_a_short_one_lies_near_it():
     assert style(0).shape == (1, STYLE_DIM)
     assert not style(0).any()
     mean = style(100)[0, : len(MOTION_NAMES)]
-    assert float((mean - 3 * 400 / 425).abs().max()) < 0.2  # 0.05 is one standard error of a mean
+    known = torch.tensor([400 / (800 if name in RARE else 425) for name in MOTION_NAMES])
+    assert float((mean - 3 * known).abs().max()) < 0.2  # 0.05 is one standard error of a mean
     assert float(style(1).norm()) < 0.2 * float(style(100).norm())
 
 
@@ -82,3 +85,30 @@ def test_the_style_of_a_wide_mouth_is_wider():
     )
     assert spread.argmax() == MOTION_NAMES.index("mouth_open")
     assert int((spread.abs() > 1e-6).sum()) == 1
+
+
+def test_a_head_that_turns_once_differs_from_one_that_sways_in_its_calm_spread():
+    yaw, num = MOTION_NAMES.index("yaw"), len(MOTION_NAMES)
+
+    def style(track: torch.Tensor) -> torch.Tensor:
+        packed = torch.zeros(1, 100, 4, num)
+        packed[..., yaw] = track.reshape(100, 4)
+        return style_statistics(
+            motion_moments(packed.flatten(2), torch.ones(1, 100, dtype=torch.bool))
+        )[0]
+
+    time = torch.arange(400) / 25
+    sways = 0.6 * torch.sin(2 * torch.pi * time / 4)
+    turns = torch.where(time < 1, 0.6 * 8**0.5, 0.0)  # one of 16 seconds
+    a, b = style(sways), style(turns - turns.mean())
+    known = 400 / 425
+    assert a[num + yaw].item() == pytest.approx(known * (0.6 / 2**0.5 - 1), abs=1e-3)
+    assert b[num + yaw].item() == pytest.approx(a[num + yaw].item(), abs=0.03), "as far"
+    calm = a[3 * num + yaw] - b[3 * num + yaw]
+    # the sway's is its deviation, 0.42; the turn's sqrt(1/16 + 15/16 * 0.106^2) = 0.27
+    assert calm.item() == pytest.approx(known * (0.424 - 0.27), abs=0.005)
+
+
+def test_calm_is_that_of_normal_numbers():
+    z = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert z.square().clamp(max=1).mean().sqrt().item() == pytest.approx(CALM, abs=1e-3)

@@ -183,7 +183,7 @@ def test_guided_streams_are_what_the_model_says_pass_by_pass(avatar) -> None:
 def test_habits_are_guided_in_motion_alone(avatar) -> None:
     dit, cond, x_t, t, motion_t = avatar
     nothing, sizes = dataclasses.replace(cond, reference=None), []
-    hook = dit.register_forward_pre_hook(lambda _, given: sizes.append(len(given[0])))
+    hook = dit.register_forward_pre_hook(lambda _, given: sizes.append(len(given[1])))
     plain = guided(dit, cond, text=1.0, audio=1.0)(x_t, t, motion_t)
     velocity = guided(dit, cond, text=1.0, audio=1.0, motion=3.0)
     got = velocity(x_t, t, motion_t)
@@ -195,7 +195,10 @@ def test_habits_are_guided_in_motion_alone(avatar) -> None:
     # fp32; a masked key costs the same sums in another order
     torch.testing.assert_close(got[1], none + 3.0 * (habits - none), atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(alone[0][0], video, atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(alone[1][1], got[1], atol=1e-4, rtol=1e-4)
+    before = [dit(None, t, c, motion_t=motion_t)[1] for c in (cond, nothing)]
+    expected = before[1] + 3.0 * (before[0] - before[1])  # the video has not begun
+    torch.testing.assert_close(alone[1][1], expected, atol=1e-4, rtol=1e-4)
+    assert float((alone[1][1] - got[1]).abs().max()) > 1e-3, "the test is blind"
     assert not alone[0][1].any()
     assert not alone[1][0].any()
     assert float((got[1] - plain[1]).abs().max()) > 1e-3, "the test is blind"

@@ -11,6 +11,7 @@ from peft.tuners.lora import LoraLayer
 from untrained import untrained_critics
 
 from avatar_v.callbacks.record import Export
+from avatar_v.models.motion import MOTION_DIM, component_weights
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.weights import load_pipeline, read_card
 from avatar_v.stages.base import step_generator
@@ -21,7 +22,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT, Personality, draw_faces, draw_run, motion_flow_loss
 from avatar_v.stages.trainable import FACTORS, NEW, Trainable, merged
 from avatar_v.testing import make_batch, randomise
-from avatar_v.types import Batch
+from avatar_v.types import MOTION_NAMES, Batch
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)
@@ -209,13 +210,62 @@ def test_motion_may_be_ahead_of_its_video_and_known_motion_is_not_scored(batch: 
         Personality(lead_share=1.5)
 
 
+def seen_alone(stage: SFT, batch: Batch, index: int = 0) -> tuple[list[dict], dict]:
+    """What passes without video were given in a step, and its logs."""
+    seen = []
+
+    def spy(module, given, named):
+        if given[0] is None:
+            seen.append({"t": given[1], "cond": given[2], **named})
+
+    hook = stage.dit.register_forward_pre_hook(spy, with_kwargs=True)
+    _, logs = loss_of(stage, batch, index)
+    hook.remove()
+    return seen, logs
+
+
+def test_motion_is_trained_before_its_video_begins_in_windows_of_its_own(batch: Batch) -> None:
+    plain, _ = seen_alone(sft(), batch)
+    assert not plain
+    stage = sft(Personality(reference_dropout=0.0, motion_dropout=1.0, alone_windows=4))
+    (seen,), logs = seen_alone(stage, batch)
+    assert seen["t"].shape == (12, 5)  # 4 of each of 3 clips
+    assert seen["motion_t"].shape == (12, 5, MOTION_DIM)
+    assert seen["cond"].reference is None  # habits alone are read of it
+    assert seen["moments"].shape == (12, 1 + 4 * len(MOTION_NAMES))
+    assert len(seen["moments"].unique(dim=0)) > 3, "windows of a clip share no run"
+    logs["motion_alone"].backward()
+    new = {name for name in trained(stage) if any(part in name for part in NEW)}
+    assert {"dit.style_embed", "dit.motion_embed.weight", "dit.motion_head.out.weight"} <= new
+    assert not any("patch_embed" in name or "dit.head." in name for name in trained(stage))
+    without = sft(Personality(reference_motion_dropout=1.0, alone_windows=4))
+    (seen,), _ = seen_alone(without, batch)
+    assert seen["moments"] is None
+    silent = sft(Personality(motion_weight=0.0, alone_windows=4))
+    assert not seen_alone(silent, batch)[0]
+    with pytest.raises(ValueError, match="alone_windows is not negative"):
+        Personality(alone_windows=-1)
+
+
 def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:
-    v, target = torch.zeros(2, 3, 4), torch.ones(2, 3, 4)
+    v, target = torch.zeros(2, 3, MOTION_DIM), torch.ones(2, 3, MOTION_DIM)
     target[0, 1] = 100.0
     scored = torch.ones(2, 3, dtype=torch.bool)
     scored[0, 1] = False
-    assert float(motion_flow_loss(v, target, scored)) == pytest.approx(1.0)
-    assert float(motion_flow_loss(v, target, ~scored & False)) == 0.0
+    alike = component_weights({})
+    assert float(motion_flow_loss(v, target, scored, alike)) == pytest.approx(1.0)
+    assert float(motion_flow_loss(v, target, ~scored & False, alike)) == 0.0
+
+
+def test_weights_of_components_count_in_every_frame_of_a_latent() -> None:
+    eye, scored = MOTION_NAMES.index("eye_open"), torch.ones(1, 1, dtype=torch.bool)
+    weights = component_weights({"eye_open": 9.0})
+    v, target = torch.zeros(1, 1, MOTION_DIM), torch.zeros(1, 1, 4, len(MOTION_NAMES))
+    target[..., eye] = 1.0
+    share = 9.0 / (9.0 + len(MOTION_NAMES) - 1)
+    assert float(motion_flow_loss(v, target.flatten(2), scored, weights)) == pytest.approx(share)
+    with pytest.raises(ValueError, match="component weights"):
+        Personality(motion_components={"eyes": 2.0})
 
 
 def test_critics_reach_the_model_through_the_decoder(batch: Batch, critics) -> None:

@@ -83,9 +83,10 @@ def guided(
     ``motion`` is how strongly habits count: the motion stream's velocity has ``motion - 1`` times
     ``v(ref, txt, aud) - v(txt, aud)`` added to it, where there is a reference; the video's has not.
     ``moving`` says whether video and motion are wanted: passes for what is not wanted are left out,
-    and it comes as 0. ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError
-    where a weight asks for the pass without text and it is missing or of another shape. ``cache``
-    is the encoded reference of the request, in the place of ``cond.reference``.
+    and it comes as 0. Where the video is not, it has not begun, and motion is made without it.
+    ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
+    asks for the pass without text and it is missing or of another shape. ``cache`` is the encoded
+    reference of the request, in the place of ``cond.reference``.
     """
     has_reference = cache is not None or cond.reference is not None
     has_audio = cond.audio is not None
@@ -125,6 +126,10 @@ def guided(
             return _summed(network(x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1), joint), factors)
         joint, factors = joined(moving)
         num = len(factors[0])
+        if not moving[0]:
+            at = t if t_motion is None else t_motion
+            _, v = network(None, at.repeat(num, 1), joint, motion_t=motion_t.repeat(num, 1, 1))
+            return torch.zeros_like(x_t), _summed(v, factors[1])
         velocities = network(
             x_t.repeat(num, 1, 1, 1, 1),
             t.repeat(num, 1),

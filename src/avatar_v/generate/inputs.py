@@ -70,7 +70,11 @@ def read_inputs(request: Request, wanted: Wanted) -> Inputs:
     """Check the whole request, cheapest first, and read its files. ValueError for any fault."""
     check_settings(request)
     check_output(request)
-    return read_sources(request, wanted)
+    inputs = read_sources(request, wanted)
+    if request.resume and not num_kept(kept_folder(request.out)):
+        note = f"--resume: no chunks of {request.out} are kept, so it begins anew"
+        inputs = dataclasses.replace(inputs, warnings=(note, *inputs.warnings))
+    return inputs
 
 
 def read_sources(request: Request, wanted: Wanted, sound: LiveSound | None = None) -> Inputs:
@@ -147,6 +151,8 @@ def check_output(request: Request) -> None:
             raise ValueError("--out - writes an mp4 to stdout; pipe it into a file or a player")
         return
     out = Path(request.out)
+    if out.parent.exists() and not out.parent.is_dir():
+        raise ValueError(f"{out}: {out.parent} is a file, not a folder")
     if not out.parent.is_dir():
         raise ValueError(f"{out}: the folder {out.parent} does not exist; create it first")
     for given in (request.reference, *request.also, request.audio, request.image):
@@ -174,7 +180,7 @@ def check_output(request: Request) -> None:
         with tempfile.TemporaryFile(dir=out.parent):
             pass
     except OSError as error:
-        raise ValueError(f"{out}: cannot write to {out.parent} ({error})") from error
+        raise ValueError(f"{out}: cannot write to {out.parent} ({error.strerror})") from error
 
 
 def is_file(out: str) -> bool:

@@ -4,11 +4,12 @@ Without them it *is* diffusers' WanTransformer3DModel (tests/numerics/test_wan_p
 ours (ALGORITHMS §1, Avatar V §2.1): time per latent frame; audio cross-attention whose output
 starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
 stream, one token per latent frame that goes through the same blocks, at times of its own where it
-is to be ahead (stages/windows.draw_lead). Motion tokens look at the
-video, the video sees motion only through an injection that starts at zero, so a model without
-motion gives the same video before and after the stream is switched on. Habits are statistics of the
-reference's motion (models/motion.py): attention could average them out of a hundred frames, but a
-linear map that starts at zero and joins the time embedding learns them in minutes.
+is to be ahead (stages/motion_times.py), or alone, while there is no video yet. Motion tokens look
+at the video, the video sees motion only through an injection that starts at zero, so a model
+without motion gives the same video before and after the stream is switched on. Habits are
+statistics of the reference's motion (models/motion.py): attention could average them out of a
+hundred frames, but a linear map that starts at zero and joins the time embedding learns them in
+minutes.
 
 The refiner (stages/refiner.py) is this class with two settings of its config: attention between
 generated tokens is local in time, and upsampled low-resolution latents are read beside x_t.
@@ -43,6 +44,7 @@ from avatar_v.models.reference import (
     ReferenceKeys,
     ReferenceLayout,
     join_caches,
+    kept_moments,
     pack_frames,
     reference_keys,
     token_mask,
@@ -101,7 +103,7 @@ class AvatarDiT(nn.Module):
 
     def forward(
         self,
-        x_t: Latents,
+        x_t: Latents | None,
         t: Float[Tensor, "b l"],
         cond: Cond,
         *,
@@ -109,7 +111,8 @@ class AvatarDiT(nn.Module):
         t_motion: Float[Tensor, "b l"] | None = None,
         reference_cache: ReferenceCache | None = None,
         reference_offset: int | None = None,
-    ) -> Latents | tuple[Latents, Motion]:
+        moments: Float[Tensor, "b k"] | None = None,
+    ) -> Latents | tuple[Latents | None, Motion]:
         """v = ε - x_0 at every latent frame; with ``motion_t`` also the velocity of motion.
 
         t is in [0, 1]; clean frames (image, prefix) carry t = 0, in video and motion alike.
@@ -118,8 +121,20 @@ class AvatarDiT(nn.Module):
         temporal position of the first reference frame, the target's first being 0; by default the
         last reference frame lies ``reference_gap`` before the target. ValueError for shapes that
         do not fit.
+
+        Without x_t there is no video yet, and motion is alone at times t: it reads text and sound,
+        and of the reference its habits, ``moments`` (models/motion.motion_moments) or those of
+        ``cond`` or the cache. Its velocity comes with None for that of the video. A pass costs a
+        token per latent frame.
         """
         self._check(x_t, t, cond, motion_t, t_motion)
+        if x_t is not None and moments is not None:
+            raise ValueError(
+                "moments are for a pass without video; with it they are the reference's"
+            )
+        if x_t is None:
+            assert motion_t is not None
+            return None, self._motion_alone(motion_t, t, cond, reference_cache, moments)
         num_samples, num_frames, _, height, width = x_t.shape
         grid = (height // self.config.patch, width // self.config.patch)
         rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
@@ -128,9 +143,7 @@ class AvatarDiT(nn.Module):
         if self.low_embed is not None and cond.low is not None:
             x = x + self._embed_low(self.low_embed, cond.low)
         text = self._embed_text(cond.text)
-        audio, audio_scale = self._embed_audio(cond.audio), None
-        if audio is not None and cond.audio_keep is not None:
-            audio_scale = cond.audio_keep[:, None, None, None].to(x.dtype)
+        audio, audio_scale = self._heard(cond)
         reference = self._reference_keys(
             cond, reference_cache, reference_offset, num_samples, rotary.shape[0]
         )
@@ -152,6 +165,30 @@ class AvatarDiT(nn.Module):
             )  # fmt: skip
         v = self._to_latents(self.head(x, embedding), *grid)
         return v if motion is None else (v, self.motion_head(motion, motion_embedding).squeeze(2))
+
+    def _motion_alone(
+        self,
+        motion_t: Motion,
+        t: Float[Tensor, "b l"],
+        cond: Cond,
+        cache: ReferenceCache | None,
+        moments: Float[Tensor, "b k"] | None,
+    ) -> Motion:
+        if moments is None and cache is not None:
+            moments = cache.expand(t.shape[0]).moments
+        elif moments is None and cond.reference is not None and cond.reference.motion is not None:
+            moments = motion_moments(cond.reference.motion, cond.reference.valid)
+        moments = kept_moments(moments, cond.reference_keep)
+        embedding, modulation = self.time_embed(t, self._embed_style(moments))
+        x = self._embed_motion(motion_t)
+        assert x is not None
+        rotary = rotary_grid(t.shape[1], 1, 1, self.config.head_dim, t.device)
+        text = self._embed_text(cond.text)
+        audio, audio_scale = self._heard(cond)
+        for block in self.blocks:
+            assert isinstance(block, Block)
+            x, _ = block(x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale)
+        return self.motion_head(x, embedding).squeeze(2)
 
     def encode_reference(self, reference: Reference) -> ReferenceCache | None:
         """K and V of the reference stream in every layer; None for one of no frames and no faces.
@@ -283,6 +320,15 @@ class AvatarDiT(nn.Module):
         y = self.audio_embed(audio.to(compute_dtype(audio, self.audio_embed.weight)))
         return y + self.audio_position.to(y.dtype)
 
+    def _heard(
+        self, cond: Cond
+    ) -> tuple[Float[Tensor, "b l a d"] | None, Float[Tensor, "b 1 1 1"] | None]:
+        """Audio tokens, and 0 for the samples whose audio is not kept."""
+        audio = self._embed_audio(cond.audio)
+        if audio is None or cond.audio_keep is None:
+            return audio, None
+        return audio, cond.audio_keep[:, None, None, None].to(self.patch_embed.weight.dtype)
+
     def _embed_style(self, moments: Float[Tensor, "b k"] | None) -> Float[Tensor, "b d"] | None:
         if moments is None:
             return None
@@ -296,14 +342,17 @@ class AvatarDiT(nn.Module):
 
     def _check(
         self,
-        x_t: Latents,
+        x_t: Latents | None,
         t: Float[Tensor, "b l"],
         cond: Cond,
         motion_t: Tensor | None,
         t_motion: Tensor | None,
     ) -> None:
-        num_samples, num_frames = x_t.shape[:2]
-        check_latents("x_t", x_t, self.config)
+        if x_t is None and (motion_t is None or t_motion is not None or self.config.reads_low):
+            raise ValueError("a pass without video denoises motion alone, at times t; no refiner")
+        num_samples, num_frames = t.shape if x_t is None else x_t.shape[:2]
+        if x_t is not None:
+            check_latents("x_t", x_t, self.config)
         expect("t", t.shape, (num_samples, num_frames))
         expect("cond.text", cond.text.shape, (num_samples, None, self.config.text_dim))
         if cond.audio is not None:
@@ -313,7 +362,7 @@ class AvatarDiT(nn.Module):
             here = "without" if cond.low is None else "with"
             kind = "a refiner" if self.config.reads_low else "no refiner"
             raise ValueError(f"this is {kind}, got conditions {here} low latents")
-        if cond.low is not None:
+        if cond.low is not None and x_t is not None:
             expect("cond.low", cond.low.shape, x_t.shape)
         if motion_t is not None:
             shape = (num_samples, num_frames, self.config.motion_dim)

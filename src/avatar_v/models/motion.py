@@ -15,9 +15,16 @@ from torch import Tensor
 from avatar_v.types import MOTION_NAMES, TEMPORAL_FACTOR, num_latents
 
 MOTION_DIM = TEMPORAL_FACTOR * len(MOTION_NAMES)
-STYLE_DIM = 3 * len(MOTION_NAMES)
+STYLE_DIM = 4 * len(MOTION_NAMES)
 STYLE_PRIOR_FRAMES = 25
-"""So many frames of an average person are mixed into the statistics of a style."""
+RARE_PRIOR_FRAMES = 400
+"""So many frames of an average person are mixed into the statistics of a style: what goes on all
+the time shows in a second, what comes a few times a minute needs a clip of 16 s to say half of it
+(blink rates between 0.15 and 0.7 Hz, counted over T seconds, deserve the weight T / (T + 17))."""
+CALM = 0.7185
+"""sqrt(E[min(z^2, 1)]) of a standard normal z."""
+RARE = ("eye_open", "gaze_x", "gaze_y", "corner_raise")
+"""Components that tell of blinks, looks away and smiles."""
 
 # Mean and standard deviation over the visible frames of 480 clips of the world's TRAIN persons.
 # "cover" is 0 in all of them, so its scale is that of its range.
@@ -78,29 +85,35 @@ def motion_moments(
     packed: Float[Tensor, "b l md"], valid: Bool[Tensor, "b l"]
 ) -> Float[Tensor, "b k"]:
     """Of the valid frames of a clip: their number, and of each component of normalised motion the
-    sum, the sum of squares, and that of squared changes from frame to frame within a latent. The
-    moments of several clips add up."""
+    sum, the sum of squares, that of squares cut off at 1, and that of squared changes from frame to
+    frame within a latent. The moments of several clips add up."""
     frames = rearrange(packed.float(), "b l (k m) -> b l k m", k=TEMPORAL_FACTOR)
     frames = torch.where(valid[:, :, None, None], frames, 0)
     count = valid.sum(1, keepdim=True) * TEMPORAL_FACTOR
-    squares = frames.square().sum((1, 2))
-    changes = frames.diff(dim=2).square().sum((1, 2))
-    return torch.cat([count.to(frames), frames.sum((1, 2)), squares, changes], dim=1)
+    squares = frames.square()
+    changes = frames.diff(dim=2).square()
+    sums = [part.sum((1, 2)) for part in (frames, squares, changes, squares.clamp(max=1))]
+    return torch.cat([count.to(frames), *sums], dim=1)
 
 
 def style_statistics(moments: Float[Tensor, "b k"]) -> Float[Tensor, "b s"]:
-    """How a person moves: mean, standard deviation and change from frame to frame (root mean
-    square) of each component of normalised motion.
+    """How a person moves: of each component of normalised motion the mean, the standard deviation,
+    the change from frame to frame and the calm spread (root mean squares; those of the last are cut
+    off at 1, which tells a head that sways all the time from one that turns away once a minute and
+    spreads as far).
 
-    They shrink towards (0, 1, 0) by n / (n + 25), n the number of frames: a short clip says little
-    of a habit, one frame next to nothing. The deviation counts from 1; no frame gives zeros.
+    They shrink towards (0, 1, 0, 0.72) by n / (n + 25), n the number of frames, those of ``RARE``
+    components by n / (n + 400): a short clip says little of a habit, one frame next to nothing.
+    Both spreads count from there, which is that of normal numbers; no frame gives zeros.
     """
-    count, *sums = moments.split([1] + [len(MOTION_NAMES)] * 3, dim=1)
-    mean, square, change = (total / count.clamp_min(1) for total in sums)
-    spread = (square - mean.square()).clamp_min(0).sqrt()
+    count, *sums = moments.split([1] + [len(MOTION_NAMES)] * 4, dim=1)
+    mean, square, change, cut = (total / count.clamp_min(1) for total in sums)
+    spread = (square - mean.square()).clamp_min(0).sqrt() - 1
     change = (change * TEMPORAL_FACTOR / (TEMPORAL_FACTOR - 1)).sqrt()
-    known = count / (count + STYLE_PRIOR_FRAMES)
-    return torch.cat([mean, spread - 1, change], dim=1) * known
+    calm = cut.sqrt() - CALM
+    prior = [RARE_PRIOR_FRAMES if name in RARE else STYLE_PRIOR_FRAMES for name in MOTION_NAMES]
+    known = count / (count + torch.tensor(prior).to(count))
+    return torch.cat([part * known for part in (mean, spread, change, calm)], dim=1)
 
 
 def motion_frames(packed: Float[Tensor, "b l md"]) -> Float[Tensor, "b l4 m"]:

@@ -242,15 +242,20 @@ def reference_keys(
     rotary = None
     if cache.turned_to is None:
         rotary = rotary_table(cache.position + offset, *cache.grid, key.shape[-1])
-    mask, moments = cache.key_mask, cache.moments
-    if moments is not None and keep is not None:
-        moments = moments * keep[:, None]
+    mask, moments = cache.key_mask, kept_moments(cache.moments, keep)
     if keep is not None and not bool(keep.all()):
         shape = key.shape[:2]
         mask = keep[:, None].expand(shape) if mask is None else mask & keep[:, None]
     if mask is not None:
         mask = torch.cat([mask.new_ones(mask.shape[0], num_target), mask], dim=1)
     return ReferenceKeys(cache, rotary, mask, moments)
+
+
+def kept_moments(
+    moments: Float[Tensor, "b m"] | None, keep: Bool[Tensor, "b"] | None
+) -> Float[Tensor, "b m"] | None:
+    """Moments of the references' motion, 0 (no frames) where a reference is not kept."""
+    return moments if moments is None or keep is None else moments * keep[:, None]
 
 
 def token_mask(frame_mask: Bool[Tensor, "b k"] | None, num_tokens: int) -> Tensor | None:

@@ -2,8 +2,9 @@
 
 The network is diffusers' AutoencoderKLWan, so published Wan weights load unchanged; this file adds
 the project's axes ("b f c h w"), normalised latents, streams whose feature cache outlives a call,
-and a faster norm. Spatial factor 8 or 16, temporal factor 4: frame 0 makes latent 0, every further
-four frames make one latent (ALGORITHMS §5.4). It holds no loss and no training: stages/vae.py.
+and a faster norm (vae_norm.py). Spatial factor 8 or 16, temporal factor 4: frame 0 makes latent 0,
+every further four frames make one latent (ALGORITHMS §5.4). It holds no loss and no training:
+stages/vae.py.
 """
 
 import hashlib
@@ -18,7 +19,6 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
     WanCausalConv3d,
     WanDecoder3d,
     WanEncoder3d,
-    WanRMS_norm,
     patchify,
     unpatchify,
 )
@@ -27,6 +27,7 @@ from jaxtyping import Float
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from avatar_v.models.vae_norm import replace_norms
 from avatar_v.types import TEMPORAL_FACTOR, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -69,7 +70,7 @@ class VideoVAE(nn.Module):
         factor = 2 ** sum(core.config["temperal_downsample"])
         if factor != TEMPORAL_FACTOR:
             raise ValueError(f"the VAE must have temporal factor {TEMPORAL_FACTOR}, got {factor}")
-        _replace_norms(core)
+        replace_norms(core)
         _channels_last(core)
         self.core = core
         self.register_buffer("latents_mean", None, persistent=False)
@@ -305,48 +306,6 @@ class DecoderStream:
         return rearrange(x, "b c f h w -> b f c h w")
 
 
-class RMSNorm(nn.Module):
-    """WanRMS_norm with the same parameters and results, and a hand-written backward.
-
-    Its result is x / |x|_2 · sqrt(c) · gamma over the channels (dim 1). Autograd through
-    `F.normalize` costs as much as the convolutions do on a CPU; this costs a fifth of it.
-    """
-
-    def __init__(self, norm: WanRMS_norm):
-        super().__init__()
-        self.scale = norm.scale
-        self.gamma = norm.gamma
-
-    def forward(self, x: Tensor) -> Tensor:
-        return _Normalise.apply(x, (self.gamma * self.scale).to(x.dtype))
-
-
-class _Normalise(torch.autograd.Function):
-    """y = u · g with u = x / |x|; dx = (dy g - u <dy g, u>) / |x|. Sums over
-    positions and the norm are taken in fp32."""
-
-    @staticmethod
-    def forward(ctx, x: Tensor, gain: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
-        at_least_fp32 = torch.promote_types(x.dtype, torch.float32)
-        norm = torch.linalg.vector_norm(x, dim=1, keepdim=True, dtype=at_least_fp32)
-        inverse = norm.clamp_min(1e-12).reciprocal().to(x.dtype)
-        unit = x * inverse
-        ctx.save_for_backward(unit, inverse, gain)
-        return unit * gain
-
-    @staticmethod
-    def backward(ctx, dy: Tensor) -> tuple[Tensor, Tensor]:  # pyright: ignore[reportIncompatibleMethodOverride]
-        unit, inverse, gain = ctx.saved_tensors
-        product = dy * unit
-        not_channels = [axis for axis in range(dy.ndim) if axis != 1]
-        dgain = product.sum(
-            not_channels, dtype=torch.promote_types(dy.dtype, torch.float32)
-        ).reshape(gain.shape)
-        along = (product * gain).sum(1, keepdim=True)
-        dx = torch.addcmul(dy * gain, unit, along, value=-1).mul_(inverse)
-        return dx, dgain.to(gain.dtype)
-
-
 def _residual_core(base_dim: int) -> AutoencoderKLWan:
     """Wan 2.2's residual blocks at factor 8: 2x2 patches, then two halvings of space and time."""
     return AutoencoderKLWan(
@@ -362,13 +321,6 @@ def _residual_core(base_dim: int) -> AutoencoderKLWan:
         out_channels=12,
         patch_size=2,
     )
-
-
-def _replace_norms(core: nn.Module) -> None:
-    for module in list(core.modules()):
-        for name, child in module.named_children():
-            if isinstance(child, WanRMS_norm):
-                setattr(module, name, RMSNorm(child))
 
 
 def _channels_last(core: nn.Module) -> None:

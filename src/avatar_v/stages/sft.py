@@ -8,7 +8,7 @@ frames (§2; Avatar V §3.3). Decoding and judging are stages/judged.py's.
 """
 
 import dataclasses
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 from jaxtyping import Bool, Float
@@ -17,17 +17,19 @@ from torch import Tensor
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.conditioner import latent_validity
-from avatar_v.models.motion import pack_motion
+from avatar_v.models.motion import component_weights, pack_motion
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs, happens
 from avatar_v.stages.continuation import Continuation, with_anchor, with_estimated_prefix
 from avatar_v.stages.judged import HumanTerms, Judged, Judges
+from avatar_v.stages.motion_alone import draw_motion_windows
+from avatar_v.stages.motion_times import draw_lead
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
-from avatar_v.stages.windows import Windows, draw_lead
-from avatar_v.types import Batch, Cond, Reference, num_latents
+from avatar_v.stages.windows import Windows
+from avatar_v.types import TEMPORAL_FACTOR, Batch, Cond, Reference, num_latents
 
 PICTURE_DROPOUT = 0.5
 """Least share of steps without faces among those whose reference is one latent."""
@@ -44,6 +46,9 @@ class Personality:
     motion_weight: float = 1.0  # of the motion stream's flow loss; 0 trains without the stream
     motion_dropout: float = 0.1  # share of steps that run without the motion stream
     lead_share: float = 0.0  # share of samples whose motion is less noisy than their video
+    alone_windows: int = 0  # further windows of each clip, of motion without its video
+    motion_components: dict[str, float] = field(default_factory=dict)
+    """Weights of motion's components by name in the motion stream's loss; all others have 1."""
     faces: bool = False  # close-ups of the reference's face are read (`avatar-v shards faces`)
     faces_dropout: float = 0.2  # share of steps without them (more with one latent)
 
@@ -57,6 +62,9 @@ class Personality:
                 raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
         if self.motion_weight < 0:
             raise ValueError(f"motion_weight is not negative, got {self.motion_weight}")
+        if self.alone_windows < 0:
+            raise ValueError(f"alone_windows is not negative, got {self.alone_windows}")
+        component_weights(self.motion_components)
 
 
 class SFT(A2V):
@@ -154,6 +162,7 @@ class SFT(A2V):
         noised = self.noised(windows, shown, generator)
         noise = torch.randn(motion.shape, generator=generator).to(motion)
         weight = self.region(windows, clean, batch)
+        components = component_weights(self.personality.motion_components)
         if moved is None:
             v, predicted = self.dit(noised.x_t, noised.t, cond), None
             loss = flow_loss(v, noised.velocity, noised.scored, weight)
@@ -169,10 +178,15 @@ class SFT(A2V):
             hidden = noised.scored & valid & (t_motion > 0)
             logs = {
                 "video": flow_loss(v, noised.velocity, noised.scored, weight),
-                "motion": motion_flow_loss(v_motion, flow.velocity(motion, noise), hidden),
+                "motion": motion_flow_loss(
+                    v_motion, flow.velocity(motion, noise), hidden, components
+                ),
             }
             loss = logs["video"] + self.personality.motion_weight * logs["motion"]
             predicted = flow.clean_from_velocity(motion_t, v_motion, t_motion)
+        if self.personality.alone_windows > 0 and self.personality.motion_weight > 0:
+            logs["motion_alone"] = self._motion_alone_loss(batch, cond, components, generator)
+            loss = loss + self.personality.motion_weight * logs["motion_alone"]
         judged, more = self.judges.loss(
             Judged(
                 predicted=flow.clean_from_velocity(noised.x_t, v.float(), noised.t),
@@ -189,6 +203,28 @@ class SFT(A2V):
             generator,
         )
         return loss + judged, {**logs, **more}
+
+    def _motion_alone_loss(
+        self,
+        batch: Batch,
+        cond: Cond,
+        components: Float[Tensor, " m"],
+        generator: torch.Generator,
+    ) -> Tensor:
+        drawn = draw_motion_windows(
+            self.personality.alone_windows,
+            batch,
+            cond,
+            self.conditioner,
+            self.objective,
+            length=self.window_length,
+            max_reference_latents=self.personality.max_reference_latents,
+            generator=generator,
+        )
+        noise = torch.randn(drawn.motion.shape, generator=generator).to(drawn.motion)
+        motion_t = flow.interpolate(drawn.motion, noise, drawn.t)
+        _, v = self.dit(None, drawn.t, drawn.cond, motion_t=motion_t, moments=drawn.moments)
+        return motion_flow_loss(v, flow.velocity(drawn.motion, noise), drawn.scored, components)
 
     def _anchored(self, cond: Cond, batch: Batch) -> Cond:
         first = self.conditioner.clean_latents(batch)[:, :1]
@@ -248,8 +284,13 @@ def draw_faces(
 
 
 def motion_flow_loss(
-    v: Float[Tensor, "b l m"], target: Float[Tensor, "b l m"], scored: Bool[Tensor, "b l"]
+    v: Float[Tensor, "b l md"],
+    target: Float[Tensor, "b l md"],
+    scored: Bool[Tensor, "b l"],
+    components: Float[Tensor, " m"],
 ) -> Float[Tensor, ""]:
-    """Mean squared error of motion velocity over the latent frames that count; 0 if none does."""
-    squared = (v.float() - target.float()).square().mean(-1) * scored
+    """Mean squared error of motion velocity over the latent frames that count, ``components``
+    weighing those of each of their four vectors; 0 if no frame counts."""
+    weight = components.repeat(TEMPORAL_FACTOR).to(v.device)
+    squared = ((v.float() - target.float()).square() * weight).mean(-1) * scored
     return squared.sum() / scored.sum().clamp_min(1)

@@ -84,22 +84,6 @@ def draw_window_times(
     return torch.where(windows.scored(), t[:, None], 0.0)
 
 
-def draw_lead(
-    t: Float[Tensor, "b l"], *, share: float, generator: torch.Generator
-) -> Float[Tensor, "b l"]:
-    """Times of motion beside those of its video: in ``share`` of the samples motion is ahead.
-
-    Of those that are ahead half know their motion (t = 0), the others have ``u t`` with u uniform.
-    Denoised at one time both hide the same thing: while the picture is open motion is noise too,
-    and once motion is clear the picture shows it already, so nothing teaches the video to follow.
-    """
-    ahead = torch.rand(t.shape[0], generator=generator) < share
-    known = torch.rand(t.shape[0], generator=generator) < 0.5
-    uniform = torch.rand(t.shape[0], generator=generator)
-    factor = torch.where(ahead, torch.where(known, 0.0, uniform), 1.0)
-    return t * factor[:, None].to(t)
-
-
 def value_at(schedule: dict[int, Value], step: int) -> Value:
     """The value of the last entry that has begun at ``step``: {0: 1, 500: 13} is 1, from step 500
     on 13. ValueError if nothing begins at step 0."""
