@@ -2,11 +2,11 @@
 much of the reference the model reads.
 
 ``python -m avatar_v_eval.personality --weights small`` lets TEST persons speak in one scene, shown
-through a clip of another scene with other words: 16 s of it, 4 s, 1 s, one frame, nothing. The
-first frame and the sound are the same in all of them, so what differs comes from the reference.
-Habits (style.py) are read from the generated pixels and compared with the habits that made the
-person. ``--baseline FOLDER`` puts other weights beside them, paired over persons. Writes
-``eval/results/personality_NAME.json``.
+through a clip of another scene with other words: 16 s of it, 4 s, 1 s, one frame, nothing (and a
+minute, where ``--conditions`` asks for it). The first frame and the sound are the same in all of
+them, so what differs comes from the reference. Habits (style.py) are read from the generated pixels
+and compared with the habits that made the person. ``--baseline FOLDER`` puts other weights beside
+them, paired over persons. Writes ``eval/results/personality_NAME.json``.
 """
 
 import argparse
@@ -31,9 +31,14 @@ from avatar_v_eval.shown import MOTIONS, Made, ShownCase, generate, make_shown_c
 from avatar_v_eval.style import HABITS, habits
 from avatar_v_eval.workers import mapped
 
-LENGTHS = {"video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
+LENGTHS = {"minute": 1501, "video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
 """Frames of the reference that each condition reads."""
+CONDITIONS = ("video", "four_s", "one_s", "image", "none")
+"""Those that are generated unless others are asked for."""
+ASKED = ("minute", "video")
+"""Those of which something is asked."""
 WORDS = {
+    "minute": "1 min of reference video",
     "video": "16 s of reference video",
     "four_s": "4 s of reference video",
     "one_s": "1 s of reference video",
@@ -195,7 +200,7 @@ def style_numbers(
         target = "≥ 0.6" if habit == "mouth_amplitude" else "≥ 0.4"
         for key in (key for key in (*LENGTHS, BASELINE) if key in scores):
             numbers[f"{habit}_{key}"] = correlation(read[key], true).described(
-                f"{word}, r over persons: {words[key]}", target=target if key == "video" else ""
+                f"{word}, r over persons: {words[key]}", target=target if key in ASKED else ""
             )
             off = np.abs(read[key] - read["ceiling"])
             numbers[f"{habit}_{key}_error"] = bootstrap_mean(off).described(
@@ -231,7 +236,7 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser.add_argument("--first", type=int, default=0, help="number of the first person")
     parser.add_argument("--split", default="test", choices=("test", "validation"))
     parser.add_argument("--frames", type=int, default=201, help="of video per person, 4k + 1")
-    parser.add_argument("--conditions", nargs="+", default=list(LENGTHS), choices=list(LENGTHS))
+    parser.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=list(LENGTHS))
     parser.add_argument(
         "--baseline", metavar="DIR", help="other weights, shown the longest of them"
     )
