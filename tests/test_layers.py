@@ -1,7 +1,7 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, flow, media, recording, loudness, kernels < critics < models, world, shards < losses <
-parallel < generate < engines, safety < stages < callbacks < demo, app, cli`, and avatar_v
+`types, flow, media, recording, loudness, kernels, interrupts < critics < models, world, shards <
+losses < parallel < generate < engines, safety < stages < callbacks < demo, app, cli`, and avatar_v
 imports neither data nor eval.
 Command modules (`*/cli.py`) and `testing.py` are entries of their own and are not constrained.
 """
@@ -13,7 +13,7 @@ import pytest
 
 SRC = Path(__file__).resolve().parents[1] / "src" / "avatar_v"
 ORDER = [
-    ("types", "device", "flow", "media", "recording", "loudness", "kernels"),
+    ("types", "device", "flow", "media", "recording", "loudness", "kernels", "interrupts"),
     ("critics",),
     ("models", "world", "shards"),
     ("losses",),

@@ -7,12 +7,12 @@ Scoring is spread over processes by case, so that a case's files are decoded onc
 import datetime
 import multiprocessing
 import re
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 
+from avatar_v.interrupts import interrupts_deferred
 from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import Case, Manifest, file_fault
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow, Run, RunInfo, table
@@ -118,7 +118,8 @@ def _scored(
     context = multiprocessing.get_context("spawn")  # torch's threads do not survive a fork
     pool = ProcessPoolExecutor(num_workers, mp_context=context, initializer=_start_worker)
     try:
-        futures = {pool.submit(score_case, job, scoring): job.case.id for job in jobs}
+        with interrupts_deferred():  # the first of them starts the processes
+            futures = {pool.submit(score_case, job, scoring): job.case.id for job in jobs}
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
@@ -126,6 +127,5 @@ def _scored(
 
 
 def _start_worker() -> None:
-    """Several share the cores, so one thread each. Ctrl-C is for the process that they work for."""
+    """Several share the cores, so one thread each."""
     torch.set_num_threads(1)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)

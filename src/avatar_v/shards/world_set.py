@@ -10,17 +10,14 @@ import dataclasses
 import json
 import multiprocessing
 import os
-import signal
-import sys
-import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
+from avatar_v.interrupts import interrupts_deferred
 from avatar_v.shards.schema import Meta, Sample, to_int16
 from avatar_v.shards.writer import (
     Failure,
@@ -147,9 +144,9 @@ def write_world(
     with ProcessPoolExecutor(
         max(1, min(num_workers, len(todo))), context, _start_worker, (counter, stopping)
     ) as pool:
-        with _interrupts_ignored():  # by the processes that the first task starts, until they run
-            pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
         try:
+            with interrupts_deferred():  # the first tasks start the processes
+                pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
             while pending:
                 done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -190,23 +187,9 @@ _counter = None  # one per worker process: clips done, over all workers
 _stopping = None  # and whether they are to end
 
 
-@contextmanager
-def _interrupts_ignored() -> Iterator[None]:
-    """Ctrl-C reaches all processes of a terminal; one that is only being imported cannot answer."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGINT, before)
-
-
 def _start_worker(counter, stopping) -> None:
     global _counter, _stopping
     _counter, _stopping = counter, stopping
-    signal.signal(signal.SIGINT, lambda *_: sys.exit(130))  # without a traceback
     torch.set_num_threads(1)
     os.environ["OMP_NUM_THREADS"] = "1"
 
