@@ -88,11 +88,11 @@ class Rollout:
     def described(self) -> str:
         """How it samples, for the notes of a result."""
         r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
-        ahead = round(self.pipeline.card.motion_lead * r.num_steps)
+        order = "before" if self.pipeline.card.motion_first else "beside"
         return (
             f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio} "
-            f"reference {r.guidance_reference} motion {r.guidance_motion}, motion {ahead} steps "
-            "ahead, "
+            f"reference {r.guidance_reference} motion {r.guidance_motion}, motion {order} "
+            "the video, "
             f"{precision}, seed {r.seed}"
         )
 

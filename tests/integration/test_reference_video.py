@@ -14,6 +14,7 @@ from avatar_v.generate.inputs import Wanted, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
 from avatar_v.generate.reference_clip import read_reference
 from avatar_v.generate.resume import asked_for
+from avatar_v.generate.sampling import MOTION_STEPS
 from avatar_v.models.weights import Card
 from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Request
@@ -288,7 +289,7 @@ def test_the_card_says_how_strongly_habits_count_unless_told(
     assert torch.equal(made(strong, 1.0), plain)
 
 
-def test_the_card_says_how_far_motion_is_ahead(personal, request_: Request, spoken) -> None:
+def test_the_card_says_whether_motion_is_first(personal, request_: Request, spoken) -> None:
     asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
     inputs = read_inputs(asked, PERSONAL)
     calls = []
@@ -297,29 +298,32 @@ def test_the_card_says_how_far_motion_is_ahead(personal, request_: Request, spok
         t_motion = named.get("t_motion")
         calls.append((given[0] is not None, given[1], given[1] if t_motion is None else t_motion))
 
-    def made(lead: float) -> tuple[Tensor, list]:
+    def made(first: bool) -> tuple[Tensor, list]:
         calls.clear()
-        card = dataclasses.replace(personal.card, motion_lead=lead)
+        card = dataclasses.replace(personal.card, motion_first=first)
         pipe = AvatarPipeline(
             personal.dit, personal.conditioner, card, precision="fp32", device="cpu"
         )
         return torch.cat(list(pipe.stream(inputs, asked))), list(calls)
 
     hook = personal.dit.register_forward_pre_hook(spy, with_kwargs=True)
-    together, same = made(0.0)
-    ahead, apart = made(1.0)
+    together, same = made(False)
+    ahead, apart = made(True)
     hook.remove()
     assert not torch.equal(together, ahead)
     assert all(has_video and torch.equal(t, t_motion) for has_video, t, t_motion in same)
     num = asked.num_steps
-    assert len(apart) == 2 * len(same)
-    for first in range(0, len(apart), 2 * num):  # of every chunk
-        before, after = apart[first : first + num], apart[first + num : first + 2 * num]
+    assert num < MOTION_STEPS
+    each = MOTION_STEPS + num
+    assert len(apart) * num == len(same) * each
+    for begin in range(0, len(apart), each):  # of every chunk
+        before, after = apart[begin : begin + MOTION_STEPS], apart[begin + MOTION_STEPS :][:num]
         assert not any(has_video for has_video, _, _ in before)
         assert all(has_video and not t_motion.any() for has_video, _, t_motion in after)
-        times = [[t.max().item() for _, t, _ in calls] for calls in (before, after)]
-        assert times[0] == times[1]
-        assert times[0][0] == 1.0
+        for calls_ in (before, after):
+            times = [t.max().item() for _, t, _ in calls_]
+            assert times[0] == 1.0
+            assert times == sorted(times, reverse=True)
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 301.0, float("nan")])

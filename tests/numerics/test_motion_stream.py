@@ -11,7 +11,7 @@ from avatar_v.kernels.norm import rotate
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
-from avatar_v.models.motion import motion_moments
+from avatar_v.models.motion import CENTER, SCALE, motion_moments, own_scale
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import MOTION_NAMES, Cond, Reference
 
@@ -126,12 +126,17 @@ def test_motion_without_video_reads_habits_of_the_reference_alone(dit: AvatarDiT
     others = dataclasses.replace(reference, latents=-reference.latents)
     cache, moments = dit.encode_reference(reference), motion_moments(reference.motion, VALID)
     unkept = dataclasses.replace(cond, reference_keep=torch.zeros(2, dtype=torch.bool))
+    dropped = dit(None, t, unkept, motion_t=motion_t)[1]
+    habits = style_of(reference) @ dit.style_embed
+    expected = dense_motion_alone(dit, motion_t, t, cond, torch.zeros_like(habits))
+    # the person's scale is known, in which the network's velocity of habits is left out
+    torch.testing.assert_close(dropped, expected, atol=TOLERANCE, rtol=TOLERANCE)
     for expected, given, named in (
         (got, dataclasses.replace(cond, reference=others), {}),
         (got, without, {"reference_cache": cache}),
         (got, without, {"moments": moments}),
-        (none, unkept, {}),
-        (none, unkept, {"moments": moments}),
+        (dropped, unkept, {"moments": moments}),
+        (none, dataclasses.replace(without, reference_keep=unkept.reference_keep), {}),
     ):
         assert torch.equal(dit(None, t, given, motion_t=motion_t, **named)[1], expected)
 
@@ -221,7 +226,7 @@ def dense_mask(valid: Tensor, segment: Tensor, num_tokens: int) -> Tensor:
     return mask
 
 
-def known_style(reference: Reference) -> Tensor:
+def style_of(reference: Reference) -> Tensor:
     """The statistics in words: over the vectors of valid frames, shrunk by n / (n + 25), and by
     n / (n + 400) for habits that show a few times a minute: blinks, looks away, smiles."""
     assert reference.motion is not None
@@ -249,7 +254,7 @@ def dense_forward(
     per_frame = (num_tokens, 1, num_tokens, 1)
     lengths = [n * k for n, k in zip(sizes, per_frame, strict=True)]
     times = torch.zeros(2, NUM_REFERENCE)
-    style = known_style(reference) @ dit.style_embed  # the generated frames alone have it
+    style = style_of(reference) @ dit.style_embed  # the generated frames alone have it
     generated = torch.cat([t, t_motion], dim=1)
     parts = dit.time_embed(generated, style), dit.time_embed(times.repeat(1, 2))
     embedding, modulation = (torch.cat(both, dim=1) for both in zip(*parts, strict=True))
@@ -306,13 +311,28 @@ def dense_forward(
     return dit._to_latents(video, *grid), motion.squeeze(2)
 
 
-def dense_motion_alone(dit: AvatarDiT, motion_t: Tensor, t: Tensor, cond: Cond) -> Tensor:
-    """The specification: motion tokens see each other, and read text and sound themselves."""
+def scale_of(reference: Reference) -> tuple[Tensor, Tensor]:
+    """How far each person moves each of the 64 numbers, and where that leaves a face at rest."""
+    own = own_scale(motion_moments(reference.motion, reference.valid)).repeat(1, 4)[:, None]
+    return own, (1 - own) * (CENTER / SCALE).repeat(4)
+
+
+def dense_motion_alone(
+    dit: AvatarDiT, motion_t: Tensor, t: Tensor, cond: Cond, habits: Tensor | None = None
+) -> Tensor:
+    """The specification: motion tokens see each other, and read text and sound themselves. The
+    network's state is that of a person who moves as far as all do."""
     assert cond.reference is not None
-    embedding, modulation = dit.time_embed(t, known_style(cond.reference) @ dit.style_embed)
+    if habits is None:
+        habits = style_of(cond.reference) @ dit.style_embed
+    embedding, modulation = dit.time_embed(t, habits)
+    own, rest = scale_of(cond.reference)
+    there = 1 - t[..., None]
+    size = t[..., None] + there * own
+    state, tau = (motion_t + there * rest) / size, t[..., None] / size
     rotary = rotary_table(torch.arange(NUM_FRAMES)[None], 1, 1, dit.config.head_dim)
     text, audio = dit._embed_text(cond.text), dit._embed_audio(cond.audio).flatten(0, 1)
-    x = dit._embed_motion(motion_t)
+    x = dit._embed_motion(state)
     all_seen = torch.ones(2, NUM_FRAMES, NUM_FRAMES, dtype=torch.bool)
     for block in dit.blocks:
         parts = (block.modulation + modulation).unsqueeze(-2).unbind(2)
@@ -326,7 +346,9 @@ def dense_motion_alone(dit: AvatarDiT, motion_t: Tensor, t: Tensor, cond: Cond) 
         heard = block.audio_attention(block.audio_norm(x).flatten(0, 1), audio)
         x = x + heard.unflatten(0, x.shape[:2])
         x = gated_add(x, block.ffn(modulated_norm(x, parts[3], parts[4], block.eps)), parts[5])
-    return dit.motion_head(x, embedding).squeeze(2)
+    v = dit.motion_head(x, embedding).squeeze(2)
+    noise, clean = state + (1 - tau) * v, state - tau * v  # of that person
+    return noise - (own * clean - rest)
 
 
 def _frames(sizes: tuple[int, ...]) -> list[slice]:

@@ -1,7 +1,6 @@
 """Prefix frames, determinism and edges of the sampler; weights, passes and edges of guidance."""
 
 import dataclasses
-from itertools import pairwise
 
 import pytest
 import torch
@@ -187,20 +186,23 @@ def test_habits_are_guided_in_motion_alone(avatar) -> None:
     plain = guided(dit, cond, text=1.0, audio=1.0)(x_t, t, motion_t)
     velocity = guided(dit, cond, text=1.0, audio=1.0, motion=3.0)
     got = velocity(x_t, t, motion_t)
-    alone = [velocity(x_t, t, motion_t, moving=moving) for moving in ((True, False), (False, True))]
+    shown, alone = velocity(x_t, t, motion_t, known=True), velocity(None, t, motion_t)
     assert sizes == [1, 2, 1, 2]  # passes: motion has two, video one
     hook.remove()
     (video, habits), (_, none) = (dit(x_t, t, c, motion_t=motion_t) for c in (cond, nothing))
     torch.testing.assert_close(got[0], plain[0], atol=1e-4, rtol=1e-4)
     # fp32; a masked key costs the same sums in another order
     torch.testing.assert_close(got[1], none + 3.0 * (habits - none), atol=1e-4, rtol=1e-4)
-    torch.testing.assert_close(alone[0][0], video, atol=1e-4, rtol=1e-4)
-    before = [dit(None, t, c, motion_t=motion_t)[1] for c in (cond, nothing)]
-    expected = before[1] + 3.0 * (before[0] - before[1])  # the video has not begun
-    torch.testing.assert_close(alone[1][1], expected, atol=1e-4, rtol=1e-4)
-    assert float((alone[1][1] - got[1]).abs().max()) > 1e-3, "the test is blind"
-    assert not alone[0][1].any()
-    assert not alone[1][0].any()
+    known = dit(x_t, t, cond, motion_t=motion_t, t_motion=torch.zeros_like(t))
+    torch.testing.assert_close(shown, known[0], atol=1e-4, rtol=1e-4)
+    assert float((shown - video).abs().max()) > 1e-3, "the test is blind"
+    # the video has not begun; who moves how far is known in the pass without habits, too
+    unknown = dataclasses.replace(cond, reference_keep=torch.tensor([False]))
+    before = [dit(None, t, c, motion_t=motion_t)[1] for c in (cond, unknown)]
+    expected = before[1] + 3.0 * (before[0] - before[1])
+    torch.testing.assert_close(alone, expected, atol=1e-4, rtol=1e-4)
+    assert float((alone - got[1]).abs().max()) > 1e-3, "the test is blind"
+    assert float((before[1] - dit(None, t, nothing, motion_t=motion_t)[1]).abs().max()) > 1e-3
     assert float((got[1] - plain[1]).abs().max()) > 1e-3, "the test is blind"
     # one and the same pass of both sums; without a reference there is nothing to guide
     both = guided(dit, cond, text=1.0, audio=2.0, motion=2.0)(x_t, t, motion_t)
@@ -234,8 +236,8 @@ def test_joint_states_share_steps_and_stay_apart() -> None:
     def towards(target: float):
         return lambda x, t: (x - target) / t.clamp_min(1e-6).reshape(*t.shape, *[1] * (x.ndim - 2))
 
-    def both(states, times, moving):
-        return tuple(towards(i)(x, times[i]) for i, x in enumerate(states))
+    def both(states, t):
+        return tuple(towards(i)(x, t) for i, x in enumerate(states))
 
     made = sample_joint(both, (video, motion), times, prefixes=first)
     alone = sample(towards(0), video, times, prefix=first[0])
@@ -247,47 +249,14 @@ def test_joint_states_share_steps_and_stay_apart() -> None:
         sample_joint(both, (video, motion), times, prefixes=(first[0], motion[:, :2]))
 
 
-@pytest.mark.parametrize("lead", [0, 1, 3, 5])
-def test_what_is_ahead_reaches_its_end_first_and_changes_no_step_of_the_video(lead: int) -> None:
-    times, seen = schedule(5, shift=2.0), []
-    video, motion = torch.randn(SHAPE), torch.randn(*SHAPE[:2], 7)
-
-    def velocities(states, now, moving):
-        at = [float(t[0, -1]) for t in now]
-        seen.append([*at, moving, states[0].clone(), states[1].clone()])
-        return towards_zero(states[0], now[0]), states[1]
-
-    made = sample_joint(velocities, (video, motion), times, lead=lead)
-    assert torch.equal(made[0], sample(towards_zero, video, times))
-    steps = times.tolist()
-    assert [row[0] for row in seen] == steps[:1] * lead + steps[:-1]
-    assert [row[1] for row in seen] == steps[:-1] + steps[-1:] * lead
-    assert [row[2] for row in seen] == [(i >= lead, i < 5) for i in range(5 + lead)]
-    for row in seen[:lead]:
-        assert torch.equal(row[3], video)  # waits as noise
-    for row in seen[5:]:
-        assert torch.equal(row[4], made[1])  # is there already
-    expected = motion
-    for t, t_next in pairwise(steps):
-        expected = expected + (t_next - t) * expected
-    torch.testing.assert_close(made[1], expected)
-
-
-def test_a_lead_beyond_the_steps_is_refused() -> None:
-    states = (torch.randn(SHAPE), torch.randn(*SHAPE[:2], 7))
-    for lead in (-1, 6):
-        with pytest.raises(ValueError, match=f"from 0 to all of 5 steps, got {lead}"):
-            sample_joint(lambda x, t, moving: x, states, schedule(5, shift=1.0), lead=lead)
-
-
 @pytest.mark.parametrize("has_prefix", [True, False])
 def test_both_ends_are_held_clean_at_time_zero_in_every_step(has_prefix: bool) -> None:
     before, after = torch.full((2, 2, 3, 2, 2), 3.0), torch.full((2, 1, 3, 2, 2), -2.0)
     first, seen = 2 if has_prefix else 0, []
 
-    def velocities(states, times, moving):
-        seen.append((states[0].clone(), times[0].clone()))
-        return (towards_zero(states[0], times[0]),)
+    def velocities(states, t):
+        seen.append((states[0].clone(), t.clone()))
+        return (towards_zero(states[0], t),)
 
     (out,) = sample_joint(
         velocities,
@@ -312,6 +281,6 @@ def test_bad_suffixes_are_refused() -> None:
     noise, motion = torch.randn(SHAPE), torch.randn(*SHAPE[:2], 7)
     before, after, other = noise[:, :3], noise[:, :2], motion[:, :1]
     with pytest.raises(ValueError, match="suffix of 5 latent frames leaves nothing"):
-        sample_joint(lambda x, t, moving: x, (noise,), TIMES, prefixes=(before,), suffixes=(after,))
+        sample_joint(lambda x, t: x, (noise,), TIMES, prefixes=(before,), suffixes=(after,))
     with pytest.raises(ValueError, match="suffixes of one length"):
-        sample_joint(lambda x, t, moving: x, (noise, motion), TIMES, suffixes=(after, other))
+        sample_joint(lambda x, t: x, (noise, motion), TIMES, suffixes=(after, other))

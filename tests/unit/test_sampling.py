@@ -52,7 +52,7 @@ def test_only_chunks_that_continue_one_are_eased(chunk) -> None:
     prefixes = (torch.zeros(1, chunk.num_prefix, 2, 8, 8), torch.zeros(1, chunk.num_prefix, 64))
 
     def velocity_of(num_latents: int):
-        def velocity(x, t, motion, t_motion, moving):
+        def velocity(x, t, motion):
             return torch.where(t[..., None, None, None] > 0, x - 8.0, 0.0), motion
 
         return velocity
@@ -72,7 +72,7 @@ def test_only_chunks_that_continue_one_are_eased(chunk) -> None:
 
 def test_what_is_not_finite_is_an_error_and_no_black_video() -> None:
     def velocity_of(num_latents: int):
-        return lambda x, t, moving: torch.full_like(x, torch.inf)
+        return lambda x, t: torch.full_like(x, torch.inf)
 
     with pytest.raises(ValueError, match="chunk 1 came out without finite numbers"):
         make_chunk(velocity_of, (torch.zeros(1, 2, 2, 8, 8),), CHUNKS[1], Settings(7, num_steps=1))

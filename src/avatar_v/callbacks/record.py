@@ -80,14 +80,14 @@ class Export(L.Callback):
         dtype: Literal["float32", "float16", "bfloat16"] = "float32",
         guidance_audio: float = 2.0,
         guidance_motion: float = 1.0,
-        motion_lead: float = 0.0,
+        motion_first: bool = False,
     ) -> None:
         """``recipe``: the files of the recipe, for the card of the weights; ``dtype``: of the
         stored weights; ``guidance_audio``: what generation takes where none is asked for;
-        ``guidance_motion`` and ``motion_lead``: how it makes motion (models.weights.Card)."""
+        ``guidance_motion`` and ``motion_first``: how it makes motion (models.weights.Card)."""
         self.recipe = recipe
         self.guidance_audio, self.guidance_motion = guidance_audio, guidance_motion
-        self.motion_lead = motion_lead
+        self.motion_first = motion_first
         self.dtype = {"float32": torch.float32, "float16": torch.float16}.get(dtype, torch.bfloat16)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -102,7 +102,7 @@ class Export(L.Callback):
             "loss.csv",
             guidance_audio=self.guidance_audio,
             guidance_motion=self.guidance_motion,
-            motion_lead=self.motion_lead,
+            motion_first=self.motion_first,
             **can,
         )
         with averaged(trainer, pl_module), whole_state(pl_module):

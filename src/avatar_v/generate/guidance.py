@@ -21,8 +21,9 @@ from avatar_v.models.reference import ReferenceCache
 from avatar_v.types import Cond
 
 GuidedFn = Callable[..., Any]
-"""``v = fn(x_t, t)``, or with the motion stream ``v, v_motion = fn(x_t, t, motion_t, t_motion,
-moving)``; ``t_motion`` None are the times of the video."""
+"""``v = fn(x_t, t)``, with the motion stream ``v, v_motion = fn(x_t, t, motion_t)``; of motion
+before its video ``v_motion = fn(None, t, motion_t)``, of the video once its motion is there
+``v = fn(x_t, t, motion, known=True)``."""
 
 
 @dataclass(frozen=True)
@@ -77,13 +78,11 @@ def guided(
     no_text: Float[Tensor, "b n d"] | None = None,
     cache: ReferenceCache | None = None,
 ) -> GuidedFn:
-    """The guided velocity of ``dit`` under ``cond`` as a function of (x_t, t) or, with the motion
-    stream, of (x_t, t, motion_t, t_motion, moving).
+    """The guided velocity of ``dit`` under ``cond``, of video, motion or both.
 
     ``motion`` is how strongly habits count: the motion stream's velocity has ``motion - 1`` times
     ``v(ref, txt, aud) - v(txt, aud)`` added to it, where there is a reference; the video's has not.
-    ``moving`` says whether video and motion are wanted: passes for what is not wanted are left out,
-    and it comes as 0. Where the video is not, it has not begun, and motion is made without it.
+    Passes that what is wanted does not need are left out.
     ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
     asks for the pass without text and it is missing or of another shape. ``cache`` is the encoded
     reference of the request, in the place of ``cond.reference``.
@@ -103,41 +102,34 @@ def guided(
     network = dit if cache is None else functools.partial(dit, reference_cache=cache)
 
     @functools.cache
-    def joined(moving: tuple[bool, ...]) -> tuple[Cond, list[list[float]]]:
-        """Conditions of all passes that are wanted, and their factors for video and motion."""
-        both = zip((for_video, for_motion), moving, strict=True)
-        sums = [sum_ if wanted else () for sum_, wanted in both]
-        kinds = list(dict.fromkeys(stream.kind for sum_ in sums for stream in sum_))
-        factors = [dict.fromkeys(kinds, 0.0) | {s.kind: s.factor for s in sum_} for sum_ in sums]
+    def joined(*wanted: tuple[Stream, ...]) -> tuple[Cond, list[list[float]]]:
+        """Conditions of all passes of these sums, and the factors of the passes in each."""
+        kinds = list(dict.fromkeys(stream.kind for sum_ in wanted for stream in sum_))
+        factors = [dict.fromkeys(kinds, 0.0) | {s.kind: s.factor for s in sum_} for sum_ in wanted]
         passes = tuple(Stream(*kind, factor=1.0) for kind in kinds)
         joint = _joint_cond(cond, passes, no_text, has_reference=has_reference)
         return joint, [list(of.values()) for of in factors]
 
     def velocity_fn(
-        x_t: Tensor,
-        t: Tensor,
-        motion_t: Tensor | None = None,
-        t_motion: Tensor | None = None,
-        moving: tuple[bool, ...] = (True, True),
+        x_t: Tensor | None, t: Tensor, motion_t: Tensor | None = None, *, known: bool = False
     ):
-        if motion_t is None:
-            joint, (factors, _) = joined((True, False))
-            num = len(factors)
-            return _summed(network(x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1), joint), factors)
-        joint, factors = joined(moving)
+        both = x_t is not None and motion_t is not None and not known
+        wanted = (for_video, for_motion) if both else (for_motion if x_t is None else for_video,)
+        joint, factors = joined(*wanted)
         num = len(factors[0])
-        if not moving[0]:
-            at = t if t_motion is None else t_motion
-            _, v = network(None, at.repeat(num, 1), joint, motion_t=motion_t.repeat(num, 1, 1))
-            return torch.zeros_like(x_t), _summed(v, factors[1])
-        velocities = network(
-            x_t.repeat(num, 1, 1, 1, 1),
-            t.repeat(num, 1),
+        x, times = None if x_t is None else x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1)
+        if motion_t is None:
+            return _summed(network(x, times, joint), factors[0])
+        v, v_motion = network(
+            x,
+            times,
             joint,
             motion_t=motion_t.repeat(num, 1, 1),
-            t_motion=None if t_motion is None else t_motion.repeat(num, 1),
+            t_motion=torch.zeros_like(times) if known else None,
         )
-        return tuple(_summed(v, of) for v, of in zip(velocities, factors, strict=True))
+        if both:
+            return _summed(v, factors[0]), _summed(v_motion, factors[1])
+        return _summed(v_motion if x_t is None else v, factors[0])
 
     return velocity_fn
 

@@ -217,7 +217,7 @@ class AvatarPipeline:
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
             guidance_motion=request.guidance_motion,
-            motion_lead=self.card.motion_lead,
+            motion_first=self.card.motion_first,
             anchor=bool(request.anchor),
             ease=request.ease,
             interpolate=request.interpolate,

@@ -5,6 +5,7 @@ business. The state and the times stay in fp32 whatever precision the network ru
 """
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import torch
 from jaxtyping import Float
@@ -17,10 +18,8 @@ States = tuple[Tensor, ...]
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
 """``v = velocity_fn(x_t "b l c h w", t "b l")``; clean frames arrive with t = 0."""
 
-JointVelocityFn = Callable[[States, tuple[Times, ...], tuple[bool, ...]], States]
-"""The same for several states of the same latent frames, video and the motion stream, each with
-times of its own; the last argument says which of them move in this step, so that the velocities of
-the others are not needed."""
+JointVelocityFn = Callable[[States, Times], States]
+"""The same for several states of the same latent frames, video and the motion stream."""
 
 
 def sample(
@@ -40,7 +39,7 @@ def sample(
     leaves nothing to generate, a negative overshoot, or an overshoot without a generator.
     """
     (x,) = sample_joint(
-        lambda states, t, moving: (velocity_fn(states[0], t[0]),),
+        lambda states, t: (velocity_fn(states[0], t),),
         (noise,),
         times,
         prefixes=None if prefix is None else (prefix,),
@@ -57,17 +56,12 @@ def sample_joint(
     *,
     prefixes: States | None = None,
     suffixes: States | None = None,
-    lead: int = 0,
     overshoot: float = 0.0,
     generator: torch.Generator | None = None,
 ) -> States:
     """`sample` for states "b l …" that share latent frames and times: each velocity may depend on
     all of them. ``prefixes`` are of one length; ``suffixes`` too, held clean like them at the end
     of the result.
-
-    All states but the first are ``lead`` steps ahead of it: it waits as noise for so many passes,
-    and they wait at t = 0 for as many at the end. With a lead of all steps they are there before it
-    begins. ValueError for a lead outside 0 … steps.
     """
     _check(noises, times, prefixes, suffixes, overshoot, generator)
     first = 0 if prefixes is None else prefixes[0].shape[1]
@@ -80,18 +74,11 @@ def sample_joint(
         pairs = zip(states, suffixes, strict=True)
         states = tuple(torch.cat([x[:, :stop], suffix.to(x)], dim=1) for x, suffix in pairs)
     steps = [float(t) for t in times]
-    num_steps = len(steps) - 1
-    if not 0 <= lead <= num_steps:
-        raise ValueError(f"a lead is from 0 to all of {num_steps} steps, got {lead}")
-    for done in range(num_steps + lead):
-        at = [max(done - lead, 0), *[min(done, num_steps)] * (len(states) - 1)]
-        then = [max(done + 1 - lead, 0), *[min(done + 1, num_steps)] * (len(states) - 1)]
-        now = tuple(_times_per_frame(states[0], steps[i], first, stop) for i in at)
-        moving = tuple(i != j for i, j in zip(at, then, strict=True))
-        velocities = velocity_fn(states, now, moving)
+    for t, t_next in pairwise(steps):
+        now = _times_per_frame(states[0], t, first, stop)
         states = tuple(
-            x if i == j else _moved(x, v, steps[i], steps[j], first, stop, overshoot, generator)
-            for x, v, i, j in zip(states, velocities, at, then, strict=True)
+            _moved(x, v, t, t_next, first, stop, overshoot, generator)
+            for x, v in zip(states, velocity_fn(states, now), strict=True)
         )
     return states
 

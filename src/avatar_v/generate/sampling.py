@@ -15,13 +15,15 @@ import torch.nn.functional as F
 from avatar_v.flow import Latents, schedule
 from avatar_v.generate.chunks import Chunk, interpolation
 from avatar_v.generate.guidance import GuidedFn
-from avatar_v.generate.sampler import States, sample_joint
+from avatar_v.generate.sampler import JointVelocityFn, States, sample_joint
 from avatar_v.world.seeds import derive
 
 VelocityOf = Callable[[int], GuidedFn]
 """The guided velocity of the first so many latents of a chunk."""
 
 
+MOTION_STEPS = 24
+"""At least so many steps where motion is alone: a token per latent frame is no work."""
 EASE_LATENTS, EASE_PARTS = 3, 4
 """So many latents of a chunk move away from the chunk before, in so many parts a side."""
 
@@ -38,7 +40,7 @@ class Settings:
     guidance_reference: float = 1.0
     guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
     overshoot: float = 0.0  # c of sampler.renoised_step
-    motion_lead: float = 0.0  # share of num_steps by which motion is ahead of its video
+    motion_first: bool = False  # motion is made before its video begins, else beside it
     anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
     ease: bool = True  # the first latents of a chunk move away from where the one before ended
     interpolate: bool = False  # §5.3, N/I; for weights whose training drew suffixes (suffix_share)
@@ -110,25 +112,37 @@ def _sampled(
     chunk: Chunk,
     settings: Settings,
 ) -> States:
-    def velocities(states: States, times: States, moving: tuple[bool, ...]) -> States:
-        v = velocity_fn(states[0], times[0], *states[1:], *times[1:], moving=moving)
-        return v if isinstance(v, tuple) else (v,)
-
     generator = _drawing("start", settings.seed, chunk)
     noises = tuple(
         torch.randn((1, len(chunk.latents), *prefix.shape[2:]), generator=generator).to(prefix)
         for prefix in prefixes
     )
-    return sample_joint(
-        velocities,
-        noises,
-        schedule(settings.num_steps, shift=settings.shift),
-        prefixes=prefixes,
-        suffixes=suffixes,
-        lead=round(settings.motion_lead * settings.num_steps) if len(noises) > 1 else 0,
-        overshoot=settings.overshoot,
-        generator=_drawing("renoising", settings.seed, chunk),
+    renoising = _drawing("renoising", settings.seed, chunk)
+
+    def integrated(fn: JointVelocityFn, which: slice, num_steps: int) -> States:
+        return sample_joint(
+            fn,
+            noises[which],
+            schedule(num_steps, shift=settings.shift),
+            prefixes=prefixes[which],
+            suffixes=None if suffixes is None else suffixes[which],
+            overshoot=settings.overshoot,
+            generator=renoising,
+        )
+
+    if len(noises) == 1:
+        return integrated(lambda x, t: (velocity_fn(*x, t),), slice(None), settings.num_steps)
+    if not settings.motion_first:
+        return integrated(lambda x, t: velocity_fn(x[0], t, x[1]), slice(None), settings.num_steps)
+    (motion,) = integrated(
+        lambda x, t: (velocity_fn(None, t, *x),),
+        slice(1, None),
+        max(settings.num_steps, MOTION_STEPS),
     )
+    (video,) = integrated(
+        lambda x, t: (velocity_fn(*x, t, motion, known=True),), slice(1), settings.num_steps
+    )
+    return video, motion
 
 
 def _drawing(purpose: Literal["start", "renoising"], seed: int, chunk: Chunk) -> torch.Generator:

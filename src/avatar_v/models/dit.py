@@ -38,7 +38,7 @@ from avatar_v.models.layers import (
     rotary_grid,
     rotary_table,
 )
-from avatar_v.models.motion import STYLE_DIM, motion_moments, style_statistics
+from avatar_v.models.motion import STYLE_DIM, in_own_units, motion_moments, style_statistics
 from avatar_v.models.reference import (
     ReferenceCache,
     ReferenceKeys,
@@ -124,8 +124,9 @@ class AvatarDiT(nn.Module):
 
         Without x_t there is no video yet, and motion is alone at times t: it reads text and sound,
         and of the reference its habits, ``moments`` (models/motion.motion_moments) or those of
-        ``cond`` or the cache. Its velocity comes with None for that of the video. A pass costs a
-        token per latent frame.
+        ``cond`` or the cache. The network works in units of the person's own then
+        (models/motion.in_own_units), in a pass that drops the reference, too. Its velocity comes
+        with None for that of the video. A pass costs a token per latent frame.
         """
         self._check(x_t, t, cond, motion_t, t_motion)
         if x_t is not None and moments is not None:
@@ -178,9 +179,10 @@ class AvatarDiT(nn.Module):
             moments = cache.expand(t.shape[0]).moments
         elif moments is None and cond.reference is not None and cond.reference.motion is not None:
             moments = motion_moments(cond.reference.motion, cond.reference.valid)
+        own = in_own_units(motion_t, t, moments)
         moments = kept_moments(moments, cond.reference_keep)
         embedding, modulation = self.time_embed(t, self._embed_style(moments))
-        x = self._embed_motion(motion_t)
+        x = self._embed_motion(own.motion_t)
         assert x is not None
         rotary = rotary_grid(t.shape[1], 1, 1, self.config.head_dim, t.device)
         text = self._embed_text(cond.text)
@@ -188,7 +190,7 @@ class AvatarDiT(nn.Module):
         for block in self.blocks:
             assert isinstance(block, Block)
             x, _ = block(x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale)
-        return self.motion_head(x, embedding).squeeze(2)
+        return own.velocity(self.motion_head(x, embedding).squeeze(2))
 
     def encode_reference(self, reference: Reference) -> ReferenceCache | None:
         """K and V of the reference stream in every layer; None for one of no frames and no faces.

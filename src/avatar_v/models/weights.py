@@ -52,15 +52,13 @@ class Card:
     anchor: bool = False  # trained with the first frame of the video behind the reference
     guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
     guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
-    motion_lead: float = 0.0  # share of the steps by which generation makes motion before video
+    motion_first: bool = False  # generation makes motion before its video, else beside it
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
         for name in ("guidance_audio", "guidance_motion"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} of a card is a finite number, got {getattr(self, name)}")
-        if not 0 <= self.motion_lead <= 1:
-            raise ValueError(f"motion_lead of a card is in [0, 1], got {self.motion_lead}")
 
 
 def weights_folder(name_or_path: str | Path) -> Path:
