@@ -3,13 +3,12 @@
 Without them it *is* diffusers' WanTransformer3DModel (tests/numerics/test_wan_parity.py). What is
 ours (ALGORITHMS §1, Avatar V §2.1): time per latent frame; audio cross-attention whose output
 starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
-stream, one token per latent frame that goes through the same blocks, at times of its own where it
-is to be ahead (stages/motion_times.py), or alone, while there is no video yet. Motion tokens look
-at the video, the video sees motion only through an injection that starts at zero, so a model
-without motion gives the same video before and after the stream is switched on. Habits are
-statistics of the reference's motion (models/motion.py): attention could average them out of a
-hundred frames, but a linear map that starts at zero and joins the time embedding learns them in
-minutes.
+stream, one token per latent frame that goes through the same blocks: alone while there is no video
+yet, which then finds it at t = 0, or beside it. Motion tokens look at the video, the video sees
+motion only through an injection that starts at zero, so a model without motion gives the same video
+before and after the stream is switched on. Habits are statistics of the reference's motion
+(models/motion.py): attention could average them out of a hundred frames, but a linear map that
+starts at zero and joins the time embedding learns them in minutes.
 
 The refiner (stages/refiner.py) is this class with two settings of its config: attention between
 generated tokens is local in time, and upsampled low-resolution latents are read beside x_t.

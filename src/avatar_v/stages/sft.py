@@ -24,7 +24,6 @@ from avatar_v.stages.base import Logs, happens
 from avatar_v.stages.continuation import Continuation, with_anchor, with_estimated_prefix
 from avatar_v.stages.judged import HumanTerms, Judged, Judges
 from avatar_v.stages.motion_alone import draw_motion_windows
-from avatar_v.stages.motion_times import draw_lead
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
@@ -45,7 +44,7 @@ class Personality:
     reference_motion_dropout: float = 0.0  # share of steps whose reference is without its motion
     motion_weight: float = 1.0  # of the motion stream's flow loss; 0 trains without the stream
     motion_dropout: float = 0.1  # share of steps that run without the motion stream
-    lead_share: float = 0.0  # share of samples whose motion is less noisy than their video
+    known_share: float = 0.0  # share of samples whose motion is there before their video
     alone_windows: int = 0  # further windows of each clip, of motion without its video
     motion_components: dict[str, float] = field(default_factory=dict)
     """Weights of motion's components by name in the motion stream's loss; all others have 1."""
@@ -57,7 +56,7 @@ class Personality:
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
         shares = ("reference_dropout", "reference_motion_dropout", "motion_dropout")
-        for name in (*shares, "lead_share", "faces_dropout"):
+        for name in (*shares, "known_share", "faces_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
         if self.motion_weight < 0:
@@ -169,9 +168,13 @@ class SFT(A2V):
             logs = {"video": loss}
         else:
             t_motion = noised.t
-            if self.personality.lead_share > 0:
-                share = self.personality.lead_share
-                t_motion = draw_lead(noised.t, share=share, generator=generator)
+            if self.personality.known_share > 0:
+                # denoised beside its video it teaches nothing: both hide the same thing at first,
+                # and once motion is clear the picture shows it already
+                known = (
+                    torch.rand(len(noised.t), generator=generator) < self.personality.known_share
+                )
+                t_motion = noised.t * ~known[:, None].to(noised.t.device)
             motion_t = flow.interpolate(moved, noise, t_motion)
             v, v_motion = self.dit(noised.x_t, noised.t, cond, motion_t=motion_t, t_motion=t_motion)
             valid = windows.crop(latent_validity(batch.valid)).to(clean.device)
