@@ -22,7 +22,7 @@ from avatar_v.flow import schedule
 from avatar_v.generate.chunks import OVERLAP, plan
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.generate.guidance import guided
-from avatar_v.generate.sampler import sample
+from avatar_v.generate.sampler import sample_joint
 from avatar_v.generate.sampling import MOTION_STEPS
 from avatar_v.loudness import normalise_loudness
 from avatar_v.models.motion import pack_motion, unpack_motion
@@ -32,7 +32,14 @@ from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.personality import CONDITIONS, HABIT_WORDS, LENGTHS, WORDS
-from avatar_v_eval.records import Number, as_command, bootstrap, bootstrap_mean, correlation
+from avatar_v_eval.records import (
+    Number,
+    as_command,
+    bootstrap,
+    bootstrap_mean,
+    correlation,
+    pearson,
+)
 from avatar_v_eval.rollout import Rollout, add_sampling_options
 from avatar_v_eval.style import HABITS, habits, neutral_opening
 from avatar_v_eval.workers import mapped
@@ -158,11 +165,11 @@ def _moved_at_once(
             motion=request.guidance_motion or 1.0,
             no_text=no_text,
         )
-        made = sample(
-            lambda x, t, velocity=velocity: velocity(None, t, x),
-            torch.randn((num, len(chunk.latents), prefix.shape[-1]), generator=generator),
+        (made,) = sample_joint(
+            lambda x, t, velocity=velocity: (velocity(None, t, *x),),
+            (torch.randn((num, len(chunk.latents), prefix.shape[-1]), generator=generator),),
             schedule(max(MOTION_STEPS, request.num_steps), shift=pipeline.format.shift),
-            prefix=prefix,
+            prefixes=(prefix,),
         )
         prefix = made[:, -OVERLAP:]
         latents.append(made[:, -len(chunk.new_latents) :])
@@ -200,7 +207,7 @@ def numbers(
 
 def _gain_in_r(pairs: Float[np.ndarray, "n 3"]) -> float:
     ours, theirs, true = pairs.T
-    return float(np.corrcoef(ours, true)[0, 1] - np.corrcoef(theirs, true)[0, 1])
+    return pearson(ours, true) - pearson(theirs, true)
 
 
 def _motion_first(weights: str, options: argparse.Namespace) -> Rollout:

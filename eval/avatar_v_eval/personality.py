@@ -23,12 +23,13 @@ from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.motion import motion_moments, pack_motion, style_statistics
+from avatar_v.types import MOTION_NAMES
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, as_command, bootstrap_mean, correlation, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
 from avatar_v_eval.shown import MOTIONS, Made, ShownCase, generate, make_shown_cases
-from avatar_v_eval.style import HABITS, habits
+from avatar_v_eval.style import HABITS, habits, slope
 from avatar_v_eval.workers import mapped
 
 LENGTHS = {"minute": 1501, "video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
@@ -52,6 +53,8 @@ MEASURES = {
     "sync": "sync confidence",
     "distance": "distance of motion statistics from the true video's",
 }
+FOLLOWED = {"mouth_open": "mouth opening", "eye_open": "eye openness", "yaw": "yaw"}
+"""Components by which it is seen how closely a video follows the motion that was made for it."""
 HABIT_WORDS = {
     "mouth_amplitude": "mouth amplitude",
     "blink_rate_hz": "blink rate",
@@ -69,6 +72,7 @@ class Score:
     identity: float  # similarity with the person in the third scene
     sync: float  # confidence of the sync critic
     style: Float[np.ndarray, " s"]  # motion statistics
+    followed: dict[str, tuple[float, float]]  # r and slope of the video's motion on what is said
     distance: float = 0.0  # of them from the true video's, root mean square
 
 
@@ -117,7 +121,12 @@ def main(arguments: list[str] | None = None) -> None:
         name: [measured(score, true) for score, true in zip(rows, scores["ceiling"], strict=True)]
         for name, rows in scores.items()
     }
-    numbers = style_numbers(cases, scores, words) | person_numbers(scores, words, shown)
+    followed = {name: scores[name] for name in ("truth", shown, BASELINE) if name in scores}
+    numbers = (
+        style_numbers(cases, scores, words)
+        | person_numbers(scores, words, shown)
+        | followed_numbers(followed, words)
+    )
     result = records.make_result(
         f"personality_{options.name}",
         f"How much of a person a reference carries, {options.name}",
@@ -152,10 +161,14 @@ class Judges:
 
     def score(self, case: ShownCase, made: Made) -> Score:
         """Of every frame but the first, which is given."""
-        video, said = made.video, None
-        if made.motion is not None:
-            said = habits(made.motion[1:].double().numpy(), case.neutral[1:])
+        video, said, followed = made.video, None, {}
         motion = self.meter.measure(video[1:]).values.double().numpy()
+        if made.motion is not None:
+            meant = made.motion[1:].double().numpy()
+            said = habits(meant, case.neutral[1:])
+            for name in FOLLOWED:
+                x, y = (track[:, MOTION_NAMES.index(name)] for track in (meant, motion))
+                followed[name] = pearson(x, y), slope(x, y) if x.std() > 1e-6 else 0.0
         truth = case.motion[1:, MOUTH_OPEN].double().numpy()
         packed = pack_motion(torch.from_numpy(motion[3:]).float()[None])  # 4k + 1 vectors
         moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
@@ -167,6 +180,7 @@ class Judges:
             float(own @ there),
             self.lips.measure(video, case.audio).confidence,
             style_statistics(moments)[0].numpy(),
+            followed,
         )
 
 
@@ -225,6 +239,23 @@ def person_numbers(
                 gain = bootstrap_mean(rows[key] - rows[other])
                 label = f"{word}: {words[key]} over {words[other]}"
                 numbers[f"{name}_{key}_over_{other}"] = gain.described(label)
+    return numbers
+
+
+def followed_numbers(scores: dict[str, list[Score]], words: dict[str, str]) -> dict[str, Number]:
+    """How closely the motion of a video, read from its pixels, follows the motion that belongs to
+    it: r and slope over the frames of a person, means over persons."""
+    numbers = {}
+    for name, word in FOLLOWED.items():
+        for key, rows in scores.items():
+            pairs = [score.followed[name] for score in rows if name in score.followed]
+            if len(pairs) < len(rows):
+                continue
+            label = {"truth": "true video", **words}[key]
+            for kind, values in zip(("r", "slope"), np.array(pairs).T, strict=True):
+                numbers[f"followed_{name}_{kind}_{key}"] = bootstrap_mean(values).described(
+                    f"{word} of the pixels on the stream's, {kind}: {label}"
+                )
     return numbers
 
 
