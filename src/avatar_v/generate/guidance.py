@@ -17,6 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.models.motion import SCALED
 from avatar_v.models.reference import ReferenceCache
 from avatar_v.types import Cond
 
@@ -82,7 +83,9 @@ def guided(
 
     ``motion`` is how strongly habits count: the motion stream's velocity has ``motion - 1`` times
     ``v(ref, txt, aud) - v(txt, aud)`` added to it, where there is a reference; the video's has not.
-    Passes that what is wanted does not need are left out.
+    Alone, it has none of that in components that are made in units of the person's own
+    (models/motion.SCALED): they are as large as they should be. Passes that what is wanted does not
+    need are left out.
     ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
     asks for the pass without text and it is missing or of another shape. ``cache`` is the encoded
     reference of the request, in the place of ``cond.reference``.
@@ -113,8 +116,7 @@ def guided(
     def velocity_fn(
         x_t: Tensor | None, t: Tensor, motion_t: Tensor | None = None, *, known: bool = False
     ):
-        both = x_t is not None and motion_t is not None and not known
-        wanted = (for_video, for_motion) if both else (for_motion if x_t is None else for_video,)
+        wanted = (for_video,) if motion_t is None or known else (for_video, for_motion)
         joint, factors = joined(*wanted)
         num = len(factors[0])
         x, times = None if x_t is None else x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1)
@@ -127,9 +129,11 @@ def guided(
             motion_t=motion_t.repeat(num, 1, 1),
             t_motion=torch.zeros_like(times) if known else None,
         )
-        if both:
-            return _summed(v, factors[0]), _summed(v_motion, factors[1])
-        return _summed(v_motion if x_t is None else v, factors[0])
+        if x_t is None:
+            scaled, free = (_summed(v_motion, of) for of in factors)
+            return torch.where(SCALED.to(free.device), scaled, free)
+        video = _summed(v, factors[0])
+        return video if known else (video, _summed(v_motion, factors[1]))
 
     return velocity_fn
 

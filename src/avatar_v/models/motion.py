@@ -27,6 +27,8 @@ CALM = 0.7185
 HEAD = ("yaw", "pitch", "roll")
 MOUTH = ("mouth_open", "mouth_width", "mouth_round", "jaw")
 """Components that every person moves on a scale of their own."""
+SCALED = torch.tensor([name in (*MOUTH, *HEAD) for name in MOTION_NAMES]).repeat(TEMPORAL_FACTOR)
+"""Which of the numbers of a packed vector are theirs."""
 HEAD_PRIOR_FRAMES = 200
 MOUTH_PRIOR_FRAMES = 50
 """The same for those scales, from what 1, 4 and 16 s of 300 TRAIN persons said of them: a head
