@@ -1,7 +1,7 @@
 """How much of a person's habits the motion stream knows, without a pixel.
 
 Weights that make motion before its video (Card.motion_first) need nothing drawn: ``python -m
-avatar_v_eval.motion_stream --weights small`` lets hundreds of TEST persons move to a sentence, told
+avatar_v_eval.motion_stream --weights small`` lets TEST persons move to a sentence, told
 the statistics of 16 s, 4 s, 1 s, one frame and nothing of another clip of theirs, and compares the
 habits of that motion (style.py) with those that made the person. What arrives in the pixels is
 personality.py's question. ``--baseline FOLDER`` puts other weights beside them, paired over
