@@ -23,8 +23,8 @@ VelocityOf = Callable[[int], GuidedFn]
 
 
 MOTION_STEPS = 24
-"""At least so many steps where motion is alone, which has few tokens. Beside a video of 4 steps they
-are the greater part of the work, mostly for reading text and sound anew: 45 ms each on two cores."""
+"""At least so many steps where motion is alone. Beside a video of 4 steps they are the greater part
+of the work: few tokens, but text and sound are read anew, 45 ms a step on two cores."""
 EASE_LATENTS, EASE_PARTS = 3, 4
 """So many latents of a chunk move away from the chunk before, in so many parts a side."""
 
