@@ -18,12 +18,10 @@ from jaxtyping import Float
 from rich.progress import track
 from torch import Tensor
 
-from avatar_v.flow import schedule
 from avatar_v.generate.chunks import OVERLAP, plan
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.generate.guidance import guided
-from avatar_v.generate.sampler import sample_joint
-from avatar_v.generate.sampling import MOTION_STEPS
+from avatar_v.generate.sampling import MOTION_STEPS, sample_motion
 from avatar_v.loudness import normalise_loudness
 from avatar_v.models.motion import pack_motion, unpack_motion
 from avatar_v.types import Cond, Reference
@@ -31,7 +29,14 @@ from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
-from avatar_v_eval.personality import CONDITIONS, HABIT_WORDS, LENGTHS, WORDS
+from avatar_v_eval.personality import (
+    BASELINE,
+    HABIT_WORDS,
+    LENGTHS,
+    WORDS,
+    add_person_options,
+    parsed,
+)
 from avatar_v_eval.records import (
     Number,
     as_command,
@@ -40,11 +45,9 @@ from avatar_v_eval.records import (
     correlation,
     pearson,
 )
-from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.rollout import Rollout
 from avatar_v_eval.style import HABITS, habits, neutral_opening
 from avatar_v_eval.workers import mapped
-
-BASELINE = "baseline"
 
 
 @dataclass(frozen=True)
@@ -63,22 +66,28 @@ def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     rollout = _motion_first(options.weights, options)
     other = None if options.baseline is None else _motion_first(options.baseline, options)
+    shown = max(options.conditions, key=lambda name: LENGTHS[name])
     movers = make_movers(
-        options.split, options.persons, options.first, options.frames, options.workers
+        options.split,
+        options.persons,
+        first=options.first,
+        num_frames=options.frames,
+        reference_frames=max(1, LENGTHS[shown]),
+        num_workers=options.workers,
     )
     tracks = {"truth": [mover.motion.double().numpy() for mover in movers]}
-    for name in CONDITIONS:
+    for name in options.conditions:
         tracks[name] = moved(rollout, movers, LENGTHS[name], WORDS[name], options.batch)
     weights, described = rollout.hashes(), rollout.described()
     if other is not None:
         words = options.baseline_words
-        tracks[BASELINE] = moved(other, movers, LENGTHS["video"], words, options.batch)
+        tracks[BASELINE] = moved(other, movers, LENGTHS[shown], words, options.batch)
         weights["baseline dit"] = other.hashes()["dit"]
         described += f"; {words}: {other.described()}"
     result = records.make_result(
         f"motion_stream_{options.name}",
         f"How much of a person the motion stream knows, {options.name}",
-        numbers(movers, tracks, {**WORDS, BASELINE: options.baseline_words}),
+        numbers(movers, tracks, {**WORDS, BASELINE: options.baseline_words}, shown),
         recipe=rollout.recipe,
         weights=weights,
         notes=[
@@ -95,22 +104,26 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def make_movers(
-    split: Split, num_persons: int, first: int, num_frames: int, num_workers: int
+    split: Split,
+    num_persons: int,
+    *,
+    first: int,
+    num_frames: int,
+    reference_frames: int,
+    num_workers: int = 1,
 ) -> list[Mover]:
-    """Persons, scenes and sentences as in shown.make_shown_cases, nothing of them drawn."""
+    """As `shown.make_shown_cases`, with nothing drawn."""
     people = persons(split, num_persons, first)
     places = scenes(split, 3 * num_persons, 3 * first)
     speeches = sentences(split, 2 * num_persons, 2 * first)
-    longest = LENGTHS["video"]
 
     def make(i: int) -> Mover:
-        person, (here, there), (said, else_) = (
-            people[i],
-            places[3 * i : 3 * i + 2],
-            speeches[2 * i : 2 * i + 2],
-        )
+        person, (here, there) = people[i], places[3 * i : 3 * i + 2]
+        said, other = speeches[2 * i : 2 * i + 2]
         clip = make_clip(person, here, said, num_frames=num_frames, size=64, render_video=False)
-        shown = make_clip(person, there, else_, num_frames=longest, size=64, render_video=False)
+        shown = make_clip(
+            person, there, other, num_frames=reference_frames, size=64, render_video=False
+        )
         return Mover(
             person,
             clip.text,
@@ -140,11 +153,11 @@ def moved(
 def _moved_at_once(
     rollout: Rollout, movers: list[Mover], num_shown: int, generator: torch.Generator
 ) -> Float[Tensor, "b f m"]:
-    request, pipeline = rollout.request, rollout.pipeline
-    conditioner, chunk_latents = pipeline.conditioner, pipeline.format.chunk_latents
+    pipeline, settings = rollout.pipeline, rollout.pipeline.settings(rollout.request)
+    conditioner = pipeline.conditioner
     num, num_frames = len(movers), len(movers[0].motion)
     text, no_text = conditioner.encode_text([m.prompt for m in movers] + [""] * num).split(num)
-    chunks = plan(num_frames, chunk_latents=chunk_latents)
+    chunks = plan(num_frames, chunk_latents=settings.chunk_latents)
     audio_of = [audio_tokens(conditioner, m.audio, chunks.num_latents) for m in movers]
     reference = None
     if num_shown:
@@ -159,27 +172,27 @@ def _moved_at_once(
         velocity = guided(
             pipeline.dit,
             Cond(text, torch.cat([of(chunk.latents) for of in audio_of]), reference=reference),
-            text=request.guidance_text,
-            audio=request.guidance_audio or 1.0,
-            reference=request.guidance_reference,
-            motion=request.guidance_motion or 1.0,
+            text=settings.guidance_text,
+            audio=settings.guidance_audio,
+            reference=settings.guidance_reference,
+            motion=settings.guidance_motion,
             no_text=no_text,
         )
-        (made,) = sample_joint(
-            lambda x, t, velocity=velocity: (velocity(None, t, *x),),
-            (torch.randn((num, len(chunk.latents), prefix.shape[-1]), generator=generator),),
-            schedule(max(MOTION_STEPS, request.num_steps), shift=pipeline.format.shift),
-            prefixes=(prefix,),
-        )
+        noise = torch.randn((num, len(chunk.latents), prefix.shape[-1]), generator=generator)
+        made = sample_motion(velocity, noise, prefix, settings, generator=generator)
         prefix = made[:, -OVERLAP:]
         latents.append(made[:, -len(chunk.new_latents) :])
     return unpack_motion(torch.cat(latents, dim=1))[:, :num_frames]
 
 
 def numbers(
-    movers: list[Mover], tracks: dict[str, list[Float[np.ndarray, "f m"]]], words: dict[str, str]
+    movers: list[Mover],
+    tracks: dict[str, list[Float[np.ndarray, "f m"]]],
+    words: dict[str, str],
+    shown: str,
 ) -> dict[str, Number]:
-    """Habits of the tracks against those of the persons, and how far they are off."""
+    """Habits of the tracks against those of the persons, and how far they are off; those of
+    ``shown``, the longest reference, against the baseline's."""
     words = {"truth": "the true motion", **words}
     styles = [sample_style(mover.person_id) for mover in movers]
     found = {}
@@ -198,7 +211,7 @@ def numbers(
             label = f"{HABIT_WORDS[habit]}, error against the true motion: {words[name]}"
             found[f"{habit}_{name}_error"] = off.described(label)
         if BASELINE in read:
-            pairs = np.stack([read["video"], read[BASELINE], true], axis=1)
+            pairs = np.stack([read[shown], read[BASELINE], true], axis=1)
             gain = bootstrap(lambda index, p=pairs: _gain_in_r(p[index]), len(pairs), 0, 10_000)
             label = f"{HABIT_WORDS[habit]}, r over that of {words[BASELINE]}"
             found[f"{habit}_over_{BASELINE}"] = gain.described(label)
@@ -222,23 +235,10 @@ def _motion_first(weights: str, options: argparse.Namespace) -> Rollout:
 
 def _options(arguments: list[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
-    parser.add_argument("--name", default="default", help="of the result: motion_stream_NAME.json")
-    parser.add_argument("--persons", type=int, default=256)
-    parser.add_argument("--first", type=int, default=0, help="number of the first person")
-    parser.add_argument("--split", default="test", choices=("test", "validation"))
-    parser.add_argument("--frames", type=int, default=401, help="of each person, 4k + 1")
+    add_person_options(parser, name="default", frames=401)
     parser.add_argument("--habits", type=float, help="guidance of habits, where not the card's")
-    parser.add_argument("--baseline", metavar="DIR", help="other weights, told 16 s")
-    parser.add_argument("--baseline-words", default="other weights", help="what they are")
     parser.add_argument("--batch", type=int, default=64, help="persons at once")
-    parser.add_argument("--workers", type=int, default=1, help="processes that make the persons")
-    parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
-    add_sampling_options(parser)
-    options = parser.parse_args(arguments)
-    if options.persons < 4:
-        parser.error(f"intervals of correlations need at least four persons, got {options.persons}")
-    return options
+    return parsed(parser, arguments)
 
 
 if __name__ == "__main__":

@@ -259,28 +259,38 @@ def followed_numbers(scores: dict[str, list[Score]], words: dict[str, str]) -> d
     return numbers
 
 
-def _options(arguments: list[str] | None) -> argparse.Namespace:
-    parser = argparse.ArgumentParser(description=__doc__)
+def add_person_options(parser: argparse.ArgumentParser, *, name: str, frames: int) -> None:
+    """Options of a measurement over persons by what their reference shows; see `parsed`."""
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
-    parser.add_argument("--name", default="sft", help="of the result: personality_NAME.json")
+    parser.add_argument("--name", default=name, help="of the result file, behind its kind")
     parser.add_argument("--persons", type=int, default=64)
     parser.add_argument("--first", type=int, default=0, help="number of the first person")
     parser.add_argument("--split", default="test", choices=("test", "validation"))
-    parser.add_argument("--frames", type=int, default=201, help="of video per person, 4k + 1")
+    parser.add_argument("--frames", type=int, default=frames, help="of each person, 4k + 1")
     parser.add_argument("--conditions", nargs="+", default=list(CONDITIONS), choices=list(LENGTHS))
     parser.add_argument(
         "--baseline", metavar="DIR", help="other weights, shown the longest of them"
     )
-    parser.add_argument("--baseline-motion", choices=MOTIONS, help="where it is not --motion")
     parser.add_argument("--baseline-words", default="other weights", help="what they are")
-    parser.add_argument("--motion", default="truth", choices=MOTIONS, help="of the reference")
     parser.add_argument("--workers", type=int, default=1, help="processes (%(default)s)")
     parser.add_argument("--out", default=records.RESULTS_DIR, help="folder of the result")
     add_sampling_options(parser)
+
+
+def parsed(parser: argparse.ArgumentParser, arguments: list[str] | None) -> argparse.Namespace:
+    """Arguments of a command with `add_person_options`, checked."""
     options = parser.parse_args(arguments)
     if options.persons < 4:
         parser.error(f"intervals of correlations need at least four persons, got {options.persons}")
     return options
+
+
+def _options(arguments: list[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    add_person_options(parser, name="sft", frames=201)
+    parser.add_argument("--baseline-motion", choices=MOTIONS, help="where it is not --motion")
+    parser.add_argument("--motion", default="truth", choices=MOTIONS, help="of the reference")
+    return parsed(parser, arguments)
 
 
 if __name__ == "__main__":

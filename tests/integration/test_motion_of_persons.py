@@ -19,12 +19,12 @@ WORDS = {"video": "16 s", "baseline": "others"}
 
 @pytest.fixture(scope="module")
 def movers() -> list[Mover]:
-    return make_movers("validation", 6, 30, 101, 1)
+    return make_movers("validation", 6, first=30, num_frames=101, reference_frames=101)
 
 
 def test_they_are_the_persons_of_the_shown_cases(movers: list[Mover]) -> None:
-    (case,) = make_shown_cases("validation", 1, first=30, num_frames=13, reference_frames=401)
-    mover = make_movers("validation", 1, 30, 13, 1)[0]
+    (case,) = make_shown_cases("validation", 1, first=30, num_frames=13, reference_frames=101)
+    mover = make_movers("validation", 1, first=30, num_frames=13, reference_frames=101)[0]
     assert (mover.person_id, mover.prompt) == (case.person_id, case.prompt)
     assert torch.equal(mover.motion, case.motion)
     assert case.reference.motion is not None
@@ -37,7 +37,7 @@ def test_who_moves_as_the_truth_has_no_error_and_still_people_have_no_habits(
 ) -> None:
     truth = [mover.motion.double().numpy() for mover in movers]
     still = [np.tile(track[:1], (len(track), 1)) for track in truth]
-    found = numbers(movers, {"truth": truth, "video": truth, "baseline": still}, WORDS)
+    found = numbers(movers, {"truth": truth, "video": truth, "baseline": still}, WORDS, "video")
     for habit in HABITS:
         assert found[f"{habit}_video"].value == found[f"{habit}_truth"].value
         assert found[f"{habit}_video_error"].value == 0

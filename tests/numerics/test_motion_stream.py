@@ -11,7 +11,8 @@ from avatar_v.kernels.norm import rotate
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
-from avatar_v.models.motion import CENTER, SCALE, motion_moments, own_scale
+from avatar_v.models.motion import CENTER, SCALE, motion_moments
+from avatar_v.models.own_units import own_scale
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import MOTION_NAMES, Cond, Reference
 

@@ -10,7 +10,7 @@ from avatar_v.flow import schedule
 from avatar_v.generate.guidance import guided, streams
 from avatar_v.generate.sampler import sample, sample_joint
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.motion import SCALED
+from avatar_v.models.own_units import SCALED
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import Cond
 

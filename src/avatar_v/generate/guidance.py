@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.models.motion import SCALED
+from avatar_v.models.own_units import SCALED
 from avatar_v.models.reference import ReferenceCache
 from avatar_v.types import Cond
 
@@ -84,7 +84,7 @@ def guided(
     ``motion`` is how strongly habits count: the motion stream's velocity has ``motion - 1`` times
     ``v(ref, txt, aud) - v(txt, aud)`` added to it, where there is a reference; the video's has not.
     Alone, it has none of that in components that are made in units of the person's own
-    (models/motion.SCALED): they are as large as they should be. Passes that what is wanted does not
+    (own_units.SCALED): they are as large as they should be. Passes that what is wanted does not
     need are left out.
     ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
     asks for the pass without text and it is missing or of another shape. ``cache`` is the encoded

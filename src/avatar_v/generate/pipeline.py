@@ -206,24 +206,7 @@ class AvatarPipeline:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
         request = decided(request, self.card, inputs)
-        assert request.guidance_audio is not None
-        assert request.guidance_motion is not None
-        settings = Settings(
-            chunk_latents=self.format.chunk_latents,
-            shift=self.format.shift,
-            num_steps=request.num_steps,
-            guidance_text=request.guidance_text,
-            guidance_audio=request.guidance_audio,
-            guidance_reference=request.guidance_reference,
-            overshoot=request.overshoot,
-            guidance_motion=request.guidance_motion,
-            motion_first=self.card.motion_first,
-            anchor=bool(request.anchor),
-            ease=request.ease,
-            interpolate=request.interpolate,
-            seed=request.seed,
-            bf16=self.bf16,
-        )
+        settings = self.settings(request)
         person, sound = self.person(inputs), inputs.audio
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
         stages = (
@@ -239,6 +222,27 @@ class AvatarPipeline:
         if isinstance(sound, LiveSound):  # whoever speaks is listened to all the time
             return pipelined(spoken, *stages, interrupt=sound.interrupt)
         return pipelined(spoken, *stages) if self.overlap else chained(spoken, *stages)
+
+    def settings(self, request: Request) -> Settings:
+        """How ``request`` is sampled, with nothing left to the weights (`decided`)."""
+        assert request.guidance_audio is not None
+        assert request.guidance_motion is not None
+        return Settings(
+            chunk_latents=self.format.chunk_latents,
+            shift=self.format.shift,
+            num_steps=request.num_steps,
+            guidance_text=request.guidance_text,
+            guidance_audio=request.guidance_audio,
+            guidance_reference=request.guidance_reference,
+            overshoot=request.overshoot,
+            guidance_motion=request.guidance_motion,
+            motion_first=self.card.motion_first,
+            anchor=bool(request.anchor),
+            ease=request.ease,
+            interpolate=request.interpolate,
+            seed=request.seed,
+            bf16=self.bf16,
+        )
 
     def _spoken(self, sound: Sound | LiveSound, gain_db: float | None) -> Iterator[Spoken]:
         """Levelled as in training, a live one by what was heard so far; or at ``gain_db``."""

@@ -11,6 +11,8 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
 
 from avatar_v.flow import Latents, schedule
 from avatar_v.generate.chunks import Chunk, interpolation
@@ -120,11 +122,11 @@ def _sampled(
     )
     renoising = _drawing("renoising", settings.seed, chunk)
 
-    def integrated(fn: JointVelocityFn, which: slice, num_steps: int) -> States:
+    def integrated(fn: JointVelocityFn, which: slice = slice(None)) -> States:
         return sample_joint(
             fn,
             noises[which],
-            schedule(num_steps, shift=settings.shift),
+            schedule(settings.num_steps, shift=settings.shift),
             prefixes=prefixes[which],
             suffixes=None if suffixes is None else suffixes[which],
             overshoot=settings.overshoot,
@@ -132,18 +134,38 @@ def _sampled(
         )
 
     if len(noises) == 1:
-        return integrated(lambda x, t: (velocity_fn(*x, t),), slice(None), settings.num_steps)
+        return integrated(lambda x, t: (velocity_fn(*x, t),))
     if not settings.motion_first:
-        return integrated(lambda x, t: velocity_fn(x[0], t, x[1]), slice(None), settings.num_steps)
-    (motion,) = integrated(
-        lambda x, t: (velocity_fn(None, t, *x),),
-        slice(1, None),
-        max(settings.num_steps, MOTION_STEPS),
+        return integrated(lambda x, t: velocity_fn(x[0], t, x[1]))
+    suffix = None if suffixes is None else suffixes[1]
+    motion = sample_motion(
+        velocity_fn, noises[1], prefixes[1], settings, suffix=suffix, generator=renoising
     )
-    (video,) = integrated(
-        lambda x, t: (velocity_fn(*x, t, motion, known=True),), slice(1), settings.num_steps
-    )
+    (video,) = integrated(lambda x, t: (velocity_fn(*x, t, motion, known=True),), slice(1))
     return video, motion
+
+
+def sample_motion(
+    velocity_fn: GuidedFn,
+    noise: Float[Tensor, "b l md"],
+    prefix: Float[Tensor, "b p md"],
+    settings: Settings,
+    *,
+    suffix: Float[Tensor, "b q md"] | None = None,
+    generator: torch.Generator | None = None,
+) -> Float[Tensor, "b l md"]:
+    """The motion of a chunk before its video begins, in at least `MOTION_STEPS`; its ends are held.
+    ``generator`` draws the fresh noise of ``settings.overshoot``."""
+    (motion,) = sample_joint(
+        lambda x, t: (velocity_fn(None, t, *x),),
+        (noise,),
+        schedule(max(settings.num_steps, MOTION_STEPS), shift=settings.shift),
+        prefixes=(prefix,),
+        suffixes=None if suffix is None else (suffix,),
+        overshoot=settings.overshoot,
+        generator=generator,
+    )
+    return motion
 
 
 def _drawing(purpose: Literal["start", "renoising"], seed: int, chunk: Chunk) -> torch.Generator:

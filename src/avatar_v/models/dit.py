@@ -37,7 +37,8 @@ from avatar_v.models.layers import (
     rotary_grid,
     rotary_table,
 )
-from avatar_v.models.motion import STYLE_DIM, in_own_units, motion_moments, style_statistics
+from avatar_v.models.motion import STYLE_DIM, motion_moments, style_statistics
+from avatar_v.models.own_units import in_own_units
 from avatar_v.models.reference import (
     ReferenceCache,
     ReferenceKeys,
@@ -124,7 +125,7 @@ class AvatarDiT(nn.Module):
         Without x_t there is no video yet, and motion is alone at times t: it reads text and sound,
         and of the reference its habits, ``moments`` (models/motion.motion_moments) or those of
         ``cond`` or the cache. The network works in units of the person's own then
-        (models/motion.in_own_units), in a pass that drops the reference, too. Its velocity comes
+        (models/own_units.py), in a pass that drops the reference, too. Its velocity comes
         with None for that of the video. A pass costs a token per latent frame.
         """
         self._check(x_t, t, cond, motion_t, t_motion)
