@@ -21,7 +21,7 @@ from torch import Tensor
 from avatar_v.generate.chunks import OVERLAP, plan
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.generate.guidance import guided
-from avatar_v.generate.sampling import MOTION_STEPS, sample_motion
+from avatar_v.generate.sampling import sample_motion
 from avatar_v.loudness import normalise_loudness
 from avatar_v.models.motion import pack_motion, unpack_motion
 from avatar_v.types import Cond, Reference
@@ -35,6 +35,7 @@ from avatar_v_eval.personality import (
     LENGTHS,
     WORDS,
     add_person_options,
+    at_best,
     parsed,
 )
 from avatar_v_eval.records import (
@@ -87,13 +88,14 @@ def main(arguments: list[str] | None = None) -> None:
     result = records.make_result(
         f"motion_stream_{options.name}",
         f"How much of a person the motion stream knows, {options.name}",
-        numbers(movers, tracks, {**WORDS, BASELINE: options.baseline_words}, shown),
+        numbers(movers, tracks, {**WORDS, BASELINE: options.baseline_words}, shown)
+        | at_best(options.conditions, WORDS, options.frames, len(movers)),
         recipe=rollout.recipe,
         weights=weights,
         notes=[
             f"{options.persons} {options.split.upper()} persons from number {options.first} on, "
             f"{options.frames} frames of speech each; the first frame's motion is given",
-            f"{described}; motion takes {max(MOTION_STEPS, rollout.request.num_steps)} steps",
+            described,
             "r: over persons, habit of the motion against the habit that made the person, Fisher's "
             "interval; other intervals bootstrapped over persons",
         ],

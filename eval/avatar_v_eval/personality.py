@@ -4,14 +4,15 @@ much of the reference the model reads.
 ``python -m avatar_v_eval.personality --weights small`` lets TEST persons speak in one scene, shown
 through a clip of another scene with other words: 16 s of it, 4 s, 1 s, one frame, nothing (and a
 minute, where ``--conditions`` asks for it). The first frame and the sound are the same in all of
-them, so what differs comes from the reference. Habits (style.py) are read from the generated pixels
+them, so what differs comes from the reference; with ``--from-prompt`` no frame is given, and the
+face comes from there alone. Habits (style.py) are read from the generated pixels
 and compared with the habits that made the person. ``--baseline FOLDER`` puts other weights beside
 them, paired over persons. Writes ``eval/results/personality_NAME.json``.
 """
 
 import argparse
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,13 +24,13 @@ from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.motion import motion_moments, pack_motion, style_statistics
-from avatar_v.types import MOTION_NAMES
+from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, as_command, bootstrap_mean, correlation, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
 from avatar_v_eval.shown import MOTIONS, Made, ShownCase, generate, make_shown_cases
-from avatar_v_eval.style import HABITS, habits, slope
+from avatar_v_eval.style import HABITS, best_blink_r, habits, slope
 from avatar_v_eval.workers import mapped
 
 LENGTHS = {"minute": 1501, "video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
@@ -79,8 +80,8 @@ class Score:
 def main(arguments: list[str] | None = None) -> None:
     options = _options(arguments)
     torch.manual_seed(0)  # nothing below draws from it
-    rollout = Rollout.load(options.weights, options)
-    other = None if options.baseline is None else Rollout.load(options.baseline, options)
+    rollout = _loaded(options.weights, options)
+    other = None if options.baseline is None else _loaded(options.baseline, options)
     judges = Judges(
         MotionMeter.from_pretrained(), FaceCritic.from_pretrained(), WorldSyncNet.from_pretrained()
     )
@@ -124,6 +125,7 @@ def main(arguments: list[str] | None = None) -> None:
     followed = {name: scores[name] for name in ("truth", shown, BASELINE) if name in scores}
     numbers = (
         style_numbers(cases, scores, words)
+        | at_best(options.conditions, words, options.frames, len(cases))
         | person_numbers(scores, words, shown)
         | followed_numbers(followed, words)
     )
@@ -137,7 +139,8 @@ def main(arguments: list[str] | None = None) -> None:
             f"{options.persons} {options.split.upper()} persons from number {options.first} on, "
             f"{options.frames} frames of speech each; the reference shows another scene",
             described,
-            f"motion of the reference: {options.motion}; first frame and its motion are given",
+            f"motion of the reference: {options.motion}; first frame and its motion are "
+            + ("made, too" if options.from_prompt else "given"),
             "style r: over persons, habit read from the pixels against the habit that made the "
             "person, Fisher's interval; other intervals bootstrapped over persons",
         ],
@@ -145,6 +148,14 @@ def main(arguments: list[str] | None = None) -> None:
     print(records.write_result(result, options.out))
     for number in numbers.values():
         print(f"{number.label:72s} {number.value:8.3f}  [{number.low}, {number.high}]")
+
+
+def _loaded(weights: str, options: argparse.Namespace) -> Rollout:
+    rollout = Rollout.load(weights, options)
+    if options.from_prompt and not rollout.pipeline.card.reference:
+        raise ValueError(f"{weights} know a person by their first frame alone: no --from-prompt")
+    request = dataclasses.replace(rollout.request, from_prompt=options.from_prompt)
+    return Rollout(rollout.pipeline, request)
 
 
 @dataclass(frozen=True)
@@ -223,6 +234,21 @@ def style_numbers(
     return numbers
 
 
+def at_best(
+    conditions: Iterable[str], words: dict[str, str], num_frames: int, n: int
+) -> dict[str, Number]:
+    """What the correlation of blink rates can be after each of these references (best_blink_r)."""
+    word, generated_s = HABIT_WORDS["blink_rate_hz"], num_frames / FRAME_RATE_HZ
+    return {
+        f"blink_rate_hz_{name}_at_best": Number(
+            best_blink_r(LENGTHS[name] / FRAME_RATE_HZ, generated_s),
+            n,
+            label=f"{word}, r over persons: at best, {words[name]}",
+        )
+        for name in conditions
+    }
+
+
 def person_numbers(
     scores: dict[str, list[Score]], words: dict[str, str], shown: str
 ) -> dict[str, Number]:
@@ -290,6 +316,9 @@ def _options(arguments: list[str] | None) -> argparse.Namespace:
     add_person_options(parser, name="sft", frames=201)
     parser.add_argument("--baseline-motion", choices=MOTIONS, help="where it is not --motion")
     parser.add_argument("--motion", default="truth", choices=MOTIONS, help="of the reference")
+    parser.add_argument(
+        "--from-prompt", action="store_true", help="no first frame is given, either"
+    )
     return parsed(parser, arguments)
 
 

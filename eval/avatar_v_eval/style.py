@@ -11,7 +11,7 @@ from scipy.signal import find_peaks
 
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v.world.speech import frame_times_s, say
-from avatar_v.world.style import sample_style
+from avatar_v.world.style import HABIT_RANGES, sample_style
 from avatar_v.world.viseme import mouth_shape
 from avatar_v.world.voice import sample_voice
 
@@ -53,6 +53,22 @@ def blink_rate_hz(eye_open: Float[np.ndarray, " f"]) -> float:
     """Dips of eye openness by at least ``BLINK_DEPTH``, a second."""
     dips, _ = find_peaks(-eye_open, prominence=BLINK_DEPTH)
     return len(dips) * FRAME_RATE_HZ / len(eye_open)
+
+
+def best_blink_r(reference_s: float, generated_s: float) -> float:
+    """Correlation over persons of blinks counted in a video with the rate of its person, for who
+    knows of them as much as ``reference_s`` seconds tell, and blinks at random as people do.
+
+    Rates are uniform in `HABIT_RANGES`, with variance S and mean m. A count over T seconds has the
+    variance m / T besides, so that the best guess at a rate varies by w S, w = S / (S + m / T); and
+    blinks counted in G seconds at that rate by m / G more.
+    """
+    low, high = HABIT_RANGES["blink_rate_hz"]
+    mean, variance = (low + high) / 2, (high - low) ** 2 / 12
+    if reference_s == 0:
+        return 0.0
+    guess = variance**2 / (variance + mean / reference_s)
+    return float(guess / np.sqrt(variance * (guess + mean / generated_s)))
 
 
 def spread(x: Float[np.ndarray, " f"]) -> float:

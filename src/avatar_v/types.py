@@ -135,7 +135,8 @@ class Request:
     audio: str  # a file, or "-": a live sound (raw PCM on stdin, or an iterator in Python)
     out: str  # .mp4, .m3u8, rtmp://… or "-" for stdout; "" where frames go to Python
     prompt: str = ""
-    image: str | None = None
+    image: str | None = None  # the first frame; None: the best one of the reference
+    from_prompt: bool = False  # no frame is given: the scene is the prompt's, the person the clip's
     seed: int = 0
     num_steps: int = 24
     guidance_text: float = 1.0

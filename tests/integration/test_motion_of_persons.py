@@ -53,6 +53,8 @@ def test_the_command_writes_a_result(tmp_path: Path, capsys: pytest.CaptureFixtu
     motion_stream.main([*words.split(), "--out", str(tmp_path)])
     result = json.loads((tmp_path / "motion_stream_few.json").read_text())
     assert result["numbers"]["sway_yaw_video"]["n"] == 4
+    best = [result["numbers"][f"blink_rate_hz_{of}_at_best"]["value"] for of in ("image", "video")]
+    assert 0 < best[0] < best[1] < 0.1, "of 16 s much is known, but half a second hardly shows it"
     assert any("motion before the video" in note for note in result["notes"])
     assert "blink rate, r over persons: one reference frame" in capsys.readouterr().out
 

@@ -14,7 +14,6 @@ from avatar_v.generate.inputs import Wanted, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
 from avatar_v.generate.reference_clip import read_reference
 from avatar_v.generate.resume import asked_for
-from avatar_v.generate.sampling import MOTION_STEPS
 from avatar_v.models.weights import Card
 from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Request
@@ -313,17 +312,49 @@ def test_the_card_says_whether_motion_is_first(personal, request_: Request, spok
     assert not torch.equal(together, ahead)
     assert all(has_video and torch.equal(t, t_motion) for has_video, t, t_motion in same)
     num = asked.num_steps
-    assert num < MOTION_STEPS
-    each = MOTION_STEPS + num
-    assert len(apart) * num == len(same) * each
-    for begin in range(0, len(apart), each):  # of every chunk
-        before, after = apart[begin : begin + MOTION_STEPS], apart[begin + MOTION_STEPS :][:num]
+    assert len(apart) == 2 * len(same)
+    for begin in range(0, len(apart), 2 * num):  # of every chunk
+        before, after = apart[begin : begin + num], apart[begin + num :][:num]
         assert not any(has_video for has_video, _, _ in before)
         assert all(has_video and not t_motion.any() for has_video, _, t_motion in after)
         for calls_ in (before, after):
             times = [t.max().item() for _, t, _ in calls_]
             assert times[0] == 1.0
             assert times == sorted(times, reverse=True)
+
+
+def test_from_the_prompt_no_frame_is_given(personal, request_: Request, spoken) -> None:
+    asked = dataclasses.replace(request_, reference=spoken[0], from_prompt=True, anchor=False)
+    inputs = read_inputs(asked, PERSONAL)
+    assert inputs.reference_frame is None
+    least = []
+
+    def made(inputs) -> Tensor:
+        least.clear()
+        hook = personal.dit.register_forward_pre_hook(
+            lambda _, given: least.append(float(given[1].min()))
+        )
+        frames = torch.cat(list(personal.stream(inputs, asked)))
+        hook.remove()
+        return frames
+
+    frames = made(inputs)
+    num = asked.num_steps * (2 if personal.card.motion_first else 1)
+    assert min(least[:num]) > 0, "of the first chunk nothing is clean"
+    assert max(least[num:]) == 0, "and later ones continue it"
+    black = dataclasses.replace(inputs, image=torch.zeros_like(inputs.image))
+    assert torch.equal(made(black), frames)
+    given = dataclasses.replace(asked, from_prompt=False)
+    assert not torch.equal(torch.cat(list(personal.stream(inputs, given))), frames)
+    assert asked_for(asked, inputs) != asked_for(given, inputs)
+
+
+def test_from_the_prompt_wants_a_reference_and_no_image(request_: Request) -> None:
+    asked = dataclasses.replace(request_, from_prompt=True)
+    with pytest.raises(ValueError, match="--image gives it"):
+        read_inputs(dataclasses.replace(asked, image=asked.reference), PERSONAL)
+    with pytest.raises(ValueError, match="know a person by their first frame"):
+        read_inputs(asked, Wanted(side=32, reference=False, motion=False))
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 301.0, float("nan")])

@@ -1,10 +1,11 @@
 """The plan of a video of any length: which latents each chunk makes and which frames they are.
 
-Avatar V §4.1. The first chunk (*ref2v*) starts from one clean image latent; every later one
-(*prefix2v*) from the last ``OVERLAP`` latents of the chunk before, which are dropped from the
-output. These are the N chunks of the streaming framework; an I chunk (*interpolate*) makes the
-transition into one of them once more: N0, N1, I1, N2, I2 … A plan is data: it knows nothing of
-models and can be printed, compared and tested.
+Avatar V §4.1. The first chunk (*ref2v*) starts from one clean image latent (which is made like the
+others where no image is given, Settings.from_prompt); every later one (*prefix2v*) from the last
+``OVERLAP`` latents of the chunk before, which are dropped from the output. These are the N chunks
+of the streaming framework; an I chunk (*interpolate*) makes the transition into one of them once
+more: N0, N1, I1, N2, I2 … A plan is data: it knows nothing of models and can be printed, compared
+and tested.
 """
 
 import math

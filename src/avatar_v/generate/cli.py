@@ -24,6 +24,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--motion", default="auto", metavar="NAME", help="auto, meter, landmarks, none, a.b:c")
     add("--prompt", default="", help="the scene in words")
     add("--image", metavar="FILE", help="first frame, instead of the reference's best one")
+    add("--from-prompt", action="store_true",
+        help="no first frame: the scene from --prompt, the person from the reference")  # fmt: skip
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
     add("--steps", type=int, default=24, help="denoising steps a chunk (%(default)s)")
     add("--guidance-audio", type=float, help="1 is none (default: what the weights' card says)")
@@ -64,6 +66,7 @@ def run(args: argparse.Namespace) -> int:
         out=args.out,
         prompt=args.prompt,
         image=args.image,
+        from_prompt=args.from_prompt,
         seed=args.seed,
         num_steps=args.steps,
         guidance_text=args.guidance_text,

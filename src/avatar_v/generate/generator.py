@@ -153,7 +153,8 @@ def sample_chunks(
     spoken: Iterator[Spoken],
     kept: KeptChunks | None = None,
 ) -> Iterator[Sampled]:
-    """Each chunk's latents: the first from the image, the others from the end of the one before.
+    """Each chunk's latents: the first from the image (from nothing but the conditions with
+    ``settings.from_prompt``), the others from the end of the one before.
 
     The reference goes through the network once; its keys, turned to their place, and its values
     serve all steps and chunks.
@@ -169,6 +170,8 @@ def sample_chunks(
         prefixes = (conditioner.encode_image(person.image[None]),)
         if person.motion is not None:
             prefixes = (*prefixes, person.motion)
+        if settings.from_prompt:
+            prefixes = tuple(prefix[:, :0] for prefix in prefixes)
     with _inference(device, bf16=settings.bf16):
         cache = None if person.reference is None else dit.encode_reference(person.reference)
         keys = None if cache is None else dit.turned(cache)

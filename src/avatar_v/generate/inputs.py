@@ -50,7 +50,8 @@ class Inputs:
     image: UInt8[Tensor, "3 side side"]  # square, at the source's resolution
     audio: Sound | LiveSound  # 16 kHz mono, 640 samples for each frame to make
     num_frames: int | None  # None: as many as a live sound turns out to have
-    reference_frame: int | None  # which frame of the reference `image` is; None: `--image`
+    reference_frame: int | None  # which frame of the reference `image` is; None: `--image`, or
+    # with `--from-prompt`, where `image` and `motion` begin nothing
     warnings: tuple[str, ...]
     clips: tuple[ReferenceClip, ...] = ()  # the reference, where the weights read it
     motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
@@ -84,6 +85,10 @@ def read_sources(request: Request, wanted: Wanted, sound: LiveSound | None = Non
     """
     if request.anchor and not wanted.reference:
         raise ValueError("--anchor: these weights read no reference for an anchor to join")
+    if request.from_prompt and request.image is not None:
+        raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
+    if request.from_prompt and not wanted.reference:
+        raise ValueError("--from-prompt: these weights know a person by their first frame alone")
     if request.audio == LIVE:
         audio, num_frames, warnings = sound or _stdin(request), None, ()
     else:
@@ -96,7 +101,7 @@ def read_sources(request: Request, wanted: Wanted, sound: LiveSound | None = Non
         image=image,
         audio=audio,
         num_frames=num_frames,
-        reference_frame=index,
+        reference_frame=None if request.from_prompt else index,
         warnings=tuple(dict.fromkeys((*warnings, *more, *odd))),
         clips=clips,
         motion=motion,

@@ -138,6 +138,7 @@ class AvatarPipeline:
         audio: str | Path | Iterable[Block],
         prompt: str = "",
         image: str | Path | None = None,
+        from_prompt: bool = False,
         seed: int = 0,
         num_steps: int = 24,
         guidance_text: float = 1.0,
@@ -157,7 +158,8 @@ class AvatarPipeline:
         """Frames of ``reference``'s person speaking ``audio``, 25 a second, as they are made.
 
         Files are read and checked before the first frame is asked for (ValueError). ``image``, a
-        picture or video, replaces the reference's own best frame as the first frame. ``audio`` may
+        picture or video, replaces the reference's own best frame as the first frame;
+        ``from_prompt`` makes that, too, in the scene of the prompt. ``audio`` may
         be a live sound, blocks (live.Block) taken from in a thread: frames come before it ends;
         closing waits for its next block; an OSError ends the video there, with a warning.
         """
@@ -168,6 +170,7 @@ class AvatarPipeline:
             out="",
             prompt=prompt,
             image=None if image is None else str(image),
+            from_prompt=from_prompt,
             seed=seed,
             num_steps=num_steps,
             guidance_text=guidance_text,
@@ -235,6 +238,7 @@ class AvatarPipeline:
             guidance_audio=request.guidance_audio,
             guidance_reference=request.guidance_reference,
             overshoot=request.overshoot,
+            from_prompt=request.from_prompt,
             guidance_motion=request.guidance_motion,
             motion_first=self.card.motion_first,
             anchor=bool(request.anchor),

@@ -37,7 +37,7 @@ class Record:
     request: Request
     num_frames: int
     size: int  # height and width of the picture
-    reference_frame: int | None  # which frame of the reference it starts from; None: --image
+    reference_frame: int | None  # the frame of the reference it starts from; None: another, or none
     warnings: tuple[str, ...]
     weights: str  # name or folder
     weights_hash: str

@@ -24,9 +24,6 @@ VelocityOf = Callable[[int], GuidedFn]
 """The guided velocity of the first so many latents of a chunk."""
 
 
-MOTION_STEPS = 24
-"""At least so many steps where motion is alone. Beside a video of 4 steps they are the greater part
-of the work: few tokens, but text and sound are read anew, 45 ms a step on two cores."""
 EASE_LATENTS, EASE_PARTS = 3, 4
 """So many latents of a chunk move away from the chunk before, in so many parts a side."""
 
@@ -43,6 +40,7 @@ class Settings:
     guidance_reference: float = 1.0
     guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
     overshoot: float = 0.0  # c of sampler.renoised_step
+    from_prompt: bool = False  # the first chunk has no prefix: its first frame is made, too
     motion_first: bool = False  # motion is made before its video begins, else beside it
     anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
     ease: bool = True  # the first latents of a chunk move away from where the one before ended
@@ -154,12 +152,12 @@ def sample_motion(
     suffix: Float[Tensor, "b q md"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "b l md"]:
-    """The motion of a chunk before its video begins, in at least `MOTION_STEPS`; its ends are held.
+    """The motion of a chunk before its video begins, in as many steps; its ends are held.
     ``generator`` draws the fresh noise of ``settings.overshoot``."""
     (motion,) = sample_joint(
         lambda x, t: (velocity_fn(None, t, *x),),
         (noise,),
-        schedule(max(settings.num_steps, MOTION_STEPS), shift=settings.shift),
+        schedule(settings.num_steps, shift=settings.shift),
         prefixes=(prefix,),
         suffixes=None if suffix is None else (suffix,),
         overshoot=settings.overshoot,

@@ -42,7 +42,7 @@ class Style:
 
 STYLE_NAMES = tuple(field.name for field in dataclasses.fields(Style))[1:]
 
-_RANGES = {
+HABIT_RANGES = {
     "mouth_amplitude": (0.65, 1.25),
     "lip_gesture": (0.6, 1.1),
     "smoothing_s": (0.0, 0.025),
@@ -65,19 +65,20 @@ _RANGES = {
     "gaze_away_amount": (0.3, 0.9),
     "gaze_side": (-1.0, 1.0),
 }
+"""Of each habit over persons, who have it uniformly."""
 
 
 def sample_style(person_id: int) -> Style:
     """The style of a person; each habit is drawn uniformly, from a stream of its own."""
     split_of(person_id)
     rng = stream("style", person_id)
-    return Style(person_id, *(float(rng.uniform(*_RANGES[name])) for name in STYLE_NAMES))
+    return Style(person_id, *(float(rng.uniform(*HABIT_RANGES[name])) for name in STYLE_NAMES))
 
 
 def style_vector(style: Style) -> np.ndarray:
     """Habits in the order of STYLE_NAMES, each scaled from its range to [-1, 1]."""
     values = []
     for name, value in zip(STYLE_NAMES, dataclasses.astuple(style)[1:], strict=True):
-        low, high = _RANGES[name]
+        low, high = HABIT_RANGES[name]
         values.append(2 * (value - low) / (high - low) - 1)
     return np.array(values, dtype=np.float32)
