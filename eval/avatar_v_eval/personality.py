@@ -29,7 +29,14 @@ from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.records import Number, as_command, bootstrap_mean, correlation, pearson
 from avatar_v_eval.rollout import Rollout, add_sampling_options, through_vae
-from avatar_v_eval.shown import MOTIONS, Made, ShownCase, generate, make_shown_cases
+from avatar_v_eval.shown import (
+    MOTIONS,
+    Made,
+    ShownCase,
+    Video,
+    generate,
+    make_shown_cases,
+)
 from avatar_v_eval.style import HABITS, best_blink_r, habits, slope
 from avatar_v_eval.workers import mapped
 
@@ -52,6 +59,7 @@ MEASURES = {
     "identity": "face similarity in a third scene",
     "mouth": "mouth r",
     "sync": "sync confidence",
+    "scene": "distance of the scene from the true one at the end, of 255",
     "distance": "distance of motion statistics from the true video's",
 }
 FOLLOWED = {"mouth_open": "mouth opening", "eye_open": "eye openness", "yaw": "yaw"}
@@ -72,6 +80,7 @@ class Score:
     mouth: float  # r of the opening with the truth
     identity: float  # similarity with the person in the third scene
     sync: float  # confidence of the sync critic
+    scene: float  # scene_distance from the true video
     style: Float[np.ndarray, " s"]  # motion statistics
     followed: dict[str, tuple[float, float]]  # r and slope of the video's motion on what is said
     distance: float = 0.0  # of them from the true video's, root mean square
@@ -190,9 +199,22 @@ class Judges:
             pearson(motion[:, MOUTH_OPEN], truth),
             float(own @ there),
             self.lips.measure(video, case.audio).confidence,
+            scene_distance(video, case.video),
             style_statistics(moments)[0].numpy(),
             followed,
         )
+
+
+def scene_distance(video: Video, true: Video) -> float:
+    """How far the colour of the upper corners, where no head comes, is from the true video's in the
+    last second: mean absolute difference of their means, in grey levels of 255."""
+
+    def corners(frames: Video) -> Float[torch.Tensor, "2 3"]:
+        height, width = frames.shape[-2] // 4, frames.shape[-1] // 6
+        last = frames[-FRAME_RATE_HZ:, :, :height].float()
+        return torch.stack([x.mean((0, 2, 3)) for x in (last[..., :width], last[..., -width:])])
+
+    return float((corners(video) - corners(true)).abs().mean())
 
 
 def measured(score: Score, true: Score) -> Score:

@@ -10,7 +10,7 @@ import torch
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval import motion_stream
 from avatar_v_eval.motion_stream import Mover, make_movers, numbers
-from avatar_v_eval.personality import Score, followed_numbers
+from avatar_v_eval.personality import Score, followed_numbers, scene_distance
 from avatar_v_eval.shown import make_shown_cases
 from avatar_v_eval.style import HABITS
 
@@ -59,12 +59,23 @@ def test_the_command_writes_a_result(tmp_path: Path, capsys: pytest.CaptureFixtu
     assert "blink rate, r over persons: one reference frame" in capsys.readouterr().out
 
 
+def test_a_scene_is_as_far_as_its_corners() -> None:
+    true = torch.full((30, 3, 64, 64), 100, dtype=torch.uint8)
+    moved = true.clone()
+    moved[:, :, 16:] = 0  # the person, and what is below
+    assert scene_distance(moved, true) == 0
+    moved[-25:, 0, :16, :10] += 60  # one of two corners, one of three colours
+    assert scene_distance(moved, true) == pytest.approx(10)
+    moved[:5] = 0
+    assert scene_distance(moved, true) == pytest.approx(10), "the last second alone"
+
+
 def test_followed_motion_is_a_mean_over_persons() -> None:
     def score(r: float, slope: float) -> Score:
         followed = {name: (r, slope) for name in ("mouth_open", "eye_open", "yaw")}
-        return Score({}, {}, 0.0, 0.0, 0.0, np.zeros(1), followed)
+        return Score({}, {}, 0.0, 0.0, 0.0, 0.0, np.zeros(1), followed)
 
-    blind = Score({}, None, 0.0, 0.0, 0.0, np.zeros(1), {})
+    blind = Score({}, None, 0.0, 0.0, 0.0, 0.0, np.zeros(1), {})
     found = followed_numbers(
         {"video": [score(0.8, 1.0), score(0.6, 0.5)], "truth": [blind] * 2}, {"video": "16 s"}
     )
