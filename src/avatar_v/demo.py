@@ -9,7 +9,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "demo",
         help="make a held-out person of the embedded world speak",
-        description="Leaves out.mp4, sheet.png and out.json in DIR; some 20 s on 2 cores.",
+        description="Leaves side_by_side.mp4, out.mp4, sheet.png and more in DIR, within a minute "
+        "on 2 cores.",
         allow_abbrev=False,
     )
     add = parser.add_argument

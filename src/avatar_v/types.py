@@ -136,7 +136,7 @@ class Request:
     out: str  # .mp4, .m3u8, rtmp://… or "-" for stdout; "" where frames go to Python
     prompt: str = ""
     image: str | None = None  # the first frame; None: the best one of the reference
-    from_prompt: bool = False  # no frame is given: the scene is the prompt's, the person the clip's
+    from_prompt: bool = False  # no frame is given: the first is made from prompt and reference
     seed: int = 0
     num_steps: int = 24
     guidance_text: float = 1.0

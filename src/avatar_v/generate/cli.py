@@ -25,7 +25,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--prompt", default="", help="the scene in words")
     add("--image", metavar="FILE", help="first frame, instead of the reference's best one")
     add("--from-prompt", action="store_true",
-        help="no first frame: the scene from --prompt, the person from the reference")  # fmt: skip
+        help="no first frame is given: it is made from --prompt and reference")  # fmt: skip
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
     add("--steps", type=int, default=24, help="denoising steps a chunk (%(default)s)")
     add("--guidance-audio", type=float, help="1 is none (default: what the weights' card says)")

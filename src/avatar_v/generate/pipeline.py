@@ -159,7 +159,7 @@ class AvatarPipeline:
 
         Files are read and checked before the first frame is asked for (ValueError). ``image``, a
         picture or video, replaces the reference's own best frame as the first frame;
-        ``from_prompt`` makes that, too, in the scene of the prompt. ``audio`` may
+        ``from_prompt`` gives none: the network makes it from prompt and reference. ``audio`` may
         be a live sound, blocks (live.Block) taken from in a thread: frames come before it ends;
         closing waits for its next block; an OSError ends the video there, with a warning.
         """
