@@ -11,6 +11,7 @@ persons. Writes ``eval/results/motion_stream_NAME.json``.
 import argparse
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ from avatar_v.loudness import normalise_loudness
 from avatar_v.models.motion import pack_motion, unpack_motion
 from avatar_v.types import Cond, Reference
 from avatar_v.world.clip import make_clip
-from avatar_v.world.splits import Split, persons, scenes, sentences
+from avatar_v.world.splits import Split
 from avatar_v.world.style import sample_style
 from avatar_v_eval import records
 from avatar_v_eval.personality import (
@@ -47,6 +48,7 @@ from avatar_v_eval.records import (
     pearson,
 )
 from avatar_v_eval.rollout import Rollout
+from avatar_v_eval.shown import casts
 from avatar_v_eval.style import HABITS, habits, neutral_opening
 from avatar_v_eval.workers import mapped
 
@@ -115,27 +117,23 @@ def make_movers(
     num_workers: int = 1,
 ) -> list[Mover]:
     """As `shown.make_shown_cases`, with nothing drawn."""
-    people = persons(split, num_persons, first)
-    places = scenes(split, 3 * num_persons, 3 * first)
-    speeches = sentences(split, 2 * num_persons, 2 * first)
+    cast = casts(split, num_persons, first)
+    make_motion = partial(make_clip, size=64, render_video=False)
 
     def make(i: int) -> Mover:
-        person, (here, there) = people[i], places[3 * i : 3 * i + 2]
-        said, other = speeches[2 * i : 2 * i + 2]
-        clip = make_clip(person, here, said, num_frames=num_frames, size=64, render_video=False)
-        shown = make_clip(
-            person, there, other, num_frames=reference_frames, size=64, render_video=False
-        )
+        of = cast[i]
+        clip = make_motion(of.person, of.here, of.said, num_frames=num_frames)
+        shown = make_motion(of.person, of.there, of.other, num_frames=reference_frames)
         return Mover(
-            person,
+            of.person,
             clip.text,
             normalise_loudness(clip.audio),
             clip.motion,
-            neutral_opening(person, said, num_frames),
+            neutral_opening(of.person, of.said, num_frames),
             shown.motion,
         )
 
-    return mapped(make, num_persons, "people", num_workers)
+    return mapped(make, len(cast), "people", num_workers)
 
 
 @torch.inference_mode()

@@ -41,6 +41,29 @@ class ShownCase:
     elsewhere: Video  # a third scene, for the judge alone
 
 
+@dataclass(frozen=True)
+class Cast:
+    """Whom a case is about: ids of a person, three scenes and two speeches."""
+
+    person: int
+    here: int
+    there: int  # of the reference
+    elsewhere: int  # of what identity is judged by
+    said: int
+    other: int  # said in the reference
+
+
+def casts(split: Split, num_persons: int, first: int) -> list[Cast]:
+    """Persons ``first``, ``first`` + 1, … of the split, each in scenes of their own."""
+    people = persons(split, num_persons, first)
+    places = scenes(split, 3 * num_persons, 3 * first)
+    speeches = sentences(split, 2 * num_persons, 2 * first)
+    return [
+        Cast(person, *places[3 * i : 3 * i + 3], *speeches[2 * i : 2 * i + 2])
+        for i, person in enumerate(people)
+    ]
+
+
 def make_shown_cases(
     split: Split,
     num_persons: int,
@@ -50,36 +73,33 @@ def make_shown_cases(
     reference_frames: int,
     num_workers: int = 1,
 ) -> list[ShownCase]:
-    """Persons ``first``, ``first`` + 1, …: three scenes and two sentences of the split each."""
-    people = persons(split, num_persons, first)
-    places = scenes(split, 3 * num_persons, 3 * first)
-    speeches = sentences(split, 2 * num_persons, 2 * first)
+    """The clips of `casts`, rendered."""
+    cast = casts(split, num_persons, first)
 
     def make(i: int) -> ShownCase:
-        person = people[i]
-        here, there, elsewhere = places[3 * i : 3 * i + 3]
-        said, other = speeches[2 * i : 2 * i + 2]
-        target = make_clip(person, here, said, num_frames=num_frames, size=64)
-        shown = make_clip(person, there, other, num_frames=reference_frames, size=64)
-        third = make_clip(person, elsewhere, other, num_frames=13, size=64)
+        of = cast[i]
+        shown_ids = (of.person, of.there, of.other)
+        target = make_clip(of.person, of.here, of.said, num_frames=num_frames, size=64)
+        shown = make_clip(*shown_ids, num_frames=reference_frames, size=64)
+        third = make_clip(of.person, of.elsewhere, of.other, num_frames=13, size=64)
         return ShownCase(
-            person_id=person,
+            person_id=of.person,
             prompt=target.text,
             audio=target.audio,
             video=_of(target.video),
             motion=target.motion,
-            neutral=neutral_opening(person, said, num_frames),
+            neutral=neutral_opening(of.person, of.said, num_frames),
             reference=ReferenceClip(
                 _of(shown.video),
                 _of(shown.valid),
                 normalise_loudness(shown.audio),
                 shown.motion,
             ),
-            shown=(person, there, other),
+            shown=shown_ids,
             elsewhere=_of(third.video),
         )
 
-    return mapped(make, len(people), "rendering cases", num_workers)
+    return mapped(make, len(cast), "rendering cases", num_workers)
 
 
 def _of(tensor: Tensor | None) -> Tensor:

@@ -41,7 +41,7 @@ from avatar_v.generate.inputs import (
 from avatar_v.generate.live import Block, LiveSound, hear
 from avatar_v.generate.outputs import output_of
 from avatar_v.generate.person import encode_person
-from avatar_v.generate.record import Record, Timing, hash_folder, peak_rss_mib, save_record
+from avatar_v.generate.record import Record, Timing, hash_folder, save_record, timing_of
 from avatar_v.generate.refine import Refiner, check_refiner, refining
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.sampling import Settings
@@ -348,31 +348,19 @@ def carry_out(
                 writer.write(clip.frames, clip.sound)
                 on_frames(clip.frames)
         assert first is not None
+        arrived = inputs.audio.arrived_s if isinstance(inputs.audio, LiveSound) else None
         record = record_of(
             request,
             finished(inputs, writer.num_frames),
             pipeline,
             str(weights),
             weights_hash,
-            _timing(inputs, writer.num_frames, begin, loaded, first),
+            timing_of(writer.num_frames, begin, loaded, first, arrived),
             0 if kept is None else kept.num_found,
         )
         if is_file(request.out):
             save_record(json_path(request.out), record)
     return record
-
-
-def _timing(inputs: Inputs, num_frames: int, begin: float, loaded: float, first: float) -> Timing:
-    """From the times of `perf_counter` when loading began and ended and the first frame came."""
-    end = time.perf_counter()
-    arrived = inputs.audio.arrived_s if isinstance(inputs.audio, LiveSound) else None
-    return Timing(
-        load_s=round(loaded - begin, 3),
-        first_frame_s=round(first - (arrived or loaded), 3),
-        total_s=round(end - loaded, 3),
-        frames_per_s=round(num_frames / (end - loaded), 2),
-        peak_rss_mib=round(peak_rss_mib(), 1),
-    )
 
 
 def record_of(

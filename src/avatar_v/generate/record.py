@@ -8,6 +8,7 @@ import platform
 import resource
 import subprocess
 import sys
+import time
 from dataclasses import dataclass, field
 from importlib.metadata import version
 from pathlib import Path
@@ -28,6 +29,21 @@ class Timing:
     total_s: float  # of generating and writing, without loading
     frames_per_s: float
     peak_rss_mib: float  # of the process so far
+
+
+def timing_of(
+    num_frames: int, begin: float, loaded: float, first: float, arrived: float | None
+) -> Timing:
+    """Of a run that ends now, from the times of `time.perf_counter` when loading began and ended,
+    the first frame came, and the first sample of a live sound arrived."""
+    end = time.perf_counter()
+    return Timing(
+        load_s=round(loaded - begin, 3),
+        first_frame_s=round(first - (arrived or loaded), 3),
+        total_s=round(end - loaded, 3),
+        frames_per_s=round(num_frames / (end - loaded), 2),
+        peak_rss_mib=round(peak_rss_mib(), 1),
+    )
 
 
 @dataclass(frozen=True)

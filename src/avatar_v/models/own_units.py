@@ -23,8 +23,8 @@ SCALED = torch.tensor([name in (*MOUTH, *HEAD) for name in MOTION_NAMES]).repeat
 """Which of the numbers of a packed vector are theirs."""
 HEAD_PRIOR_FRAMES = 200
 MOUTH_PRIOR_FRAMES = 50
-"""The same for those scales, from what 1, 4 and 16 s of 300 TRAIN persons said of them: a head
-turns slowly, so a second hardly tells how far it sways."""
+"""So many frames of an average person are mixed into those scales, from what 1, 4 and 16 s of 300
+TRAIN persons said of them: a head turns slowly, so a second hardly tells how far it sways."""
 _SPREADS = torch.linspace(0.02, 4, 200)
 _CUT_SQUARES = _SPREADS.square() * (
     torch.erf(0.5**0.5 / _SPREADS)
