@@ -94,6 +94,9 @@ class Batch(_Moves):
     reference: "Batch | None" = None  # another clip of the same person, from another scene
     faces: Float[Tensor, "b k c fh fw"] | None = None  # latents of single pictures of the face
     faces_valid: Bool[Tensor, "b k"] | None = None  # False: the clip has no k-th picture
+    stills: Float[Tensor, "b q c lh lw"] | None = None  # latents of single whole frames
+    stills_valid: Bool[Tensor, "b q"] | None = None  # given with stills, as the next
+    still_frames: Int[Tensor, "b q"] | None = None  # which frame of the clip each one is
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/upsample.py)."""
 
@@ -110,6 +113,10 @@ class Reference(_Moves):
     faces: Float[Tensor, "b k c fh fw"] | None = None
     """Close-ups of the face, each encoded alone; of the height and width of ``latents``."""
     faces_valid: Bool[Tensor, "b k"] | None = None  # given with faces
+    anchor: Bool[Tensor, "b r"] | None = None
+    """Frames of the very video that is made; None: there are none."""
+    moments: Float[Tensor, "b moment"] | None = None
+    """Of the person's motion (models/motion.motion_moments) where ``motion`` is not all of it."""
 
     def without_faces(self) -> "Reference":
         return dataclasses.replace(self, faces=None, faces_valid=None)

@@ -10,7 +10,7 @@ from avatar_v.generate import generator as generator_module
 from avatar_v.generate.chunks import Span, plan
 from avatar_v.generate.generator import Person, audio_tokens
 from avatar_v.generate.pipeline import AvatarPipeline, carry_out
-from avatar_v.models.reference import join_references, one_frame
+from avatar_v.models.reference import anchor_frame, join_references
 from avatar_v.types import Reference, Request
 from generating import SETTINGS, left_behind, made, picture, sound, speaker
 
@@ -109,7 +109,7 @@ def test_an_anchor_reads_as_if_both_clips_were_encoded_every_time(
     with torch.no_grad():
         image = pipe.conditioner.encode_image(person.image[None])
         heard = audio_tokens(pipe.conditioner, sound(33), 9)(Span(0, 1))
-    anchor = one_frame(image, person.reference, audio=heard, motion=person.motion)
+    anchor = anchor_frame(image, person.reference, audio=heard, motion=person.motion)
     both = join_references([person.reference, anchor])
     anchored = dataclasses.replace(SETTINGS, anchor=True)
     cached = made(pipe, sound(33), anchored, person=person)

@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.shards import faces
+from avatar_v.shards import pictures as pictures_module
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import read_clip, read_folder
+from avatar_v.shards.pictures import CLOSE_UPS, WHOLE_FRAMES, add_pictures, shown
+from avatar_v.shards.schema import FACES, STILLS
 from avatar_v.shards.world_set import WorldSettings, clip_ids, write_world
 from avatar_v.shards.writer import read_index
 from avatar_v.world import clip as world_clip
@@ -219,7 +221,7 @@ def test_a_machine_that_is_not_there_is_refused_before_anything_is_written(
         encode_folder(world, tmp_path / "out", vae_path, **change)
     assert not (tmp_path / "out").exists()
     with pytest.raises(ValueError, match=text):
-        faces.add_faces(world, vae_path, **change)
+        add_pictures(CLOSE_UPS, world, vae_path, **change)
 
 
 def test_show_prints_and_pictures(
@@ -282,7 +284,7 @@ def test_adding_faces_goes_on_where_it_stopped(
     encoded: Path, vae_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     words = ("faces", "--shards", str(encoded), "--vae", str(vae_path), "--threads", "1")
-    real, calls = faces.faces_member, []
+    real, calls = pictures_module.pictures_member, []
 
     def stopping(*args):
         calls.append(args)
@@ -290,13 +292,13 @@ def test_adding_faces_goes_on_where_it_stopped(
             raise KeyboardInterrupt
         return real(*args)
 
-    monkeypatch.setattr(faces, "faces_member", stopping)
+    monkeypatch.setattr(pictures_module, "pictures_member", stopping)
     with pytest.raises(KeyboardInterrupt):
         run(*words)
-    assert [clip.has_faces for clip in read_folder(encoded)] == [True] * 3 + [False] * 3
+    assert [FACES in clip.members for clip in read_folder(encoded)] == [True] * 3 + [False] * 3
     assert run(*words) == 0
     assert len(calls) == 5 + 3
-    assert all(clip.has_faces for clip in read_folder(encoded))
+    assert all(FACES in clip.members for clip in read_folder(encoded))
     assert run(*words) == 0
     assert len(calls) == 8
 
@@ -310,7 +312,7 @@ def test_faces_without_their_latents_are_refused(
         run("faces", "--shards", str(world), "--vae", str(vae_path))
     torch.manual_seed(1)
     VideoVAE.tiny().save_pretrained(tmp_path / "other")
-    with pytest.raises(ValueError, match="faces go beside latents of VAE"):
+    with pytest.raises(ValueError, match="pictures go beside latents of VAE"):
         run("faces", "--shards", str(encoded), "--vae", str(tmp_path / "other"))
 
 
@@ -318,22 +320,67 @@ def test_faces_of_real_clips_are_cut_out_of_their_video(world: Path, tmp_path: P
     """Known by their source; here a clip of the world that says it is a file."""
     sample = read_clip(read_folder(world)[0])
     real = dataclasses.replace(sample, meta=dataclasses.replace(sample.meta, source="me.mp4"))
-    pictures, frames = faces.face_pictures(real)
-    drawn, same = faces.face_pictures(sample)
+    pictures, frames = shown(CLOSE_UPS, real)
+    drawn, same = shown(CLOSE_UPS, sample)
     assert torch.equal(frames, same)
     assert pictures.shape == drawn.shape == (4, 3, 32, 32)
     # the same faces, sharper where they are drawn again; other crops differ by 30 and more
     assert (pictures.float() - drawn.float()).abs().mean() < 15
     hidden = dataclasses.replace(real, valid=torch.zeros(5, dtype=torch.bool))
-    assert faces.face_pictures(hidden)[0].shape == (0, 3, 32, 32)
-    with pytest.raises(ValueError, match="no video to take close-ups"):
-        faces.face_pictures(dataclasses.replace(real, video=None))
+    assert shown(CLOSE_UPS, hidden)[0].shape == (0, 3, 32, 32)
+    with pytest.raises(ValueError, match="no video to take pictures"):
+        shown(CLOSE_UPS, dataclasses.replace(real, video=None))
 
 
-def test_encode_adds_faces_when_asked(world: Path, vae_path: Path, tmp_path: Path) -> None:
+def test_stills_are_added_to_latents_and_nothing_else_changes(
+    encoded: Path, vae_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = [read_clip(clip) for clip in read_folder(encoded)]
+    words = ("stills", "--shards", str(encoded), "--vae", str(vae_path), "--threads", "1")
+    assert run(*words) == 0
+    assert "6 clips with stills" in capsys.readouterr().out
+    for old, clip in zip(before, read_folder(encoded), strict=True):
+        new = read_clip(clip)
+        assert new.meta == old.meta
+        for name in ("audio", "motion", "latents", "valid", "face_box"):
+            assert torch.equal(getattr(new, name), getattr(old, name)), name
+        assert new.faces is None
+        assert new.stills is not None
+        assert new.still_frames is not None
+        assert new.still_frames.tolist() == [0, 1, 2, 3, 4]  # 16 are asked for
+        assert new.stills.shape == (5, *old.latents.shape[1:])
+    batch = next(
+        iter(ShardData(str(encoded), 2, decode_video=False, pairs=True).train_dataloader())
+    )
+    assert batch.reference is not None
+    assert batch.reference.stills is not None
+    assert batch.reference.stills.shape[:2] == (2, 5)
+
+
+def test_stills_are_frames_of_the_video_or_drawn_again(world: Path) -> None:
+    sample = read_clip(read_folder(world)[0])
+    assert sample.video is not None
+    cut, frames = shown(WHOLE_FRAMES, sample)
+    assert torch.equal(cut, sample.video[frames])
+    drawn, same = shown(WHOLE_FRAMES, dataclasses.replace(sample, video=None))
+    assert torch.equal(frames, same)
+    # another grain, and H.264 between them; another person or scene is 20 and more away
+    assert (cut.float() - drawn.float()).abs().mean() < 5
+    real = dataclasses.replace(sample, meta=dataclasses.replace(sample.meta, source="me.mp4"))
+    with pytest.raises(ValueError, match="no video to take pictures"):
+        shown(WHOLE_FRAMES, dataclasses.replace(real, video=None))
+    hidden = dataclasses.replace(sample, valid=torch.zeros(5, dtype=torch.bool))
+    for video in (sample.video, None):
+        pictures, _ = shown(WHOLE_FRAMES, dataclasses.replace(hidden, video=video))
+        assert pictures.shape == (0, 3, 32, 32)
+
+
+def test_encode_adds_pictures_when_asked(world: Path, vae_path: Path, tmp_path: Path) -> None:
     out = str(tmp_path / "out")
     words = ("encode", "--shards", str(world), "--out", out, "--vae", str(vae_path), "--faces")
-    assert run(*words, "--threads", "1", "--drop-video") == 0
-    assert all(clip.has_faces and not clip.has_video for clip in read_folder(out))
+    assert run(*words, "--stills", "--threads", "1", "--drop-video") == 0
+    for clip in read_folder(out):
+        assert {FACES, STILLS} <= set(clip.members)
+        assert not clip.has_video
     with pytest.raises(ValueError, match="other settings"):
         run(*words[:-1], "--threads", "1", "--drop-video")

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.reference import join_caches, join_references, one_frame
+from avatar_v.models.reference import anchor_frame, join_caches, join_references
 from avatar_v.testing import make_cond, make_reference
 from references import (
     NUM_FRAMES,
@@ -67,7 +67,7 @@ def test_joined_caches_equal_both_clips_encoded_together(
     config = dit.config
     clip = make_reference(config, VALIDITY[name], size=SIZE, has_audio=has_audio, has_motion=True)
     full = make_reference(config, torch.ones(2, 1, dtype=torch.bool), size=SIZE, has_motion=True)
-    anchor = one_frame(full.latents + 1, clip, audio=full.audio, motion=full.motion)
+    anchor = anchor_frame(full.latents + 1, clip, audio=full.audio, motion=full.motion)
     assert (anchor.audio is None) == (not has_audio)
     encoded = [dit.encode_reference(part) for part in (clip, anchor)]
     assert encoded[0] is not None

@@ -18,7 +18,7 @@ from torch import Tensor
 from avatar_v.generate.guidance import guided
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.reference import FACE_GAP, join_caches, join_references, one_frame
+from avatar_v.models.reference import FACE_GAP, anchor_frame, join_caches, join_references
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import Cond, Reference
 
@@ -144,7 +144,7 @@ def test_joined_caches_equal_both_clips_encoded_together(dit: AvatarDiT, faces: 
     x_t, t = target(dit.config)
     clip = reference_of(dit, "ragged", faces)
     other = make_reference(dit.config, VALIDITY["all"], size=SIZE, seed=3, faces_valid=FACES["all"])
-    anchor = one_frame(other.latents[:, :1], clip, audio=clip.audio[:, :1], motion=None)  # pyright: ignore
+    anchor = anchor_frame(other.latents[:, :1], clip, audio=clip.audio[:, :1], motion=None)  # pyright: ignore
     for parts in ((clip, other), (clip, anchor), (anchor, clip), (clip, other, anchor)):
         caches = [dit.encode_reference(part) for part in parts]
         joined = caches[0]

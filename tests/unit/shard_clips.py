@@ -19,9 +19,10 @@ def make_sample(
     scene: str | None = None,
     vae_hash: str | None = VAE_HASH,
     num_faces: int | None = None,
+    num_stills: int | None = None,
 ) -> Sample:
     """Clip ``number``: motion and audio hold the frame's index, latents the clip's number, faces
-    it and their own in tenths."""
+    and stills it and their own in tenths."""
     frame = torch.arange(num_frames)
     generator = torch.Generator().manual_seed(number)
     coarse = torch.randint(0, 256, (num_frames, 3, 2, 2), generator=generator).float()
@@ -52,13 +53,15 @@ def make_sample(
         phonemes=frame,
         video=video.round().to(torch.uint8),
         latents=latents.half() if vae_hash else None,
-        faces=None if num_faces is None else _faces(number, num_faces, size),
+        faces=None if num_faces is None else _pictures(number, num_faces, size),
         face_frames=None if num_faces is None else torch.arange(num_faces, dtype=torch.int32),
+        stills=None if num_stills is None else _pictures(number, num_stills, size),
+        still_frames=None if num_stills is None else torch.arange(num_stills, dtype=torch.int32),
     )
 
 
-def _faces(number: int, num_faces: int, size: int) -> torch.Tensor:
-    value = number + 0.1 * torch.arange(num_faces)
+def _pictures(number: int, num: int, size: int) -> torch.Tensor:
+    value = number + 0.1 * torch.arange(num)
     return value[:, None, None, None].expand(-1, 4, size // 8, size // 8).half()
 
 

@@ -12,14 +12,13 @@ from untrained import untrained_critics
 
 from avatar_v.callbacks.record import Export
 from avatar_v.models.motion import MOTION_DIM, component_weights
-from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.weights import load_pipeline, read_card
 from avatar_v.stages.base import step_generator
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.judged import TERMS, HumanTerms
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT, Personality, draw_faces, draw_run, motion_flow_loss
+from avatar_v.stages.sft import SFT, Personality, draw_run, motion_flow_loss
 from avatar_v.stages.trainable import FACTORS, NEW, Trainable, merged
 from avatar_v.testing import make_batch, randomise
 from avatar_v.types import MOTION_NAMES, Batch
@@ -279,61 +278,6 @@ def test_critics_reach_the_model_through_the_decoder(batch: Batch, critics) -> N
     assert "dit.head.out.weight" in trained(stage)
     assert "dit.motion_head.out.weight" in trained(stage)  # by the closed loop
     assert not [name for name in trained(stage) if "vae" in name]
-
-
-def faces_of(batch: Batch, num: int = 4) -> Batch:
-    """``batch`` with faces of its references."""
-    assert batch.reference is not None
-    faces = torch.randn(3, num, 16, 4, 4, generator=seeded(9))
-    valid = torch.ones(3, num, dtype=torch.bool)
-    reference = dataclasses.replace(batch.reference, faces=faces, faces_valid=valid)
-    return dataclasses.replace(batch, reference=reference)
-
-
-def test_faces_move_no_loss_of_a_stage_that_does_not_read_them(batch: Batch) -> None:
-    stage = sft()
-    for index in range(3):
-        expected = loss_of(stage, batch, index)[0]
-        assert torch.equal(loss_of(stage, faces_of(batch), index)[0], expected)
-    assert not stage.card_entries()["faces"]
-
-
-def test_faces_are_read_and_their_mark_is_trained(batch: Batch) -> None:
-    reads = Personality(reference_dropout=0.0, motion_dropout=0.0, faces=True, faces_dropout=0.0,
-                        min_reference_latents=2)  # fmt: skip
-    stage = sft(reads)
-    loss = loss_of(stage, faces_of(batch))[0]
-    loss.backward()
-    assert "dit.face_embed" in trained(stage)
-    shown = faces_of(batch).reference
-    assert shown is not None
-    assert shown.faces is not None
-    other = dataclasses.replace(batch, reference=dataclasses.replace(shown, faces=-shown.faces))
-    assert abs(float((loss_of(stage, other)[0] - loss).detach())) > 1e-6
-    assert stage.card_entries()["faces"]
-    with pytest.raises(ValueError, match="avatar-v shards faces"):
-        loss_of(stage, batch)
-
-
-def test_faces_are_drawn_and_dropped_by_steps(batch: Batch) -> None:
-    numbers = Personality(faces=True, faces_dropout=0.25)
-    conditioner = sft().conditioner
-    reference = faces_of(batch).reference
-    assert reference is not None
-    whole = conditioner.encode_reference(reference)
-    picture = conditioner.encode_reference(reference, 2, 1)
-    for shown, num, low, high in ((whole, NUM_FACES, 0.15, 0.35), (picture, 1, 0.4, 0.6)):
-        drawn = [draw_faces(shown, numbers, seeded(i)).faces for i in range(300)]
-        assert low < sum(faces is None for faces in drawn) / 300 < high
-        kept = [faces for faces in drawn if faces is not None]
-        assert all(faces.shape[1] == num for faces in kept)
-        assert len({float(faces[0, 0, 0, 0, 0]) for faces in kept}) == 4
-    given = draw_faces(whole, numbers, None).faces
-    assert given is not None
-    assert whole.faces is not None
-    assert torch.equal(given, whole.faces[:, [1, 3]])
-    with pytest.raises(ValueError, match="faces_dropout"):
-        Personality(faces_dropout=1.5)
 
 
 def test_the_video_before_a_window_is_shown_as_generation_shows_it(batch: Batch) -> None:

@@ -259,6 +259,22 @@ def test_faces_come_with_the_latents_of_a_reference(tmp_path: Path) -> None:
     assert video.faces is None  # made by a VAE that may be another one
 
 
+def test_stills_come_with_their_frames_and_are_cut_with_them(tmp_path: Path) -> None:
+    folder = str(write_clips(tmp_path, 8, num_frames=9, num_stills=7))
+    whole = next(iter(data(folder).train_dataloader())).reference
+    cut = next(iter(data(folder, buckets=[Bucket(32, 32, 5)]).train_dataloader())).reference
+    for reference, num in ((whole, 7), (cut, 5)):
+        assert reference is not None
+        assert reference.stills is not None
+        assert reference.stills_valid is not None
+        assert reference.still_frames is not None
+        assert reference.stills.shape == (4, num, 4, 4, 4)
+        assert reference.stills_valid.all()
+        assert reference.still_frames.tolist() == [list(range(num))] * 4
+    video = read_clip(read_folder(folder)[0], use_latents=False)
+    assert video.stills is None
+
+
 def test_missing_faces_are_filled_up_as_invalid() -> None:
     batch = collate([make_sample(n, num_faces=num) for n, num in ((0, 3), (1, 0), (2, 1))])
     assert batch.faces is not None

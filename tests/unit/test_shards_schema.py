@@ -19,6 +19,7 @@ from avatar_v.shards.schema import (
     META,
     MOTION,
     SCHEMA_VERSION,
+    STILLS,
     VIDEO,
     check_sample,
     decode_sample,
@@ -134,14 +135,15 @@ def test_members_are_what_other_tools_read() -> None:
 
 
 @pytest.mark.parametrize("num_faces", [0, 3])
-def test_faces_come_back_as_they_were(num_faces: int) -> None:
-    sample = make_sample(3, num_faces=num_faces)
+def test_pictures_come_back_as_they_were(num_faces: int) -> None:
+    sample = make_sample(3, num_faces=num_faces, num_stills=2 * num_faces)
     members = encode_sample(sample)
-    assert set(np.load(io.BytesIO(members[FACES])).files) == {"latents", "frames"}
+    for member in (FACES, STILLS):
+        assert set(np.load(io.BytesIO(members[member])).files) == {"latents", "frames"}
     back = decode_sample(sample.key, members, where="x.tar")
-    for name in ("faces", "face_frames"):
+    for name in ("faces", "face_frames", "stills", "still_frames"):
         assert torch.equal(getattr(back, name), getattr(sample, name)), name
-    assert FACES not in encode_sample(make_sample(3))
+    assert not {FACES, STILLS} & set(encode_sample(make_sample(3)))
 
 
 def test_faces_that_fit_nothing_are_refused() -> None:

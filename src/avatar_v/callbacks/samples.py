@@ -120,6 +120,9 @@ def first_samples(batch: Batch, num: int) -> Batch:
         low=None if batch.low is None else batch.low[:num],
         faces=None if batch.faces is None else batch.faces[:num],
         faces_valid=None if batch.faces_valid is None else batch.faces_valid[:num],
+        stills=None if batch.stills is None else batch.stills[:num],
+        stills_valid=None if batch.stills_valid is None else batch.stills_valid[:num],
+        still_frames=None if batch.still_frames is None else batch.still_frames[:num],
         reference=None if batch.reference is None else first_samples(batch.reference, num),
     )
 

@@ -27,7 +27,7 @@ from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion import motion_frames, unpack_motion
-from avatar_v.models.reference import ReferenceCache, join_caches, one_frame
+from avatar_v.models.reference import ReferenceCache, anchor_frame, join_caches
 from avatar_v.recording import Sound
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
 
@@ -194,7 +194,7 @@ def sample_chunks(
                 first, *motion = (state[:, :1] for state in states)
                 motion = motion[0] if motion else None
                 audio = part.audio[:, :1]
-                anchor = one_frame(first, person.reference, audio=audio, motion=motion)
+                anchor = anchor_frame(first, person.reference, audio=audio, motion=motion)
         run = slice(-len(part.chunk.new_latents), None)
         own = None if part.refiner_audio is None else part.refiner_audio[:, run]
         new, *motion = (state[:, run] for state in states)

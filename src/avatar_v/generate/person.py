@@ -7,11 +7,12 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.critics.face_track import spread_frames
 from avatar_v.generate.generator import Person
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.motion import pack_motion
+from avatar_v.models.conditioner import Conditioner, latent_validity
+from avatar_v.models.motion import motion_moments, pack_motion
 from avatar_v.models.reference import join_references
 from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
 
@@ -23,16 +24,24 @@ def encode_person(
     side: int,
     *,
     faces: bool,
+    stills: int = 0,
     max_latents: int | None = None,
 ) -> Person:
     """The person of ``inputs`` in pictures of ``side`` pixels, on the conditioner's device.
 
-    ``faces``: close-ups come along; ``max_latents``: of each clip only its beginning.
+    ``faces``: close-ups come along; ``stills``: so many single frames stand for each clip
+    (Card.stills); ``max_latents``: of each clip only its beginning.
     """
-    parts = [_reference(_cut(c, max_latents), conditioner, side, faces) for c in inputs.clips]
+    clips = [_cut(clip, max_latents) for clip in inputs.clips]
+    shown = [still for clip in clips for still in stills_of(clip, stills)]
+    parts = [_reference(clip, conditioner, side, faces) for clip in shown]
+    reference = join_references(parts) if parts else None
+    if reference is not None and reference.motion is not None and len(shown) > len(clips):
+        moments = torch.stack([_moments(clip) for clip in clips]).sum(0)
+        reference = dataclasses.replace(reference, moments=moments.to(reference.latents))
     return Person(
         picture(inputs.image, side),
-        join_references(parts) if parts else None,
+        reference,
         None if inputs.motion is None else pack_motion(inputs.motion[None, None]),
     )
 
@@ -40,6 +49,32 @@ def encode_person(
 def picture(image: UInt8[Tensor, "3 h w"], side: int) -> Float[Tensor, "3 side side"]:
     """A square picture in [-1, 1] of ``side`` pixels."""
     return _sized(image[None], side)[0]
+
+
+def stills_of(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
+    """``num`` frames of the clip that show the face, evenly spread, each a clip of its own; the
+    clip itself where ``num`` is 0 or it shows none. Close-ups come with the first."""
+    frames = spread_frames(clip.valid, num).tolist()
+    if not frames or clip.num_frames == 1:
+        return [clip]
+
+    def still(frame: int, faces: Tensor | None) -> ReferenceClip:
+        sound = slice(frame * SAMPLES_PER_FRAME, (frame + 1) * SAMPLES_PER_FRAME)
+        return dataclasses.replace(
+            clip,
+            video=clip.video[frame : frame + 1],
+            valid=clip.valid[frame : frame + 1],
+            audio=None if clip.audio is None else clip.audio[sound],
+            motion=None if clip.motion is None else clip.motion[frame : frame + 1],
+            faces=faces,
+        )
+
+    return [still(frame, clip.faces if frame == frames[0] else None) for frame in frames]
+
+
+def _moments(clip: ReferenceClip) -> Float[Tensor, "1 k"]:
+    assert clip.motion is not None
+    return motion_moments(pack_motion(clip.motion[None]), latent_validity(clip.valid[None]))
 
 
 def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: bool) -> Reference:

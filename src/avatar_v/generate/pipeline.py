@@ -264,7 +264,13 @@ class AvatarPipeline:
 
     def person(self, inputs: Inputs) -> Person:
         """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
-        return encode_person(inputs, self.conditioner, self.format.side, faces=self.card.faces)
+        return encode_person(
+            inputs,
+            self.conditioner,
+            self.format.side,
+            faces=self.card.faces,
+            stills=self.card.stills,
+        )
 
     @property
     def size(self) -> int:

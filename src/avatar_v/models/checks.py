@@ -6,6 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.models.config import DiTConfig
+from avatar_v.models.motion import STYLE_DIM
 from avatar_v.types import Reference
 
 
@@ -42,6 +43,8 @@ def check_reference(reference: Reference, config: DiTConfig) -> None:
         expect(
             "reference.motion", reference.motion.shape, (num_samples, num_frames, config.motion_dim)
         )
+    if reference.moments is not None:
+        expect("reference.moments", reference.moments.shape, (num_samples, 1 + STYLE_DIM))
     if reference.faces is not None:
         shape = (num_samples, None, *reference.latents.shape[2:])
         expect("reference.faces", reference.faces.shape, shape)

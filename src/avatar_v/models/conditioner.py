@@ -104,6 +104,33 @@ class Conditioner(nn.Module):
             batch.faces_valid,
         )
 
+    def encode_stills(self, batch: Batch, chosen: Int[Tensor, " k"]) -> Reference:
+        """Single frames of clips as the reference stream: each is a clip of its own, with the sound
+        and the motion of that moment. All faces come along. ValueError for clips without stills."""
+        stills, valid, frames = batch.stills, batch.stills_valid, batch.still_frames
+        if stills is None or valid is None or frames is None:
+            raise ValueError("the clips have no stills: add them with `avatar-v shards stills`")
+        frames = frames[:, chosen].long()
+        num_samples, num = frames.shape
+        sample = SAMPLES_PER_FRAME * frames[..., None] + torch.arange(
+            SAMPLES_PER_FRAME, device=frames.device
+        )
+        sound = batch.audio.gather(1, sample.flatten(1)).unflatten(1, (num, -1))
+        moment = batch.motion[torch.arange(num_samples)[:, None], frames]
+        latents = stills[:, chosen].float()
+        return Reference(
+            latents,
+            valid[:, chosen],
+            torch.arange(num, device=latents.device).expand(num_samples, -1),
+            self.encode_audio(sound.flatten(0, 1)).squeeze(1).unflatten(0, (num_samples, num)),
+            pack_motion(moment.flatten(0, 1)[:, None])
+            .squeeze(1)
+            .unflatten(0, (num_samples, num))
+            .to(latents.device),
+            batch.faces,
+            batch.faces_valid,
+        )
+
     def encode_clip(
         self,
         video: Float[Tensor, "f 3 h w"],

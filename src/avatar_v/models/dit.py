@@ -37,7 +37,7 @@ from avatar_v.models.layers import (
     rotary_grid,
     rotary_table,
 )
-from avatar_v.models.motion import STYLE_DIM, motion_moments, style_statistics
+from avatar_v.models.motion import STYLE_DIM, style_statistics
 from avatar_v.models.own_units import in_own_units
 from avatar_v.models.reference import (
     ReferenceCache,
@@ -47,6 +47,7 @@ from avatar_v.models.reference import (
     kept_moments,
     pack_frames,
     reference_keys,
+    reference_moments,
     token_mask,
 )
 from avatar_v.types import Cond, Reference
@@ -71,6 +72,7 @@ class AvatarDiT(nn.Module):
         self.motion_embed = nn.Linear(config.motion_dim, config.dim)
         self.style_embed = nn.Parameter(torch.empty(STYLE_DIM, config.dim))
         self.face_embed = nn.Parameter(torch.zeros(config.dim))  # added to the tokens of a face
+        self.anchor_embed = nn.Parameter(torch.zeros(config.dim))  # and to those of the anchor
         self.blocks = nn.ModuleList(
             Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
         )
@@ -80,7 +82,7 @@ class AvatarDiT(nn.Module):
 
     def reset_parameters(self) -> None:
         """Wan's initialisation; the outputs of heads, audio and motion, style and what marks a
-        face are 0."""
+        face or the anchor are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
@@ -93,6 +95,7 @@ class AvatarDiT(nn.Module):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.audio_position, std=0.02)
         nn.init.zeros_(self.face_embed)
+        nn.init.zeros_(self.anchor_embed)
         nn.init.zeros_(self.head.out.weight)
         nn.init.zeros_(self.motion_head.out.weight)
         nn.init.zeros_(self.style_embed)
@@ -177,8 +180,8 @@ class AvatarDiT(nn.Module):
     ) -> Motion:
         if moments is None and cache is not None:
             moments = cache.expand(t.shape[0]).moments
-        elif moments is None and cond.reference is not None and cond.reference.motion is not None:
-            moments = motion_moments(cond.reference.motion, cond.reference.valid)
+        elif moments is None and cond.reference is not None:
+            moments = reference_moments(cond.reference)
         own = in_own_units(motion_t, t, moments)
         moments = kept_moments(moments, cond.reference_keep)
         embedding, modulation = self.time_embed(t, self._embed_style(moments))
@@ -230,9 +233,7 @@ class AvatarDiT(nn.Module):
         self, reference: Reference, mark: Float[Tensor, " d"] | None = None
     ) -> ReferenceCache | None:
         """``encode_reference`` without its faces; ``mark`` is added to every token."""
-        valid, moments = reference.valid, None
-        if reference.motion is not None:
-            moments = motion_moments(reference.motion, valid)
+        valid, moments = reference.valid, reference_moments(reference)
         is_blind = not bool(valid.any())
         if is_blind:
             # sharded, all ranks have to run this stream: a frame of zeros stands in, masked below
@@ -245,6 +246,9 @@ class AvatarDiT(nn.Module):
         grid = (height // self.config.patch, width // self.config.patch)
         x = self._embed_patches(reference.latents.flatten(0, 1)[layout.frames])
         x = x if mark is None else x + mark.to(x.dtype)
+        if reference.anchor is not None:
+            is_anchor = reference.anchor.flatten()[layout.frames]
+            x = x + is_anchor[..., None, None] * self.anchor_embed.to(x.dtype)
         _, modulation = self.time_embed(x.new_zeros(1, 1, dtype=torch.float32))
         audio = reference.audio
         if audio is not None:

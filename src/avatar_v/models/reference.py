@@ -22,12 +22,15 @@ from torch import Tensor
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import KeyValue
 from avatar_v.models.layers import rotary_table
+from avatar_v.models.motion import motion_moments
 from avatar_v.types import Reference
 
 SEGMENT_LENGTH = 8
 """Latent frames of one clip that form a segment (our choice, ALGORITHMS 1.1)."""
 FACE_GAP = 8
 """Latent frames of RoPE distance between a clip and its first face (our choice)."""
+NUM_STILLS = 16
+"""Single frames that stand for a clip (our choice): likeness still rises from 8 to 16."""
 NUM_FACES = 2
 """Faces of a clip that the model is shown, in training and in generation."""
 
@@ -63,18 +66,44 @@ def join_references(parts: Sequence[Reference]) -> Reference:
         motion=joined("motion"),
         faces=together("faces"),
         faces_valid=together("faces_valid"),
+        anchor=_joined_anchor(parts),
+        moments=_joined_moments(parts),
     )
 
 
-def one_frame(
+def reference_moments(reference: Reference) -> Float[Tensor, "b k"] | None:
+    """Of its motion (models/motion.motion_moments); None where it has none."""
+    if reference.moments is not None or reference.motion is None:
+        return reference.moments
+    return motion_moments(reference.motion, reference.valid)
+
+
+def _joined_anchor(parts: Sequence[Reference]) -> Bool[Tensor, "b r"] | None:
+    if all(part.anchor is None for part in parts):
+        return None
+    return torch.cat(
+        [torch.zeros_like(part.valid) if part.anchor is None else part.anchor for part in parts],
+        dim=1,
+    )
+
+
+def _joined_moments(parts: Sequence[Reference]) -> Float[Tensor, "b k"] | None:
+    """Their sum, where some part has those of more than its frames and none is without motion."""
+    if all(part.moments is None for part in parts):
+        return None
+    found = [moments for part in parts if (moments := reference_moments(part)) is not None]
+    return torch.stack(found).sum(0) if len(found) == len(parts) else None
+
+
+def anchor_frame(
     latents: Float[Tensor, "b 1 c h w"],
     like: Reference,
     *,
     audio: Float[Tensor, "b 1 n d"] | None,
     motion: Float[Tensor, "b 1 md"] | None,
 ) -> Reference:
-    """A clip of one latent frame to join ``like`` with: it has audio and motion if that has, and
-    no faces."""
+    """The first latent of the video that is made, to join ``like`` with: it has audio and motion if
+    that has, and no faces. Its own mark tells it from the reference: the scene is the anchor's."""
     num_samples, device = latents.shape[0], latents.device
     return Reference(
         latents,
@@ -82,6 +111,7 @@ def one_frame(
         torch.zeros(num_samples, 1, dtype=torch.long, device=device),
         None if like.audio is None else audio,
         None if like.motion is None else motion,
+        anchor=torch.ones(num_samples, 1, dtype=torch.bool, device=device),
     )
 
 

@@ -200,7 +200,13 @@ def _plain(values: dict[str, Any], key: str) -> Any:
 
 
 def _is_extra_output(key: str) -> bool:
-    outputs = (".audio_attention.out.", ".motion_inject.", "style_embed", "face_embed")
+    outputs = (
+        ".audio_attention.out.",
+        ".motion_inject.",
+        "style_embed",
+        "face_embed",
+        "anchor_embed",
+    )
     return any(name in key for name in outputs)
 
 

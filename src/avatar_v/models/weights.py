@@ -49,6 +49,9 @@ class Card:
     reference: bool = False  # trained to read a reference video, not only its first frame
     motion: bool = False  # trained to denoise motion beside the video
     faces: bool = False  # trained to read close-ups of the face beside the reference
+    stills: int = 0
+    """Of each clip of the reference the network is shown so many single frames, spread over it, and
+    the statistics of all its motion; 0: the clip itself."""
     anchor: bool = False  # trained with the first frame of the video behind the reference
     guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
     guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
@@ -56,6 +59,8 @@ class Card:
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
+        if self.stills < 0:
+            raise ValueError(f"stills of a card are at least 0, got {self.stills}")
         for name in ("guidance_audio", "guidance_motion"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} of a card is a finite number, got {getattr(self, name)}")

@@ -1,4 +1,4 @@
-"""`avatar-v shards world | import | encode | faces | show`: make shards and look at them.
+"""`avatar-v shards world | import | encode | faces | stills | show`: make shards and look at them.
 
 Only parsing happens at import; each command imports what it needs when it runs.
 """
@@ -17,7 +17,8 @@ def add_parser(subparsers) -> None:
     _add_world(commands.add_parser("world", help="render clips of the embedded world"))
     _add_import(commands.add_parser("import", help="turn a folder of videos into shards"))
     _add_encode(commands.add_parser("encode", help="add VAE latents to shards"))
-    _add_faces(commands.add_parser("faces", help="add close-ups of the face"))
+    _add_pictures(commands.add_parser("faces", help="add close-ups of the face"))
+    _add_pictures(commands.add_parser("stills", help="add whole frames, encoded alone"))
     _add_show(commands.add_parser("show", help="print and picture a few clips"))
 
 
@@ -27,7 +28,8 @@ def run(args: argparse.Namespace) -> int:
         "world": _world,
         "import": _import,
         "encode": _encode,
-        "faces": _faces,
+        "faces": _pictures,
+        "stills": _pictures,
         "show": _show,
     }
     return commands[args.shards_command](args)
@@ -68,6 +70,7 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--vae", required=True, help="folder of a VideoVAE, e.g. assets/small/vae")
     parser.add_argument("--drop-video", action="store_true", help="write the latents alone")
     parser.add_argument("--faces", action="store_true", help="add close-ups of the face too")
+    parser.add_argument("--stills", action="store_true", help="add whole frames, encoded alone")
     parser.add_argument("--low", action="store_true", help="add what the refiner starts from")
     parser.add_argument("--bf16", action="store_true", help="in bf16 autocast")
     parser.add_argument("--batch-size", type=int, default=8)
@@ -75,7 +78,7 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
 
 
-def _add_faces(parser: argparse.ArgumentParser) -> None:
+def _add_pictures(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", required=True, help="folder of shards with latents, changed")
     parser.add_argument("--vae", required=True, help="folder of the VideoVAE of the latents")
     parser.add_argument("--threads", type=int, default=2)
@@ -169,6 +172,7 @@ def _encode(args: argparse.Namespace) -> int:
             args.vae,
             drop_video=args.drop_video,
             faces=args.faces,
+            stills=args.stills,
             low=args.low,
             bf16=args.bf16,
             batch_size=args.batch_size,
@@ -180,14 +184,16 @@ def _encode(args: argparse.Namespace) -> int:
     return 0
 
 
-def _faces(args: argparse.Namespace) -> int:
+def _pictures(args: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from avatar_v.shards.faces import add_faces
+    from avatar_v.shards.pictures import CLOSE_UPS, WHOLE_FRAMES, add_pictures
 
+    name = args.shards_command
     with _progress() as progress:
-        task = progress.add_task("faces", total=None)
-        num_clips, num_empty = add_faces(
+        task = progress.add_task(name, total=None)
+        num_clips, num_empty = add_pictures(
+            CLOSE_UPS if name == "faces" else WHOLE_FRAMES,
             args.shards,
             args.vae,
             num_threads=args.threads,
@@ -195,7 +201,7 @@ def _faces(args: argparse.Namespace) -> int:
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
     empty = f", {num_empty} of them show no face" if num_empty else ""
-    Console().print(f"{num_clips} clips with faces{empty}: {args.shards}", soft_wrap=True)
+    Console().print(f"{num_clips} clips with {name}{empty}: {args.shards}", soft_wrap=True)
     return 0
 
 

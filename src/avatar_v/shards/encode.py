@@ -1,7 +1,8 @@
 """Add normalised VAE latents to shards, so that training need not run the VAE's encoder.
 
 Each shard gives one of the same name; members are copied byte for byte, `latents.npy` (fp16, the
-whole clip) is added, on request `faces.npz` (faces.py) and `low.npy`, and Meta says by which VAE.
+whole clip) is added, on request `faces.npz` and `stills.npz` (pictures.py) and `low.npy`, and Meta
+says by which VAE.
 Finished shards are kept when a run is repeated.
 """
 
@@ -16,9 +17,18 @@ from torch import Tensor
 from avatar_v.device import check_threads, chosen_device
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.models.vae import VideoVAE
-from avatar_v.shards.faces import faces_member
 from avatar_v.shards.loader import read_clip, read_members
-from avatar_v.shards.schema import FACES, LATENTS, LOW, META, VIDEO, encode_array, encode_meta
+from avatar_v.shards.pictures import CLOSE_UPS, WHOLE_FRAMES, pictures_member
+from avatar_v.shards.schema import (
+    FACES,
+    LATENTS,
+    LOW,
+    META,
+    STILLS,
+    VIDEO,
+    encode_array,
+    encode_meta,
+)
 from avatar_v.shards.writer import (
     INDEX_SUFFIX,
     ClipEntry,
@@ -42,6 +52,7 @@ def encode_folder(
     *,
     drop_video: bool = False,
     faces: bool = False,
+    stills: bool = False,
     low: bool = False,
     bf16: bool = False,
     batch_size: int = 8,
@@ -77,7 +88,7 @@ def encode_folder(
             size = f"{clip.height} x {clip.width}"
             raise ValueError(f"{clip.shard}, clip {clip.key}: {size} is no multiple of {step}")
     vae_hash = vae.hash()
-    choices = {"faces": faces, "low": low, "bf16": bf16}
+    choices = {"faces": faces, "stills": stills, "low": low, "bf16": bf16}
     asked = {"vae_hash": vae_hash, "drop_video": drop_video}
     _claim(out, {**asked, **{k: v for k, v in choices.items() if v}})
     if num_threads:
@@ -86,7 +97,9 @@ def encode_folder(
     for index in indexes:
         target = out / Path(index.shard).relative_to(folder)
         if not index_path(target).exists():
-            encoder = _Encoder(vae, vae_hash, drop_video, faces, low, bf16, batch_size, kind)
+            encoder = _Encoder(
+                vae, vae_hash, drop_video, faces, stills, low, bf16, batch_size, kind
+            )
             done = num_done
             write_shard(target, encoder.items(index, lambda n, d=done: on_clip(d + n, len(clips))))
         num_done += len(index.clips)
@@ -100,6 +113,7 @@ class _Encoder:
     vae_hash: str
     drop_video: bool
     faces: bool
+    stills: bool
     low: bool
     bf16: bool
     batch_size: int
@@ -120,11 +134,15 @@ class _Encoder:
                 if not all(torch.isfinite(x).all() for x in (own, low) if x is not None):
                     raise ValueError(f"{clip.shard}, clip {clip.key}: its latents overflow fp16")
                 meta = dataclasses.replace(sample.meta, vae_hash=self.vae_hash)
-                left_out = {LATENTS, FACES, LOW, META} | ({VIDEO} if self.drop_video else set())
+                left_out = {LATENTS, FACES, STILLS, LOW, META} | (
+                    {VIDEO} if self.drop_video else set()
+                )
                 members = read_members(clip, [m for m in clip.members if m not in left_out])
                 members |= {META: encode_meta(meta), LATENTS: encode_array(own.numpy())}
                 if self.faces:
-                    members[FACES] = faces_member(self.vae, sample, self.device)
+                    members[FACES] = pictures_member(CLOSE_UPS, self.vae, sample, self.device)
+                if self.stills:
+                    members[STILLS] = pictures_member(WHOLE_FRAMES, self.vae, sample, self.device)
                 if low is not None:
                     members[LOW] = encode_array(low.numpy())
                 yield RawClip(clip.key, members)

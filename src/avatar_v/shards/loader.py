@@ -26,6 +26,7 @@ from avatar_v.shards.schema import (
     FACES,
     LATENTS,
     LOW,
+    STILLS,
     VIDEO,
     Sample,
     decode_sample,
@@ -59,7 +60,7 @@ def read_folder(folder: str | Path) -> list[ClipEntry]:
 
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
     """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
-    of_latents = dict.fromkeys((LATENTS, FACES, LOW), not use_latents)
+    of_latents = dict.fromkeys((LATENTS, FACES, STILLS, LOW), not use_latents)
     skipped = {VIDEO: not decode_video, **of_latents}
     members = read_members(clip, [m for m in clip.members if not skipped.get(m, False)])
     return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
@@ -203,7 +204,8 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Samp
     """Cut a clip to its bucket's length, at a drawn start, and reduce it to the bucket's size.
 
     Latents are causal, so a clip that has them is cut at its beginning only. Its faces all stay:
-    they show the same person wherever in the clip they are from.
+    they show the same person wherever in the clip they are from; stills go with their frames, whose
+    sound and motion they need.
     """
     extra = sample.meta.num_frames - bucket.num_frames
     if extra == 0 and (sample.meta.height, sample.meta.width) == (bucket.height, bucket.width):
@@ -215,6 +217,10 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Samp
     sound = slice(start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)
     size = {"height": bucket.height, "width": bucket.width}
     video, latents, low = sample.video, sample.latents, sample.low
+    stills, still_frames = sample.stills, sample.still_frames
+    if stills is not None and still_frames is not None:
+        inside = still_frames < bucket.num_frames
+        stills, still_frames = stills[inside], still_frames[inside]
     return dataclasses.replace(
         sample,
         meta=dataclasses.replace(sample.meta, num_frames=bucket.num_frames, **size),
@@ -228,13 +234,15 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Samp
         video=None if video is None else _resized(video[frames], bucket),
         latents=None if latents is None else latents[: num_latents(bucket.num_frames)],
         low=None if low is None else low[: num_latents(bucket.num_frames)],
+        stills=stills,
+        still_frames=still_frames,
     )
 
 
 def collate(samples: Sequence[Sample]) -> Batch:
     """Samples of one bucket to a Batch: video in [-1, 1], audio in ±1, latents in fp32.
 
-    Faces are filled up with invalid ones to the most that a sample has.
+    Faces and stills are filled up with invalid ones to the most that a sample has.
     """
     with_video = all(sample.video is not None for sample in samples)
     with_latents = all(sample.latents is not None for sample in samples)
@@ -243,7 +251,9 @@ def collate(samples: Sequence[Sample]) -> Batch:
     def stack(name: str) -> Tensor:
         return torch.stack([getattr(sample, name) for sample in samples])
 
-    faces, faces_valid = _stacked_faces(samples)
+    faces, faces_valid = _padded(samples, "faces")
+    stills, stills_valid = _padded(samples, "stills")
+    still_frames, _ = _padded(samples, "still_frames")
     return Batch(
         video=stack("video").to(torch.float32) / 127.5 - 1 if with_video else None,
         audio=to_float(stack("audio")),
@@ -256,20 +266,24 @@ def collate(samples: Sequence[Sample]) -> Batch:
         person=tuple(sample.meta.person for sample in samples),
         scene=tuple(sample.meta.scene for sample in samples),
         latents=stack("latents").to(torch.float32) if with_latents else None,
-        faces=faces,
+        faces=None if faces is None else faces.to(torch.float32),
         faces_valid=faces_valid,
+        stills=None if stills is None else stills.to(torch.float32),
+        stills_valid=stills_valid,
+        still_frames=still_frames,
         low=stack("low").to(torch.float32) if with_low else None,
     )
 
 
-def _stacked_faces(samples: Sequence[Sample]) -> tuple[Tensor, Tensor] | tuple[None, None]:
-    """Faces "b k c lh lw" and which of them there are; nothing unless every sample has them."""
-    faces = [sample.faces.to(torch.float32) for sample in samples if sample.faces is not None]
-    if len(faces) < len(samples):
+def _padded(samples: Sequence[Sample], name: str) -> tuple[Tensor, Tensor] | tuple[None, None]:
+    """What each sample has a number of, "b k …", and which of them there are; nothing unless every
+    sample has it."""
+    rows = [row for sample in samples if (row := getattr(sample, name)) is not None]
+    if len(rows) < len(samples):
         return None, None
-    counts = torch.tensor([len(own) for own in faces])
+    counts = torch.tensor([len(row) for row in rows])
     valid = torch.arange(int(counts.max())) < counts[:, None]
-    return pad_sequence(faces, batch_first=True), valid
+    return pad_sequence(rows, batch_first=True), valid
 
 
 def _resized(video: Tensor, bucket: Bucket) -> Tensor:

@@ -11,6 +11,7 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
     key.low.npy      optional, with latents: those of the clip enlarged from half its size, after
                      the VAE (models/refiner.py), in fp16; what the refiner starts from
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
+    key.stills.npz   optional, with latents: whole frames of the clip, as faces.npz holds them
     key.video.mp4    H.264 yuv444p, 25 fps; absent only where latents replace it
 
 `Sample` is a decoded clip in its stored precision (uint8, int16, fp16), which is also how it is
@@ -39,7 +40,7 @@ NO_PHONEME = -1
 
 AUDIO, FACE, META = "audio.flac", "face.npz", "json"
 LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
-FACES, LOW = "faces.npz", "low.npy"
+FACES, STILLS, LOW = "faces.npz", "stills.npz", "low.npy"
 
 
 @dataclass(frozen=True)
@@ -81,6 +82,8 @@ class Sample:
     latents: Float16[Tensor, "l c lh lw"] | None = None
     faces: Float16[Tensor, "n c fh fw"] | None = None  # close-ups, each encoded alone
     face_frames: Int[Tensor, " n"] | None = None  # which frame each face is from; with faces
+    stills: Float16[Tensor, "q c lh lw"] | None = None  # whole frames, each encoded alone
+    still_frames: Int[Tensor, " q"] | None = None  # with stills
     low: Float16[Tensor, "l c lh lw"] | None = None  # enlarged from half the size; with latents
 
 
@@ -115,7 +118,9 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     if sample.latents is not None:
         members[LATENTS] = encode_array(sample.latents.numpy())
     if sample.faces is not None and sample.face_frames is not None:
-        members[FACES] = encode_faces(sample.faces, sample.face_frames)
+        members[FACES] = encode_pictures(sample.faces, sample.face_frames)
+    if sample.stills is not None and sample.still_frames is not None:
+        members[STILLS] = encode_pictures(sample.stills, sample.still_frames)
     if sample.low is not None:
         members[LOW] = encode_array(sample.low.numpy())
     return members
@@ -140,9 +145,10 @@ def decode_sample(
         _loaded(members[member], f"{name}.{member}") if member in members else None
         for member in (LATENTS, LOW)
     )
-    faces, face_frames = None, None
-    if FACES in members:
-        faces, face_frames = decode_faces(members[FACES], name)
+    (faces, face_frames), (stills, still_frames) = (
+        decode_pictures(members[member], f"{name}.{member}") if member in members else (None, None)
+        for member in (FACES, STILLS)
+    )
     try:
         sample = Sample(
             key=key,
@@ -158,6 +164,8 @@ def decode_sample(
             latents=None if latents is None else torch.from_numpy(latents),
             faces=faces,
             face_frames=face_frames,
+            stills=stills,
+            still_frames=still_frames,
             low=None if low is None else torch.from_numpy(low),
         )
         check_sample(sample, needs_picture=decode_video)
@@ -175,18 +183,20 @@ def encode_array(array: np.ndarray) -> bytes:
     return file.getvalue()
 
 
-def encode_faces(faces: Float16[Tensor, "k c lh lw"], frames: Int[Tensor, " k"]) -> bytes:
-    """The member of close-ups."""
-    return _encode_arrays({"latents": faces.numpy(), "frames": frames.to(torch.int32).numpy()})
+def encode_pictures(latents: Float16[Tensor, "k c lh lw"], frames: Int[Tensor, " k"]) -> bytes:
+    """The member of close-ups or stills."""
+    return _encode_arrays({"latents": latents.numpy(), "frames": frames.to(torch.int32).numpy()})
 
 
-def decode_faces(data: bytes, name: str) -> tuple[Float16[Tensor, "k c lh lw"], Int[Tensor, " k"]]:
-    """Close-ups and the frames they show; ValueError if the member is damaged."""
-    loaded = _loaded(data, f"{name}.{FACES}")
+def decode_pictures(
+    data: bytes, name: str
+) -> tuple[Float16[Tensor, "k c lh lw"], Int[Tensor, " k"]]:
+    """Pictures and the frames they show; ValueError if the member ``name`` is damaged."""
+    loaded = _loaded(data, name)
     try:
         return torch.from_numpy(loaded["latents"]), torch.from_numpy(loaded["frames"])
     except (IndexError, KeyError, TypeError) as error:
-        raise ValueError(f"{name}.{FACES}: expected arrays latents and frames ({error})") from error
+        raise ValueError(f"{name}: expected arrays latents and frames ({error})") from error
 
 
 def encode_meta(meta: Meta) -> bytes:
@@ -228,8 +238,12 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
         "phonemes": (frames,),
     }
     found = {name: tuple(getattr(sample, name).shape) for name in expected}
-    if sample.faces is not None:
-        _check_faces(sample, sample.faces)
+    for name, pictures, shown in (
+        ("faces", sample.faces, sample.face_frames),
+        ("stills", sample.stills, sample.still_frames),
+    ):
+        if pictures is not None:
+            _check_pictures(sample, name, pictures, shown)
     if sample.low is not None and sample.latents is not None:
         expected["low"], found["low"] = tuple(sample.latents.shape), tuple(sample.low.shape)
     if sample.video is not None:
@@ -240,15 +254,15 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
             raise ValueError(f"{sample.key}: {name} has shape {found[name]}, expected {shape}")
 
 
-def _check_faces(sample: Sample, faces: Tensor) -> None:
-    """Faces lie beside latents of their size, and each says which frame it shows."""
-    latents, frames = sample.latents, sample.face_frames
-    if latents is not None and faces.shape[1:] != latents.shape[1:]:
-        sizes = f"{tuple(faces.shape[1:])}, its latents of {tuple(latents.shape[1:])}"
-        raise ValueError(f"{sample.key}: faces of {sizes}")
-    if frames is None or len(frames) != len(faces):
+def _check_pictures(sample: Sample, name: str, pictures: Tensor, frames: Tensor | None) -> None:
+    """They lie beside latents of their size, and each says which frame it shows."""
+    latents = sample.latents
+    if latents is not None and pictures.shape[1:] != latents.shape[1:]:
+        sizes = f"{tuple(pictures.shape[1:])}, its latents of {tuple(latents.shape[1:])}"
+        raise ValueError(f"{sample.key}: {name} of {sizes}")
+    if frames is None or len(frames) != len(pictures):
         count = None if frames is None else len(frames)
-        raise ValueError(f"{sample.key}: {len(faces)} faces with {count} frame numbers")
+        raise ValueError(f"{sample.key}: {len(pictures)} {name} with {count} frame numbers")
 
 
 def _encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:

@@ -18,7 +18,6 @@ from pathlib import Path
 from webdataset.writer import TarWriter
 
 from avatar_v.shards.schema import (
-    FACES,
     LATENTS,
     META,
     SCHEMA_VERSION,
@@ -77,10 +76,6 @@ class ClipEntry:
     @property
     def has_latents(self) -> bool:
         return LATENTS in self.members
-
-    @property
-    def has_faces(self) -> bool:
-        return FACES in self.members
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from torch import Tensor
 
 from avatar_v import flow
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.reference import join_references, one_frame
+from avatar_v.models.reference import anchor_frame, join_references
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Cond
 
@@ -95,5 +95,5 @@ def with_anchor(
 ) -> Cond:
     """``cond`` with the first latent frame of each clip behind its reference."""
     assert cond.reference is not None
-    anchor = one_frame(first, cond.reference, audio=audio, motion=motion)
+    anchor = anchor_frame(first, cond.reference, audio=audio, motion=motion)
     return dataclasses.replace(cond, reference=join_references([cond.reference, anchor]))

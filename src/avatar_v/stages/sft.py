@@ -17,8 +17,8 @@ from torch import Tensor
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.conditioner import latent_validity
-from avatar_v.models.motion import component_weights, pack_motion
-from avatar_v.models.reference import NUM_FACES
+from avatar_v.models.motion import component_weights, motion_moments, pack_motion
+from avatar_v.models.reference import NUM_FACES, NUM_STILLS
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs, happens
 from avatar_v.stages.continuation import Continuation, with_anchor, with_estimated_prefix
@@ -48,6 +48,9 @@ class Personality:
     alone_windows: int = 0  # further windows of each clip, of motion without its video
     motion_components: dict[str, float] = field(default_factory=dict)
     """Weights of motion's components by name in the motion stream's loss; all others have 1."""
+    stills_share: float = 0.0
+    """Share of steps in which single frames stand for the reference's video, beside the habits of
+    its motion (`avatar-v shards stills`); generation then reads frames, too (Card.stills)."""
     faces: bool = False  # close-ups of the reference's face are read (`avatar-v shards faces`)
     faces_dropout: float = 0.2  # share of steps without them (more with one latent)
 
@@ -56,7 +59,7 @@ class Personality:
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
         shares = ("reference_dropout", "reference_motion_dropout", "motion_dropout")
-        for name in (*shares, "known_share", "faces_dropout"):
+        for name in (*shares, "known_share", "stills_share", "faces_dropout"):
             if not 0 <= getattr(self, name) <= 1:
                 raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
         if self.motion_weight < 0:
@@ -117,9 +120,12 @@ class SFT(A2V):
                 self.common,
             )
             with_motion = not happens(self.personality.reference_motion_dropout, self.common)
-        reference = self.conditioner.encode_reference(batch.reference, start, length)
+        if self._shows_stills(generator):
+            reference = self._stills(batch.reference, start, length, generator)
+        else:
+            reference = self.conditioner.encode_reference(batch.reference, start, length)
         if not with_motion:
-            reference = dataclasses.replace(reference, motion=None)
+            reference = dataclasses.replace(reference, motion=None, moments=None)
         if self.personality.faces:
             if reference.faces is None:
                 raise ValueError(
@@ -135,15 +141,37 @@ class SFT(A2V):
             return self._anchored(cond, batch)
         return cond
 
+    def _shows_stills(self, generator: torch.Generator | None) -> bool:
+        """Whether single frames stand for the reference; without a generator where any do."""
+        share = self.personality.stills_share
+        return share > 0 and (generator is None or happens(share, self.common))
+
+    def _stills(
+        self, batch: Batch, start: int, length: int, generator: torch.Generator | None
+    ) -> Reference:
+        """Some of the stills of a reference, drawn alike for the whole batch, with the moments of a
+        run of its motion; without a generator all of them."""
+        whole = 0 if batch.stills is None else batch.stills.shape[1]
+        chosen = torch.arange(whole)
+        if generator is not None and whole > 1:
+            _, num = draw_run(whole, 1, whole, self.common)
+            chosen = torch.randperm(whole, generator=self.common)[:num].sort().values
+        reference = self.conditioner.encode_stills(batch, chosen)
+        run = slice(start, start + length)
+        valid = latent_validity(batch.valid)[:, run]
+        moments = motion_moments(pack_motion(batch.motion)[:, run], valid)
+        return dataclasses.replace(reference, moments=moments.to(reference.latents.device))
+
     @property
     def reference_dropout(self) -> float:
         return self.personality.reference_dropout
 
-    def card_entries(self) -> dict[str, bool]:
+    def card_entries(self) -> dict[str, bool | int]:
         return {
             "reference": True,
             "motion": self.personality.motion_weight > 0,
             "faces": self.personality.faces,
+            "stills": NUM_STILLS if self.personality.stills_share > 0 else 0,
             "anchor": self.continuation.anchor_share > 0,
         }
 

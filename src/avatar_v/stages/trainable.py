@@ -16,8 +16,9 @@ from avatar_v.models.dit import AvatarDiT
 
 NEW = (
     "motion_embed", "motion_head", "motion_norm", "motion_inject", "style_embed", "face_embed",
+    "anchor_embed",
 )  # fmt: skip
-"""The motion stream, habits and the mark of faces, which stage 2 does not train."""
+"""The motion stream, habits and the marks of faces and anchor, which stage 2 does not train."""
 LORA_TARGETS = r".*blocks\.\d+\.(\w+_attention\.(query|key|value|out)|ffn\.(up|down))"
 FACTORS = "lora_"
 """In the name of every parameter that LoRA adds."""

@@ -1,7 +1,8 @@
-"""Close-ups of the world's faces, drawn again from their recipe at a higher resolution.
+"""Frames of the world's clips, drawn again from their recipe: stills, and close-ups of the face at
+a higher resolution.
 
-Frames of a clip are few and small; the renderer draws any of them larger. The person, the pose and
-the light are the frame's; its place within the camera's slow sway is not, and the grain is another.
+The person, the pose and the light are the frame's; its place within the camera's slow sway is not,
+and the grain is another.
 """
 
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from avatar_v.critics.face_track import crop, face_windows
 from avatar_v.world.person import sample_person
-from avatar_v.world.render import SIZE_STEP, render
+from avatar_v.world.render import SIZE_STEP, Rendered, render
 from avatar_v.world.scene import sample_scene
 from avatar_v.world.seeds import derive
 
@@ -25,12 +26,28 @@ def close_ups(
     if len(motion) == 0:
         return torch.zeros(0, 3, size, size, dtype=torch.uint8)
     large = -(-ENLARGED * size // SIZE_STEP) * SIZE_STEP
-    drawn = render(
+    # a close-up is reduced anyway
+    drawn = _drawn(person_id, scene_id, speech_id, motion, size=large, supersample=1)
+    return crop(drawn.video, face_windows(drawn.face_box, large, large), size)
+
+
+def stills(
+    person_id: int, scene_id: int, speech_id: int, motion: Float[Tensor, "k m"], *, size: int
+) -> UInt8[Tensor, "k 3 size size"]:
+    """Whole frames of ``size`` pixels at these moments of the clip's motion track."""
+    if len(motion) == 0:
+        return torch.zeros(0, 3, size, size, dtype=torch.uint8)
+    return _drawn(person_id, scene_id, speech_id, motion, size=size, supersample=2).video
+
+
+def _drawn(
+    person_id: int, scene_id: int, speech_id: int, motion: Tensor, *, size: int, supersample: int
+) -> Rendered:
+    return render(
         sample_person(person_id),
         sample_scene(scene_id),
         motion,
-        size=large,
+        size=size,
         seed=derive("clip", person_id, scene_id, speech_id),
-        supersample=1,  # a close-up is reduced anyway
+        supersample=supersample,
     )
-    return crop(drawn.video, face_windows(drawn.face_box, large, large), size)

@@ -1,0 +1,185 @@
+"""Single pictures beside the latents of clips: what the reference stream may see of a person.
+
+Close-ups (`avatar-v shards faces`) show the face, cut out of the video or, for clips of the world,
+drawn again at a higher resolution (world/close_up.py). Stills (`avatar-v shards stills`) are whole
+frames. A clip gives a few of either, evenly spread over its valid frames, each of the clip's own
+size and encoded alone by the VAE that made the latents.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float16, Int, UInt8
+from torch import Tensor
+
+from avatar_v.critics.face_track import crop, face_windows, spread_frames
+from avatar_v.device import check_threads, chosen_device
+from avatar_v.models.reference import NUM_STILLS
+from avatar_v.models.vae import VideoVAE
+from avatar_v.shards.loader import read_folder, read_members
+from avatar_v.shards.schema import (
+    FACES,
+    STILLS,
+    Sample,
+    decode_pictures,
+    decode_sample,
+    encode_pictures,
+)
+from avatar_v.shards.writer import (
+    INDEX_SUFFIX,
+    ClipEntry,
+    Failure,
+    RawClip,
+    ShardIndex,
+    read_index,
+    write_shard,
+)
+from avatar_v.world.close_up import close_ups, stills
+
+WORLD = "avatar_v.world"
+Pictures = UInt8[Tensor, "k 3 h w"]
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which pictures, and the member of a shard that holds them."""
+
+    member: str
+    num: int  # of a clip
+    show: Callable[[Sample, Int[Tensor, " k"]], Pictures]  # at these frames
+
+
+def add_pictures(
+    kind: Kind,
+    folder: str | Path,
+    vae_path: str | Path,
+    *,
+    num_threads: int | None = None,
+    device: str = "cpu",
+    on_clip: Callable[[int, int], None] = lambda num_done, num_clips: None,
+) -> tuple[int, int]:
+    """Add pictures to every shard of ``folder`` that has none yet, in place; all other members stay
+    byte for byte. Returns (clips, those that show no face).
+
+    Each shard is written beside the old one and then moved, so an interrupted run goes on where it
+    stopped. ValueError if latents are missing or made by another VAE, or if a clip has neither
+    video nor a recipe of the world; the shards before it are done.
+    """
+    check_threads(num_threads)
+    where = chosen_device(device)
+    vae = VideoVAE.from_pretrained(vae_path).to(where).eval()
+    vae_hash, clips = vae.hash(), read_folder(folder)
+    for clip in clips:
+        if not clip.has_latents or clip.vae_hash != vae_hash:
+            made = f"latents of VAE {clip.vae_hash}" if clip.has_latents else "no latents"
+            name = f"{clip.shard}, clip {clip.key}"
+            raise ValueError(f"{name}: {made}; pictures go beside latents of VAE {vae_hash}")
+    if num_threads:
+        torch.set_num_threads(num_threads)
+    num_done, num_empty = 0, 0
+    for path in sorted(Path(folder).rglob(f"*{INDEX_SUFFIX}")):
+        index = read_index(path)
+        if not all(kind.member in clip.members for clip in index.clips):
+            done = num_done
+
+            def heard(num: int, done: int = done) -> None:
+                on_clip(done + num, len(clips))
+
+            index = write_shard(index.shard, _with_pictures(kind, index, vae, where, heard))
+        num_done += len(index.clips)
+        num_empty += sum(_is_empty(kind, clip) for clip in index.clips)
+        on_clip(num_done, len(clips))
+    return len(clips), num_empty
+
+
+def shown(kind: Kind, sample: Sample) -> tuple[Pictures, Int[Tensor, " k"]]:
+    """Pictures of a clip at its own size, and the frames they show.
+
+    ValueError for a clip that has neither video nor a recipe of the world, and for close-ups of one
+    that is not square.
+    """
+    frames = spread_frames(sample.valid, kind.num)
+    return kind.show(sample, frames), frames
+
+
+def pictures_member(kind: Kind, vae: VideoVAE, sample: Sample, device: torch.device) -> bytes:
+    """The pictures of a clip as a member of its shard."""
+    pictures, frames = shown(kind, sample)
+    return encode_pictures(latents_of(vae, pictures, device), frames)
+
+
+@torch.inference_mode()
+def latents_of(
+    vae: VideoVAE, pictures: Pictures, device: torch.device
+) -> Float16[Tensor, "k c lh lw"]:
+    """The one latent frame of each picture."""
+    if len(pictures) == 0:
+        height, width = (side // vae.spatial_factor for side in pictures.shape[2:])
+        return torch.zeros(0, vae.latent_channels, height, width, dtype=torch.float16)
+    video = pictures[:, None].to(device, torch.float32) / 127.5 - 1
+    return vae.encode(video)[:, 0].to(torch.float16).cpu()
+
+
+def _close_ups(sample: Sample, frames: Int[Tensor, " k"]) -> Pictures:
+    meta = sample.meta
+    if meta.height != meta.width:
+        raise ValueError(f"{sample.key}: close-ups are square, the clip {meta.height}x{meta.width}")
+    if meta.source == WORLD:
+        return close_ups(*_world_ids(sample), sample.motion[frames], size=meta.height)
+    video = _video(sample)
+    if len(frames) == 0:
+        return video[:0]
+    windows = face_windows(sample.face_box[frames], meta.height, meta.width)
+    return crop(video[frames], windows, meta.height)
+
+
+def _stills(sample: Sample, frames: Int[Tensor, " k"]) -> Pictures:
+    if sample.video is None and sample.meta.source == WORLD:
+        return stills(*_world_ids(sample), sample.motion[frames], size=sample.meta.height)
+    return _video(sample)[frames]
+
+
+def _video(sample: Sample) -> Pictures:
+    if sample.video is None:
+        raise ValueError(f"{sample.key}: no video to take pictures of the face from")
+    return sample.video
+
+
+def _world_ids(sample: Sample) -> tuple[int, int, int]:
+    meta = sample.meta
+    person, scene, speech = (
+        int(name.removeprefix("world-")) for name in (meta.person, meta.scene, meta.sentence)
+    )
+    return person, scene, speech
+
+
+CLOSE_UPS = Kind(FACES, 4, _close_ups)
+WHOLE_FRAMES = Kind(STILLS, NUM_STILLS, _stills)
+
+
+def _with_pictures(
+    kind: Kind,
+    index: ShardIndex,
+    vae: VideoVAE,
+    device: torch.device,
+    on_clip: Callable[[int], None],
+) -> Iterator[RawClip | Failure]:
+    yield from index.failures
+    for number, clip in enumerate(index.clips, start=1):
+        members = read_members(clip, [name for name in clip.members if name != kind.member])
+        sample = decode_sample(clip.key, members, where=clip.shard, decode_video=clip.has_video)
+        try:
+            pictures = pictures_member(kind, vae, sample, device)
+        except ValueError as error:
+            raise ValueError(f"{clip.shard}, clip {error}") from error
+        yield RawClip(clip.key, {**members, kind.member: pictures})
+        on_clip(number)
+
+
+def _is_empty(kind: Kind, clip: ClipEntry) -> bool:
+    """Whether no frame of the clip shows a face."""
+    data = read_members(clip, [kind.member])[kind.member]
+    latents, _ = decode_pictures(data, f"{clip.shard}, clip {clip.key}.{kind.member}")
+    return len(latents) == 0

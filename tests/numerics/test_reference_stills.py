@@ -1,0 +1,204 @@
+"""Single frames that stand for a reference: as trained so read, and told from the anchor."""
+
+import dataclasses
+
+import pytest
+import torch
+from test_reference_attention import NUM_FRAMES, SIZE, TOLERANCE, target
+from torch import Tensor
+
+from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.person import encode_person, stills_of
+from avatar_v.generate.reference_clip import ReferenceClip
+from avatar_v.models.conditioner import Conditioner, latent_validity
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.motion import motion_moments, pack_motion
+from avatar_v.models.presets import build
+from avatar_v.models.reference import (
+    anchor_frame,
+    join_caches,
+    join_references,
+    reference_moments,
+)
+from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, randomise
+from avatar_v.types import Batch, Reference
+
+PARTS = ("latents", "valid", "segment", "audio", "motion", "moments")
+
+
+@pytest.fixture(scope="module")
+def conditioner() -> Conditioner:
+    conditioner = build("tiny")[1]
+    randomise(conditioner.audio_encoder)
+    return conditioner
+
+
+@pytest.fixture(scope="module")
+def dit() -> AvatarDiT:
+    return make_dit(DiTConfig.tiny())
+
+
+def close(a: Tensor, b: Tensor) -> None:
+    torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def batch_of(conditioner: Conditioner, frames: list[int], hidden: int | None = None) -> Batch:
+    """A clip of 13 frames with stills of ``frames``."""
+    batch = make_batch(1, 13, 32)
+    assert batch.video is not None
+    pixels = ((batch.video + 1) * 127.5).round()
+    video, valid = pixels / 127.5 - 1, batch.valid.clone()
+    if hidden is not None:
+        valid[:, hidden] = False
+    with torch.no_grad():
+        stills = conditioner.encode_image(video[0, frames])[:, 0]
+    return dataclasses.replace(
+        batch,
+        video=video,
+        valid=valid,
+        stills=stills[None],
+        stills_valid=torch.ones(1, len(frames), dtype=torch.bool),
+        still_frames=torch.tensor([frames], dtype=torch.int32),
+    )
+
+
+def clip_of(batch: Batch, start: int = 0) -> ReferenceClip:
+    assert batch.video is not None
+    return ReferenceClip(
+        video=((batch.video[0, start:] + 1) * 127.5).round().to(torch.uint8),
+        valid=batch.valid[0, start:],
+        audio=batch.audio[0, 640 * start :],
+        motion=batch.motion[0, start:],
+    )
+
+
+def person_of(conditioner: Conditioner, clips: tuple[ReferenceClip, ...], stills: int) -> Reference:
+    inputs = Inputs(clips[0].video[0], torch.zeros(640), 1, 0, (), clips)
+    person = encode_person(inputs, conditioner, 32, faces=False, stills=stills)
+    assert person.reference is not None
+    return person.reference
+
+
+def test_generation_reads_the_stills_that_training_shows(conditioner: Conditioner) -> None:
+    batch = batch_of(conditioner, [1, 4, 8, 11], hidden=6)
+    with torch.no_grad():
+        trained = conditioner.encode_stills(batch, torch.arange(4))
+    moments = motion_moments(pack_motion(batch.motion), latent_validity(batch.valid))
+    trained = dataclasses.replace(trained, moments=moments)
+    read = person_of(conditioner, (clip_of(batch),), 4)
+    assert read.segment.tolist() == [[0, 1, 2, 3]]
+    for name in PARTS:
+        torch.testing.assert_close(getattr(read, name), getattr(trained, name), msg=name)
+
+
+def test_some_of_the_stills_are_those_of_all(conditioner: Conditioner) -> None:
+    batch = batch_of(conditioner, [0, 3, 7, 12])
+    with torch.no_grad():
+        whole = conditioner.encode_stills(batch, torch.arange(4))
+        some = conditioner.encode_stills(batch, torch.tensor([1, 3]))
+    for name in ("latents", "valid", "audio", "motion"):
+        torch.testing.assert_close(getattr(some, name), getattr(whole, name)[:, [1, 3]])
+    assert some.segment.tolist() == [[0, 1]]
+    with pytest.raises(ValueError, match="avatar-v shards stills"):
+        conditioner.encode_stills(dataclasses.replace(batch, stills=None), torch.arange(4))
+
+
+def test_habits_are_those_of_all_clips_though_frames_stand_for_them(
+    conditioner: Conditioner,
+) -> None:
+    batch = batch_of(conditioner, [0])
+    first, second = clip_of(batch), clip_of(batch, 4)
+    both = person_of(conditioner, (first, second), 3)
+    assert both.latents.shape[1] == 6
+    whole = [person_of(conditioner, (clip,), 0) for clip in (first, second)]
+    found = [moments for clip in whole if (moments := reference_moments(clip)) is not None]
+    assert len(found) == 2
+    close(reference_moments(both), found[0] + found[1])  # pyright: ignore[reportArgumentType]
+    assert all(clip.moments is None for clip in whole)
+
+
+def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(
+    conditioner: Conditioner,
+) -> None:
+    batch = batch_of(conditioner, [0])
+    clip = dataclasses.replace(clip_of(batch), valid=torch.arange(13) % 2 == 1)
+    shown = stills_of(clip, 3)
+    assert [part.num_frames for part in shown] == [1, 1, 1]
+    for part, frame in zip(shown, (3, 7, 11), strict=True):
+        assert part.valid.tolist() == [True]
+        assert torch.equal(part.video[0], clip.video[frame])
+        assert part.motion is not None
+        assert torch.equal(part.motion[0], batch.motion[0, frame])
+    hidden = dataclasses.replace(clip, valid=torch.zeros(13, dtype=torch.bool))
+    assert stills_of(hidden, 3) == [hidden]
+    assert stills_of(clip, 0) == [clip]
+    silent = dataclasses.replace(clip, audio=None, motion=None)
+    assert [part.audio for part in stills_of(silent, 2)] == [None, None]
+    assert person_of(conditioner, (silent,), 2).moments is None
+
+
+def test_moments_beside_stills_are_read_cached_and_joined(dit: AvatarDiT) -> None:
+    config, (x_t, t) = dit.config, target(dit.config)
+    clip = make_reference(config, torch.ones(2, 3, dtype=torch.bool), size=SIZE, has_motion=True)
+    own = reference_moments(clip)
+    assert own is not None
+    more = dataclasses.replace(clip, moments=5 * own)
+    anchor = anchor_frame(
+        clip.latents[:, :1],
+        clip,
+        audio=clip.audio[:, :1],  # pyright: ignore[reportOptionalSubscript]
+        motion=clip.motion[:, :1],  # pyright: ignore[reportOptionalSubscript]
+    )
+    together = join_references([more, anchor])
+    expected = reference_moments(anchor)
+    assert expected is not None
+    close(together.moments, 5 * own + expected)  # pyright: ignore[reportArgumentType]
+    caches = [dit.encode_reference(part) for part in (more, anchor)]
+    joined = join_caches(*caches)  # pyright: ignore[reportArgumentType]
+    cond = make_cond(config, 2, NUM_FRAMES, reference=together)
+    bare = dataclasses.replace(cond, reference=None)
+    for video in (x_t, None):
+        motion = torch.zeros(2, NUM_FRAMES, config.motion_dim)
+        got = dit(video, t, bare, motion_t=motion, reference_cache=joined)
+        uncached = dit(video, t, cond, motion_t=motion)
+        plain = dataclasses.replace(cond, reference=join_references([clip, anchor]))
+        close(got[1], uncached[1])
+        assert (uncached[1] - dit(video, t, plain, motion_t=motion)[1]).abs().max() > 1e-4
+
+
+def test_what_marks_the_anchor_begins_at_zero_and_counts_for_it_alone() -> None:
+    config = DiTConfig.tiny()
+    assert not AvatarDiT(config).anchor_embed.any()
+    clip = make_reference(config, torch.ones(2, 3, dtype=torch.bool), size=SIZE)
+    anchor = anchor_frame(
+        clip.latents[:, :1],
+        clip,
+        audio=clip.audio[:, :1],  # pyright: ignore[reportOptionalSubscript]
+        motion=None,
+    )
+    x_t, t = target(config)
+    outputs = []
+    for mark in (0.0, 1.0):
+        dit = make_dit(config)
+        dit.anchor_embed.data *= mark
+        with_anchor = make_cond(config, 2, NUM_FRAMES, reference=join_references([clip, anchor]))
+        without = dataclasses.replace(with_anchor, reference=clip)
+        outputs.append((dit(x_t, t, with_anchor), dit(x_t, t, without)))
+    assert (outputs[0][0] - outputs[1][0]).abs().max() > 1e-4
+    assert torch.equal(outputs[0][1], outputs[1][1])
+    unmarked = dataclasses.replace(anchor, anchor=None)
+    cond = make_cond(config, 2, NUM_FRAMES, reference=join_references([clip, unmarked]))
+    close(make_dit_without_mark(config)(x_t, t, cond), outputs[0][0])
+
+
+def make_dit_without_mark(config: DiTConfig) -> AvatarDiT:
+    dit = make_dit(config)
+    dit.anchor_embed.data.zero_()
+    return dit
+
+
+def test_moments_of_another_number_are_refused(dit: AvatarDiT) -> None:
+    clip = make_reference(dit.config, torch.ones(2, 3, dtype=torch.bool), size=SIZE)
+    with pytest.raises(ValueError, match=r"moments must have shape \(2, 65\)"):
+        dit.encode_reference(dataclasses.replace(clip, moments=torch.zeros(2, 9)))

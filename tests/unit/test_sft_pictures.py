@@ -1,0 +1,151 @@
+"""stages/sft: close-ups and stills of the reference, as training shows them."""
+
+import dataclasses
+
+import pytest
+import torch
+from test_sft import loss_of, seeded, sft, trained
+
+from avatar_v.models.conditioner import latent_validity
+from avatar_v.models.motion import motion_moments, pack_motion
+from avatar_v.models.reference import NUM_FACES, NUM_STILLS
+from avatar_v.stages.continuation import Continuation
+from avatar_v.stages.sft import Personality, draw_faces
+from avatar_v.testing import make_batch
+from avatar_v.types import Batch
+
+
+@pytest.fixture
+def batch() -> Batch:
+    return make_batch(3, 25, 32, latent_channels=16, has_reference=True)
+
+
+def faces_of(batch: Batch, num: int = 4) -> Batch:
+    """``batch`` with faces of its references."""
+    assert batch.reference is not None
+    faces = torch.randn(3, num, 16, 4, 4, generator=seeded(9))
+    valid = torch.ones(3, num, dtype=torch.bool)
+    reference = dataclasses.replace(batch.reference, faces=faces, faces_valid=valid)
+    return dataclasses.replace(batch, reference=reference)
+
+
+def test_faces_move_no_loss_of_a_stage_that_does_not_read_them(batch: Batch) -> None:
+    stage = sft()
+    for index in range(3):
+        expected = loss_of(stage, batch, index)[0]
+        assert torch.equal(loss_of(stage, faces_of(batch), index)[0], expected)
+    assert not stage.card_entries()["faces"]
+
+
+def test_faces_are_read_and_their_mark_is_trained(batch: Batch) -> None:
+    reads = Personality(reference_dropout=0.0, motion_dropout=0.0, faces=True, faces_dropout=0.0,
+                        min_reference_latents=2)  # fmt: skip
+    stage = sft(reads)
+    loss = loss_of(stage, faces_of(batch))[0]
+    loss.backward()
+    assert "dit.face_embed" in trained(stage)
+    shown = faces_of(batch).reference
+    assert shown is not None
+    assert shown.faces is not None
+    other = dataclasses.replace(batch, reference=dataclasses.replace(shown, faces=-shown.faces))
+    assert abs(float((loss_of(stage, other)[0] - loss).detach())) > 1e-6
+    assert stage.card_entries()["faces"]
+    with pytest.raises(ValueError, match="avatar-v shards faces"):
+        loss_of(stage, batch)
+
+
+def stills_of(batch: Batch, num: int = 16) -> Batch:
+    """``batch`` with stills of its references."""
+    assert batch.reference is not None
+    reference = dataclasses.replace(
+        batch.reference,
+        stills=torch.randn(3, num, 16, 4, 4, generator=seeded(9)),
+        stills_valid=torch.ones(3, num, dtype=torch.bool),
+        still_frames=torch.arange(num).expand(3, -1),
+    )
+    return dataclasses.replace(batch, reference=reference)
+
+
+def test_stills_stand_for_the_reference_in_their_share_of_the_steps(batch: Batch) -> None:
+    stage, shown = sft(Personality(stills_share=0.5)), stills_of(batch)
+    assert shown.reference is not None
+    assert shown.reference.stills is not None
+    first = {float(x) for x in shown.reference.stills[0, :, 0, 0, 0]}
+    lengths = []
+    for index in range(60):
+        generator = stage.begin_step(0, index)
+        windows = stage.draw_windows(shown, generator)
+        drawn = stage.conditions(shown, windows, generator).reference
+        assert drawn is not None
+        assert drawn.motion is not None
+        if drawn.moments is not None:
+            lengths.append(drawn.latents.shape[1])
+            assert {float(x) for x in drawn.latents[0, :, 0, 0, 0]} <= first
+    assert 20 <= len(lengths) <= 40
+    assert min(lengths) == 1
+    assert max(lengths) > 8
+    assert lengths.count(1) > lengths.count(8)
+    assert stage.card_entries()["stills"] == NUM_STILLS == 16
+    assert sft().card_entries()["stills"] == 0
+
+
+def test_stills_and_all_of_the_motion_are_read(batch: Batch) -> None:
+    stage = sft(Personality(stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0))
+    shown = stills_of(batch).reference
+    assert shown is not None
+    assert shown.stills is not None
+    loss = loss_of(stage, stills_of(batch))[0]
+    for change in ({"stills": -shown.stills}, {"motion": 1 - shown.motion}):
+        other = dataclasses.replace(batch, reference=dataclasses.replace(shown, **change))
+        assert abs(float((loss_of(stage, other)[0] - loss).detach())) > 1e-6
+    unread = dataclasses.replace(shown, latents=torch.zeros_like(shown.stills[:, :7]))
+    same = loss_of(stage, dataclasses.replace(batch, reference=unread))[0]
+    assert torch.equal(same, loss)
+    windows = stage.draw_windows(batch, seeded())
+    whole = stage.conditions(stills_of(batch), windows).reference
+    assert whole is not None
+    assert whole.latents.shape[1] == 16
+    assert whole.moments is not None
+    expected = motion_moments(pack_motion(shown.motion), latent_validity(shown.valid))
+    torch.testing.assert_close(whole.moments, expected)
+    without = Personality(stills_share=1.0, reference_motion_dropout=1.0)
+    reference = sft(without).conditions(stills_of(batch), windows, seeded()).reference
+    assert reference is not None
+    assert reference.motion is None
+    assert reference.moments is None
+    with pytest.raises(ValueError, match="avatar-v shards stills"):
+        loss_of(stage, batch)
+
+
+def test_the_anchor_beside_stills_is_marked_and_its_mark_trained(batch: Batch) -> None:
+    reads = Personality(stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0)
+    stage = sft(reads, continuation=Continuation(anchor_share=1.0))
+    windows = stage.draw_windows(batch, seeded())
+    reference = stage.conditions(stills_of(batch), windows, stage.begin_step(0, 0)).reference
+    assert reference is not None
+    assert reference.anchor is not None
+    assert reference.anchor.sum(1).tolist() == [1, 1, 1]
+    assert reference.anchor[:, -1].all()
+    loss_of(stage, stills_of(batch))[0].backward()
+    assert "dit.anchor_embed" in trained(stage)
+
+
+def test_faces_are_drawn_and_dropped_by_steps(batch: Batch) -> None:
+    numbers = Personality(faces=True, faces_dropout=0.25)
+    conditioner = sft().conditioner
+    reference = faces_of(batch).reference
+    assert reference is not None
+    whole = conditioner.encode_reference(reference)
+    picture = conditioner.encode_reference(reference, 2, 1)
+    for shown, num, low, high in ((whole, NUM_FACES, 0.15, 0.35), (picture, 1, 0.4, 0.6)):
+        drawn = [draw_faces(shown, numbers, seeded(i)).faces for i in range(300)]
+        assert low < sum(faces is None for faces in drawn) / 300 < high
+        kept = [faces for faces in drawn if faces is not None]
+        assert all(faces.shape[1] == num for faces in kept)
+        assert len({float(faces[0, 0, 0, 0, 0]) for faces in kept}) == 4
+    given = draw_faces(whole, numbers, None).faces
+    assert given is not None
+    assert whole.faces is not None
+    assert torch.equal(given, whole.faces[:, [1, 3]])
+    with pytest.raises(ValueError, match="faces_dropout"):
+        Personality(faces_dropout=1.5)
