@@ -109,12 +109,13 @@ def test_habits_are_those_of_all_clips_though_frames_stand_for_them(
 ) -> None:
     batch = batch_of(conditioner, [0])
     first, second = clip_of(batch), clip_of(batch, 4)
-    both = person_of(conditioner, (first, second), 3)
-    assert both.latents.shape[1] == 6
     whole = [person_of(conditioner, (clip,), 0) for clip in (first, second)]
     found = [moments for clip in whole if (moments := reference_moments(clip)) is not None]
     assert len(found) == 2
-    close(reference_moments(both), found[0] + found[1])  # pyright: ignore[reportArgumentType]
+    for stills in (1, 3):
+        both = person_of(conditioner, (first, second), stills)
+        assert both.latents.shape[1] == 2 * stills
+        close(reference_moments(both), found[0] + found[1])  # pyright: ignore[reportArgumentType]
     assert all(clip.moments is None for clip in whole)
 
 

@@ -36,7 +36,7 @@ def encode_person(
     shown = [still for clip in clips for still in stills_of(clip, stills)]
     parts = [_reference(clip, conditioner, side, faces) for clip in shown]
     reference = join_references(parts) if parts else None
-    if reference is not None and reference.motion is not None and len(shown) > len(clips):
+    if stills > 0 and reference is not None and reference.motion is not None:
         moments = torch.stack([_moments(clip) for clip in clips]).sum(0)
         reference = dataclasses.replace(reference, moments=moments.to(reference.latents))
     return Person(
