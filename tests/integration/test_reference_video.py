@@ -14,6 +14,7 @@ from avatar_v.generate.inputs import Wanted, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
 from avatar_v.generate.reference_clip import read_reference
 from avatar_v.generate.resume import asked_for
+from avatar_v.models.reference import reference_moments
 from avatar_v.models.weights import Card
 from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Request
@@ -347,6 +348,30 @@ def test_from_the_prompt_no_frame_is_given(personal, request_: Request, spoken) 
     given = dataclasses.replace(asked, from_prompt=False)
     assert not torch.equal(torch.cat(list(personal.stream(inputs, given))), frames)
     assert asked_for(asked, inputs) != asked_for(given, inputs)
+
+
+def test_frames_stand_for_the_clip_where_the_card_says_so(
+    personal, request_: Request, spoken
+) -> None:
+    """Always, or where no first frame is given; habits are those of the whole clip either way."""
+    asked = dataclasses.replace(request_, reference=spoken[0], anchor=False)
+    inputs, pipe = read_inputs(asked, PERSONAL), personal
+    whole = pipe.person(inputs).reference
+    for always, from_prompt in ((0, 3), (3, 0), (2, 4)):
+        card = dataclasses.replace(pipe.card, stills=always, stills_from_prompt=from_prompt)
+        other = AvatarPipeline(pipe.dit, pipe.conditioner, card, device="cpu", precision="fp32")
+        for num, prompted in ((always, False), (from_prompt, True)):
+            reference = other.person(inputs, from_prompt=prompted).reference
+            assert reference.latents.shape[1] == (num or whole.latents.shape[1])
+            close = torch.allclose(reference_moments(reference), reference_moments(whole))
+            assert close
+    plain = torch.cat(list(pipe.stream(inputs, asked)))
+    prompted = dataclasses.replace(asked, from_prompt=True)
+    for request, same in ((asked, True), (prompted, False)):
+        card = dataclasses.replace(pipe.card, stills_from_prompt=3)
+        other = AvatarPipeline(pipe.dit, pipe.conditioner, card, device="cpu", precision="fp32")
+        before = plain if same else torch.cat(list(pipe.stream(inputs, prompted)))
+        assert torch.equal(torch.cat(list(other.stream(inputs, request))), before) is same
 
 
 def test_from_the_prompt_wants_a_reference_and_no_image(request_: Request) -> None:

@@ -254,7 +254,12 @@ def test_an_imported_model_speaks_after_training(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("guidance_audio", float("nan")), ("guidance_motion", float("inf"))],
+    [
+        ("guidance_audio", float("nan")),
+        ("guidance_motion", float("inf")),
+        ("stills", -1),
+        ("stills_from_prompt", -1),
+    ],
 )
 def test_a_card_with_an_impossible_number_is_refused(folder: Path, name: str, value: float) -> None:
     edit(folder / "card.json", **{name: value})

@@ -210,7 +210,7 @@ class AvatarPipeline:
         ``kept`` holds are not sampled, others are kept there."""
         request = decided(request, self.card, inputs)
         settings = self.settings(request)
-        person, sound = self.person(inputs), inputs.audio
+        person, sound = self.person(inputs, from_prompt=request.from_prompt), inputs.audio
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
         stages = (
             lambda spoken: sample_chunks(
@@ -262,14 +262,16 @@ class AvatarPipeline:
         heard = hear(sound, chunk_latents=length, context=context, gain=gain)
         return speak_live(self.conditioner, heard, own)
 
-    def person(self, inputs: Inputs) -> Person:
-        """Who is to speak, as the sampler takes it: picture, encoded reference and motion."""
+    def person(self, inputs: Inputs, *, from_prompt: bool = False) -> Person:
+        """Who is to speak, as the sampler takes it: picture, encoded reference and motion.
+
+        ``from_prompt``: the picture will not be given (Card.stills_from_prompt)."""
         return encode_person(
             inputs,
             self.conditioner,
             self.format.side,
             faces=self.card.faces,
-            stills=self.card.stills,
+            stills=self.card.stills_from_prompt if from_prompt else self.card.stills,
         )
 
     @property

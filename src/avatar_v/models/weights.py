@@ -52,6 +52,7 @@ class Card:
     stills: int = 0
     """Of each clip of the reference the network is shown so many single frames, spread over it, and
     the statistics of all its motion; 0: the clip itself."""
+    stills_from_prompt: int = 0  # the same where no first frame is given (Request.from_prompt)
     anchor: bool = False  # trained with the first frame of the video behind the reference
     guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
     guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
@@ -59,8 +60,9 @@ class Card:
     schema_version: int = SCHEMA_VERSION
 
     def __post_init__(self) -> None:
-        if self.stills < 0:
-            raise ValueError(f"stills of a card are at least 0, got {self.stills}")
+        for name in ("stills", "stills_from_prompt"):
+            if getattr(self, name) < 0:
+                raise ValueError(f"{name} of a card are at least 0, got {getattr(self, name)}")
         for name in ("guidance_audio", "guidance_motion"):
             if not math.isfinite(getattr(self, name)):
                 raise ValueError(f"{name} of a card is a finite number, got {getattr(self, name)}")

@@ -167,11 +167,13 @@ class SFT(A2V):
         return self.personality.reference_dropout
 
     def card_entries(self) -> dict[str, bool | int]:
+        stills = NUM_STILLS if self.personality.stills_share > 0 else 0
         return {
             "reference": True,
             "motion": self.personality.motion_weight > 0,
             "faces": self.personality.faces,
-            "stills": NUM_STILLS if self.personality.stills_share > 0 else 0,
+            "stills": stills,
+            "stills_from_prompt": stills,
             "anchor": self.continuation.anchor_share > 0,
         }
 
