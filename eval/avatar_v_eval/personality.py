@@ -41,7 +41,7 @@ from avatar_v_eval.style import HABITS, best_blink_r, habits, slope
 from avatar_v_eval.workers import mapped
 
 LENGTHS = {"minute": 1501, "video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
-"""Frames of the reference that each condition reads."""
+"""Frames of the reference that each condition is given; a card may read a few of them."""
 CONDITIONS = ("video", "four_s", "one_s", "image", "none")
 """Those that are generated unless others are asked for."""
 ASKED = ("minute", "video")

@@ -88,12 +88,15 @@ class Rollout:
     def described(self) -> str:
         """How it samples, for the notes of a result."""
         r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
+        card = self.pipeline.card
+        stills = max(card.stills, card.stills_from_prompt * r.from_prompt)
+        read = f"{stills} frames of each clip and its habits" if stills else "whole clips"
         order = "before" if self.pipeline.card.motion_first else "beside"
         return (
             f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio} "
             f"reference {r.guidance_reference} motion {r.guidance_motion}, motion {order} "
             "the video, "
-            f"{precision}, seed {r.seed}"
+            f"{read} as reference, {precision}, seed {r.seed}"
         )
 
     def hashes(self) -> dict[str, str]:

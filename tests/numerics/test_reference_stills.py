@@ -7,6 +7,7 @@ import torch
 from test_reference_attention import NUM_FRAMES, SIZE, TOLERANCE, target
 from torch import Tensor
 
+from avatar_v.critics.face_track import spread_frames
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.person import encode_person, stills_of
 from avatar_v.generate.reference_clip import ReferenceClip
@@ -16,6 +17,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion import motion_moments, pack_motion
 from avatar_v.models.presets import build
 from avatar_v.models.reference import (
+    NUM_STILLS,
     anchor_frame,
     join_caches,
     join_references,
@@ -43,9 +45,11 @@ def close(a: Tensor, b: Tensor) -> None:
     torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
 
 
-def batch_of(conditioner: Conditioner, frames: list[int], hidden: int | None = None) -> Batch:
-    """A clip of 13 frames with stills of ``frames``."""
-    batch = make_batch(1, 13, 32)
+def batch_of(
+    conditioner: Conditioner, frames: list[int], hidden: int | None = None, num_frames: int = 13
+) -> Batch:
+    """A clip with stills of ``frames``."""
+    batch = make_batch(1, num_frames, 32)
     assert batch.video is not None
     pixels = ((batch.video + 1) * 127.5).round()
     video, valid = pixels / 127.5 - 1, batch.valid.clone()
@@ -81,27 +85,60 @@ def person_of(conditioner: Conditioner, clips: tuple[ReferenceClip, ...], stills
 
 
 def test_generation_reads_the_stills_that_training_shows(conditioner: Conditioner) -> None:
-    batch = batch_of(conditioner, [1, 4, 8, 11], hidden=6)
+    visible = [frame for frame in range(21) if frame != 6]
+    frames = spread_frames(torch.arange(21) != 6, NUM_STILLS).tolist()
+    assert set(frames) < set(visible)
+    batch = batch_of(conditioner, frames, hidden=6, num_frames=21)
     with torch.no_grad():
-        trained = conditioner.encode_stills(batch, torch.arange(4))
+        trained = conditioner.encode_stills(batch, torch.arange(NUM_STILLS))
     moments = motion_moments(pack_motion(batch.motion), latent_validity(batch.valid))
     trained = dataclasses.replace(trained, moments=moments)
-    read = person_of(conditioner, (clip_of(batch),), 4)
-    assert read.segment.tolist() == [[0, 1, 2, 3]]
+    read = person_of(conditioner, (clip_of(batch),), NUM_STILLS)
+    assert read.segment.tolist() == [list(range(NUM_STILLS))]
     for name in PARTS:
         torch.testing.assert_close(getattr(read, name), getattr(trained, name), msg=name)
 
 
 def test_some_of_the_stills_are_those_of_all(conditioner: Conditioner) -> None:
-    batch = batch_of(conditioner, [0, 3, 7, 12])
+    batch = batch_of(conditioner, list(range(16)), num_frames=17)
     with torch.no_grad():
-        whole = conditioner.encode_stills(batch, torch.arange(4))
-        some = conditioner.encode_stills(batch, torch.tensor([1, 3]))
+        whole = conditioner.encode_stills(batch, torch.arange(NUM_STILLS))
+        some = conditioner.encode_stills(batch, torch.tensor([1, 13]))
     for name in ("latents", "valid", "audio", "motion"):
-        torch.testing.assert_close(getattr(some, name), getattr(whole, name)[:, [1, 3]])
+        torch.testing.assert_close(getattr(some, name), getattr(whole, name)[:, [1, 13]])
     assert some.segment.tolist() == [[0, 1]]
     with pytest.raises(ValueError, match="avatar-v shards stills"):
         conditioner.encode_stills(dataclasses.replace(batch, stills=None), torch.arange(4))
+
+
+def test_a_clip_with_fewer_stills_shows_none_of_them_twice(conditioner: Conditioner) -> None:
+    """Clips of 3, 0 and 16 stills in one batch, padded as the loader does."""
+    batch = make_batch(3, 17, 32)
+    counts = torch.tensor([3, 0, 16])
+    number = torch.arange(16)
+    batch = dataclasses.replace(
+        batch,
+        stills=number.float()[None, :, None, None, None].expand(3, -1, 16, 4, 4),
+        stills_valid=number < counts[:, None],
+        still_frames=number.expand(3, -1),
+    )
+    with torch.no_grad():
+        for places in (torch.arange(16), torch.tensor([4, 9]), torch.tensor([0, 15])):
+            shown = conditioner.encode_stills(batch, places)
+            for row, count in enumerate(counts.tolist()):
+                expected = sorted({int(place) * count // 16 for place in places} if count else ())
+                assert shown.latents[row, shown.valid[row], 0, 0, 0].tolist() == expected
+
+
+def test_an_encoder_of_whole_recordings_hears_no_moments(
+    conditioner: Conditioner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    batch = batch_of(conditioner, list(range(13)))
+    monkeypatch.setattr(Conditioner, "hears_moments", False)
+    with torch.no_grad():
+        assert conditioner.encode_stills(batch, torch.arange(3)).audio is None
+    assert person_of(conditioner, (clip_of(batch),), 3).audio is None
+    assert person_of(conditioner, (clip_of(batch),), 0).audio is not None
 
 
 def test_habits_are_those_of_all_clips_though_frames_stand_for_them(
@@ -180,7 +217,9 @@ def test_what_marks_the_anchor_begins_at_zero_and_counts_for_it_alone() -> None:
     )
     x_t, t = target(config)
     outputs = []
-    for mark in (0.0, 1.0):
+    unmarked = dataclasses.replace(anchor, anchor=None)
+    cond = make_cond(config, 2, NUM_FRAMES, reference=join_references([clip, unmarked]))
+    for mark in (1.0, 0.0):
         dit = make_dit(config)
         dit.anchor_embed.data *= mark
         with_anchor = make_cond(config, 2, NUM_FRAMES, reference=join_references([clip, anchor]))
@@ -188,15 +227,7 @@ def test_what_marks_the_anchor_begins_at_zero_and_counts_for_it_alone() -> None:
         outputs.append((dit(x_t, t, with_anchor), dit(x_t, t, without)))
     assert (outputs[0][0] - outputs[1][0]).abs().max() > 1e-4
     assert torch.equal(outputs[0][1], outputs[1][1])
-    unmarked = dataclasses.replace(anchor, anchor=None)
-    cond = make_cond(config, 2, NUM_FRAMES, reference=join_references([clip, unmarked]))
-    close(make_dit_without_mark(config)(x_t, t, cond), outputs[0][0])
-
-
-def make_dit_without_mark(config: DiTConfig) -> AvatarDiT:
-    dit = make_dit(config)
-    dit.anchor_embed.data.zero_()
-    return dit
+    close(dit(x_t, t, cond), outputs[1][0])
 
 
 def test_moments_of_another_number_are_refused(dit: AvatarDiT) -> None:

@@ -90,24 +90,27 @@ def test_stills_stand_for_the_reference_in_their_share_of_the_steps(batch: Batch
 
 
 def test_stills_and_all_of_the_motion_are_read(batch: Batch) -> None:
-    stage = sft(Personality(stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0))
-    shown = stills_of(batch).reference
+    whole = Personality(
+        stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0, min_reference_latents=7
+    )
+    stage, shown = sft(whole), stills_of(batch).reference
     assert shown is not None
     assert shown.stills is not None
     loss = loss_of(stage, stills_of(batch))[0]
-    for change in ({"stills": -shown.stills}, {"motion": 1 - shown.motion}):
+    later = torch.cat([shown.motion[:, :16], 1 - shown.motion[:, 16:]], dim=1)  # of no still
+    for change in ({"stills": -shown.stills}, {"motion": later}):
         other = dataclasses.replace(batch, reference=dataclasses.replace(shown, **change))
         assert abs(float((loss_of(stage, other)[0] - loss).detach())) > 1e-6
     unread = dataclasses.replace(shown, latents=torch.zeros_like(shown.stills[:, :7]))
     same = loss_of(stage, dataclasses.replace(batch, reference=unread))[0]
     assert torch.equal(same, loss)
     windows = stage.draw_windows(batch, seeded())
-    whole = stage.conditions(stills_of(batch), windows).reference
-    assert whole is not None
-    assert whole.latents.shape[1] == 16
-    assert whole.moments is not None
+    read = stage.conditions(stills_of(batch), windows).reference
+    assert read is not None
+    assert read.latents.shape[1] == 16
+    assert read.moments is not None
     expected = motion_moments(pack_motion(shown.motion), latent_validity(shown.valid))
-    torch.testing.assert_close(whole.moments, expected)
+    torch.testing.assert_close(read.moments, expected)
     without = Personality(stills_share=1.0, reference_motion_dropout=1.0)
     reference = sft(without).conditions(stills_of(batch), windows, seeded()).reference
     assert reference is not None
@@ -149,3 +152,27 @@ def test_faces_are_drawn_and_dropped_by_steps(batch: Batch) -> None:
     assert torch.equal(given, whole.faces[:, [1, 3]])
     with pytest.raises(ValueError, match="faces_dropout"):
         Personality(faces_dropout=1.5)
+
+
+def test_what_a_step_draws_does_not_depend_on_what_the_clips_have(batch: Batch) -> None:
+    """Ranks have other clips and must agree about everything that is drawn behind it."""
+    reads = Personality(stills_share=0.7, faces=True)
+    states = []
+    for num_stills, num_faces in ((16, 4), (5, 2), (0, 1)):
+        stage = sft(reads)
+        shown = stills_of(faces_of(batch, num_faces), num_stills)
+        for index in range(6):
+            generator = stage.begin_step(0, index)
+            stage.conditions(shown, stage.draw_windows(shown, generator), generator)
+        states.append(stage.common.get_state())
+    assert torch.equal(states[0], states[1])
+    assert torch.equal(states[0], states[2])
+
+
+def test_without_a_face_in_any_clip_the_clip_itself_is_read(batch: Batch) -> None:
+    stage = sft(Personality(stills_share=1.0))
+    windows = stage.draw_windows(batch, seeded())
+    reference = stage.conditions(stills_of(batch, 0), windows).reference
+    assert reference is not None
+    assert reference.latents.shape[1] == 7
+    assert torch.isfinite(loss_of(stage, stills_of(batch, 0))[0])

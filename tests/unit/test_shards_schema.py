@@ -136,7 +136,7 @@ def test_members_are_what_other_tools_read() -> None:
 
 @pytest.mark.parametrize("num_faces", [0, 3])
 def test_pictures_come_back_as_they_were(num_faces: int) -> None:
-    sample = make_sample(3, num_faces=num_faces, num_stills=2 * num_faces)
+    sample = make_sample(3, num_faces=num_faces, num_stills=num_faces + 1)
     members = encode_sample(sample)
     for member in (FACES, STILLS):
         assert set(np.load(io.BytesIO(members[member])).files) == {"latents", "frames"}
@@ -150,6 +150,11 @@ def test_faces_that_fit_nothing_are_refused() -> None:
     sample = make_sample(3, num_faces=2)
     with pytest.raises(ValueError, match="2 faces with None frame numbers"):
         check_sample(dataclasses.replace(sample, face_frames=None))
+    for frame in (-1, 5):
+        frames = torch.tensor([0, frame], dtype=torch.int32)
+        beyond = dataclasses.replace(make_sample(3, num_stills=2), still_frames=frames)
+        with pytest.raises(ValueError, match=rf"stills of frames \[0, {frame}\], the clip has 5"):
+            check_sample(beyond)
     larger = dataclasses.replace(sample, latents=torch.zeros(2, 4, 8, 8, dtype=torch.float16))
     with pytest.raises(ValueError, match=r"faces of \(4, 4, 4\), its latents of \(4, 8, 8\)"):
         encode_sample(larger)

@@ -81,13 +81,15 @@ class Export(L.Callback):
         guidance_audio: float = 2.0,
         guidance_motion: float = 1.0,
         motion_first: bool = False,
+        stills_from_prompt: int = 0,
     ) -> None:
         """``recipe``: the files of the recipe, for the card of the weights; ``dtype``: of the
         stored weights; ``guidance_audio``: what generation takes where none is asked for;
-        ``guidance_motion`` and ``motion_first``: how it makes motion (models.weights.Card)."""
+        ``guidance_motion`` and ``motion_first``: how it makes motion; ``stills_from_prompt``: what
+        it reads where no first frame is given (models.weights.Card)."""
         self.recipe = recipe
         self.guidance_audio, self.guidance_motion = guidance_audio, guidance_motion
-        self.motion_first = motion_first
+        self.motion_first, self.stills_from_prompt = motion_first, stills_from_prompt
         self.dtype = {"float32": torch.float32, "float16": torch.float16}.get(dtype, torch.bfloat16)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -103,6 +105,7 @@ class Export(L.Callback):
             guidance_audio=self.guidance_audio,
             guidance_motion=self.guidance_motion,
             motion_first=self.motion_first,
+            stills_from_prompt=self.stills_from_prompt,
             **can,
         )
         with averaged(trainer, pl_module), whole_state(pl_module):

@@ -11,8 +11,8 @@ from avatar_v.critics.face_track import spread_frames
 from avatar_v.generate.generator import Person
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.models.conditioner import Conditioner, latent_validity
-from avatar_v.models.motion import motion_moments, pack_motion
+from avatar_v.models.conditioner import Conditioner, clip_moments
+from avatar_v.models.motion import pack_motion
 from avatar_v.models.reference import join_references
 from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
 
@@ -34,11 +34,18 @@ def encode_person(
     """
     clips = [_cut(clip, max_latents) for clip in inputs.clips]
     shown = [still for clip in clips for still in stills_of(clip, stills)]
+    if stills > 0 and not conditioner.hears_moments:
+        shown = [dataclasses.replace(clip, audio=None) for clip in shown]
     parts = [_reference(clip, conditioner, side, faces) for clip in shown]
     reference = join_references(parts) if parts else None
     if stills > 0 and reference is not None and reference.motion is not None:
-        moments = torch.stack([_moments(clip) for clip in clips]).sum(0)
-        reference = dataclasses.replace(reference, moments=moments.to(reference.latents))
+        known = [
+            clip_moments(clip.motion[None], clip.valid[None])
+            for clip in clips
+            if clip.motion is not None
+        ]
+        moments = torch.stack(known).sum(0).to(reference.latents)
+        reference = dataclasses.replace(reference, moments=moments)
     return Person(
         picture(inputs.image, side),
         reference,
@@ -58,23 +65,12 @@ def stills_of(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
     if not frames or clip.num_frames == 1:
         return [clip]
 
-    def still(frame: int, faces: Tensor | None) -> ReferenceClip:
-        sound = slice(frame * SAMPLES_PER_FRAME, (frame + 1) * SAMPLES_PER_FRAME)
-        return dataclasses.replace(
-            clip,
-            video=clip.video[frame : frame + 1],
-            valid=clip.valid[frame : frame + 1],
-            audio=None if clip.audio is None else clip.audio[sound],
-            motion=None if clip.motion is None else clip.motion[frame : frame + 1],
-            faces=faces,
+    return [
+        dataclasses.replace(
+            _frames_of(clip, frame, frame + 1), faces=clip.faces if frame == frames[0] else None
         )
-
-    return [still(frame, clip.faces if frame == frames[0] else None) for frame in frames]
-
-
-def _moments(clip: ReferenceClip) -> Float[Tensor, "1 k"]:
-    assert clip.motion is not None
-    return motion_moments(pack_motion(clip.motion[None]), latent_validity(clip.valid[None]))
+        for frame in frames
+    ]
 
 
 def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: bool) -> Reference:
@@ -92,12 +88,17 @@ def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: 
 def _cut(clip: ReferenceClip, max_latents: int | None) -> ReferenceClip:
     if max_latents is None or clip.num_frames <= num_frames(max_latents):
         return clip
-    frames = slice(0, num_frames(max_latents))
+    return _frames_of(clip, 0, num_frames(max_latents))
+
+
+def _frames_of(clip: ReferenceClip, start: int, stop: int) -> ReferenceClip:
+    """Its frames ``start`` to ``stop`` with their sound and motion."""
+    frames, sound = slice(start, stop), slice(start * SAMPLES_PER_FRAME, stop * SAMPLES_PER_FRAME)
     return dataclasses.replace(
         clip,
         video=clip.video[frames],
         valid=clip.valid[frames],
-        audio=None if clip.audio is None else clip.audio[: frames.stop * SAMPLES_PER_FRAME],
+        audio=None if clip.audio is None else clip.audio[sound],
         motion=None if clip.motion is None else clip.motion[frames],
     )
 

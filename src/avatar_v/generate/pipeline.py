@@ -271,7 +271,7 @@ class AvatarPipeline:
             self.conditioner,
             self.format.side,
             faces=self.card.faces,
-            stills=self.card.stills_from_prompt if from_prompt else self.card.stills,
+            stills=max(self.card.stills, self.card.stills_from_prompt * from_prompt),
         )
 
     @property

@@ -14,8 +14,8 @@ from avatar_v.models.audio import (
     latent_windows,
 )
 from avatar_v.models.config import DiTConfig
-from avatar_v.models.motion import pack_motion
-from avatar_v.models.reference import segments
+from avatar_v.models.motion import motion_moments, pack_motion
+from avatar_v.models.reference import NUM_STILLS, segments
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import (
@@ -104,32 +104,44 @@ class Conditioner(nn.Module):
             batch.faces_valid,
         )
 
-    def encode_stills(self, batch: Batch, chosen: Int[Tensor, " k"]) -> Reference:
+    def encode_stills(self, batch: Batch, places: Int[Tensor, " k"]) -> Reference:
         """Single frames of clips as the reference stream: each is a clip of its own, with the sound
-        and the motion of that moment. All faces come along. ValueError for clips without stills."""
-        stills, valid, frames = batch.stills, batch.stills_valid, batch.still_frames
-        if stills is None or valid is None or frames is None:
+        and the motion of that moment. All faces come along.
+
+        ``places`` rise from 0 to below ``NUM_STILLS``; a clip that has fewer stills gives those
+        nearest to these places, none twice. ValueError for clips without stills.
+        """
+        if batch.stills is None or batch.stills_valid is None or batch.still_frames is None:
             raise ValueError("the clips have no stills: add them with `avatar-v shards stills`")
-        frames = frames[:, chosen].long()
-        num_samples, num = frames.shape
-        sample = SAMPLES_PER_FRAME * frames[..., None] + torch.arange(
-            SAMPLES_PER_FRAME, device=frames.device
-        )
-        sound = batch.audio.gather(1, sample.flatten(1)).unflatten(1, (num, -1))
-        moment = batch.motion[torch.arange(num_samples)[:, None], frames]
-        latents = stills[:, chosen].float()
+        chosen = places.to(batch.stills.device) * batch.stills_valid.sum(1, keepdim=True)
+        chosen = chosen // NUM_STILLS
+        row = torch.arange(len(chosen), device=chosen.device)[:, None]
+        valid = batch.stills_valid[row, chosen]
+        valid[:, 1:] &= chosen[:, 1:] != chosen[:, :-1]
+        frames = batch.still_frames[row, chosen].long()
+        latents = batch.stills[row, chosen].float()
+        audio = None
+        if self.hears_moments:
+            step = torch.arange(SAMPLES_PER_FRAME, device=frames.device)
+            sound = SAMPLES_PER_FRAME * frames[..., None] + step
+            moments = batch.audio.gather(1, sound.flatten(1)).reshape(-1, SAMPLES_PER_FRAME)
+            audio = self.encode_audio(moments).unflatten(0, frames.shape).squeeze(2)
+        motion = pack_motion(batch.motion[row, frames].flatten(0, 1)[:, None])
         return Reference(
             latents,
-            valid[:, chosen],
-            torch.arange(num, device=latents.device).expand(num_samples, -1),
-            self.encode_audio(sound.flatten(0, 1)).squeeze(1).unflatten(0, (num_samples, num)),
-            pack_motion(moment.flatten(0, 1)[:, None])
-            .squeeze(1)
-            .unflatten(0, (num_samples, num))
-            .to(latents.device),
+            valid,
+            torch.arange(len(places), device=latents.device).expand(len(row), -1),
+            audio,
+            motion.unflatten(0, frames.shape).squeeze(2).to(latents.device),
             batch.faces,
             batch.faces_valid,
         )
+
+    @property
+    def hears_moments(self) -> bool:
+        """Whether a frame's sound alone means something: wav2vec 2.0 and Whisper hear whole
+        recordings, so frames that stand for a clip are silent to them."""
+        return isinstance(self.audio_encoder, LogMelEncoder)
 
     def encode_clip(
         self,
@@ -232,6 +244,14 @@ def latent_validity(valid: Bool[Tensor, "b f"]) -> Bool[Tensor, "b l"]:
     num = num_latents(valid.shape[1])
     later = valid[:, 1:].unflatten(1, (num - 1, TEMPORAL_FACTOR)).all(-1)
     return torch.cat([valid[:, :1], later], dim=1)
+
+
+def clip_moments(
+    motion: Float[Tensor, "b f m"], valid: Bool[Tensor, "b f"], run: slice = slice(None)
+) -> Float[Tensor, "b k"]:
+    """What is known of a person's habits from the visible frames of clips, or of a run of their
+    latents (models/motion.motion_moments)."""
+    return motion_moments(pack_motion(motion)[:, run], latent_validity(valid)[:, run])
 
 
 def _both(old: Tensor | None, new: Tensor) -> Tensor:

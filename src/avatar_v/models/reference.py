@@ -30,7 +30,7 @@ SEGMENT_LENGTH = 8
 FACE_GAP = 8
 """Latent frames of RoPE distance between a clip and its first face (our choice)."""
 NUM_STILLS = 16
-"""Single frames that stand for a clip (our choice): likeness still rises from 8 to 16."""
+"""Single frames that are kept of a clip, and stand for it (our choice)."""
 NUM_FACES = 2
 """Faces of a clip that the model is shown, in training and in generation."""
 

@@ -52,7 +52,8 @@ class Card:
     stills: int = 0
     """Of each clip of the reference the network is shown so many single frames, spread over it, and
     the statistics of all its motion; 0: the clip itself."""
-    stills_from_prompt: int = 0  # the same where no first frame is given (Request.from_prompt)
+    stills_from_prompt: int = 0
+    """The same where no first frame is given (Request.from_prompt), where that is more."""
     anchor: bool = False  # trained with the first frame of the video behind the reference
     guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
     guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)

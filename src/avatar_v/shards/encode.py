@@ -98,7 +98,15 @@ def encode_folder(
         target = out / Path(index.shard).relative_to(folder)
         if not index_path(target).exists():
             encoder = _Encoder(
-                vae, vae_hash, drop_video, faces, stills, low, bf16, batch_size, kind
+                vae=vae,
+                vae_hash=vae_hash,
+                drop_video=drop_video,
+                faces=faces,
+                stills=stills,
+                low=low,
+                bf16=bf16,
+                batch_size=batch_size,
+                device=kind,
             )
             done = num_done
             write_shard(target, encoder.items(index, lambda n, d=done: on_clip(d + n, len(clips))))

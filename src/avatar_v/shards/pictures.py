@@ -68,8 +68,8 @@ def add_pictures(
     video nor a recipe of the world; the shards before it are done.
     """
     check_threads(num_threads)
-    where = chosen_device(device)
-    vae = VideoVAE.from_pretrained(vae_path).to(where).eval()
+    on = chosen_device(device)
+    vae = VideoVAE.from_pretrained(vae_path).to(on).eval()
     vae_hash, clips = vae.hash(), read_folder(folder)
     for clip in clips:
         if not clip.has_latents or clip.vae_hash != vae_hash:
@@ -87,7 +87,7 @@ def add_pictures(
             def heard(num: int, done: int = done) -> None:
                 on_clip(done + num, len(clips))
 
-            index = write_shard(index.shard, _with_pictures(kind, index, vae, where, heard))
+            index = write_shard(index.shard, _with_pictures(kind, index, vae, on, heard))
         num_done += len(index.clips)
         num_empty += sum(_is_empty(kind, clip) for clip in index.clips)
         on_clip(num_done, len(clips))
@@ -143,7 +143,7 @@ def _stills(sample: Sample, frames: Int[Tensor, " k"]) -> Pictures:
 
 def _video(sample: Sample) -> Pictures:
     if sample.video is None:
-        raise ValueError(f"{sample.key}: no video to take pictures of the face from")
+        raise ValueError(f"{sample.key}: no video to take pictures from")
     return sample.video
 
 

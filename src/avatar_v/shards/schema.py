@@ -263,6 +263,9 @@ def _check_pictures(sample: Sample, name: str, pictures: Tensor, frames: Tensor 
     if frames is None or len(frames) != len(pictures):
         count = None if frames is None else len(frames)
         raise ValueError(f"{sample.key}: {len(pictures)} {name} with {count} frame numbers")
+    if name == "stills" and not bool(((frames >= 0) & (frames < sample.meta.num_frames)).all()):
+        where = f"{sample.meta.num_frames} frames"
+        raise ValueError(f"{sample.key}: stills of frames {frames.tolist()}, the clip has {where}")
 
 
 def _encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:

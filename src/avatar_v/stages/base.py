@@ -166,7 +166,7 @@ class Stage(L.LightningModule, ABC):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
-    def card_entries(self) -> dict[str, bool]:
+    def card_entries(self) -> dict[str, bool | int]:
         """What the card of this stage's weights says they can do (models.weights.Card)."""
         return {}
 

@@ -125,7 +125,7 @@ class Refiner(A2V):
     def reference_dropout(self) -> float:
         return self.refinement.reference_dropout
 
-    def card_entries(self) -> dict[str, bool]:
+    def card_entries(self) -> dict[str, bool | int]:
         return {"reference": True, "motion": True, "faces": False}
 
     def draw_windows(self, batch: Batch, generator: torch.Generator) -> Windows:

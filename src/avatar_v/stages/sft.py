@@ -1,10 +1,11 @@
 """Stage 3, personality: how a person moves, learned from another video of theirs.
 
 The reference clip comes from another scene of the same person, with its own sound and motion, and
-is cut to a length drawn anew in every step, down to one frame; close-ups of the face may come with
-it. The motion of the target is denoised
-beside its picture (ALGORITHMS §1.3), and once the schedule says so, critics judge a few predicted
-frames (§2; Avatar V §3.3). Decoding and judging are stages/judged.py's.
+is cut to a length drawn anew in every step, down to one frame; in a share of the steps single
+frames of it stand for it, beside the habits of such a run. Close-ups of the face may come with it.
+The motion of the target is denoised beside its picture (ALGORITHMS §1.3), and once the schedule
+says so, critics judge a few predicted frames (§2; Avatar V §3.3). Decoding and judging are
+stages/judged.py's.
 """
 
 import dataclasses
@@ -16,8 +17,8 @@ from torch import Tensor
 
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
-from avatar_v.models.conditioner import latent_validity
-from avatar_v.models.motion import component_weights, motion_moments, pack_motion
+from avatar_v.models.conditioner import clip_moments, latent_validity
+from avatar_v.models.motion import component_weights, pack_motion
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs, happens
@@ -107,8 +108,9 @@ class SFT(A2V):
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
     ) -> Cond:
-        """Stage 2's conditions and a run of the reference of each clip, drawn alike for the whole
-        batch and all ranks; without a generator all of it. ValueError without a reference."""
+        """Stage 2's conditions and a run of the reference of each clip, or frames that stand for
+        it, drawn alike for the whole batch and all ranks; without a generator all of it, or all of
+        them. ValueError without a reference."""
         if batch.reference is None:
             raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
         start, length, with_motion = 0, num_latents(batch.reference.motion.shape[1]), True
@@ -149,17 +151,17 @@ class SFT(A2V):
     def _stills(
         self, batch: Batch, start: int, length: int, generator: torch.Generator | None
     ) -> Reference:
-        """Some of the stills of a reference, drawn alike for the whole batch, with the moments of a
-        run of its motion; without a generator all of them."""
-        whole = 0 if batch.stills is None else batch.stills.shape[1]
-        chosen = torch.arange(whole)
-        if generator is not None and whole > 1:
-            _, num = draw_run(whole, 1, whole, self.common)
-            chosen = torch.randperm(whole, generator=self.common)[:num].sort().values
-        reference = self.conditioner.encode_stills(batch, chosen)
-        run = slice(start, start + length)
-        valid = latent_validity(batch.valid)[:, run]
-        moments = motion_moments(pack_motion(batch.motion)[:, run], valid)
+        """Some of the stills of a reference, drawn alike for the whole batch and all ranks, with
+        the moments of a run of its motion; without a generator all of them. The run itself where no
+        clip of the batch shows a face."""
+        places = torch.arange(NUM_STILLS)
+        if generator is not None:
+            _, num = draw_run(NUM_STILLS, 1, NUM_STILLS, self.common)
+            places = torch.randperm(NUM_STILLS, generator=self.common)[:num].sort().values
+        if batch.stills is not None and batch.stills.shape[1] == 0:
+            return self.conditioner.encode_reference(batch, start, length)
+        reference = self.conditioner.encode_stills(batch, places)
+        moments = clip_moments(batch.motion, batch.valid, slice(start, start + length))
         return dataclasses.replace(reference, moments=moments.to(reference.latents.device))
 
     @property
@@ -167,13 +169,11 @@ class SFT(A2V):
         return self.personality.reference_dropout
 
     def card_entries(self) -> dict[str, bool | int]:
-        stills = NUM_STILLS if self.personality.stills_share > 0 else 0
         return {
             "reference": True,
             "motion": self.personality.motion_weight > 0,
             "faces": self.personality.faces,
-            "stills": stills,
-            "stills_from_prompt": stills,
+            "stills": NUM_STILLS if self.personality.stills_share > 0 else 0,
             "anchor": self.continuation.anchor_share > 0,
         }
 
@@ -308,7 +308,9 @@ def draw_faces(
     else:
         dropout = max(numbers.faces_dropout, PICTURE_DROPOUT if is_picture else 0.0)
         dropped = float(torch.rand((), generator=generator)) < dropout
-        chosen = torch.randperm(whole, generator=generator)[:num]
+        # a generator of its own: what is drawn from the common one must not depend on the clips
+        own = torch.Generator().manual_seed(int(torch.randint(2**62, (), generator=generator)))
+        chosen = torch.randperm(whole, generator=own)[:num]
         if dropped:
             return reference.without_faces()
     return dataclasses.replace(
