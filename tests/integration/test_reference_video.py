@@ -360,7 +360,7 @@ def test_frames_stand_for_the_clip_where_the_card_says_so(
     for always, from_prompt in ((0, 3), (3, 0), (2, 4)):
         card = dataclasses.replace(pipe.card, stills=always, stills_from_prompt=from_prompt)
         other = AvatarPipeline(pipe.dit, pipe.conditioner, card, device="cpu", precision="fp32")
-        for num, prompted in ((always, False), (from_prompt, True)):
+        for num, prompted in ((always, False), (max(always, from_prompt), True)):
             reference = other.person(inputs, from_prompt=prompted).reference
             assert reference.latents.shape[1] == (num or whole.latents.shape[1])
             close = torch.allclose(reference_moments(reference), reference_moments(whole))
