@@ -10,6 +10,7 @@ overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on).
 
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from typing import Any
 
 import lightning as L
 import torch
@@ -166,7 +167,7 @@ class Stage(L.LightningModule, ABC):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
-    def card_entries(self) -> dict[str, bool | int]:
+    def card_entries(self) -> dict[str, Any]:
         """What the card of this stage's weights says they can do (models.weights.Card)."""
         return {}
 

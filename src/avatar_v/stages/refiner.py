@@ -8,6 +8,7 @@ generation starts. stages/refiner_adversarial.py is the second phase.
 
 import dataclasses
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -125,7 +126,7 @@ class Refiner(A2V):
     def reference_dropout(self) -> float:
         return self.refinement.reference_dropout
 
-    def card_entries(self) -> dict[str, bool | int]:
+    def card_entries(self) -> dict[str, Any]:
         return {"reference": True, "motion": True, "faces": False}
 
     def draw_windows(self, batch: Batch, generator: torch.Generator) -> Windows:

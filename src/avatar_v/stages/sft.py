@@ -10,6 +10,7 @@ stages/judged.py's.
 
 import dataclasses
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Bool, Float
@@ -168,7 +169,7 @@ class SFT(A2V):
     def reference_dropout(self) -> float:
         return self.personality.reference_dropout
 
-    def card_entries(self) -> dict[str, bool | int]:
+    def card_entries(self) -> dict[str, Any]:
         return {
             "reference": True,
             "motion": self.personality.motion_weight > 0,
