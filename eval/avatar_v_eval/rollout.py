@@ -25,7 +25,7 @@ from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import Request
-from avatar_v.world.close_up import close_ups
+from avatar_v.world.redrawn import close_ups
 from avatar_v_eval.cases import Case
 
 AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
@@ -89,7 +89,7 @@ class Rollout:
         """How it samples, for the notes of a result."""
         r, precision = self.request, "bf16" if self.pipeline.bf16 else "fp32"
         card = self.pipeline.card
-        stills = max(card.stills, card.stills_from_prompt * r.from_prompt)
+        stills = card.num_stills(from_prompt=r.from_prompt)
         read = f"{stills} frames of each clip and its habits" if stills else "whole clips"
         order = "before" if self.pipeline.card.motion_first else "beside"
         return (

@@ -20,8 +20,9 @@ from avatar_v.stages.base import step_generator
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.judged import TERMS, HumanTerms
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.personality import Personality
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT, Personality
+from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
 from avatar_v.testing import make_batch
 from avatar_v.types import num_frames

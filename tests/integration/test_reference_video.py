@@ -19,7 +19,7 @@ from avatar_v.models.weights import Card
 from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Request
 from avatar_v.world.clip import make_clip
-from avatar_v.world.close_up import close_ups
+from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file
 

@@ -17,9 +17,10 @@ from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.pictures import CLOSE_UPS, WHOLE_FRAMES, add_pictures, shown
 from avatar_v.shards.schema import FACES, STILLS
 from avatar_v.shards.world_set import WorldSettings, clip_ids, write_world
-from avatar_v.shards.writer import read_index
+from avatar_v.shards.writer import ClipEntry, read_index
+from avatar_v.types import Batch
 from avatar_v.world import clip as world_clip
-from avatar_v.world.close_up import close_ups
+from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
 from shard_command import run, wait_for
 
@@ -249,35 +250,44 @@ def encoded(world: Path, vae_path: Path, tmp_path: Path) -> Path:
     return tmp_path / "encoded"
 
 
-def test_faces_are_added_to_latents_and_nothing_else_changes(
-    encoded: Path, vae_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    from avatar_v.models.vae import VideoVAE
-
+def added(kind: str, encoded: Path, vae_path: Path) -> tuple[list[ClipEntry], Batch]:
+    """The clips behind `avatar-v shards faces` or `stills`, whose other members are what they were,
+    and a batch of references."""
     before = [read_clip(clip) for clip in read_folder(encoded)]
-    words = ("faces", "--shards", str(encoded), "--vae", str(vae_path), "--threads", "1")
-    assert run(*words) == 0
-    assert "6 clips with faces" in capsys.readouterr().out
-    vae, clips = VideoVAE.from_pretrained(vae_path), read_folder(encoded)
+    words = ("--shards", str(encoded), "--vae", str(vae_path), "--threads", "1")
+    assert run(kind, *words) == 0
+    clips = read_folder(encoded)
     for old, clip in zip(before, clips, strict=True):
         new = read_clip(clip)
         assert new.meta == old.meta
         for name in ("audio", "motion", "latents", "valid", "face_box"):
             assert torch.equal(getattr(new, name), getattr(old, name)), name
+    data = ShardData(str(encoded), 2, decode_video=False, pairs=True)
+    batch = next(iter(data.train_dataloader()))
+    assert batch.reference is not None
+    return clips, batch.reference
+
+
+def test_faces_are_added_to_latents_and_nothing_else_changes(
+    encoded: Path, vae_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from avatar_v.models.vae import VideoVAE
+
+    clips, reference = added("faces", encoded, vae_path)
+    assert "6 clips with faces" in capsys.readouterr().out
+    vae = VideoVAE.from_pretrained(vae_path)
+    for clip in clips:
+        new = read_clip(clip)
         assert new.faces is not None
         assert new.face_frames is not None
         assert new.face_frames.tolist() == [0, 1, 3, 4]  # 4 of 5, evenly
         person, scene, speech = (int(name) for name in clip.key.split("_")[1:])
-        pictures = close_ups(person, scene, speech, old.motion[new.face_frames.long()], size=32)
+        pictures = close_ups(person, scene, speech, new.motion[new.face_frames.long()], size=32)
         with torch.inference_mode():
             expected = vae.encode(pictures[:, None].float() / 127.5 - 1)[:, 0]
         assert torch.allclose(new.faces.float(), expected, rtol=1e-3, atol=1e-3)  # fp16
-    batch = next(
-        iter(ShardData(str(encoded), 2, decode_video=False, pairs=True).train_dataloader())
-    )
-    assert batch.reference is not None
-    assert batch.reference.faces is not None
-    assert batch.reference.faces.shape == (2, 4, vae.latent_channels, 4, 4)
+    assert reference.faces is not None
+    assert reference.faces.shape == (2, 4, vae.latent_channels, 4, 4)
 
 
 def test_adding_faces_goes_on_where_it_stopped(
@@ -335,26 +345,18 @@ def test_faces_of_real_clips_are_cut_out_of_their_video(world: Path, tmp_path: P
 def test_stills_are_added_to_latents_and_nothing_else_changes(
     encoded: Path, vae_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    before = [read_clip(clip) for clip in read_folder(encoded)]
-    words = ("stills", "--shards", str(encoded), "--vae", str(vae_path), "--threads", "1")
-    assert run(*words) == 0
+    clips, reference = added("stills", encoded, vae_path)
     assert "6 clips with stills" in capsys.readouterr().out
-    for old, clip in zip(before, read_folder(encoded), strict=True):
+    for clip in clips:
         new = read_clip(clip)
-        assert new.meta == old.meta
-        for name in ("audio", "motion", "latents", "valid", "face_box"):
-            assert torch.equal(getattr(new, name), getattr(old, name)), name
         assert new.faces is None
+        assert new.latents is not None
         assert new.stills is not None
         assert new.still_frames is not None
         assert new.still_frames.tolist() == [0, 1, 2, 3, 4]  # 16 are asked for
-        assert new.stills.shape == (5, *old.latents.shape[1:])
-    batch = next(
-        iter(ShardData(str(encoded), 2, decode_video=False, pairs=True).train_dataloader())
-    )
-    assert batch.reference is not None
-    assert batch.reference.stills is not None
-    assert batch.reference.stills.shape[:2] == (2, 5)
+        assert new.stills.shape == (5, *new.latents.shape[1:])
+    assert reference.stills is not None
+    assert reference.stills.shape[:2] == (2, 5)
 
 
 def test_stills_are_frames_of_the_video_or_drawn_again(world: Path) -> None:

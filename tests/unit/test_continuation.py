@@ -102,11 +102,25 @@ def test_little_noise_gives_almost_the_truth_and_much_does_not(parts) -> None:
 def test_an_anchor_stands_behind_the_reference(parts) -> None:
     _, cond, clean, motion = parts
     length = cond.reference.latents.shape[1]
-    anchored = with_anchor(cond, clean[:, :1], cond.audio[:, :1], motion[:, :1]).reference
+    first = (clean[:, :1], cond.audio[:, :1], motion[:, :1])
+    anchored = with_anchor(cond, WINDOWS, *first).reference
     assert torch.equal(anchored.latents[:, :length], cond.reference.latents)
     assert torch.equal(anchored.latents[:, length:], clean[:, :1])
     assert torch.equal(anchored.motion[:, length:], motion[:, :1])
     assert bool((anchored.segment[:, length] > cond.reference.segment.amax(1)).all())
+    assert anchored.valid[:, length].tolist() == [False, True, True]  # clip 0 starts with it
+
+
+def test_the_anchor_of_a_window_that_starts_its_clip_is_not_seen(parts) -> None:
+    dit, cond, clean, motion = parts
+    t = torch.full(clean.shape[:2], 0.5)
+    shown = []
+    for first in (clean[:, :1], -clean[:, :1]):
+        anchored = with_anchor(cond, WINDOWS, first, cond.audio[:, :1], motion[:, :1])
+        with torch.no_grad():
+            shown.append(dit(clean, t, anchored))
+    torch.testing.assert_close(shown[0][0], shown[1][0])
+    assert bool((shown[0][1:] - shown[1][1:]).abs().amax((1, 2, 3, 4)).gt(1e-5).all())
 
 
 def test_shares_are_kept_and_nothing_is_drawn_for_none() -> None:

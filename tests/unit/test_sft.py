@@ -17,8 +17,9 @@ from avatar_v.stages.base import step_generator
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.judged import TERMS, HumanTerms
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.personality import Personality, draw_run
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT, Personality, draw_run, motion_flow_loss
+from avatar_v.stages.sft import SFT, motion_flow_loss
 from avatar_v.stages.trainable import FACTORS, NEW, Trainable, merged
 from avatar_v.testing import make_batch, randomise
 from avatar_v.types import MOTION_NAMES, Batch

@@ -4,13 +4,13 @@ import dataclasses
 
 import pytest
 import torch
-from test_sft import loss_of, seeded, sft, trained
+from test_sft import loss_of, seeded, sft, step_of_a_middle, trained
 
 from avatar_v.models.conditioner import latent_validity
 from avatar_v.models.motion import motion_moments, pack_motion
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
 from avatar_v.stages.continuation import Continuation
-from avatar_v.stages.sft import Personality, draw_faces
+from avatar_v.stages.personality import Personality, draw_faces
 from avatar_v.testing import make_batch
 from avatar_v.types import Batch
 
@@ -123,13 +123,15 @@ def test_stills_and_all_of_the_motion_are_read(batch: Batch) -> None:
 def test_the_anchor_beside_stills_is_marked_and_its_mark_trained(batch: Batch) -> None:
     reads = Personality(stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0)
     stage = sft(reads, continuation=Continuation(anchor_share=1.0))
-    windows = stage.draw_windows(batch, seeded())
+    inside = step_of_a_middle(stage, batch)
+    windows = stage.draw_windows(batch, stage.begin_step(0, inside))
     reference = stage.conditions(stills_of(batch), windows, stage.begin_step(0, 0)).reference
     assert reference is not None
     assert reference.anchor is not None
     assert reference.anchor.sum(1).tolist() == [1, 1, 1]
     assert reference.anchor[:, -1].all()
-    loss_of(stage, stills_of(batch))[0].backward()
+    assert torch.equal(reference.valid[:, -1], windows.start > 0)
+    loss_of(stage, stills_of(batch), inside)[0].backward()
     assert "dit.anchor_embed" in trained(stage)
 
 

@@ -271,7 +271,7 @@ class AvatarPipeline:
             self.conditioner,
             self.format.side,
             faces=self.card.faces,
-            stills=max(self.card.stills, self.card.stills_from_prompt * from_prompt),
+            stills=self.card.num_stills(from_prompt=from_prompt),
         )
 
     @property

@@ -60,6 +60,10 @@ class Card:
     motion_first: bool = False  # generation makes motion before its video, else beside it
     schema_version: int = SCHEMA_VERSION
 
+    def num_stills(self, *, from_prompt: bool) -> int:
+        """Single frames that stand for each clip of the reference; 0: none do."""
+        return max(self.stills, self.stills_from_prompt) if from_prompt else self.stills
+
     def __post_init__(self) -> None:
         for name in ("stills", "stills_from_prompt"):
             if getattr(self, name) < 0:

@@ -1,7 +1,7 @@
 """Single pictures beside the latents of clips: what the reference stream may see of a person.
 
 Close-ups (`avatar-v shards faces`) show the face, cut out of the video or, for clips of the world,
-drawn again at a higher resolution (world/close_up.py). Stills (`avatar-v shards stills`) are whole
+drawn again at a higher resolution (world/redrawn.py). Stills (`avatar-v shards stills`) are whole
 frames. A clip gives a few of either, evenly spread over its valid frames, each of the clip's own
 size and encoded alone by the VAE that made the latents.
 """
@@ -36,7 +36,7 @@ from avatar_v.shards.writer import (
     read_index,
     write_shard,
 )
-from avatar_v.world.close_up import close_ups, stills
+from avatar_v.world.redrawn import close_ups, stills
 
 WORLD = "avatar_v.world"
 Pictures = UInt8[Tensor, "k 3 h w"]

@@ -91,9 +91,16 @@ def with_estimated_prefix(
 
 
 def with_anchor(
-    cond: Cond, first: Float[Tensor, "b 1 c h w"], audio: Tensor | None, motion: Motion | None
+    cond: Cond,
+    windows: Windows,
+    first: Float[Tensor, "b 1 c h w"],
+    audio: Tensor | None,
+    motion: Motion | None,
 ) -> Cond:
-    """``cond`` with the first latent frame of each clip behind its reference."""
+    """``cond`` with the first latent frame of each clip behind its reference, for windows from
+    inside the clip: to those that start with it the anchor would show what they have to make."""
     assert cond.reference is not None
     anchor = anchor_frame(first, cond.reference, audio=audio, motion=motion)
+    later = (windows.start > 0)[:, None].to(anchor.valid.device)
+    anchor = dataclasses.replace(anchor, valid=anchor.valid & later)
     return dataclasses.replace(cond, reference=join_references([cond.reference, anchor]))

@@ -21,8 +21,8 @@ from avatar_v.models.refiner import SIGMA, as_refiner, low_latents, predict_clea
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs, happens
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.personality import draw_run
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import draw_run
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Cond, num_latents
 
