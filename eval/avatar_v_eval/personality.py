@@ -7,7 +7,8 @@ minute, where ``--conditions`` asks for it). The first frame and the sound are t
 them, so what differs comes from the reference; with ``--from-prompt`` no frame is given, and the
 face comes from there alone. Habits (style.py) are read from the generated pixels
 and compared with the habits that made the person. ``--baseline FOLDER`` puts other weights beside
-them, paired over persons. Writes ``eval/results/personality_NAME.json``.
+them, paired over persons. Writes ``eval/results/personality_NAME.json``; the same command, called
+again, goes on with the persons that are left.
 """
 
 import argparse
@@ -38,7 +39,7 @@ from avatar_v_eval.shown import (
     make_shown_cases,
 )
 from avatar_v_eval.style import HABITS, best_blink_r, habits, slope
-from avatar_v_eval.workers import mapped
+from avatar_v_eval.workers import forget, kept_folder, mapped
 
 LENGTHS = {"minute": 1501, "video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
 """Frames of the reference that each condition is given; a card may read a few of them."""
@@ -105,26 +106,38 @@ def main(arguments: list[str] | None = None) -> None:
     )
     vae = rollout.vae
 
-    def score(note: str, make: Callable[[ShownCase], Made]) -> list[Score]:
+    weights = {**rollout.hashes(), **judges.hashes()}
+    if other is not None:
+        weights["baseline dit"] = other.hashes()["dit"]
+    kept = kept_folder(
+        options.out,
+        f"personality_{options.name}",
+        weights=weights,
+        options={k: v for k, v in vars(options).items() if k not in ("out", "workers")},
+    )
+
+    def score(key: str, note: str, make: Callable[[ShownCase], Made]) -> list[Score]:
         fn = lambda i: judges.score(cases[i], make(cases[i]))  # noqa: E731
-        return mapped(fn, len(cases), note, options.workers)
+        here = None if kept is None else kept / key
+        return mapped(fn, len(cases), note, options.workers, here)
 
     scores = {
-        "truth": score("truth", lambda case: Made(case.video, case.motion)),
+        "truth": score("truth", "truth", lambda case: Made(case.video, case.motion)),
         "ceiling": score(
-            "truth through the VAE", lambda case: Made(through_vae(vae, case.video), None)
+            "ceiling",
+            "truth through the VAE",
+            lambda case: Made(through_vae(vae, case.video), None),
         ),
     }
     for name in options.conditions:
         make = partial(generate, rollout, num_frames=LENGTHS[name], motion=options.motion)
-        scores[name] = score(f"generating, {WORDS[name]}", make)
+        scores[name] = score(name, f"generating, {WORDS[name]}", make)
     shown = max(options.conditions, key=lambda name: LENGTHS[name])
-    weights, described = {**rollout.hashes(), **judges.hashes()}, rollout.described()
+    described = rollout.described()
     if other is not None:
         motion = options.baseline_motion or options.motion
         make = partial(generate, other, num_frames=LENGTHS[shown], motion=motion)
-        scores[BASELINE] = score("generating, other weights", make)
-        weights["baseline dit"] = other.hashes()["dit"]
+        scores[BASELINE] = score(BASELINE, "generating, other weights", make)
         described += f"; {options.baseline_words}: {other.described()}"
     words = {**WORDS, BASELINE: options.baseline_words}
     scores = {
@@ -155,6 +168,7 @@ def main(arguments: list[str] | None = None) -> None:
         ],
     )
     print(records.write_result(result, options.out))
+    forget(kept)
     for number in numbers.values():
         print(f"{number.label:72s} {number.value:8.3f}  [{number.low}, {number.high}]")
 
