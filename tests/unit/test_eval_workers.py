@@ -3,6 +3,7 @@
 from pathlib import Path
 
 import pytest
+
 from avatar_v_eval import records
 from avatar_v_eval.workers import forget, kept_folder, mapped
 
