@@ -38,7 +38,7 @@ from avatar_v_eval.shown import (
     generate,
     make_shown_cases,
 )
-from avatar_v_eval.style import HABITS, best_blink_r, habits, slope
+from avatar_v_eval.style import HABITS, best_blink_error, best_blink_r, habits, slope
 from avatar_v_eval.workers import forget, kept_folder, mapped
 
 LENGTHS = {"minute": 1501, "video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
@@ -273,16 +273,21 @@ def style_numbers(
 def at_best(
     conditions: Iterable[str], words: dict[str, str], num_frames: int, n: int
 ) -> dict[str, Number]:
-    """What the correlation of blink rates can be after each of these references (best_blink_r)."""
+    """What correlation and error of blink rates can be after each of these references
+    (best_blink_r, best_blink_error)."""
     word, generated_s = HABIT_WORDS["blink_rate_hz"], num_frames / FRAME_RATE_HZ
-    return {
-        f"blink_rate_hz_{name}_at_best": Number(
-            best_blink_r(LENGTHS[name] / FRAME_RATE_HZ, generated_s),
-            n,
-            label=f"{word}, r over persons: at best, {words[name]}",
+    numbers = {}
+    for name in conditions:
+        reference_s, ending = LENGTHS[name] / FRAME_RATE_HZ, f"at best, {words[name]}"
+        numbers[f"blink_rate_hz_{name}_at_best"] = Number(
+            best_blink_r(reference_s, generated_s), n, label=f"{word}, r over persons: {ending}"
         )
-        for name in conditions
-    }
+        numbers[f"blink_rate_hz_{name}_error_at_best"] = Number(
+            best_blink_error(reference_s, generated_s),
+            n,
+            label=f"{word}, error against the true video: {ending}",
+        )
+    return numbers
 
 
 def person_numbers(

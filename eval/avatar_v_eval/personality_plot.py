@@ -2,10 +2,12 @@
 
 One panel per measure of ``results/personality_NAME.json``: its value by how much of the reference
 the model reads, with 95 % intervals, between what the true video through the VAE reaches and what
-other weights reach. It draws what was measured; it measures nothing.
+other weights reach. Of several results of the same people and weights (``--name default lengths
+minute``) all conditions are drawn, under the first one's name. It measures nothing.
 """
 
 import argparse
+import dataclasses
 from pathlib import Path
 
 from matplotlib.axes import Axes
@@ -21,19 +23,35 @@ PANELS = {
     "blink_rate_hz": "blink rate, r over persons",
     "identity": "face similarity in a third scene",
 }
-TICKS = {"none": "none", "image": "1 frame", "one_s": "1 s", "four_s": "4 s", "video": "16 s"}
+TICKS = {"none": "none", "image": "1 frame", "one_s": "1 s", "four_s": "4 s", "video": "16 s",
+         "minute": "1 min"}  # fmt: skip
 OURS, CEILING, OTHER = "#1b6ca8", "#7a7a7a", "#c8553d"
 
 
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--name", default="sft", help="of the result: personality_NAME.json")
-    parser.add_argument("--folder", type=Path, default=RESULTS_DIR, help="of result and picture")
+    parser.add_argument(
+        "--name", nargs="+", default=["sft"], help="of the results: personality_NAME.json"
+    )
+    parser.add_argument("--folder", type=Path, default=RESULTS_DIR, help="of results and picture")
     options = parser.parse_args(arguments)
-    path = options.folder / f"personality_{options.name}.json"
-    figure = draw(read_result(path))
-    figure.savefig(path.with_suffix(".png"), dpi=150)
-    print(path.with_suffix(".png"))
+    paths = [options.folder / f"personality_{name}.json" for name in options.name]
+    figure = draw(joined([read_result(path) for path in paths]))
+    picture = paths[0].with_suffix(".png")
+    figure.savefig(picture, dpi=150)
+    print(picture)
+
+
+def joined(results: list[Result]) -> Result:
+    """The first result with the numbers of all. ValueError for other people or other weights."""
+    first, *others = results
+    for other in others:
+        if (other.weights, other.notes[:1]) != (first.weights, first.notes[:1]):
+            raise ValueError(f"{other.name} is of other weights or people than {first.name}")
+    numbers = {
+        key: number for result in reversed(results) for key, number in result.numbers.items()
+    }
+    return dataclasses.replace(first, numbers=numbers)
 
 
 def draw(result: Result) -> Figure:

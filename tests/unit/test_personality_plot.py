@@ -1,9 +1,11 @@
 """The picture of a personality result says what its lines are."""
 
+import dataclasses
+
 import pytest
 
 from avatar_v_eval import records
-from avatar_v_eval.personality_plot import PANELS, draw
+from avatar_v_eval.personality_plot import PANELS, draw, joined
 from avatar_v_eval.records import Number, Result
 
 WORDS = {
@@ -35,6 +37,15 @@ def test_lines_and_legend_are_those_of_the_result() -> None:
 def test_a_result_without_a_baseline_has_no_line_for_it() -> None:
     figure = draw(result_of(["image", "video", "ceiling"]))
     assert len(figure.legends[0].get_texts()) == 2
+
+
+def test_results_of_the_same_people_are_drawn_together() -> None:
+    one, other = result_of(["image", "ceiling"]), result_of(["video"])
+    figure = draw(joined([one, other]))
+    assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["1 frame", "16 s"]
+    for change in ({"weights": {"dit": "1"}}, {"notes": ("64 TEST persons from number 9 on",)}):
+        with pytest.raises(ValueError, match="other weights or people"):
+            joined([one, dataclasses.replace(other, **change)])
 
 
 def test_a_result_of_something_else_is_refused() -> None:

@@ -9,7 +9,14 @@ from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from avatar_v.world.style import HABIT_RANGES, sample_style
 from avatar_v_eval.speed_reference import Peers
-from avatar_v_eval.style import best_blink_r, blink_rate_hz, habits, neutral_opening, spread
+from avatar_v_eval.style import (
+    best_blink_error,
+    best_blink_r,
+    blink_rate_hz,
+    habits,
+    neutral_opening,
+    spread,
+)
 
 PERSONS = tuple(RANGES["validation"][i] for i in range(4))
 
@@ -44,6 +51,10 @@ def test_nobody_knows_more_of_blinks_than_the_reference_tells(
     expected = np.corrcoef(made, rates)[0, 1]
     assert best_blink_r(reference_s, generated_s) == pytest.approx(expected, abs=0.01)
     assert best_blink_r(0, generated_s) == 0
+    true = rng.poisson(rates * generated_s) / generated_s
+    error = np.abs(made - true).mean()
+    assert best_blink_error(reference_s, generated_s) == pytest.approx(error, rel=0.03)
+    assert best_blink_error(0, generated_s) > best_blink_error(reference_s, generated_s)
 
 
 def test_a_rare_turn_is_no_sway() -> None:
