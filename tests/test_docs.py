@@ -33,11 +33,12 @@ def commands(kind: str) -> list[str]:
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A user's folder: one clip of a person of the world, one second of speech."""
+    """A folder with what the demo leaves: a clip of a person of the world, a second of speech."""
     clip = make_clip(2_000_011, 2_000_011, 2_000_011, num_frames=25, size=64)
-    with Mp4Writer(tmp_path / "me.mp4", clip.audio) as writer:
+    (tmp_path / "demo").mkdir()
+    with Mp4Writer(tmp_path / "demo" / "reference.mp4", clip.audio) as writer:
         writer.write(clip.video)
-    (tmp_path / "talk.wav").write_bytes(wav_bytes(clip.audio))
+    (tmp_path / "demo" / "speech.wav").write_bytes(wav_bytes(clip.audio))
     monkeypatch.chdir(tmp_path)
     return tmp_path
 

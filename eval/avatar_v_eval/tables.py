@@ -15,8 +15,12 @@ import dataclasses
 import fnmatch
 import re
 import sys
+from functools import cache
 from pathlib import Path
 
+from avatar_v.critics.frozen import weights_hash
+from avatar_v.generate.record import hash_folder
+from avatar_v.models.weights import load_dit, weights_folder
 from avatar_v_eval.records import RESULTS_DIR, Number, Result, as_command, read_result
 
 ROOT = RESULTS_DIR.parents[1]
@@ -95,7 +99,19 @@ def _source(result: Result) -> str:
     machine = f"{result.hardware['cpu']}, {result.hardware['cores']} cores"
     if result.hardware["gpu"] != "none":
         machine += f", {result.hardware['gpu']}"
-    return f"`{result.command}` · {commit} · {result.date[:10]} · {machine}  "
+    parts = [f"`{result.command}`", commit, result.date[:10], machine]
+    made_by = [result.weights[part] for part in ("dit", "pipeline") if part in result.weights]
+    if made_by:
+        ships = set(made_by) <= shipped_hashes()
+        parts.append("weights that ship" if ships else f"weights {made_by[0][:8]}")
+    return " · ".join(parts) + "  "
+
+
+@cache
+def shipped_hashes() -> frozenset[str]:
+    """What result files call the generator that ships: the hash of its DiT, or of its folder."""
+    folder = weights_folder("small")
+    return frozenset([weights_hash(load_dit(folder / "dit").state_dict()), hash_folder(folder)])
 
 
 def _value(number: Number) -> str:
