@@ -1,4 +1,4 @@
-"""What steps and overshoot buy: lips, identity, sharpness, flicker by sampler (ALGORITHMS §5.1).
+"""What steps and overshoot buy: lips, identity, sharpness, flicker by sampler.
 
 ``python -m avatar_v_eval.sampling --weights small`` generates the same cases with 4 to 48 steps of
 the deterministic Euler method and of its stochastic form, and writes ``eval/results/sampling.json``

@@ -50,7 +50,7 @@ def test_shift_keeps_ends_and_order(shift: float) -> None:
 
 
 def test_four_step_schedule_of_live_avatar() -> None:
-    # ALGORITHMS §4.2: [1, .75, .5, .25] shifted by 5
+    # a few-step schedule: [1, .75, .5, .25] shifted by 5
     expected = torch.tensor([1.0, 0.9375, 0.8333, 0.625, 0.0])
     torch.testing.assert_close(flow.schedule(4, shift=5.0), expected, atol=1e-4, rtol=0)
 

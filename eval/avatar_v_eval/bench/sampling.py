@@ -1,4 +1,4 @@
-"""Which frames count, and how they become one number (Avatar V §7.2, ALGORITHMS §9)."""
+"""Which frames count, and how they become one number (Avatar V §7.2)."""
 
 import math
 from collections.abc import Sequence

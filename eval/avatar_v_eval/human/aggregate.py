@@ -1,4 +1,4 @@
-"""From votes to numbers: MOS, win rates, Turing test (Avatar V §7.3; ALGORITHMS §10).
+"""From votes to numbers: MOS, win rates, Turing test (Avatar V §7.3).
 
 Input are votes that count (`exclude.counted`). MOS intervals come from a bootstrap over cases *and*
 raters: both are drawn with replacement and a vote weighs the product of its two counts (Owen 2007,

@@ -1,6 +1,6 @@
 """The stages of generation: a person and a sound of any length to frames, chunk by chunk.
 
-Memory does not grow with the duration (Avatar V §4.1; ALGORITHMS §5.3, §5.4): what lives on from
+Memory does not grow with the duration (Avatar V §4.1): what lives on from
 chunk to chunk is the text, the reference's keys and values, the last ``OVERLAP`` latents and their
 motion, and the decoder's feature cache. Chunks that an interrupted run has made are not made again
 (resume.py). The request's files are not known here (pipeline.py), nor what a chunk draws and how

@@ -1,7 +1,7 @@
 """Classifier-free guidance over reference, text and audio, nested, in one batched forward.
 
 ``v = v(∅) + w_ref [v(ref) - v(∅)] + w_txt [v(ref, txt) - v(ref)] + w_aud [v(ref, txt, aud) - v(ref,
-txt)]`` (ALGORITHMS §4.1); without a reference the second term is left out.
+txt)]``; without a reference the second term is left out.
 
 The convention is ``uncond + w (cond - uncond)``: w = 1 is no guidance, w = 0 drops the condition.
 Public code often means ``cond + w (cond - uncond)``; subtract 1 before comparing numbers.

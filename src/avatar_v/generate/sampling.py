@@ -42,7 +42,7 @@ class Settings:
     overshoot: float = 0.0  # c of sampler.renoised_step
     from_prompt: bool = False  # the first chunk has no prefix: its first frame is made, too
     motion_first: bool = False  # motion is made before its video begins, else beside it
-    anchor: bool = False  # ALGORITHMS §5.3: the first latent joins the reference of later chunks
+    anchor: bool = False  # the first latent joins the reference of later chunks
     ease: bool = True  # the first latents of a chunk move away from where the one before ended
     interpolate: bool = False  # §5.3, N/I; for weights whose training drew suffixes (suffix_share)
     seed: int = 0

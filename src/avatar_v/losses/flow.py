@@ -1,4 +1,4 @@
-"""Flow-matching loss with region weights (ALGORITHMS §2: ``W = 1 + boost · mask(face, mouth)``).
+"""Flow-matching loss with region weights ``W = 1 + boost · mask(face, mouth)``.
 
 Pure functions. A mask here is the share of a latent cell that a box covers, in [0, 1], so that a
 mouth smaller than a cell still counts by its area.

@@ -1,4 +1,4 @@
-"""Human-aware losses on decoded predictions (ALGORITHMS §2; Avatar V §2.1, §3.3).
+"""Human-aware losses on decoded predictions (Avatar V §2.1, §3.3).
 
 Pure functions of what critics read from a few predicted frames; the critics are frozen and run in
 fp32 (critics/). A prediction ``x̂_0 = x_t - t v`` means something only where t is small, so every

@@ -1,7 +1,7 @@
 """AvatarDiT: a video DiT in the Wan 2.1 form with audio, motion and a reference stream.
 
 Without them it *is* diffusers' WanTransformer3DModel (tests/numerics/test_wan_parity.py). What is
-ours (ALGORITHMS §1, Avatar V §2.1): time per latent frame; audio cross-attention whose output
+ours (Avatar V §2.1): time per latent frame; audio cross-attention whose output
 starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
 stream, one token per latent frame that goes through the same blocks: alone while there is no video
 yet, which then finds it at t = 0, or beside it. Motion tokens look at the video, the video sees

@@ -2,7 +2,7 @@
 
 Per video frame a vector of types.MOTION_NAMES, from the world's ground truth or from landmarks
 (critics/landmark_motion.py); per latent frame the four of its video frames, normalised. The first
-latent holds one video frame, four times. Pure functions, no parameters (ALGORITHMS §1.3).
+latent holds one video frame, four times. Pure functions, no parameters.
 """
 
 import math

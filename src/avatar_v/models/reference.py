@@ -26,7 +26,7 @@ from avatar_v.models.motion import motion_moments
 from avatar_v.types import Reference
 
 SEGMENT_LENGTH = 8
-"""Latent frames of one clip that form a segment (our choice, ALGORITHMS 1.1)."""
+"""Latent frames of one clip that form a segment (our choice)."""
 FACE_GAP = 8
 """Latent frames of RoPE distance between a clip and its first face (our choice)."""
 NUM_STILLS = 16

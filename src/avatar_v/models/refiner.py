@@ -1,7 +1,7 @@
 """The super-resolution refiner: low-resolution video to latents of a higher one, in one step.
 
-The network is AvatarDiT with `refines_from` and a `temporal_window` (Avatar V §2.4, §4.6;
-ALGORITHMS §5.5). It reads the low video twice: noised at σ as the start of its step (§4.6), and
+The network is AvatarDiT with `refines_from` and a `temporal_window` (Avatar V §2.4, §4.6).
+It reads the low video twice: noised at σ as the start of its step (§4.6), and
 clean beside x_t (§2.4). The low video is enlarged as pixels and encoded at the high resolution:
 enlarged latents are no latents of any picture (on 16 clips of the world they decode to 18.8 dB,
 enlarged pixels to 27.3). The output is what the enlarged video has and the true one has not, so a

@@ -2,7 +2,7 @@
 
 The text-to-video layouts (Wan 2.1 T2V, Wan 2.2 TI2V 5B) map one to one. The image-to-video layouts,
 with CLIP tokens or concatenated channels, are refused: our image and prefix conditions are clean
-frames at t = 0 (ALGORITHMS §1).
+frames at t = 0.
 """
 
 from pathlib import Path

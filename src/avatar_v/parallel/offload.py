@@ -1,6 +1,6 @@
 """Model residency: weights wait in pinned host memory and visit the device block by block.
 
-ALGORITHMS §5.6: block i + 1 travels on a stream of its own while block i computes, at most
+Block i + 1 travels on a stream of its own while block i computes, at most
 ``num_blocks`` are on the device, whichever models they belong to, and leaving costs nothing, since
 inference changes no weight. A block is an element of an outermost ``ModuleList``, or an embedding;
 what a model has besides is small and stays on the device. Inference only: buffers that a forward

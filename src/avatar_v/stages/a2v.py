@@ -1,7 +1,7 @@
 """Stage 2: speech to video. Starts from the weights of stage 1 and learns to follow the audio.
 
 Windows begin at the beginning of a clip, from an image or from nothing, or continue its middle
-from 1 or 2 given latents (ALGORITHMS §5.3). The flow loss counts face and mouth more (§2).
+from 1 or 2 given latents. The flow loss counts face and mouth more.
 """
 
 import torch

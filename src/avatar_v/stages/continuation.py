@@ -3,8 +3,8 @@
 Generation continues its own latents, which are blurred, and always has the video's first picture.
 Training that continues the truth learns neither to repair the one nor to look at the other, and
 faces drift from chunk to chunk. So some prefixes are the model's own estimate of them, and in some
-steps the first frame of the clip joins the reference: the global appearance anchor of ALGORITHMS
-§5.3, which generation adds behind the first chunk.
+steps the first frame of the clip joins the reference: the global appearance anchor, which
+generation adds behind the first chunk.
 """
 
 import dataclasses

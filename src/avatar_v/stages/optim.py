@@ -1,6 +1,6 @@
 """Muon for hidden matrices, AdamW for the rest, as one optimiser with one schedule.
 
-Muon (ALGORITHMS §3) is ``torch.optim.Muon``, batched on a CPU (muon.py): momentum 0.95, Nesterov,
+Muon is ``torch.optim.Muon``, batched on a CPU (muon.py): momentum 0.95, Nesterov,
 5 Newton-Schulz steps with (3.4445, -4.7750, 2.0315). Its update is scaled by
 ``0.2 sqrt(max(rows, cols))`` so that it has the size of an AdamW update (Moonlight, arXiv
 2502.16982; HunyuanVideo-1.5), and one learning rate serves both. Under FSDP2 its products are those

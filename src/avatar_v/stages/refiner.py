@@ -1,4 +1,4 @@
-"""The refiner's first phase: flow matching from low to high resolution (ALGORITHMS §5.5).
+"""The refiner's first phase: flow matching from low to high resolution.
 
 What is trained is AvatarDiT as a refiner (models/refiner.py): it starts from a generator's weights,
 reads the enlarged low video beside x_t, its reference, its sound and its motion, and sees in time

@@ -1,4 +1,4 @@
-"""The refiner's second phase: one step, judged by a discriminator (ALGORITHMS §5.5).
+"""The refiner's second phase: one step, judged by a discriminator.
 
 The squared error alone gives the mean of all details that fit, which is blurred. Here every sample
 starts at σ, as in generation, and a judge of latent cells says where the result looks made; the

@@ -32,7 +32,7 @@ class Objective:
     shift: float = 1.0  # of the logit-normal times
     first_share: float = 0.5  # windows that start at the beginning of their clip
     image_share: float = 0.5  # of those: the first latent is given (I2V), else nothing (T2V)
-    suffix_share: float = 0.0  # windows whose last latent is given: N/I chunks (ALGORITHMS §5.3)
+    suffix_share: float = 0.0  # windows whose last latent is given: N/I chunks
     text_dropout: float = 0.1  # share of samples trained with the empty text
     audio_dropout: float = 0.0  # and as if they had no audio
 

@@ -2,8 +2,8 @@
 
 The reference clip comes from another scene of the same person, with its own sound and motion; what
 a step shows of it is stages/personality.py's. The motion of the target is denoised beside its
-picture (ALGORITHMS §1.3), and once the schedule says so, critics judge a few predicted frames (§2;
-Avatar V §3.3). Decoding and judging are stages/judged.py's.
+picture, and once the schedule says so, critics judge a few predicted frames (Avatar V
+§3.3). Decoding and judging are stages/judged.py's.
 """
 
 import dataclasses

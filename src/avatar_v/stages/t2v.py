@@ -1,4 +1,4 @@
-"""Stage 1: text to video, and image to video in the same batch (ALGORITHMS §3).
+"""Stage 1: text to video, and image to video in the same batch.
 
 No audio and no reference: their modules keep the zero outputs they start with.
 """

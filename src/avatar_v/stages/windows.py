@@ -2,7 +2,7 @@
 
 A window that starts at latent 0 begins with an image latent (one frame), so it may be generated
 from nothing (prefix 0) or from that image (prefix 1). A window from inside a clip begins with
-latents of four frames and continues a video, so its prefix is 1 or 2 latents (ALGORITHMS §5.3).
+latents of four frames and continues a video, so its prefix is 1 or 2 latents.
 Some windows have a clean latent at their end too, so that transitions can be interpolated.
 Pure functions; every draw comes from the given generator, on the CPU, whatever the device.
 """

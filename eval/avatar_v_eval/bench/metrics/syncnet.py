@@ -1,4 +1,4 @@
-"""Lip sync of real faces: Sync-C, Sync-D and offset by joonson's SyncNet (ALGORITHMS §9).
+"""Lip sync of real faces: Sync-C, Sync-D and offset by joonson's SyncNet.
 
 Windows, distances, shifts and crops are syncnet_python's; the face detector is not: dlib's, every
 fifth frame, takes the place of S3FD on every frame, so numbers of the two must not be compared.
