@@ -53,5 +53,5 @@ bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 tables: $(STAMP)  ## the README's tables from eval/results
 	$(BIN)/python -m avatar_v_eval.tables
 
-clean:  ## remove what the commands above and the README's leave; shards too
-	rm -rf $(VENV) demo runs shards data .pytest_cache .ruff_cache
+clean:  ## remove what can be made again in minutes; runs and shards, which may hold days, stay
+	rm -rf $(VENV) demo data .pytest_cache .ruff_cache
