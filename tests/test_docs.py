@@ -1,6 +1,6 @@
 """The README tells the truth: its commands run and its files exist (tables: test_records.py).
 
-Lines of ```bash blocks are run as they stand, in an empty folder that holds me.mp4 and talk.wav.
+Lines of ```bash blocks are run as they stand, in a folder that holds what the demo leaves.
 Lines of ```console blocks take long or need a user's files; of those the command, every option and
 every recipe named are checked.
 """

@@ -38,7 +38,7 @@ from avatar_v_eval.shown import (
     generate,
     make_shown_cases,
 )
-from avatar_v_eval.style import HABITS, best_blink_error, best_blink_r, habits, slope
+from avatar_v_eval.style import HABITS, best_blink_r, habits, random_blink_error, slope
 from avatar_v_eval.workers import forget, kept_folder, mapped
 
 LENGTHS = {"minute": 1501, "video": 401, "four_s": 101, "one_s": 25, "image": 1, "none": 0}
@@ -88,7 +88,7 @@ class Score:
 
 
 def main(arguments: list[str] | None = None) -> None:
-    options = _options(arguments)
+    options, state = _options(arguments), records.git_state()
     torch.manual_seed(0)  # nothing below draws from it
     rollout = _loaded(options.weights, options)
     other = None if options.baseline is None else _loaded(options.baseline, options)
@@ -109,10 +109,13 @@ def main(arguments: list[str] | None = None) -> None:
     weights = {**rollout.hashes(), **judges.hashes()}
     if other is not None:
         weights["baseline dit"] = other.hashes()["dit"]
+    loaded = [each for each in (rollout, other) if each is not None]
     kept = kept_folder(
         options.out,
         f"personality_{options.name}",
-        weights=weights,
+        state,
+        weights=[weights, *(each.hashes() for each in loaded)],
+        cards=[dataclasses.asdict(each.pipeline.card) for each in loaded],
         options={k: v for k, v in vars(options).items() if k not in ("out", "workers")},
     )
 
@@ -274,7 +277,7 @@ def at_best(
     conditions: Iterable[str], words: dict[str, str], num_frames: int, n: int
 ) -> dict[str, Number]:
     """What correlation and error of blink rates can be after each of these references
-    (best_blink_r, best_blink_error)."""
+    (best_blink_r, random_blink_error)."""
     word, generated_s = HABIT_WORDS["blink_rate_hz"], num_frames / FRAME_RATE_HZ
     numbers = {}
     for name in conditions:
@@ -282,10 +285,10 @@ def at_best(
         numbers[f"blink_rate_hz_{name}_at_best"] = Number(
             best_blink_r(reference_s, generated_s), n, label=f"{word}, r over persons: {ending}"
         )
-        numbers[f"blink_rate_hz_{name}_error_at_best"] = Number(
-            best_blink_error(reference_s, generated_s),
+        numbers[f"blink_rate_hz_{name}_error_at_random"] = Number(
+            random_blink_error(reference_s, generated_s),
             n,
-            label=f"{word}, error against the true video: {ending}",
+            label=f"{word}, error of who blinks at random at the best guess: {words[name]}",
         )
     return numbers
 

@@ -43,15 +43,23 @@ def main(arguments: list[str] | None = None) -> None:
 
 
 def joined(results: list[Result]) -> Result:
-    """The first result with the numbers of all. ValueError for other people or other weights."""
+    """The first result with the numbers of all. ValueError for other people, weights or ways of
+    sampling."""
     first, *others = results
     for other in others:
-        if (other.weights, other.notes[:1]) != (first.weights, first.notes[:1]):
-            raise ValueError(f"{other.name} is of other weights or people than {first.name}")
+        if _made_from(other) != _made_from(first):
+            raise ValueError(
+                f"{other.name} is of other weights, people or sampling than {first.name}"
+            )
     numbers = {
         key: number for result in reversed(results) for key, number in result.numbers.items()
     }
     return dataclasses.replace(first, numbers=numbers)
+
+
+def _made_from(result: Result) -> tuple[dict[str, str], list[str]]:
+    weights = {k: v for k, v in result.weights.items() if not k.startswith(BASELINE)}
+    return weights, [note.partition(f"; {BASELINE}")[0] for note in result.notes]
 
 
 def draw(result: Result) -> Figure:

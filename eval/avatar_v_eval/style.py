@@ -71,9 +71,9 @@ def best_blink_r(reference_s: float, generated_s: float) -> float:
     return float(guess / np.sqrt(variance * (guess + mean / generated_s)))
 
 
-def best_blink_error(reference_s: float, generated_s: float) -> float:
-    """Mean difference of the rates counted in a true and a generated video, a second, for the same
-    (see `best_blink_r`; the three errors add up to a normal one).
+def random_blink_error(reference_s: float, generated_s: float) -> float:
+    """Mean absolute difference of the rates counted in a true and a generated video, a second, for
+    who blinks at random at the best guess (see `best_blink_r`; the errors add up to a normal one).
 
     It falls little: what a reference tells is small beside what chance does to two counts, and
     without chance in one of them it is smaller. Who blinks always at the mean rate of all people,

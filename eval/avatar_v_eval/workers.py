@@ -3,6 +3,7 @@
 import hashlib
 import json
 import multiprocessing
+import os
 import pickle
 import shutil
 from collections.abc import Callable
@@ -13,8 +14,6 @@ from typing import Any, TypeVar
 
 import torch
 from rich.progress import track
-
-from avatar_v_eval import records
 
 T = TypeVar("T")
 
@@ -41,12 +40,13 @@ def mapped(
         return list(track(pool.map(_one, range(num)), note, total=num, transient=True))
 
 
-def kept_folder(out: Path | str, name: str, **what: Any) -> Path | None:
+def kept_folder(out: Path | str, name: str, state: tuple[str, bool], **what: Any) -> Path | None:
     """Where a measurement that is called again finds what it had finished: a folder of ``name``
-    and of ``what`` decides its results. None with uncommitted changes, since
-    nobody knows which they were."""
-    commit, dirty = records.git_state()
+    and of ``what`` decides its results. None, with a line that says so, where ``state``
+    (records.git_state as it began) has uncommitted changes, since nobody knows which."""
+    commit, dirty = state
     if dirty:
+        print("uncommitted changes: stopped, this measurement would begin anew")
         return None
     text = json.dumps({"commit": commit, **what}, sort_keys=True, default=str)
     return Path(out) / ".kept" / f"{name}-{hashlib.sha256(text.encode()).hexdigest()[:12]}"
@@ -63,8 +63,10 @@ def _taken_or_made(fn: Callable[[int], T], kept: Path, index: int) -> T:
     if path.exists():
         return pickle.loads(path.read_bytes())
     result = fn(index)
-    path.with_suffix(".partial").write_bytes(pickle.dumps(result))
-    path.with_suffix(".partial").replace(path)
+    kept.mkdir(parents=True, exist_ok=True)  # the same command beside this one may have ended
+    partial_path = path.with_suffix(f".{os.getpid()}")
+    partial_path.write_bytes(pickle.dumps(result))
+    partial_path.replace(path)
     return result
 
 

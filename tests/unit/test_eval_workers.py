@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v_eval import records
 from avatar_v_eval.workers import forget, kept_folder, mapped
 
 
@@ -39,13 +38,13 @@ def test_a_stopped_measurement_goes_on_with_what_is_left(tmp_path: Path, num_wor
 
 
 def test_what_is_kept_belongs_to_a_commit_and_its_options(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def folder(commit: str, dirty: bool = False, **what: object) -> Path | None:
-        monkeypatch.setattr(records, "git_state", lambda: (commit, dirty))
-        return kept_folder(tmp_path, "m", **what)
+        return kept_folder(tmp_path, "m", (commit, dirty), **what)
 
     one = folder("a", steps=4)
     assert one == folder("a", steps=4)
     assert len({one, folder("b", steps=4), folder("a", steps=5)}) == 3
     assert folder("a", dirty=True, steps=4) is None
+    assert "would begin anew" in capsys.readouterr().out

@@ -43,8 +43,10 @@ def test_results_of_the_same_people_are_drawn_together() -> None:
     one, other = result_of(["image", "ceiling"]), result_of(["video"])
     figure = draw(joined([one, other]))
     assert [tick.get_text() for tick in figure.axes[0].get_xticklabels()] == ["1 frame", "16 s"]
-    for change in ({"weights": {"dit": "1"}}, {"notes": ("64 TEST persons from number 9 on",)}):
-        with pytest.raises(ValueError, match="other weights or people"):
+    with_baseline = dataclasses.replace(other, weights={"baseline dit": "1"})
+    assert joined([one, with_baseline]).numbers.keys() == one.numbers.keys() | other.numbers.keys()
+    for change in ({"weights": {"dit": "1"}}, {"notes": ("64 TEST persons", "24 steps")}):
+        with pytest.raises(ValueError, match="other weights, people or sampling"):
             joined([one, dataclasses.replace(other, **change)])
 
 

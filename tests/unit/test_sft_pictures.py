@@ -159,22 +159,28 @@ def test_faces_are_drawn_and_dropped_by_steps(batch: Batch) -> None:
 def test_what_a_step_draws_does_not_depend_on_what_the_clips_have(batch: Batch) -> None:
     """Ranks have other clips and must agree about everything that is drawn behind it."""
     reads = Personality(stills_share=0.7, faces=True)
-    states = []
-    for num_stills, num_faces in ((16, 4), (5, 2), (0, 1)):
+    runs = []
+    for num_stills, num_faces in ((16, 4), (5, 2), (0, 1), (16, 0)):
         stage = sft(reads)
         shown = stills_of(faces_of(batch, num_faces), num_stills)
-        for index in range(6):
+        steps = []
+        for index in range(12):
             generator = stage.begin_step(0, index)
-            stage.conditions(shown, stage.draw_windows(shown, generator), generator)
-        states.append(stage.common.get_state())
-    assert torch.equal(states[0], states[1])
-    assert torch.equal(states[0], states[2])
+            windows = stage.draw_windows(shown, generator)
+            drawn = stage.conditions(shown, windows, generator).reference
+            assert drawn is not None
+            parts = (drawn.faces is None, drawn.motion is None, drawn.latents.shape[1])
+            steps.append((*parts, stage.common.get_state().tolist()))
+        runs.append(steps)
+    assert runs[1:] == [runs[0]] * 3
+    assert {parts[0] for parts in runs[0]} == {True, False}
 
 
-def test_without_a_face_in_any_clip_the_clip_itself_is_read(batch: Batch) -> None:
+def test_without_a_face_in_any_clip_the_stills_are_there_and_hidden(batch: Batch) -> None:
     stage = sft(Personality(stills_share=1.0))
     windows = stage.draw_windows(batch, seeded())
     reference = stage.conditions(stills_of(batch, 0), windows).reference
     assert reference is not None
-    assert reference.latents.shape[1] == 7
+    assert reference.latents.shape[1] == NUM_STILLS
+    assert not reference.valid.any()
     assert torch.isfinite(loss_of(stage, stills_of(batch, 0))[0])

@@ -62,7 +62,7 @@ def agreement_table(votes: Sequence[Vote], note: str) -> Table:
     rows = tuple(
         Row(row.label, (row.alpha, row.equal, row.within_one)) for row in agreements(votes)
     )
-    notes = (note, "Alpha: ordinal for scores, nominal for choices. Target of §5.3: 85 % equal.")
+    notes = (note, "Alpha: ordinal for scores, nominal for choices. Target: 85 % equal.")
     return Table("Agreement of raters", "Question", columns, rows, notes, True, "agreement")
 
 

@@ -44,7 +44,9 @@ class Settings:
     motion_first: bool = False  # motion is made before its video begins, else beside it
     anchor: bool = False  # the first latent joins the reference of later chunks
     ease: bool = True  # the first latents of a chunk move away from where the one before ended
-    interpolate: bool = False  # §5.3, N/I; for weights whose training drew suffixes (suffix_share)
+    interpolate: bool = (
+        False  # N and I chunks; for weights whose training drew suffixes (suffix_share)
+    )
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
 

@@ -113,6 +113,12 @@ def draw_faces(
     """
     assert reference.faces is not None
     assert reference.faces_valid is not None
+    if reference.faces.shape[1] == 0:  # of no clip: one that is hidden, since other ranks have some
+        blank = reference.faces.new_zeros(len(reference.faces), 1, *reference.faces.shape[2:])
+        hidden = reference.faces_valid.new_zeros(len(blank), 1)
+        reference = dataclasses.replace(reference, faces=blank, faces_valid=hidden)
+    assert reference.faces is not None
+    assert reference.faces_valid is not None
     is_picture = reference.latents.shape[1] == 1
     whole = reference.faces.shape[1]
     num = min(1 if is_picture else NUM_FACES, whole)
@@ -139,13 +145,27 @@ def draw_stills(
     generator: torch.Generator | None,
 ) -> Reference:
     """Some of the stills of clips, with the moments of a run of their motion; without a generator
-    all of them. The run itself where no clip of the batch shows a face."""
+    all of them. Where no clip of the batch shows a face they are there and hidden."""
     places = torch.arange(NUM_STILLS)
     if generator is not None:
         _, num = draw_run(NUM_STILLS, 1, NUM_STILLS, generator)
         places = torch.randperm(NUM_STILLS, generator=generator)[:num].sort().values
     if batch.stills is not None and batch.stills.shape[1] == 0:
-        return conditioner.encode_reference(batch, start, length)
+        batch = _with_a_hidden_still(batch)
     reference = conditioner.encode_stills(batch, places)
     moments = clip_moments(batch.motion, batch.valid, slice(start, start + length))
     return dataclasses.replace(reference, moments=moments.to(reference.latents.device))
+
+
+def _with_a_hidden_still(batch: Batch) -> Batch:
+    """Clips without a still with one that is not valid, for ranks that have none."""
+    assert batch.stills is not None
+    assert batch.stills_valid is not None
+    assert batch.still_frames is not None
+    num = len(batch.stills)
+    return dataclasses.replace(
+        batch,
+        stills=batch.stills.new_zeros(num, 1, *batch.stills.shape[2:]),
+        stills_valid=batch.stills_valid.new_zeros(num, 1),
+        still_frames=batch.still_frames.new_zeros(num, 1),
+    )

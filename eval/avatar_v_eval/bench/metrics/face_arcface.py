@@ -1,4 +1,4 @@
-"""Identity of real faces by ArcFace: cosine with the reference clip, and its drift (§7.2)."""
+"""Identity of real faces by ArcFace: cosine with the reference clip, and drift (Avatar V §7.2)."""
 
 import torch
 from jaxtyping import Bool, Float
