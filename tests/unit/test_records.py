@@ -7,6 +7,8 @@ import sys
 import numpy as np
 import pytest
 
+from avatar_v.critics.frozen import weights_hash
+from avatar_v.models.weights import ASSETS, load_dit
 from avatar_v_eval import records, tables
 
 
@@ -115,6 +117,20 @@ def test_tables_show_value_interval_and_verdict(tmp_path):
         tables.filled("<!-- table:one | c -->\n<!-- /table -->", tmp_path)
     with pytest.raises(ValueError, match="two"):
         tables.filled("<!-- table:two -->\n<!-- /table -->", tmp_path)
+
+
+def test_tables_say_of_which_weights_they_are(tmp_path):
+    number = records.Number(0.7, 64).described("mouth r")
+    dit = weights_hash(load_dit(ASSETS / "small" / "dit").state_dict())
+    for name, weights in (("ours", dit), ("other", "0123456789ab")):
+        result = records.make_result(name, name, {"a": number}, weights={"dit": weights})
+        records.write_result(result, tmp_path)
+    ours, other = (
+        tables.filled(f"<!-- table:{name} -->\n<!-- /table -->\n", tmp_path)
+        for name in ("ours", "other")
+    )
+    assert "· weights that ship" in ours
+    assert "· weights 01234567" in other
 
 
 def test_documents_show_what_the_results_say():
