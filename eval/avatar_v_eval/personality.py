@@ -178,10 +178,7 @@ def main(arguments: list[str] | None = None) -> None:
 
 def _loaded(weights: str, options: argparse.Namespace) -> Rollout:
     rollout = Rollout.load(weights, options)
-    if options.from_prompt and not rollout.pipeline.card.reference:
-        raise ValueError(f"{weights} know a person by their first frame alone: no --from-prompt")
-    request = dataclasses.replace(rollout.request, from_prompt=options.from_prompt)
-    return Rollout(rollout.pipeline, request)
+    return rollout.from_prompt() if options.from_prompt else rollout
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,6 @@ one at its start, middle and end. Writes ``eval/results/prompt_sheet.png``; it m
 """
 
 import argparse
-import dataclasses
 import textwrap
 from pathlib import Path
 
@@ -16,9 +15,9 @@ from matplotlib.figure import Figure
 from avatar_v_eval import records
 from avatar_v_eval.records import as_command
 from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.sampling import REFERENCE_FRAMES
 from avatar_v_eval.shown import ShownCase, Video, generate, make_shown_cases
 
-REFERENCE_FRAMES = 401
 WIDTH = 30
 """Characters of a line of a prompt."""
 
@@ -26,15 +25,13 @@ WIDTH = 30
 def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
-    parser.add_argument("--persons", type=int, default=6)
+    parser.add_argument("--persons", type=int, default=7)
     parser.add_argument("--first", type=int, default=5600, help="number of the first person")
     parser.add_argument("--frames", type=int, default=97, help="of each person, 4k + 1")
     parser.add_argument("--out", type=Path, default=records.RESULTS_DIR, help="of the picture")
     add_sampling_options(parser)
     options = parser.parse_args(arguments)
-    rollout = Rollout.load(options.weights, options)
-    request = dataclasses.replace(rollout.request, from_prompt=True)
-    rollout = Rollout(rollout.pipeline, request)
+    rollout = Rollout.load(options.weights, options).from_prompt()
     cases = make_shown_cases(
         "test",
         options.persons,

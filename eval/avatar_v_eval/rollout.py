@@ -99,6 +99,15 @@ class Rollout:
             f"{read} as reference, {precision}, seed {r.seed}"
         )
 
+    def from_prompt(self) -> "Rollout":
+        """Without a first frame. ValueError for weights that know a person by that alone."""
+        if not self.pipeline.card.reference:
+            raise ValueError(
+                "weights that read no reference know a person by the first frame alone"
+            )
+        request = dataclasses.replace(self.request, from_prompt=True)
+        return dataclasses.replace(self, request=request)
+
     def hashes(self) -> dict[str, str]:
         """Of the tensors of each network."""
         conditioner = self.pipeline.conditioner
