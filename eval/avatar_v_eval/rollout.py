@@ -26,6 +26,7 @@ from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import Request
 from avatar_v.world.redrawn import close_ups
+from avatar_v.world.seeds import derive
 from avatar_v_eval.cases import Case
 
 AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
@@ -96,7 +97,7 @@ class Rollout:
             f"{r.num_steps} steps, guidance text {r.guidance_text} audio {r.guidance_audio} "
             f"reference {r.guidance_reference} motion {r.guidance_motion}, motion {order} "
             "the video, "
-            f"{read} as reference, {precision}, seed {r.seed}"
+            f"{read} as reference, {precision}, seeds from {r.seed} and the person"
         )
 
     def from_prompt(self) -> "Rollout":
@@ -138,8 +139,13 @@ class Rollout:
             reference_frame=0,
             warnings=(),
         )
-        request = dataclasses.replace(self.request, prompt=case.prompt)
-        return self.pipeline.stream(inputs, request)
+        return self.pipeline.stream(inputs, self.request_for(case.person_id, case.prompt))
+
+    def request_for(self, person_id: int, prompt: str) -> Request:
+        """The request with this prompt and a seed of the person's own: the noise of a chunk decides
+        when somebody blinks, and with one seed everybody would at the same time."""
+        seed = derive("request", self.request.seed, person_id)
+        return dataclasses.replace(self.request, prompt=prompt, seed=seed)
 
 
 def through_vae(vae: VideoVAE, video: Frames) -> Frames:

@@ -137,7 +137,7 @@ def generate(rollout: Rollout, case: ShownCase, num_frames: int, motion: str) ->
         clips=clips,
         motion=first_motion,
     )
-    request = dataclasses.replace(rollout.request, prompt=case.prompt)
+    request = rollout.request_for(case.person_id, case.prompt)
     made = list(rollout.pipeline.clips(inputs, request))
     said = [clip.motion for clip in made if clip.motion is not None]
     video = torch.cat([clip.frames for clip in made])

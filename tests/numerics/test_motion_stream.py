@@ -11,7 +11,7 @@ from avatar_v.kernels.norm import rotate
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
-from avatar_v.models.motion import CENTER, SCALE, motion_moments
+from avatar_v.models.motion import CENTER, SCALE, STYLE_SCALE, motion_moments
 from avatar_v.models.own_units import own_scale
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import MOTION_NAMES, Cond, Reference
@@ -229,7 +229,8 @@ def dense_mask(valid: Tensor, segment: Tensor, num_tokens: int) -> Tensor:
 
 def style_of(reference: Reference) -> Tensor:
     """The statistics in words: over the vectors of valid frames, shrunk by n / (n + 25), and by
-    n / (n + 400) for habits that show a few times a minute: blinks, looks away, smiles."""
+    n / (n + 400) for habits that show a few times a minute: blinks, looks away, smiles; in units of
+    how far people differ."""
     assert reference.motion is not None
     rows = []
     for motion, valid in zip(reference.motion, reference.valid, strict=True):
@@ -240,7 +241,7 @@ def style_of(reference: Reference) -> Tensor:
         row = torch.cat([frames.mean(0), frames.std(0, correction=0) - 1, change, calm])
         rare = ("corner_raise", "eye_open", "gaze_x", "gaze_y")
         prior = torch.tensor([400 if name in rare else 25 for name in MOTION_NAMES] * 4)
-        rows.append(row * len(frames) / (len(frames) + prior))
+        rows.append(row * len(frames) / (len(frames) + prior) / STYLE_SCALE)
     return torch.stack(rows)
 
 

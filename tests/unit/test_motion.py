@@ -13,10 +13,12 @@ from avatar_v.models.motion import (
     STYLE_DIM,
     motion_moments,
     pack_motion,
+    style_features,
     style_statistics,
     unpack_motion,
 )
 from avatar_v.types import MOTION_NAMES
+from avatar_v.world.clip import make_clip
 
 
 def test_packing_is_undone_exactly_enough():
@@ -72,6 +74,18 @@ def test_a_style_without_frames_is_zero_and_a_short_one_lies_near_it():
     known = torch.tensor([400 / (800 if name in RARE else 425) for name in MOTION_NAMES])
     assert float((mean - 3 * known).abs().max()) < 0.2  # 0.05 is one standard error of a mean
     assert float(style(1).norm()) < 0.2 * float(style(100).norm())
+
+
+def test_people_differ_by_one_in_each_number_that_a_network_reads_of_them():
+    """Sway and blinks are read alike; as they stand their statistics are not."""
+    people = [make_clip(i, i, i, num_frames=401, size=64, render_video=False) for i in range(24)]
+    packed = pack_motion(torch.stack([person.motion for person in people]))
+    moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
+    num, read = len(MOTION_NAMES), ("mouth_open", "yaw", "eye_open")
+    index = [num + MOTION_NAMES.index(name) for name in read]  # their spreads
+    spread, raw = style_features(moments).std(0)[index], style_statistics(moments).std(0)[index]
+    assert float(raw.max() / raw.min()) > 4, "nothing to bring together"
+    assert bool(((spread > 0.6) & (spread < 1.6)).all()), spread
 
 
 def test_the_style_of_a_wide_mouth_is_wider():

@@ -37,7 +37,7 @@ from avatar_v.models.layers import (
     rotary_grid,
     rotary_table,
 )
-from avatar_v.models.motion import STYLE_DIM, style_statistics
+from avatar_v.models.motion import STYLE_DIM, style_features
 from avatar_v.models.own_units import in_own_units
 from avatar_v.models.reference import (
     ReferenceCache,
@@ -338,7 +338,7 @@ class AvatarDiT(nn.Module):
     def _embed_style(self, moments: Float[Tensor, "b k"] | None) -> Float[Tensor, "b d"] | None:
         if moments is None:
             return None
-        return style_statistics(moments).to(self.style_embed) @ self.style_embed
+        return style_features(moments).to(self.style_embed) @ self.style_embed
 
     def _embed_motion(self, motion: Motion | None) -> Float[Tensor, "b l 1 d"] | None:
         if motion is None:
