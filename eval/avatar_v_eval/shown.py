@@ -1,6 +1,5 @@
 """Persons who speak in one scene and are shown to the model through a clip of another."""
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np

@@ -26,6 +26,7 @@ def ask(request_: Request) -> Ask:
         speech=request_.audio,
         consent=True,
         prompt="a room",
+        new_scene=False,
         picture=FRAMED,
         num_steps=2,
         guidance_audio=2.0,

@@ -223,7 +223,7 @@ def test_the_app_makes_larger_pictures_too(
     studio = Studio(tmp_path / "app", weights=weights, **how)
     ask = Ask(
         reference=request_.reference, speech=request_.audio, picture=FRAMED, num_steps=1,
-        consent=True, prompt="", guidance_audio=1.0, reference_s=16, seed=0,
+        consent=True, prompt="", new_scene=False, guidance_audio=1.0, reference_s=16, seed=0,
     )  # fmt: skip
     seen = list(studio.make(ask))
     record, side = seen[-1].record, 2 * studio.pipeline.format.side

@@ -52,6 +52,7 @@ def ask(tmp_path: Path) -> Ask:
         speech=str(write_sound(tmp_path / "talk.wav", 2.0, codec="pcm_s16le")),
         consent=True,
         prompt="  a room ",
+        new_scene=False,
         picture=FRAMED,
         num_steps=8.0,  # sliders send floats
         guidance_audio=2.5,
@@ -68,6 +69,9 @@ def test_a_form_becomes_a_request(ask: Ask) -> None:
     assert (request.out, request.face_crop) == ("x/avatar.mp4", False)
     filmed = dataclasses.replace(ask, picture=CAMERA)
     assert checked_request(filmed, Limits(), "x/avatar.mp4").face_crop
+    assert not request.from_prompt
+    moved = dataclasses.replace(ask, new_scene=True)
+    assert checked_request(moved, Limits(), "x/avatar.mp4").from_prompt
 
 
 @pytest.mark.parametrize(
@@ -77,6 +81,7 @@ def test_a_form_becomes_a_request(ask: Ask) -> None:
         ({"speech": None}, "Add the speech"),
         ({"consent": False}, f"Tick “{CONSENT}”"),
         ({"prompt": "x" * 501}, "at most 500 characters, got 501"),
+        ({"prompt": " ", "new_scene": True}, "Say which scene"),
         ({"picture": None}, "The picture is"),
         ({"num_steps": None}, "Steps is a whole number from 1 to 64, got nothing"),
         ({"num_steps": 2.5}, "got 2.5"),

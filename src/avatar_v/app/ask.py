@@ -17,6 +17,7 @@ from avatar_v.types import Request
 CONSENT = "This is my own face or a drawn one, or I have the person's permission"
 CAMERA = "filmed: find the face in it"
 FRAMED = "drawn, or framed on the face: take it as it is"
+NEW_SCENE = "Put the person into this scene, away from the clip's"
 MAX_PROMPT = 500  # characters
 MAX_SEED = 2**32 - 1
 STEPS = (1, 64)
@@ -56,6 +57,7 @@ class Ask:
     speech: str | None
     consent: bool
     prompt: str | None
+    new_scene: bool  # no frame of the clip is given: the first is made from the prompt
     picture: str | None  # CAMERA or FRAMED
     num_steps: int | float | None
     guidance_audio: int | float | None
@@ -77,6 +79,8 @@ def checked_request(ask: Ask, limits: Limits, out: str | Path) -> Request:
     prompt = (ask.prompt or "").strip()
     if len(prompt) > MAX_PROMPT:
         raise ValueError(f"The scene has at most {MAX_PROMPT} characters, got {len(prompt)}")
+    if ask.new_scene and not prompt:
+        raise ValueError(f"Say which scene, or do not tick “{NEW_SCENE}”")
     if ask.picture not in (CAMERA, FRAMED):
         raise ValueError(f"The picture is “{CAMERA}” or “{FRAMED}”, got {ask.picture!r}")
     request = Request(
@@ -84,6 +88,7 @@ def checked_request(ask: Ask, limits: Limits, out: str | Path) -> Request:
         audio=ask.speech,
         out=str(out),
         prompt=prompt,
+        from_prompt=ask.new_scene,
         seed=_whole("Seed", ask.seed, (0, MAX_SEED)),
         num_steps=_whole("Steps", ask.num_steps, STEPS),
         guidance_audio=_within("Strength of the sound", ask.guidance_audio, GUIDANCE),

@@ -23,6 +23,7 @@ from avatar_v.app.ask import (
     FRAMED,
     GUIDANCE,
     MAX_PROMPT,
+    NEW_SCENE,
     REFERENCE_S,
     STEPS,
     Ask,
@@ -36,6 +37,9 @@ STATIC = Path(__file__).with_name("static")
 CSS = (STATIC / "page.css").read_text(encoding="utf-8")
 HEAD = f"<script>{(STATIC / 'player.js').read_text(encoding='utf-8')}</script>"
 NUM_DRAWN = 1000  # persons that "a drawn person" chooses from
+SCENE = "A woman in a green shirt in front of a window"
+DRAWN_SCENE = "a person in a red hoodie talking in front of a purple curtain, light from the left"
+"""What a scene may be, for any weights and for those that ship, which know the world's words."""
 HONEST = "Where you show the video, say that it is generated."
 LOG = logging.getLogger("avatar_v.app")
 
@@ -75,6 +79,7 @@ class _Form:
     drawn: gr.Button  # fills both
     picture: gr.Radio
     prompt: gr.Textbox
+    new_scene: gr.Checkbox
     steps: gr.Slider
     guidance: gr.Slider
     seconds: gr.Slider
@@ -105,7 +110,7 @@ def build_page(studio: Studio) -> gr.Blocks:
         gr.HTML(view.INTRO)
         with gr.Row(equal_height=False):
             with gr.Column(scale=6):
-                form = _form(pipeline.card)
+                form = _form(pipeline.card, DRAWN_SCENE if studio.weights == "small" else SCENE)
             with gr.Column(scale=5, elem_id="av-right"):
                 screen = _screen()
         gr.HTML(view.footer(studio.limits, where))
@@ -113,7 +118,7 @@ def build_page(studio: Studio) -> gr.Blocks:
     return page.queue()
 
 
-def _form(card: Card) -> _Form:
+def _form(card: Card, scene: str) -> _Form:
     reference = gr.Video(
         label="The person: a few seconds, face to the camera",
         sources=["upload", "webcam"],
@@ -135,8 +140,17 @@ def _form(card: Card) -> _Form:
     picture = gr.Radio([CAMERA, FRAMED], value=CAMERA, label="The clip is", elem_id="av-picture")
     prompt = gr.Textbox(
         label="The scene, in words (optional)",
-        placeholder="A woman in a green shirt in front of a window",
+        placeholder=scene,
         max_length=MAX_PROMPT,
+        elem_id="av-prompt",
+    )
+    new_scene = gr.Checkbox(
+        label=NEW_SCENE,
+        info="Else the video begins with a frame of the clip, and stays there"
+        if card.reference
+        else "Without effect: these weights know a person by one picture",
+        interactive=card.reference,
+        elem_id="av-new-scene",
     )
     with gr.Accordion("Options", open=False, elem_id="av-options"):
         steps = gr.Slider(*STEPS, value=24, step=1, label="Steps", info="More is finer and slower")
@@ -160,7 +174,9 @@ def _form(card: Card) -> _Form:
         seed = gr.Number(
             value=0, precision=0, label="Seed", info="The same seed gives the same video"
         )
-    return _Form(reference, speech, drawn, picture, prompt, steps, guidance, seconds, seed)
+    return _Form(
+        reference, speech, drawn, picture, prompt, new_scene, steps, guidance, seconds, seed
+    )
 
 
 def _screen() -> _Screen:
@@ -175,7 +191,7 @@ def _screen() -> _Screen:
 def _wire(studio: Studio, form: _Form, screen: _Screen) -> None:
     """What the buttons do."""
     shown = [screen.picture, screen.status, screen.make, screen.stop]
-    asked = [form.reference, form.speech, screen.consent, form.prompt, form.picture]
+    asked = [form.reference, form.speech, screen.consent, form.prompt, form.new_scene, form.picture]
     asked += [form.steps, form.guidance, form.seconds, form.seed]  # the order of Ask
     quietly: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
 
