@@ -7,11 +7,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.extractors import from_meter
+from avatar_v.critics.extractors import METER_KNOWN, from_meter
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.loudness import normalise_loudness
-from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences
 from avatar_v_eval.rollout import Rollout, with_close_ups
@@ -150,5 +150,6 @@ def shortened(clip: ReferenceClip, num_frames: int, motion: str) -> ReferenceCli
     assert clip.motion is not None
     if motion != "none":
         track_ = clip.motion[:num_frames] if motion == "truth" else from_meter(video, None)
+    known = METER_KNOWN if motion == "meter" else MOTION_NAMES
     sound = audio[: num_frames * SAMPLES_PER_FRAME]
-    return ReferenceClip(video, clip.valid[:num_frames], sound, track_)
+    return ReferenceClip(video, clip.valid[:num_frames], sound, track_, known=known)

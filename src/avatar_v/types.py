@@ -97,6 +97,7 @@ class Batch(_Moves):
     stills: Float[Tensor, "b q c lh lw"] | None = None  # latents of single whole frames
     stills_valid: Bool[Tensor, "b q"] | None = None  # given with stills, as the next
     still_frames: Int[Tensor, "b q"] | None = None  # which frame of the clip each one is
+    motion_known: Bool[Tensor, "b m"] | None = None  # components that were read; None: all
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/upsample.py)."""
 

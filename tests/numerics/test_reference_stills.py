@@ -11,10 +11,10 @@ from avatar_v.critics.face_track import spread_frames
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.person import encode_person, stills_of
 from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.models.conditioner import Conditioner, latent_validity
+from avatar_v.models.conditioner import Conditioner, clip_moments, latent_validity
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.motion import motion_moments, pack_motion
+from avatar_v.models.motion import known_mask, motion_moments, pack_motion
 from avatar_v.models.presets import build
 from avatar_v.models.reference import (
     NUM_STILLS,
@@ -23,6 +23,7 @@ from avatar_v.models.reference import (
     join_references,
     reference_moments,
 )
+from avatar_v.stages.personality import Personality, draw_reference
 from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, randomise
 from avatar_v.types import Batch, Reference
 
@@ -153,7 +154,24 @@ def test_habits_are_those_of_all_clips_though_frames_stand_for_them(
         both = person_of(conditioner, (first, second), stills)
         assert both.latents.shape[1] == 2 * stills
         close(reference_moments(both), found[0] + found[1])  # pyright: ignore[reportArgumentType]
-    assert all(clip.moments is None for clip in whole)
+
+
+def test_what_an_extractor_does_not_tell_counts_as_an_average_person_s(
+    conditioner: Conditioner,
+) -> None:
+    """In generation and in training alike: the habits of these clips, whatever stands for them."""
+    batch, known = batch_of(conditioner, [0]), ("yaw", "eye_open")
+    clip = dataclasses.replace(clip_of(batch), known=known)
+    mask = known_mask(known)
+    expected = clip_moments(batch.motion, batch.valid, known=mask)
+    assert float((expected - clip_moments(batch.motion, batch.valid)).abs().max()) > 0.1
+    partly = dataclasses.replace(batch, motion_known=mask)
+    for stills in (0, 1):
+        close(person_of(conditioner, (clip,), stills).moments, expected)  # pyright: ignore[reportArgumentType]
+        personality = Personality(stills_share=float(stills), motion_weight=1.0)
+        with torch.no_grad():
+            trained = draw_reference(partly, conditioner, personality, None)
+        close(trained.moments, expected)  # pyright: ignore[reportArgumentType]
 
 
 def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(

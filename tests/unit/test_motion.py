@@ -5,12 +5,14 @@ import torch
 
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.motion import (
+    AVERAGE_FRAME,
     CALM,
     CENTER,
     MOTION_DIM,
     RARE,
     SCALE,
     STYLE_DIM,
+    known_mask,
     motion_moments,
     pack_motion,
     style_features,
@@ -74,6 +76,32 @@ def test_a_style_without_frames_is_zero_and_a_short_one_lies_near_it():
     known = torch.tensor([400 / (800 if name in RARE else 425) for name in MOTION_NAMES])
     assert float((mean - 3 * known).abs().max()) < 0.2  # 0.05 is one standard error of a mean
     assert float(style(1).norm()) < 0.2 * float(style(100).norm())
+
+
+def test_components_that_are_not_known_are_an_average_person_s():
+    generator = torch.Generator().manual_seed(0)
+    packed, num = 3 * torch.randn(2, 26, MOTION_DIM, generator=generator), len(MOTION_NAMES)
+    valid = torch.ones(2, 26, dtype=torch.bool)
+    known = known_mask(("yaw", "jaw"))
+    assert [MOTION_NAMES[i] for i in known[0].nonzero()[:, 0]] == ["jaw", "yaw"]
+    every, some = motion_moments(packed, valid), motion_moments(packed, valid, known)
+    rows = torch.cat([torch.tensor([[True]]), known.repeat(1, 4)], dim=1)[0]
+    assert torch.equal(some[:, rows], every[:, rows])
+    torch.testing.assert_close(some[:, ~rows], 104 * AVERAGE_FRAME[~rows[1:]].expand(2, -1))
+    assert torch.equal(motion_moments(packed, valid, torch.ones(1, num, dtype=torch.bool)), every)
+    assert not motion_moments(packed, torch.zeros_like(valid), known).any()
+
+
+def test_the_average_frame_is_that_of_people():
+    """Of 24 persons: the mean of the world's, within what so few tell."""
+    people = [make_clip(i, i, i, num_frames=401, size=64, render_video=False) for i in range(24)]
+    packed = pack_motion(torch.stack([person.motion for person in people]))
+    moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
+    means, num = moments[:, 1:] / moments[:, :1], len(MOTION_NAMES)
+    error = means.std(0) / 24**0.5 + 0.01
+    off = (means.mean(0) - AVERAGE_FRAME).abs() / error
+    assert float(off[: 4 * num].max()) < 4.5, off
+    assert float(off.median()) < 1.5
 
 
 def test_people_differ_by_one_in_each_number_that_a_network_reads_of_them():

@@ -6,12 +6,12 @@ import pytest
 import torch
 
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.motion import MOTION_DIM, motion_moments, pack_motion
+from avatar_v.models.motion import AVERAGE_FRAME, MOTION_DIM, motion_moments, pack_motion
 from avatar_v.models.presets import build
 from avatar_v.stages.motion_alone import MotionWindows, draw_motion_windows
 from avatar_v.stages.settings import Objective
 from avatar_v.testing import make_batch
-from avatar_v.types import Batch
+from avatar_v.types import MOTION_NAMES, Batch
 
 NUM, CLIPS, LENGTH = 50, 4, 3
 OBJECTIVE = Objective({0: LENGTH}, first_share=0.4, image_share=0.5, shift=3.0)
@@ -85,3 +85,16 @@ def test_habits_are_of_a_run_of_the_reference(conditioner, batch) -> None:
         # fp32; sums over zeros besides
         assert any(torch.allclose(moments, other[0], atol=1e-4, rtol=1e-4) for other in found)
     assert drawn(conditioner, batch, most=2).moments[:, 0].max() == 8
+
+
+def test_habits_of_components_that_were_not_read_are_an_average_person_s(
+    conditioner, batch
+) -> None:
+    known = torch.ones(CLIPS, len(MOTION_NAMES), dtype=torch.bool)
+    known[1] = False
+    partly = dataclasses.replace(batch.reference, motion_known=known)
+    got = drawn(conditioner, dataclasses.replace(batch, reference=partly)).moments
+    whole = drawn(conditioner, batch).moments
+    hidden = torch.arange(len(got)) // NUM == 1
+    assert torch.equal(got[~hidden], whole[~hidden])
+    torch.testing.assert_close(got[hidden][:, 1:], got[hidden][:, :1] * AVERAGE_FRAME)

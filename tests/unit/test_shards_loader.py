@@ -1,5 +1,6 @@
 """Batches: their contents, their order, and that resuming changes nothing."""
 
+import dataclasses
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,7 @@ from avatar_v.shards.buckets import Bucket
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.loader import collate, fit_sample, read_clip, read_folder
 from avatar_v.shards.writer import write_shard
-from avatar_v.types import Batch
+from avatar_v.types import MOTION_NAMES, Batch
 
 
 @pytest.fixture(scope="module")
@@ -220,6 +221,18 @@ def test_cut_clips_keep_sound_picture_and_motion_together() -> None:
         assert torch.equal(part.video, sample.video[start : start + 9])
         assert collate([part]).audio.shape == (1, 9 * 640)
     assert starts == {0, 4, 8, 12}
+
+
+def test_a_batch_says_which_components_of_motion_were_read() -> None:
+    whole = make_sample(0, num_frames=9)
+    assert collate([whole, whole]).motion_known is None
+    some = dataclasses.replace(
+        whole, meta=dataclasses.replace(whole.meta, motion_known=("jaw", "yaw"))
+    )
+    known = collate([whole, some]).motion_known
+    assert known is not None
+    assert known[0].all()
+    assert [MOTION_NAMES[i] for i in known[1].nonzero()[:, 0]] == ["jaw", "yaw"]
 
 
 def test_clips_with_latents_are_cut_at_their_beginning() -> None:

@@ -13,6 +13,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import FaceTrack
+from avatar_v.critics.landmark_motion import KNOWN as LANDMARKS_KNOWN
 from avatar_v.critics.landmark_motion import motion_from_landmarks
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.types import MOTION_NAMES
@@ -22,6 +23,10 @@ Extractor = Callable[[Frames, FaceTrack | None], Float[Tensor, "f m"]]
 
 AUTO, NONE = "auto", "none"
 NAMES = (AUTO, NONE, "meter", "landmarks")
+METER_KNOWN = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x")
+"""Components in which the meter's reading of 16 s tells people apart as the truth does: over 64
+VALIDATION persons the spreads agree with r = 0.72 to 0.98, mean, change and calm spread with 0.39
+or more. Of the others it knows a frame, but adds habits of its own (lips, teeth, tongue, brows)."""
 
 
 def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
@@ -42,6 +47,15 @@ def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
             raise ValueError("--motion landmarks needs the face track; drop --no-face-crop")
         return from_landmarks
     return _imported(name)
+
+
+def components(extractor: Extractor) -> tuple[str, ...]:
+    """What it can tell of a person's habits: of one of a user's its attribute ``known``, or all."""
+    ours: dict[Extractor, tuple[str, ...]] = {
+        from_meter: METER_KNOWN,
+        from_landmarks: LANDMARKS_KNOWN,
+    }
+    return ours.get(extractor) or tuple(getattr(extractor, "known", MOTION_NAMES))
 
 
 def extract(extractor: Extractor, frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:

@@ -12,7 +12,7 @@ from avatar_v.generate.generator import Person
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.models.conditioner import Conditioner, clip_moments
-from avatar_v.models.motion import pack_motion
+from avatar_v.models.motion import known_mask, pack_motion
 from avatar_v.models.reference import join_references
 from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
 
@@ -38,13 +38,13 @@ def encode_person(
         shown = [dataclasses.replace(clip, audio=None) for clip in shown]
     parts = [_reference(clip, conditioner, side, faces) for clip in shown]
     reference = join_references(parts) if parts else None
-    if stills > 0 and reference is not None and reference.motion is not None:
-        known = [
-            clip_moments(clip.motion[None], clip.valid[None])
+    if reference is not None and reference.motion is not None:
+        habits = [
+            clip_moments(clip.motion[None], clip.valid[None], known=known_mask(clip.known))
             for clip in clips
             if clip.motion is not None
         ]
-        moments = torch.stack(known).sum(0).to(reference.latents)
+        moments = torch.stack(habits).sum(0).to(reference.latents)
         reference = dataclasses.replace(reference, moments=moments)
     return Person(
         picture(inputs.image, side),

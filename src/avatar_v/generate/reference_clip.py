@@ -19,7 +19,7 @@ from torch import Tensor
 from avatar_v import media
 from avatar_v.critics import face_track
 from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces
-from avatar_v.critics.extractors import Extractor, extract
+from avatar_v.critics.extractors import Extractor, components, extract
 from avatar_v.critics.face_track import (
     DETECT_SIDE,
     FaceTrack,
@@ -29,7 +29,13 @@ from avatar_v.critics.face_track import (
 )
 from avatar_v.loudness import normalise_loudness
 from avatar_v.models.reference import NUM_FACES
-from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR
+from avatar_v.types import (
+    FRAME_RATE_HZ,
+    MOTION_NAMES,
+    SAMPLE_RATE_HZ,
+    SAMPLES_PER_FRAME,
+    TEMPORAL_FACTOR,
+)
 
 SILENT_PEAK = 1e-3
 """-60 dB of full scale: what stays below it all along is no speech."""
@@ -51,6 +57,7 @@ class ReferenceClip:
     motion: Float[Tensor, "f m"] | None  # None: nothing reads it
     warnings: tuple[str, ...] = ()
     faces: UInt8[Tensor, "k 3 side side"] | None = None  # close-ups of the face; None: not known
+    known: tuple[str, ...] = MOTION_NAMES  # components in which ``motion`` tells habits
     who: Float[Tensor, " d"] | None = None  # dlib's embedding of the face, where it was followed
 
     @property
@@ -84,7 +91,8 @@ def read_reference(
     motion = None if extractor is None else extract(extractor, square, track)
     valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
     near = close_ups(frames, found, side) if faces and found is not None else None
-    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, who)
+    known = MOTION_NAMES if extractor is None else components(extractor)
+    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, known, who)
 
 
 def close_ups(
@@ -114,7 +122,10 @@ def still(
     if extractor is not None:
         motion = extract(extractor, frames, track)
     near = close_ups(image[None], track, side) if faces and track is not None else None
-    return ReferenceClip(frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near)
+    known = MOTION_NAMES if extractor is None else components(extractor)
+    return ReferenceClip(
+        frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, known=known
+    )
 
 
 def check_same_person(path: str | Path, clip: ReferenceClip, first: ReferenceClip) -> None:

@@ -94,6 +94,9 @@ class Conditioner(nn.Module):
         if not 0 <= start < start + length <= num:
             raise ValueError(f"{length} latent frames from {start} are not in a reference of {num}")
         run, starts = slice(start, start + length), torch.full((num_samples,), start)
+        moments = None  # those of ``motion``
+        if batch.motion_known is not None:
+            moments = clip_moments(batch.motion, batch.valid, run, batch.motion_known)
         return Reference(
             latents[:, run],
             latent_validity(batch.valid)[:, run].to(latents.device),
@@ -102,6 +105,7 @@ class Conditioner(nn.Module):
             pack_motion(batch.motion)[:, run].to(latents.device),
             batch.faces,
             batch.faces_valid,
+            moments=None if moments is None else moments.to(latents.device),
         )
 
     def encode_stills(self, batch: Batch, places: Int[Tensor, " k"]) -> Reference:
@@ -247,11 +251,14 @@ def latent_validity(valid: Bool[Tensor, "b f"]) -> Bool[Tensor, "b l"]:
 
 
 def clip_moments(
-    motion: Float[Tensor, "b f m"], valid: Bool[Tensor, "b f"], run: slice = slice(None)
+    motion: Float[Tensor, "b f m"],
+    valid: Bool[Tensor, "b f"],
+    run: slice = slice(None),
+    known: Bool[Tensor, "#b m"] | None = None,
 ) -> Float[Tensor, "b k"]:
     """What is known of a person's habits from the visible frames of clips, or of a run of their
     latents (models/motion.motion_moments)."""
-    return motion_moments(pack_motion(motion)[:, run], latent_validity(valid)[:, run])
+    return motion_moments(pack_motion(motion)[:, run], latent_validity(valid)[:, run], known)
 
 
 def _both(old: Tensor | None, new: Tensor) -> Tensor:

@@ -6,6 +6,7 @@ latent holds one video frame, four times. Pure functions, no parameters.
 """
 
 import math
+from collections.abc import Collection
 
 import torch
 from einops import rearrange
@@ -68,6 +69,27 @@ _STYLE_SPREADS = {
     "brow": (0.52, 0.32, 0.11, 0.11),
     "cover": (0.05, 0.09, 0.05, 0.09),
 }
+# What an average frame of them adds to `motion_moments`: normalised, its square, its change, its
+# square cut off at 1.
+_AVERAGE = {
+    "mouth_open": (-0.001, 0.958, 0.254, 0.484),
+    "mouth_width": (-0.020, 0.970, 0.172, 0.409),
+    "mouth_round": (-0.018, 1.001, 0.170, 0.422),
+    "corner_raise": (0.010, 0.983, 0.008, 0.213),
+    "corner_asymmetry": (-0.009, 1.029, 0.023, 0.219),
+    "teeth": (-0.038, 0.979, 0.184, 0.597),
+    "tongue": (-0.035, 0.994, 0.234, 0.572),
+    "jaw": (-0.003, 0.952, 0.187, 0.462),
+    "yaw": (0.015, 3.022, 0.027, 0.456),
+    "pitch": (0.016, 1.016, 0.048, 0.480),
+    "roll": (-0.001, 0.912, 0.004, 0.424),
+    "eye_open": (0.004, 0.991, 0.255, 0.139),
+    "gaze_x": (-0.018, 1.136, 0.056, 0.224),
+    "gaze_y": (0.006, 1.130, 0.049, 0.334),
+    "brow": (-0.163, 0.867, 0.030, 0.537),
+    "cover": (0.013, 0.012, 0.000, 0.012),
+}
+AVERAGE_FRAME = torch.tensor([_AVERAGE[name] for name in MOTION_NAMES]).T.flatten()
 STYLE_SCALE = torch.tensor([_STYLE_SPREADS[name] for name in MOTION_NAMES]).T.flatten()
 
 
@@ -103,18 +125,33 @@ def unpack_motion(packed: Float[Tensor, "b l md"]) -> Float[Tensor, "b f m"]:
 
 
 def motion_moments(
-    packed: Float[Tensor, "b l md"], valid: Bool[Tensor, "b l"]
+    packed: Float[Tensor, "b l md"],
+    valid: Bool[Tensor, "b l"],
+    known: Bool[Tensor, "#b m"] | None = None,
 ) -> Float[Tensor, "b k"]:
     """Of the valid frames of a clip: their number, and of each component of normalised motion the
     sum, the sum of squares, that of squares cut off at 1, and that of squared changes from frame to
-    frame within a latent. The moments of several clips add up."""
+    frame within a latent. The moments of several clips add up.
+
+    Components that are not ``known`` (None: all are) count as an average person's: who reads a
+    motion may not tell all of it, and zeros or guesses would be habits of their own.
+    """
     frames = rearrange(packed.float(), "b l (k m) -> b l k m", k=TEMPORAL_FACTOR)
     frames = torch.where(valid[:, :, None, None], frames, 0)
     count = valid.sum(1, keepdim=True) * TEMPORAL_FACTOR
     squares = frames.square()
     changes = frames.diff(dim=2).square()
     sums = [part.sum((1, 2)) for part in (frames, squares, changes, squares.clamp(max=1))]
-    return torch.cat([count.to(frames), *sums], dim=1)
+    found = torch.cat(sums, dim=1)
+    if known is not None:
+        average = count * AVERAGE_FRAME.to(found)
+        found = torch.where(known.repeat(1, len(sums)).to(found.device), found, average)
+    return torch.cat([count.to(frames), found], dim=1)
+
+
+def known_mask(names: Collection[str]) -> Bool[Tensor, "1 m"]:
+    """Which components these are."""
+    return torch.tensor([[name in names for name in MOTION_NAMES]])
 
 
 def style_statistics(moments: Float[Tensor, "b k"]) -> Float[Tensor, "b s"]:

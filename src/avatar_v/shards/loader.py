@@ -34,7 +34,13 @@ from avatar_v.shards.schema import (
     to_int16,
 )
 from avatar_v.shards.writer import INDEX_SUFFIX, ClipEntry, read_index
-from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch, num_latents
+from avatar_v.types import (
+    MOTION_NAMES,
+    SAMPLES_PER_FRAME,
+    TEMPORAL_FACTOR,
+    Batch,
+    num_latents,
+)
 
 
 def read_folder(folder: str | Path) -> list[ClipEntry]:
@@ -254,6 +260,9 @@ def collate(samples: Sequence[Sample]) -> Batch:
     faces, faces_valid = _padded(samples, "faces")
     stills, stills_valid = _padded(samples, "stills")
     still_frames, _ = _padded(samples, "still_frames")
+    known = torch.tensor(
+        [[name in sample.meta.motion_known for name in MOTION_NAMES] for sample in samples]
+    )
     return Batch(
         video=stack("video").to(torch.float32) / 127.5 - 1 if with_video else None,
         audio=to_float(stack("audio")),
@@ -271,6 +280,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
         stills=None if stills is None else stills.to(torch.float32),
         stills_valid=stills_valid,
         still_frames=still_frames,
+        motion_known=None if known.all() else known,
         low=stack("low").to(torch.float32) if with_low else None,
     )
 

@@ -97,8 +97,9 @@ def _moments_of_runs(
     first = (uniform[1] * (whole - run + 1)).long()
     index = torch.arange(whole)
     seen = (index >= first[:, None]) & (index < (first + run)[:, None])
-    return motion_moments(packed[clip], valid[clip] & seen.to(valid.device))
+    known = _of(reference.motion_known, clip)
+    return motion_moments(packed[clip], valid[clip] & seen.to(valid.device), known)
 
 
-def _of(keep: Bool[Tensor, "b"] | None, clip: Tensor) -> Bool[Tensor, "n"] | None:
+def _of(keep: Bool[Tensor, "b *m"] | None, clip: Tensor) -> Bool[Tensor, "n *m"] | None:
     return None if keep is None else keep[clip]

@@ -153,7 +153,8 @@ def draw_stills(
     if batch.stills is not None and batch.stills.shape[1] == 0:
         batch = _with_a_hidden_still(batch)
     reference = conditioner.encode_stills(batch, places)
-    moments = clip_moments(batch.motion, batch.valid, slice(start, start + length))
+    run = slice(start, start + length)
+    moments = clip_moments(batch.motion, batch.valid, run, batch.motion_known)
     return dataclasses.replace(reference, moments=moments.to(reference.latents.device))
 
 
