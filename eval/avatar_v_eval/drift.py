@@ -88,8 +88,7 @@ class Watcher:
             motion=case.speech.motion[0] if pipeline.card.motion else None,
         )
         request = dataclasses.replace(
-            self.rollout.request,
-            prompt=case.speech.text,
+            self.rollout.request_for(case.person_id, case.speech.text),
             anchor=variant != "plain",
             ease=variant != "abrupt",
             interpolate=variant == "interpolate",
@@ -127,6 +126,7 @@ class Watcher:
 class Case:
     """A person with a long speech; the picture and the reference are rendered, the rest is not."""
 
+    person_id: int
     image: UInt8[Tensor, "3 h w"]
     reference: ReferenceClip
     speech: WorldClip  # without video
@@ -184,7 +184,7 @@ def make_case(options: argparse.Namespace, index: int) -> Case:
     sound = normalise_loudness(shown.audio)
     reference = ReferenceClip(shown.video, shown.valid, sound, shown.motion)
     reference = with_close_ups(reference, (person, there, other), shown.motion)
-    return Case(first.video[0], reference, speech)
+    return Case(person, first.video[0], reference, speech)
 
 
 def borders_of(num_frames: int, *, chunk_latents: int) -> list[int]:

@@ -144,15 +144,12 @@ def moved(
     the sampler's own passes, chunk by chunk, several persons at once."""
     parts = [movers[i : i + batch_size] for i in range(0, len(movers), batch_size)]
     tracks = []
-    for number, part in enumerate(track(parts, words, transient=True)):
-        generator = torch.Generator().manual_seed(rollout.request.seed + number)
-        tracks += list(_moved_at_once(rollout, part, num_shown, generator).double().numpy())
+    for part in track(parts, words, transient=True):
+        tracks += list(_moved_at_once(rollout, part, num_shown).double().numpy())
     return tracks
 
 
-def _moved_at_once(
-    rollout: Rollout, movers: list[Mover], num_shown: int, generator: torch.Generator
-) -> Float[Tensor, "b f m"]:
+def _moved_at_once(rollout: Rollout, movers: list[Mover], num_shown: int) -> Float[Tensor, "b f m"]:
     pipeline, settings = rollout.pipeline, rollout.pipeline.settings(rollout.request)
     conditioner = pipeline.conditioner
     num, num_frames = len(movers), len(movers[0].motion)
@@ -167,6 +164,8 @@ def _moved_at_once(
         nothing = torch.zeros(*motion.shape[:2], 1, 1, 1)
         reference = Reference(nothing, seen, torch.zeros_like(seen, dtype=torch.long), None, motion)
     prefix = pack_motion(torch.stack([m.motion[:1] for m in movers]))
+    seeds = [rollout.request_for(m.person_id, m.prompt).seed for m in movers]
+    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
     latents = []
     for chunk in chunks.chunks:
         velocity = guided(
@@ -178,8 +177,9 @@ def _moved_at_once(
             motion=settings.guidance_motion,
             no_text=no_text,
         )
-        noise = torch.randn((num, len(chunk.latents), prefix.shape[-1]), generator=generator)
-        made = sample_motion(velocity, noise, prefix, settings, generator=generator)
+        shape = (len(chunk.latents), prefix.shape[-1])
+        noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
+        made = sample_motion(velocity, noise, prefix, settings, generator=generators[0])
         prefix = made[:, -OVERLAP:]
         latents.append(made[:, -len(chunk.new_latents) :])
     return unpack_motion(torch.cat(latents, dim=1))[:, :num_frames]

@@ -119,8 +119,8 @@ def generate(rollout: Rollout, case: ShownCase, num_frames: int, motion: str) ->
     """The case's speech, shown through the first ``num_frames`` frames of its reference."""
     card, clips, first_motion = rollout.pipeline.card, (), None
     if card.reference and num_frames:
-        known = motion if card.motion and motion != "target" else "none"
-        clip = shortened(case.reference, num_frames, known)
+        reading = motion if card.motion and motion != "target" else "none"
+        clip = shortened(case.reference, num_frames, reading)
         assert case.reference.motion is not None
         if card.faces:
             clip = with_close_ups(clip, case.shown, case.reference.motion)
@@ -144,7 +144,7 @@ def generate(rollout: Rollout, case: ShownCase, num_frames: int, motion: str) ->
 
 
 def shortened(clip: ReferenceClip, num_frames: int, motion: str) -> ReferenceClip:
-    """The clip's beginning, with its motion as it is known: the truth, read by the meter, none."""
+    """The clip's beginning, with its motion: the truth, read by the meter, none."""
     video, audio, track_ = clip.video[:num_frames], clip.audio, None
     assert audio is not None
     assert clip.motion is not None

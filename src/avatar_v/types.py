@@ -98,6 +98,8 @@ class Batch(_Moves):
     stills_valid: Bool[Tensor, "b q"] | None = None  # given with stills, as the next
     still_frames: Int[Tensor, "b q"] | None = None  # which frame of the clip each one is
     motion_known: Bool[Tensor, "b m"] | None = None  # components that were read; None: all
+    habits_known: Bool[Tensor, "b m"] | None = None
+    """Components whose statistics tell a person's habits; None: all."""
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/upsample.py)."""
 
@@ -116,8 +118,11 @@ class Reference(_Moves):
     faces_valid: Bool[Tensor, "b k"] | None = None  # given with faces
     anchor: Bool[Tensor, "b r"] | None = None
     """Frames of the very video that is made; None: there are none."""
+    habits_known: Bool[Tensor, "#b m"] | None = None
+    """Components in which ``motion`` tells a person's habits; None: all."""
     moments: Float[Tensor, "b moment"] | None = None
-    """Of the person's motion (models/motion.motion_moments) where ``motion`` is not all of it."""
+    """Of the person's motion (models/motion.motion_moments) where more is known than ``motion``;
+    None: those of ``motion``."""
 
     def without_faces(self) -> "Reference":
         return dataclasses.replace(self, faces=None, faces_valid=None)

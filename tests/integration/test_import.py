@@ -68,7 +68,7 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     sample = read_clip(clips[0])
     assert (sample.meta.person, sample.meta.text) == ("anna", "a red wall")
     assert (sample.meta.licence, sample.meta.consent) == ("CC-BY-4.0", "asked in writing")
-    assert sample.meta.motion_known == ()
+    assert sample.meta.motion_known == sample.meta.habits_known == ()
     assert sample.video is not None
     assert sample.video.shape == (9, 3, 32, 32)
     red = sample.video[:, 0].float().mean((0, 1)) - sample.video[:, 1].float().mean((0, 1))

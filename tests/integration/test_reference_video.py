@@ -8,11 +8,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.critics.extractors import find_extractor
+from avatar_v.critics.extractors import METER_KNOWN, find_extractor
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.inputs import Wanted, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
-from avatar_v.generate.reference_clip import read_reference
+from avatar_v.generate.reference_clip import read_reference, still
 from avatar_v.generate.resume import asked_for
 from avatar_v.models.reference import reference_moments
 from avatar_v.models.weights import Card
@@ -89,6 +89,27 @@ def still_face(frames: Tensor, track: object) -> Tensor:
     return torch.full((len(frames), len(MOTION_NAMES)), 0.25)
 
 
+def turning_face(frames: Tensor, track: object) -> Tensor:
+    return still_face(frames, track)
+
+
+turning_face.known = ("yaw", "pitch")  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def one_word(frames: Tensor, track: object) -> Tensor:
+    return still_face(frames, track)
+
+
+one_word.known = "yaw"  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def mistyped(frames: Tensor, track: object) -> Tensor:
+    return still_face(frames, track)
+
+
+mistyped.known = ("yaw", "yawn")  # pyright: ignore[reportFunctionMemberAccess]
+
+
 def broken(frames: Tensor, track: object) -> Tensor:
     raise KeyError("no model")
 
@@ -101,6 +122,16 @@ def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
     clip = read(spoken[0], motion=f"{__name__}:still_face")
     assert clip.motion is not None
     assert clip.motion.eq(0.25).all()
+    assert clip.known == MOTION_NAMES
+    assert read(spoken[0], motion=f"{__name__}:turning_face").known == ("yaw", "pitch")
+    assert read(spoken[0], motion="meter").known == METER_KNOWN
+    picture = still(
+        torch.zeros(3, 64, 64, dtype=torch.uint8),
+        side=64,
+        face_crop=False,
+        extractor=find_extractor("meter", face_crop=False),
+    )
+    assert picture.known == METER_KNOWN
 
 
 @pytest.mark.parametrize(
@@ -112,6 +143,8 @@ def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
         (f"{__name__}:nobody", "cannot be imported"),
         ("no.such:thing", "cannot be imported"),
         (f"{__name__}:ID", "is no function"),
+        (f"{__name__}:one_word", "known of .* is 'yaw', expected a tuple of names"),
+        (f"{__name__}:mistyped", "known of .* is .*yawn.*, expected a tuple of names"),
         ("meters", "there are auto, none, meter, landmarks"),
         ("landmarks", "needs the face track"),
     ],
@@ -201,6 +234,8 @@ def test_close_ups_reach_the_video_where_the_weights_read_them(
     assert personal.person(inputs).reference.faces is None
     assert wanted(card).faces
     assert asked_for(asked, inputs) != asked_for(asked, plain)  # kept chunks are of other faces
+    some = dataclasses.replace(plain, clips=(dataclasses.replace(plain.clips[0], known=("yaw",)),))
+    assert asked_for(asked, some) != asked_for(asked, plain)  # and of other habits
 
 
 def test_weights_trained_with_an_anchor_use_it_unless_told(

@@ -165,13 +165,13 @@ def test_what_an_extractor_does_not_tell_counts_as_an_average_person_s(
     mask = known_mask(known)
     expected = clip_moments(batch.motion, batch.valid, known=mask)
     assert float((expected - clip_moments(batch.motion, batch.valid)).abs().max()) > 0.1
-    partly = dataclasses.replace(batch, motion_known=mask)
+    partly = dataclasses.replace(batch, habits_known=mask)
     for stills in (0, 1):
         close(person_of(conditioner, (clip,), stills).moments, expected)  # pyright: ignore[reportArgumentType]
         personality = Personality(stills_share=float(stills), motion_weight=1.0)
         with torch.no_grad():
             trained = draw_reference(partly, conditioner, personality, None)
-        close(trained.moments, expected)  # pyright: ignore[reportArgumentType]
+        close(reference_moments(trained), expected)  # pyright: ignore[reportArgumentType]
 
 
 def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(
@@ -194,9 +194,13 @@ def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(
     assert person_of(conditioner, (silent,), 2).moments is None
 
 
-def test_moments_beside_stills_are_read_cached_and_joined(dit: AvatarDiT) -> None:
+@pytest.mark.parametrize("known", [None, ("yaw", "jaw")])
+def test_moments_beside_stills_are_read_cached_and_joined(dit: AvatarDiT, known) -> None:
+    """The anchor's habits are read in those components that the clip's are."""
     config, (x_t, t) = dit.config, target(dit.config)
     clip = make_reference(config, torch.ones(2, 3, dtype=torch.bool), size=SIZE, has_motion=True)
+    mask = None if known is None else known_mask(known)
+    clip = dataclasses.replace(clip, habits_known=mask)
     own = reference_moments(clip)
     assert own is not None
     more = dataclasses.replace(clip, moments=5 * own)
@@ -209,6 +213,9 @@ def test_moments_beside_stills_are_read_cached_and_joined(dit: AvatarDiT) -> Non
     together = join_references([more, anchor])
     expected = reference_moments(anchor)
     assert expected is not None
+    one = torch.ones(2, 1, dtype=torch.bool)
+    assert anchor.motion is not None
+    assert torch.equal(expected, motion_moments(anchor.motion, one, mask))
     close(together.moments, 5 * own + expected)  # pyright: ignore[reportArgumentType]
     caches = [dit.encode_reference(part) for part in (more, anchor)]
     joined = join_caches(*caches)  # pyright: ignore[reportArgumentType]

@@ -32,7 +32,7 @@ def test_motion_counts_each_component_in_its_own_unit():
     read = torch.tensor([[[0.1, 0.0], [0.0, 2.0]]])
     scale = torch.tensor([0.1, 2.0])
     assert float(motion_loss(read, truth, scale, ONE)) == pytest.approx(0.5)
-    components = torch.tensor([1.5, 0.5])
+    components = torch.tensor([[1.5, 0.5]])
     assert float(motion_loss(read, truth, scale, ONE, components)) == pytest.approx(0.5)
     read[0, 0, 0] = 0.2  # 4 spreads² of the first, 1 of the second
     assert float(motion_loss(read, truth, scale, ONE, components)) == pytest.approx(6.5 / 4)

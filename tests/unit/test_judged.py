@@ -30,6 +30,7 @@ def judged(t: list[float], num_latents: int = 6) -> Judged:
         clean=clean,
         t=torch.tensor(t),
         motion=torch.zeros(len(t), num_latents, 64),
+        motion_known=None,
         predicted_motion=None,
         first=clean[:, 0],
         audio=0.1 * torch.randn(len(t), 640 * 29, generator=seeded(2)),
@@ -108,3 +109,20 @@ def test_a_component_counts_by_its_weight_in_what_is_judged(critics) -> None:
     alone = [value(dict.fromkeys(MOTION_NAMES, 0.0) | {name: 1.0}) for name in MOTION_NAMES]
     assert value({}) == pytest.approx(sum(alone) / len(alone), rel=1e-4)
     assert len(set(alone)) == len(alone)
+
+
+def test_motion_that_was_not_read_judges_nothing(critics) -> None:
+    vae = VideoVAE.tiny().requires_grad_(False)
+    judges = Judges(HumanTerms(motion={0: 1.0}, closed_loop={0: 1.0}, **critics))
+    given = dataclasses.replace(judged([0.1, 0.2]), predicted_motion=torch.ones(2, 6, 64))
+    known = torch.zeros(2, len(MOTION_NAMES), dtype=torch.bool)
+    assert float(judges.loss(given, vae, 0, seeded())[0]) > 0
+    unread = dataclasses.replace(given, motion_known=known)
+    assert float(judges.loss(unread, vae, 0, seeded())[0]) == 0
+    known[0, MOTION_NAMES.index("yaw")] = True
+    some = [
+        judges.loss(dataclasses.replace(unread, motion=motion), vae, 0, seeded())[0]
+        for motion in (torch.zeros(2, 6, 64), torch.ones(2, 6, 64))
+    ]
+    assert float(some[0]) > 0
+    assert float(some[0]) != float(some[1])

@@ -5,17 +5,19 @@ import torch
 
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.motion import (
-    AVERAGE_FRAME,
+    AVERAGE_STYLE,
     CALM,
     CENTER,
     MOTION_DIM,
     RARE,
     SCALE,
     STYLE_DIM,
+    STYLE_SCALE,
     known_mask,
     motion_moments,
     pack_motion,
     style_features,
+    style_shrinking,
     style_statistics,
     unpack_motion,
 )
@@ -85,35 +87,41 @@ def test_components_that_are_not_known_are_an_average_person_s():
     known = known_mask(("yaw", "jaw"))
     assert [MOTION_NAMES[i] for i in known[0].nonzero()[:, 0]] == ["jaw", "yaw"]
     every, some = motion_moments(packed, valid), motion_moments(packed, valid, known)
-    rows = torch.cat([torch.tensor([[True]]), known.repeat(1, 4)], dim=1)[0]
-    assert torch.equal(some[:, rows], every[:, rows])
-    torch.testing.assert_close(some[:, ~rows], 104 * AVERAGE_FRAME[~rows[1:]].expand(2, -1))
+    rows = known.repeat(1, 4)[0]
+    assert torch.equal(some[:, 1:][:, rows], every[:, 1:][:, rows])
+    assert torch.equal(some[:, 0], every[:, 0])
+    average = (AVERAGE_STYLE * style_shrinking(104))[~rows].expand(2, -1)
+    torch.testing.assert_close(style_statistics(some)[:, ~rows], average, atol=1e-4, rtol=1e-4)
     assert torch.equal(motion_moments(packed, valid, torch.ones(1, num, dtype=torch.bool)), every)
     assert not motion_moments(packed, torch.zeros_like(valid), known).any()
 
 
-def test_the_average_frame_is_that_of_people():
-    """Of 24 persons: the mean of the world's, within what so few tell."""
-    people = [make_clip(i, i, i, num_frames=401, size=64, render_video=False) for i in range(24)]
-    packed = pack_motion(torch.stack([person.motion for person in people]))
-    moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
-    means, num = moments[:, 1:] / moments[:, :1], len(MOTION_NAMES)
-    error = means.std(0) / 24**0.5 + 0.01
-    off = (means.mean(0) - AVERAGE_FRAME).abs() / error
-    assert float(off[: 4 * num].max()) < 4.5, off
+@pytest.fixture(scope="module")
+def people() -> torch.Tensor:
+    """Moments of 16 s of 24 TRAIN persons."""
+    clips = [make_clip(i, i, i, num_frames=401, size=64, render_video=False) for i in range(24)]
+    packed = pack_motion(torch.stack([clip.motion for clip in clips]))
+    return motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
+
+
+def test_the_average_person_is_that_of_the_world(people: torch.Tensor):
+    """Within what 24 of them tell."""
+    styles = style_statistics(people) / style_shrinking(404)
+    off = (styles.mean(0) - AVERAGE_STYLE).abs() / (styles.std(0) / 24**0.5 + 0.01)
+    assert float(off.max()) < 4.5, off
     assert float(off.median()) < 1.5
 
 
-def test_people_differ_by_one_in_each_number_that_a_network_reads_of_them():
-    """Sway and blinks are read alike; as they stand their statistics are not."""
-    people = [make_clip(i, i, i, num_frames=401, size=64, render_video=False) for i in range(24)]
-    packed = pack_motion(torch.stack([person.motion for person in people]))
-    moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
-    num, read = len(MOTION_NAMES), ("mouth_open", "yaw", "eye_open")
-    index = [num + MOTION_NAMES.index(name) for name in read]  # their spreads
-    spread, raw = style_features(moments).std(0)[index], style_statistics(moments).std(0)[index]
-    assert float(raw.max() / raw.min()) > 4, "nothing to bring together"
-    assert bool(((spread > 0.6) & (spread < 1.6)).all()), spread
+def test_people_differ_by_one_in_each_number_that_a_network_reads_of_them(people: torch.Tensor):
+    """But for those whose unit is the floor; sway and blinks are read alike, other than raw."""
+    spread, raw = style_features(people).std(0), style_statistics(people).std(0)
+    above = STYLE_SCALE > 0.05
+    assert int(above.sum()) > 40, "most are floors"
+    # 24 persons know a deviation to 15 %, and turning away, squints and looks fall at random
+    assert bool((spread < 1.75).all()), spread
+    assert bool((spread > 0.45)[above].all()), spread
+    assert float((spread[above].log().mean()).abs()) < 0.1
+    assert float(raw[above].max() / raw[above].min()) > 4, "nothing to bring together"
 
 
 def test_the_style_of_a_wide_mouth_is_wider():

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.motion import AVERAGE_FRAME, MOTION_DIM, motion_moments, pack_motion
+from avatar_v.models.motion import AVERAGE_STYLE, MOTION_DIM, motion_moments, pack_motion
 from avatar_v.models.presets import build
 from avatar_v.stages.motion_alone import MotionWindows, draw_motion_windows
 from avatar_v.stages.settings import Objective
@@ -92,9 +92,11 @@ def test_habits_of_components_that_were_not_read_are_an_average_person_s(
 ) -> None:
     known = torch.ones(CLIPS, len(MOTION_NAMES), dtype=torch.bool)
     known[1] = False
-    partly = dataclasses.replace(batch.reference, motion_known=known)
+    partly = dataclasses.replace(batch.reference, habits_known=known)
     got = drawn(conditioner, dataclasses.replace(batch, reference=partly)).moments
     whole = drawn(conditioner, batch).moments
     hidden = torch.arange(len(got)) // NUM == 1
     assert torch.equal(got[~hidden], whole[~hidden])
-    torch.testing.assert_close(got[hidden][:, 1:], got[hidden][:, :1] * AVERAGE_FRAME)
+    means = got[hidden][:, 1 : 1 + len(MOTION_NAMES)] / got[hidden][:, :1]
+    average = AVERAGE_STYLE[: len(MOTION_NAMES)].expand_as(means)
+    torch.testing.assert_close(means, average, atol=1e-5, rtol=1e-5)

@@ -247,19 +247,33 @@ def test_motion_is_trained_before_its_video_begins_in_windows_of_its_own(batch: 
         Personality(alone_windows=-1)
 
 
+@pytest.mark.parametrize("alone", [0, 2])
+def test_components_that_were_not_read_are_no_target(batch: Batch, alone: int) -> None:
+    """Beside its video and alone: a head that nobody read as zeros is not to stand still."""
+    known = torch.zeros(3, len(MOTION_NAMES), dtype=torch.bool)
+    known[:2, MOTION_NAMES.index("yaw")] = True  # of the third clip nothing was read
+    stage = sft(Personality(motion_dropout=float(alone > 0), alone_windows=alone))
+    loss, _ = loss_of(stage, dataclasses.replace(batch, motion_known=known), 0)
+    loss.backward()
+    grad = stage.dit.motion_head.out.bias.grad
+    assert grad is not None
+    taught = grad.unflatten(0, (-1, len(MOTION_NAMES))).abs().sum(0) > 0
+    assert [MOTION_NAMES[i] for i in taught.nonzero()[:, 0]] == ["yaw"]
+
+
 def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:
     v, target = torch.zeros(2, 3, MOTION_DIM), torch.ones(2, 3, MOTION_DIM)
     target[0, 1] = 100.0
     scored = torch.ones(2, 3, dtype=torch.bool)
     scored[0, 1] = False
-    alike = component_weights({})
+    alike = component_weights({})[None]
     assert float(motion_flow_loss(v, target, scored, alike)) == pytest.approx(1.0)
     assert float(motion_flow_loss(v, target, ~scored & False, alike)) == 0.0
 
 
 def test_weights_of_components_count_in_every_frame_of_a_latent() -> None:
     eye, scored = MOTION_NAMES.index("eye_open"), torch.ones(1, 1, dtype=torch.bool)
-    weights = component_weights({"eye_open": 9.0})
+    weights = component_weights({"eye_open": 9.0})[None]
     v, target = torch.zeros(1, 1, MOTION_DIM), torch.zeros(1, 1, 4, len(MOTION_NAMES))
     target[..., eye] = 1.0
     share = 9.0 / (9.0 + len(MOTION_NAMES) - 1)

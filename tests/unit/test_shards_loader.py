@@ -223,14 +223,14 @@ def test_cut_clips_keep_sound_picture_and_motion_together() -> None:
     assert starts == {0, 4, 8, 12}
 
 
-def test_a_batch_says_which_components_of_motion_were_read() -> None:
+@pytest.mark.parametrize("name", ["motion_known", "habits_known"])
+def test_a_batch_says_what_is_known_of_motion(name: str) -> None:
     whole = make_sample(0, num_frames=9)
-    assert collate([whole, whole]).motion_known is None
+    assert getattr(collate([whole, whole]), name) is None
     some = dataclasses.replace(
-        whole, meta=dataclasses.replace(whole.meta, motion_known=("jaw", "yaw"))
+        whole, meta=dataclasses.replace(whole.meta, **{name: ("jaw", "yaw")})
     )
-    known = collate([whole, some]).motion_known
-    assert known is not None
+    known = getattr(collate([whole, some]), name)
     assert known[0].all()
     assert [MOTION_NAMES[i] for i in known[1].nonzero()[:, 0]] == ["jaw", "yaw"]
 

@@ -88,7 +88,7 @@ def test_weights_of_another_preset_or_version_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="weights of preset 'tiny', expected 'small'"):
         load_pipeline(folder, preset="small")
     edit(folder / "card.json", schema_version=99)
-    with pytest.raises(ValueError, match="schema version 99, this code reads 1"):
+    with pytest.raises(ValueError, match="schema version 99, this code reads 2"):
         load_pipeline(folder)
 
 

@@ -124,6 +124,7 @@ def first_samples(batch: Batch, num: int) -> Batch:
         stills_valid=None if batch.stills_valid is None else batch.stills_valid[:num],
         still_frames=None if batch.still_frames is None else batch.still_frames[:num],
         motion_known=None if batch.motion_known is None else batch.motion_known[:num],
+        habits_known=None if batch.habits_known is None else batch.habits_known[:num],
         reference=None if batch.reference is None else first_samples(batch.reference, num),
     )
 

@@ -5,7 +5,7 @@ per frame; one of a user's is named by its dotted path, ``package.module:functio
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import cast
 
 import torch
@@ -13,8 +13,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import FaceTrack
-from avatar_v.critics.landmark_motion import KNOWN as LANDMARKS_KNOWN
-from avatar_v.critics.landmark_motion import motion_from_landmarks
+from avatar_v.critics.landmark_motion import HABITS, motion_from_landmarks
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.types import MOTION_NAMES
 
@@ -24,9 +23,9 @@ Extractor = Callable[[Frames, FaceTrack | None], Float[Tensor, "f m"]]
 AUTO, NONE = "auto", "none"
 NAMES = (AUTO, NONE, "meter", "landmarks")
 METER_KNOWN = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x")
-"""Components in which the meter's reading of 16 s tells people apart as the truth does: over 64
-VALIDATION persons the spreads agree with r = 0.72 to 0.98, mean, change and calm spread with 0.39
-or more. Of the others it knows a frame, but adds habits of its own (lips, teeth, tongue, brows)."""
+"""Components in which the meter's reading of 16 s tells people apart as the truth does
+(avatar_v_eval.habit_units). Of the others it knows a frame, but adds habits of its own (lips,
+teeth, tongue, brows)."""
 
 
 def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
@@ -34,7 +33,7 @@ def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
 
     "auto": landmarks where faces are cropped by their landmarks, so of real people, and the
     shipped meter of drawn faces elsewhere. ValueError for a name that there is not, a path that
-    leads to nothing, and landmarks without face cropping.
+    leads to nothing or says it knows what motion does not have, and landmarks without cropping.
     """
     if name == AUTO:
         name = "landmarks" if face_crop else "meter"
@@ -46,16 +45,25 @@ def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
         if not face_crop:
             raise ValueError("--motion landmarks needs the face track; drop --no-face-crop")
         return from_landmarks
-    return _imported(name)
+    extractor = _imported(name)
+    components(extractor)
+    return extractor
 
 
 def components(extractor: Extractor) -> tuple[str, ...]:
-    """What it can tell of a person's habits: of one of a user's its attribute ``known``, or all."""
-    ours: dict[Extractor, tuple[str, ...]] = {
-        from_meter: METER_KNOWN,
-        from_landmarks: LANDMARKS_KNOWN,
-    }
-    return ours.get(extractor) or tuple(getattr(extractor, "known", MOTION_NAMES))
+    """In which components its reading of a clip tells a person's habits: of one of a user's its
+    attribute ``known``, or all. ValueError for a ``known`` that is not names of components."""
+    if extractor is from_meter:
+        return METER_KNOWN
+    if extractor is from_landmarks:
+        return HABITS
+    known = getattr(extractor, "known", MOTION_NAMES)
+    if isinstance(known, str) or not isinstance(known, Collection) or set(known) - {*MOTION_NAMES}:
+        raise ValueError(
+            f"--motion: the attribute known of {extractor} is {known!r}, expected a tuple of "
+            f"names among {', '.join(MOTION_NAMES)}"
+        )
+    return tuple(known)
 
 
 def extract(extractor: Extractor, frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:

@@ -25,6 +25,9 @@ KNOWN = (
     "brow",
 )
 """Components filled from landmarks."""
+HABITS = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open")
+"""Those on a scale of their own, so that a clip's statistics tell how a person moves; the others
+are about the clip's median, which a person's own mean and asymmetry are lost in."""
 
 # Spans, in distances between the outer eye corners, that map to the whole scale of a component.
 OPEN_SPAN, WIDTH_SPAN, CORNER_SPAN, JAW_SPAN, BROW_SPAN = 0.40, 0.20, 0.12, 0.30, 0.12

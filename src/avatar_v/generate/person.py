@@ -82,6 +82,7 @@ def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: 
         clip.audio,
         clip.motion,
         None if near is None else _sized(near, side).to(device),
+        None if clip.motion is None else known_mask(clip.known),
     )
 
 

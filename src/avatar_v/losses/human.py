@@ -34,17 +34,17 @@ def motion_loss(
     truth: Float[Tensor, "b f m"],
     scale: Float[Tensor, " m"],
     weight: Weights,
-    components: Float[Tensor, " m"] | None = None,
+    components: Float[Tensor, "#b m"] | None = None,
 ) -> Float[Tensor, ""]:
     """Mean squared error of motion in units of each component's spread, ``components`` weighing
-    them (mean 1; None: all alike).
+    those of each sample (mean 1, 0 where the truth is not known; None: all alike).
 
     With ``truth`` the clip's own motion this is the motion loss; with the motion that the model
     predicted beside the picture it is the closed loop (Avatar V §2.1).
     """
     error = ((read.float() - truth.float()) / scale).square()
     if components is not None:
-        error = error * components
+        error = error * components[:, None]
     return _weighted(error.mean((1, 2)), weight)
 
 

@@ -94,9 +94,6 @@ class Conditioner(nn.Module):
         if not 0 <= start < start + length <= num:
             raise ValueError(f"{length} latent frames from {start} are not in a reference of {num}")
         run, starts = slice(start, start + length), torch.full((num_samples,), start)
-        moments = None  # those of ``motion``
-        if batch.motion_known is not None:
-            moments = clip_moments(batch.motion, batch.valid, run, batch.motion_known)
         return Reference(
             latents[:, run],
             latent_validity(batch.valid)[:, run].to(latents.device),
@@ -105,7 +102,7 @@ class Conditioner(nn.Module):
             pack_motion(batch.motion)[:, run].to(latents.device),
             batch.faces,
             batch.faces_valid,
-            moments=None if moments is None else moments.to(latents.device),
+            habits_known=batch.habits_known,
         )
 
     def encode_stills(self, batch: Batch, places: Int[Tensor, " k"]) -> Reference:
@@ -139,6 +136,7 @@ class Conditioner(nn.Module):
             motion.unflatten(0, frames.shape).squeeze(2).to(latents.device),
             batch.faces,
             batch.faces_valid,
+            habits_known=batch.habits_known,
         )
 
     @property
@@ -154,9 +152,11 @@ class Conditioner(nn.Module):
         audio: Float[Tensor, " s"] | None,
         motion: Float[Tensor, "f m"] | None,
         faces: Float[Tensor, "k 3 h w"] | None = None,
+        habits_known: Bool[Tensor, "1 m"] | None = None,
     ) -> Reference:
         """The reference stream of one clip that may lack sound, motion or close-ups of the face;
-        f = 4k + 1 frames and the close-ups in [-1, 1], 640 f samples at -23 LUFS."""
+        f = 4k + 1 frames and the close-ups in [-1, 1], 640 f samples at -23 LUFS.
+        ``habits_known``: components in which the motion tells habits (None: all)."""
         latents = self.encode_video(video[None])
         return Reference(
             latents,
@@ -166,6 +166,7 @@ class Conditioner(nn.Module):
             None if motion is None else pack_motion(motion[None]).to(latents.device),
             None if faces is None else self.encode_image(faces).movedim(1, 0),
             None if faces is None else latents.new_ones(1, len(faces), dtype=torch.bool),
+            habits_known=None if habits_known is None else habits_known.to(latents.device),
         )
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:

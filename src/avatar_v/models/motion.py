@@ -28,7 +28,7 @@ RARE = ("eye_open", "gaze_x", "gaze_y", "corner_raise")
 """Components that tell of blinks, looks away and smiles."""
 
 # Mean and standard deviation over the visible frames of 480 clips of the world's TRAIN persons.
-# "cover" is 0 in all of them, so its scale is that of its range.
+# "cover" was 0 in all of them, so its scale is that of its range.
 _STATISTICS = {
     "mouth_open": (0.229, 0.198),
     "mouth_width": (0.039, 0.240),
@@ -69,27 +69,27 @@ _STYLE_SPREADS = {
     "brow": (0.52, 0.32, 0.11, 0.11),
     "cover": (0.05, 0.09, 0.05, 0.09),
 }
-# What an average frame of them adds to `motion_moments`: normalised, its square, its change, its
-# square cut off at 1.
+# The average person: the means over 320 TRAIN persons (16 s, read twice) of what
+# `style_statistics` would be without its shrinking. avatar_v_eval.habit_units measures both.
 _AVERAGE = {
-    "mouth_open": (-0.001, 0.958, 0.254, 0.484),
-    "mouth_width": (-0.020, 0.970, 0.172, 0.409),
-    "mouth_round": (-0.018, 1.001, 0.170, 0.422),
-    "corner_raise": (0.010, 0.983, 0.008, 0.213),
-    "corner_asymmetry": (-0.009, 1.029, 0.023, 0.219),
-    "teeth": (-0.038, 0.979, 0.184, 0.597),
-    "tongue": (-0.035, 0.994, 0.234, 0.572),
-    "jaw": (-0.003, 0.952, 0.187, 0.462),
-    "yaw": (0.015, 3.022, 0.027, 0.456),
-    "pitch": (0.016, 1.016, 0.048, 0.480),
-    "roll": (-0.001, 0.912, 0.004, 0.424),
-    "eye_open": (0.004, 0.991, 0.255, 0.139),
-    "gaze_x": (-0.018, 1.136, 0.056, 0.224),
-    "gaze_y": (0.006, 1.130, 0.049, 0.334),
-    "brow": (-0.163, 0.867, 0.030, 0.537),
-    "cover": (0.013, 0.012, 0.000, 0.012),
+    "mouth_open": (0.014, -0.046, 0.580, -0.021),
+    "mouth_width": (-0.013, -0.034, 0.471, -0.077),
+    "mouth_round": (-0.019, -0.030, 0.464, -0.069),
+    "corner_raise": (0.011, -0.263, 0.083, -0.266),
+    "corner_asymmetry": (-0.066, -0.418, 0.145, -0.298),
+    "teeth": (-0.024, -0.013, 0.494, 0.055),
+    "tongue": (-0.032, -0.012, 0.556, 0.036),
+    "jaw": (0.013, -0.053, 0.499, -0.037),
+    "yaw": (0.006, 0.412, 0.138, -0.054),
+    "pitch": (0.029, -0.104, 0.208, -0.031),
+    "roll": (0.000, -0.144, 0.062, -0.100),
+    "eye_open": (0.007, -0.061, 0.560, -0.350),
+    "gaze_x": (-0.051, -0.102, 0.241, -0.266),
+    "gaze_y": (-0.005, -0.149, 0.202, -0.152),
+    "brow": (-0.061, -0.302, 0.183, 0.006),
+    "cover": (0.010, -0.960, 0.008, -0.677),
 }
-AVERAGE_FRAME = torch.tensor([_AVERAGE[name] for name in MOTION_NAMES]).T.flatten()
+AVERAGE_STYLE = torch.tensor([_AVERAGE[name] for name in MOTION_NAMES]).T.flatten()
 STYLE_SCALE = torch.tensor([_STYLE_SPREADS[name] for name in MOTION_NAMES]).T.flatten()
 
 
@@ -144,9 +144,16 @@ def motion_moments(
     sums = [part.sum((1, 2)) for part in (frames, squares, changes, squares.clamp(max=1))]
     found = torch.cat(sums, dim=1)
     if known is not None:
-        average = count * AVERAGE_FRAME.to(found)
+        average = count * _moments_of_average().to(found)
         found = torch.where(known.repeat(1, len(sums)).to(found.device), found, average)
     return torch.cat([count.to(frames), found], dim=1)
+
+
+def _moments_of_average() -> Float[Tensor, " k"]:
+    """What a frame of a person with ``AVERAGE_STYLE`` adds to the sums of `motion_moments`."""
+    mean, spread, change, calm = AVERAGE_STYLE.split(len(MOTION_NAMES))
+    changes = change.square() * (TEMPORAL_FACTOR - 1) / TEMPORAL_FACTOR
+    return torch.cat([mean, (1 + spread).square() + mean.square(), changes, (CALM + calm).square()])
 
 
 def known_mask(names: Collection[str]) -> Bool[Tensor, "1 m"]:
@@ -169,9 +176,14 @@ def style_statistics(moments: Float[Tensor, "b k"]) -> Float[Tensor, "b s"]:
     spread = (square - mean.square()).clamp_min(0).sqrt() - 1
     change = (change * TEMPORAL_FACTOR / (TEMPORAL_FACTOR - 1)).sqrt()
     calm = cut.sqrt() - CALM
+    return torch.cat([mean, spread, change, calm], dim=1) * style_shrinking(count)
+
+
+def style_shrinking(count: Float[Tensor, "b 1"] | int) -> Float[Tensor, "*b s"]:
+    """By how much so many frames shrink each number of `style_statistics`, in [0, 1)."""
     prior = [RARE_PRIOR_FRAMES if name in RARE else STYLE_PRIOR_FRAMES for name in MOTION_NAMES]
-    known = count / (count + torch.tensor(prior).to(count))
-    return torch.cat([part * known for part in (mean, spread, change, calm)], dim=1)
+    frames = torch.tensor(prior).repeat(4)
+    return count / (count + (frames if isinstance(count, int) else frames.to(count)))
 
 
 def style_features(moments: Float[Tensor, "b k"]) -> Float[Tensor, "b s"]:

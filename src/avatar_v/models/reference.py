@@ -42,7 +42,8 @@ def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor
 
 def join_references(parts: Sequence[Reference]) -> Reference:
     """Several clips of each person as one stream, in segments of their own. What not every clip
-    has, audio or motion, none keeps; the faces are those of all. ValueError for no clip."""
+    has, audio or motion, none keeps; the faces are those of all, the habits those that each clip
+    tells. ValueError for no clip."""
     if not parts:
         raise ValueError("a reference has at least one clip, got none")
     next_segment, numbers = 0, []
@@ -67,6 +68,7 @@ def join_references(parts: Sequence[Reference]) -> Reference:
         faces=together("faces"),
         faces_valid=together("faces_valid"),
         anchor=_joined_anchor(parts),
+        habits_known=_known_in_all(parts),
         moments=_joined_moments(parts),
     )
 
@@ -75,7 +77,7 @@ def reference_moments(reference: Reference) -> Float[Tensor, "b k"] | None:
     """Of its motion (models/motion.motion_moments); None where it has none."""
     if reference.moments is not None or reference.motion is None:
         return reference.moments
-    return motion_moments(reference.motion, reference.valid)
+    return motion_moments(reference.motion, reference.valid, reference.habits_known)
 
 
 def _joined_anchor(parts: Sequence[Reference]) -> Bool[Tensor, "b r"] | None:
@@ -87,9 +89,14 @@ def _joined_anchor(parts: Sequence[Reference]) -> Bool[Tensor, "b r"] | None:
     )
 
 
+def _known_in_all(parts: Sequence[Reference]) -> Bool[Tensor, "#b m"] | None:
+    known = [part.habits_known for part in parts if part.habits_known is not None]
+    return torch.stack(torch.broadcast_tensors(*known)).all(0) if known else None
+
+
 def _joined_moments(parts: Sequence[Reference]) -> Float[Tensor, "b k"] | None:
-    """Their sum, where some part has those of more than its frames and none is without motion."""
-    if all(part.moments is None for part in parts):
+    """Their sum, where it is not that of all frames read alike and none is without motion."""
+    if all(part.moments is None and part.habits_known is None for part in parts):
         return None
     found = [moments for part in parts if (moments := reference_moments(part)) is not None]
     return torch.stack(found).sum(0) if len(found) == len(parts) else None
@@ -103,7 +110,8 @@ def anchor_frame(
     motion: Float[Tensor, "b 1 md"] | None,
 ) -> Reference:
     """The first latent of the video that is made, to join ``like`` with: it has audio and motion if
-    that has, and no faces. Its own mark tells it from the reference: the scene is the anchor's."""
+    that has, tells the same habits, and has no faces. Its own mark tells it from the reference: the
+    scene is the anchor's."""
     num_samples, device = latents.shape[0], latents.device
     return Reference(
         latents,
@@ -112,6 +120,7 @@ def anchor_frame(
         None if like.audio is None else audio,
         None if like.motion is None else motion,
         anchor=torch.ones(num_samples, 1, dtype=torch.bool, device=device),
+        habits_known=like.habits_known,
     )
 
 

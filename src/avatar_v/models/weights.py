@@ -25,8 +25,9 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 
-SCHEMA_VERSION = 1
-"""Raised whenever the meaning of a stored weight changes."""
+SCHEMA_VERSION = 2
+"""Raised whenever the meaning of a stored weight changes. 2: ``style_embed`` reads habits in units
+of how far people differ (models/motion.STYLE_SCALE)."""
 
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics import face_track
-from avatar_v.critics.landmark_motion import KNOWN, motion_from_landmarks
+from avatar_v.critics.landmark_motion import HABITS, KNOWN, motion_from_landmarks
 from avatar_v.media import iter_video, probe, read_audio
 from avatar_v.shards.schema import NO_PHONEME, Meta, Sample, to_int16
 from avatar_v.shards.writer import write_shard
@@ -234,6 +234,7 @@ def _sample(
         consent=settings.consent,
         source=name,
         motion_known=() if track is None else KNOWN,
+        habits_known=() if track is None else HABITS,
     )
     return Sample(
         key=f"{slug}-{zlib.crc32(name.encode()):08x}-{start:06d}",

@@ -10,17 +10,19 @@ needs local or mounted files; shards behind a pipe (`pipe:aws s3 cp …`) are fo
 import dataclasses
 import warnings
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
+from jaxtyping import Bool
 from torch import Tensor
 from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
 from avatar_v.loudness import normalise_loudness
+from avatar_v.models.motion import known_mask
 from avatar_v.shards.buckets import BatchPlan, Bucket
 from avatar_v.shards.schema import (
     FACES,
@@ -35,7 +37,6 @@ from avatar_v.shards.schema import (
 )
 from avatar_v.shards.writer import INDEX_SUFFIX, ClipEntry, read_index
 from avatar_v.types import (
-    MOTION_NAMES,
     SAMPLES_PER_FRAME,
     TEMPORAL_FACTOR,
     Batch,
@@ -260,9 +261,7 @@ def collate(samples: Sequence[Sample]) -> Batch:
     faces, faces_valid = _padded(samples, "faces")
     stills, stills_valid = _padded(samples, "stills")
     still_frames, _ = _padded(samples, "still_frames")
-    known = torch.tensor(
-        [[name in sample.meta.motion_known for name in MOTION_NAMES] for sample in samples]
-    )
+    metas = [sample.meta for sample in samples]
     return Batch(
         video=stack("video").to(torch.float32) / 127.5 - 1 if with_video else None,
         audio=to_float(stack("audio")),
@@ -280,9 +279,16 @@ def collate(samples: Sequence[Sample]) -> Batch:
         stills=None if stills is None else stills.to(torch.float32),
         stills_valid=stills_valid,
         still_frames=still_frames,
-        motion_known=None if known.all() else known,
+        motion_known=_known([meta.motion_known for meta in metas]),
+        habits_known=_known([meta.habits_known for meta in metas]),
         low=stack("low").to(torch.float32) if with_low else None,
     )
+
+
+def _known(names: Sequence[Collection[str]]) -> Bool[Tensor, "b m"] | None:
+    """Which components each sample's names are; None: all."""
+    known = torch.cat([known_mask(row) for row in names])
+    return None if known.all() else known
 
 
 def _padded(samples: Sequence[Sample], name: str) -> tuple[Tensor, Tensor] | tuple[None, None]:

@@ -58,7 +58,8 @@ class Meta:
     consent: str  # how the person shown agreed; "synthetic" where nobody is shown
     source: str  # the file or generator the clip came from
     transcript: str = ""  # the words spoken, where known
-    motion_known: tuple[str, ...] = MOTION_NAMES  # the other components are 0
+    motion_known: tuple[str, ...] = MOTION_NAMES  # the other components are 0, and no target
+    habits_known: tuple[str, ...] = MOTION_NAMES  # in the others the person counts as average
     vae_hash: str | None = None  # of the VAE that made the latents
     frame_rate_hz: int = FRAME_RATE_HZ
     sample_rate_hz: int = SAMPLE_RATE_HZ
@@ -214,7 +215,9 @@ def decode_meta(data: bytes, name: str) -> Meta:
     if version != SCHEMA_VERSION:
         raise ValueError(f"{name}: schema version {version}, this code reads {SCHEMA_VERSION}")
     try:
-        return Meta(**{**fields, "motion_known": tuple(fields["motion_known"])})
+        known = tuple(fields["motion_known"])
+        habits = tuple(fields.get("habits_known", known))  # shards of before have one list
+        return Meta(**{**fields, "motion_known": known, "habits_known": habits})
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name}: the json member does not fit the schema ({error})") from error
 

@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
@@ -79,6 +79,7 @@ class Judged:
     clean: Latents
     t: Float[Tensor, " b"]
     motion: Float[Tensor, "b l md"]  # packed
+    motion_known: Bool[Tensor, "b m"] | None  # components that are true; None: all
     predicted_motion: Float[Tensor, "b l md"] | None  # of the motion stream, where it ran
     first: Float[Tensor, "b c h w"]  # the reference's first latent, one frame
     audio: Float[Tensor, "b s"]  # of the whole clips
@@ -131,7 +132,9 @@ class Judges:
         if weights["motion"] or weights["closed_loop"]:
             read = self._motion(frames)
             scale = SCALE.to(read.device)
-            components = component_weights(self.terms.components).to(read.device)
+            components = component_weights(self.terms.components).to(read.device)[None]
+            if judged.motion_known is not None:
+                components = components * judged.motion_known.to(read.device)[rows]
             if weights["motion"]:
                 true = motion_frames(judged.motion[rows, run])
                 found["motion"] = motion_loss(read, true, scale, weight, components)

@@ -97,7 +97,7 @@ def _moments_of_runs(
     first = (uniform[1] * (whole - run + 1)).long()
     index = torch.arange(whole)
     seen = (index >= first[:, None]) & (index < (first + run)[:, None])
-    known = _of(reference.motion_known, clip)
+    known = _of(reference.habits_known, clip)
     return motion_moments(packed[clip], valid[clip] & seen.to(valid.device), known)
 
 

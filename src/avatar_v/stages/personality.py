@@ -154,7 +154,7 @@ def draw_stills(
         batch = _with_a_hidden_still(batch)
     reference = conditioner.encode_stills(batch, places)
     run = slice(start, start + length)
-    moments = clip_moments(batch.motion, batch.valid, run, batch.motion_known)
+    moments = clip_moments(batch.motion, batch.valid, run, batch.habits_known)
     return dataclasses.replace(reference, moments=moments.to(reference.latents.device))
 
 

@@ -107,7 +107,7 @@ class SFT(A2V):
         noised = self.noised(windows, shown, generator)
         noise = torch.randn(motion.shape, generator=generator).to(motion)
         weight = self.region(windows, clean, batch)
-        components = component_weights(self.personality.motion_components)
+        components = _weights_of_known(self.personality.motion_components, batch)
         if moved is None:
             v, predicted = self.dit(noised.x_t, noised.t, cond), None
             loss = flow_loss(v, noised.velocity, noised.scored, weight)
@@ -142,6 +142,7 @@ class SFT(A2V):
                 clean=clean,
                 t=noised.t.amax(1),
                 motion=motion,
+                motion_known=batch.motion_known,
                 predicted_motion=predicted,
                 first=self._first_latent(batch),
                 audio=batch.audio,
@@ -157,7 +158,7 @@ class SFT(A2V):
         self,
         batch: Batch,
         cond: Cond,
-        components: Float[Tensor, " m"],
+        components: Float[Tensor, "b m"],
         generator: torch.Generator,
     ) -> Tensor:
         drawn = draw_motion_windows(
@@ -173,6 +174,7 @@ class SFT(A2V):
         noise = torch.randn(drawn.motion.shape, generator=generator).to(drawn.motion)
         motion_t = flow.interpolate(drawn.motion, noise, drawn.t)
         _, v = self.dit(None, drawn.t, drawn.cond, motion_t=motion_t, moments=drawn.moments)
+        components = components.repeat_interleave(self.personality.alone_windows, dim=0)
         return motion_flow_loss(v, flow.velocity(drawn.motion, noise), drawn.scored, components)
 
     def _anchored(self, cond: Cond, windows: Windows, batch: Batch) -> Cond:
@@ -196,10 +198,17 @@ def motion_flow_loss(
     v: Float[Tensor, "b l md"],
     target: Float[Tensor, "b l md"],
     scored: Bool[Tensor, "b l"],
-    components: Float[Tensor, " m"],
+    components: Float[Tensor, "#b m"],
 ) -> Float[Tensor, ""]:
     """Mean squared error of motion velocity over the latent frames that count, ``components``
     weighing those of each of their four vectors; 0 if no frame counts."""
-    weight = components.repeat(TEMPORAL_FACTOR).to(v.device)
+    weight = components.repeat(1, TEMPORAL_FACTOR)[:, None].to(v.device)
     squared = ((v.float() - target.float()).square() * weight).mean(-1) * scored
     return squared.sum() / scored.sum().clamp_min(1)
+
+
+def _weights_of_known(weights: dict[str, float], batch: Batch) -> Float[Tensor, "b m"]:
+    """`component_weights` of every clip, 0 where its motion was not read: that is no target."""
+    components = component_weights(weights).expand(len(batch.motion), -1)
+    known = batch.motion_known
+    return components if known is None else components * known.to(components)
