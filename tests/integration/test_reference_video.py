@@ -14,6 +14,7 @@ from avatar_v.generate.inputs import Wanted, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
 from avatar_v.generate.reference_clip import read_reference, still
 from avatar_v.generate.resume import asked_for
+from avatar_v.generate.sampling import LEAST_MOTION_STEPS
 from avatar_v.models.reference import reference_moments
 from avatar_v.models.weights import Card
 from avatar_v.testing import randomise
@@ -324,8 +325,14 @@ def test_the_card_says_how_strongly_habits_count_unless_told(
     assert torch.equal(made(strong, 1.0), plain)
 
 
-def test_the_card_says_whether_motion_is_first(personal, request_: Request, spoken) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+@pytest.mark.parametrize("num", [2, LEAST_MOTION_STEPS + 1])
+def test_the_card_says_whether_motion_is_first(
+    personal, request_: Request, spoken, num: int
+) -> None:
+    """In as many steps as its video, or its own least number, if that is more."""
+    asked = dataclasses.replace(
+        request_, reference=spoken[0], image=request_.reference, num_steps=num
+    )
     inputs = read_inputs(asked, PERSONAL)
     calls = []
 
@@ -347,10 +354,10 @@ def test_the_card_says_whether_motion_is_first(personal, request_: Request, spok
     hook.remove()
     assert not torch.equal(together, ahead)
     assert all(has_video and torch.equal(t, t_motion) for has_video, t, t_motion in same)
-    num = asked.num_steps
-    assert len(apart) == 2 * len(same)
-    for begin in range(0, len(apart), 2 * num):  # of every chunk
-        before, after = apart[begin : begin + num], apart[begin + num :][:num]
+    alone = max(num, LEAST_MOTION_STEPS)
+    assert len(apart) * num == len(same) * (alone + num)
+    for begin in range(0, len(apart), alone + num):  # of every chunk
+        before, after = apart[begin : begin + alone], apart[begin + alone :][:num]
         assert not any(has_video for has_video, _, _ in before)
         assert all(has_video and not t_motion.any() for has_video, _, t_motion in after)
         for calls_ in (before, after):
@@ -375,7 +382,8 @@ def test_from_the_prompt_no_frame_is_given(personal, request_: Request, spoken) 
         return frames
 
     frames = made(inputs)
-    num = asked.num_steps * (2 if personal.card.motion_first else 1)
+    num = asked.num_steps
+    assert not personal.card.motion_first
     assert min(least[:num]) > 0, "of the first chunk nothing is clean"
     assert max(least[num:]) == 0, "and later ones continue it"
     black = dataclasses.replace(inputs, image=torch.zeros_like(inputs.image))

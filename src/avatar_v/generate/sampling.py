@@ -26,6 +26,9 @@ VelocityOf = Callable[[int], GuidedFn]
 
 EASE_LATENTS, EASE_PARTS = 3, 4
 """So many latents of a chunk move away from the chunk before, in so many parts a side."""
+LEAST_MOTION_STEPS = 8
+"""Of motion alone, however few steps its video takes: it costs a token a latent, and with fewer
+people sway less far and blink less often than they do (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -154,12 +157,13 @@ def sample_motion(
     suffix: Float[Tensor, "b q md"] | None = None,
     generator: torch.Generator | None = None,
 ) -> Float[Tensor, "b l md"]:
-    """The motion of a chunk before its video begins, in as many steps; its ends are held.
-    ``generator`` draws the fresh noise of ``settings.overshoot``."""
+    """The motion of a chunk before its video begins, in as many steps and not fewer than
+    ``LEAST_MOTION_STEPS``; its ends are held. ``generator`` draws the fresh noise of
+    ``settings.overshoot``."""
     (motion,) = sample_joint(
         lambda x, t: (velocity_fn(None, t, *x),),
         (noise,),
-        schedule(settings.num_steps, shift=settings.shift),
+        schedule(max(settings.num_steps, LEAST_MOTION_STEPS), shift=settings.shift),
         prefixes=(prefix,),
         suffixes=None if suffix is None else (suffix,),
         overshoot=settings.overshoot,
