@@ -191,8 +191,8 @@ def numbers(
     words: dict[str, str],
     shown: str,
 ) -> dict[str, Number]:
-    """Habits of the tracks against those of the persons, and how far they are off; those of
-    ``shown``, the longest reference, against the baseline's."""
+    """Habits of the tracks against those of the persons, how far they are off, their means; those
+    of ``shown``, the longest reference, against the baseline's."""
     words = {"truth": "the true motion", **words}
     styles = [sample_style(mover.person_id) for mover in movers]
     found = {}
@@ -210,6 +210,8 @@ def numbers(
             off = bootstrap_mean(np.abs(values - read["truth"]))
             label = f"{HABIT_WORDS[habit]}, error against the true motion: {words[name]}"
             found[f"{habit}_{name}_error"] = off.described(label)
+            label = f"{HABIT_WORDS[habit]}, mean over persons: {words[name]}"
+            found[f"{habit}_{name}_mean"] = bootstrap_mean(values).described(label)
         if BASELINE in read:
             pairs = np.stack([read[shown], read[BASELINE], true], axis=1)
             gain = bootstrap(lambda index, p=pairs: _gain_in_r(p[index]), len(pairs), 0, 10_000)
