@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
     parser.add_argument("--persons", type=int, default=7)
-    parser.add_argument("--first", type=int, default=5600, help="number of the first person")
+    parser.add_argument("--first", type=int, default=5800, help="number of the first person")
     parser.add_argument("--frames", type=int, default=97, help="of each person, 4k + 1")
     parser.add_argument("--out", type=Path, default=records.RESULTS_DIR, help="of the picture")
     add_sampling_options(parser)
