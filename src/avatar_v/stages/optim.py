@@ -132,7 +132,8 @@ def warmup_cosine(optimizer: torch.optim.Optimizer, optim: Optim, num_steps: int
     ValueError unless the warm-up is shorter than the training."""
     if not 0 <= optim.num_warmup_steps < num_steps:
         raise ValueError(
-            f"a warm-up of {optim.num_warmup_steps} steps does not fit training of {num_steps}"
+            f"a warm-up of {optim.num_warmup_steps} steps does not fit training of {num_steps}: "
+            "see optim.num_warmup_steps of the stage"
         )
 
     def factor(step: int) -> float:
