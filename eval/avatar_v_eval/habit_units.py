@@ -2,7 +2,7 @@
 
 How far people differ in each number of `style_statistics`, and what the average person's are, over
 TRAIN persons, beside the constants of models/motion.py; and in which components the motion meter,
-reading 16 s of VALIDATION persons, tells them apart as the truth does: what METER_KNOWN of
+reading 16 s of VALIDATION persons, tells them apart as the truth does: what METER_HABITS of
 critics/extractors.py names, and what it leaves out. Writes ``eval/results/habit_units.json``;
 ``--print`` also shows the constants as they would be written from these persons.
 """
@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.extractors import METER_KNOWN, from_meter
+from avatar_v.critics.extractors import METER_HABITS, from_meter
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.models.motion import (
     AVERAGE_STYLE,
@@ -122,7 +122,7 @@ def _told(true: Float[Tensor, "n s"], read: Float[Tensor, "n s"]) -> dict[str, N
             if STYLE_SCALE[at] <= FLOOR or float(true[:, at].std()) == 0:
                 continue
             r = correlation(read[:, at].double().numpy(), true[:, at].double().numpy())
-            told = "told" if name in METER_KNOWN else "left out"
+            told = "told" if name in METER_HABITS else "left out"
             label = f"{name}, {word}, the meter against the truth, r ({told})"
             found[f"{word.replace(' ', '_')}_{name}"] = r.described(label)
     return found

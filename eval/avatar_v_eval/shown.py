@@ -7,7 +7,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.extractors import METER_KNOWN, from_meter
+from avatar_v.critics.extractors import METER_HABITS, from_meter
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.loudness import normalise_loudness
@@ -150,6 +150,6 @@ def shortened(clip: ReferenceClip, num_frames: int, motion: str) -> ReferenceCli
     assert clip.motion is not None
     if motion != "none":
         track_ = clip.motion[:num_frames] if motion == "truth" else from_meter(video, None)
-    known = METER_KNOWN if motion == "meter" else MOTION_NAMES
+    told = METER_HABITS if motion == "meter" else MOTION_NAMES
     sound = audio[: num_frames * SAMPLES_PER_FRAME]
-    return ReferenceClip(video, clip.valid[:num_frames], sound, track_, known=known)
+    return ReferenceClip(video, clip.valid[:num_frames], sound, track_, habits_known=told)

@@ -7,11 +7,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from torch import Tensor
 
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.models.presets import build
 from avatar_v.models.weights import Card, save_pipeline
 from avatar_v.types import Request
+from avatar_v.world.clip import make_clip
+from avatar_v.world.splits import RANGES
+from clip_files import clip_file
 
 
 @pytest.fixture(scope="session")
@@ -52,3 +56,14 @@ def request_(tmp_path: Path) -> Request:
         num_steps=2,
         face_crop=False,
     )
+
+
+@pytest.fixture(scope="session")
+def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tensor, Tensor]:
+    """A drawn person's clip of 43 frames as a file (.mkv), with its frames and sound."""
+    person = RANGES["validation"][0]
+    clip = make_clip(person, person + 1, person + 2, num_frames=45, size=64)
+    assert clip.video is not None
+    video, audio = clip.video[:43], clip.audio[: 43 * 640]
+    path = clip_file(tmp_path_factory.mktemp("reference") / "me.mkv", video, audio)
+    return path, video, audio

@@ -8,34 +8,23 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.critics.extractors import METER_KNOWN, find_extractor
+from avatar_v.critics.extractors import find_extractor
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.inputs import Wanted, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
-from avatar_v.generate.reference_clip import read_reference, still
+from avatar_v.generate.reference_clip import read_reference
 from avatar_v.generate.resume import asked_for
 from avatar_v.generate.sampling import LEAST_MOTION_STEPS
 from avatar_v.models.reference import reference_moments
 from avatar_v.models.weights import Card
 from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Request
-from avatar_v.world.clip import make_clip
 from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file
 
 ID = RANGES["validation"][0]
 PERSONAL = Wanted(side=32, reference=True, motion=True)
-
-
-@pytest.fixture(scope="module")
-def spoken(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Tensor, Tensor]:
-    """A drawn person's clip of 43 frames as a file (.mkv), with its frames and sound."""
-    clip = make_clip(ID, ID + 1, ID + 2, num_frames=45, size=64)
-    assert clip.video is not None
-    video, audio = clip.video[:43], clip.audio[: 43 * 640]
-    path = clip_file(tmp_path_factory.mktemp("reference") / "me.mkv", video, audio)
-    return path, video, audio
 
 
 def read(path: str, seconds: float = 16.0, motion: str = "none"):
@@ -80,79 +69,6 @@ def test_odd_sound_is_one_warning(
     assert warning in note
     assert (clip.audio is None) == (audio is None)
     assert clip.audio is None or clip.audio.shape == (41 * 640,)
-
-
-def narrow(frames: Tensor, track: object) -> Tensor:
-    return torch.zeros(len(frames), 3)
-
-
-def still_face(frames: Tensor, track: object) -> Tensor:
-    return torch.full((len(frames), len(MOTION_NAMES)), 0.25)
-
-
-def turning_face(frames: Tensor, track: object) -> Tensor:
-    return still_face(frames, track)
-
-
-turning_face.known = ("yaw", "pitch")  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def one_word(frames: Tensor, track: object) -> Tensor:
-    return still_face(frames, track)
-
-
-one_word.known = "yaw"  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def mistyped(frames: Tensor, track: object) -> Tensor:
-    return still_face(frames, track)
-
-
-mistyped.known = ("yaw", "yawn")  # pyright: ignore[reportFunctionMemberAccess]
-
-
-def broken(frames: Tensor, track: object) -> Tensor:
-    raise KeyError("no model")
-
-
-def listed(frames: Tensor, track: object) -> list:
-    return [0.0] * len(frames)
-
-
-def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
-    clip = read(spoken[0], motion=f"{__name__}:still_face")
-    assert clip.motion is not None
-    assert clip.motion.eq(0.25).all()
-    assert clip.known == MOTION_NAMES
-    assert read(spoken[0], motion=f"{__name__}:turning_face").known == ("yaw", "pitch")
-    assert read(spoken[0], motion="meter").known == METER_KNOWN
-    picture = still(
-        torch.zeros(3, 64, 64, dtype=torch.uint8),
-        side=64,
-        face_crop=False,
-        extractor=find_extractor("meter", face_crop=False),
-    )
-    assert picture.known == METER_KNOWN
-
-
-@pytest.mark.parametrize(
-    ("motion", "message"),
-    [
-        (f"{__name__}:narrow", r"gave \(41, 3\), expected \(41, 16\)"),
-        (f"{__name__}:broken", "broken failed, KeyError: 'no model'"),
-        (f"{__name__}:listed", r"gave list, expected \(41, 16\)"),
-        (f"{__name__}:nobody", "cannot be imported"),
-        ("no.such:thing", "cannot be imported"),
-        (f"{__name__}:ID", "is no function"),
-        (f"{__name__}:one_word", "known of .* is 'yaw', expected a tuple of names"),
-        (f"{__name__}:mistyped", "known of .* is .*yawn.*, expected a tuple of names"),
-        ("meters", "there are auto, none, meter, landmarks"),
-        ("landmarks", "needs the face track"),
-    ],
-)
-def test_a_wrong_extractor_is_one_error(spoken, motion: str, message: str) -> None:
-    with pytest.raises(ValueError, match=message):
-        read(spoken[0], motion=motion)
 
 
 @pytest.fixture(scope="module")
@@ -235,7 +151,9 @@ def test_close_ups_reach_the_video_where_the_weights_read_them(
     assert personal.person(inputs).reference.faces is None
     assert wanted(card).faces
     assert asked_for(asked, inputs) != asked_for(asked, plain)  # kept chunks are of other faces
-    some = dataclasses.replace(plain, clips=(dataclasses.replace(plain.clips[0], known=("yaw",)),))
+    some = dataclasses.replace(
+        plain, clips=(dataclasses.replace(plain.clips[0], habits_known=("yaw",)),)
+    )
     assert asked_for(asked, some) != asked_for(asked, plain)  # and of other habits
 
 

@@ -161,7 +161,7 @@ def test_what_an_extractor_does_not_tell_counts_as_an_average_person_s(
 ) -> None:
     """In generation and in training alike: the habits of these clips, whatever stands for them."""
     batch, known = batch_of(conditioner, [0]), ("yaw", "eye_open")
-    clip = dataclasses.replace(clip_of(batch), known=known)
+    clip = dataclasses.replace(clip_of(batch), habits_known=known)
     mask = known_mask(known)
     expected = clip_moments(batch.motion, batch.valid, known=mask)
     assert float((expected - clip_moments(batch.motion, batch.valid)).abs().max()) > 0.1

@@ -22,7 +22,7 @@ Extractor = Callable[[Frames, FaceTrack | None], Float[Tensor, "f m"]]
 
 AUTO, NONE = "auto", "none"
 NAMES = (AUTO, NONE, "meter", "landmarks")
-METER_KNOWN = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x")
+METER_HABITS = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x")
 """Components in which the meter's reading of 16 s tells people apart as the truth does
 (avatar_v_eval.habit_units). Of the others it knows a frame, but adds habits of its own (lips,
 teeth, tongue, brows)."""
@@ -33,7 +33,7 @@ def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
 
     "auto": landmarks where faces are cropped by their landmarks, so of real people, and the
     shipped meter of drawn faces elsewhere. ValueError for a name that there is not, a path that
-    leads to nothing or says it knows what motion does not have, and landmarks without cropping.
+    leads to nothing or tells habits of what motion does not have, and landmarks without cropping.
     """
     if name == AUTO:
         name = "landmarks" if face_crop else "meter"
@@ -52,18 +52,18 @@ def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
 
 def components(extractor: Extractor) -> tuple[str, ...]:
     """In which components its reading of a clip tells a person's habits: of one of a user's its
-    attribute ``known``, or all. ValueError for a ``known`` that is not names of components."""
+    attribute ``habits``, or all. ValueError for ``habits`` that are not names of components."""
     if extractor is from_meter:
-        return METER_KNOWN
+        return METER_HABITS
     if extractor is from_landmarks:
         return HABITS
-    known = getattr(extractor, "known", MOTION_NAMES)
-    if isinstance(known, str) or not isinstance(known, Collection) or set(known) - {*MOTION_NAMES}:
+    told = getattr(extractor, "habits", MOTION_NAMES)
+    if isinstance(told, str) or not isinstance(told, Collection) or set(told) - {*MOTION_NAMES}:
         raise ValueError(
-            f"--motion: the attribute known of {extractor} is {known!r}, expected a tuple of "
+            f"--motion: the attribute habits of {extractor} is {told!r}, expected a tuple of "
             f"names among {', '.join(MOTION_NAMES)}"
         )
-    return tuple(known)
+    return tuple(told)
 
 
 def extract(extractor: Extractor, frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:

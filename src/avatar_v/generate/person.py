@@ -40,7 +40,7 @@ def encode_person(
     reference = join_references(parts) if parts else None
     if reference is not None and reference.motion is not None:
         habits = [
-            clip_moments(clip.motion[None], clip.valid[None], known=known_mask(clip.known))
+            clip_moments(clip.motion[None], clip.valid[None], known=known_mask(clip.habits_known))
             for clip in clips
             if clip.motion is not None
         ]
@@ -82,7 +82,7 @@ def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: 
         clip.audio,
         clip.motion,
         None if near is None else _sized(near, side).to(device),
-        None if clip.motion is None else known_mask(clip.known),
+        None if clip.motion is None else known_mask(clip.habits_known),
     )
 
 

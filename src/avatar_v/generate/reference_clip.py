@@ -57,7 +57,7 @@ class ReferenceClip:
     motion: Float[Tensor, "f m"] | None  # None: nothing reads it
     warnings: tuple[str, ...] = ()
     faces: UInt8[Tensor, "k 3 side side"] | None = None  # close-ups of the face; None: not known
-    known: tuple[str, ...] = MOTION_NAMES  # components in which ``motion`` tells habits
+    habits_known: tuple[str, ...] = MOTION_NAMES  # components in which ``motion`` tells habits
     who: Float[Tensor, " d"] | None = None  # dlib's embedding of the face, where it was followed
 
     @property
@@ -91,8 +91,8 @@ def read_reference(
     motion = None if extractor is None else extract(extractor, square, track)
     valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
     near = close_ups(frames, found, side) if faces and found is not None else None
-    known = MOTION_NAMES if extractor is None else components(extractor)
-    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, known, who)
+    told = MOTION_NAMES if extractor is None else components(extractor)
+    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, told, who)
 
 
 def close_ups(
@@ -122,9 +122,9 @@ def still(
     if extractor is not None:
         motion = extract(extractor, frames, track)
     near = close_ups(image[None], track, side) if faces and track is not None else None
-    known = MOTION_NAMES if extractor is None else components(extractor)
+    told = MOTION_NAMES if extractor is None else components(extractor)
     return ReferenceClip(
-        frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, known=known
+        frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, habits_known=told
     )
 
 

@@ -171,7 +171,7 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
         "sound": digest(inputs.audio.split(SAMPLE_RATE_HZ)),
         "first picture": digest((inputs.image, inputs.motion)),
         "reference": digest(clips),
-        "motion known": [list(clip.known) for clip in inputs.clips],
+        "habits known": [list(clip.habits_known) for clip in inputs.clips],
         **{name: versions()[name] for name in ("avatar_v", "torch")},
     }
 
