@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint tiny golden bench tables clean
+.PHONY: setup demo test lint tiny golden bench tables docs clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -41,17 +41,15 @@ golden: $(STAMP)  ## write the golden losses anew, after a change that means to 
 	$(BIN)/python -m pytest tests/golden --write-golden
 
 bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
-	$(BIN)/python -m avatar_v_eval.speed
-	$(BIN)/python -m avatar_v_eval.speed_memory
-	$(BIN)/python -m avatar_v_eval.speed_live
-	$(BIN)/python -m avatar_v_eval.speed_live --steps 4 --audio 1 --name speed_live_4
-	$(BIN)/python -m avatar_v_eval.speed_cache
-	$(BIN)/python -m avatar_v_eval.speed_reference
-	$(BIN)/python -m avatar_v_eval.speed_human
-	$(BIN)/python -m avatar_v_eval.speed_offload
+	for name in throughput memory live cache reference losses offload; do \
+	  $(BIN)/avatar-v-eval speed $$name || exit 1; done
+	$(BIN)/avatar-v-eval speed live --steps 4 --audio 1 --name speed_live_4
 
-tables: $(STAMP)  ## the README's tables from eval/results
-	$(BIN)/python -m avatar_v_eval.tables
+tables: $(STAMP)  ## the tables of README and docs from eval/results
+	$(BIN)/avatar-v-eval tables
+
+docs: $(STAMP)  ## the documentation as a site: open site/index.html
+	$(BIN)/python -m mkdocs build --strict
 
 clean:  ## remove what can be made again in minutes; runs and shards, which may hold days, stay
-	rm -rf $(VENV) demo data .pytest_cache .ruff_cache
+	rm -rf $(VENV) demo .pytest_cache .ruff_cache

@@ -6,7 +6,7 @@ import av
 import torch
 from torch import Tensor
 
-from avatar_v.generate.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v_eval.bench.footage import Clip, Footage

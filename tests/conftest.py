@@ -1,4 +1,4 @@
-"""Shared fixtures. Every jaxtyping shape in avatar_v is checked at run time by beartype."""
+"""Shared fixtures. beartype checks every shape of avatar_v and avatar_v_data at run time."""
 
 import os
 from pathlib import Path
@@ -7,7 +7,7 @@ import pytest
 from jaxtyping import install_import_hook
 
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-install_import_hook("avatar_v", "beartype.beartype")
+install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
 
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
 

@@ -1,15 +1,21 @@
 """Small videos made in one call, for the tests of generation."""
 
 import threading
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
 
 from avatar_v.generate.generator import Person, Settings, generate
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.pixels import Frames
+from avatar_v.generate.record import Record
+from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.resume import OnKept
+from avatar_v.generate.run import run
 from avatar_v.testing import make_batch
-from avatar_v.types import Request
 
 SETTINGS = Settings(chunk_latents=5, num_steps=2, seed=3)
 
@@ -37,7 +43,7 @@ def made(
 
 def left_behind(request: Request) -> list[str]:
     threads = [thread.name for thread in threading.enumerate() if thread.name == "writer"]
-    return threads + [path.name for path in Path(request.out).parent.iterdir()]
+    return threads + [path.name for path in Path(str(request.output.out)).parent.iterdir()]
 
 
 def speaker(pipe: AvatarPipeline) -> Person:
@@ -46,3 +52,15 @@ def speaker(pipe: AvatarPipeline) -> Person:
         reference = pipe.conditioner.encode_reference(make_batch(1, 13, 32))
     assert reference.motion is not None
     return Person(picture(), reference, reference.motion[:, :1])
+
+
+def carry_out(
+    request: Request,
+    *,
+    weights: str | Path = "small",
+    on_frames: Callable[[Frames], None] = lambda frames: None,
+    on_kept: OnKept = lambda folder, num: None,
+    **how: Any,
+) -> Record:
+    """The request made whole, as the command line does; ``how`` are further fields of Weights."""
+    return run(request, Weights(weights, **how), on_kept=on_kept).finish(on_frames)

@@ -141,7 +141,7 @@ def serve(study: Study, votes: Path) -> Iterator[Site]:
     files = [file for item in items for file in item.files]
     copies = blinded_copies(files, study.root / ".blinded")
     store, clock = Store(votes, study.fingerprint), Clock()
-    app = create_app(study, store, copies, clock_s=clock)
+    app = create_app(study, store, copies, hosts=("127.0.0.1",), clock_s=clock)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

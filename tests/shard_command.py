@@ -1,13 +1,17 @@
-"""`avatar-v shards …` in this process, and what tests of it as another process wait for."""
+"""`avatar-v shards …` and `avatar-v-data …` in this process, and a wait for another process."""
 
 import argparse
 import time
 from collections.abc import Callable
 
 from avatar_v.shards import cli
+from avatar_v_data import cli as data_cli
 
 
 def run(*words: str) -> int:
+    """`avatar-v-data import | world`, or another command of `avatar-v shards`."""
+    if words[0] in ("import", "world"):
+        return data_cli.run(data_cli.build_parser().parse_args(words))
     parser = argparse.ArgumentParser()
     cli.add_parser(parser.add_subparsers())
     return cli.run(parser.parse_args(["shards", *words]))

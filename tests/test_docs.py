@@ -1,34 +1,64 @@
-"""The README tells the truth: its commands run and its files exist (tables: test_records.py).
+"""README and docs tell the truth: commands run, options, files and links exist, the site builds.
 
-Lines of ```bash blocks are run as they stand, in a folder that holds what the demo leaves.
-Lines of ```console blocks take long or need a user's files; of those the command, every option and
-every recipe named are checked.
+Lines of ```bash blocks are run as they stand, in a folder that holds what the demo leaves. Lines of
+```console blocks take long or need a user's files; of those the command, every option and every
+recipe named are checked. Tables are checked by test_records.py.
 """
 
+import ast
 import io
+import os
 import re
 import shlex
+import subprocess
+import sys
 import wave
 from pathlib import Path
 
 import pytest
 import torch
 
-from avatar_v import cli, media
-from avatar_v.generate.writer import Mp4Writer
+from avatar_v import cli
+from avatar_v.media import reading
+from avatar_v.media.writer import Mp4Writer
 from avatar_v.world.clip import make_clip
+from avatar_v_data import cli as data_cli
+from avatar_v_eval import cli as eval_cli
+from avatar_v_eval.speed import SPEEDS
+from avatar_v_eval.studies import STUDIES
 
 ROOT = Path(__file__).resolve().parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+PAGES = (
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "eval" / "README.md",
+    *sorted((ROOT / "docs").rglob("*.md")),
+)
+FRONT_ENDS = {"avatar-v": cli, "avatar-v-data": data_cli, "avatar-v-eval": eval_cli}
+MEASUREMENTS = {"study": STUDIES, "speed": SPEEDS}
+
+
+def blocks(kind: str) -> list[tuple[Path, str]]:
+    """Code blocks of one kind in all pages, with their page."""
+    return [
+        (page, block)
+        for page in PAGES
+        for block in re.findall(
+            rf"```{kind}\n(.*?)```", page.read_text(encoding="utf-8"), re.DOTALL
+        )
+    ]
 
 
 def commands(kind: str) -> list[str]:
-    """Logical lines that start with avatar-v in the README's blocks of one kind."""
-    lines = []
-    for block in re.findall(rf"```{kind}\n(.*?)```", README, re.DOTALL):
-        joined = block.replace("\\\n", " ")
-        lines += [line.split("  #")[0].strip() for line in joined.splitlines()]
-    return [line for line in lines if line.startswith("avatar-v ")]
+    """Logical lines that start with one of our commands in blocks of one kind, each once."""
+    lines: dict[str, None] = {}
+    for _, block in blocks(kind):
+        for line in block.replace("\\\n", " ").splitlines():
+            for part in line.split("  #")[0].split(" | "):
+                if part.split(" ")[0] in FRONT_ENDS:
+                    lines[part.strip()] = None
+    return list(lines)
 
 
 @pytest.fixture
@@ -58,29 +88,83 @@ def test_bash_blocks_run(folder: Path) -> None:
     lines = commands("bash")
     assert len(lines) >= 3
     for line in lines:
-        words = shlex.split(line)[1:]
-        assert cli.main(words) == 0, line
-    assert len(media.read_video(folder / "out.mp4")) == 25
+        name, *words = shlex.split(line)
+        assert FRONT_ENDS[name].main(words) == 0, line
+    assert len(reading.read_video(folder / "out.mp4")) == 25
     assert (folder / "sheet.png").stat().st_size > 0
 
 
 def test_console_commands_exist() -> None:
     lines = commands("console")
-    assert lines
+    assert len(lines) > 40
+    evaluation = (ROOT / "eval" / "avatar_v_eval").rglob("*.py")
+    measuring = "\n".join(path.read_text(encoding="utf-8") for path in evaluation)
     for line in lines:
-        words = shlex.split(line)[1:]
-        if words[0] in ("run", "fit", "validate"):
+        name, *words = shlex.split(line)
+        if name == "avatar-v" and words[0] in ("run", "fit", "validate"):
             for recipe in (word for word in words if word.endswith(".yaml")):
                 assert (ROOT / recipe).is_file(), f"{line}: no {recipe}"
+        elif name == "avatar-v-eval" and words[0] in MEASUREMENTS:
+            assert words[1] in MEASUREMENTS[words[0]], line
+            for option in (word for word in words if word.startswith("--")):
+                assert f'"{option}"' in measuring, f"{line}: {option}"
         else:
-            cli.build_parser().parse_args(words)
+            FRONT_ENDS[name].build_parser().parse_args(words)
 
 
-def test_named_files_exist() -> None:
-    targets = re.findall(r"\]\(([^)#:]+)\)", README)
-    assert targets
-    for target in targets:
-        assert (ROOT / target).exists(), target
+def test_every_recipe_is_listed() -> None:
+    text = (ROOT / "docs" / "training" / "index.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "recipes").glob("*.yaml")):
+        assert path.name in text, path.name
+
+
+def test_every_measurement_is_listed() -> None:
+    text = (ROOT / "docs" / "evaluation" / "studies.md").read_text(encoding="utf-8")
+    for command, names in MEASUREMENTS.items():
+        for name in names:
+            assert f"`{name}`" in text, f"avatar-v-eval {command} {name}"
+
+
+def test_options_of_the_pages_exist() -> None:
+    """Options in the tables of docs/generation are those of ``generate`` or ``app``."""
+    parser = cli.build_parser()
+    (commands_of,) = [a for a in parser._actions if isinstance(a.choices, dict)]
+    assert isinstance(commands_of.choices, dict)
+    known = {
+        option
+        for name in ("generate", "app")
+        for action in commands_of.choices[name]._actions
+        for option in action.option_strings
+    }
+    for page in (ROOT / "docs" / "generation").glob("*.md"):
+        for row in re.findall(r"^\| (`--.*?) \|", page.read_text(encoding="utf-8"), re.MULTILINE):
+            for option in re.findall(r"--[\w-]+", row):
+                assert option in known, f"{page.name}: {option}"
+
+
+def test_python_blocks_parse() -> None:
+    assert blocks("python")
+    for page, block in blocks("python"):
+        ast.parse(block, filename=str(page))
+
+
+def test_links_lead_somewhere() -> None:
+    """Files and headings, in all pages; the site's own links are checked by its build, too."""
+    for page in PAGES:
+        text = re.sub(r"```.*?```", "", page.read_text(encoding="utf-8"), flags=re.DOTALL)
+        targets = re.findall(r"\]\(([^):]+)\)", text)
+        for target in targets:
+            path, _, anchor = target.partition("#")
+            file = (page.parent / path).resolve() if path else page
+            assert file.exists(), f"{page}: {target}"
+            if anchor:
+                assert anchor in anchors(file.read_text(encoding="utf-8")), f"{page}: {target}"
+
+
+def anchors(text: str) -> set[str]:
+    """The names that GitHub and the site give to the headings of a page."""
+    headings = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 
 
 def test_file_tree_is_true() -> None:
@@ -95,9 +179,61 @@ def test_file_tree_is_true() -> None:
             assert (base / name).exists(), f"{name} in the README's tree"
 
 
+def test_code_named_in_the_glossary_exists() -> None:
+    text = (ROOT / "docs" / "glossary.md").read_text(encoding="utf-8")
+    named = re.findall(r"\| `([\w/.]+)` \|$", text, re.MULTILINE)
+    assert len(named) > 30
+    for path in named:
+        module = path.split(".py")[0] + ".py" if ".py" in path else path
+        places = (ROOT / module, ROOT / "src" / "avatar_v" / module)
+        if not any(place.exists() for place in places):
+            file, _, name = path.rpartition(".")
+            source = ROOT / "src" / "avatar_v" / f"{file}.py"
+            assert source.is_file(), path
+            assert re.search(rf"^{name}\b", source.read_text(), re.MULTILINE), path
+
+
+def test_code_named_in_the_architecture_exists() -> None:
+    """Files by their path in the package, functions and classes behind them by name."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    sources = {path: path.read_text() for path in (ROOT / "src" / "avatar_v").rglob("*.py")}
+    for name in re.findall(r"`([\w/]+\.py)`", text):
+        known = any(str(path).endswith(f"/{name}") for path in [*sources, ROOT / "tests" / name])
+        assert known or (ROOT / name).is_file(), name
+    whole = "\n".join(sources.values())
+    hops = "\n".join(re.findall(r"^\| \d+ .*$", text, re.MULTILINE))
+    for name in re.findall(r"`([^`]+)`", hops):
+        if not name.endswith((".py", ".json")):
+            assert re.search(rf"\b(def|class) {name.split('.')[-1]}\b", whole), name
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
-    targets = re.findall(r"(?:`|^)make (\w+)", README, re.MULTILINE)
-    assert {"demo", "test", "bench"} <= set(targets)
+    targets = {
+        target
+        for page in PAGES
+        for target in re.findall(
+            r"(?:`|^)make (\w+)", page.read_text(encoding="utf-8"), re.MULTILINE
+        )
+    }
+    assert {"demo", "test", "bench", "docs", "tables"} <= targets
     for target in targets:
         assert re.search(rf"^{target}:", makefile, re.MULTILINE), f"make {target}"
+
+
+def test_the_readme_is_short() -> None:
+    assert len(README.splitlines()) <= 250
+    assert len(README.split()) <= 2000
+
+
+def test_the_site_builds(tmp_path: Path) -> None:
+    """Strictly, as `make docs` does: with every warning an error (with -q none is counted)."""
+    pytest.importorskip("mkdocs", reason="needs the extra docs")
+    command = [sys.executable, "-m", "mkdocs", "build", "--strict", "-d", str(tmp_path)]
+    environment = {**os.environ, "NO_MKDOCS_2_WARNING": "1"}
+    built = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True)
+    assert built.returncode == 0, built.stderr
+    page = (tmp_path / "architecture" / "index.html").read_text(encoding="utf-8")
+    assert "<svg" in page
+    assert "fonts.googleapis" not in page
+    assert (tmp_path / "results" / "pictures" / "demo_sheet.png").is_file()

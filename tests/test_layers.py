@@ -1,9 +1,12 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, flow, media, recording, loudness, kernels, interrupts < critics < models, world, shards <
-losses < parallel < generate < engines, safety < stages < callbacks < demo, app, cli`, and avatar_v
-imports neither data nor eval.
-Command modules (`*/cli.py`) and `testing.py` are entries of their own and are not constrained.
+`types, stored, options, states, checks, paths, flow, seeds, words < media, kernels, interrupts,
+guard, connections < critics, motion < models, world, shards, parallel < sampling < losses <
+generate < stages < callbacks < demo, app, cli`. Command modules (`*/cli.py`) and `testing` are
+entries of their own and are not constrained.
+
+Nothing but a demonstration reads the embedded world, and of the three packages avatar_v imports
+neither of the others, avatar_v_data imports avatar_v alone.
 """
 
 import ast
@@ -11,21 +14,25 @@ from pathlib import Path
 
 import pytest
 
-SRC = Path(__file__).resolve().parents[1] / "src" / "avatar_v"
+ROOT = Path(__file__).resolve().parents[1]
+SRC = ROOT / "src" / "avatar_v"
+DATA = ROOT / "data" / "avatar_v_data"
 ORDER = [
-    ("types", "device", "flow", "media", "recording", "loudness", "kernels", "interrupts"),
-    ("critics",),
-    ("models", "world", "shards"),
+    ("types", "stored", "options", "states", "checks", "paths", "device", "flow", "seeds", "words"),
+    ("media", "kernels", "interrupts", "guard", "connections"),
+    ("critics", "motion"),
+    ("models", "world", "shards", "parallel"),
+    ("sampling",),
     ("losses",),
-    ("parallel",),
     ("generate",),
-    ("engines", "safety"),
     ("stages",),
     ("callbacks",),
-    ("demo", "app", "cli"),
+    ("demo", "app", "command_line", "cli"),
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 FREE = {"cli", "testing"}
+DEMONSTRATIONS = {"app/example.py", "generate/showcase.py"}
+"""Files outside of `world` that may import it."""
 FILES = sorted(
     path for path in SRC.rglob("*.py") if path.stem not in FREE and path.parent.name != "assets"
 )
@@ -37,20 +44,21 @@ def part_of(path: Path) -> str:
 
 def imported_parts(path: Path) -> set[str]:
     """First-level parts of avatar_v that a file imports, wherever in the file."""
-    parts = set()
+    names = imported_modules(path)
+    return {name.split(".")[1] for name in names if name.startswith("avatar_v.")} - {"__version__"}
+
+
+def imported_modules(path: Path) -> set[str]:
+    """Full names of the modules that a file imports, wherever in the file."""
+    modules = set()
     for node in ast.walk(ast.parse(path.read_text())):
-        names = []
         if isinstance(node, ast.Import):
-            names = [alias.name for alias in node.names]
+            modules |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0 and node.module == "avatar_v":
-            names = [f"avatar_v.{alias.name}" for alias in node.names]
+            modules |= {f"avatar_v.{alias.name}" for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.level == 0:
-            names = [node.module or ""]
-        for name in names:
-            assert not name.startswith(("avatar_v_data", "avatar_v_eval")), f"{path} imports {name}"
-            if name.startswith("avatar_v."):
-                parts.add(name.split(".")[1])
-    return parts - {"__version__"}
+            modules.add(node.module or "")
+    return modules
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SRC)))
@@ -61,6 +69,27 @@ def test_imports_point_left(path: Path) -> None:
     assert part in RANK, f"{part} has no place in the import order"
     for other in imported_parts(path) - {part}:
         assert RANK[other] <= RANK[part], f"{part} may not import {other}"
+
+
+def test_the_world_is_read_by_demonstrations_alone() -> None:
+    readers = {
+        str(path.relative_to(SRC))
+        for path in SRC.rglob("*.py")
+        if part_of(path) != "world" and "world" in imported_parts(path)
+    }
+    assert readers == DEMONSTRATIONS
+
+
+@pytest.mark.parametrize(
+    ("folder", "others"),
+    [(SRC, ("avatar_v_data", "avatar_v_eval")), (DATA, ("avatar_v_eval",))],
+)
+def test_packages_import_one_way(folder: Path, others: tuple[str, ...]) -> None:
+    files = list(folder.rglob("*.py"))
+    assert files
+    for path in files:
+        wrong = {name for name in imported_modules(path) if name.split(".")[0] in others}
+        assert not wrong, f"{path} imports {wrong}"
 
 
 def test_a_forbidden_import_would_be_seen(tmp_path: Path) -> None:

@@ -9,12 +9,13 @@ from multiprocessing.connection import Connection
 from pathlib import Path
 
 import av
+import numpy as np
 import torch
 from torch import Tensor
 
-from avatar_v.generate.output_base import Output
-from avatar_v.generate.outputs import output_of
-from avatar_v.generate.writer import Writer
+from avatar_v.media.files import Output
+from avatar_v.media.outputs import output_of
+from avatar_v.media.writer import Writer
 
 PATIENCE_S = 300.0
 """Of waits for a process that ends at once unless the code is wrong; CI machines are busy."""
@@ -57,6 +58,13 @@ def joined(playlist: Path) -> io.BytesIO:
     """What a player that follows the playlist has at this moment."""
     init = playlist.with_name(f"{playlist.stem}_init.mp4")
     return io.BytesIO(b"".join(path.read_bytes() for path in (init, *segments(playlist))))
+
+
+def played(path: str) -> list[np.ndarray]:
+    """All pictures that a player shows of a file or playlist, "h w 3"."""
+    file = joined(Path(path)) if path.endswith(".m3u8") else path
+    with av.open(file) as container:
+        return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
 def writer_threads() -> list[str]:

@@ -1,79 +1,191 @@
-"""Held-out cases for generation: who speaks what, and what is true about it.
+"""The cases of a study: a drawn person who says a sentence, and clips of the person elsewhere.
 
-A case is one TEST person: a reference clip in one scene, a driving speech of the same person
-in words never trained on, and the true video of that speech in the same scene.
+Every study that generates video has these cases. The cases of a benchmark are files
+(`bench.manifest`).
 """
 
+import argparse
 import dataclasses
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
-import torch
+import numpy as np
 from jaxtyping import Float, UInt8
-from rich.progress import track
 from torch import Tensor
 
-from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
+from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.media.sound import normalise_loudness
+from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences
+from avatar_v_eval.motion_statistics import neutral_opening
+from avatar_v_eval.processes import mapped
 
-REFERENCE_FRAMES = 13
-MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
+ELSEWHERE_FRAMES = 13
+"""Of the clip that identity is compared with."""
+
+TRACKS = ("video", "motion", "phonemes", "face_box", "mouth_box", "landmarks", "valid")
+"""Fields of a clip with an entry for each frame."""
+
+Video = UInt8[Tensor, "f 3 h w"]
+
+
+@dataclass(frozen=True)
+class CaseIds:
+    """The ids that decide a case: a person, three scenes and two sentences."""
+
+    person: int
+    scene: int
+    reference_scene: int
+    third_scene: int
+    sentence: int
+    reference_sentence: int
 
 
 @dataclass(frozen=True)
 class Case:
-    """One person of one scene. Videos are uint8 "f 3 h w", sound is 16 kHz mono."""
+    """A person who says a sentence in one scene, and clips of the person in two other scenes."""
 
-    person_id: int
-    prompt: str
-    reference: UInt8[Tensor, "r 3 h w"]  # what the model is shown
-    elsewhere: UInt8[Tensor, "r 3 h w"]  # the same person in another scene, for the judge alone
-    audio: Float[Tensor, " s"]
-    video: UInt8[Tensor, "f 3 h w"]  # the true video of this audio
-    motion: Float[Tensor, "f m"]  # the truth of that video, in types.MOTION_NAMES
+    ids: CaseIds
+    target: WorldClip  # the truth of a generated video; its video may be left out
+    reference: WorldClip  # read by the model
+    elsewhere: WorldClip | None = None  # read by critics alone
 
     @property
-    def mouth_open(self) -> Float[Tensor, " f"]:
-        return self.motion[:, MOUTH_OPEN]
+    def person_id(self) -> int:
+        return self.ids.person
+
+    @property
+    def prompt(self) -> str:
+        return self.target.text
+
+    @property
+    def audio(self) -> Float[Tensor, " s"]:
+        return self.target.audio
+
+    @property
+    def motion(self) -> Float[Tensor, "f m"]:
+        return self.target.motion
+
+    @property
+    def num_frames(self) -> int:
+        return len(self.target.motion)
+
+    @property
+    def video(self) -> Video:
+        return video_of(self.target)
+
+    @cached_property
+    def image(self) -> UInt8[Tensor, "3 h w"]:
+        """The first frame of the target, drawn where the target has no video."""
+        if self.target.video is not None:
+            return self.target.video[0]
+        ids, size = self.ids, video_of(self.reference).shape[-1]
+        clip = make_clip(ids.person, ids.scene, ids.sentence, num_frames=1, size=size)
+        return video_of(clip)[0]
+
+    @property
+    def mouth_open(self) -> Float[np.ndarray, " f"]:
+        """The true mouth opening of every frame."""
+        return self.motion[:, MOUTH_OPEN].double().numpy()
+
+    @cached_property
+    def neutral(self) -> Float[np.ndarray, " f"]:
+        """The mouth opening of every frame, if the mouth amplitude of the person were 1."""
+        return neutral_opening(self.ids.person, self.ids.sentence, self.num_frames)
+
+    @property
+    def third_video(self) -> Video:
+        assert self.elsewhere is not None
+        return video_of(self.elsewhere)
 
     def shortened(self, num_frames: int) -> "Case":
         """The same case with no more than ``num_frames`` frames of driving speech."""
-        return dataclasses.replace(
-            self,
+        tracks = {name: getattr(self.target, name) for name in TRACKS}
+        target = dataclasses.replace(
+            self.target,
             audio=self.audio[: num_frames * SAMPLES_PER_FRAME],
-            video=self.video[:num_frames],
-            motion=self.motion[:num_frames],
+            **{k: None if track is None else track[:num_frames] for k, track in tracks.items()},
         )
+        return dataclasses.replace(self, target=target)
+
+
+def case_ids(split: Split, num: int, first: int) -> list[CaseIds]:
+    """The ids of persons ``first``, ``first`` + 1, … of the split, each in scenes of their own.
+
+    Persons whose videos were looked at while something was still being trained are spent; a larger
+    ``first`` takes other persons.
+    """
+    people = persons(split, num, first)
+    places = scenes(split, 3 * num, 3 * first)
+    speeches = sentences(split, 2 * num, 2 * first)
+    return [
+        CaseIds(person, *places[3 * i : 3 * i + 3], *speeches[2 * i : 2 * i + 2])
+        for i, person in enumerate(people)
+    ]
 
 
 def make_cases(
-    num: int, num_frames: int, *, split: Split = "test", size: int = 64, first: int = 0
+    split: Split,
+    num: int,
+    *,
+    first: int,
+    num_frames: int,
+    reference_frames: int,
+    size: int = 64,
+    target_video: bool = True,
+    reference_video: bool = True,
+    num_workers: int = 1,
 ) -> list[Case]:
-    """``num`` cases, each with its own person, two scenes and two sentences of the split, from its
-    ``first``-th person on. Persons who were looked at while something was still being trained are
-    spent; a larger ``first`` takes others."""
-    places, speeches = (take(split, 2 * num, 2 * first) for take in (scenes, sentences))
-    people = persons(split, num, first)
-    cases = []
-    for i, person in enumerate(track(people, "rendering cases", transient=True)):
-        here, there = places[2 * i], places[2 * i + 1]
+    """``num`` cases; clips whose video is left out are made in a moment."""
+    ids = case_ids(split, num, first)
 
-        def shown(scene: int, speech: int, length: int, person: int = person) -> WorldClip:
-            return make_clip(person, scene, speech, num_frames=length, size=size)
+    def make(i: int) -> Case:
+        of = ids[i]
 
-        driving = shown(here, speeches[2 * i], num_frames)
-        cases.append(
-            Case(
-                person_id=person,
-                prompt=driving.text,
-                reference=_video(shown(here, speeches[2 * i + 1], REFERENCE_FRAMES)),
-                elsewhere=_video(shown(there, speeches[2 * i + 1], REFERENCE_FRAMES)),
-                audio=driving.audio,
-                video=_video(driving),
-                motion=torch.as_tensor(driving.motion),
+        def clip(scene: int, sentence: int, length: int, rendered: bool) -> WorldClip:
+            return make_clip(
+                of.person, scene, sentence, num_frames=length, size=size, render_video=rendered
             )
+
+        third = clip(of.third_scene, of.reference_sentence, ELSEWHERE_FRAMES, reference_video)
+        return Case(
+            ids=of,
+            target=clip(of.scene, of.sentence, num_frames, target_video),
+            reference=clip(
+                of.reference_scene, of.reference_sentence, reference_frames, reference_video
+            ),
+            elsewhere=third if reference_video else None,
         )
-    return cases
+
+    return mapped(make, num, "drawing cases", num_workers)
+
+
+def drawn_clips(
+    split: Split, num: int, *, first: int = 0, num_frames: int, size: int = 64, video: bool = True
+) -> list[WorldClip]:
+    """One clip of each of ``num`` persons, each in a scene of its own with its own sentence."""
+    ids = zip(*(take(split, num, first) for take in (persons, scenes, sentences)), strict=True)
+    return [
+        make_clip(*three, num_frames=num_frames, size=size, render_video=video) for three in ids
+    ]
+
+
+def video_of(clip: WorldClip) -> Video:
+    """The frames of a clip that was rendered."""
+    assert clip.video is not None
+    return clip.video
+
+
+def heard(clip: WorldClip) -> Float[Tensor, " s"]:
+    """The sound of a clip at the loudness that models expect."""
+    return normalise_loudness(clip.audio)
+
+
+def signed(video: Video) -> Float[Tensor, "f 3 h w"]:
+    """Frames as networks take them, in [-1, 1]."""
+    return video.float() / 127.5 - 1
 
 
 def loudness(audio: Float[Tensor, " s"], num_frames: int) -> Float[Tensor, " f"]:
@@ -81,6 +193,30 @@ def loudness(audio: Float[Tensor, " s"], num_frames: int) -> Float[Tensor, " f"]
     return audio.reshape(num_frames, -1).square().mean(1).sqrt()
 
 
-def _video(clip: WorldClip) -> UInt8[Tensor, "f 3 h w"]:
-    assert clip.video is not None
-    return torch.as_tensor(clip.video)
+def add_case_options(
+    parser: argparse.ArgumentParser, *, persons: int, frames: int, first: int = 0
+) -> None:
+    """Options of the cases of a study, with their defaults; see `cases_note`."""
+    add = parser.add_argument
+    add("--persons", type=int, default=persons)
+    add("--first", type=int, default=first, help="number of the first person")
+    add("--split", default="test", choices=("test", "validation"))
+    add("--frames", type=int, default=frames, help="of each person, 4k + 1")
+    add("--workers", type=int, default=1, help="processes of one thread each")
+
+
+def check_persons(options: argparse.Namespace, least: int) -> None:
+    """ValueError for fewer persons than the intervals of a study need."""
+    if options.persons < least:
+        raise ValueError(f"--persons {options.persons}: the intervals need at least {least}")
+
+
+def cases_note(options: argparse.Namespace, more: str = "") -> str:
+    """The cases in words, for the notes of a result."""
+    people = f"{options.persons} {options.split.upper()} persons from number {options.first} on"
+    return f"{people}, {options.frames} frames of speech each{more}"
+
+
+def rotated(cases: Sequence[Case]) -> list[Case]:
+    """The next case in the place of each, so that everybody gets another person."""
+    return [*cases[1:], cases[0]]

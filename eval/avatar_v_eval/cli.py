@@ -12,9 +12,13 @@ import sys
 from collections.abc import Sequence
 
 from avatar_v.cli import guarded
+from avatar_v.command_line import front_end
+from avatar_v_eval.measure_cli import KINDS, run_words
 
 COMMANDS = {
     "cases": "avatar_v_eval.bench.cases_cli",
+    "study": "avatar_v_eval.measure_cli",
+    "speed": "avatar_v_eval.measure_cli",
     "run": "avatar_v_eval.bench.cli",
     "merge": "avatar_v_eval.bench.cli",
     "metrics": "avatar_v_eval.bench.cli",
@@ -23,6 +27,7 @@ COMMANDS = {
     "cost": "avatar_v_eval.bench.cli",
     "rate": "avatar_v_eval.human.cli",
     "votes": "avatar_v_eval.human.votes_cli",
+    "tables": "avatar_v_eval.tables_cli",
 }
 """Command → module, in the order of --help."""
 
@@ -34,19 +39,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _dispatch(words: list[str]) -> int:
+    if words and words[0] in KINDS and words[1:] not in (["--help"], ["-h"]):
+        return run_words(words[0], words[1:])
     args = build_parser().parse_args(words)
     return importlib.import_module(COMMANDS[args.command]).run(args)
 
 
 def build_parser() -> argparse.ArgumentParser:
     """The parser of all commands."""
-    parser = argparse.ArgumentParser(
-        prog="avatar-v-eval",
-        description="Measure talking-avatar videos, with people and without.",
-        epilog="avatar-v-eval COMMAND --help explains a command; --debug shows tracebacks.",
-        allow_abbrev=False,
-    )
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    words = "Measure talking-avatar videos, with people and without."
+    parser, subparsers = front_end("avatar-v-eval", words)
     for module in dict.fromkeys(COMMANDS.values()):
         importlib.import_module(module).add_parser(subparsers)
     return parser

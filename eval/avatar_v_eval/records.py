@@ -1,10 +1,7 @@
 """Result files: one JSON per measurement, with what is needed to judge and to repeat it.
 
 A file holds numbers with 95 % intervals and sample sizes, the command, commit, recipe, weights and
-hardware. Here is the format, the reader, the writer and the intervals; not the measurements.
-
-Intervals: over persons by percentile bootstrap (Efron 1979), for rates Wilson's score interval
-(Wilson 1927), for the correlation of independent pairs Fisher's z (Fisher 1921).
+hardware. This file has the format, the reader and the writer; the intervals are in `intervals`.
 """
 
 import dataclasses
@@ -17,18 +14,15 @@ import re
 import shlex
 import subprocess
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import numpy as np
 import torch
-from jaxtyping import Float
-
-from avatar_v.cli import guarded
 
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
-_Z95 = 1.959963984540054
+"""Results of the weights that ship, and of measurements without weights. Results of other weights,
+which compare ways to train, lie in ``experiments/NAME``."""
 
 
 @dataclass(frozen=True)
@@ -126,95 +120,23 @@ def read_result(path: Path | str) -> Result:
         raise ValueError(f"{path} is not a result file: {error}") from error
 
 
-def bootstrap_mean(
-    values: Float[np.ndarray, " n"], *, seed: int = 0, num_resamples: int = 10_000
-) -> Number:
-    """Mean over independent units (persons) with its percentile bootstrap interval."""
-    values = np.asarray(values, dtype=np.float64)
-    return bootstrap(lambda index: float(values[index].mean()), len(values), seed, num_resamples)
-
-
-def bootstrap(
-    statistic: Callable[[np.ndarray], float], num_units: int, seed: int, num_resamples: int
-) -> Number:
-    """``statistic`` of unit indices, with the interval from units drawn with replacement.
-
-    Use it where a statistic pools many dependent values per unit: frames of one person.
-    """
-    if num_units < 2:
-        raise ValueError(f"a bootstrap needs at least 2 units, got {num_units}")
-    generator = np.random.default_rng(seed)
-    draws = generator.integers(0, num_units, size=(num_resamples, num_units))
-    samples = np.array([statistic(index) for index in draws])
-    low, high = np.percentile(samples, [2.5, 97.5])
-    return Number(statistic(np.arange(num_units)), num_units, float(low), float(high))
-
-
-def rate(successes: int, n: int) -> Number:
-    """A proportion with Wilson's 95 % interval."""
-    if not 0 <= successes <= n or n < 1:
-        raise ValueError(f"a rate needs 0 <= successes <= n and n >= 1, got {successes} of {n}")
-    p, z2 = successes / n, _Z95**2
-    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    return Number(p, n, max(0.0, centre - half), min(1.0, centre + half))
-
-
-def correlation(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> Number:
-    """Pearson's r of *independent* pairs with Fisher's z interval.
-
-    Frames of a video are not independent: bootstrap over persons instead.
-    """
-    n = len(x)
-    if n < 4:
-        raise ValueError(f"an interval of r needs at least 4 pairs, got {n}")
-    r = pearson(x, y)
-    z, half = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r))), _Z95 / math.sqrt(n - 3)
-    return Number(r, n, math.tanh(z - half), math.tanh(z + half))
-
-
-def pearson(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
-    """Pearson's r in fp64; 0 where one side is constant, since it then tells nothing."""
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if x.shape != y.shape or x.ndim != 1:
-        raise ValueError(f"r needs two vectors of equal length, got {x.shape} and {y.shape}")
-    x, y = x - x.mean(), y - y.mean()
-    scale = math.sqrt(float(x @ x) * float(y @ y))
-    return float(x @ y) / scale if scale > 1e-12 else 0.0
-
-
-def median_of_repeats(values: Sequence[float]) -> Number:
-    """The median of repeated timings; ``low`` and ``high`` are the smallest and the largest."""
-    if not values:
-        raise ValueError("a median needs at least one repeat, got none")
-    return Number(float(np.median(values)), len(values), min(values), max(values))
-
-
-def as_command(main: Callable[[], object]) -> None:
-    """End the process with the ``main`` of a script, guarded as ``avatar-v`` guards its commands.
-    ``--debug`` is no option of the script: it is taken off the command line."""
-
-    def run(words: list[str]) -> int:
-        sys.argv[1:] = words
-        main()
-        return 0
-
-    raise SystemExit(guarded(Path(sys.argv[0]).stem, sys.argv[1:], run))
-
-
 def running_command() -> str:
-    """The command line of this process as a user would type it, but for ``--out``: where a result
-    was put says nothing about it."""
-    words = list(sys.argv[1:])
+    """The command line of this process as a user would type it."""
+    main = sys.modules["__main__"]
+    if main.__spec__ is not None and main.__spec__.name != "avatar_v_eval.cli":
+        module = main.__spec__.name.removesuffix(".__main__")
+        return typed(["python", "-m", module, *sys.argv[1:]])
+    name = Path(sys.argv[0]).name
+    return typed(["avatar-v-eval" if name == "cli.py" else name, *sys.argv[1:]])
+
+
+def typed(words: Sequence[str]) -> str:
+    """A command line without ``--out``: where a result was put says nothing about it."""
+    words = list(words)
     while "--out" in words:
         place = words.index("--out")
         del words[place : place + 2]
-    words = [word for word in words if not word.startswith("--out=")]
-    main = sys.modules["__main__"]
-    if main.__spec__ is not None and main.__spec__.name:
-        module = main.__spec__.name.removesuffix(".__main__")
-        return shlex.join(["python", "-m", module, *words])
-    return shlex.join([Path(sys.argv[0]).name, *words])
+    return shlex.join(word for word in words if not word.startswith("--out="))
 
 
 def without_folders(text: str) -> str:

@@ -1,66 +1,87 @@
-"""The README's tables, made from the result files: ``python -m avatar_v_eval.tables``.
+"""The tables of README and docs, made from the result files: ``avatar-v-eval tables``.
 
 A document says where a table goes; all between the markers is replaced::
 
     <!-- table:learning_a2v -->
     <!-- /table -->
 
-Several results may share a table: ``<!-- table:mouth face -->``. Patterns after a bar choose rows
-by their key: ``<!-- table:critics | r2_mouth* face_* -->``. ``--check`` writes nothing and fails
-where a document and the results differ.
+Several results may share a table: ``<!-- table:mouth face -->``. Patterns after a bar choose
+numbers by their key: ``<!-- table:critics | r2_mouth* face_* -->``. ``grid:`` in place of
+``table:`` makes a row per measure and a column per condition of labels "measure: condition".
+``headline`` takes rows from any results, each with words of its own and a page that says more::
+
+    <!-- headline
+    lips follow the speech | personality_default.mouth_video | docs/results/reference.md
+    -->
+    <!-- /table -->
+
+``--check`` writes nothing and fails where a document and the results differ.
 """
 
-import argparse
 import dataclasses
 import fnmatch
 import re
-import sys
+from collections import Counter
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 from avatar_v.critics.frozen import weights_hash
 from avatar_v.generate.record import hash_folder
-from avatar_v.models.weights import load_dit, weights_folder
-from avatar_v_eval.records import RESULTS_DIR, Number, Result, as_command, read_result
+from avatar_v.models.card import weights_folder
+from avatar_v.models.weights import load_dit
+from avatar_v_eval.records import RESULTS_DIR, Number, Result, read_result
 
 ROOT = RESULTS_DIR.parents[1]
-DOCUMENTS = (ROOT / "README.md", ROOT / "eval" / "README.md")
+DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
 _MARKED = re.compile(
-    r"(<!-- table:([\w ]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- /table -->)", re.DOTALL
+    r"(<!-- (table|grid):([\w ]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- /table -->)", re.DOTALL
 )
+_HEADLINE = re.compile(r"(<!-- headline\n(.*?)-->\n).*?(<!-- /table -->)", re.DOTALL)
 
 
-def main(arguments: list[str] | None = None) -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("documents", nargs="*", type=Path, default=list(DOCUMENTS))
-    parser.add_argument("--check", action="store_true", help="write nothing; fail on a difference")
-    options = parser.parse_args(arguments)
+def fill(documents: Sequence[Path], *, check: bool) -> int:
+    """Make the tables of documents anew, or ``check`` them; returns 1 where a table differs."""
     stale = []
-    for document in options.documents:
+    for document in documents:
         old = document.read_text(encoding="utf-8")
         new = filled(old)
         if new != old:
             stale.append(str(document))
-            if not options.check:
+            if not check:
                 document.write_text(new, encoding="utf-8")
-    if options.check and stale:
-        sys.exit(f"tables differ from eval/results in {stale}; run python -m avatar_v_eval.tables")
+    if check and stale:
+        print(f"tables differ from eval/results in {', '.join(stale)}; run avatar-v-eval tables")
+    return int(check and bool(stale))
 
 
 def filled(document: str, results: Path = RESULTS_DIR) -> str:
     """``document`` with every marked table made anew; ValueError names a result that is missing."""
 
-    def replace(match: re.Match[str]) -> str:
-        found = []
-        for name in match[2].split():
-            path = results / f"{name}.json"
-            if not path.is_file():
-                raise ValueError(f"a table asks for result {name!r}, but {path} does not exist")
-            found.append(chosen(read_result(path), (match[3] or "*").split()))
-        return match[1] + table(found) + match[4]
+    def read(name: str) -> Result:
+        paths = sorted(results.rglob(f"{name}.json"))
+        if not paths:
+            raise ValueError(f"a table asks for result {name!r}, which is not in {results}")
+        return read_result(paths[0])
 
-    return _MARKED.sub(replace, document)
+    def marked(match: re.Match[str]) -> str:
+        patterns = (match[4] or "*").split()
+        found = [chosen(read(name), patterns) for name in match[3].split()]
+        made = table(found) if match[2] == "table" else "\n".join(map(grid, found))
+        return match[1] + made + match[5]
+
+    def headline(match: re.Match[str]) -> str:
+        lines = ["| what | value | 95 % interval | n | more |", "|---|---|---|---|---|"]
+        for line in match[2].strip().splitlines():
+            words, place, page = (part.strip() for part in line.split(" | "))
+            name, _, key = place.partition(".")
+            number = chosen(read(name), [key]).numbers[key]
+            cells = [words, _value(number), _interval(number), str(number.n)]
+            lines.append(_row([*cells, f"[{Path(page).stem.replace('_', ' ')}]({page})"]))
+        return match[1] + "\n".join([*lines, ""]) + match[3]
+
+    return _HEADLINE.sub(headline, _MARKED.sub(marked, document))
 
 
 def chosen(result: Result, patterns: list[str]) -> Result:
@@ -75,23 +96,84 @@ def chosen(result: Result, patterns: list[str]) -> Result:
     return dataclasses.replace(result, numbers=kept)
 
 
-def table(results: list[Result]) -> str:
+def table(results: list[Result], *, with_source: bool = True) -> str:
     """A Markdown table of all numbers, then a line on how each result was made."""
     numbers = [(key, number) for result in results for key, number in result.numbers.items()]
     with_target = any(number.target for _, number in numbers)
-    heads = ["measure", "value", "95 % interval", "n"]
-    if any(result.name.startswith("speed") for result in results):
-        heads[2] = "lowest to highest"
+    heads = ["measure", "value", _spread(results[0]), "n"]
     if with_target:
         heads.append("asked")
-    lines = ["| " + " | ".join(heads) + " |", "|" + "|".join(["---"] * len(heads)) + "|"]
+    lines = [_row(heads), _row(["---"] * len(heads))]
     for key, number in numbers:
         cells = [number.label or key, _value(number), _interval(number), str(number.n)]
         if with_target:
             cells.append(_asked(number))
-        lines.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")
-    sources = [_source(result) for result in results]
-    return "\n".join([*lines, "", *sources, ""])
+        lines.append(_row(cells))
+    return "\n".join([*lines, "", *(map(_source, results) if with_source else ()), ""])
+
+
+def grid(result: Result) -> str:
+    """A Markdown table with a row per measure and a column per condition, and a line on how it was
+    made. Measures that share no condition with another are rows of a table of their own."""
+    parts = _split_labels({key: n.label or key for key, n in result.numbers.items()})
+    columns = Counter(condition for _, condition in parts.values())
+    shared = [column for column in columns if columns[column] > 1 and column]
+    rows: dict[str, dict[str, Number]] = {}
+    alone: dict[str, Number] = {}
+    for key, number in result.numbers.items():
+        measure, condition = parts[key]
+        if condition in shared:
+            rows.setdefault(measure, {})[condition] = number
+        else:
+            alone[key] = number
+    if not rows:
+        return table([result])
+    sizes = {number.n for row in rows.values() for number in row.values()}
+    one_size = sizes.pop() if len(sizes) == 1 else None
+    lines = [_row(["measure", *shared]), _row(["---"] * (len(shared) + 1))]
+    for measure, row in rows.items():
+        cells = [_cell(row[c], with_n=one_size is None) if c in row else "" for c in shared]
+        lines.append(_row([measure, *cells]))
+    said = f"n = {one_size} · small: {_spread(result)} · " if one_size else ""
+    made = "\n".join([*lines, "", said + _source(result), ""])
+    rest = dataclasses.replace(result, numbers=alone)
+    return f"{table([rest], with_source=False)}{made}" if alone else made
+
+
+def _split_labels(labels: dict[str, str]) -> dict[str, tuple[str, str]]:
+    """Measure and condition of each label. "lips: 16 s of video" is "lips" under "16 s of video",
+    and "lips: the motion stream, 16 s of video" is "lips (motion stream)" under the same."""
+    parts = {key: _measure_and_condition(label) for key, label in labels.items()}
+    conditions = {condition for _, condition in parts.values()}
+    for key, (measure, condition) in parts.items():
+        before, _, known = condition.partition(", ")
+        if known in conditions:
+            parts[key] = (f"{measure} ({before})", known)
+    return parts
+
+
+def _measure_and_condition(label: str) -> tuple[str, str]:
+    for cut in (label.split(": ", 1), label.rsplit(", ", 1)):
+        if len(cut) == 2:
+            condition = cut[1].replace("it through the VAE", "true video through the VAE")
+            return cut[0], condition.removeprefix("the ")
+    return label, ""
+
+
+def _cell(number: Number, *, with_n: bool) -> str:
+    small = [_interval(number)] if number.low is not None else []
+    small += [f"n {number.n}"] * with_n
+    small += [f"asked {_asked(number)}"] if number.target else []
+    return _value(number) + "".join(f"<br><small>{text}</small>" for text in small)
+
+
+def _spread(result: Result) -> str:
+    """The words for what stands in ``low`` and ``high`` of a number."""
+    return "lowest to highest" if result.name.startswith("speed") else "95 % interval"
+
+
+def _row(cells: list[str]) -> str:
+    return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
 def _source(result: Result) -> str:
@@ -109,7 +191,7 @@ def _source(result: Result) -> str:
 
 @cache
 def shipped_hashes() -> frozenset[str]:
-    """What result files call the generator that ships: the hash of its DiT, or of its folder."""
+    """The generator that ships, in result files: the hash of its DiT, or of its folder."""
     folder = weights_folder("small")
     return frozenset([weights_hash(load_dit(folder / "dit").state_dict()), hash_folder(folder)])
 
@@ -138,7 +220,3 @@ def _short(value: float) -> str:
         return f"{value:,.0f}"
     text = f"{value:.3g}"
     return f"{value:.4f}" if "e" in text else text
-
-
-if __name__ == "__main__":
-    as_command(main)

@@ -14,6 +14,8 @@ import sys
 import threading
 from collections.abc import Callable, Iterable, Sequence
 
+from avatar_v.command_line import front_end, version_line
+
 COMMANDS = {
     "demo": "avatar_v.demo",
     "generate": "avatar_v.generate.cli",
@@ -28,6 +30,8 @@ COMMANDS = {
 
 TRAINING = ("run", "fit", "validate")
 USER_ERRORS = (ValueError, OSError)
+MAX_WORD = 300
+"""Characters of one word of an error that are shown."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -38,9 +42,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) -> int:
     """``run(words without --debug)`` as the command ``name``; its exit status, 2 behind a user's
-    error, which is one line, and 130 behind an interrupt."""
+    error, which is one line, and 130 behind an interrupt. ``--version`` is answered here."""
+    rest = [word for word in words if word != "--debug"]
+    if rest[:1] == ["--version"]:
+        print(version_line(name))
+        return 0
     try:
-        return run([word for word in words if word != "--debug"])
+        return run(rest)
     except USER_ERRORS as error:
         if "--debug" in words:
             raise
@@ -55,19 +63,20 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
 def _readable(error: ValueError | OSError) -> str:
     """One line; of the system's errors about a file without their numbers."""
     if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{error.filename}: {error.strerror.lower()}"
-    return " ".join(str(error).split()) or type(error).__name__
+        return f"{_short(str(error.filename))}: {error.strerror.lower()}"
+    words = [_short(word) for word in str(error).split()]
+    return " ".join(words) or type(error).__name__
+
+
+def _short(word: str) -> str:
+    """A word that no path of a sane system fills, without its middle."""
+    return word if len(word) <= MAX_WORD else f"{word[:80]}…{word[-40:]}"
 
 
 def build_parser(commands: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:
     """The parser of ``commands``; their modules alone are imported."""
-    parser = argparse.ArgumentParser(
-        prog="avatar-v",
-        description="Train, run and measure talking-avatar video models.",
-        epilog="avatar-v COMMAND --help explains a command; --debug anywhere shows tracebacks.",
-        allow_abbrev=False,
-    )
-    subparsers = parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    words = "Train, run and measure talking-avatar video models."
+    parser, subparsers = front_end("avatar-v", words)
     for module in dict.fromkeys(COMMANDS[command] for command in commands):
         importlib.import_module(module).add_parser(subparsers)
     return parser

@@ -3,6 +3,9 @@
 import argparse
 from pathlib import Path
 
+from avatar_v.generate.request import Request
+from avatar_v.models.card import read_card, weights_folder
+
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `demo`."""
@@ -19,13 +22,19 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--scene", type=int, default=7, help="which test scene (%(default)s)")
     add("--speech", type=int, default=7, help="which test sentence (%(default)s)")
     add("--frames", type=int, default=213, help="length, 25 a second (%(default)s)")
-    add("--steps", type=int, default=24, help="denoising steps (%(default)s)")
+    add("--steps", type=int, help="denoising steps (default: as `avatar-v generate`)")
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command and print what it measured."""
+    if not args.out:
+        raise ValueError("--out names a folder, got ''")
+    from avatar_v.generate.checks import check_settings
+
+    read_card(weights_folder(args.weights))
+    check_settings(Request.of(reference="", audio="", num_steps=args.steps, seed=args.seed))
     from avatar_v.generate.showcase import Cast, showcase
 
     folder = Path(args.out)
@@ -37,9 +46,11 @@ def run(args: argparse.Namespace) -> int:
         weights=args.weights,
     )
     timing = record.timing
+    beside = "reference, true video and what was made, side by side"
     print(
         f"{folder / 'out.mp4'}: {record.num_frames / 25:.1f} s in {timing.total_s:.1f} s "
         f"({timing.frames_per_s:.1f} frames/s, first frame after {timing.first_frame_s:.1f} s)\n"
+        f"{folder / 'side_by_side.mp4'}: {beside}\n"
         f"{folder / 'sheet.png'}: reference, true and generated frames, mouth curves\n"
         "lip-sync, correlation of the mouth's opening with the driving speech's:\n"
         f"  generated video       {sync.generated:5.2f}\n"

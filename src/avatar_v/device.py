@@ -3,6 +3,8 @@
 import torch
 
 PRECISIONS = ("auto", "fp32", "bf16")
+KINDS = ("cpu", "cuda", "mps")
+"""Kinds of devices that networks are run on here; torch knows more, some of which hold no data."""
 
 
 def chosen_device(name: str) -> torch.device:
@@ -11,12 +13,22 @@ def chosen_device(name: str) -> torch.device:
         return torch.device("cuda" if torch.cuda.is_available() else "cpu")
     try:
         device = torch.device(name)
-    except RuntimeError as error:
-        raise ValueError(f"--device {name}: no such kind of device; try cpu or cuda") from error
-    if device.type == "cuda" and not torch.cuda.is_available():
+    except (RuntimeError, TypeError) as error:
         raise ValueError(
-            f"--device {name}: this torch ({torch.__version__}) finds no CUDA device; use cpu"
+            f"--device {name}: no such kind of device; expected auto or one of {', '.join(KINDS)}"
+        ) from error
+    if device.type not in KINDS:
+        raise ValueError(
+            f"--device {name}: networks run on {', '.join(KINDS)} alone, not on {device.type}"
         )
+    num = {"cpu": 1, "cuda": torch.cuda.device_count(), "mps": int(_has_mps())}[device.type]
+    if num == 0:
+        raise ValueError(
+            f"--device {name}: this torch ({torch.__version__}) finds no "
+            f"{device.type.upper()} device; use cpu"
+        )
+    if (device.index or 0) >= num:
+        raise ValueError(f"--device {name}: there are {num} of them, numbered from 0")
     return device
 
 
@@ -33,6 +45,10 @@ def chosen_precision(name: str, device: torch.device) -> str:
     if name != "auto":
         return name
     return "bf16" if _has_bf16(device) else "fp32"
+
+
+def _has_mps() -> bool:
+    return torch.backends.mps.is_available()
 
 
 def _has_bf16(device: torch.device) -> bool:

@@ -1,11 +1,17 @@
 """Small inputs and models with the real interfaces, for tests and for trying things out."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
 
+from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.reference import segments
+from avatar_v.models.weights import find_stats
+from avatar_v.motion.stats import MotionStats
 from avatar_v.types import (
     FRAME_RATE_HZ,
     MOTION_NAMES,
@@ -119,11 +125,37 @@ def make_cond(
     )
 
 
+def encode_clips(conditioner: Conditioner, batch: Batch) -> tuple[Tensor, Cond]:
+    """Clean latents of whole clips, and their conditions."""
+    reference = None if batch.reference is None else conditioner.encode_reference(batch.reference)
+    text, audio = conditioner.encode_text(batch.text), conditioner.encode_audio(batch.audio)
+    return conditioner.clean_latents(batch), Cond(text, audio, reference=reference)
+
+
+def run(dit: AvatarDiT, x_t: Tensor, t: Tensor, cond: Cond, shift: int = 0, **named: Any) -> Any:
+    """A pass of ``dit`` that encodes the reference of ``cond`` for itself; ``shift`` moves it."""
+    past = None if cond.reference is None else dit.encode_reference(cond.reference)
+    past = None if past is None else past.shifted(shift)
+    return dit(x_t, t, cond, past=past, **named)
+
+
+def motion_stats() -> MotionStats:
+    """Those of the weights that ship."""
+    return find_stats("small")
+
+
 def make_dit(config: DiTConfig | None = None, *, seed: int = 0) -> AvatarDiT:
     """A DiT whose every parameter is random, those that start at zero or one included."""
-    dit = AvatarDiT(config or DiTConfig.tiny())
+    dit = AvatarDiT(config or DiTConfig.tiny(), motion_stats())
     randomise(dit, seed=seed)
     return dit.eval()
+
+
+def make_motion_net(audio_dim: int, *, seed: int = 0) -> MotionNet:
+    """A tiny motion network whose every parameter is random."""
+    net = MotionNet(MotionNetConfig.of_preset("tiny", audio_dim=audio_dim))
+    randomise(net, seed=seed)
+    return net.eval()
 
 
 @torch.no_grad()

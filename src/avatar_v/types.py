@@ -101,7 +101,7 @@ class Batch(_Moves):
     habits_known: Bool[Tensor, "b m"] | None = None
     """Components whose statistics tell a person's habits; None: all."""
     low: Float[Tensor, "b l c lh lw"] | None = None
-    """Latents of the clip upsampled from a lower resolution (models/upsample.py)."""
+    """Latents of the clip upsampled from a lower resolution (models/refiner.py)."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +112,7 @@ class Reference(_Moves):
     valid: Bool[Tensor, "b r"]  # invalid frames are packed away
     segment: Int[Tensor, "b r"]  # reference tokens attend only within their own segment
     audio: Float[Tensor, "b r n d"] | None = None
-    motion: Float[Tensor, "b r md"] | None = None  # packed and normalised (models/motion.py)
+    motion: Float[Tensor, "b r md"] | None = None  # packed and normalised (motion/vectors.py)
     faces: Float[Tensor, "b k c fh fw"] | None = None
     """Close-ups of the face, each encoded alone; of the height and width of ``latents``."""
     faces_valid: Bool[Tensor, "b k"] | None = None  # given with faces
@@ -121,11 +121,30 @@ class Reference(_Moves):
     habits_known: Bool[Tensor, "#b m"] | None = None
     """Components in which ``motion`` tells a person's habits; None: all."""
     moments: Float[Tensor, "b moment"] | None = None
-    """Of the person's motion (models/motion.motion_moments) where more is known than ``motion``;
+    """Of the person's motion (motion/style.motion_moments), of more than ``motion`` perhaps;
     None: those of ``motion``."""
 
     def without_faces(self) -> "Reference":
         return dataclasses.replace(self, faces=None, faces_valid=None)
+
+
+@dataclass(frozen=True)
+class Style(_Moves):
+    """How a person moves, for networks to read (motion/style.py)."""
+
+    code: Float[Tensor, "b style"]  # statistics of motion; 0 where nothing is known
+    scale: Float[Tensor, "b m"]  # how far the person moves each component, 1: as an average person
+    rest: Float[Tensor, "b m"]  # (scale - 1) times what a face at rest has
+
+
+@dataclass(frozen=True)
+class MotionCond(_Moves):
+    """All that a velocity of motion depends on besides the motion and t."""
+
+    audio: Float[Tensor, "b l audio_n audio_d"] | None = None  # tokens of each latent frame
+    audio_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had no audio
+    style: Style | None = None
+    style_keep: Bool[Tensor, "b"] | None = None
 
 
 @dataclass(frozen=True)
@@ -135,44 +154,12 @@ class Cond(_Moves):
     text: Float[Tensor, "b text_n text_d"]
     audio: Float[Tensor, "b l audio_n audio_d"] | None = None  # tokens of each latent frame
     audio_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had no audio
-    reference: Reference | None = None
-    reference_keep: Bool[Tensor, "b"] | None = None
+    reference: Reference | None = None  # read by AvatarDiT.encode_reference, not in its passes
+    reference_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had none
+    moments: Float[Tensor, "b moment"] | None = None
+    """Of the motion of the person (motion/style.motion_moments); None: those of ``reference``."""
     low: Float[Tensor, "b l c h w"] | None = None  # upsampled low resolution, of the refiner
-
-
-@dataclass(frozen=True)
-class Request:
-    """What a user asks for: files and words in, one video out."""
-
-    reference: str
-    audio: str  # a file, or "-": a live sound (raw PCM on stdin, or an iterator in Python)
-    out: str  # .mp4, .m3u8, rtmp://… or "-" for stdout; "" where frames go to Python
-    prompt: str = ""
-    image: str | None = None  # the first frame; None: the best one of the reference
-    from_prompt: bool = False  # no frame is given: the first is made from prompt and reference
-    seed: int = 0
-    num_steps: int = 24
-    guidance_text: float = 1.0
-    guidance_audio: float | None = None  # None: what the card of the weights says
-    guidance_reference: float = 1.0
-    guidance_motion: float | None = (
-        None  # of the reference, in motion alone; None: as the card says
-    )
-    reference_s: float = 16.0  # how much of each reference clip is read; 0: its best picture
-    also: tuple[str, ...] = ()  # further clips of the person
-    motion: str = "auto"  # what reads the reference's motion (critics/extractors.py)
-    overshoot: float = 0.0  # c of the sampler; 0 is the deterministic Euler method
-    anchor: bool | None = None
-    """The first frame's latent joins the reference behind the first chunk. None: where the weights
-    were trained with it and there is a reference."""
-    ease: bool = (
-        True  # the coarse picture of a chunk changes over from the one before (sampling.py)
-    )
-    interpolate: bool = False  # each chunk's beginning is made once more, between clean neighbours
-    face_crop: bool = True
-    overwrite: bool = False
-    resume: bool = False  # go on from what an interrupted run of the same request left
-    gain_db: float | None = None  # of the sound that the model hears; None: to -23 LUFS
-    audio_rate_hz: int = 16_000  # of raw PCM on stdin, with the next two
-    audio_channels: int = 1
-    audio_patience_s: float = 30.0  # a stream that gives nothing for so long has ended
+    motion: Float[Tensor, "b l md"] | None = None  # of each latent frame, packed and clean
+    guidance: Float[Tensor, "b g"] | None = None
+    """Guidance weights of text, audio and reference, which weights with guidance inside read
+    (DiTConfig.guidance_ranges)."""

@@ -10,9 +10,11 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.request import Request
+from avatar_v.models.card import Card
 from avatar_v.models.presets import build
-from avatar_v.models.weights import Card, save_pipeline
-from avatar_v.types import Request
+from avatar_v.models.weights import save_pipeline
+from avatar_v.testing import make_motion_net, motion_stats
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file
@@ -21,7 +23,8 @@ from clip_files import clip_file
 @pytest.fixture(scope="session")
 def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny pipeline whose velocity is not zero, so that conditions matter."""
-    dit, conditioner = build("tiny", seed=1)
+    dit, conditioner = build("tiny", seed=1, motion_stats=motion_stats())
+    conditioner.motion_net = make_motion_net(conditioner.audio_encoder.dim)
     draw = torch.Generator().manual_seed(2)
     with torch.no_grad():
         dit.head.out.weight.normal_(std=0.2, generator=draw)
@@ -49,7 +52,7 @@ def request_(tmp_path: Path) -> Request:
         frame.sample_rate = 16_000
         container.mux(stream.encode(frame))
     (tmp_path / "out").mkdir()
-    return Request(
+    return Request.of(
         reference=str(tmp_path / "me.png"),
         audio=str(tmp_path / "talk.wav"),
         out=str(tmp_path / "out" / "out.mp4"),

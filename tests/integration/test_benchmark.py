@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import re
 import shlex
 import subprocess
 import sys
@@ -11,7 +10,7 @@ from pathlib import Path
 import polars as pl
 import pytest
 
-from avatar_v.media import read_audio, read_video
+from avatar_v.media.reading import read_audio, read_video
 from avatar_v_eval import cli
 from avatar_v_eval.bench.manifest import Manifest
 from avatar_v_eval.records import read_result
@@ -361,14 +360,3 @@ def test_help_imports_nothing_heavy(command: str):
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert f"usage: avatar-v-eval {command}" in done.stdout
-
-
-@pytest.mark.parametrize("document", ["README.md", "eval/README.md"])
-def test_documented_commands_parse(document: str):
-    text = (ROOT / document).read_text(encoding="utf-8")
-    blocks = re.findall(r"```console\n(.*?)```", text, re.DOTALL)
-    lines = [line for block in blocks for line in block.replace("\\\n", " ").splitlines()]
-    lines = [line.split("  #")[0] for line in lines if line.startswith("avatar-v-eval ")]
-    assert len(lines) >= 2
-    for line in lines:
-        cli.build_parser().parse_args(shlex.split(line)[1:])

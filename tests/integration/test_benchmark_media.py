@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from avatar_v.media import read_audio, read_video
+from avatar_v.media.reading import read_audio, read_video
 from avatar_v_eval import cli
 from bench_cases import write_video
 

@@ -2,6 +2,7 @@
 
 import csv
 import json
+from math import nan
 from pathlib import Path
 
 import pytest
@@ -11,8 +12,10 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.encode import encode_folder
-from avatar_v.shards.world_set import WorldSettings, write_world
 from avatar_v.stages.cli import run_words
+from avatar_v.stages.critics import FaceStage
+from avatar_v_data.world_set import write_world
+from avatar_v_data.world_settings import WorldSettings
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FEW = [
@@ -104,4 +107,11 @@ def test_clips_too_short_for_a_run_are_named(shards, tmp_path):
 def test_steps_that_end_between_validations_are_refused(shards, tmp_path):
     with pytest.raises(ValueError, match="max_steps 3 is no multiple of batches_per_epoch 2"):
         run("critic_face", tmp_path, shards, "--trainer.max_steps=3")
+    assert not (tmp_path / "critic_face").exists()
+
+
+def test_a_loss_that_is_not_finite_exports_no_critic(shards, tmp_path, monkeypatch):
+    monkeypatch.setattr(FaceStage, "critic_loss", lambda self, x, _: self.model(x).sum() * nan)
+    with pytest.raises(ValueError, match="step 1: not finite: loss nan; nothing is exported"):
+        run("critic_face", tmp_path, shards)
     assert not (tmp_path / "critic_face").exists()

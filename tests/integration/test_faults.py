@@ -1,8 +1,8 @@
 """Faults of a whole `avatar-v generate`: kills, full disks, readers, encoders and sounds that fail.
 
 After each the end is clear, what was made plays or can be gone on with, and no thread is left.
-Faults of the parts alone are in unit/test_outputs.py, test_writer.py, test_live.py, test_stream.py;
-that resumed frames are the uninterrupted run's is test_resume_generate.py's.
+Faults of the parts alone are in unit/test_outputs.py, test_writer.py, test_live.py and
+test_pipelining.py; that resumed frames are the uninterrupted run's is test_resume_generate.py's.
 """
 
 import dataclasses
@@ -22,17 +22,19 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.generate import on_disk, writer
-from avatar_v.generate.inputs import GROWING, kept_folder, num_kept
-from avatar_v.generate.pipeline import AvatarPipeline, carry_out
-from avatar_v.media import read_video
-from avatar_v.types import Request
+from avatar_v.generate.output_files import GROWING, kept_folder, num_kept
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.request import Request
+from avatar_v.media import files, writer
+from generating import carry_out
+from written import played
 
 NUM_FRAMES = 32
 DYING = """
 import dataclasses, json, os, resource, signal, sys
-from avatar_v.generate import on_disk, pipeline, resume
-from avatar_v.types import Request
+from avatar_v.generate import resume, run
+from avatar_v.generate.request import Request, Weights
+from avatar_v.media import files
 
 place, after, request, weights = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]
 left = [after]
@@ -54,13 +56,11 @@ def fills(frames):
     resource.setrlimit(resource.RLIMIT_FSIZE, (after, after))
 
 if place not in ("disk", "frames"):
-    dying({"remux": on_disk, "record": pipeline, "chunk": resume}[place],
+    dying({"remux": files, "record": run, "chunk": resume}[place],
           {"remux": "copy_packets", "record": "save_record", "chunk": "_write"}[place])
 try:
-    pipeline.carry_out(
-        Request(**json.loads(request)), weights=weights, device="cpu",
-        on_frames={"frames": dies, "disk": fills}.get(place, lambda frames: None),
-    )
+    making = run.run(Request.from_json(json.loads(request)), Weights(weights, device="cpu"))
+    making.finish({"frames": dies, "disk": fills}.get(place, lambda frames: None))
 except OSError as error:
     sys.exit(f"error: {error}")
 """
@@ -86,17 +86,19 @@ def num_decoded(path: Path) -> int:
 
 
 def left_behind(request: Request) -> set[str]:
-    return {path.name for path in Path(request.out).parent.iterdir() if ".m4s" not in path.name}
+    return {
+        path.name for path in Path(request.output.out).parent.iterdir() if ".m4s" not in path.name
+    }
 
 
 def elsewhere(request: Request, tmp_path: Path) -> Request:
     (tmp_path / "whole").mkdir()
-    return dataclasses.replace(request, out=str(tmp_path / "whole" / Path(request.out).name))
+    return request.changed(out=str(tmp_path / "whole" / Path(request.output.out).name))
 
 
 def longer(request: Request, seconds: float) -> Request:
     """The same request for a speech of so many seconds, one denoising step a chunk."""
-    path = Path(request.audio).with_name("long.wav")
+    path = Path(request.person.audio).with_name("long.wav")
     wave = 0.3 * torch.sin(torch.arange(int(16_000 * seconds)) * 0.2)
     with av.open(str(path), "w") as container:
         stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
@@ -104,7 +106,7 @@ def longer(request: Request, seconds: float) -> Request:
         frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
         frame.sample_rate = 16_000
         container.mux(stream.encode(frame))
-    return dataclasses.replace(request, audio=str(path), num_steps=1)
+    return request.changed(audio=str(path), num_steps=1)
 
 
 @pytest.fixture(autouse=True)
@@ -138,16 +140,16 @@ def test_after_a_kill_nothing_broken_is_in_place_and_a_resumed_run_is_whole(
     request_: Request, weights: Path, place: str, after: int
 ) -> None:
     assert ends_in(place, after, request_, weights).returncode == -signal.SIGKILL
-    folder = kept_folder(request_.out)
+    folder = kept_folder(request_.output.out)
     if place == "record":
-        assert num_decoded(Path(request_.out)) == NUM_FRAMES
+        assert num_decoded(Path(request_.output.out)) == NUM_FRAMES
     else:
         assert left_behind(request_) <= {folder.name}
     if place == "remux":
         assert num_decoded(folder / GROWING) == NUM_FRAMES
-    carry_out(dataclasses.replace(request_, resume=True), weights=weights, device="cpu")
+    carry_out(request_.changed(resume=True), weights=weights, device="cpu")
     assert left_behind(request_) == {"out.mp4", "out.json"}
-    assert num_decoded(Path(request_.out)) == NUM_FRAMES
+    assert num_decoded(Path(request_.output.out)) == NUM_FRAMES
 
 
 def test_an_mp4_plays_as_far_as_it_was_written_before_a_kill(
@@ -157,32 +159,32 @@ def test_an_mp4_plays_as_far_as_it_was_written_before_a_kill(
     frames, and the muxer a fragment of 10."""
     request = longer(request_, 8.0)
     assert ends_in("frames", 16, request, weights).returncode == -signal.SIGKILL
-    so_far = kept_folder(request.out) / GROWING
+    so_far = kept_folder(request.output.out) / GROWING
     made = 17 + 14 * 12
     first = num_decoded(so_far)
     assert made - (5 * 12 + 11 + 10) - 12 <= first < made
     with av.open(str(so_far)) as container:
         heard = sum(frame.samples for frame in container.decode(audio=0))
     assert abs(heard - 640 * first) < 16_000
-    again = dataclasses.replace(request, resume=True)
+    again = request.changed(resume=True)
     assert ends_in("frames", 2, again, weights).returncode == -signal.SIGKILL
     assert num_decoded(so_far) >= first  # the shorter one of the second run did not replace it
     carry_out(again, weights=weights, device="cpu")
-    assert num_decoded(Path(request.out)) == 200
+    assert num_decoded(Path(request.output.out)) == 200
 
 
 def test_a_playlist_goes_on_behind_its_last_segment(
     request_: Request, weights: Path, tmp_path: Path
 ) -> None:
-    request = longer(dataclasses.replace(request_, out=request_.out.replace("mp4", "m3u8")), 8.0)
-    path = Path(request.out)
+    request = longer(request_.changed(out=request_.output.out.replace("mp4", "m3u8")), 8.0)
+    path = Path(request.output.out)
     whole = elsewhere(request, tmp_path)
     carry_out(whole, weights=weights, device="cpu")
     assert ends_in("frames", 12, request, weights).returncode == -signal.SIGKILL
     listed = segments(path)
     assert 2 <= len(listed) < 8
     before = {name: (path.parent / name).stat().st_mtime_ns for name in listed}
-    again = dataclasses.replace(request, resume=True)
+    again = request.changed(resume=True)
     seen: list[list[str]] = []
 
     def interrupt(frames: Tensor) -> None:
@@ -198,12 +200,12 @@ def test_a_playlist_goes_on_behind_its_last_segment(
     assert all(names[: len(listed) - 1] == listed[:-1] for names in seen)  # an end may be cut short
     for name in listed[:-1]:
         assert (path.parent / name).stat().st_mtime_ns == before[name]
-    assert path.read_text() == Path(whole.out).read_text()
+    assert path.read_text() == Path(whole.output.out).read_text()
     assert "DISCONTINUITY" not in path.read_text()
     for name in [*segments(path), f"{path.stem}_init.mp4"]:
-        other = Path(whole.out).with_name(name)
+        other = Path(whole.output.out).with_name(name)
         assert (path.parent / name).read_bytes() == other.read_bytes(), name
-    assert torch.equal(read_video(request.out), read_video(whole.out))
+    assert np.array_equal(played(request.output.out), played(whole.output.out))
     assert not list(path.parent.glob("*.tmp"))
 
 
@@ -220,20 +222,22 @@ def test_a_full_disk_is_one_error_and_a_resumed_run_is_whole(
     request_: Request, weights: Path, tmp_path: Path, suffix: str
 ) -> None:
     request = longer(request_, 4.0)
-    request = dataclasses.replace(request, out=str(Path(request.out).with_suffix(suffix)))
+    request = request.changed(out=str(Path(request.output.out).with_suffix(suffix)))
     whole = elsewhere(request, tmp_path)
     carry_out(whole, weights=weights, device="cpu")
-    files = Path(whole.out).parent.iterdir()
+    files = Path(whole.output.out).parent.iterdir()
     size = max(path.stat().st_size for path in files) * 2 // 3  # of every file from now on
     run = ends_in("disk", size, request, weights)
-    assert run.stderr.startswith(f"error: {request.out}: writing failed ([Errno 27] File too large")
+    assert run.stderr.startswith(
+        f"error: {request.output.out}: writing failed ([Errno 27] File too large"
+    )
     assert run.returncode == 1
-    assert num_kept(kept_folder(request.out)) > 0
+    assert num_kept(kept_folder(request.output.out)) > 0
     if suffix == ".mp4":
-        assert left_behind(request) == {kept_folder(request.out).name}
-        assert 0 < num_decoded(kept_folder(request.out) / GROWING) < 100
-    carry_out(dataclasses.replace(request, resume=True), weights=weights, device="cpu")
-    assert torch.equal(read_video(request.out), read_video(whole.out))
+        assert left_behind(request) == {kept_folder(request.output.out).name}
+        assert 0 < num_decoded(kept_folder(request.output.out) / GROWING) < 100
+    carry_out(request.changed(resume=True), weights=weights, device="cpu")
+    assert np.array_equal(played(request.output.out), played(whole.output.out))
 
 
 def test_a_full_disk_while_the_mp4_is_put_together(
@@ -242,15 +246,15 @@ def test_a_full_disk_while_the_mp4_is_put_together(
     def full(source: object, target: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(on_disk, "copy_packets", full)
+    monkeypatch.setattr(files, "copy_packets", full)
     with pytest.raises(OSError, match=r"out\.mp4: writing failed \(.*No space left"):
         carry_out(request_, weights=weights, device="cpu")
-    folder = kept_folder(request_.out)
+    folder = kept_folder(request_.output.out)
     assert left_behind(request_) == {folder.name}
     assert not (folder / "video.whole").exists()
     assert num_decoded(folder / GROWING) == NUM_FRAMES
     monkeypatch.undo()
-    carry_out(dataclasses.replace(request_, resume=True), weights=weights, device="cpu")
+    carry_out(request_.changed(resume=True), weights=weights, device="cpu")
     assert left_behind(request_) == {"out.mp4", "out.json"}
 
 
@@ -282,9 +286,10 @@ def test_an_encoder_error_loses_no_chunk(
         patch.setattr(writer, "_yuv", broken)
         with pytest.raises(OSError, match=r"out\.mp4: writing failed \(the encoder is gone\)"):
             carry_out(request_, weights=weights, device="cpu")
-    assert 19 - 11 <= num_decoded(kept_folder(request_.out) / GROWING) <= 19  # 11 wait inside it
-    carry_out(dataclasses.replace(request_, resume=True), weights=weights, device="cpu")
-    assert num_decoded(Path(request_.out)) == NUM_FRAMES
+    num_growing = num_decoded(kept_folder(request_.output.out) / GROWING)
+    assert 19 - 11 <= num_growing <= 19  # 11 wait inside the encoder
+    carry_out(request_.changed(resume=True), weights=weights, device="cpu")
+    assert num_decoded(Path(request_.output.out)) == NUM_FRAMES
 
 
 @pytest.mark.parametrize("live", [False, True])
@@ -298,8 +303,9 @@ def test_a_reader_that_leaves_ends_the_command(
 ) -> None:
     os.write(stdin_pipe, pcm(640 * 40))  # and it stays open: only the reader's end ends this
     request = longer(request_, 4.0)
-    words = ["generate", "--reference", request.reference, "--out", "-", "--no-face-crop"]
-    words += ["--audio", "-" if live else request.audio, "--weights", str(weights), "--steps", "1"]
+    words = ["generate", "--reference", request.person.reference, "--out", "-", "--no-face-crop"]
+    words += ["--audio", "-" if live else request.person.audio]
+    words += ["--weights", str(weights), "--steps", "1"]
     reader, end = os.pipe()
     os.close(reader)
     with os.fdopen(end, "w") as stdout, monkeypatch.context() as patch:
@@ -316,7 +322,7 @@ def test_an_interrupted_live_mp4_is_left_playing(
 ) -> None:
     """Nobody can speak it again: it is kept until the user moves it or says --overwrite."""
     os.write(stdin_pipe, pcm(640 * 45))
-    request = dataclasses.replace(request_, audio="-", num_steps=1, audio_patience_s=300.0)
+    request = request_.changed(audio="-", num_steps=1, audio_patience_s=300.0)
     num = 0
 
     def interrupt(frames: Tensor) -> None:
@@ -327,21 +333,29 @@ def test_an_interrupted_live_mp4_is_left_playing(
 
     with pytest.raises(KeyboardInterrupt):
         carry_out(request, weights=weights, on_frames=interrupt)
-    so_far = kept_folder(request.out) / GROWING
+    so_far = kept_folder(request.output.out) / GROWING
     assert left_behind(request) == {so_far.parent.name}
     assert num_decoded(so_far) == num
     for again in (request, request_):
         with pytest.raises(ValueError, match=r"live video .*video\.mp4 is left; move it away"):
             carry_out(again, weights=weights)
-    carry_out(dataclasses.replace(request_, overwrite=True), weights=weights)
+    carry_out(request_.changed(overwrite=True), weights=weights)
     assert left_behind(request_) == {"out.mp4", "out.json"}
 
 
 def test_a_file_on_stdin_is_one_error_and_nothing_is_left(
     request_: Request, weights: Path, stdin_pipe: int, capsys: pytest.CaptureFixture
 ) -> None:
-    os.write(stdin_pipe, Path(request_.audio).read_bytes()[: 640 * 50])
-    words = ["generate", "--reference", request_.reference, "--audio", "-", "--out", request_.out]
+    os.write(stdin_pipe, Path(request_.person.audio).read_bytes()[: 640 * 50])
+    words = [
+        "generate",
+        "--reference",
+        request_.person.reference,
+        "--audio",
+        "-",
+        "--out",
+        request_.output.out,
+    ]
     assert cli.main([*words, "--weights", str(weights), "--no-face-crop"]) == 2
     error = " ".join(capsys.readouterr().err.split())
     assert "begins as a WAV file: send its samples alone (ffmpeg -i FILE -f s16le" in error
@@ -356,6 +370,6 @@ def test_a_sound_that_becomes_nan_ends_the_video_and_nothing_is_lost(
         yield torch.full((640,), torch.nan)
         yield 0.1 * torch.ones(640 * 20)
 
-    frames = pipe(reference=request_.reference, audio=blocks(), num_steps=1, face_crop=False)
+    frames = pipe(reference=request_.person.reference, audio=blocks(), num_steps=1, face_crop=False)
     with pytest.warns(UserWarning, match=r"ended after 0\.8 s: it holds NaN"):
         assert sum(1 for _ in frames) == 20

@@ -1,4 +1,5 @@
-"""Stages 1 and 3 under FSDP2 on two gloo processes: train, resume, export averaged weights."""
+"""The adversarial refiner, stage 3 and distillation on two gloo processes: train, resume, export
+averaged weights; who draws what."""
 
 import copy
 import os
@@ -12,10 +13,13 @@ import yaml
 
 from avatar_v.models.presets import build
 from avatar_v.models.weights import load_pipeline
-from tiny_run import RECIPES, losses, make_shards
+from avatar_v.testing import motion_stats
+from tiny_run import RECIPES, losses, make_shards, run_stage
 
 OVERLAY = {
-    "model": {"init_args": {"models": {"vae": None, "checkpoint_activations": True}}},
+    "model": {
+        "init_args": {"models": {"vae": None, "init_from": None, "checkpoint_activations": True}}
+    },
     "data": {"init_args": {"batch_size": 1}},
     "trainer": {
         "devices": 2,
@@ -42,28 +46,78 @@ STAGE_3 = (
 """Steps that leave parts of the network out, on each rank its own."""
 
 
-def train(*options: str, recipe: str = "1_t2v.yaml") -> None:
+RECORDING = """
+import sys
+from pathlib import Path
+from avatar_v.cli import main
+from avatar_v.stages.base import Stage
+
+iterate = Stage.iterate
+
+def record(self, clean, cond, windows, batch, generator):
+    with open(f"draws_{self.global_rank}.txt", "a") as file:
+        print(*batch.key, windows.start.tolist(), hash(bytes(generator.get_state())), file=file)
+    return iterate(self, clean, cond, windows, batch, generator)
+
+Stage.iterate = record
+sys.exit(main(sys.argv[1:]))
+"""
+"""Leaves the clips of every batch of each rank, and what state its generator is in."""
+
+RECORDING_DMD = """
+import sys
+from avatar_v.cli import main
+from avatar_v.stages.distill_dmd import DistillDMD
+
+iterate = DistillDMD.iterate
+
+def record(self, clean, cond, windows, batch, generator):
+    result = iterate(self, clean, cond, windows, batch, generator)
+    kind = (windows.length, windows.prefix.tolist(), hash(bytes(self.common.get_state())))
+    with open(f"draws_{self.global_rank}.txt", "a") as file:
+        print(self.step, *kind, "|", *batch.key, file=file)
+    return result
+
+DistillDMD.iterate = record
+sys.exit(main(sys.argv[1:]))
+"""
+"""The kind of window, the state of the common generator and the step behind every batch, and its
+clips."""
+
+
+def train(*options: str, recipe: str, script: str = RECORDING) -> tuple[list[str], ...]:
+    """Run on two ranks; what each has read and drawn in every batch, of stages of one role."""
+    for path in Path().glob("draws_*.txt"):
+        path.unlink()
+    Path("recording.py").write_text(script, encoding="utf-8")
     recipes = [str(RECIPES / recipe), str(RECIPES / "tiny.yaml"), "overlay.yaml"]
-    words = [sys.executable, "-m", "avatar_v.cli", "run", *recipes, *options, "--debug"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    words = [sys.executable, "recording.py", "run", *recipes, *options, "--debug"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
     done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr[-3000:]
+    return tuple(path.read_text().splitlines() for path in sorted(Path().glob("draws_*.txt")))
+
+
+def write_overlay(**sizes: int) -> None:
+    overlay = copy.deepcopy(OVERLAY)
+    overlay["trainer"]["strategy"]["init_args"].update(sizes)
+    Path("overlay.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
 
 
 @pytest.mark.multi
 def test_two_ranks_train_resume_and_export(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A stage of two roles: the student is sharded, its discriminator whole on every rank."""
     make_shards(tmp_path)
     monkeypatch.chdir(tmp_path)
-    Path("overlay.yaml").write_text(yaml.safe_dump(OVERLAY), encoding="utf-8")
-    train()
+    write_overlay()
+    train(recipe="refiner_adversarial.yaml")
     straight = losses("run")
     assert len(straight) == 8
     dit, _ = load_pipeline("run/weights", preset="tiny")
     assert all(bool(p.isfinite().all()) for p in dit.parameters())
-    moved = dict(build("tiny", seed=0)[0].named_parameters())
-    assert any(not torch.equal(moved[name], p) for name, p in dit.named_parameters())
+    assert bool(dit.head.out.weight.any()), "the head starts at zero"
     (middle,) = Path("run/checkpoints").glob("*step=4*")
-    train("--ckpt_path", str(middle))
+    train("--ckpt_path", str(middle), recipe="refiner_adversarial.yaml")
     # the same draws, shards and reductions: the rest of the run is repeated to the last bit
     assert losses("run") == straight
     again, _ = load_pipeline("run/weights", preset="tiny")
@@ -76,13 +130,58 @@ def test_ranks_of_stage_3_draw_differently_and_stay_together(
 ) -> None:
     make_shards(tmp_path)
     monkeypatch.chdir(tmp_path)
-    overlay = copy.deepcopy(OVERLAY)
-    overlay["model"]["init_args"]["models"]["init_from"] = None
-    Path("overlay.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
-    train(*STAGE_3, recipe="3_sft.yaml")
+    write_overlay()
+    draws = train(*STAGE_3, recipe="3_sft.yaml")
     assert len(losses("run")) == 8
+    assert len(draws[0]) == len(draws[1]) == 8
+    assert not set(draws[0]) & set(draws[1])
     dit, _ = load_pipeline("run/weights", preset="tiny")
-    fresh = dict(build("tiny", seed=0)[0].named_parameters())
+    fresh = dict(build("tiny", seed=0, motion_stats=motion_stats())[0].named_parameters())
     moved = [n for n, p in dit.named_parameters() if not torch.equal(fresh[n], p)]
-    assert any("motion_head" in name for name in moved)
+    assert any("motion_inject" in name for name in moved)
+    assert all(bool(p.isfinite().all()) for p in dit.parameters())
+
+
+@pytest.mark.multi
+def test_a_sequence_group_trains_as_one_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both ranks read the same clips and draw the same noise, and each computes half of a video."""
+    make_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    steps = ("--trainer.max_steps", "3", "--trainer.precision", "32-true", *STAGE_3)
+    alone = {"models": {"vae": None, "init_from": None}}
+    Path("alone.yaml").write_text(yaml.safe_dump({"model": {"init_args": alone}}), encoding="utf-8")
+    run_stage("3_sft", "alone.yaml", "--data.init_args.batch_size", "1", *steps)
+    want = losses("runs/tiny/3_sft")
+    write_overlay(data_parallel_size=1, tensor_parallel_size=2)
+    draws = train(*steps, recipe="3_sft.yaml")
+    assert len(draws[0]) == 3
+    assert draws[0] == draws[1]
+    assert losses("run")[0] == pytest.approx(want[0], rel=1e-6)
+    # Muon works in bf16 and gives a vanishing gradient full size
+    assert losses("run") == pytest.approx(want, rel=1e-3)
+
+
+DDP = ("--trainer.strategy", "ddp", "--model.init_args.trainable", "{parts: lora, lora_rank: 2}")
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize("options", [(), DDP], ids=["three networks sharded", "lora"])
+def test_ranks_of_distillation_make_the_same_chunks(
+    options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kind of a window, the step with the gradient and the ratio of updates are common."""
+    make_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    write_overlay()
+    recipe = "4b_distill_dmd.yaml"
+    draws = train("--trainer.max_steps", "3", *options, recipe=recipe, script=RECORDING_DMD)
+    assert len(losses("run")) == 3
+    assert len(draws[0]) == len(draws[1]) == 6  # two updates of the fake score for each step
+    for here, there in zip(*draws, strict=True):
+        (common, clips), (same, others) = here.split("|"), there.split("|")
+        assert common == same
+        assert clips != others
+    dit, _ = load_pipeline("run/weights", preset="tiny")
     assert all(bool(p.isfinite().all()) for p in dit.parameters())

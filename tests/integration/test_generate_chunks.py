@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate.chunks import Span, plan
 from avatar_v.generate.generator import Person, audio_tokens, generate
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.sampling.chunks import Span, plan
 from avatar_v.types import num_frames
 from generating import SETTINGS, made, picture, sound, speaker
 
@@ -90,8 +90,8 @@ def pieces(pipe: AvatarPipeline, monkeypatch: pytest.MonkeyPatch) -> list[Tensor
     stream_decoder = pipe.conditioner.vae.stream_decoder
 
     class Spy:
-        def __init__(self) -> None:
-            self.stream = stream_decoder()
+        def __init__(self, *, clamp: bool) -> None:
+            self.stream = stream_decoder(clamp=clamp)
 
         def push(self, piece: Tensor) -> Tensor:
             latents.append(piece.clone())
@@ -105,11 +105,11 @@ def test_an_i_chunk_joins_the_ends_of_two_n_chunks(
     pipe: AvatarPipeline, pieces: list[Tensor]
 ) -> None:
     """Chunks of 9 latents: the prefix of the next one lies behind the transition."""
-    settings = dataclasses.replace(SETTINGS, chunk_latents=9, ease=False)
+    settings = dataclasses.replace(SETTINGS, chunk_latents=9, blend=False)
     person, calls = speaker(pipe), []
 
     def remember(module, args, kwargs, output) -> None:
-        calls.append((args[0][:1].clone(), args[1][0].tolist(), kwargs["motion_t"][:1].clone()))
+        calls.append((args[0][:1].clone(), args[1][0].tolist(), args[2].motion[:1].clone()))
 
     plain = made(pipe, sound(84), settings, person=person)
     before = torch.cat(pieces, dim=1)
@@ -133,7 +133,7 @@ def test_an_i_chunk_joins_the_ends_of_two_n_chunks(
     assert torch.equal(latents[:, :2], before[:, 7:9])
     assert torch.equal(latents[:, -1:], before[:, 11:12])
     _, _, start = calls[settings.num_steps]
-    assert torch.equal(motion[:, -1:], start[:, 4:5])  # an untrained head leaves it where it starts
+    assert torch.equal(motion[:, -1:], start[:, 4:5])  # that of the latent it ends with
     noises = [calls[i * settings.num_steps][0][:, 2:4] for i in (1, 2)]
     assert not torch.equal(*noises)
 
@@ -174,7 +174,7 @@ def test_decoding_across_chunks_equals_decoding_whole(
             pieces.append(latents.clone())
             return stream.push(latents)
 
-    monkeypatch.setattr(vae, "stream_decoder", lambda: Spy())
+    monkeypatch.setattr(vae, "stream_decoder", lambda *, clamp: Spy())
     frames = made(pipe, sound(45))
     monkeypatch.undo()
     latents = torch.cat(pieces, dim=1)

@@ -1,6 +1,10 @@
-"""Own videos → shards: `avatar-v shards import`, end to end."""
+"""Own videos → shards: `avatar-v-data import`, end to end."""
 
+import csv
 import json
+import re
+import shutil
+import signal
 import subprocess
 import sys
 from fractions import Fraction
@@ -9,9 +13,13 @@ from pathlib import Path
 import av
 import numpy as np
 import pytest
+import torch
 
-from avatar_v.shards import importer
+from avatar_v.critics.face_track import FaceTrack
 from avatar_v.shards.loader import read_clip, read_folder
+from avatar_v_data import importer
+from avatar_v_data.import_plan import cluster_faces
+from hostile_media import CASES
 from shard_command import run, wait_for
 
 
@@ -46,17 +54,20 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     write_clip(folder / "anna" / "good one.mp4", frames=40, rate=50)  # 20 frames at 25 fps
     (folder / "anna" / "good one.txt").write_text("a red\n  wall \n")
     write_clip(folder / "anna" / "short.mp4", frames=7)
+    (folder / "anna" / "half.txt").write_bytes(b"caf\xe9")
     write_clip(folder / "anna" / "mute.mp4", frames=9, loud=0)
     write_clip(folder / "anna" / "silent.mp4", frames=9, loud=1e-5)
     write_clip(folder / "anna" / "half.mp4", frames=18, sound_s=0.4)
     (folder / "broken.mp4").write_bytes(b"no video" * 99)
     words = ["import", str(folder), "--out", str(out), "--frames", "9", "--size", "32"]
     words += ["--no-face-crop", "--licence", "CC-BY-4.0", "--consent", "asked in writing"]
+    words += ["--person", "folder"]
     assert run(*words) == 0
     report = json.loads((out / importer.REPORT_FILE).read_text())
     dropped = {(row["file"], row["frames"]): row["reason"] for row in report["dropped"]}
-    assert report["clips_of"]["anna/good one.mp4"] == 2
-    assert dropped["anna/good one.mp4", "18-19"] == "too short: 2 frames, a clip has 9"
+    assert report["clips_of"]["anna/good one.mp4"] == 3  # the last one begins at frame 11
+    noted = {row["file"]: row["reason"] for row in report["noted"]}
+    assert "half.txt is no UTF-8; the caption was read as Windows-1252" in noted["anna/half.mp4"]
     assert dropped["anna/short.mp4", "0-6"].startswith("too short: 7 frames")
     assert dropped["anna/mute.mp4", ""] == "no audio stream"
     assert dropped["anna/silent.mp4", "0-8"] == "the audio is silent"
@@ -64,7 +75,10 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     assert dropped["broken.mp4", ""].startswith("not a readable media file")
     assert "no audio stream" in capsys.readouterr().out
     clips = read_folder(out)
-    assert len(clips) == sum(report["clips_of"].values()) == 3
+    assert len(clips) == sum(report["clips_of"].values()) == 4
+    assert [clip.key[-6:] for clip in clips] == ["000000", "000009", "000011", "000000"]
+    assert report["persons"] == {"anna": ["anna/good one.mp4", "anna/half.mp4"]}
+    assert read_clip(clips[3]).meta.text == "café"
     sample = read_clip(clips[0])
     assert (sample.meta.person, sample.meta.text) == ("anna", "a red wall")
     assert (sample.meta.licence, sample.meta.consent) == ("CC-BY-4.0", "asked in writing")
@@ -93,39 +107,234 @@ def test_import_says_what_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match=r"pip install 'avatar_v\[faces\]'.*--no-face-crop"):
         run("import", str(tmp_path / "empty"), "--out", out)
     assert not Path(out).exists()
-    assert [path.name for path in tmp_path.iterdir()] == ["empty"]
+    Path(out).symlink_to(tmp_path / "nowhere")
+    with pytest.raises(ValueError, match="out is a link to nothing"):
+        run("import", str(tmp_path / "empty"), "--out", out, "--no-face-crop")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "out"]
 
 
-def test_a_terminated_import_leaves_nothing(tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    for number in range(20):
-        write_clip(tmp_path / "in" / f"{number}.mp4", frames=50)
-    words = ["shards", "import", str(tmp_path / "in"), "--out", str(tmp_path / "out")]
-    command = [sys.executable, "-m", "avatar_v.cli", *words, "--no-face-crop", "--frames", "5"]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
-        wait_for(lambda: list(tmp_path.glob(".out.*.tmp/.*.tmp")))
-        job.terminate()
-        _, error = job.communicate(timeout=60)
-    assert job.returncode == 130
-    assert error.strip() == "avatar-v: interrupted"
-    assert [path.name for path in tmp_path.iterdir()] == ["in"]
+def folder_of(folder: Path, *names: str, frames: int = 12) -> Path:
+    """The same clip under several names."""
+    clip = folder / names[0]
+    clip.parent.mkdir(parents=True, exist_ok=True)
+    write_clip(clip, frames=frames)
+    for name in names[1:]:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(clip, folder / name)
+    return folder
+
+
+def tree(folder: Path) -> dict[str, bytes]:
+    """Every file below a folder; of the report all but the folder's own name."""
+    return {str(p.relative_to(folder)): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
+
+
+SMALL = ("--no-face-crop", "--frames", "5", "--size", "16")
+
+
+def test_a_stopped_import_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "in", *(f"{n}.mp4" for n in range(12)))
+    (folder / "broken.mp4").write_bytes(b"no video" * 99)
+    assert run("import", str(folder), "--out", str(tmp_path / "whole"), *SMALL) == 0
+    out = tmp_path / "out"
+    words = ["import", str(folder), "--out", str(out), *SMALL]
+    work, kept = tmp_path / ".out.import", {}
+    for end, enough in ((signal.SIGTERM, 1), (signal.SIGKILL, 3)):
+        command = [sys.executable, "-m", "avatar_v_data.cli", *words]
+        with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as job:
+            wait_for(lambda enough=enough: len(list(work.glob("*.json"))) > enough)
+            job.send_signal(end)
+            _, error = job.communicate(timeout=60)
+        assert not out.exists()
+        if end == signal.SIGTERM:
+            assert job.returncode == 130
+            first, last = error.strip().splitlines()
+            assert "finished files are kept in" in first
+            assert last == "avatar-v-data: interrupted"
+        for place, time in kept.items():
+            assert place.stat().st_mtime_ns == time  # it was not read again
+        done = [place for place in work.glob("*.json") if not place.name.endswith("index.json")]
+        kept = {place: place.stat().st_mtime_ns for place in done}
+    assert run(*words, "--workers", "2") == 0
+    assert not work.exists()
+    assert tree(out) == tree(tmp_path / "whole")
+
+
+def test_a_manifest_says_person_scene_caption_and_split(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "in", "a/1.mp4", "a/2.mp4", "b.mp4", "c.mp4")
+    table = tmp_path / "clips.csv"
+    table.write_text(
+        "file,person,scene,caption,split\n"
+        "b.mp4,Bo,,,validation\n"
+        'a/1.mp4,Ann,kitchen,"says hello, twice",train\na/2.mp4,Ann,,,\n'
+    )
+    lines = tmp_path / "clips.jsonl"
+    rows = csv.DictReader(table.read_text().splitlines())
+    lines.write_text("\n".join(json.dumps(row) for row in rows))
+    for manifest in (table, lines):
+        out = tmp_path / f"from_{manifest.name}"
+        words = ("--manifest", str(manifest), *SMALL)
+        assert run("import", str(folder), "--out", str(out), *words) == 0
+        train = [read_clip(clip).meta for clip in read_folder(out / "train")]
+        assert {(m.person, m.scene, m.text) for m in train} == {
+            ("Ann", "kitchen", "says hello, twice"),
+            ("Ann", "a/2.mp4", ""),
+        }
+        assert {clip.person for clip in read_folder(out / "validation")} == {"Bo"}
+        report = json.loads((out / importer.REPORT_FILE).read_text())
+        assert report["splits"] == {"Ann": "train", "Bo": "validation"}
+        assert report["not_in_manifest"] == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("file,who\na.mp4,x\n", r"line 2: unknown column 'who'; expected file, person"),
+        ("person\nx\n", r"line 2: file ''; expected a path within"),
+        ("file\n../a.mp4\n", r"line 2: file '\.\./a\.mp4'; expected a path within"),
+        ("file\n/etc/passwd\n", r"line 2: file '/etc/passwd'; expected a path within"),
+        ("file\na.mp4\nb.mp4\n", r"line 3: no file 'b\.mp4'"),
+        ("file\na.mp4\n./a.mp4\n", r"line 3: a\.mp4 is named twice"),
+        ("file,split\na.mp4,test\n", r"line 2: split 'test'; expected train or validation"),
+        ("file,person\na.mp4\n", r"line 2: not as many cells"),
+        ("file\na.mp4,x\n", r"line 2: not as many cells"),
+        ("file,person\na.mp4,A\nc.mp4,\n", r"c\.mp4 has no person"),
+        ("file,person,split\na.mp4,A,train\nc.mp4,A,validation\n", "A is in train and in valid"),
+        ("", "names no files"),
+        ("file\n\xe9\n", "no table in UTF-8"),
+    ],
+)
+def test_a_wrong_manifest_is_one_error(text: str, message: str, tmp_path: Path) -> None:
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name in ("a.mp4", "c.mp4"):
+        (folder / name).touch()
+    table = tmp_path / "clips.csv"
+    table.write_bytes(text.encode("latin-1"))
+    words = ["import", str(folder), "--out", str(tmp_path / "out"), "--manifest", str(table)]
+    words += ["--person", "manifest"] if "has no person" in message.replace("\\", "") else []
+    with pytest.raises(ValueError, match=message):
+        run(*words, *SMALL)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["clips.csv", "in"]
+
+
+def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "in", *(f"p{n}/x.mp4" for n in range(5)), "p0/y.mp4", frames=6)
+    drawn = set()
+    for seed in ("0", "0", "1", "2", "3"):
+        out = tmp_path / f"out{seed}"
+        shutil.rmtree(out, ignore_errors=True)
+        words = ("--person", "folder", "--validation", "0.4", "--seed", seed, *SMALL)
+        assert run("import", str(folder), "--out", str(out), *words) == 0
+        train, held = ({c.person for c in read_folder(out / s)} for s in ("train", "validation"))
+        assert (len(train), len(held)) == (3, 2)
+        assert not train & held
+        drawn.add((seed, *sorted(held)))
+    assert len(drawn) == 4  # one seed, one draw
+    assert len({held for _, *held in drawn for held in [tuple(held)]}) > 1
+    for words, message in (
+        (["--person", "folder", "--validation", "1"], "a share from 0 to below 1"),
+        (["--validation", "nan"], "a share from 0 to below 1"),
+        (["--person", "face"], "leave out --no-face-crop"),
+        (["--person", "manifest"], "pass the manifest too"),
+        (["--workers", "0"], "workers are at least 1"),
+    ):
+        with pytest.raises(ValueError, match=message):
+            run("import", str(folder), "--out", str(tmp_path / "not"), *words, *SMALL)
+    one = ("--person", "folder", "--validation", "0.5")
+    with pytest.raises(ValueError, match="keeps persons apart and needs two or more"):
+        run("import", str(folder / "p0"), "--out", str(tmp_path / "not"), *one, *SMALL)
+    assert not list(tmp_path.glob("*not*"))
+
+
+def test_no_hostile_file_ends_an_import(tmp_path: Path) -> None:
+    folder = folder_of(tmp_path / "in", "good.mp4", ".hidden/part.mp4", frames=15)
+    for number, case in enumerate(CASES.values()):
+        (folder / f"{number}").mkdir()
+        case.make(folder / f"{number}" / f"file{case.suffix}")
+    out = tmp_path / "out"
+    assert run("import", str(folder), "--out", str(out), "--no-face-crop", "--frames", "9") == 0
+    report = json.loads((out / importer.REPORT_FILE).read_text())
+    assert report["clips_of"]["good.mp4"] == 2
+    assert not any("hidden" in file for file in report["clips_of"])
+    for number, (name, case) in enumerate(CASES.items()):
+        if case.suffix == ".mp4" and name == "folder":
+            continue  # a folder is looked into
+        file = f"{number}/file{case.suffix}"
+        reasons = [row["reason"] for row in report["dropped"] if row["file"] == file]
+        notes = [row["reason"] for row in report["noted"] if row["file"] == file]
+        why = [pattern for pattern in (case.video, case.audio) if pattern]
+        assert not why or any(re.search("|".join(why), reason) for reason in reasons), (
+            name,
+            reasons,
+        )
+        if not why:
+            assert report["clips_of"][file] > 0, name
+            assert re.search(case.warning, " ".join(notes)), (name, notes)
+
+
+def test_faces_of_one_person_are_joined() -> None:
+    generator = torch.Generator().manual_seed(0)
+    persons = torch.nn.functional.normalize(torch.randn(3, 128, generator=generator), dim=1)
+    order = [1, 1, 0, 2, 0, 1, 2, 2]
+    faces = [persons[n] + 0.02 * torch.randn(128, generator=generator) for n in order]
+    assert cluster_faces(faces) == [0, 0, 1, 2, 1, 0, 2, 2]
+    assert cluster_faces([]) == []
+
+
+def test_a_face_that_is_often_hidden_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def tracked(frames: torch.Tensor) -> FaceTrack:
+        num = len(frames)
+        points = torch.rand(1, 68, 2, generator=torch.Generator().manual_seed(0)).repeat(num, 1, 1)
+        box = torch.tensor([[0.3, 0.3, 0.7, 0.7]]).repeat(num, 1)
+        return FaceTrack(box, points, torch.arange(num) < 6, num_faces=2)
+
+    monkeypatch.setattr(importer.face_track, "track_faces", tracked)
+    monkeypatch.setattr(importer.face_track, "is_available", lambda: True)
+    folder = folder_of(tmp_path / "in", "a.mp4", frames=9)
+    words = ("--frames", "9", "--size", "16")
+    assert run("import", str(folder), "--out", str(tmp_path / "out"), *words) == 0
+    report = json.loads((tmp_path / "out" / importer.REPORT_FILE).read_text())
+    assert [(row["frames"], row["reason"]) for row in report["noted"]] == [
+        ("0-8", "a face in 6 of 9 frames (66 %); kept"),
+        ("0-8", "2 faces in one picture: the largest is taken"),
+    ]
+
+
+def first_frames(source: Path, target: Path, num: int) -> None:
+    """The beginning of a clip, as it is coded."""
+    with av.open(str(source)) as before, av.open(str(target), "w") as after:
+        kept = [*before.streams.video[:1], *before.streams.audio[:1]]
+        streams = {stream.index: after.add_stream_from_template(stream) for stream in kept}
+        for packet in before.demux(*kept):
+            if packet.dts is not None and packet.dts * packet.time_base < Fraction(num, 25):
+                packet.stream = streams[packet.stream.index]
+                after.mux(packet)
 
 
 @pytest.mark.media
 @pytest.mark.skipif(not importer.face_track.is_available(), reason="needs the [faces] extra")
-def test_a_real_clip_is_cropped_to_the_face(media: Path, tmp_path: Path) -> None:
-    (tmp_path / "in").mkdir()
-    (tmp_path / "in" / "talking_head.mp4").symlink_to(media / "talking_head.mp4")
-    write_clip(tmp_path / "in" / "wall.mp4", frames=50)  # nobody in it
-    assert (
-        run("import", str(tmp_path / "in"), "--out", str(tmp_path / "out"), "--frames", "49") == 0
-    )
+def test_real_clips_are_cropped_to_faces_which_tell_who_it_is(media: Path, tmp_path: Path) -> None:
+    """Two people in one folder, whose files say nothing about who is shown, and an empty room."""
+    folder = tmp_path / "in"
+    folder.mkdir()
+    for name, num in (("talking_head.mp4", 100), ("presenter.mp4", 52)):
+        first_frames(media / name, folder / name, num)
+    write_clip(folder / "wall.mp4", frames=50)
+    words = ("--person", "face", "--frames", "49")
+    assert run("import", str(folder), "--out", str(tmp_path / "out"), *words) == 0
     report = json.loads((tmp_path / "out" / importer.REPORT_FILE).read_text())
     reasons = {row["file"]: row["reason"] for row in report["dropped"] if row["frames"] == "0-48"}
     assert reasons == {"wall.mp4": "no face in 49 of 49 frames"}
-    sample = read_clip(read_folder(tmp_path / "out")[0])
-    assert sample.valid.all()
-    mouth = sample.mouth_box.mean(0)
-    assert 0.3 < (mouth[0] + mouth[2]) / 2 < 0.7
-    assert 0.5 < (mouth[1] + mouth[3]) / 2 < 0.9
-    assert sample.motion[:, 0].std() > 0.05  # she speaks
+    assert report["persons"] == {"face-000": ["presenter.mp4"], "face-001": ["talking_head.mp4"]}
+    assert report["clips_of"] == {"presenter.mp4": 1, "talking_head.mp4": 2, "wall.mp4": 0}
+    samples = [read_clip(clip) for clip in read_folder(tmp_path / "out")]
+    assert [sample.meta.person for sample in samples] == ["face-000", "face-001", "face-001"]
+    for sample in samples:
+        assert sample.valid.all()
+        mouth = sample.mouth_box.mean(0)
+        assert 0.3 < (mouth[0] + mouth[2]) / 2 < 0.7
+        assert 0.5 < (mouth[1] + mouth[3]) / 2 < 0.9
+    assert samples[1].motion[:, 0].std() > 0.05  # she speaks

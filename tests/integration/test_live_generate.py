@@ -14,10 +14,12 @@ import torch
 from torch import Tensor, nn
 
 from avatar_v import cli
-from avatar_v.generate.inputs import LIVE, Inputs, read_sources
+from avatar_v.generate.inputs import Inputs, read_inputs
 from avatar_v.generate.live import LiveSound
-from avatar_v.generate.pipeline import AvatarPipeline, carry_out, wanted
-from avatar_v.types import Request
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.request import LIVE, Request
+from avatar_v.generate.resolve import input_spec
+from generating import carry_out
 
 PATIENCE_S = 300.0
 """Of a wait that ends at once unless the code is wrong; long, because CI machines are busy."""
@@ -41,7 +43,7 @@ def from_file(pipe: AvatarPipeline, request: Request, samples: Tensor) -> tuple[
     num = -(-len(samples) // 640)
     padded = torch.nn.functional.pad(samples, (0, 640 * num - len(samples)))
     inputs = dataclasses.replace(
-        read_sources(request, wanted(pipe.card)), audio=padded, num_frames=num
+        read_inputs(request, input_spec(pipe.card)), audio=padded, num_frames=num
     )
     return joined(pipe, inputs, request)
 
@@ -49,8 +51,8 @@ def from_file(pipe: AvatarPipeline, request: Request, samples: Tensor) -> tuple[
 def from_blocks(
     pipe: AvatarPipeline, request: Request, blocks: Iterator[Tensor]
 ) -> tuple[Tensor, Tensor]:
-    live = dataclasses.replace(request, audio=LIVE)
-    return joined(pipe, read_sources(live, wanted(pipe.card), LiveSound(blocks)), live)
+    live = request.changed(audio=LIVE)
+    return joined(pipe, read_inputs(live, input_spec(pipe.card), LiveSound(blocks)), live)
 
 
 def joined(pipe: AvatarPipeline, inputs: Inputs, request: Request) -> tuple[Tensor, Tensor]:
@@ -75,7 +77,7 @@ def test_overlapped_stages_give_the_same_bits(pipe: AvatarPipeline, request_: Re
     threaded = AvatarPipeline(
         pipe.dit, pipe.conditioner, pipe.card, device="cpu", precision="fp32", overlap=True
     )
-    request = dataclasses.replace(request_, overshoot=0.5)
+    request = request_.changed(overshoot=0.5)
     assert not pipe.overlap
     one, other = (from_file(p, request, sound(640 * 41)) for p in (pipe, threaded))
     assert torch.equal(one[0], other[0])
@@ -89,7 +91,7 @@ def test_a_live_sound_gives_the_frames_of_the_file(
     pipe: AvatarPipeline, request_: Request, num_samples: int, gain_db: float
 ) -> None:
     """Bit for bit, with a fixed gain; levelling the whole file needs its end."""
-    request = dataclasses.replace(request_, gain_db=gain_db)
+    request = request_.changed(gain_db=gain_db)
     file = from_file(pipe, request, sound(num_samples))
     live = from_blocks(pipe, request, iter(sound(num_samples).split(1_111)))
     assert torch.equal(live[0], file[0])
@@ -99,13 +101,11 @@ def test_a_live_sound_gives_the_frames_of_the_file(
 
 def test_the_live_level_hears_only_the_past(pipe: AvatarPipeline, request_: Request) -> None:
     loud_later = torch.cat([sound(640 * 30), 20 * sound(640 * 30)])
-    request = dataclasses.replace(request_, num_steps=1)
+    request = request_.changed(num_steps=1)
     first = from_blocks(pipe, request, iter(loud_later.split(640)))
     second = from_blocks(pipe, request, iter(sound(640 * 30).split(640)))
     assert torch.equal(first[0][:17], second[0][:17])
-    fixed = from_blocks(
-        pipe, dataclasses.replace(request, gain_db=0.0), iter(loud_later.split(640))
-    )
+    fixed = from_blocks(pipe, request.changed(gain_db=0.0), iter(loud_later.split(640)))
     assert not torch.equal(first[0], fixed[0])  # it is levelled
 
 
@@ -120,7 +120,7 @@ def test_frames_come_before_the_sound_ends(pipe: AvatarPipeline, request_: Reque
         assert shown.wait(PATIENCE_S)
         yield sound(640 * 5)
 
-    frames = pipe(reference=request_.reference, audio=blocks(), num_steps=1, face_crop=False)
+    frames = pipe(reference=request_.person.reference, audio=blocks(), num_steps=1, face_crop=False)
     first = next(frames)
     assert first.shape == (3, 32, 32)
     shown.set()
@@ -135,7 +135,7 @@ def test_an_unfinished_iterator_that_is_closed_leaves_no_thread(
         while True:
             yield sound(640)
 
-    frames = pipe(reference=request_.reference, audio=blocks(), num_steps=1, face_crop=False)
+    frames = pipe(reference=request_.person.reference, audio=blocks(), num_steps=1, face_crop=False)
     next(frames)
     del frames
     assert live_threads() == []
@@ -148,7 +148,7 @@ def test_an_error_of_the_sound_comes_behind_the_frames_before_it(
         yield sound(640 * 19)
         raise RuntimeError("microphone gone")
 
-    frames = pipe(reference=request_.reference, audio=blocks(), num_steps=1, face_crop=False)
+    frames = pipe(reference=request_.person.reference, audio=blocks(), num_steps=1, face_crop=False)
     seen = []
     with pytest.raises(RuntimeError, match="microphone gone"):
         any(seen.append(frame) for frame in frames)
@@ -163,7 +163,7 @@ def test_a_sound_that_breaks_off_ends_the_video_with_a_warning(
         yield sound(640 * 20)
         raise ConnectionResetError("the caller hung up")
 
-    frames = pipe(reference=request_.reference, audio=blocks(), num_steps=1, face_crop=False)
+    frames = pipe(reference=request_.person.reference, audio=blocks(), num_steps=1, face_crop=False)
     with pytest.warns(UserWarning, match=r"ended after 0\.8 s: the caller hung up"):
         assert sum(1 for _ in frames) == 20
 
@@ -173,14 +173,14 @@ def test_a_network_that_needs_the_whole_sound_says_so(
 ) -> None:
     monkeypatch.setitem(pipe.conditioner._modules, "audio_encoder", nn.Identity())
     with pytest.raises(ValueError, match="Identity, which needs the whole recording"):
-        pipe(reference=request_.reference, audio=iter([sound(640)]), face_crop=False)
+        pipe(reference=request_.person.reference, audio=iter([sound(640)]), face_crop=False)
 
 
 # --- the command ---
 
 
 def words_of(request: Request, weights: Path, out: str) -> list[str]:
-    words = ["generate", "--reference", request.reference, "--audio", "-", "--out", out]
+    words = ["generate", "--reference", request.person.reference, "--audio", "-", "--out", out]
     return [*words, "--weights", str(weights), "--steps", "1", "--no-face-crop"]
 
 
@@ -188,12 +188,12 @@ def test_stdin_to_a_playlist_and_its_record(
     request_: Request, weights: Path, stdin_pipe: int
 ) -> None:
     os.write(stdin_pipe, pcm(sound(640 * 25)))
-    out = str(Path(request_.out).with_suffix(".m3u8"))
+    out = str(Path(request_.output.out).with_suffix(".m3u8"))
     words = [*words_of(request_, weights, out), "--audio-patience", "0.3"]
     assert cli.main(words) == 0  # nobody closes the pipe: the sound ends with its patience
     with av.open(out) as container:
         assert sum(1 for _ in container.decode(video=0)) == 25
-    record = Path(request_.out).with_suffix(".json").read_text()
+    record = Path(request_.output.out).with_suffix(".json").read_text()
     assert "the audio stream ended after 1.0 s: the other side did nothing for 0.3 s" in record
     assert live_threads() == []
 
@@ -209,14 +209,14 @@ def test_stdin_at_another_rate_to_stdout(
         assert sum(1 for _ in container.decode(video=0)) == 25
     assert b"25 frames" in log
     assert b"ended after 1.0 s" in log
-    assert list(Path(request_.out).parent.iterdir()) == []
+    assert list(Path(request_.output.out).parent.iterdir()) == []
 
 
 def test_an_interrupt_does_not_wait_for_stdin(
     request_: Request, weights: Path, stdin_pipe: int
 ) -> None:
     os.write(stdin_pipe, pcm(sound(640 * 20)))
-    request = dataclasses.replace(request_, audio="-", num_steps=1, audio_patience_s=PATIENCE_S)
+    request = request_.changed(audio="-", num_steps=1, audio_patience_s=PATIENCE_S)
 
     def interrupt(frames: Tensor) -> None:
         raise KeyboardInterrupt
@@ -230,7 +230,7 @@ def test_the_first_frame_counts_from_the_first_sample(
     request_: Request, weights: Path, stdin_pipe: int
 ) -> None:
     os.write(stdin_pipe, pcm(sound(640 * 20)))
-    request = dataclasses.replace(request_, audio="-", num_steps=1, audio_patience_s=0.3)
+    request = request_.changed(audio="-", num_steps=1, audio_patience_s=0.3)
     record = carry_out(request, weights=weights)
     assert record.num_frames == 20
     assert 0 < record.timing.first_frame_s < record.timing.total_s

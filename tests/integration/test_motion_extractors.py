@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.critics.extractors import METER_HABITS, find_extractor
 from avatar_v.generate.reference_clip import ReferenceClip, read_reference, still
+from avatar_v.motion.extractors import METER_HABITS, find_extractor
 from avatar_v.types import MOTION_NAMES
 
 ID = 0  # no function
@@ -78,6 +78,7 @@ def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
         (f"{__name__}:nobody", "cannot be imported"),
         ("no.such:thing", "cannot be imported"),
         (f"{__name__}:ID", "is no function"),
+        ("avatar_v.generate.request:Request", "is no function"),  # a class of two arguments
         (f"{__name__}:one_word", "habits of .* is 'yaw', expected a tuple of names"),
         (f"{__name__}:mistyped", "habits of .* is .*yawn.*, expected a tuple of names"),
         ("meters", "there are auto, none, meter, landmarks"),

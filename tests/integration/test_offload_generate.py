@@ -10,13 +10,15 @@ from torch import Tensor
 
 from avatar_v import cli
 from avatar_v.generate import pipeline as pipeline_module
-from avatar_v.generate.pipeline import AvatarPipeline, carry_out
-from avatar_v.generate.writer import Mp4Writer
-from avatar_v.models.weights import load_pipeline, read_card
-from avatar_v.types import Request
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.request import Request
+from avatar_v.media.writer import Mp4Writer
+from avatar_v.models.card import read_card
+from avatar_v.models.weights import load_pipeline
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from fake_streams import FakeStreams
+from generating import carry_out
 
 ID = RANGES["validation"][0]
 
@@ -43,7 +45,8 @@ def clip(tmp_path_factory: pytest.TempPathFactory) -> str:
 
 def pipeline(weights: Path, *, offload: bool, overlap: bool = False) -> AvatarPipeline:
     """The tiny weights, as if they had been trained to read a reference and its motion."""
-    card = dataclasses.replace(read_card(weights), reference=True, motion=True)
+    card = read_card(weights)
+    card = dataclasses.replace(card, can=dataclasses.replace(card.can, reference=True, motion=True))
     return AvatarPipeline(
         *load_pipeline(weights), card,
         device="cpu", precision="fp32", overlap=overlap, offload=offload,
@@ -78,7 +81,7 @@ def test_a_file_is_the_same(request_: Request, weights: Path, streams: FakeStrea
     plain, moved = [], []
     record = carry_out(request_, weights=weights, device="cpu", on_frames=plain.append)
     assert not record.offload
-    again = dataclasses.replace(request_, overwrite=True)
+    again = request_.changed(overwrite=True)
     record = carry_out(again, weights=weights, device="cpu", offload=True, on_frames=moved.append)
     assert record.offload
     assert torch.equal(torch.cat(plain), torch.cat(moved))
@@ -107,10 +110,11 @@ def test_a_cpu_has_nothing_to_offload_to(
         raise AssertionError("a model was loaded")
 
     monkeypatch.setattr(pipeline_module, "load_pipeline", fail)
-    words = ["generate", "--reference", request_.reference, "--audio", request_.audio]
-    words += ["--out", request_.out, "--weights", str(weights), "--device", "cpu", "--offload"]
+    words = ["generate", "--reference", request_.person.reference, "--audio", request_.person.audio]
+    words += ["--out", request_.output.out, "--weights", str(weights), "--device", "cpu"]
+    words += ["--offload"]
     assert cli.main(words) == 2
     assert "the device is cpu: leave it out" in capsys.readouterr().err
-    assert list(Path(request_.out).parent.iterdir()) == []
+    assert list(Path(request_.output.out).parent.iterdir()) == []
     with pytest.raises(ValueError, match="the device is cpu: leave it out"):
         AvatarPipeline.from_pretrained(weights, device="cpu", offload=True)

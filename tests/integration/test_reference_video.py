@@ -8,23 +8,24 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.critics.extractors import find_extractor
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.generate.inputs import Wanted, read_inputs
-from avatar_v.generate.pipeline import AvatarPipeline, decided, wanted
+from avatar_v.generate.inputs import InputSpec, read_inputs
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.reference_clip import read_reference
+from avatar_v.generate.request import Request
+from avatar_v.generate.resolve import input_spec, resolved
 from avatar_v.generate.resume import asked_for
-from avatar_v.generate.sampling import LEAST_MOTION_STEPS
-from avatar_v.models.reference import reference_moments
-from avatar_v.models.weights import Card
+from avatar_v.models.card import Capabilities, Card
+from avatar_v.motion.extractors import find_extractor
+from avatar_v.sampling.motion import LEAST_MOTION_STEPS
 from avatar_v.testing import randomise
-from avatar_v.types import MOTION_NAMES, Request
+from avatar_v.types import MOTION_NAMES
 from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file
 
 ID = RANGES["validation"][0]
-PERSONAL = Wanted(side=32, reference=True, motion=True)
+PERSONAL = InputSpec(side=32, reference=True, motion=True)
 
 
 def read(path: str, seconds: float = 16.0, motion: str = "none"):
@@ -71,32 +72,37 @@ def test_odd_sound_is_one_warning(
     assert clip.audio is None or clip.audio.shape == (41 * 640,)
 
 
+def able(card: Card, **changes: object) -> Card:
+    """``card`` of weights that can something else."""
+    return dataclasses.replace(card, can=dataclasses.replace(card.can, **changes))
+
+
 @pytest.fixture(scope="module")
 def personal(weights: Path) -> AvatarPipeline:
     """Tiny weights that say they read a reference and motion; all they compute is random."""
     pipe = AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32")
     randomise(pipe.dit)
-    card = Card(preset="tiny", reference=True, motion=True)
+    card = Card(preset="tiny", can=Capabilities(reference=True, motion=True))
     return AvatarPipeline(pipe.dit, pipe.conditioner, card, device="cpu", precision="fp32")
 
 
 def frames_of(pipe: AvatarPipeline, request: Request, **change: object) -> Tensor:
-    asked = dataclasses.replace(request, **change)  # pyright: ignore[reportArgumentType]
+    asked = request.changed(**change)  # pyright: ignore[reportArgumentType]
     inputs = read_inputs(asked, PERSONAL)
     return torch.cat(list(pipe.stream(inputs, asked)))
 
 
 def test_the_reference_reaches_the_video(personal, request_: Request, spoken) -> None:
     """Its length, a second clip, its motion and its guidance each change what is generated."""
-    base = dataclasses.replace(
-        request_, reference=spoken[0], image=request_.reference, guidance_reference=1.0
+    base = request_.changed(
+        reference=spoken[0], image=request_.person.reference, guidance_reference=1.0
     )
     videos = [
         frames_of(personal, base),
         frames_of(personal, base, reference_s=0.0),
         frames_of(personal, base, reference_s=0.5),
         frames_of(personal, base, motion="none"),
-        frames_of(personal, base, also=(request_.reference,)),
+        frames_of(personal, base, also=(request_.person.reference,)),
         frames_of(personal, base, guidance_reference=3.0),
     ]
     assert len({video.numpy().tobytes() for video in videos}) == len(videos)
@@ -104,14 +110,14 @@ def test_the_reference_reaches_the_video(personal, request_: Request, spoken) ->
 
 
 def test_what_the_weights_do_not_read_is_not_read(request_: Request, spoken) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0])
-    plain = read_inputs(asked, Wanted(side=32, reference=False, motion=False))
+    asked = request_.changed(reference=spoken[0])
+    plain = read_inputs(asked, InputSpec(side=32, reference=False, motion=False))
     assert plain.clips == ()
     assert plain.motion is None
     with pytest.raises(ValueError, match="--also: these weights read one picture"):
         read_inputs(
-            dataclasses.replace(asked, also=(spoken[0],)),
-            Wanted(side=32, reference=False, motion=False),
+            asked.changed(also=(spoken[0],)),
+            InputSpec(side=32, reference=False, motion=False),
         )
     whole = read_inputs(asked, PERSONAL)
     (clip,) = whole.clips
@@ -119,20 +125,24 @@ def test_what_the_weights_do_not_read_is_not_read(request_: Request, spoken) -> 
     assert whole.motion is not None
     assert clip.motion is not None
     assert torch.equal(whole.motion, clip.motion[whole.reference_frame])
-    one = read_inputs(dataclasses.replace(asked, reference_s=0.0), PERSONAL)
+    one = read_inputs(asked.changed(reference_s=0.0), PERSONAL)
     assert one.clips[0].num_frames == 1
+    scene = request_.person.reference  # another file gives the first frame alone
+    both = read_inputs(asked.changed(reference_s=0.0, image=scene), PERSONAL)
+    assert torch.equal(both.clips[0].video, one.clips[0].video)
+    assert not torch.equal(both.image, one.image)
 
 
 def test_close_ups_reach_the_video_where_the_weights_read_them(
     personal, request_: Request, spoken
 ) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    asked = request_.changed(reference=spoken[0], image=request_.person.reference)
     plain = read_inputs(asked, PERSONAL)
     assert plain.clips[0].faces is None  # nobody looked for a face in a drawing
     pictures = close_ups(ID, ID + 1, ID + 2, torch.zeros(2, len(MOTION_NAMES)), size=32)
     clip = dataclasses.replace(plain.clips[0], faces=pictures)
     inputs = dataclasses.replace(plain, clips=(clip,))
-    card = dataclasses.replace(personal.card, faces=True)
+    card = able(personal.card, faces=True)
     reads = AvatarPipeline(personal.dit, personal.conditioner, card, precision="fp32", device="cpu")
     videos = [
         torch.cat(list(pipe.stream(given, asked)))
@@ -149,7 +159,7 @@ def test_close_ups_reach_the_video_where_the_weights_read_them(
     assert reference.faces_valid is not None
     assert reference.faces_valid.all()
     assert personal.person(inputs).reference.faces is None
-    assert wanted(card).faces
+    assert input_spec(card).faces
     assert asked_for(asked, inputs) != asked_for(asked, plain)  # kept chunks are of other faces
     some = dataclasses.replace(
         plain, clips=(dataclasses.replace(plain.clips[0], habits_known=("yaw",)),)
@@ -160,24 +170,24 @@ def test_close_ups_reach_the_video_where_the_weights_read_them(
 def test_weights_trained_with_an_anchor_use_it_unless_told(
     personal, request_: Request, spoken
 ) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    asked = request_.changed(reference=spoken[0], image=request_.person.reference)
     inputs = read_inputs(asked, PERSONAL)
-    card = dataclasses.replace(personal.card, anchor=True)
+    card = able(personal.card, anchor=True)
     trained = AvatarPipeline(
         personal.dit, personal.conditioner, card, precision="fp32", device="cpu"
     )
 
     def made(pipe: AvatarPipeline, anchor: bool | None) -> Tensor:
-        return torch.cat(list(pipe.stream(inputs, dataclasses.replace(asked, anchor=anchor))))
+        return torch.cat(list(pipe.stream(inputs, asked.changed(anchor=anchor))))
 
     anchored, plain = made(personal, True), made(personal, False)
     assert not torch.equal(anchored, plain)
     assert torch.equal(made(trained, None), anchored)
     assert torch.equal(made(trained, False), plain)
     assert torch.equal(made(personal, None), plain)
-    both = dataclasses.replace(asked, guidance_audio=2.0, guidance_motion=1.0)
-    assert decided(asked, card, inputs) == dataclasses.replace(both, anchor=True)
-    assert decided(asked, personal.card, inputs) == dataclasses.replace(both, anchor=False)
+    both = asked.changed(guidance_audio=2.0, guidance_motion=1.0)
+    assert resolved(asked, card, inputs) == both.changed(anchor=True)
+    assert resolved(asked, personal.card, inputs) == both.changed(anchor=False)
     alone = dataclasses.replace(inputs, clips=())  # nothing that an anchor could join
     assert len(torch.cat(list(trained.stream(alone, asked)))) == inputs.num_frames
 
@@ -185,7 +195,7 @@ def test_weights_trained_with_an_anchor_use_it_unless_told(
 def test_the_card_says_how_strongly_sound_counts_unless_told(
     personal, request_: Request, spoken
 ) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    asked = request_.changed(reference=spoken[0], image=request_.person.reference)
     inputs = read_inputs(asked, PERSONAL)
     card = dataclasses.replace(personal.card, guidance_audio=1.0)
     unguided = AvatarPipeline(
@@ -193,7 +203,7 @@ def test_the_card_says_how_strongly_sound_counts_unless_told(
     )
 
     def made(pipe: AvatarPipeline, audio: float | None) -> Tensor:
-        told = dataclasses.replace(asked, guidance_audio=audio)
+        told = asked.changed(guidance_audio=audio)
         return torch.cat(list(pipe.stream(inputs, told)))
 
     plain, doubled = made(personal, 1.0), made(personal, 2.0)
@@ -206,7 +216,7 @@ def test_the_card_says_how_strongly_sound_counts_unless_told(
 def test_clips_say_what_the_motion_stream_says_of_their_frames(
     personal, request_: Request, spoken
 ) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    asked = request_.changed(reference=spoken[0], image=request_.person.reference)
     inputs = dataclasses.replace(read_inputs(asked, PERSONAL), motion=torch.zeros(16))
     clips = list(personal.clips(inputs, asked))
     assert all(len(clip.motion) == len(clip.frames) for clip in clips)
@@ -215,7 +225,7 @@ def test_clips_say_what_the_motion_stream_says_of_their_frames(
     # the first frame's is given, and in the units it was given in
     torch.testing.assert_close(motion[0], torch.zeros(16), atol=1e-5, rtol=0)
     assert float(motion[1:].std()) > 0.01
-    still = dataclasses.replace(personal.card, motion=False)
+    still = able(personal.card, motion=False)
     pipe = AvatarPipeline(personal.dit, personal.conditioner, still, precision="fp32", device="cpu")
     assert all(
         c.motion is None for c in pipe.clips(dataclasses.replace(inputs, motion=None), asked)
@@ -225,7 +235,7 @@ def test_clips_say_what_the_motion_stream_says_of_their_frames(
 def test_the_card_says_how_strongly_habits_count_unless_told(
     personal, request_: Request, spoken
 ) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0], image=request_.reference)
+    asked = request_.changed(reference=spoken[0], image=request_.person.reference)
     inputs = dataclasses.replace(read_inputs(asked, PERSONAL), motion=torch.zeros(16))
     card = dataclasses.replace(personal.card, guidance_motion=3.0)
     strong = AvatarPipeline(
@@ -233,7 +243,7 @@ def test_the_card_says_how_strongly_habits_count_unless_told(
     )
 
     def made(pipe: AvatarPipeline, motion: float | None) -> Tensor:
-        told = dataclasses.replace(asked, guidance_motion=motion)
+        told = asked.changed(guidance_motion=motion)
         return torch.cat([clip.motion for clip in pipe.clips(inputs, told)])
 
     plain, tripled = made(personal, 1.0), made(personal, 3.0)
@@ -244,48 +254,37 @@ def test_the_card_says_how_strongly_habits_count_unless_told(
 
 
 @pytest.mark.parametrize("num", [2, LEAST_MOTION_STEPS + 1])
-def test_the_card_says_whether_motion_is_first(
-    personal, request_: Request, spoken, num: int
-) -> None:
+def test_motion_is_made_before_its_video(personal, request_: Request, spoken, num: int) -> None:
     """In as many steps as its video, or its own least number, if that is more."""
-    asked = dataclasses.replace(
-        request_, reference=spoken[0], image=request_.reference, num_steps=num
-    )
+    asked = request_.changed(reference=spoken[0], image=request_.person.reference, num_steps=num)
     inputs = read_inputs(asked, PERSONAL)
-    calls = []
-
-    def spy(module, given, named):
-        t_motion = named.get("t_motion")
-        calls.append((given[0] is not None, given[1], given[1] if t_motion is None else t_motion))
-
-    def made(first: bool) -> tuple[Tensor, list]:
-        calls.clear()
-        card = dataclasses.replace(personal.card, motion_first=first)
-        pipe = AvatarPipeline(
-            personal.dit, personal.conditioner, card, precision="fp32", device="cpu"
+    calls: list[tuple[bool, float]] = []
+    hooks = [
+        network.register_forward_pre_hook(
+            lambda _, given, is_video=is_video: calls.append((is_video, float(given[1].max())))
         )
-        return torch.cat(list(pipe.stream(inputs, asked))), list(calls)
-
-    hook = personal.dit.register_forward_pre_hook(spy, with_kwargs=True)
-    together, same = made(False)
-    ahead, apart = made(True)
-    hook.remove()
-    assert not torch.equal(together, ahead)
-    assert all(has_video and torch.equal(t, t_motion) for has_video, t, t_motion in same)
-    alone = max(num, LEAST_MOTION_STEPS)
-    assert len(apart) * num == len(same) * (alone + num)
-    for begin in range(0, len(apart), alone + num):  # of every chunk
-        before, after = apart[begin : begin + alone], apart[begin + alone :][:num]
-        assert not any(has_video for has_video, _, _ in before)
-        assert all(has_video and not t_motion.any() for has_video, _, t_motion in after)
-        for calls_ in (before, after):
-            times = [t.max().item() for _, t, _ in calls_]
+        for network, is_video in ((personal.dit, True), (personal.conditioner.motion_net, False))
+    ]
+    frames = torch.cat(list(personal.stream(inputs, asked)))
+    for hook in hooks:
+        hook.remove()
+    ahead = max(num, LEAST_MOTION_STEPS)
+    assert len(calls) % (ahead + num) == 0
+    for begin in range(0, len(calls), ahead + num):  # of every chunk
+        before, after = calls[begin : begin + ahead], calls[begin + ahead :][:num]
+        for some, is_video in ((before, False), (after, True)):
+            assert [kind for kind, _ in some] == [is_video] * len(some)
+            times = [t for _, t in some]
             assert times[0] == 1.0
             assert times == sorted(times, reverse=True)
+    net, personal.conditioner.motion_net = personal.conditioner.motion_net, None
+    still = torch.cat(list(personal.stream(inputs, asked)))
+    personal.conditioner.motion_net = net
+    assert not torch.equal(still, frames)
 
 
 def test_from_the_prompt_no_frame_is_given(personal, request_: Request, spoken) -> None:
-    asked = dataclasses.replace(request_, reference=spoken[0], from_prompt=True, anchor=False)
+    asked = request_.changed(reference=spoken[0], from_prompt=True, anchor=False)
     inputs = read_inputs(asked, PERSONAL)
     assert inputs.reference_frame is None
     least = []
@@ -300,13 +299,12 @@ def test_from_the_prompt_no_frame_is_given(personal, request_: Request, spoken) 
         return frames
 
     frames = made(inputs)
-    num = asked.num_steps
-    assert not personal.card.motion_first
+    num = asked.sampling.num_steps
     assert min(least[:num]) > 0, "of the first chunk nothing is clean"
     assert max(least[num:]) == 0, "and later ones continue it"
     black = dataclasses.replace(inputs, image=torch.zeros_like(inputs.image))
     assert torch.equal(made(black), frames)
-    given = dataclasses.replace(asked, from_prompt=False)
+    given = asked.changed(from_prompt=False)
     assert not torch.equal(torch.cat(list(personal.stream(inputs, given))), frames)
     assert asked_for(asked, inputs) != asked_for(given, inputs)
 
@@ -315,35 +313,35 @@ def test_frames_stand_for_the_clip_where_the_card_says_so(
     personal, request_: Request, spoken
 ) -> None:
     """Always, or where no first frame is given; habits are those of the whole clip either way."""
-    asked = dataclasses.replace(request_, reference=spoken[0], anchor=False)
+    asked = request_.changed(reference=spoken[0], anchor=False)
     inputs, pipe = read_inputs(asked, PERSONAL), personal
     whole = pipe.person(inputs).reference
     for always, from_prompt in ((0, 3), (3, 0), (2, 4)):
-        card = dataclasses.replace(pipe.card, stills=always, stills_from_prompt=from_prompt)
+        card = able(pipe.card, stills=always, stills_from_prompt=from_prompt)
         other = AvatarPipeline(pipe.dit, pipe.conditioner, card, device="cpu", precision="fp32")
         for num, prompted in ((always, False), (max(always, from_prompt), True)):
             reference = other.person(inputs, from_prompt=prompted).reference
             assert reference.latents.shape[1] == (num or whole.latents.shape[1])
-            close = torch.allclose(reference_moments(reference), reference_moments(whole))
+            close = torch.allclose(reference.moments, whole.moments)
             assert close
     plain = torch.cat(list(pipe.stream(inputs, asked)))
-    prompted = dataclasses.replace(asked, from_prompt=True)
+    prompted = asked.changed(from_prompt=True)
     for request, same in ((asked, True), (prompted, False)):
-        card = dataclasses.replace(pipe.card, stills_from_prompt=3)
+        card = able(pipe.card, stills_from_prompt=3)
         other = AvatarPipeline(pipe.dit, pipe.conditioner, card, device="cpu", precision="fp32")
         before = plain if same else torch.cat(list(pipe.stream(inputs, prompted)))
         assert torch.equal(torch.cat(list(other.stream(inputs, request))), before) is same
 
 
 def test_from_the_prompt_wants_a_reference_and_no_image(request_: Request) -> None:
-    asked = dataclasses.replace(request_, from_prompt=True)
+    asked = request_.changed(from_prompt=True)
     with pytest.raises(ValueError, match="--image gives it"):
-        read_inputs(dataclasses.replace(asked, image=asked.reference), PERSONAL)
+        read_inputs(asked.changed(image=asked.person.reference), PERSONAL)
     with pytest.raises(ValueError, match="know a person by their first frame"):
-        read_inputs(asked, Wanted(side=32, reference=False, motion=False))
+        read_inputs(asked, InputSpec(side=32, reference=False, motion=False))
 
 
 @pytest.mark.parametrize("seconds", [-1.0, 301.0, float("nan")])
 def test_a_length_that_cannot_be_is_refused(request_: Request, seconds: float) -> None:
     with pytest.raises(ValueError, match="--reference-seconds"):
-        read_inputs(dataclasses.replace(request_, reference_s=seconds), PERSONAL)
+        read_inputs(request_.changed(reference_s=seconds), PERSONAL)

@@ -9,20 +9,23 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.app.ask import FRAMED, Ask
-from avatar_v.app.studio import Studio
+from avatar_v.app.form import FRAMED, Form
+from avatar_v.app.jobs import JobRunner
 from avatar_v.generate import refine as refine_module
-from avatar_v.generate.generator import Person, Sampled
-from avatar_v.generate.inputs import kept_folder, num_kept
-from avatar_v.generate.pipeline import AvatarPipeline, carry_out
+from avatar_v.generate.generator import LatentChunk, Person
+from avatar_v.generate.output_files import kept_folder, num_kept
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.refine import Refiner, refine_chunks
-from avatar_v.media import read_video
+from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.run import run
+from avatar_v.media.reading import read_video
 from avatar_v.models.average import replace_decoder
+from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import Card, load_pipeline, save_pipeline
+from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.testing import make_reference, randomise
-from avatar_v.types import Request
+from generating import carry_out
 
 # fp32: rotary positions count from the start of a pass, so angles of the same difference are
 # rounded elsewhere; values are of order 1.
@@ -38,7 +41,9 @@ def refiner_folder(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> P
     with torch.no_grad():
         randomise(dit)
     folder = tmp_path_factory.mktemp("refiner") / "tiny"
-    save_pipeline(folder, dit, conditioner, Card(preset="tiny", reference=True, motion=True))
+    save_pipeline(
+        folder, dit, conditioner, Card("tiny", can=Capabilities(reference=True, motion=True))
+    )
     return folder
 
 
@@ -47,14 +52,14 @@ def refiner(refiner_folder: Path, weights: Path) -> Refiner:
     return Refiner.from_pretrained(refiner_folder, load_pipeline(weights)[1])
 
 
-def chunks(refiner: Refiner, sizes: tuple[int, ...] = CHUNKS) -> list[Sampled]:
+def chunks(refiner: Refiner, sizes: tuple[int, ...] = CHUNKS) -> list[LatentChunk]:
     config, draw = refiner.dit.config, torch.Generator().manual_seed(1)
     parts = []
     for index, size in enumerate(sizes):
         frames = 4 * size - 3 * (index == 0) - 2 * (index == len(sizes) - 1)
         tokens = (1, size, config.num_audio_tokens, config.audio_dim)
         parts.append(
-            Sampled(
+            LatentChunk(
                 torch.randn(1, size, 16, 4, 4, generator=draw),
                 torch.randn(640 * frames, generator=draw),
                 frames,
@@ -66,12 +71,12 @@ def chunks(refiner: Refiner, sizes: tuple[int, ...] = CHUNKS) -> list[Sampled]:
     return parts
 
 
-def refined(refiner: Refiner, parts: list[Sampled], seed: int = 0, **how) -> list[Sampled]:
+def refined(refiner: Refiner, parts: list[LatentChunk], seed: int = 0, **how) -> list[LatentChunk]:
     person = how.pop("person", Person(torch.zeros(3, 64, 64)))
     return list(refine_chunks(refiner, person, "a room", iter(parts), seed=seed, **how))
 
 
-def latents(parts: list[Sampled]) -> Tensor:
+def latents(parts: list[LatentChunk]) -> Tensor:
     return torch.cat([part.latents for part in parts], dim=1)
 
 
@@ -153,7 +158,7 @@ def test_a_decoder_of_its_own_decodes_what_it_refined_and_nothing_else(
     videos = []
     for folder in (refiner_folder, tmp_path / "own"):
         frames: list[Tensor] = []
-        out = dataclasses.replace(request_, out=str(tmp_path / f"{folder.name}.mp4"))
+        out = request_.changed(out=str(tmp_path / f"{folder.name}.mp4"))
         carry_out(out, weights=weights, refiner=folder, device="cpu", on_frames=frames.append)
         videos.append(torch.cat(frames))
     assert not torch.equal(*videos)
@@ -163,16 +168,34 @@ def test_a_decoder_of_its_own_decodes_what_it_refined_and_nothing_else(
 
 
 def test_command_line(request_: Request, weights: Path, refiner_folder: Path) -> None:
-    words = ["generate", "--reference", request_.reference, "--audio", request_.audio]
+    words = ["generate", "--reference", request_.person.reference, "--audio", request_.person.audio]
     words += ["--weights", str(weights), "--steps", "2", "--no-face-crop", "--device", "cpu"]
-    plain = str(Path(request_.out).with_name("plain.mp4"))
+    plain = str(Path(request_.output.out).with_name("plain.mp4"))
     assert cli.main([*words, "--out", plain]) == 0
-    assert cli.main([*words, "--out", request_.out, "--refiner", str(refiner_folder)]) == 0
-    small, large = read_video(plain), read_video(request_.out)
+    assert cli.main([*words, "--out", request_.output.out, "--refiner", str(refiner_folder)]) == 0
+    small, large = read_video(plain), read_video(request_.output.out)
     assert large.shape == (len(small), 3, 64, 64)
-    record = json.loads(Path(request_.out).with_suffix(".json").read_text())
+    record = json.loads(Path(request_.output.out).with_suffix(".json").read_text())
     assert record["size"] == 64
     assert record["refiner"] == str(refiner_folder)
+
+
+def test_the_watermark_is_in_refined_frames(
+    request_: Request, weights: Path, refiner_folder: Path
+) -> None:
+    """At the size that comes out, behind the refiner, which would clean it away."""
+
+    def marked(frames: Tensor) -> Tensor:
+        assert frames.shape[-2:] == (64, 64)
+        frames = frames.clone()
+        frames[:, :, :8, :8] = 255
+        return frames
+
+    refined = Weights(weights, refiner_folder, device="cpu")
+    frames: list[Tensor] = []
+    run(request_, refined, watermark=marked).finish(frames.append)
+    assert bool((torch.cat(frames)[:, :, :8, :8] == 255).all())
+    assert bool((read_video(str(request_.output.out))[:, :, 1:7, 1:7] > 230).all())
 
 
 def test_an_interrupted_run_goes_on(
@@ -185,15 +208,15 @@ def test_an_interrupted_run_goes_on(
 
     with pytest.raises(KeyboardInterrupt):
         carry_out(request_, on_frames=stop, **how)
-    assert num_kept(kept_folder(request_.out)) == 1
-    again = dataclasses.replace(request_, resume=True)
+    assert num_kept(kept_folder(request_.output.out)) == 1
+    again = request_.changed(resume=True)
     with pytest.raises(ValueError, match="refiner was"):
         carry_out(again, weights=weights, device="cpu")
     blocks: list[Tensor] = []
     record = carry_out(again, on_frames=blocks.append, **how)
     assert record.resumed_chunks == 1
     whole: list[Tensor] = []
-    fresh = dataclasses.replace(request_, out=str(tmp_path / "whole.mp4"))
+    fresh = request_.changed(out=str(tmp_path / "whole.mp4"))
     carry_out(fresh, on_frames=whole.append, **how)
     assert torch.equal(torch.cat(blocks), torch.cat(whole))
 
@@ -213,21 +236,22 @@ def test_weights_that_do_not_fit_are_refused(
     save_pipeline(tmp_path / "other", dit, conditioner, Card(preset="tiny"))
     with pytest.raises(ValueError, match="trained with the encoder"):
         AvatarPipeline.from_pretrained(weights, refiner=tmp_path / "other")
-    assert list(Path(request_.out).parent.iterdir()) == []
+    assert list(Path(request_.output.out).parent.iterdir()) == []
 
 
 def test_the_app_makes_larger_pictures_too(
     request_: Request, weights: Path, refiner_folder: Path, tmp_path: Path
 ) -> None:
     how = {"device": "cpu", "precision": "fp32", "refiner": refiner_folder}
-    studio = Studio(tmp_path / "app", weights=weights, **how)
-    ask = Ask(
-        reference=request_.reference, speech=request_.audio, picture=FRAMED, num_steps=1,
+    runner = JobRunner(tmp_path / "app", weights=weights, **how)
+    person = request_.person
+    form = Form(
+        reference=person.reference, speech=person.audio, picture=FRAMED, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=1.0, reference_s=16, seed=0,
     )  # fmt: skip
-    seen = list(studio.make(ask))
-    record, side = seen[-1].record, 2 * studio.pipeline.format.side
+    seen = list(runner.make(form))
+    record, side = seen[-1].record, 2 * runner.pipeline.format.side
     assert record is not None
     assert (record.size, record.refiner) == (side, str(refiner_folder))
-    video = read_video(studio.jobs / seen[-1].token / "avatar.mp4")
+    video = read_video(runner.jobs / seen[-1].token / "avatar.mp4")
     assert video.shape == (record.num_frames, 3, side, side)

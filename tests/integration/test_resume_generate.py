@@ -8,19 +8,21 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v import cli
 from avatar_v.device import chosen_precision
 from avatar_v.generate import generator as generator_module
 from avatar_v.generate import resume as resume_module
-from avatar_v.generate.inputs import kept_folder, num_kept
-from avatar_v.generate.pipeline import carry_out
+from avatar_v.generate.output_files import kept_folder, num_kept
 from avatar_v.generate.record import Record
-from avatar_v.media import read_video
-from avatar_v.types import Request
+from avatar_v.generate.request import Request
+from generating import carry_out
+from written import played
 
 NUM_CHUNKS = 3
 """Of the request's 32 frames, in chunks of 5 latents: 17, 12 and 3 of them."""
@@ -28,9 +30,8 @@ ENDS = [(".mp4", 1), (".mp4", 3), (".m3u8", 3)]
 """Kinds of output, and blocks of frames until the end; two belong to the first chunk."""
 KILLED = """
 import json, os, signal, sys
-from avatar_v.device import chosen_precision
-from avatar_v.generate.pipeline import carry_out
-from avatar_v.types import Request
+from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.run import run
 
 left = [int(sys.argv[3])]
 
@@ -39,8 +40,8 @@ def on_frames(frames):
     if not left[0]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-request = Request(**json.loads(sys.argv[1]))
-carry_out(request, weights=sys.argv[2], on_frames=on_frames, device="cpu")
+request = Request.from_json(json.loads(sys.argv[1]))
+run(request, Weights(sys.argv[2], device="cpu")).finish(on_frames)
 """
 
 
@@ -73,21 +74,23 @@ def interrupted(request: Request, weights: Path, num_blocks: int, **how: str) ->
 
 
 def named(request: Request, suffix: str) -> Request:
-    return dataclasses.replace(request, out=str(Path(request.out).with_suffix(suffix)))
+    return request.changed(out=str(Path(request.output.out).with_suffix(suffix)))
 
 
 def elsewhere(request: Request, tmp_path: Path) -> Request:
     """The same request for another folder, to compare with."""
     (tmp_path / "whole").mkdir()
-    return dataclasses.replace(request, out=str(tmp_path / "whole" / Path(request.out).name))
+    return request.changed(out=str(tmp_path / "whole" / Path(request.output.out).name))
 
 
 def again(request: Request, **changes: object) -> Request:
-    return dataclasses.replace(request, resume=True, **changes)
+    return request.changed(resume=True, **changes)
 
 
 def left_behind(request: Request) -> set[str]:
-    return {path.name for path in Path(request.out).parent.iterdir() if ".m4s" not in path.name}
+    return {
+        path.name for path in Path(request.output.out).parent.iterdir() if ".m4s" not in path.name
+    }
 
 
 @pytest.fixture
@@ -96,9 +99,9 @@ def num_sampled(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     numbers: list[int] = []
     make = generator_module.make_chunk
 
-    def count(velocity_of, prefixes, chunk, settings):
+    def count(velocity_of, prefixes, chunk, settings, seeds):
         numbers.append(chunk.index)
-        return make(velocity_of, prefixes, chunk, settings)
+        return make(velocity_of, prefixes, chunk, settings, seeds)
 
     monkeypatch.setattr(generator_module, "make_chunk", count)
     return numbers
@@ -110,7 +113,8 @@ def personal(weights: Path, tmp_path: Path) -> Path:
     folder = tmp_path / "personal"
     shutil.copytree(weights, folder)
     card = json.loads((folder / "card.json").read_text())
-    (folder / "card.json").write_text(json.dumps({**card, "reference": True, "motion": True}))
+    card["can"] |= {"reference": True, "motion": True}
+    (folder / "card.json").write_text(json.dumps(card))
     return folder
 
 
@@ -130,7 +134,7 @@ def test_a_killed_run_goes_on_to_the_same_frames(
     words = [json.dumps(dataclasses.asdict(request)), str(weights), str(num_blocks)]
     process = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
     assert process.returncode == -signal.SIGKILL
-    folder = kept_folder(request.out)
+    folder = kept_folder(request.output.out)
     assert num_kept(folder) == (1 if num_blocks == 1 else 2)
     kept = num_kept(folder)
     if suffix == ".mp4":
@@ -142,7 +146,7 @@ def test_a_killed_run_goes_on_to_the_same_frames(
     expected, in_one = whole(other, weights)
     assert in_one.resumed_chunks == 0
     assert torch.equal(frames, expected)
-    assert torch.equal(read_video(request.out), read_video(other.out))
+    assert np.array_equal(played(request.output.out), played(other.output.out))
     assert left_behind(request) == left_behind(other)
     assert folder.name not in left_behind(request)
 
@@ -151,22 +155,22 @@ def test_a_killed_run_goes_on_to_the_same_frames(
 def test_motion_reference_anchor_and_fresh_noise_go_on_too(
     request_: Request, personal: Path, tmp_path: Path, precision: str
 ) -> None:
-    request = dataclasses.replace(request_, overshoot=0.5, guidance_reference=1.5, anchor=True)
+    request = request_.changed(overshoot=0.5, guidance_reference=1.5, anchor=True)
     expected, _ = whole(elsewhere(request, tmp_path), personal, precision=precision)
     for num_blocks in (1, 3):
         interrupted(request, personal, num_blocks, precision=precision)
         frames, record = whole(again(request), personal, precision=precision)
         assert record.resumed_chunks == (1 if num_blocks == 1 else 2)
         assert torch.equal(frames, expected)
-        Path(request.out).unlink()
-        Path(request.out).with_suffix(".json").unlink()
+        Path(request.output.out).unlink()
+        Path(request.output.out).with_suffix(".json").unlink()
 
 
 def test_a_run_that_was_killed_twice_or_before_its_first_chunk(
     request_: Request, weights: Path, tmp_path: Path, num_sampled: list[int]
 ) -> None:
     expected, _ = whole(elsewhere(request_, tmp_path), weights)
-    folder = kept_folder(request_.out)
+    folder = kept_folder(request_.output.out)
     folder.mkdir()  # what a kill while the weights load leaves
     (folder / "request.json").write_text("{}")
     (folder / "lock").touch()
@@ -181,12 +185,12 @@ def test_a_run_that_was_killed_twice_or_before_its_first_chunk(
 
 def test_a_kill_between_the_video_and_its_record(request_: Request, weights: Path) -> None:
     interrupted(request_, weights, 4)
-    assert num_kept(kept_folder(request_.out)) == NUM_CHUNKS
-    Path(request_.out).write_bytes(b"of this run")
+    assert num_kept(kept_folder(request_.output.out)) == NUM_CHUNKS
+    Path(request_.output.out).write_bytes(b"of this run")
     _, record = whole(again(request_), weights)
     assert record.resumed_chunks == NUM_CHUNKS
     assert left_behind(request_) == {"out.mp4", "out.json"}
-    assert len(read_video(request_.out)) == 32
+    assert len(played(request_.output.out)) == 32
 
 
 def test_a_full_disk_is_one_error_and_loses_no_chunk(
@@ -214,12 +218,12 @@ def test_a_full_disk_is_one_error_and_loses_no_chunk(
 
 
 def test_what_is_left_needs_a_word(request_: Request, weights: Path) -> None:
-    folder = kept_folder(request_.out)
+    folder = kept_folder(request_.output.out)
     assert interrupted(request_, weights, 1) == [(folder, 1)]
     assert left_behind(request_) == {folder.name}
     with pytest.raises(ValueError, match=r"pass --resume to go on .*, or --overwrite to start"):
         carry_out(request_, weights=weights)
-    _, record = whole(dataclasses.replace(request_, overwrite=True), weights)
+    _, record = whole(request_.changed(overwrite=True), weights)
     assert record.resumed_chunks == 0
     assert left_behind(request_) == {"out.mp4", "out.json"}
     with pytest.raises(ValueError, match=r"out\.mp4 exists; pass --overwrite"):
@@ -232,18 +236,26 @@ def test_the_command_says_how_to_go_on(
     capsys: pytest.CaptureFixture,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    words = ["generate", "--reference", request_.reference, "--audio", request_.audio]
-    words += ["--out", request_.out, "--weights", str(weights), "--steps", "1", "--no-face-crop"]
-    push, num_pushed = generator_module.to_uint8, 0
+    words = ["generate", "--reference", request_.person.reference, "--audio", request_.person.audio]
+    words += [
+        "--out",
+        request_.output.out,
+        "--weights",
+        str(weights),
+        "--steps",
+        "1",
+        "--no-face-crop",
+    ]
+    push, num_pushed = generator_module.decoded, 0
 
-    def interrupt(video: Tensor) -> Tensor:
+    def interrupt(video: Tensor, chunk: int) -> Tensor:
         nonlocal num_pushed
         num_pushed += 1
         if num_pushed == 3:
             raise KeyboardInterrupt
-        return push(video)
+        return push(video, chunk)
 
-    monkeypatch.setattr(generator_module, "to_uint8", interrupt)
+    monkeypatch.setattr(generator_module, "decoded", interrupt)
     assert cli.main(words) == 130
     error = " ".join(capsys.readouterr().err.split())
     assert "kept 2 chunks in" in error
@@ -256,7 +268,7 @@ def test_another_request_is_told_what_differs(
     request_: Request, weights: Path, tmp_path: Path
 ) -> None:
     interrupted(request_, weights, 1)
-    speech = Path(request_.audio)
+    speech = Path(request_.person.audio)
     other = tmp_path / "other.wav"
     data = bytearray(speech.read_bytes())
     data[2_000] ^= 1
@@ -274,7 +286,7 @@ def test_another_request_is_told_what_differs(
     other_kind = {"fp32": "bf16", "bf16": "fp32"}[kind]
     with pytest.raises(ValueError, match=f"precision was '{kind}', is '{other_kind}';"):
         carry_out(again(request_), weights=weights, device="cpu", precision=other_kind)
-    assert num_kept(kept_folder(request_.out)) == 1
+    assert num_kept(kept_folder(request_.output.out)) == 1
     _, record = whole(again(request_, audio=str(same)), weights)  # the same sound by another name
     assert record.resumed_chunks == 1
 
@@ -303,10 +315,16 @@ def test_two_processes_do_not_make_one_video(request_: Request, weights: Path) -
     assert left_behind(request_) == {"out.mp4", "out.json"}
 
 
-def test_damaged_chunks_are_named(request_: Request, weights: Path) -> None:
+@pytest.mark.parametrize("damage", ["cut", "renamed", "nan"])
+def test_damaged_chunks_are_named(request_: Request, weights: Path, damage: str) -> None:
     interrupted(request_, weights, 1)
-    (chunk,) = kept_folder(request_.out).glob("*.safetensors")
-    chunk.write_bytes(chunk.read_bytes()[:100])
+    (chunk,) = kept_folder(request_.output.out).glob("*.safetensors")
+    if damage == "cut":
+        chunk.write_bytes(chunk.read_bytes()[:100])
+    else:
+        state = load_file(chunk)
+        odd = {"7": state["0"]} if damage == "renamed" else {"0": state["0"] * torch.nan}
+        save_file(odd, chunk)
     with pytest.raises(ValueError, match=r"000000\.safetensors is damaged .* start anew with"):
         carry_out(again(request_), weights=weights, device="cpu")
     (chunk.parent / "request.json").unlink()

@@ -11,7 +11,7 @@ from PIL import Image
 
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.showcase import Cast, lip_sync, showcase
-from avatar_v.media import read_video
+from avatar_v.media.reading import read_video
 
 
 def test_demo_writes_its_files(weights: Path, tmp_path: Path) -> None:
@@ -37,7 +37,9 @@ def test_demo_shows_what_a_reference_video_adds(weights: Path, tmp_path: Path) -
     folder = tmp_path / "personal"
     shutil.copytree(weights, folder)
     card = json.loads((folder / "card.json").read_text())
-    (folder / "card.json").write_text(json.dumps({**card, "reference": True}))
+    (folder / "card.json").write_text(
+        json.dumps({**card, "can": {**card["can"], "reference": True}})
+    )
     cast = Cast(person=3, scene=4, speech=5, num_frames=50)
     showcase(tmp_path / "demo", cast, num_steps=1, weights=folder)
     one, whole = (read_video(tmp_path / "demo" / f"{name}.mp4") for name in ("picture", "out"))

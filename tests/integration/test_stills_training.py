@@ -4,8 +4,10 @@ from pathlib import Path
 
 import pytest
 
+from avatar_v.models.card import Card, read_card
 from avatar_v.models.presets import build
-from avatar_v.models.weights import Card, read_card, save_pipeline
+from avatar_v.models.weights import save_pipeline
+from avatar_v.testing import motion_stats
 from shard_command import run
 from tiny_run import losses, make_shards, run_stage
 
@@ -15,7 +17,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Tiny shards, as latents with stills beside them."""
     monkeypatch.chdir(tmp_path)
     make_shards(tmp_path)
-    save_pipeline(tmp_path / "start", *build("tiny"), Card("tiny"))
+    save_pipeline(tmp_path / "start", *build("tiny", motion_stats=motion_stats()), Card("tiny"))
     for name in ("train", "validation"):
         words = (
             "--shards",
@@ -42,10 +44,10 @@ def test_a_stage_trains_on_stills(folder: Path, stage: str) -> None:
     run_stage(stage, *words, "--model.init_args.personality.stills_share=1.0")
     shown = losses("out")
     assert len(shown) == 4
-    assert read_card("out/weights").stills == 16
+    assert read_card("out/weights").can.stills == 16
     run_stage(
         stage, *words, "--trainer.default_root_dir=whole",
         "--model.init_args.personality.stills_share=0.0",
     )  # fmt: skip
     assert losses("whole") != shown
-    assert read_card("whole/weights").stills == 0
+    assert read_card("whole/weights").can.stills == 0

@@ -6,7 +6,7 @@ import pyloudnorm
 import pytest
 import torch
 
-from avatar_v.loudness import normalise_loudness
+from avatar_v.media.sound import normalise_loudness
 from avatar_v.models.audio import (
     AudioStream,
     LogMelEncoder,
@@ -16,13 +16,13 @@ from avatar_v.models.audio import (
 )
 from avatar_v.models.conditioner import Conditioner, latent_validity, window
 from avatar_v.models.presets import build_conditioner
-from avatar_v.testing import make_batch, randomise
+from avatar_v.testing import encode_clips, make_batch, motion_stats, randomise
 from avatar_v.types import SAMPLE_RATE_HZ, num_latents
 
 
 @pytest.fixture(scope="module")
 def conditioner() -> Conditioner:
-    return build_conditioner("tiny")
+    return build_conditioner("tiny", motion_stats=motion_stats())
 
 
 def noise(*shape: int, seed: int = 0) -> torch.Tensor:
@@ -76,9 +76,9 @@ def test_latent_windows_hold_four_frames_and_two_on_each_side() -> None:
     assert latent_windows(features)[0, :, :, 0].tolist() == expected
 
 
-def test_encode_gives_clean_latents_and_conditions_of_whole_clips(conditioner: Conditioner) -> None:
+def test_clean_latents_and_conditions_of_whole_clips(conditioner: Conditioner) -> None:
     batch = make_batch(2, 9, 16, has_reference=True)
-    latents, cond = conditioner.encode(batch)
+    latents, cond = encode_clips(conditioner, batch)
     assert latents.shape == (2, 3, 16, 2, 2)
     assert cond.text.shape == (2, 64, 32)
     assert cond.audio is not None
@@ -118,12 +118,13 @@ def test_a_latent_is_valid_when_all_its_frames_are() -> None:
 
 
 def test_dropout_marks_and_replaces_what_it_drops(conditioner: Conditioner) -> None:
-    _, cond = conditioner.encode(make_batch(2, 9, 16, has_reference=True))
+    _, cond = encode_clips(conditioner, make_batch(2, 9, 16, has_reference=True))
     generator = torch.Generator().manual_seed(0)
     kept = conditioner.drop(cond, generator=generator)
     assert torch.equal(kept.text, cond.text)
     assert kept.audio_keep is not None
     assert kept.audio_keep.all()
+    assert kept.reference_keep is None, "a mask of nothing costs the fast path"
     lost = conditioner.drop(cond, text=1.0, audio=1.0, reference=1.0, generator=generator)
     empty = conditioner.encode_text([""])
     assert torch.equal(lost.text, empty.expand_as(cond.text))
@@ -138,7 +139,7 @@ def test_dropout_marks_and_replaces_what_it_drops(conditioner: Conditioner) -> N
 
 
 def test_dropout_has_its_rate_and_independent_streams(conditioner: Conditioner) -> None:
-    _, cond = conditioner.encode(make_batch(2, 9, 16))
+    _, cond = encode_clips(conditioner, make_batch(2, 9, 16))
     many = cond.map(lambda x: x[:1].expand(4000, *x.shape[1:]))
     generator = torch.Generator().manual_seed(0)
     dropped = conditioner.drop(many, text=0.3, audio=0.5, generator=generator)
@@ -175,7 +176,7 @@ def test_tokens_of_windows_are_those_of_the_whole(conditioner: Conditioner) -> N
 
 
 def test_training_reaches_the_encoders_but_not_the_vae(conditioner: Conditioner) -> None:
-    latents, cond = conditioner.encode(make_batch(2, 9, 16))
+    latents, cond = encode_clips(conditioner, make_batch(2, 9, 16))
     assert cond.audio is not None
     assert not latents.requires_grad
     (cond.text.square().sum() + cond.audio.square().sum()).backward()

@@ -6,13 +6,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.kernels.attention import attend_dense, attend_near
+from avatar_v.kernels.attention import attend_blocks, attend_dense
 from avatar_v.models import attention, blocks
+from avatar_v.models.attention import Pattern
+from avatar_v.models.card import ASSETS
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import as_refiner, predict_clean
-from avatar_v.models.weights import ASSETS, load_dit, read_json
-from avatar_v.testing import make_cond, make_dit, make_reference
+from avatar_v.models.weights import load_dit, read_json
+from avatar_v.testing import make_cond, make_dit, make_reference, run
 
 # fp32; the two sides sum the same terms in another order, values are of order 1.
 TOLERANCE = 1e-5
@@ -45,7 +47,7 @@ def test_near_equals_dense_masked_attention(window: int, masked: bool) -> None:
         torch.cat([value.flatten(1, 2), extra[1]], dim=1),
         mask,
     )
-    got = attend_near(query, key, value, window, extra, keep)
+    got = attend_blocks(query, key, value, Pattern.local(window).blocks(6), extra, keep)
     torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -58,8 +60,10 @@ def inputs(config: DiTConfig, valid: Tensor) -> dict:
     return {
         "x_t": drawn(2, NUM_FRAMES, config.latent_channels, SIZE, SIZE),
         "t": torch.rand(2, NUM_FRAMES, generator=torch.Generator().manual_seed(1)),
-        "cond": make_cond(config, 2, NUM_FRAMES, reference=reference),
-        "motion_t": drawn(2, NUM_FRAMES, config.motion_dim, seed=4),
+        "cond": dataclasses.replace(
+            make_cond(config, 2, NUM_FRAMES, reference=reference),
+            motion=drawn(2, NUM_FRAMES, config.motion_dim, seed=4),
+        ),
     }
 
 
@@ -71,9 +75,9 @@ def test_the_network_equals_one_with_masked_attention(
     dit = local(window)
     valid = torch.rand(2, 9, generator=torch.Generator().manual_seed(3)) > 0.4
     given = inputs(dit.config, valid)
-    got = dit(**given)
+    got = run(dit, **given)
 
-    def dense(query, key, value, window, extra, extra_mask):
+    def dense(query, key, value, blocks, extra, extra_mask):
         num_frames, num_keys = key.shape[1:3]
         near = near_mask(num_frames, query.shape[1] // num_frames, num_keys, window)
         seen = extra[0].new_ones(extra[0].shape[:2], dtype=torch.bool)
@@ -85,33 +89,32 @@ def test_the_network_equals_one_with_masked_attention(
         keys, values = (torch.cat(pair, dim=1) for pair in ((keys, extra[0]), (values, extra[1])))
         return attend_dense(query, keys, values, mask)
 
-    monkeypatch.setattr(attention, "attend_near", dense)
-    expected = dit(**given)
-    for ours, theirs in zip(got, expected, strict=True):
-        torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=TOLERANCE)
+    monkeypatch.setattr(attention, "attend_blocks", dense)
+    expected = run(dit, **given)
+    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
     monkeypatch.undo()
-    everywhere = local(None)(**given)
-    assert (everywhere[0] - got[0]).abs().max() > 1e-3, "the window has no effect: a blind test"
+    everywhere = run(local(None), **given)
+    assert (everywhere - got).abs().max() > 1e-3, "the window has no effect: a blind test"
 
 
 def test_a_window_over_everything_is_plain_attention() -> None:
     wide, plain = local(NUM_FRAMES), local(None)
     given = inputs(plain.config, torch.ones(2, 4, dtype=torch.bool))
-    for ours, theirs in zip(wide(**given), plain(**given), strict=True):
-        torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=TOLERANCE)
+    ours, theirs = run(wide, **given), run(plain, **given)
+    torch.testing.assert_close(ours, theirs, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_what_lies_beyond_the_window_of_all_layers_has_no_effect() -> None:
     dit = local(1)
     given = inputs(dit.config, torch.ones(2, 4, dtype=torch.bool))
     reach = dit.config.num_layers  # one frame a layer, in video and motion alike
-    changed = {k: given[k].clone() for k in ("x_t", "motion_t")}
-    changed["x_t"][:, -1] += 1
-    changed["motion_t"][:, -1] += 1
-    before, after = dit(**given), dit(**{**given, **changed})
-    for a, b in zip(before, after, strict=True):
-        torch.testing.assert_close(a[:, : -1 - reach], b[:, : -1 - reach], atol=0, rtol=0)
-        assert (a[:, -1 - reach] - b[:, -1 - reach]).abs().max() > 0
+    x_t, motion = given["x_t"].clone(), given["cond"].motion.clone()
+    x_t[:, -1] += 1
+    motion[:, -1] += 1
+    changed = {"x_t": x_t, "cond": dataclasses.replace(given["cond"], motion=motion)}
+    a, b = run(dit, **given), run(dit, **{**given, **changed})
+    torch.testing.assert_close(a[:, : -1 - reach], b[:, : -1 - reach], atol=0, rtol=0)
+    assert (a[:, -1 - reach] - b[:, -1 - reach]).abs().max() > 0
 
 
 def test_shipped_weights_load_and_nothing_local_runs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,8 +127,8 @@ def test_shipped_weights_load_and_nothing_local_runs(monkeypatch: pytest.MonkeyP
     def never(*args, **kwargs):
         raise AssertionError("local attention in weights that have none")
 
-    monkeypatch.setattr(attention, "attend_near", never)
-    monkeypatch.setattr(blocks, "Near", never)
+    monkeypatch.setattr(attention, "attend_blocks", never)
+    monkeypatch.setattr(blocks, "Blocked", never)
     config = dit.config
     with torch.no_grad():
         v = dit(drawn(1, 2, 16, 8, 8), torch.full((1, 2), 0.5), make_cond(config, 1, 2))

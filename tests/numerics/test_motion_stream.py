@@ -11,10 +11,11 @@ from avatar_v.kernels.norm import rotate
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
-from avatar_v.models.motion import CENTER, SCALE, STYLE_SCALE, motion_moments
-from avatar_v.models.own_units import own_scale
-from avatar_v.testing import make_cond, make_dit, make_reference
+from avatar_v.testing import make_cond, make_dit, make_reference, motion_stats, run
 from avatar_v.types import MOTION_NAMES, Cond, Reference
+
+STATS = motion_stats()
+STYLE_SCALE = STATS.style_deviation
 
 # fp32; the two sides sum the same terms in another order, values are of order 1.
 TOLERANCE = 1e-5
@@ -28,7 +29,7 @@ def dit() -> AvatarDiT:
 
 
 def target(config: DiTConfig) -> tuple[Tensor, Tensor, Tensor]:
-    """x_t, motion_t and t."""
+    """x_t, motion and t."""
     generator = torch.Generator().manual_seed(5)
     shape = (2, NUM_FRAMES, config.latent_channels, SIZE, SIZE)
     return (
@@ -53,137 +54,76 @@ def silence(dit: AvatarDiT) -> AvatarDiT:
     return quiet
 
 
+def followed(cond: Cond, motion: Tensor | None) -> Cond:
+    return dataclasses.replace(cond, motion=motion)
+
+
 def test_an_injection_of_zero_leaves_the_video_as_it_was(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
+    x_t, motion, t = target(dit.config)
     cond = with_reference(dit.config)
     assert cond.reference is not None
     still = dataclasses.replace(cond, reference=dataclasses.replace(cond.reference, motion=None))
     quiet = silence(dit)
-    video, motion = quiet(x_t, t, cond, motion_t=motion_t)
-    assert torch.equal(video, quiet(x_t, t, still))
-    assert float(motion.abs().max()) > 0.1
-    video, _ = dit(x_t, t, cond, motion_t=motion_t)
-    assert float((video - dit(x_t, t, cond)).abs().max()) > 0.01, "the test is blind"
+    assert torch.equal(run(quiet, x_t, t, followed(cond, motion)), run(quiet, x_t, t, still))
+    video = run(dit, x_t, t, followed(cond, motion))
+    assert float((video - run(dit, x_t, t, cond)).abs().max()) > 0.01, "the test is blind"
 
 
-def test_a_new_model_starts_with_that_injection_and_no_motion_velocity() -> None:
-    new = AvatarDiT(DiTConfig.tiny())
+def test_a_new_model_starts_with_that_injection() -> None:
+    new = AvatarDiT(DiTConfig.tiny(), STATS)
     started = [p for name, p in new.named_parameters() if "motion_inject" in name]
     started.append(new.style_embed)
     assert started
     assert not any(bool(p.any()) for p in started)
-    x_t, motion_t, t = target(new.config)
-    _, motion = new(x_t, t, with_reference(new.config), motion_t=motion_t)
-    assert torch.equal(motion, torch.zeros_like(motion_t))
+    assert not any("motion_head" in name for name in new.state_dict())
 
 
-def test_equal_to_dense_masked_attention(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
-    cond = with_reference(dit.config)
-    got_video, got_motion = dit(x_t, t, cond, motion_t=motion_t)
-    video, motion = dense_forward(dit, x_t, motion_t, t, t, cond)
-    torch.testing.assert_close(got_video, video, atol=TOLERANCE, rtol=TOLERANCE)
-    torch.testing.assert_close(got_motion, motion, atol=TOLERANCE, rtol=TOLERANCE)
+@pytest.mark.parametrize("is_refiner", [False, True])
+def test_equal_to_dense_masked_attention(is_refiner: bool) -> None:
+    """Motion is clean, at t = 0; a refiner's motion tokens have the times of its video."""
+    config = dataclasses.replace(DiTConfig.tiny(), refines_from=0.6 if is_refiner else None)
+    dit = make_dit(config).requires_grad_(False)
+    x_t, motion, t = target(config)
+    cond = with_reference(config)
+    cond = dataclasses.replace(cond, low=torch.zeros_like(x_t) if is_refiner else None)
+    got = run(dit, x_t, t, followed(cond, motion))
+    if is_refiner:  # low latents of zero add a bias
+        assert dit.low_embed is not None
+        dit.low_embed.bias.zero_()
+        got = run(dit, x_t, t, followed(cond, motion))
+    t_motion = t if is_refiner else torch.zeros_like(t)
+    video = dense_forward(dit, x_t, motion, t, t_motion, cond)
+    torch.testing.assert_close(got, video, atol=TOLERANCE, rtol=TOLERANCE)
+    other = dense_forward(dit, x_t, motion, t, t - t_motion, cond)
+    assert float((got - other).abs().max()) > 1e-4, "the test is blind"
 
 
-def test_motion_at_times_of_its_own_is_equal_to_dense_attention_too(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
-    cond = with_reference(dit.config)
-    same = dit(x_t, t, cond, motion_t=motion_t)
-    told = dit(x_t, t, cond, motion_t=motion_t, t_motion=t)
-    assert all(torch.equal(a, b) for a, b in zip(same, told, strict=True))
-    t_motion = t * torch.tensor([[0.0], [0.4]])  # known in the first sample, ahead in the second
-    got = dit(x_t, t, cond, motion_t=motion_t, t_motion=t_motion)
-    expected = dense_forward(dit, x_t, motion_t, t, t_motion, cond)
-    for a, b, other in zip(got, expected, same, strict=True):
-        torch.testing.assert_close(a, b, atol=TOLERANCE, rtol=TOLERANCE)
-        assert float((a - other).abs().max()) > 1e-3, "the test is blind"
-    with pytest.raises(ValueError, match="without motion_t"):
-        dit(x_t, t, cond, t_motion=t_motion)
-
-
-def test_motion_without_video_is_equal_to_dense_attention(dit: AvatarDiT) -> None:
-    _, motion_t, t = target(dit.config)
-    cond = with_reference(dit.config)
-    video, got = dit(None, t, cond, motion_t=motion_t)
-    assert video is None
-    expected = dense_motion_alone(dit, motion_t, t, cond)
-    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
-    silent = dataclasses.replace(cond, audio_keep=torch.tensor([True, False]))
-    silent = dit(None, t, silent, motion_t=motion_t)[1]
-    torch.testing.assert_close(silent[0], got[0], atol=TOLERANCE, rtol=TOLERANCE)
-    assert float((silent[1] - got[1]).abs().max()) > 1e-3, "sound is heard"
-
-
-def test_motion_without_video_reads_habits_of_the_reference_alone(dit: AvatarDiT) -> None:
-    _, motion_t, t = target(dit.config)
-    cond = with_reference(dit.config)
-    reference = cond.reference
-    assert reference is not None
-    assert reference.motion is not None
-    without = dataclasses.replace(cond, reference=None)
-    got, none = (dit(None, t, c, motion_t=motion_t)[1] for c in (cond, without))
-    assert float((got - none).abs().max()) > 1e-3, "the test is blind"
-    others = dataclasses.replace(reference, latents=-reference.latents)
-    cache, moments = dit.encode_reference(reference), motion_moments(reference.motion, VALID)
-    unkept = dataclasses.replace(cond, reference_keep=torch.zeros(2, dtype=torch.bool))
-    dropped = dit(None, t, unkept, motion_t=motion_t)[1]
-    habits = style_of(reference) @ dit.style_embed
-    expected = dense_motion_alone(dit, motion_t, t, cond, torch.zeros_like(habits))
-    # the person's scale is known, in which the network's velocity of habits is left out
-    torch.testing.assert_close(dropped, expected, atol=TOLERANCE, rtol=TOLERANCE)
-    for expected, given, named in (
-        (got, dataclasses.replace(cond, reference=others), {}),
-        (got, without, {"reference_cache": cache}),
-        (got, without, {"moments": moments}),
-        (dropped, unkept, {"moments": moments}),
-        (none, dataclasses.replace(without, reference_keep=unkept.reference_keep), {}),
-    ):
-        assert torch.equal(dit(None, t, given, motion_t=motion_t, **named)[1], expected)
-
-
-def test_a_pass_without_video_needs_motion_alone(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
-    cond = with_reference(dit.config)
-    for named in ({}, {"motion_t": motion_t, "t_motion": t}):
-        with pytest.raises(ValueError, match="denoises motion alone"):
-            dit(None, t, cond, **named)
-    with pytest.raises(ValueError, match="moments are for a pass without video"):
-        dit(x_t, t, cond, motion_t=motion_t, moments=torch.zeros(2, 65))
-    low = dataclasses.replace(cond, low=x_t)
-    refiner = make_dit(dataclasses.replace(dit.config, refines_from=0.6))
-    with pytest.raises(ValueError, match="no refiner"):
-        refiner(None, t, low, motion_t=motion_t)
-
-
-def test_reference_motion_is_read_from_the_cache(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
-    cond = with_reference(dit.config)
+def test_reference_motion_is_read_from_cache_and_moments(dit: AvatarDiT) -> None:
+    x_t, motion, t = target(dit.config)
+    cond = followed(with_reference(dit.config), motion)
     assert cond.reference is not None
     cache = dit.encode_reference(cond.reference)
-    without = dataclasses.replace(cond, reference=None)
-    got = dit(x_t, t, without, motion_t=motion_t, reference_cache=cache)
-    expected = dit(x_t, t, cond, motion_t=motion_t)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    without = dataclasses.replace(cond, reference=None, moments=dit.moments_of(cond.reference))
+    expected = run(dit, x_t, t, cond)
+    assert torch.equal(dit(x_t, t, without, past=cache), expected)
     reference = dataclasses.replace(cond.reference, motion=-cond.reference.motion)
-    other = dit(x_t, t, dataclasses.replace(cond, reference=reference), motion_t=motion_t)
-    assert float((other[0] - expected[0]).abs().max()) > 1e-3
+    other = run(dit, x_t, t, dataclasses.replace(cond, reference=reference))
+    assert float((other - expected).abs().max()) > 1e-3
 
 
 def test_motion_of_invalid_frames_is_not_read(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
+    x_t, motion, t = target(dit.config)
     cond = with_reference(dit.config)
     assert cond.reference is not None
     assert cond.reference.motion is not None
     broken = torch.where(VALID[..., None], cond.reference.motion, float("nan"))
-    got = dit(x_t, t, with_reference(dit.config, motion=broken), motion_t=motion_t)
-    expected = dit(x_t, t, cond, motion_t=motion_t)
-    assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
+    got = run(dit, x_t, t, followed(with_reference(dit.config, motion=broken), motion))
+    assert torch.equal(got, run(dit, x_t, t, followed(cond, motion)))
 
 
 def test_motion_without_a_valid_frame_is_no_reference(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
-    cond = with_reference(dit.config)
+    x_t, motion, t = target(dit.config)
+    cond = followed(with_reference(dit.config), motion)
     assert cond.reference is not None
     assert cond.reference.motion is not None
     blind = dataclasses.replace(
@@ -191,19 +131,18 @@ def test_motion_without_a_valid_frame_is_no_reference(dit: AvatarDiT) -> None:
         valid=torch.zeros_like(cond.reference.valid),
         motion=torch.full_like(cond.reference.motion, float("nan")),
     )
-    got = dit(x_t, t, dataclasses.replace(cond, reference=blind), motion_t=motion_t)
-    expected = dit(x_t, t, dataclasses.replace(cond, reference=None), motion_t=motion_t)
-    for one, other in zip(got, expected, strict=True):
-        torch.testing.assert_close(one, other, atol=TOLERANCE, rtol=TOLERANCE)
+    got = run(dit, x_t, t, dataclasses.replace(cond, reference=blind))
+    expected = run(dit, x_t, t, dataclasses.replace(cond, reference=None))
+    torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_shapes_that_do_not_fit_are_refused(dit: AvatarDiT) -> None:
-    x_t, motion_t, t = target(dit.config)
+    x_t, motion, t = target(dit.config)
     cond = with_reference(dit.config)
-    with pytest.raises(ValueError, match=r"motion_t must have shape \(2, 3, 64\)"):
-        dit(x_t, t, cond, motion_t=motion_t[..., :16])
+    with pytest.raises(ValueError, match=r"cond\.motion must have shape \(2, 3, 64\)"):
+        run(dit, x_t, t, followed(cond, motion[..., :16]))
     with pytest.raises(ValueError, match=r"reference\.motion must have shape"):
-        dit(x_t, t, with_reference(dit.config, motion=torch.zeros(2, NUM_REFERENCE, 16)))
+        run(dit, x_t, t, with_reference(dit.config, motion=torch.zeros(2, NUM_REFERENCE, 16)))
 
 
 def dense_mask(valid: Tensor, segment: Tensor, num_tokens: int) -> Tensor:
@@ -247,7 +186,7 @@ def style_of(reference: Reference) -> Tensor:
 
 def dense_forward(
     dit: AvatarDiT, x_t: Tensor, motion_t: Tensor, t: Tensor, t_motion: Tensor, cond: Cond
-) -> tuple[Tensor, Tensor]:
+) -> Tensor:
     """The specification: all tokens in one sequence under a full mask, streams cut out of it."""
     reference = cond.reference
     assert reference is not None
@@ -309,48 +248,7 @@ def dense_forward(
             x = gated_add(x, block.ffn(modulated_norm(x, p[3], p[4], block.eps)), p[5])
             streams.append(x)
     video = dit.head(streams[0], embedding[:, _frames(sizes)[0]])
-    motion = dit.motion_head(streams[1], embedding[:, _frames(sizes)[1]])
-    return dit._to_latents(video, *grid), motion.squeeze(2)
-
-
-def scale_of(reference: Reference) -> tuple[Tensor, Tensor]:
-    """How far each person moves each of the 64 numbers, and where that leaves a face at rest."""
-    own = own_scale(motion_moments(reference.motion, reference.valid)).repeat(1, 4)[:, None]
-    return own, (1 - own) * (CENTER / SCALE).repeat(4)
-
-
-def dense_motion_alone(
-    dit: AvatarDiT, motion_t: Tensor, t: Tensor, cond: Cond, habits: Tensor | None = None
-) -> Tensor:
-    """The specification: motion tokens see each other, and read text and sound themselves. The
-    network's state is that of a person who moves as far as all do."""
-    assert cond.reference is not None
-    if habits is None:
-        habits = style_of(cond.reference) @ dit.style_embed
-    embedding, modulation = dit.time_embed(t, habits)
-    own, rest = scale_of(cond.reference)
-    there = 1 - t[..., None]
-    size = t[..., None] + there * own
-    state, tau = (motion_t + there * rest) / size, t[..., None] / size
-    rotary = rotary_table(torch.arange(NUM_FRAMES)[None], 1, 1, dit.config.head_dim)
-    text, audio = dit._embed_text(cond.text), dit._embed_audio(cond.audio).flatten(0, 1)
-    x = dit._embed_motion(state)
-    all_seen = torch.ones(2, NUM_FRAMES, NUM_FRAMES, dtype=torch.bool)
-    for block in dit.blocks:
-        parts = (block.modulation + modulation).unsqueeze(-2).unbind(2)
-        flat = modulated_norm(x, parts[0], parts[1], block.eps).flatten(1, 2)
-        attention = block.self_attention
-        key, value = attention.project_keys(flat)
-        query, key = (rotate(y, rotary) for y in (attention.project_query(flat), key))
-        out = attention.merge(attend_dense(query, key, value, all_seen))
-        x = gated_add(x, out.unsqueeze(2), parts[2])
-        x = x + block.text_attention(block.text_norm(x).flatten(1, 2), text).unsqueeze(2)
-        heard = block.audio_attention(block.audio_norm(x).flatten(0, 1), audio)
-        x = x + heard.unflatten(0, x.shape[:2])
-        x = gated_add(x, block.ffn(modulated_norm(x, parts[3], parts[4], block.eps)), parts[5])
-    v = dit.motion_head(x, embedding).squeeze(2)
-    noise, clean = state + (1 - tau) * v, state - tau * v  # of that person
-    return noise - (own * clean - rest)
+    return dit._to_latents(video, *grid)
 
 
 def _frames(sizes: tuple[int, ...]) -> list[slice]:

@@ -18,7 +18,7 @@ from avatar_v.models.reference import (
     pack_frames,
     segments,
 )
-from avatar_v.testing import make_cond, make_dit, make_reference
+from avatar_v.testing import make_cond, make_dit, make_reference, run
 from avatar_v.types import Cond, Reference
 from references import (
     NUM_FRAMES,
@@ -116,18 +116,19 @@ def test_equal_to_dense_masked_attention(dit: AvatarDiT, name: str) -> None:
     cond = with_reference(dit.config, VALIDITY[name])
     offset = -dit.config.reference_gap - NUM_REFERENCE + 1
     expected = dense_forward(dit, x_t, t, cond, offset)
-    torch.testing.assert_close(dit(x_t, t, cond), expected, atol=TOLERANCE, rtol=TOLERANCE)
-    plain = dit(x_t, t, dataclasses.replace(cond, reference=None))
+    torch.testing.assert_close(run(dit, x_t, t, cond), expected, atol=TOLERANCE, rtol=TOLERANCE)
+    plain = run(dit, x_t, t, dataclasses.replace(cond, reference=None))
     assert (plain - expected).abs().max() > 0.01, "the reference has no effect: the test is blind"
 
 
 def test_equal_to_dense_masked_attention_at_another_offset(dit: AvatarDiT) -> None:
     x_t, t = target(dit.config)
     cond = with_reference(dit.config, VALIDITY["ragged"])
-    got = dit(x_t, t, cond, reference_offset=-40)
+    first = -dit.config.reference_gap - NUM_REFERENCE + 1
+    got = run(dit, x_t, t, cond, shift=-40 - first)
     expected = dense_forward(dit, x_t, t, cond, -40)
     torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
-    assert (got - dit(x_t, t, cond)).abs().max() > 1e-4
+    assert (got - run(dit, x_t, t, cond)).abs().max() > 1e-4
 
 
 def test_segments_that_are_not_runs_are_kept_apart_by_their_number(dit: AvatarDiT) -> None:
@@ -135,7 +136,7 @@ def test_segments_that_are_not_runs_are_kept_apart_by_their_number(dit: AvatarDi
     segment = torch.arange(NUM_REFERENCE).expand(2, -1) % 3
     cond = with_reference(dit.config, VALIDITY["ragged"], segment=segment)
     expected = dense_forward(dit, x_t, t, cond, -dit.config.reference_gap - NUM_REFERENCE + 1)
-    torch.testing.assert_close(dit(x_t, t, cond), expected, atol=TOLERANCE, rtol=TOLERANCE)
+    torch.testing.assert_close(run(dit, x_t, t, cond), expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_packed_equals_masked_for_any_content_of_invalid_frames(dit: AvatarDiT) -> None:
@@ -145,22 +146,22 @@ def test_packed_equals_masked_for_any_content_of_invalid_frames(dit: AvatarDiT) 
     assert cond.reference is not None
     broken = torch.where(valid[..., None, None, None], cond.reference.latents, float("nan"))
     changed = dataclasses.replace(cond.reference, latents=broken)
-    got = dit(x_t, t, dataclasses.replace(cond, reference=changed))
-    assert torch.equal(got, dit(x_t, t, cond))
+    got = run(dit, x_t, t, dataclasses.replace(cond, reference=changed))
+    assert torch.equal(got, run(dit, x_t, t, cond))
 
 
 def test_no_reference_equals_plain_attention(dit: AvatarDiT) -> None:
     x_t, t = target(dit.config)
-    plain = dit(x_t, t, make_cond(dit.config, 2, NUM_FRAMES))
+    plain = run(dit, x_t, t, make_cond(dit.config, 2, NUM_FRAMES))
     empty = with_reference(dit.config, torch.zeros(2, 0, dtype=torch.bool))
-    assert torch.equal(dit(x_t, t, empty), plain)
+    assert torch.equal(run(dit, x_t, t, empty), plain)
     none_valid = with_reference(dit.config, VALIDITY["none"])
     dropped = dataclasses.replace(
         with_reference(dit.config, VALIDITY["all"]), reference_keep=torch.tensor([False, False])
     )
     for cond in (none_valid, dropped):
         # masked keys are read and weigh nothing: sums of another order
-        torch.testing.assert_close(dit(x_t, t, cond), plain, atol=TOLERANCE, rtol=TOLERANCE)
+        torch.testing.assert_close(run(dit, x_t, t, cond), plain, atol=TOLERANCE, rtol=TOLERANCE)
 
 
 def test_what_a_reference_without_a_valid_frame_holds_is_never_read(dit: AvatarDiT) -> None:
@@ -173,7 +174,8 @@ def test_what_a_reference_without_a_valid_frame_holds_is_never_read(dit: AvatarD
         latents=torch.full_like(cond.reference.latents, float("nan")),
         audio=torch.full_like(cond.reference.audio, float("nan")),
     )
-    assert torch.equal(dit(x_t, t, dataclasses.replace(cond, reference=broken)), dit(x_t, t, cond))
+    got = run(dit, x_t, t, dataclasses.replace(cond, reference=broken))
+    assert torch.equal(got, run(dit, x_t, t, cond))
 
 
 def test_every_rank_runs_the_same_blocks_whatever_is_valid(
@@ -189,7 +191,7 @@ def test_every_rank_runs_the_same_blocks_whatever_is_valid(
             pictures = cond.reference.latents[:, :2]
             reference = dataclasses.replace(cond.reference, faces=pictures, faces_valid=faces)
             calls.clear()
-            dit(x_t, t, dataclasses.replace(cond, reference=reference))
+            run(dit, x_t, t, dataclasses.replace(cond, reference=reference))
             counts.add(len(calls))
     assert len(counts) == 1
 
@@ -197,9 +199,9 @@ def test_every_rank_runs_the_same_blocks_whatever_is_valid(
 def test_a_dropped_reference_is_dropped_for_its_sample_alone(dit: AvatarDiT) -> None:
     x_t, t = target(dit.config)
     cond = with_reference(dit.config, VALIDITY["all"])
-    got = dit(x_t, t, dataclasses.replace(cond, reference_keep=torch.tensor([True, False])))
-    full = dit(x_t, t, cond)
-    plain = dit(x_t, t, dataclasses.replace(cond, reference=None))
+    got = run(dit, x_t, t, dataclasses.replace(cond, reference_keep=torch.tensor([True, False])))
+    full = run(dit, x_t, t, cond)
+    plain = run(dit, x_t, t, dataclasses.replace(cond, reference=None))
     torch.testing.assert_close(got[0], full[0], atol=TOLERANCE, rtol=TOLERANCE)
     torch.testing.assert_close(got[1], plain[1], atol=TOLERANCE, rtol=TOLERANCE)
 
@@ -210,7 +212,7 @@ def test_the_target_does_not_reach_the_reference(
     """The keys that generated tokens read: no gradient from the reference ones to x_t."""
     x_t, t = target(dit.config)
     x_t.requires_grad_()
-    dit(x_t, t, with_reference(dit.config, VALIDITY["ragged"]))
+    run(dit, x_t, t, with_reference(dit.config, VALIDITY["ragged"]))
     num_target = NUM_FRAMES * (SIZE // 2) ** 2
     keys = [k for q, k, mask in calls if q.shape[1] == num_target and mask is not None]
     assert len(keys) == dit.config.num_layers
@@ -228,7 +230,7 @@ def test_every_valid_frame_reaches_the_target_and_no_invalid_one(dit: AvatarDiT)
     assert cond.reference is not None
     latents = cond.reference.latents.clone().requires_grad_()
     changed = dataclasses.replace(cond.reference, latents=latents)
-    out = dit(x_t, t, dataclasses.replace(cond, reference=changed))
+    out = run(dit, x_t, t, dataclasses.replace(cond, reference=changed))
     (gradient,) = torch.autograd.grad(out.square().sum(), latents)
     valid = cond.reference.valid
     assert (gradient[valid].abs().amax((1, 2, 3)) > 0).all()
@@ -258,7 +260,7 @@ def test_attention_sizes_are_linear_in_the_reference(
     """Masks are of b x keys alone, and reference tokens are never given more than a segment."""
     x_t, t = target(dit.config)
     valid = VALIDITY["ragged"]
-    dit(x_t, t, with_reference(dit.config, valid))
+    run(dit, x_t, t, with_reference(dit.config, valid))
     tokens = (SIZE // 2) ** 2
     num_target = NUM_FRAMES * tokens
     shapes = [(q.shape[1], k.shape[1], mask) for q, k, mask in calls]
@@ -320,7 +322,7 @@ def test_two_minutes_of_reference_at_the_small_preset(
         assert max(q * k for q, k in sizes) <= (16 * SEGMENT_LENGTH) ** 2
         calls.clear()
         v = dit(torch.randn(1, 13, config.latent_channels, 8, 8), torch.ones(1, 13), cond,
-                reference_cache=cache)  # fmt: skip
+                past=cache)  # fmt: skip
     assert v.isfinite().all()
     assert all(mask is None for _, _, mask in calls)
     assert max(k.shape[1] for _, k, _ in calls) == 16 * (751 + 13)

@@ -15,11 +15,11 @@ from test_reference_attention import (
 )
 from torch import Tensor
 
-from avatar_v.generate.guidance import guided
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.reference import FACE_GAP, anchor_frame, join_caches, join_references
-from avatar_v.testing import make_cond, make_dit, make_reference
+from avatar_v.models.reference import FACE_GAP, anchor_frame, join_references
+from avatar_v.sampling.guidance import guided
+from avatar_v.testing import make_cond, make_dit, make_reference, run
 from avatar_v.types import Cond, Reference
 
 FACES = {
@@ -54,17 +54,18 @@ def test_equal_to_dense_masked_attention(
 ) -> None:
     x_t, t = target(dit.config)
     reference = reference_of(dit, valid, faces)
-    got = dit(x_t, t, cond_of(dit, reference), reference_offset=offset)
-    first = -dit.config.reference_gap - NUM_REFERENCE + 1 if offset is None else offset
+    usual = -dit.config.reference_gap - NUM_REFERENCE + 1
+    first = usual if offset is None else offset
+    got = run(dit, x_t, t, cond_of(dit, reference), shift=first - usual)
     close(got, dense_forward(dit, x_t, t, cond_of(dit, reference), first))
-    without = dit(x_t, t, cond_of(dit, reference.without_faces()), reference_offset=offset)
+    without = run(dit, x_t, t, cond_of(dit, reference.without_faces()), shift=first - usual)
     assert (got - without).abs().max() > 1e-3, "the faces have no effect: the test is blind"
 
 
 def test_without_valid_faces_it_is_as_without_faces_bit_for_bit(dit: AvatarDiT) -> None:
     x_t, t = target(dit.config)
     reference = reference_of(dit)
-    plain = dit(x_t, t, cond_of(dit, reference.without_faces()))
+    plain = run(dit, x_t, t, cond_of(dit, reference.without_faces()))
     assert reference.faces is not None
     for num in (3, 0):
         none = dataclasses.replace(
@@ -72,7 +73,7 @@ def test_without_valid_faces_it_is_as_without_faces_bit_for_bit(dit: AvatarDiT) 
             faces=reference.faces[:, :num],
             faces_valid=torch.zeros(2, num, dtype=torch.bool),
         )
-        assert torch.equal(dit(x_t, t, cond_of(dit, none)), plain)
+        assert torch.equal(run(dit, x_t, t, cond_of(dit, none)), plain)
 
 
 def test_what_marks_a_face_begins_at_zero_and_counts_for_faces_alone() -> None:
@@ -84,7 +85,7 @@ def test_what_marks_a_face_begins_at_zero_and_counts_for_faces_alone() -> None:
         dit.face_embed.data *= mark
         reference = reference_of(dit)
         faceless = cond_of(dit, reference.without_faces())
-        outputs.append((dit(x_t, t, cond_of(dit, reference)), dit(x_t, t, faceless)))
+        outputs.append((run(dit, x_t, t, cond_of(dit, reference)), run(dit, x_t, t, faceless)))
     assert (outputs[0][0] - outputs[1][0]).abs().max() > 1e-4
     assert torch.equal(outputs[0][1], outputs[1][1])
 
@@ -97,8 +98,8 @@ def test_invalid_faces_may_hold_anything(dit: AvatarDiT) -> None:
     broken = torch.where(
         reference.faces_valid[..., None, None, None], reference.faces, float("nan")
     )
-    got = dit(x_t, t, cond_of(dit, dataclasses.replace(reference, faces=broken)))
-    assert torch.equal(got, dit(x_t, t, cond_of(dit, reference)))
+    got = run(dit, x_t, t, cond_of(dit, dataclasses.replace(reference, faces=broken)))
+    assert torch.equal(got, run(dit, x_t, t, cond_of(dit, reference)))
 
 
 def test_faces_alone_are_a_reference(dit: AvatarDiT) -> None:
@@ -106,58 +107,40 @@ def test_faces_alone_are_a_reference(dit: AvatarDiT) -> None:
     x_t, t = target(dit.config)
     nothing = torch.zeros(2, NUM_REFERENCE, dtype=torch.bool)
     reference = dataclasses.replace(reference_of(dit), valid=nothing)
-    cache = dit.encode_reference(reference)
-    assert cache is not None
-    assert (cache.num_frames, cache.num_faces) == (NUM_REFERENCE, 3)
     first = -dit.config.reference_gap - NUM_REFERENCE + 1
     close(
-        dit(x_t, t, cond_of(dit, reference)),
+        run(dit, x_t, t, cond_of(dit, reference)),
         dense_forward(dit, x_t, t, cond_of(dit, reference), first),
     )
-
-
-def test_cached_equals_uncached_bit_for_bit(dit: AvatarDiT) -> None:
-    x_t, t = target(dit.config)
-    reference = reference_of(dit)
-    cache = dit.encode_reference(reference)
-    for time in (t, t / 2):
-        cached = dit(x_t, time, cond_of(dit, None), reference_cache=cache)
-        assert torch.equal(cached, dit(x_t, time, cond_of(dit, reference)))
 
 
 def test_a_dropped_reference_takes_its_faces_along(dit: AvatarDiT) -> None:
     x_t, t = target(dit.config)
     cond = cond_of(dit, reference_of(dit, "all", "all"))
-    got = dit(x_t, t, dataclasses.replace(cond, reference_keep=torch.tensor([True, False])))
-    close(got[0], dit(x_t, t, cond)[0])
-    close(got[1], dit(x_t, t, cond_of(dit, None))[1])
+    got = run(dit, x_t, t, dataclasses.replace(cond, reference_keep=torch.tensor([True, False])))
+    close(got[0], run(dit, x_t, t, cond)[0])
+    close(got[1], run(dit, x_t, t, cond_of(dit, None))[1])
 
 
 def test_positions_of_faces_do_not_depend_on_the_clip(dit: AvatarDiT) -> None:
     cache = dit.encode_reference(reference_of(dit, "all", "all"))
     assert cache is not None
-    assert cache.position[0, -3:].tolist() == [-FACE_GAP, -FACE_GAP - 1, -FACE_GAP - 2]
+    first = -dit.config.reference_gap - NUM_REFERENCE + 1 - FACE_GAP
+    assert cache.position[0, -3:].tolist() == [first, first - 1, first - 2]
 
 
-@pytest.mark.parametrize("faces", FACES)
-def test_joined_caches_equal_both_clips_encoded_together(dit: AvatarDiT, faces: str) -> None:
+def test_an_anchor_behind_a_clip_with_faces_is_as_if_they_were_encoded_together(
+    dit: AvatarDiT,
+) -> None:
     x_t, t = target(dit.config)
-    clip = reference_of(dit, "ragged", faces)
-    other = make_reference(dit.config, VALIDITY["all"], size=SIZE, seed=3, faces_valid=FACES["all"])
-    anchor = anchor_frame(other.latents[:, :1], clip, audio=clip.audio[:, :1], motion=None)  # pyright: ignore
-    for parts in ((clip, other), (clip, anchor), (anchor, clip), (clip, other, anchor)):
-        caches = [dit.encode_reference(part) for part in parts]
-        joined = caches[0]
-        for cache in caches[1:]:
-            assert joined is not None
-            assert cache is not None
-            joined = join_caches(joined, cache)
-        together = join_references(parts)
-        num_faces = sum(0 if part.faces is None else 3 for part in parts)
-        assert together.faces is not None
-        assert together.faces.shape[1] == num_faces
-        got = dit(x_t, t, cond_of(dit, None), reference_cache=joined)
-        close(got, dit(x_t, t, cond_of(dit, together)))
+    clip = reference_of(dit)
+    full = make_reference(dit.config, VALIDITY["all"], size=SIZE, seed=3)
+    anchor = anchor_frame(full.latents[:, :1], clip, audio=clip.audio[:, :1], motion=None)  # pyright: ignore
+    first, second = dit.encode_reference(clip), dit.encode_reference(anchor)
+    assert first is not None
+    assert second is not None
+    got = dit(x_t, t, cond_of(dit, None), past=first.append(second))
+    close(got, run(dit, x_t, t, cond_of(dit, join_references((clip, anchor)))))
 
 
 def test_guidance_takes_faces_with_the_reference(dit: AvatarDiT) -> None:
@@ -169,7 +152,7 @@ def test_guidance_takes_faces_with_the_reference(dit: AvatarDiT) -> None:
     for shown in (reference, reference.without_faces()):
         weights = {"text": 1.0, "audio": 1.0, "reference": 2.0, "no_text": empty}
         uncached = guided(dit, dataclasses.replace(cond, reference=shown), **weights)
-        cached = guided(dit, cond, cache=dit.encode_reference(shown), **weights)
+        cached = guided(dit, cond, past=dit.encode_reference(shown), **weights)
         outputs.append(cached(x_t, t))
         close(uncached(x_t, t), outputs[-1])
     assert (outputs[0] - outputs[1]).abs().max() > 1e-3

@@ -11,28 +11,38 @@ from avatar_v.critics.face_track import spread_frames
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.person import encode_person, stills_of
 from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.models.conditioner import Conditioner, clip_moments, latent_validity
+from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.motion import known_mask, motion_moments, pack_motion
 from avatar_v.models.presets import build
 from avatar_v.models.reference import (
     NUM_STILLS,
     anchor_frame,
-    join_caches,
     join_references,
     reference_moments,
 )
+from avatar_v.motion.style import motion_moments
+from avatar_v.motion.vectors import known_mask, pack_motion
 from avatar_v.stages.personality import Personality, draw_reference
-from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, randomise
+from avatar_v.testing import (
+    make_batch,
+    make_cond,
+    make_dit,
+    make_reference,
+    motion_stats,
+    randomise,
+    run,
+)
 from avatar_v.types import Batch, Reference
+
+STATS = motion_stats()
 
 PARTS = ("latents", "valid", "segment", "audio", "motion", "moments")
 
 
 @pytest.fixture(scope="module")
 def conditioner() -> Conditioner:
-    conditioner = build("tiny")[1]
+    conditioner = build("tiny", motion_stats=STATS)[1]
     randomise(conditioner.audio_encoder)
     return conditioner
 
@@ -92,7 +102,7 @@ def test_generation_reads_the_stills_that_training_shows(conditioner: Conditione
     batch = batch_of(conditioner, frames, hidden=6, num_frames=21)
     with torch.no_grad():
         trained = conditioner.encode_stills(batch, torch.arange(NUM_STILLS))
-    moments = motion_moments(pack_motion(batch.motion), latent_validity(batch.valid))
+    moments = motion_moments(pack_motion(batch.motion, STATS), latent_validity(batch.valid), STATS)
     trained = dataclasses.replace(trained, moments=moments)
     read = person_of(conditioner, (clip_of(batch),), NUM_STILLS)
     assert read.segment.tolist() == [list(range(NUM_STILLS))]
@@ -148,12 +158,12 @@ def test_habits_are_those_of_all_clips_though_frames_stand_for_them(
     batch = batch_of(conditioner, [0])
     first, second = clip_of(batch), clip_of(batch, 4)
     whole = [person_of(conditioner, (clip,), 0) for clip in (first, second)]
-    found = [moments for clip in whole if (moments := reference_moments(clip)) is not None]
+    found = [moments for clip in whole if (moments := reference_moments(clip, STATS)) is not None]
     assert len(found) == 2
     for stills in (1, 3):
         both = person_of(conditioner, (first, second), stills)
         assert both.latents.shape[1] == 2 * stills
-        close(reference_moments(both), found[0] + found[1])  # pyright: ignore[reportArgumentType]
+        close(reference_moments(both, STATS), found[0] + found[1])  # pyright: ignore[reportArgumentType]
 
 
 def test_what_an_extractor_does_not_tell_counts_as_an_average_person_s(
@@ -163,15 +173,15 @@ def test_what_an_extractor_does_not_tell_counts_as_an_average_person_s(
     batch, known = batch_of(conditioner, [0]), ("yaw", "eye_open")
     clip = dataclasses.replace(clip_of(batch), habits_known=known)
     mask = known_mask(known)
-    expected = clip_moments(batch.motion, batch.valid, known=mask)
-    assert float((expected - clip_moments(batch.motion, batch.valid)).abs().max()) > 0.1
+    expected = conditioner.clip_moments(batch.motion, batch.valid, known=mask)
+    assert float((expected - conditioner.clip_moments(batch.motion, batch.valid)).abs().max()) > 0.1
     partly = dataclasses.replace(batch, habits_known=mask)
     for stills in (0, 1):
         close(person_of(conditioner, (clip,), stills).moments, expected)  # pyright: ignore[reportArgumentType]
-        personality = Personality(stills_share=float(stills), motion_weight=1.0)
+        personality = Personality(stills_share=float(stills))
         with torch.no_grad():
             trained = draw_reference(partly, conditioner, personality, None)
-        close(reference_moments(trained), expected)  # pyright: ignore[reportArgumentType]
+        close(reference_moments(trained, STATS), expected)  # pyright: ignore[reportArgumentType]
 
 
 def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(
@@ -195,13 +205,13 @@ def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(
 
 
 @pytest.mark.parametrize("known", [None, ("yaw", "jaw")])
-def test_moments_beside_stills_are_read_cached_and_joined(dit: AvatarDiT, known) -> None:
+def test_moments_beside_stills_are_read_and_joined(dit: AvatarDiT, known) -> None:
     """The anchor's habits are read in those components that the clip's are."""
     config, (x_t, t) = dit.config, target(dit.config)
     clip = make_reference(config, torch.ones(2, 3, dtype=torch.bool), size=SIZE, has_motion=True)
     mask = None if known is None else known_mask(known)
     clip = dataclasses.replace(clip, habits_known=mask)
-    own = reference_moments(clip)
+    own = reference_moments(clip, STATS)
     assert own is not None
     more = dataclasses.replace(clip, moments=5 * own)
     anchor = anchor_frame(
@@ -209,25 +219,23 @@ def test_moments_beside_stills_are_read_cached_and_joined(dit: AvatarDiT, known)
         clip,
         audio=clip.audio[:, :1],  # pyright: ignore[reportOptionalSubscript]
         motion=clip.motion[:, :1],  # pyright: ignore[reportOptionalSubscript]
+        stats=STATS,
     )
     together = join_references([more, anchor])
-    expected = reference_moments(anchor)
+    expected = reference_moments(anchor, STATS)
     assert expected is not None
     one = torch.ones(2, 1, dtype=torch.bool)
     assert anchor.motion is not None
-    assert torch.equal(expected, motion_moments(anchor.motion, one, mask))
+    assert torch.equal(expected, motion_moments(anchor.motion, one, STATS, mask))
     close(together.moments, 5 * own + expected)  # pyright: ignore[reportArgumentType]
-    caches = [dit.encode_reference(part) for part in (more, anchor)]
-    joined = join_caches(*caches)  # pyright: ignore[reportArgumentType]
     cond = make_cond(config, 2, NUM_FRAMES, reference=together)
-    bare = dataclasses.replace(cond, reference=None)
-    for video in (x_t, None):
-        motion = torch.zeros(2, NUM_FRAMES, config.motion_dim)
-        got = dit(video, t, bare, motion_t=motion, reference_cache=joined)
-        uncached = dit(video, t, cond, motion_t=motion)
-        plain = dataclasses.replace(cond, reference=join_references([clip, anchor]))
-        close(got[1], uncached[1])
-        assert (uncached[1] - dit(video, t, plain, motion_t=motion)[1]).abs().max() > 1e-4
+    told = dataclasses.replace(cond, reference=None, moments=5 * own + expected)
+    as_is = dataclasses.replace(clip, moments=own)
+    plain = dataclasses.replace(cond, reference=join_references([as_is, anchor]))
+    past = dit.encode_reference(together)
+    got, same, other = (dit(x_t, t, c, past=past) for c in (told, cond, plain))
+    close(got, same)
+    assert (got - other).abs().max() > 1e-4
 
 
 def test_what_marks_the_anchor_begins_at_zero_and_counts_for_it_alone() -> None:
@@ -242,17 +250,14 @@ def test_what_marks_the_anchor_begins_at_zero_and_counts_for_it_alone() -> None:
     )
     x_t, t = target(config)
     outputs = []
-    unmarked = dataclasses.replace(anchor, anchor=None)
-    cond = make_cond(config, 2, NUM_FRAMES, reference=join_references([clip, unmarked]))
     for mark in (1.0, 0.0):
         dit = make_dit(config)
         dit.anchor_embed.data *= mark
         with_anchor = make_cond(config, 2, NUM_FRAMES, reference=join_references([clip, anchor]))
         without = dataclasses.replace(with_anchor, reference=clip)
-        outputs.append((dit(x_t, t, with_anchor), dit(x_t, t, without)))
+        outputs.append((run(dit, x_t, t, with_anchor), run(dit, x_t, t, without)))
     assert (outputs[0][0] - outputs[1][0]).abs().max() > 1e-4
     assert torch.equal(outputs[0][1], outputs[1][1])
-    close(dit(x_t, t, cond), outputs[1][0])
 
 
 def test_moments_of_another_number_are_refused(dit: AvatarDiT) -> None:

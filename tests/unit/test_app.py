@@ -1,4 +1,4 @@
-"""app/: what a page may ask for, in whose words faults are told, and which files are given out."""
+"""app/: what a page may form for, in whose words faults are told, and which files are given out."""
 
 import dataclasses
 import os
@@ -12,23 +12,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from avatar_v.app import view
-from avatar_v.app.ask import (
+from avatar_v.app import html
+from avatar_v.app.example import SPEECH_FRAMES, draw_person
+from avatar_v.app.form import (
     CAMERA,
     CONSENT,
     FRAMED,
-    Ask,
+    Form,
     Limits,
     checked_request,
-    duration_s,
-    page_words,
+    form_words,
 )
-from avatar_v.app.drawn import SPEECH_FRAMES, draw_person
-from avatar_v.app.line import Line
-from avatar_v.app.server import is_job, is_loopback, job_path, serve
-from avatar_v.app.studio import Progress, Waiting
-from avatar_v.app.view import NBSP
-from avatar_v.media import probe, read_audio
+from avatar_v.app.html import NBSP
+from avatar_v.app.job_queue import JobQueue
+from avatar_v.app.jobs import Progress, Waiting
+from avatar_v.app.place import PREFIX, private_folder, remove_dead
+from avatar_v.app.server import serve
+from avatar_v.app.uploads import FullError, Space, Uploads, plain_name
+from avatar_v.media.containers import extent
+from avatar_v.media.reading import probe, read_audio
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -45,9 +47,9 @@ def write_sound(path: Path, seconds: float, *, codec: str, **options: str) -> Pa
 
 
 @pytest.fixture
-def ask(tmp_path: Path) -> Ask:
+def form(tmp_path: Path) -> Form:
     Image.new("RGB", (40, 40)).save(tmp_path / "me.png")
-    return Ask(
+    return Form(
         reference=str(tmp_path / "me.png"),
         speech=str(write_sound(tmp_path / "talk.wav", 2.0, codec="pcm_s16le")),
         consent=True,
@@ -61,17 +63,21 @@ def ask(tmp_path: Path) -> Ask:
     )
 
 
-def test_a_form_becomes_a_request(ask: Ask) -> None:
-    request = checked_request(ask, Limits(), "x/avatar.mp4")
-    assert (request.reference, request.audio) == (ask.reference, ask.speech)
-    assert (request.prompt, request.num_steps, request.seed) == ("a room", 8, 7)
-    assert (request.guidance_audio, request.reference_s) == (2.5, 16.0)
-    assert (request.out, request.face_crop) == ("x/avatar.mp4", False)
-    filmed = dataclasses.replace(ask, picture=CAMERA)
-    assert checked_request(filmed, Limits(), "x/avatar.mp4").face_crop
-    assert not request.from_prompt
-    moved = dataclasses.replace(ask, new_scene=True)
-    assert checked_request(moved, Limits(), "x/avatar.mp4").from_prompt
+def test_a_form_becomes_a_request(form: Form) -> None:
+    request = checked_request(form, Limits(), "x/avatar.mp4")
+    assert (request.person.reference, request.person.audio) == (form.reference, form.speech)
+    assert (request.person.prompt, request.sampling.num_steps, request.sampling.seed) == (
+        "a room",
+        8,
+        7,
+    )
+    assert (request.sampling.guidance_audio, request.person.reference_s) == (2.5, 16.0)
+    assert (request.output.out, request.person.face_crop) == ("x/avatar.mp4", False)
+    filmed = dataclasses.replace(form, picture=CAMERA)
+    assert checked_request(filmed, Limits(), "x/avatar.mp4").person.face_crop
+    assert not request.person.from_prompt
+    moved = dataclasses.replace(form, new_scene=True)
+    assert checked_request(moved, Limits(), "x/avatar.mp4").person.from_prompt
 
 
 @pytest.mark.parametrize(
@@ -94,34 +100,38 @@ def test_a_form_becomes_a_request(ask: Ask) -> None:
         ({"speech": "/nowhere/talk.wav"}, "not here any more"),
     ],
 )
-def test_what_a_form_may_not_say(ask: Ask, change: dict, text: str) -> None:
+def test_what_a_form_may_not_say(form: Form, change: dict, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
-        checked_request(dataclasses.replace(ask, **change), Limits(), "x.mp4")
+        checked_request(dataclasses.replace(form, **change), Limits(), "x.mp4")
 
 
-def test_size_and_duration_are_limited(ask: Ask, tmp_path: Path) -> None:
+def test_size_and_duration_are_limited(form: Form, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"The speech has 0\.0611 MiB; at most 0\.01 MiB"):
-        checked_request(ask, Limits(upload_mib=0.01), "x.mp4")
+        checked_request(form, Limits(upload_mib=0.01), "x.mp4")
     with pytest.raises(ValueError, match=r"The speech lasts 2 s; at most 1\.5 s"):
-        checked_request(ask, Limits(speech_s=1.5), "x.mp4")
+        checked_request(form, Limits(speech_s=1.5), "x.mp4")
     long = str(write_sound(tmp_path / "long.wav", 3.0, codec="pcm_s16le"))
     with pytest.raises(ValueError, match=r"The clip lasts 3 s; at most 2\.5 s"):
-        checked_request(dataclasses.replace(ask, reference=long), Limits(reference_s=2.5), "x.mp4")
+        checked_request(dataclasses.replace(form, reference=long), Limits(reference_s=2.5), "x.mp4")
     (tmp_path / "nothing.webm").touch()  # a recording that was stopped at once
     nothing = str(tmp_path / "nothing.webm")
     with pytest.raises(ValueError, match="The clip is empty; upload or record it again"):
-        checked_request(dataclasses.replace(ask, reference=nothing), Limits(), "x.mp4")
+        checked_request(dataclasses.replace(form, reference=nothing), Limits(), "x.mp4")
+    with pytest.raises(ValueError, match="The clip has pictures of 40 × 40 pixels"):
+        checked_request(form, Limits(frame_mp=0.001), "x.mp4")
+    with pytest.raises(ValueError, match="The clip has 1 pictures of 40 × 40 pixels"):
+        checked_request(form, Limits(video_mp=0.001), "x.mp4")
     (tmp_path / "notes.txt").write_text("no sound")
     with pytest.raises(ValueError, match=r"notes\.txt"):
         checked_request(
-            dataclasses.replace(ask, speech=str(tmp_path / "notes.txt")), Limits(), "x.mp4"
+            dataclasses.replace(form, speech=str(tmp_path / "notes.txt")), Limits(), "x.mp4"
         )
 
 
 def test_a_recording_without_a_duration_is_measured(tmp_path: Path) -> None:
     path = write_sound(tmp_path / "recorded.mkv", 2.0, codec="aac", live="1")
     assert probe(path).duration_s is None  # as a browser's MediaRecorder leaves it
-    assert duration_s(path) == pytest.approx(2.0, abs=0.13)  # two AAC frames of 64 ms
+    assert extent(path)[0] == pytest.approx(2.0, abs=0.13)  # two AAC frames of 64 ms
 
 
 @pytest.mark.parametrize("value", [0.0, -1.0, float("nan"), float("inf")])
@@ -130,25 +140,26 @@ def test_a_limit_is_a_number(value: float) -> None:
         Limits(upload_mib=value)
 
 
-def test_faults_speak_of_the_page(ask: Ask) -> None:
-    fault = f"{ask.reference}: no face in its\n first 1.0 s; pass --no-face-crop if …"
-    words = page_words(fault, ask.reference, None)
+def test_faults_speak_of_the_page(form: Form) -> None:
+    fault = f"{form.reference}: no face in its\n first 1.0 s; pass --no-face-crop if …"
+    words = form_words(fault, form.reference, None)
     assert words == f"me.png: no face in its first 1.0 s; choose “{FRAMED}” if …"
 
 
 def test_a_page_shows_text_as_text() -> None:
-    assert "<script>" not in view.failed("<script>alert(1)</script>")
+    assert "<script>" not in html.fault("<script>alert(1)</script>")
     odd = Progress(TOKEN, 25, 50, 2.0, ("<b>quiet</b>",))
-    shown = view.working(odd)
+    shown = html.working(odd)
     assert "&lt;b&gt;quiet" in shown
     assert "1.0 s of 2.0 s made, about 2 s to go" in shown.replace(NBSP, " ")
-    assert f"jobs/{TOKEN}/live.m3u8" in view.player(odd)
-    assert "5 minutes" in view.footer(Limits(), "here").replace(NBSP, " ")
-    assert "1 video is made before yours" in view.waiting(Waiting(1))
-    assert "2 videos are made before yours" in view.waiting(Waiting(2))
+    assert f"jobs/{TOKEN}/live.m3u8" in html.player(odd)
+    assert "5 minutes" in html.footer(Limits(), "here").replace(NBSP, " ")
+    assert "1 video is made before yours" in html.waiting(Waiting(1))
+    assert "2 videos are made before yours" in html.waiting(Waiting(2))
 
 
 def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
+    job_path = pytest.importorskip("avatar_v.app.page").job_path
     folder = tmp_path / TOKEN
     folder.mkdir()
     names = ["live.m3u8", "live_init.mp4", "live_00000.m4s", "avatar.mp4", "avatar.json"]
@@ -164,13 +175,83 @@ def test_only_files_of_jobs_are_given(tmp_path: Path) -> None:
 
 
 def test_a_job_without_its_playlist_is_told_from_none(tmp_path: Path) -> None:
+    is_job = pytest.importorskip("avatar_v.app.page").is_job
     (tmp_path / TOKEN).mkdir()
     assert is_job(tmp_path, TOKEN)
     assert not any(is_job(tmp_path, token) for token in ("0" * 32, "..", "", f"{TOKEN}/.."))
 
 
+def test_an_upload_is_found_by_its_browser_alone(tmp_path: Path) -> None:
+    uploads, mine, other = Uploads(tmp_path), "a" * 32, "b" * 32
+    with uploads.arriving(mine, "../../my clip.mp4") as (id_, file):
+        assert uploads.find(mine, id_) is None  # not whole yet
+        file.write(b"x")
+    path = uploads.find(mine, id_)
+    assert path is not None
+    assert (path.name, path.parent.parent) == ("my clip.mp4", tmp_path)
+    assert not (path.parent.stat().st_mode & 0o077)
+    for session, wrong in ((other, id_), (mine, id_.upper()), (mine, f"{id_}/"), (mine, "..")):
+        assert uploads.find(session, wrong) is None
+    path.rename(tmp_path / "elsewhere")
+    for make in (lambda: path.symlink_to(tmp_path / "elsewhere"), lambda: os.mkfifo(path)):
+        make()
+        assert uploads.find(mine, id_) is None
+        path.unlink()
+    with pytest.raises(OSError, match="full"), uploads.arriving(mine, "x.wav"):
+        raise OSError("full")
+    assert [entry.name for entry in tmp_path.iterdir() if entry.is_dir()] == [path.parent.name]
+
+
+@pytest.mark.parametrize(
+    ("name", "plain"),
+    [
+        ("talk.wav", "talk.wav"),
+        ("Meine Stimme (1).wav", "Meine Stimme (1).wav"),
+        ("../../etc/passwd", "passwd"),
+        ("C:\\me\\a.mp4", "a.mp4"),
+        ("a\r\nSet-Cookie: b=1.wav", "a__Set-Cookie_ b_1.wav"),
+        ('"><b>.mp4', "___b_.mp4"),
+        (".part", "part"),
+        ("..", "file"),
+        ("", "file"),
+        ("x" * 300 + ".webm", "x" * 56 + ".webm"),
+    ],
+)
+def test_names_of_uploads_are_plain(name: str, plain: str) -> None:
+    assert plain_name(name) == plain
+
+
+def test_all_files_share_one_room(tmp_path: Path) -> None:
+    space = Space(tmp_path, max_mib=1.0)
+    space.reserve(600_000)
+    with pytest.raises(FullError, match=r"\(1 MiB\) is taken"):
+        space.reserve(600_000)
+    space.release(600_000)
+    for number in range(17):  # of one byte each, yet a file is never free
+        (tmp_path / str(number)).write_bytes(b"x")
+    with pytest.raises(FullError):
+        space.check()
+
+
+def test_folders_of_dead_servers_go(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    foreign = tmp_path / f"{PREFIX}foreign"
+    foreign.mkdir()  # without a lock: of no server of this kind
+    dead = tmp_path / f"{PREFIX}dead"
+    (dead / "uploads").mkdir(parents=True)
+    (dead / "lock").touch()
+    (tmp_path / f"{PREFIX}link").symlink_to(dead)
+    with private_folder() as folder:
+        assert not dead.exists()
+        assert folder.stat().st_mode & 0o777 == 0o700
+        assert remove_dead(tmp_path) == []
+        assert folder.exists()
+    assert not folder.exists()
+    assert foreign.exists()
+
+
 def test_a_line_serves_in_order_and_is_left_at_any_place() -> None:
-    line = Line(most_waiting=2)
+    line = JobQueue(most_waiting=2)
     with ExitStack() as stack:
         first, second = stack.enter_context(line.ticket()), ExitStack()
         middle = second.enter_context(line.ticket())
@@ -184,13 +265,8 @@ def test_a_line_serves_in_order_and_is_left_at_any_place() -> None:
         assert ticket.ahead() == 0
 
 
-def test_loopback_addresses() -> None:
-    assert all(map(is_loopback, ("127.0.0.1", "127.0.0.2", "::1", "localhost")))
-    assert not any(map(is_loopback, ("0.0.0.0", "192.168.1.2", "::", "example.org")))
-
-
 def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: Path) -> None:
-    pytest.importorskip("gradio", reason="the app's extra is not installed")
+    pytest.importorskip("fastapi", reason="the app's extra is not installed")
     how = {"weights": tmp_path, "device": "cpu", "precision": "fp32", "limits": Limits()}
     with (
         socket.create_server(("127.0.0.1", 0)) as taken,

@@ -9,23 +9,17 @@ from safetensors.torch import load_file, save_file
 
 from avatar_v.cli import main
 from avatar_v.models.average import average_pipelines, replace_decoder
+from avatar_v.models.card import Card, read_card
 from avatar_v.models.presets import build
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import (
-    Card,
-    load_pipeline,
-    read_card,
-    read_json,
-    save_pipeline,
-    write_json,
-)
-from avatar_v.testing import randomise
+from avatar_v.models.weights import load_pipeline, read_json, save_pipeline, write_json
+from avatar_v.testing import motion_stats, randomise
 
 
 @pytest.fixture(scope="module")
 def tiny_weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("average") / "weights"
-    dit, conditioner = build("tiny", seed=1)
+    dit, conditioner = build("tiny", seed=1, motion_stats=motion_stats())
     randomise(dit)
     save_pipeline(folder, dit, conditioner, Card("tiny"))
     return folder

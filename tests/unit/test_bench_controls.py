@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.media import read_audio, read_video
+from avatar_v.media.reading import read_audio, read_video
 from avatar_v_eval.bench.controls import CONTROLS, blurred, still, unsynced, write_controls
 from avatar_v_eval.bench.manifest import Manifest, load_manifest
 from avatar_v_eval.bench.own_system import parse_options

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.media import read_audio, read_video
+from avatar_v.media.reading import read_audio, read_video
 from avatar_v_eval import cli
 from avatar_v_eval.bench import world70
 from avatar_v_eval.bench.manifest import (
@@ -22,9 +22,9 @@ from avatar_v_eval.bench.pairs import About, build_cases
 from avatar_v_eval.bench.world70 import (
     WORLD70,
     Plan,
-    case_clips,
     content_of,
     differing,
+    drawn_case,
     frozen_contents,
     write_world,
 )
@@ -45,7 +45,8 @@ def test_a_manifest_round_trips(made: Manifest):
 
 def test_files_are_what_the_world_rendered(made: Manifest):
     plan = Plan(name="w", num_cases=2, num_frames=25, first=11, size=64)
-    reference, driving = case_clips(plan, 0)
+    drawn = drawn_case(plan, 0)
+    reference, driving = drawn.reference, drawn.target
     case = made.cases[0]
     assert reference.person_id == driving.person_id
     assert reference.scene_id != driving.scene_id
@@ -91,7 +92,8 @@ def test_world70_is_the_frozen_one():
     frozen = frozen_contents()
     assert len(frozen) == WORLD70.num_cases == 70
     for index in (0, 69):
-        assert content_of(*case_clips(WORLD70, index)).near(frozen[f"world70_{index:02d}"])
+        drawn = drawn_case(WORLD70, index)
+        assert content_of(drawn.reference, drawn.target).near(frozen[f"world70_{index:02d}"])
     for (_, one), (_, other) in itertools.combinations(frozen.items(), 2):
         assert not one.near(other)
 
@@ -99,7 +101,8 @@ def test_world70_is_the_frozen_one():
 def test_rounding_leaves_a_case_what_it_is_and_nothing_else_does(tmp_path: Path):
     plan = Plan(name="w", num_cases=1, num_frames=6, first=11, size=32)
     _, contents = write_world(tmp_path / "a", plan)
-    reference, driving = case_clips(plan, 0)
+    drawn = drawn_case(plan, 0)
+    reference, driving = drawn.reference, drawn.target
     assert reference.video is not None
     video, audio = reference.video.clone(), reference.audio * (1 + 1e-6)
     video[2, 0, 5, 5] ^= 1  # as another processor may round it
@@ -133,8 +136,8 @@ def one(key: str, value: object):
         (one("condition", "crossed"), "condition is one of .*'crossed'"),
         (one("id", "a/b"), "an id names files"),
         (one("language", ""), "language is empty"),
-        (one("audio", "../x.wav"), "audio is a path below"),
-        (one("image", "/etc/passwd"), "image is a path below"),
+        (one("audio", "../x.wav"), "audio: expected a path below"),
+        (one("image", "/etc/passwd"), "image: expected a path below"),
         (one("prompt", 3), "prompt is text, got 3"),
         (one("colour", "red"), "unknown keys colour"),
         (one("sha256", {}), "sha256 of reference is 64"),
@@ -171,6 +174,18 @@ def test_missing_and_changed_files_are_named(tmp_path: Path):
     assert "truth truth/w_01.mp4 has changed: sha256" in file_fault(made, second)
     with pytest.raises(ValueError, match="'w_00': audio"):
         check_files(made)
+
+
+def test_a_link_out_of_the_folder_costs_its_case_even_if_its_contents_are_right(tmp_path: Path):
+    made = make_manifest(tmp_path / "w", Plan("w", num_cases=1, num_frames=6, first=11, size=32))
+    (case,) = made.cases
+    file = made.path(case, "audio")
+    file.rename(tmp_path / "private.wav")
+    file.symlink_to(tmp_path / "private.wav")
+    assert "private.wav, out of" in file_fault(made, case)
+    assert len(load_manifest(made.root).cases) == 1
+    with pytest.raises(ValueError, match=r"case w_00, audio: .* out of"):
+        made.path(case, "audio")
 
 
 def test_a_fault_is_never_written(made: Manifest, tmp_path: Path):

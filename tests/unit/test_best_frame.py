@@ -16,7 +16,11 @@ from avatar_v.generate.best_frame import (
     sharpness,
     unusualness,
 )
-from avatar_v.media import encode_video_bytes
+from avatar_v.media.reading import encode_video_bytes
+from avatar_v.motion.extractors import Extractor, from_meter
+from avatar_v.types import MOTION_NAMES
+from avatar_v.world.clip import make_clip
+from avatar_v.world.splits import RANGES
 
 
 def texture(seed: int = 0) -> Tensor:
@@ -94,6 +98,66 @@ def test_face_measures_ignore_place_size_and_roll() -> None:
     both = torch.stack([points, 3 * points @ turn + 5])
     for measure in face_measures(both):
         assert float(measure[0]) == pytest.approx(float(measure[1]), abs=1e-5)
+
+
+def reading(**components: list[float]) -> Extractor:
+    """An extractor that reads these values of the clip's frames, eyes open, and 0 elsewhere."""
+
+    def read(frames: Tensor, track: object) -> Tensor:
+        motion = torch.zeros(len(frames), len(MOTION_NAMES))
+        motion[:, MOTION_NAMES.index("eye_open")] = 1
+        for name, values in components.items():
+            motion[:, MOTION_NAMES.index(name)] = torch.tensor(values)
+        return motion
+
+    return read
+
+
+@pytest.mark.parametrize(
+    ("components", "expected"),
+    [
+        ({"cover": [1, 1, 0, 1, 0.9, 1]}, 2),
+        ({"yaw": [0.4, -0.3, 0.2, 0.0, 0.1, -0.1]}, 3),
+        ({"gaze_x": [0.4, -0.3, 0.2, 0.1, 0.0, -0.1], "cover": [0, 0, 0, 0, 1, 0]}, 3),
+        ({"eye_open": [0, 0.1, 0, 0.2, 0.4, 1.0], "mouth_open": [0.5, 0.4, 0.3, 0.2, 0.1, 0]}, 5),
+        ({"cover": [1, 1, 1, 1, 1, 1], "mouth_open": [0.5, 0.1, 0.3, 0.2, 0.3, 0.4]}, 1),
+    ],
+)
+def test_the_best_frame_shows_a_face_at_rest_as_far_as_its_motion_is_read(
+    tmp_path: Path, components: dict[str, list[float]], expected: int
+) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(encode_video_bytes(texture().byte().expand(6, 3, 64, 64)))
+    best = best_frame(path, face_crop=False, extractor=reading(**components))
+    assert (best.index, best.num_frames) == (expected, 6)
+
+
+def test_an_extractor_that_tells_frames_not_apart_leaves_the_most_usual_one(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(encode_video_bytes(moving_clip()))
+    usual = best_frame(path, face_crop=False)
+    best = best_frame(path, face_crop=False, extractor=reading())
+    assert (best.index, best.num_frames) == (usual.index, usual.num_frames)
+
+
+def test_a_drawn_face_is_picked_uncovered_and_turned_to_the_camera(tmp_path: Path) -> None:
+    """This person keeps still behind a hand: the stillest frame does not show the face."""
+    person, scene, speech = (RANGES["validation"][i] for i in (8, 25, 17))
+    clip = make_clip(person, scene, speech, num_frames=145, size=64)
+    assert clip.video is not None
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(encode_video_bytes(clip.video))
+    cover, yaw, mouth = (
+        clip.motion[:, MOTION_NAMES.index(name)] for name in ("cover", "yaw", "mouth_open")
+    )
+    stillest = best_frame(path, face_crop=False).index
+    assert float(cover[stillest]) == 1
+    picked = best_frame(path, face_crop=False, extractor=from_meter).index
+    assert float(cover[picked]) == 0
+    assert abs(float(yaw[picked])) < 0.1
+    assert float(mouth[picked]) < 0.1
 
 
 @pytest.mark.media

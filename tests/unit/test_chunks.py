@@ -2,7 +2,7 @@
 
 import pytest
 
-from avatar_v.generate.chunks import OVERLAP, Span, frames_of_audio, interpolation, plan
+from avatar_v.sampling.chunks import OVERLAP, Span, frames_of_audio, interpolation, plan
 from avatar_v.types import num_frames
 
 LENGTHS = [1, 2, 4, 5, 6, 48, 49, 50, 53, 54, 93, 94, 250, 3001]

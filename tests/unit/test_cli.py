@@ -62,11 +62,11 @@ def test_a_file_that_is_missing_is_named(capsys: pytest.CaptureFixture[str]) -> 
 @pytest.mark.parametrize("command", ["world", "import"])
 def test_a_wrong_number_of_frames_is_said_before_anything_heavy_loads(command: str) -> None:
     words = {
-        "world": ["shards", "world", "--clips", "1", "--frames", "24", "--out", "x"],
-        "import": ["shards", "import", "folder", "--frames", "24", "--out", "x"],
+        "world": ["world", "--clips", "1", "--frames", "24", "--out", "x"],
+        "import": ["import", "folder", "--frames", "24", "--out", "x"],
     }[command]
     program = (
-        "import sys\nfrom avatar_v.cli import main\n"
+        "import sys\nfrom avatar_v_data.cli import main\n"
         f"assert main({words!r}) == 2\n"
         f"heavy = [name for name in {HEAVY!r} if name in sys.modules]\n"
         "assert not heavy, heavy\n"
@@ -92,6 +92,9 @@ def test_run_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     shown = capsys.readouterr().out
     assert "avatar-v run recipes/2_a2v.yaml recipes/small.yaml" in shown
     assert "avatar-v fit --help" in shown
+    assert "recipes/4a_distill_cfg.yaml" in shown.partition("overlays:")[0]
+    assert "recipes/tiny.yaml" in shown.partition("overlays:")[2]
+    assert "``" not in shown
 
 
 def test_recipes_stand_before_options() -> None:

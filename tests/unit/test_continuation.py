@@ -5,9 +5,10 @@ import dataclasses
 import pytest
 import torch
 
-from avatar_v.models.motion import pack_motion
 from avatar_v.models.presets import build
-from avatar_v.stages.base import happens, step_generator
+from avatar_v.motion.vectors import pack_motion
+from avatar_v.parallel.mesh import step_generator
+from avatar_v.stages.base import happens
 from avatar_v.stages.continuation import (
     CONTEXT_LATENTS,
     Continuation,
@@ -15,7 +16,9 @@ from avatar_v.stages.continuation import (
     with_estimated_prefix,
 )
 from avatar_v.stages.windows import Windows
-from avatar_v.testing import make_batch, randomise
+from avatar_v.testing import encode_clips, make_batch, motion_stats, randomise, run
+
+STATS = motion_stats()
 
 WINDOWS = Windows(
     start=torch.tensor([0, 3, 5]),
@@ -28,42 +31,41 @@ WINDOWS = Windows(
 @pytest.fixture(scope="module")
 def parts():
     """A network, three clips with references, their windows' conditions, latents and motion."""
-    dit, conditioner = build("tiny", seed=0)
+    dit, conditioner = build("tiny", seed=0, motion_stats=STATS)
     randomise(dit)
     batch = make_batch(3, 41, 32, latent_channels=16, has_reference=True)
-    clean, cond = conditioner.encode(batch)
+    clean, cond = encode_clips(conditioner, batch)
     cond = dataclasses.replace(cond, audio=WINDOWS.crop(cond.audio))
-    motion = WINDOWS.crop(pack_motion(batch.motion))
+    motion = WINDOWS.crop(pack_motion(batch.motion, STATS))
     return dit, cond, WINDOWS.crop(clean).detach(), motion
 
 
 def estimated(parts, has_motion: bool = True, low: float = 0.3, high: float = 0.95):
     dit, cond, clean, motion = parts
     numbers = Continuation(estimate_share=1.0, min_estimate_t=low, max_estimate_t=high)
-    motion = motion if has_motion else None
-    generator = step_generator(0, 0, 0)
-    return with_estimated_prefix(dit, cond, WINDOWS, clean, motion, numbers, generator)
+    cond = dataclasses.replace(cond, motion=motion if has_motion else None)
+    generator, past = step_generator(0, 0, 0), dit.encode_reference(cond.reference)
+    return with_estimated_prefix(dit, cond, WINDOWS, clean, numbers, generator, past=past)
 
 
 @pytest.mark.parametrize("has_motion", [True, False])
 def test_only_prefixes_inside_a_clip_are_estimated(parts, has_motion: bool) -> None:
-    _, _, clean, motion = parts
-    video, moved = estimated(parts, has_motion)
-    for got, given in [(video, clean)] + ([(moved, motion)] if has_motion else []):
-        differs = (got != given).flatten(2).any(-1)
-        expected = torch.zeros(3, 6, dtype=torch.bool)
-        expected[1, :2] = expected[2, :1] = True  # clip 0 starts with a picture that is given
-        assert torch.equal(differs, expected)
-    assert (moved is None) == (not has_motion)
+    clean = parts[2]
+    video = estimated(parts, has_motion)
+    expected = torch.zeros(3, 6, dtype=torch.bool)
+    expected[1, :2] = expected[2, :1] = True  # clip 0 starts with a picture that is given
+    assert torch.equal((video != clean).flatten(2).any(-1), expected)
     assert not video.requires_grad
+    other = estimated(parts, not has_motion)
+    assert not torch.equal(video, other), "an estimate follows its motion"
 
 
 def test_a_share_of_the_windows_keeps_the_truth(parts) -> None:
-    dit, cond, clean, motion = parts
-    num_estimated = 0
+    dit, cond, clean, _ = parts
+    num_estimated, past = 0, dit.encode_reference(cond.reference)
     for i in range(40):
         numbers, generator = Continuation(estimate_share=0.5), step_generator(0, 0, i)
-        video, _ = with_estimated_prefix(dit, cond, WINDOWS, clean, motion, numbers, generator)
+        video = with_estimated_prefix(dit, cond, WINDOWS, clean, numbers, generator, past=past)
         num_estimated += int((video != clean).flatten(1).any(-1)[1:].sum())
     assert 25 < num_estimated < 55  # of 80 that continue a clip
 
@@ -74,10 +76,10 @@ def test_an_estimate_is_the_models_own_clean_prediction(parts) -> None:
     seen = {}
 
     def spy(module, given, named):
-        seen.update(x_t=given[0], t=given[1], audio=given[2].audio, **named)
+        seen.update(x_t=given[0], t=given[1], audio=given[2].audio, motion=given[2].motion)
 
     hook = dit.register_forward_pre_hook(spy, with_kwargs=True)
-    video, moved = estimated(parts)
+    video = estimated(parts)
     hook.remove()
     assert seen["x_t"].shape[1] == CONTEXT_LATENTS
     assert bool((seen["t"] == seen["t"][:, :1]).all())
@@ -85,16 +87,16 @@ def test_an_estimate_is_the_models_own_clean_prediction(parts) -> None:
     assert len(seen["t"].unique()) == 3  # each clip at a level of its own
     with torch.no_grad():
         start = dataclasses.replace(cond, audio=seen["audio"])
-        v, v_motion = dit(seen["x_t"], seen["t"], start, motion_t=seen["motion_t"])
+        start = dataclasses.replace(start, motion=seen["motion"])
+        v = run(dit, seen["x_t"], seen["t"], start)
     t = seen["t"][..., None]
     expected = seen["x_t"] - t[..., None, None] * v
     torch.testing.assert_close(video[1, :2], expected[1, :2])
-    torch.testing.assert_close(moved[1, :2], (seen["motion_t"] - t * v_motion)[1, :2])
 
 
 def test_little_noise_gives_almost_the_truth_and_much_does_not(parts) -> None:
     clean = parts[2]
-    near, far = (estimated(parts, low=t, high=t)[0] - clean for t in (1e-5, 0.95))
+    near, far = (estimated(parts, low=t, high=t) - clean for t in (1e-5, 0.95))
     assert near.abs().max() < 1e-2
     assert far[1, :2].abs().mean() > 100 * near[1, :2].abs().mean()
 
@@ -103,7 +105,7 @@ def test_an_anchor_stands_behind_the_reference(parts) -> None:
     _, cond, clean, motion = parts
     length = cond.reference.latents.shape[1]
     first = (clean[:, :1], cond.audio[:, :1], motion[:, :1])
-    anchored = with_anchor(cond, WINDOWS, *first).reference
+    anchored = with_anchor(cond, WINDOWS, *first, STATS).reference
     assert torch.equal(anchored.latents[:, :length], cond.reference.latents)
     assert torch.equal(anchored.latents[:, length:], clean[:, :1])
     assert torch.equal(anchored.motion[:, length:], motion[:, :1])
@@ -116,9 +118,9 @@ def test_the_anchor_of_a_window_that_starts_its_clip_is_not_seen(parts) -> None:
     t = torch.full(clean.shape[:2], 0.5)
     shown = []
     for first in (clean[:, :1], -clean[:, :1]):
-        anchored = with_anchor(cond, WINDOWS, first, cond.audio[:, :1], motion[:, :1])
+        anchored = with_anchor(cond, WINDOWS, first, cond.audio[:, :1], motion[:, :1], STATS)
         with torch.no_grad():
-            shown.append(dit(clean, t, anchored))
+            shown.append(run(dit, clean, t, anchored))
     torch.testing.assert_close(shown[0][0], shown[1][0])
     assert bool((shown[0][1:] - shown[1][1:]).abs().amax((1, 2, 3, 4)).gt(1e-5).all())
 

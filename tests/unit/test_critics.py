@@ -11,6 +11,7 @@ from avatar_v.critics.frozen import as_input, weights_hash
 from avatar_v.critics.layers import AttentionPool, augment
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.stages.critics import MotionStage
+from avatar_v.stages.perceptual import PerceptualTerms
 from avatar_v.types import MOTION_NAMES
 
 
@@ -68,6 +69,21 @@ def test_weights_round_trip_frozen_with_equal_hash(tmp_path, frames):
     assert torch.equal(loaded.measure(frames).values, critic.measure(frames).values)
 
 
+@pytest.mark.parametrize("backbone", ["residual", "convnext"])
+def test_a_held_out_critic_scores_but_is_no_objective(tmp_path, frames, backbone):
+    critic = FaceCritic(8, 2, 16, backbone, held_out=True).eval()
+    critic.save_pretrained(tmp_path)
+    loaded = FaceCritic.from_pretrained(tmp_path)
+    assert loaded.held_out
+    assert torch.equal(loaded.measure(frames).values, critic.measure(frames).values)
+    for refuse in (
+        lambda: FaceCritic.as_objective(tmp_path),
+        lambda: PerceptualTerms(face_critic=str(tmp_path)),
+    ):
+        with pytest.raises(ValueError, match="held out: it scores and is never a loss or a reward"):
+            refuse()
+
+
 def test_hash_tells_a_changed_value_from_a_changed_order():
     a, b = torch.ones(2), torch.zeros(3)
     assert weights_hash({"a": a, "b": b}) == weights_hash({"b": b, "a": a})
@@ -87,7 +103,7 @@ def test_wrong_weights_are_named(tmp_path):
     with pytest.raises(ValueError, match=r"head\.2\.bias"):
         MotionMeter.from_pretrained(tmp_path)
     (tmp_path / "model.safetensors").write_bytes(b"not tensors")
-    with pytest.raises(ValueError, match="not a readable safetensors file"):
+    with pytest.raises(ValueError, match="damaged or not a safetensors file"):
         MotionMeter.from_pretrained(tmp_path)
 
 

@@ -10,7 +10,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import rotary_split
 from avatar_v.models.presets import PRESETS, preset
-from avatar_v.testing import make_cond, make_dit
+from avatar_v.testing import make_cond, make_dit, make_reference
 
 # Published sizes: Wan 2.1 T2V 1.3B and 14B, Wan 2.2 TI2V 5B (without our audio and motion).
 PUBLISHED = {"wan_1_3b": 1.42e9, "wan_14b": 14.29e9, "wan22_5b": 5.00e9}
@@ -58,6 +58,17 @@ def test_a_new_model_predicts_zero_velocity() -> None:
     x, t = x_and_t()
     dit = AvatarDiT(DiTConfig.tiny())
     assert torch.equal(dit(x, t, make_cond(dit.config)), torch.zeros_like(x))
+
+
+def test_a_pass_runs_on_the_meta_device() -> None:
+    """Shapes of a full-size pass can be known without its weights."""
+    x, t = x_and_t()
+    dit = AvatarDiT(DiTConfig.tiny()).to("meta")
+    reference = make_reference(dit.config, torch.ones(2, 3) > 0)
+    packing = {"valid": reference.valid, "segment": reference.segment}  # decides shapes: on the CPU
+    past = dit.encode_reference(dataclasses.replace(reference.to("meta"), **packing))
+    v = dit(x.to("meta"), t.to("meta"), make_cond(dit.config).to("meta"), past=past)
+    assert (v.shape, v.device.type) == (x.shape, "meta")
 
 
 def test_samples_of_a_batch_do_not_mix(dit: AvatarDiT) -> None:

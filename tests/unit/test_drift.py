@@ -1,25 +1,27 @@
 """The seams and courses of long videos, on numbers whose answer is known."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
-import torch
-from PIL import Image
 
-from avatar_v_eval.drift import (
+from avatar_v_eval.protocol import Readings
+from avatar_v_eval.studies.drift import (
     PLACES,
     SEAMS,
     TRACKS,
-    Course,
+    VARIANTS,
     borders_of,
     change_ratio,
-    gains_of,
     numbers_of,
-    save_frames,
 )
+from avatar_v_eval.studies.drift_figures import draw_frames
 
-FRAMES = torch.arange(12 * 3 * 16 * 16).reshape(12, 3, 16, 16).to(torch.uint8)
+FRAMES = np.arange(12 * 3 * 16 * 16).reshape(12, 3, 16, 16).astype(np.uint8)
+
+
+def reading(track: list[float], frames: np.ndarray = FRAMES) -> dict:
+    """A person with one course in all tracks."""
+    seams = {f"{place}_{seam}": 1.1 for place in PLACES for seam in SEAMS}
+    return {**dict.fromkeys(TRACKS, np.array(track)), **seams, "frames": frames}
 
 
 def test_borders_are_the_first_frames_of_later_chunks() -> None:
@@ -39,30 +41,19 @@ def test_a_seam_is_the_change_into_the_first_frame_of_a_chunk() -> None:
     assert change_ratio(rough, [6], left_out=[3, 4, 5]) == 2.0
 
 
-def seams() -> dict[str, float]:
-    return {f"{place}_{seam}": 1.1 for place in PLACES for seam in SEAMS}
-
-
 def test_a_gain_is_paired_over_persons() -> None:
     """Persons differ by more than ways do."""
-    tracks = {"plain": np.array([0.0, 1.0, 2.0]), "anchor": np.array([0.2, 1.2, 2.2])}
-    courses = {
-        way: [
-            Course(dict.fromkeys(TRACKS, np.array([9.0, last])), seams(), FRAMES) for last in values
-        ]
-        for way, values in tracks.items()
-    }
-    gain = gains_of(courses)["anchor_identity_gain"]
+    lasts = {"plain": [0.0, 1.0, 2.0], "anchor": [0.2, 1.2, 2.2]}
+    rows = {way: [reading([9.0, last]) for last in values] for way, values in lasts.items()}
+    gain = numbers_of(Readings(rows))["anchor_identity_gain"]
     assert (gain.value, gain.low, gain.high) == pytest.approx((0.2, 0.2, 0.2))
-    assert gains_of({"anchor": courses["anchor"]}) == {}
+    alone = numbers_of(Readings({"anchor": rows["anchor"]}))
+    assert "anchor_identity_gain" not in alone
 
 
 def test_change_is_paired_and_minutes_are_means() -> None:
-    courses = []
-    for start in (0.0, 1.0, 2.0, 3.0):
-        track = start + np.array([0.0, 0.0, 0.0, -0.3, -0.3, -0.3])
-        courses.append(Course(dict.fromkeys(TRACKS, track), seams(), FRAMES))
-    numbers = numbers_of({"plain": courses})
+    rows = [reading([s, s, s, s - 0.3, s - 0.3, s - 0.3]) for s in (0.0, 1.0, 2.0, 3.0)]
+    numbers = numbers_of(Readings({"plain": rows}))
     assert numbers["plain_identity_change"].value == pytest.approx(-0.3)
     assert numbers["plain_identity_change"].high == pytest.approx(-0.3)
     assert numbers["plain_identity_minute_1"].value == pytest.approx(1.5)
@@ -70,13 +61,16 @@ def test_change_is_paired_and_minutes_are_means() -> None:
     assert numbers["plain_seam_motion"].met
 
 
-def test_frames_are_drawn_in_a_row_for_each_way(tmp_path: Path) -> None:
-    track = dict.fromkeys(TRACKS, np.array([1.0, 2.0]))
-    one = {"plain": [Course(track, seams(), FRAMES)]}
-    two = {**one, "anchor": [Course(track, seams(), 255 - FRAMES)]}
-    heights = []
-    for courses in (one, two):
-        save_frames(tmp_path / "frames.png", courses, 1.0)
-        with Image.open(tmp_path / "frames.png") as picture:
-            heights.append(picture.height)
-    assert heights[1] > 1.5 * heights[0]
+def test_frames_are_drawn_in_a_row_for_each_way() -> None:
+    rows = {
+        "plain": [reading([1.0, 2.0])],
+        "anchor": [reading([1.0, 2.0], 255 - FRAMES)],
+    }
+    words = {name: VARIANTS[name] for name in rows}
+    one = draw_frames(Readings(rows), {"plain": VARIANTS["plain"]}, 1.0)
+    two = draw_frames(Readings(rows), words, 1.0)
+    assert two.get_figheight() > 1.5 * one.get_figheight()
+    first, second = (ax.images[0].get_array() for ax in two.axes)
+    assert first.shape == (16, 12 * 16, 3)
+    assert (first[..., 0][:, :16] == FRAMES[0, 0]).all()
+    assert (second == 255 - first).all()

@@ -9,13 +9,13 @@ import torch
 
 from avatar_v.critics import face_track
 from avatar_v.critics.face_track import FaceTrack
-from avatar_v.critics.landmark_motion import (
+from avatar_v.media.reading import read_video
+from avatar_v.motion.landmarks import (
     KNOWN,
     RIGID_POINTS,
     head_pose,
     motion_from_landmarks,
 )
-from avatar_v.media import read_video
 from avatar_v.types import MOTION_NAMES
 
 needs_dlib = pytest.mark.skipif(not face_track.is_available(), reason="needs the [faces] extra")

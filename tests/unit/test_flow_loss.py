@@ -47,11 +47,6 @@ def test_a_weighted_cell_counts_by_its_weight() -> None:
     assert loss == (1 * 1 + 3 * 4) / 4
 
 
-def test_no_scored_frame_is_an_error() -> None:
-    with pytest.raises(ValueError, match="no latent frame is scored"):
-        flow_loss(latents(), latents(), torch.zeros(2, 3, dtype=torch.bool))
-
-
 def test_cover_is_the_share_of_each_cell() -> None:
     box = torch.tensor([[[0.25, 0.5, 0.625, 1.0], [1.0, 1.0, 0.0, 0.0]]])
     cover = box_cover(box, 2, 4)

@@ -5,6 +5,7 @@ import struct
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
+from typing import Any
 
 import av
 import numpy as np
@@ -12,8 +13,9 @@ import pytest
 import torch
 from PIL import Image
 
-from avatar_v.generate.inputs import Inputs, Wanted, read_inputs
-from avatar_v.types import Request
+from avatar_v.generate.checks import check_settings
+from avatar_v.generate.inputs import Inputs, InputSpec, read_inputs
+from avatar_v.generate.request import Request
 
 
 def video_file(
@@ -52,7 +54,7 @@ def audio_file(
 
 def read(request: Request) -> Inputs:
     """For weights that take one picture of the person."""
-    return read_inputs(request, Wanted(side=64, reference=False, motion=False))
+    return read_inputs(request, InputSpec(side=64, reference=False, motion=False))
 
 
 def tone(duration_s: float = 0.5, rate: int = 16_000, channels: int = 1) -> np.ndarray:
@@ -72,7 +74,7 @@ def half_pictures(num: int, height: int = 48, width: int = 48) -> np.ndarray:
 def good(tmp_path: Path) -> Request:
     """A request that is right in everything; the tests break one part each."""
     (tmp_path / "out").mkdir()
-    return Request(
+    return Request.of(
         reference=video_file(tmp_path / "me.mp4", half_pictures(5)),
         audio=audio_file(tmp_path / "talk.wav", tone()),
         out=str(tmp_path / "out" / "out.mp4"),
@@ -81,16 +83,20 @@ def good(tmp_path: Path) -> Request:
 
 
 def change(request: Request, **changes: object) -> Request:
-    return Request(**{**vars(request), **changes})
+    return request.changed(**changes)
 
 
 def refused(request: Request, message: str) -> None:
     """``message`` is in the error, and nothing is left in the output's folder."""
-    before = sorted(Path(request.out).parent.glob("*")) if Path(request.out).parent.is_dir() else []
+    before = (
+        sorted(Path(request.output.out).parent.glob("*"))
+        if Path(request.output.out).parent.is_dir()
+        else []
+    )
     with pytest.raises(ValueError, match=message):
         read(request)
-    if Path(request.out).parent.is_dir():
-        assert sorted(Path(request.out).parent.glob("*")) == before
+    if Path(request.output.out).parent.is_dir():
+        assert sorted(Path(request.output.out).parent.glob("*")) == before
 
 
 def is_upright(inputs: Inputs) -> bool:
@@ -106,7 +112,7 @@ def test_a_good_request_is_read(good: Request) -> None:
     assert len(inputs.audio) == 13 * 640
     assert float(inputs.audio[8000:].abs().max()) == 0.0  # the padding is silence
     assert inputs.warnings == ()
-    assert list(Path(good.out).parent.iterdir()) == []
+    assert list(Path(good.output.out).parent.iterdir()) == []
 
 
 # --- the sound ---
@@ -123,7 +129,7 @@ def test_unreadable_file(good: Request, part: str, tmp_path: Path) -> None:
 
 
 def test_audio_file_without_audio(good: Request) -> None:
-    refused(change(good, audio=good.reference), r"me\.mp4: no audio stream")
+    refused(change(good, audio=good.person.reference), r"me\.mp4: no audio stream")
 
 
 def test_audio_without_samples(good: Request, tmp_path: Path) -> None:
@@ -133,6 +139,13 @@ def test_audio_without_samples(good: Request, tmp_path: Path) -> None:
     )
     (tmp_path / "empty.wav").write_bytes(header)
     refused(change(good, audio=str(tmp_path / "empty.wav")), r"empty\.wav.*no samples")
+
+
+def test_a_click_is_no_speech(good: Request, tmp_path: Path) -> None:
+    short = audio_file(tmp_path / "short.wav", tone(0.003))
+    with pytest.raises(ValueError, match="3 ms of sound; expected speech of at least 100 ms"):
+        read(change(good, audio=short))
+    assert read(change(good, audio=audio_file(tmp_path / "a.wav", tone(0.1)))).num_frames == 3
 
 
 def test_nan_samples(good: Request, tmp_path: Path) -> None:
@@ -165,7 +178,7 @@ def test_any_rate_and_format_is_converted(
     assert float(inputs.audio[:].abs().max()) == pytest.approx(0.5, abs=0.03)  # ripple at the ends
 
 
-@pytest.mark.parametrize(("num_samples", "frames"), [(1, 1), (640, 1), (641, 2), (6400, 10)])
+@pytest.mark.parametrize(("num_samples", "frames"), [(1921, 4), (2560, 4), (2561, 5), (6400, 10)])
 def test_audio_is_padded_to_whole_frames(
     good: Request, tmp_path: Path, num_samples: int, frames: int
 ) -> None:
@@ -184,7 +197,7 @@ def test_missing_reference(good: Request) -> None:
 
 
 def test_reference_without_video(good: Request) -> None:
-    refused(change(good, reference=good.audio), r"talk\.wav: no video stream")
+    refused(change(good, reference=good.person.audio), r"talk\.wav: no video stream")
 
 
 def test_reference_of_zero_frames(good: Request, tmp_path: Path) -> None:
@@ -253,14 +266,14 @@ def test_image_replaces_the_frames_of_the_reference(good: Request, tmp_path: Pat
 
 
 def test_existing_output_needs_overwrite(good: Request) -> None:
-    Path(good.out).write_bytes(b"old")
+    Path(good.output.out).write_bytes(b"old")
     refused(good, r"out\.mp4 exists; pass --overwrite")
-    assert Path(good.out).read_bytes() == b"old"
+    assert Path(good.output.out).read_bytes() == b"old"
     read(change(good, overwrite=True))
 
 
 def test_an_existing_record_needs_overwrite_too(good: Request) -> None:
-    Path(good.out).with_suffix(".json").write_text("{}")
+    Path(good.output.out).with_suffix(".json").write_text("{}")
     refused(good, r"out\.json exists; pass --overwrite")
 
 
@@ -281,9 +294,9 @@ def test_folder_that_cannot_be_written(good: Request, monkeypatch: pytest.Monkey
     def denied(*args: object, **kwargs: object) -> None:
         raise PermissionError(errno.EROFS, "read-only file system", "/media/tmp1234")
 
-    monkeypatch.setattr("avatar_v.generate.inputs.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("avatar_v.generate.output_files.tempfile.TemporaryFile", denied)
     refused(good, r"cannot write to .*\(read-only file system\)$")
-    refused(change(good, out=f"{good.audio}/o.mp4"), "is a file, not a folder")
+    refused(change(good, out=f"{good.person.audio}/o.mp4"), "is a file, not a folder")
 
 
 def test_a_reference_that_is_a_folder(good: Request, tmp_path: Path) -> None:
@@ -292,24 +305,90 @@ def test_a_reference_that_is_a_folder(good: Request, tmp_path: Path) -> None:
 
 def test_resume_says_where_there_is_nothing_to_go_on_with(good: Request) -> None:
     noted = read(change(good, resume=True)).warnings[0]
-    assert noted == f"--resume: no chunks of {good.out} are kept, so it begins anew"
+    assert noted == f"--resume: no chunks of {good.output.out} are kept, so it begins anew"
     assert not read(good).warnings
 
 
 def test_output_that_is_an_input(good: Request) -> None:
-    refused(change(good, out=good.reference, overwrite=True), "is an input of this request")
+    refused(change(good, out=good.person.reference, overwrite=True), "is an input of this request")
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"num_steps": 0}, "--steps is at least 1, got 0"),
-        ({"guidance_audio": float("nan")}, "--guidance-audio is a finite number, got nan"),
-        ({"guidance_motion": float("nan")}, "--guidance-motion is a finite number, got nan"),
-        ({"overshoot": -0.5}, r"--overshoot is a finite number from 0, got -0\.5"),
-        ({"overshoot": float("nan")}, "--overshoot is a finite number from 0, got nan"),
-        ({"guidance_text": float("inf")}, "--guidance-text is a finite number, got inf"),
+        ({"num_steps": 0}, "--steps is a whole number from 1 to 1,000, got 0"),
+        ({"num_steps": 10**9}, "--steps .*, got 1000000000"),
+        ({"num_steps": 2.0}, r"--steps is a whole number from 1 to 1,000, got 2\.0"),
+        ({"num_steps": "4"}, "--steps is a whole number .*, got '4'"),
+        ({"num_steps": True}, "--steps is a whole number .*, got True"),
+        ({"seed": -1}, "--seed is a whole number from 0 to 9,223,372,036,854,775,807, got -1"),
+        ({"seed": 2**63}, "--seed .*, got 9223372036854775808"),
+        ({"seed": 10**400}, "--seed .*, got a huge number"),
+        ({"seed": 1e9}, "--seed is a whole number"),
+        ({"guidance_audio": float("nan")}, "--guidance-audio is a finite number .*, got nan"),
+        ({"guidance_motion": float("nan")}, "--guidance-motion is a finite number .*, got nan"),
+        ({"guidance_text": float("inf")}, "--guidance-text is a finite number .*, got inf"),
+        ({"guidance_reference": 1e9}, "--guidance-reference is a finite number from 0 to 100, got"),
+        ({"guidance_audio": -1.0}, r"--guidance-audio .*, got -1\.0"),
+        ({"overshoot": -0.5}, r"--overshoot is a finite number from 0 to 1, got -0\.5"),
+        ({"overshoot": 7.0}, r"--overshoot is a finite number from 0 to 1, got 7\.0"),
+        ({"overshoot": float("nan")}, "--overshoot is a finite number from 0 to 1, got nan"),
+        ({"reference_s": -1.0}, r"--reference-seconds .* from 0 to 300, got -1\.0"),
+        ({"reference_s": float("inf")}, "--reference-seconds .*, got inf"),
+        ({"gain_db": 1e9}, "--gain is a finite number from -60 to 60"),
+        ({"gain_db": float("nan")}, "--gain .*, got nan"),
+        ({"audio_rate_hz": 1}, "--audio-rate is a whole number from 1,000 to 384,000, got 1"),
+        ({"audio_channels": 3}, "--audio-channels is a whole number from 1 to 2, got 3"),
+        ({"audio_patience_s": 0.0}, "--audio-patience is a finite number from 0.001"),
+        ({"audio_patience_s": 1e9}, "--audio-patience .* to 86,400"),
+        ({"prompt": None}, "--prompt is text, got None"),
+        ({"prompt": "x" * 20_000}, "--prompt has at most 10,000 characters, got 20,000"),
+        ({"prompt": "\ud800"}, "--prompt is text in Unicode"),
+        ({"prompt": "a\0b"}, "--prompt is text without NUL"),
+        ({"reference": "a\0.mp4"}, "--reference is text without NUL"),
+        ({"reference": None}, "--reference is text, got None"),
+        ({"audio": 3}, "--audio is text, got 3"),
+        ({"out": 3}, "--out is text, got 3"),
+        ({"image": ["x"]}, r"--image is text, got \['x'\]"),
+        ({"also": "me.mp4"}, "--also is a list"),
+        ({"also": ("x", 3)}, r"--also\[1\] is text, got 3"),
+        ({"also": ("x",) * 5000}, "--also is a list of at most 4096"),
+        ({"anchor": 1}, "--anchor is true or false, got 1"),
+        ({"overwrite": "no"}, "--overwrite is true or false"),
     ],
 )
-def test_impossible_settings(good: Request, changes: dict[str, object], message: str) -> None:
-    refused(change(good, **changes), message)
+def test_impossible_settings(good: Request, changes: dict[str, Any], message: str) -> None:
+    """Python takes any type; checked after it is made, as beartype would refuse it in tests."""
+    request = change(good)
+    for name, value in changes.items():
+        (part,) = (part for part in vars(request).values() if hasattr(part, name))
+        object.__setattr__(part, name, value)
+    with pytest.raises(ValueError, match=message):
+        check_settings(request)
+
+
+def test_an_unknown_motion_extractor(good: Request) -> None:
+    with pytest.raises(ValueError, match="--motion nobody"):
+        read(change(good, motion="nobody"))
+
+
+def test_links_of_the_output_are_not_followed_or_replaced(good: Request, tmp_path: Path) -> None:
+    for name, target, message in (
+        ("circle.mp4", "circle.mp4", "its links go in a circle"),
+        ("nowhere.mp4", "not/there.mp4", "exists; pass --overwrite"),
+    ):
+        out = tmp_path / "out" / name
+        out.symlink_to(tmp_path / "out" / target)
+        refused(change(good, out=str(out)), message)
+    refused(change(good, reference=str(out), out=str(out), overwrite=True), "is an input")
+    part = tmp_path / "out" / ".out.mp4.part"
+    part.symlink_to(tmp_path)
+    refused(change(good, overwrite=True), "is in the way, which is no folder")
+    part.unlink()
+    part.write_text("mine")
+    refused(change(good, overwrite=True), "is in the way, which is no folder")
+
+
+def test_a_name_too_long_for_what_lies_beside_it(good: Request, tmp_path: Path) -> None:
+    long = "ä" * 100 + ".mp4"
+    refused(change(good, out=str(tmp_path / "out" / long)), "--out has a name of at most 200 bytes")

@@ -18,7 +18,7 @@ from avatar_v_eval.human.exclude import counted, exclusions
 from avatar_v_eval.human.preference import NoScaleError, fit, preference
 from avatar_v_eval.human.study import Rules
 from avatar_v_eval.human.votes import Rater, Vote
-from avatar_v_eval.records import rate
+from avatar_v_eval.intervals import rate
 
 RULES = Rules(3.0, max_wrong_qualification=0, max_wrong_golds=1, max_wrong_traps=0)
 

@@ -1,9 +1,14 @@
 """study, assign, store, exchange: bad studies, who sees what, duplicates, round trips."""
 
+import os
 import random
+import shutil
+import sqlite3
+import stat
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,6 +16,8 @@ import yaml
 
 from avatar_v_eval.cli import main
 from avatar_v_eval.human.assign import num_raters_needed, rating_plan
+from avatar_v_eval.human.blind import blinded_copies
+from avatar_v_eval.human.cli import reached_by
 from avatar_v_eval.human.exchange import read_votes, write_votes
 from avatar_v_eval.human.items import all_items, item_votes, study_items
 from avatar_v_eval.human.session import consent
@@ -19,6 +26,11 @@ from avatar_v_eval.human.study import SIX_DIMENSIONS, Study, load_study
 from avatar_v_eval.human.votes import Vote, read_answer
 from human_study import make_study, study_yaml
 
+RULES = study_yaml()["rules"]
+NUMBERS = {"raters_per_item": 1, "items_per_rater": 1}
+BOMB: list = ["x"] * 9
+for _ in range(9):
+    BOMB = [BOMB] * 9  # in YAML a few lines of aliases, written out 3.5 thousand million words
 MELTED = {"videos": ["checks/melted.mp4"]}
 
 
@@ -54,9 +66,21 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
     ("change", "message"),
     [
         ({"systems": {"ours": "nowhere"}}, "unknown systems"),
+        ({"name": ["x"]}, r"study: name is text \(in quotes\), got \['x'\]"),
+        ({"seed": "one"}, "study: seed is a whole number, got 'one'"),
+        ({"cases": [{"name": 7, "condition": "same"}]}, "case: name is text .*, got 7"),
+        (
+            {"rules": {**RULES, "min_seconds": float("nan")}},
+            "min_seconds is .* at least 0, got nan",
+        ),
+        ({"rules": {**RULES, "max_wrong_golds": -1}}, "max_wrong_golds is a whole number of at"),
+        ({"rules": {**RULES, "count_unfinished": "no"}}, "count_unfinished is true or false"),
+        ({"title": BOMB}, "study: title is text"),
+        ({"refused": {"ours": [BOMB]}}, "refused names systems and cases"),
+        ({"tasks": [{"kind": BOMB, "systems": ["ours"], **NUMBERS}]}, "task: kind is text"),
         ({"colour": "red"}, "unexpected keyword argument 'colour'"),
         ({"cases": [{"name": "c99", "condition": "same"}]}, r"c99\.mp4 is missing"),
-        ({"cases": [{"name": "../../../x", "condition": "same"}]}, "outside of the study"),
+        ({"cases": [{"name": "../../../x", "condition": "same"}]}, "expected a path below"),
         ({"cases": [{"name": "c00", "condition": ""}] * 2}, r"case named twice: \['c00'\]"),
         ({"cases": [{"name": "c00", "condition": ""}]}, r"needs a reference clip.*\['c00'\]"),
         (
@@ -90,7 +114,7 @@ def test_a_broken_video_is_named(study: Study, capsys: pytest.CaptureFixture[str
         assert main(["rate", str(study.root), "--check"]) == 2
     finally:
         file.write_bytes(good)
-    assert "c00.mp4 is no video that can be shown" in capsys.readouterr().err
+    assert "c00.mp4: not a readable media file" in capsys.readouterr().err
 
 
 def test_refused_videos_make_no_items(study: Study, tmp_path: Path) -> None:
@@ -142,12 +166,123 @@ def test_duplicates(study: Study, store: Store) -> None:
     with pytest.raises(DuplicateVoteError, match="before with 'first'; 'second' is refused"):
         store.add_votes(some_votes(study, "r9", "second"))
     assert store.votes() == votes
+    mixed = [*some_votes(study, "r8"), *some_votes(study, "r9", "second")]
+    with pytest.raises(DuplicateVoteError):
+        store.add_votes(mixed)
+    assert store.votes() == votes, "all of a file or nothing"
+
+
+def test_a_transaction_keeps_other_processes_out_from_its_first_moment(store: Store) -> None:
+    """Else two raters who start together could be given the same half of a study."""
+    other = sqlite3.connect(store.path, timeout=0, isolation_level=None)
+    locked = pytest.raises(sqlite3.OperationalError, match="locked")
+    with closing(other), store.transaction(), locked:
+        other.execute("BEGIN IMMEDIATE")
 
 
 def test_votes_survive_a_killed_server(study: Study, tmp_path: Path) -> None:
     store = Store(tmp_path / "v.sqlite", study.fingerprint)
     store.add_votes(some_votes(study, "r1"))  # and no close
     assert len(Store(tmp_path / "v.sqlite", study.fingerprint).votes()) == 9
+
+
+def test_a_vote_is_on_the_disk_when_the_page_goes_on(store: Store) -> None:
+    """FULL (2): SQLite waits for the disk at each commit, so a power cut takes no vote either."""
+    told = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS]
+    assert told == ["wal", 2]
+
+
+PRAGMAS = ("journal_mode", "synchronous")
+
+
+def test_votes_and_copies_are_their_owners_alone(study: Study, tmp_path: Path) -> None:
+    """Also files of before, when everybody could read them; and what SQLite lays beside them."""
+    file, copies = tmp_path / "new" / "votes.sqlite", tmp_path / "copies"
+    with closing(Store(file, study.fingerprint)) as store:
+        store.add_raters(1)
+        made = {path: _rights(path) for path in (file.parent, *file.parent.iterdir())}
+        assert made == {path: 0o700 if path.is_dir() else 0o600 for path in made}
+        assert len(made) == 4
+        for path in file.parent.iterdir():
+            path.chmod(0o644)
+        with closing(Store(file, study.fingerprint)):
+            assert {_rights(path) for path in file.parent.iterdir()} == {0o600}
+    copies.mkdir(mode=0o755)
+    blinded_copies([study.root / "ref.mp4"], copies)
+    assert _rights(copies) == 0o700
+
+
+def test_a_video_that_was_made_anew_is_copied_anew(study: Study, tmp_path: Path) -> None:
+    """Also if it has as many bytes as the one before, which is the case for silence or noise."""
+    video, copies = tmp_path / "a.mp4", tmp_path / "copies"
+    shutil.copyfile(study.root / "ref.mp4", video)
+    (before,) = blinded_copies([video], copies).values()
+    assert blinded_copies([video], copies) == {video: before}
+    state = video.stat()
+    os.utime(video, ns=(state.st_atime_ns, state.st_mtime_ns + 1))
+    assert blinded_copies([video], copies) != {video: before}
+
+
+def _rights(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [(b"no database at all", "not a database"), (None, "directory")],
+)
+def test_what_is_no_file_of_votes_is_one_line(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], content, message: str
+) -> None:
+    file = tmp_path / "v.sqlite"
+    if content is None:
+        file.mkdir()
+    else:
+        file.write_bytes(content)
+    out = str(tmp_path / "v.csv")
+    assert main(["votes", "export", str(study.root), out, "--votes", str(file)]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
+    assert str(file) in said
+
+
+@pytest.mark.parametrize(
+    ("host", "public", "hosts", "origins"),
+    [
+        ("127.0.0.1", None, {"127.0.0.1", "localhost", "::1"}, ()),
+        ("10.0.0.7", None, {"10.0.0.7"}, ()),
+        ("0.0.0.0", "http://lab:8000", {"lab", "0.0.0.0"}, ("http://lab:8000",)),
+        ("127.0.0.1", "https://a.example/", {"a.example", "127.0.0.1"}, ("https://a.example",)),
+    ],
+)
+def test_by_which_names_raters_come(host: str, public, hosts: set[str], origins) -> None:
+    names, own = reached_by(host, public)
+    assert hosts <= set(names)
+    assert own == origins
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        (["--host", "0.0.0.0"], "--public"),
+        (["--host", "::"], "--public"),
+        (["--public", "a.example"], "without a path; got 'a.example'"),
+        (["--public", "https://a.example/study"], "without a path"),
+        (["--public", "ftp://a.example"], "without a path"),
+        (["--port", "70000"], "--port is from 0 to 65535, got 70000"),
+        (["--host", "192.0.2.1"], "cannot listen on 192.0.2.1:8000"),
+    ],
+)
+def test_bad_addresses_leave_nothing_behind(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], words, message: str
+) -> None:
+    file = tmp_path / "v.sqlite"
+    assert main(["rate", str(study.root), "--votes", str(file), *words]) == 2
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert message in said
+    assert not file.exists()
 
 
 def test_withdrawing_deletes_and_stays(study: Study, store: Store) -> None:
@@ -171,7 +306,10 @@ def test_files_read_back_equal(study: Study, tmp_path: Path, suffix: str) -> Non
 
 
 def test_tokens_are_in_no_file(study: Study, store: Store, tmp_path: Path) -> None:
-    (rater,) = store.add_raters(1)
+    many = store.add_raters(50)
+    rater = many[0]
+    assert len({one.token for one in many}) == 50
+    assert min(len(one.token) for one in many) >= 22  # of 64 letters: 128 bits cannot be guessed
     consent(study, store, rater, 0.0)
     store.add_votes(some_votes(study, rater.name))
     for name in ("v.csv", "v.json"):

@@ -4,8 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v_eval.cases import Case, loudness
-from avatar_v_eval.learning import best_lag, comparison_numbers, identity_numbers, sync_numbers
+from avatar_v_eval.cases import loudness
+from avatar_v_eval.protocol import Readings
+from avatar_v_eval.studies.learning import (
+    best_lag,
+    comparison_numbers,
+    identity_numbers,
+    sync_numbers,
+)
+from eval_cases import case_of
 
 
 def tracks(num: int = 32, num_frames: int = 60, seed: int = 0) -> np.ndarray:
@@ -49,34 +56,25 @@ def test_a_gain_is_paired_over_persons():
     truth = tracks()
     better = truth + 0.2 * tracks(seed=3)
     worse = truth + 0.6 * tracks(seed=3)
-    numbers = comparison_numbers(better, worse, truth)
+    rows = {
+        name: [{"mouth_open": track} for track in found]
+        for name, found in (("generated", better), ("baseline", worse))
+    }
+    numbers = comparison_numbers(Readings(rows), truth)
     assert numbers["gain"].met
     assert numbers["gain"].low > 0
     spread = numbers["baseline_sync"].high - numbers["baseline_sync"].low
     assert numbers["gain"].value > spread / 4
 
 
-class Faces:
-    """A judge that reads a person from the first pixel of a video's second frame."""
-
-    def faces(self, videos: torch.Tensor) -> torch.Tensor:
-        return torch.nn.functional.one_hot(videos[:, 1, 0, 0, 0].long(), 256).float()
-
-
-def case(person: int) -> Case:
-    video = torch.full((3, 3, 4, 4), person, dtype=torch.uint8)
-    return Case(person, "", video, video, torch.zeros(1920), video, torch.zeros(3, 16))
-
-
 def test_identity_follows_the_reference():
-    cases = [case(i) for i in range(6)]
-    own = torch.stack([c.video for c in cases])
-    numbers = identity_numbers(Faces(), cases, own, own.roll(-1, 0))  # pyright: ignore
+    faces = torch.eye(6).double()
+    numbers = identity_numbers(faces, faces.roll(-1, 0), faces, faces)
     assert numbers["identity"].value == numbers["identity_elsewhere"].value == 1.0
     assert numbers["identity_follows"].value == 1.0
     assert numbers["identity_swapped"].value == 0.0
     # a generator that ignores the reference is found out
-    ignored = identity_numbers(Faces(), cases, own, own)  # pyright: ignore
+    ignored = identity_numbers(faces, faces, faces, faces)
     assert (ignored["identity_follows"].value, ignored["identity_swapped"].value) == (0.0, 1.0)
     assert not ignored["identity_follows"].met
 
@@ -87,5 +85,6 @@ def test_loudness_is_that_of_each_frame():
 
 
 def test_a_shortened_case_keeps_sound_and_picture_together():
-    short = case(1).shortened(2)
+    video = torch.zeros(3, 3, 4, 4, dtype=torch.uint8)
+    short = case_of(1, video).shortened(2)
     assert (len(short.audio), len(short.video), len(short.motion)) == (1280, 2, 2)

@@ -13,11 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v import media
 from avatar_v.generate import live
-from avatar_v.generate.chunks import frames_of_audio, plan
-from avatar_v.generate.live import GAIN_WINDOW_S, Heard, LiveSound, hear, pcm_frames
-from avatar_v.generate.pipes import PipeReader
+from avatar_v.generate.live import GAIN_WINDOW_S, LiveSound, SoundChunk, pcm_frames, sound_chunks
+from avatar_v.media import reading
+from avatar_v.media.pipes import PipeReader
+from avatar_v.sampling.chunks import frames_of_audio, plan
 
 CHUNK = 5  # latents: 17 frames, then 12 more a chunk
 
@@ -31,9 +31,9 @@ def in_blocks(sound: Tensor, size: int) -> Iterator[Tensor]:
     yield from sound.split(size)
 
 
-def heard(sound: Tensor, size: int, *, context: int = 2, level: float = 1.0) -> list[Heard]:
+def heard(sound: Tensor, size: int, *, context: int = 2, level: float = 1.0) -> list[SoundChunk]:
     blocks = in_blocks(sound, size)
-    return list(hear(blocks, chunk_latents=CHUNK, context=context, gain=lambda past: level))
+    return list(sound_chunks(blocks, chunk_latents=CHUNK, context=context, gain=lambda past: level))
 
 
 def pcm(sound: Tensor) -> bytes:
@@ -85,7 +85,7 @@ def test_a_chunk_waits_for_two_frames_of_look_ahead_and_no_more() -> None:
             taken += 1
             yield block
 
-    parts = hear(blocks(), chunk_latents=CHUNK, context=2, gain=lambda past: 1.0)
+    parts = sound_chunks(blocks(), chunk_latents=CHUNK, context=2, gain=lambda past: 1.0)
     next(parts)
     assert taken == 17 + 2
     next(parts)
@@ -113,7 +113,7 @@ def test_the_gain_hears_the_last_seconds_of_what_the_chunk_waited_for() -> None:
         return 1.0
 
     due = (17 + 2) * 640
-    for part in hear(in_blocks(sound, 5_000), chunk_latents=CHUNK, context=2, gain=gain):
+    for part in sound_chunks(in_blocks(sound, 5_000), chunk_latents=CHUNK, context=2, gain=gain):
         due = min(due + 12 * 640, len(sound))
         assert part.chunk.index == len(lengths) - 1
     assert max(lengths) == GAIN_WINDOW_S * 16_000
@@ -131,7 +131,7 @@ def test_memory_does_not_grow(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(live, "_Arriving", Remembered)
     most = 0
-    for _ in hear(blocks, chunk_latents=CHUNK, context=2, gain=lambda past: 1.0):
+    for _ in sound_chunks(blocks, chunk_latents=CHUNK, context=2, gain=lambda past: 1.0):
         most = max(most, len(made[0]._part))
     assert len(made) == 1
     assert GAIN_WINDOW_S * 16_000 <= most < (GAIN_WINDOW_S + 3) * 16_000
@@ -166,7 +166,7 @@ def test_pcm_of_any_rate_becomes_what_the_same_file_becomes(
     blocks = [data[i : i + 1_001] for i in range(0, len(data), 1_001)]  # samples cut anywhere
     frames = pcm_frames(blocks, sample_rate_hz=rate, num_channels=2)
     live = torch.cat(list(LiveSound(frames)))
-    torch.testing.assert_close(live, media.read_audio(path), atol=0, rtol=0)
+    torch.testing.assert_close(live, reading.read_audio(path), atol=0, rtol=0)
 
 
 def test_tensors_pass_as_they_are_and_the_first_is_noted() -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.media import (
+from avatar_v.media.reading import (
     decode_video_bytes,
     encode_video_bytes,
     iter_video,

@@ -1,6 +1,7 @@
 """parallel/offload.py on real networks: which tensors travel, and the same bits as without."""
 
 import copy
+import dataclasses
 
 import pytest
 import torch
@@ -11,7 +12,7 @@ from avatar_v.models.presets import build
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.offload import Residency, blocks_of, offload_models, tensors_of
 from avatar_v.parallel.streams import CudaStreams
-from avatar_v.testing import make_cond, make_dit, make_reference, randomise
+from avatar_v.testing import make_cond, make_dit, make_reference, motion_stats, randomise
 from fake_streams import FakeStreams, Stack, X, stacks
 
 
@@ -73,7 +74,7 @@ def test_a_weight_may_belong_to_two_models() -> None:
 
 
 def test_the_blocks_of_our_networks() -> None:
-    dit, conditioner = build("tiny")
+    dit, conditioner = build("tiny", motion_stats=motion_stats())
     assert blocks_of(dit) == list(dit.blocks)
     assert conditioner.text_encoder.byte_embed in blocks_of(conditioner.text_encoder)
     for vae in (VideoVAE.wan21(), VideoVAE.wan22()):
@@ -85,7 +86,7 @@ def test_the_blocks_of_our_networks() -> None:
 
 def test_what_tells_the_device_stays_on_it() -> None:
     """generator.py asks these tensors where the networks compute."""
-    dit, conditioner = build("tiny")
+    dit, conditioner = build("tiny", motion_stats=motion_stats())
     inside = [
         id(tensor)
         for module in (dit, conditioner)
@@ -101,7 +102,7 @@ def test_what_tells_the_device_stays_on_it() -> None:
 
 @pytest.fixture
 def networks() -> tuple[nn.Module, Conditioner]:
-    dit, conditioner = make_dit(), build("tiny")[1]
+    dit, conditioner = make_dit(), build("tiny", motion_stats=motion_stats())[1]
     randomise(conditioner.text_encoder)
     randomise(conditioner.audio_encoder)
     return dit, conditioner.eval()
@@ -124,10 +125,11 @@ def everything(dit, conditioner: Conditioner) -> list[Tensor]:
     x = torch.randn(1, 3, dit.config.latent_channels, 4, 4, generator=generator)
     motion = torch.randn(1, 3, dit.config.motion_dim, generator=generator)
     t, cond = torch.full((1, 3), 0.5), make_cond(dit.config, 1, 3, reference=reference)
+    cond = dataclasses.replace(cond, motion=motion)
     with torch.autocast("cpu", torch.bfloat16):
-        half = dit(x, t, cond, motion_t=motion, reference_cache=cache)
+        half = dit(x, t, cond, past=cache)
     return [
-        latents, *frames, *half, *dit(x, t, cond, motion_t=motion),
+        latents, *frames, half, dit(x, t, cond, past=cache),
         conditioner.encode_text(["a person speaks", ""]),
         conditioner.encode_audio(torch.randn(1, 9 * 640, generator=generator)),
         *(tensor for layer in cache.layers for tensor in layer),

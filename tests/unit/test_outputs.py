@@ -1,4 +1,4 @@
-"""generate/outputs, generate/on_disk: files that play while they grow, and after a kill."""
+"""media/files: files that play while they grow, and after a kill."""
 
 import io
 from fractions import Fraction
@@ -8,10 +8,10 @@ import av
 import pytest
 import torch
 
-from avatar_v.generate import on_disk
-from avatar_v.generate.on_disk import GrowingMp4, HlsPlaylist
-from avatar_v.generate.outputs import kind_of
-from avatar_v.generate.writer import Writer
+from avatar_v.media import files
+from avatar_v.media.files import GrowingMp4, HlsPlaylist
+from avatar_v.media.kinds import kind_of
+from avatar_v.media.writer import Writer
 from written import (
     FRESH,
     block,
@@ -139,7 +139,7 @@ def test_a_disk_that_fills_up_leaves_what_is_listed_whole(
                 raise OSError(28, "No space left on device")
             return super().write(data[:num])
 
-    monkeypatch.setattr(on_disk, "open", lambda p, mode, buffering: Full(p, "w"), raising=False)
+    monkeypatch.setattr(files, "open", lambda p, mode, buffering: Full(p, "w"), raising=False)
     path = tmp_path / "live.m3u8"
     draw = torch.Generator().manual_seed(0)
     frames = torch.randint(0, 255, (25, 3, 32, 32), dtype=torch.uint8, generator=draw)

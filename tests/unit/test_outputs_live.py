@@ -11,8 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from avatar_v.generate.outputs import FragmentedPipe, RtmpPush
-from avatar_v.generate.writer import Writer
+from avatar_v.media.outputs import FragmentedPipe, RtmpPush
+from avatar_v.media.writer import Writer
 from written import PATIENCE_S, block, num_decoded, write, writer_threads
 
 

@@ -1,17 +1,23 @@
-"""models/own_units.py: how far a person moves, and motion without it."""
+"""motion/own_units.py: how far a person moves, and motion without it."""
 
 import pytest
 import torch
 
-from avatar_v.models.motion import CENTER, SCALE, motion_moments, pack_motion
-from avatar_v.models.own_units import HEAD, MOUTH, in_own_units, own_scale
+from avatar_v.motion.own_units import HEAD, MOUTH, in_own_units, own_scale, style_of
+from avatar_v.motion.style import motion_moments
+from avatar_v.motion.vectors import pack_motion
+from avatar_v.testing import motion_stats
 from avatar_v.types import MOTION_NAMES
+
+STATS = motion_stats()
+CENTER = STATS.mean
+SCALE = STATS.deviation
 
 
 def moments_of(tracks: torch.Tensor) -> torch.Tensor:
     """Of clips "b f m" in the units of MOTION_NAMES."""
-    packed = pack_motion(tracks)
-    return motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool))
+    packed = pack_motion(tracks, STATS)
+    return motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool), STATS)
 
 
 def test_a_person_who_moves_twice_as_far_has_twice_the_scale():
@@ -54,11 +60,13 @@ def test_own_units_are_exact_whatever_the_person_and_the_time():
     tracks[1] = CENTER + 0.2 * (tracks[1] - CENTER)
     moments = moments_of(tracks)
     scale = own_scale(moments)
-    theirs = pack_motion(tracks[:, :13])
-    average = pack_motion(tracks[:, :13] / scale[:, None])  # a face at rest stays at rest
+    theirs = pack_motion(tracks[:, :13], STATS)
+    average = pack_motion(tracks[:, :13] / scale[:, None], STATS)  # a face at rest stays at rest
     noise = torch.randn(theirs.shape, generator=generator)
     t = torch.tensor([[0.0, 0.3, 0.7, 1.0]]).expand(3, -1)
-    own = in_own_units((1 - t[..., None]) * theirs + t[..., None] * noise, t, moments)
+    own = in_own_units(
+        (1 - t[..., None]) * theirs + t[..., None] * noise, t, style_of(moments, STATS)
+    )
     tau = t[..., None] / own.size  # a state of the average person, at a time of its own
     torch.testing.assert_close(own.motion_t, (1 - tau) * average + tau * noise, atol=1e-4, rtol=0)
     got = own.velocity(noise - average)

@@ -13,6 +13,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
 from avatar_v.parallel.apply import checkpoint_blocks, shard, whole_state
 from avatar_v.stages.optim import Optim, build_optimizer
+from avatar_v.testing import motion_stats
 from avatar_v.types import Cond
 
 OPTIM = Optim(lr=1e-2, num_warmup_steps=0)
@@ -33,7 +34,7 @@ class Models(torch.nn.Module):
         super().__init__()
         self.dit: AvatarDiT
         self.conditioner: Conditioner
-        self.dit, self.conditioner = build("tiny", seed=0)
+        self.dit, self.conditioner = build("tiny", seed=0, motion_stats=motion_stats())
         torch.nn.init.normal_(
             self.dit.head.out.weight, std=0.1, generator=torch.Generator().manual_seed(0)
         )
@@ -64,7 +65,8 @@ def train(models: Models, num_steps: int) -> list[float]:
 
 def test_sharded_training_equals_plain_training(mesh: DeviceMesh) -> None:
     plain, sharded = Models(), Models()
-    shard(sharded.dit, sharded.conditioner, mesh, compute_dtype=torch.float32)
+    for part in (sharded.dit, sharded.conditioner):
+        shard(part, mesh, compute_dtype=torch.float32)
     trainable = [p for p in sharded.parameters() if p.requires_grad]
     assert all(isinstance(p, DTensor) for p in trainable)
     for models in (plain, sharded):
@@ -89,7 +91,8 @@ def test_sharded_training_equals_plain_training(mesh: DeviceMesh) -> None:
 
 def test_the_average_keeps_the_sharding_and_is_saved_whole(mesh: DeviceMesh) -> None:
     models = Models()
-    shard(models.dit, models.conditioner, mesh, compute_dtype=torch.float32)
+    for part in (models.dit, models.conditioner):
+        shard(part, mesh, compute_dtype=torch.float32)
     ema = EMA(0.5)
     ema.load_state_dict(
         {"num_updates": 0, "average": {

@@ -168,6 +168,10 @@ def test_a_missing_folder_a_part_of_the_weights_and_another_model_are_named(name
     (names_alone / "pytorch_model.bin.index.json").write_text(json.dumps(index))
     with pytest.raises(ValueError, match=r"no pytorch_model-00001-of-00002\.bin, which"):
         QAlign(names_alone)
+    index = {"weight_map": {"lm_head.weight": "../elsewhere.bin"}}
+    (names_alone / "pytorch_model.bin.index.json").write_text(json.dumps(index))
+    with pytest.raises(ValueError, match=r"index\.json: expected a path below .+elsewhere"):
+        QAlign(names_alone)
     (names_alone / "config.json").write_text('{"model_type": "llama"}')
     with pytest.raises(ValueError, match="type 'llama', not mplug_owl2"):
         QAlign(names_alone)

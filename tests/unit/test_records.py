@@ -2,19 +2,21 @@
 
 import json
 import math
-import sys
+import re
 
 import numpy as np
 import pytest
 
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.models.weights import ASSETS, load_dit
-from avatar_v_eval import records, tables
+from avatar_v.models.card import ASSETS
+from avatar_v.models.weights import load_dit
+from avatar_v_eval import intervals, records, tables
+from avatar_v_eval.studies import curves
 
 
 def test_wilson_interval_is_the_published_one():
     # 48 of 70 is [57.0, 78.2] % (Avatar V §7.3)
-    number = records.rate(48, 70)
+    number = intervals.rate(48, 70)
     assert (round(number.low, 3), round(number.high, 3)) == (0.570, 0.782)
 
 
@@ -22,14 +24,14 @@ def test_fisher_interval_is_the_textbook_one():
     # r = 0.5, n = 28: z = 0.5493 +- 1.96 / 5, so r is in [0.156, 0.736]
     x = np.array([1.0, -1.0] * 14)
     y = 0.5 * x + math.sqrt(0.75) * np.array([1.0, 1.0, -1.0, -1.0] * 7)
-    number = records.correlation(x, y)
+    number = intervals.correlation(x, y)
     assert number.value == pytest.approx(0.5, abs=1e-12)
     assert (round(number.low, 3), round(number.high, 3)) == (0.156, 0.736)
 
 
 def test_bootstrap_interval_of_a_mean_has_the_width_of_its_standard_error():
     values = np.random.default_rng(1).normal(2.0, 1.0, 400)
-    number = records.bootstrap_mean(values)
+    number = intervals.bootstrap_mean(values)
     expected = 2 * 1.96 * values.std() / 20
     # 10,000 resamples know a 2.5 % quantile to about 2 %
     assert number.high - number.low == pytest.approx(expected, rel=0.05)
@@ -39,21 +41,21 @@ def test_bootstrap_interval_of_a_mean_has_the_width_of_its_standard_error():
 def test_bootstrap_over_persons_is_wider_than_over_dependent_frames():
     generator = np.random.default_rng(2)
     persons = np.repeat(generator.normal(size=20), 50)
-    by_frame = records.bootstrap_mean(persons)
-    by_person = records.bootstrap(lambda i: float(persons.reshape(20, 50)[i].mean()), 20, 0, 2000)
+    by_frame = intervals.bootstrap_mean(persons)
+    by_person = intervals.bootstrap(lambda i: float(persons.reshape(20, 50)[i].mean()), 20, 0, 2000)
     assert by_person.high - by_person.low > 3 * (by_frame.high - by_frame.low)
 
 
 def test_pearson_of_a_constant_is_zero_and_of_itself_one():
     x = np.arange(5.0)
-    assert records.pearson(x, np.ones(5)) == 0.0
-    assert records.pearson(x, 3 * x - 1) == pytest.approx(1.0, abs=1e-12)
+    assert intervals.pearson(x, np.ones(5)) == 0.0
+    assert intervals.pearson(x, 3 * x - 1) == pytest.approx(1.0, abs=1e-12)
     with pytest.raises(ValueError, match="equal length"):
-        records.pearson(x, x[:4])
+        intervals.pearson(x, x[:4])
 
 
 def test_a_result_round_trips_and_says_where_it_came_from(tmp_path):
-    number = records.rate(63, 64).described("identity", target="≥ 0.9")
+    number = intervals.rate(63, 64).described("identity", target="≥ 0.9")
     written = records.make_result("one", "One", {"top1": number}, notes=["a note"], command="c")
     read = records.read_result(records.write_result(written, tmp_path))
     assert read.numbers["top1"].value == pytest.approx(63 / 64, rel=1e-5)  # 6 digits are kept
@@ -71,7 +73,7 @@ def test_a_command_does_not_say_where_its_result_went(monkeypatch, out):
 
 
 def test_no_result_says_where_it_went():
-    for path in records.RESULTS_DIR.glob("*.json"):
+    for path in records.RESULTS_DIR.rglob("*.json"):
         assert "--out" not in records.read_result(path).command, path.name
 
 
@@ -136,50 +138,35 @@ def test_tables_say_of_which_weights_they_are(tmp_path):
 def test_documents_show_what_the_results_say():
     for document in tables.DOCUMENTS:
         text = document.read_text(encoding="utf-8")
-        assert text == tables.filled(text), f"run python -m avatar_v_eval.tables: {document}"
+        assert text == tables.filled(text), f"run avatar-v-eval tables: {document}"
 
 
 def test_every_result_in_the_repository_can_be_read():
-    for path in sorted(records.RESULTS_DIR.glob("*.json")):
+    for path in sorted(records.RESULTS_DIR.rglob("*.json")):
         result = records.read_result(path)
         assert result.name == path.stem
         assert result.numbers, f"{path} holds no number"
 
 
-def failing(error: BaseException):
-    def main() -> None:
-        raise error
-
-    return main
-
-
-@pytest.mark.parametrize(
-    ("error", "status", "text"),
-    [
-        (ValueError("no weights\n'nowhere'"), 2, "script: error: no weights 'nowhere'"),
-        (OSError("disk is full"), 2, "script: error: disk is full"),
-        (KeyboardInterrupt(), 130, "script: interrupted"),
-    ],
-)
-def test_a_users_error_is_one_line(error, status, text, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", ["/somewhere/script.py", "--x", "1"])
-    with pytest.raises(SystemExit) as stopped:
-        records.as_command(failing(error))
-    assert stopped.value.code == status
-    shown = capsys.readouterr().err
-    assert shown.startswith(text)
-    assert shown.count("\n") == 1
+def test_a_result_has_one_place():
+    names = [path.name for path in records.RESULTS_DIR.rglob("*.json")]
+    assert sorted(names) == sorted(set(names))
+    for path in records.RESULTS_DIR.rglob("*.json"):
+        parts = path.relative_to(records.RESULTS_DIR).parts
+        assert len(parts) == 1 or (parts[0] == "experiments" and len(parts) == 3), path
 
 
-def test_debug_shows_where_and_is_no_option_of_the_script(monkeypatch):
-    monkeypatch.setattr(sys, "argv", ["script.py", "--debug", "--x", "1"])
-    seen = []
-    with pytest.raises(SystemExit) as ended:
-        records.as_command(lambda: seen.append(sys.argv[1:]))
-    assert ended.value.code == 0
-    assert seen == [["--x", "1"]]
-    sys.argv.append("--debug")
-    with pytest.raises(ValueError, match="boom"):
-        records.as_command(failing(ValueError("boom")))
-    with pytest.raises(RuntimeError):  # a fault of ours keeps its traceback
-        records.as_command(failing(RuntimeError("a fault")))
+def test_every_file_of_results_is_stated():
+    """A result in a table or by name, a picture by its file; a log by whom it is drawn."""
+    documents = [path.read_text(encoding="utf-8") for path in tables.DOCUMENTS]
+    drawn = [path.name for path in curves.STAGES.values()]
+    words = {
+        word
+        for text in documents
+        for found in re.findall(r"<!-- (?:table|grid):([\w ]+)|`(\w+)`|results/([\w.]+)\)", text)
+        for word in "".join(found).split()
+    }
+    for path in records.RESULTS_DIR.rglob("*"):
+        name = path.stem if path.suffix == ".json" else path.name
+        if path.is_file() and ".kept" not in path.parts:
+            assert name in {*words, *drawn}, f"nothing is said of {path.name}"

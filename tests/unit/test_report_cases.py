@@ -7,11 +7,14 @@ import polars as pl
 import pytest
 
 from avatar_v_eval import records
+from avatar_v_eval.bench.manifest import file_hash
 from avatar_v_eval.report.document import Sources, make_report
 from avatar_v_eval.report.files import as_frame, as_markdown
 from avatar_v_eval.report.page import page
+from avatar_v_eval.report.previews import preview
 from avatar_v_eval.report.worst import worst_cases
 from bench_runs import OUTPUTS, make_run, save
+from human_study import write_video
 
 
 def rows_of(frame: pl.DataFrame, kind: str) -> dict[str, list[str]]:
@@ -20,6 +23,17 @@ def rows_of(frame: pl.DataFrame, kind: str) -> dict[str, list[str]]:
     for name, text in frame.filter(pl.col("kind") == kind).select("row", "printed").rows():
         rows.setdefault(name, []).append(text)
     return rows
+
+
+def test_one_system_is_not_called_best(tmp_path: Path) -> None:
+    values = {name: {"syncnet_d": [5.0, 6.0]} for name in ("truth", "a", "b")}
+    for systems, says in (("truth", "a"), False), (("truth", "a", "b"), True):
+        run = make_run({name: values[name] for name in systems})
+        report = make_report(Sources(runs=(save(tmp_path / str(len(systems)), run),)))
+        text = page(report)
+        assert ("Best in <b>bold</b>" in text) == says
+        assert ("stands apart and is not ranked" in text) == says
+        assert "Brackets are 95 % intervals." in text
 
 
 def test_worst_cases_are_the_worst(tmp_path: Path):
@@ -134,3 +148,18 @@ def test_missing_videos_are_said_in_their_place(tmp_path: Path):
     assert "truth/c00.mp4 is not on this machine" in source
     assert "nowhere" not in source
     assert "<video" not in source
+
+
+def test_a_page_shows_no_file_but_the_one_that_was_scored(tmp_path: Path):
+    """A run names its videos by path; the file there may be another by now, or a private one."""
+    file = tmp_path / "private" / "c.mp4"
+    file.parent.mkdir()
+    write_video(file, 1)
+    assert preview(str(file), file_hash(file))
+    for name, text, told in (
+        (str(file), "0" * 64, r"^private/c\.mp4 has changed since it was scored$"),
+        (str(tmp_path / "a" / "d.mp4"), "", r"^a/d\.mp4 is not on this machine$"),
+        ("", "", "no video was delivered"),
+    ):
+        with pytest.raises(ValueError, match=told):
+            preview(name, text)

@@ -7,20 +7,34 @@ from typing import ClassVar
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.strategies import SingleDeviceStrategy
 from peft.tuners.lora import LoraLayer
 from untrained import untrained_critics
 
 from avatar_v.callbacks.record import Export
-from avatar_v.models.motion import MOTION_DIM, component_weights
-from avatar_v.models.weights import load_pipeline, read_card
-from avatar_v.stages.base import step_generator
+from avatar_v.callbacks.samples import Samples, first_samples
+from avatar_v.losses.flow import motion_flow_loss
+from avatar_v.models.card import Capabilities, read_card
+from avatar_v.models.weights import load_pipeline
+from avatar_v.motion.vectors import MOTION_DIM, component_weights
+from avatar_v.parallel.mesh import step_generator
+from avatar_v.sampling.chunks import plan
+from avatar_v.sampling.rollout import (
+    ChunkVelocity,
+    Settings,
+    Words,
+    begin,
+    chunk_velocity,
+    make_chunk,
+)
 from avatar_v.stages.continuation import Continuation
-from avatar_v.stages.judged import TERMS, HumanTerms
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.perceptual import TERMS, PerceptualTerms
 from avatar_v.stages.personality import Personality, draw_run
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT, motion_flow_loss
+from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import FACTORS, NEW, Trainable, merged
+from avatar_v.stages.windows import Windows
 from avatar_v.testing import make_batch, randomise
 from avatar_v.types import MOTION_NAMES, Batch
 
@@ -34,19 +48,19 @@ def seeded(seed: int = 0) -> torch.Generator:
 
 def sft(
     personality: Personality | None = None,
-    human: HumanTerms | None = None,
+    perceptual: PerceptualTerms | None = None,
     trainable: Trainable | None = None,
     continuation: Continuation | None = None,
 ) -> SFT:
     stage = SFT(
-        Models("tiny"),
+        Models("tiny", motion_stats="small"),
         OPTIM,
         OBJECTIVE,
         face_boost=0.0,
         mouth_boost=1.0,
         personality=personality or Personality(motion_dropout=0.0),
         continuation=continuation or Continuation(),
-        human=human or HumanTerms(),
+        perceptual=perceptual or PerceptualTerms(),
         trainable=trainable or Trainable(),
     )
     stage.configure_model()
@@ -65,7 +79,7 @@ def critics(tmp_path: Path) -> dict[str, str]:
 
 
 def loss_of(stage: SFT, batch: Batch, index: int = 0) -> tuple[torch.Tensor, dict]:
-    generator = stage.begin_step(0, index)
+    generator = stage.begin_batch(index)
     windows = stage.draw_windows(batch, generator)
     clean, cond = stage.encode(batch, windows, generator)
     return stage.loss(clean, cond, windows, batch, generator)
@@ -96,19 +110,24 @@ def test_the_reference_and_its_motion_are_read(batch: Batch) -> None:
         assert abs(float((other - loss).detach())) > 1e-6
 
 
-def test_the_motion_stream_is_trained_unless_its_weight_is_zero(batch: Batch) -> None:
+def test_a_video_follows_its_motion_but_in_the_steps_that_leave_it_out(batch: Batch) -> None:
     stage = sft()
     loss, logs = loss_of(stage, batch)
     loss.backward()
-    assert set(logs) == {"video", "motion"}
-    assert loss.item() == pytest.approx((logs["video"] + logs["motion"]).item())
-    assert {"dit.motion_head.out.weight", "dit.motion_embed.weight"} <= trained(stage)
-    assert any("motion_inject" in name for name in trained(stage))
-    still = sft(Personality(motion_weight=0.0, reference_dropout=1.0))
-    loss, logs = loss_of(still, batch)
-    loss.backward()
     assert set(logs) == {"video"}
-    assert not [name for name in trained(still) if "motion" in name]
+    assert "dit.motion_embed.weight" in trained(stage)
+    assert any("motion_inject" in name for name in trained(stage))
+    windows = stage.draw_windows(batch, seeded())
+    expected = windows.crop(stage.conditioner.pack_motion(batch.motion))
+    assert torch.equal(stage.conditions(batch, windows).motion, expected)
+    some = sft(Personality(motion_dropout=0.5))
+    shown = [some.conditions(batch, windows, some.begin_batch(i)).motion for i in range(40)]
+    assert 8 < sum(motion is None for motion in shown) < 32
+    still = sft(Personality(motion_dropout=1.0, reference_dropout=1.0))
+    loss_of(still, batch)[0].backward()
+    assert not [name for name in trained(still) if "motion" in name and "norm" not in name]
+    assert stage.card_entries()["motion"]
+    assert not still.card_entries()["motion"]
 
 
 def test_references_are_drawn_between_the_bounds_short_ones_more_often() -> None:
@@ -139,7 +158,7 @@ def test_some_steps_have_no_motion_of_the_reference(batch: Batch) -> None:
     """Real videos may come without it, so the model must make do with the picture."""
     stage = sft(Personality(reference_motion_dropout=0.5))
     windows = stage.draw_windows(batch, seeded())
-    conds = [stage.conditions(batch, windows, stage.begin_step(0, i)).reference for i in range(40)]
+    conds = [stage.conditions(batch, windows, stage.begin_batch(i)).reference for i in range(40)]
     without = sum(cond is not None and cond.motion is None for cond in conds)
     assert 8 < without < 32
     given = stage.conditions(batch, windows).reference
@@ -154,7 +173,7 @@ def test_lora_trains_factors_and_the_motion_stream_and_leaves_no_trace(batch: Ba
     assert names
     assert all(any(part in n for part in (FACTORS, *NEW)) for n in names)
     assert any("lora_A" in n for n in names)
-    assert any("motion_head" in n for n in names)
+    assert any("motion_inject" in n for n in names)
     plain = merged(stage.dit)
     assert set(plain.state_dict()) == set(sft().dit.state_dict())
     assert any(isinstance(m, LoraLayer) for m in stage.dit.modules()), "the stage trains on"
@@ -181,86 +200,6 @@ def test_new_parts_alone_can_be_trained(batch: Batch) -> None:
         Trainable("lora", lora_rank=0)
 
 
-def seen_times(stage: SFT, batch: Batch, index: int) -> tuple[torch.Tensor, torch.Tensor, dict]:
-    """Times of video and motion in a step, and its logs."""
-    seen = {}
-
-    def spy(module, given, named):
-        seen.update(t=given[1], **named)
-
-    hook = stage.dit.register_forward_pre_hook(spy, with_kwargs=True)
-    _, logs = loss_of(stage, batch, index)
-    hook.remove()
-    return seen["t"], seen["t_motion"], logs
-
-
-def test_motion_may_be_there_before_its_video_and_is_not_scored_then(batch: Batch) -> None:
-    always = {"motion_dropout": 0.0, "reference_dropout": 0.0}
-    t, t_motion, _ = seen_times(sft(Personality(**always)), batch, 0)
-    assert torch.equal(t, t_motion)
-    stage, num_known = sft(Personality(**always, known_share=0.5)), 0
-    for index in range(12):
-        t, t_motion, logs = seen_times(stage, batch, index)
-        known = (t_motion == 0).all(1)
-        assert torch.equal(t_motion[~known], t[~known])
-        num_known += int(known.sum())
-        assert bool(logs["motion"] == 0) == bool(known.all())
-    assert 8 < num_known < 28  # of 36
-    with pytest.raises(ValueError, match="known_share is in"):
-        Personality(known_share=1.5)
-
-
-def seen_alone(stage: SFT, batch: Batch, index: int = 0) -> tuple[list[dict], dict]:
-    """What passes without video were given in a step, and its logs."""
-    seen = []
-
-    def spy(module, given, named):
-        if given[0] is None:
-            seen.append({"t": given[1], "cond": given[2], **named})
-
-    hook = stage.dit.register_forward_pre_hook(spy, with_kwargs=True)
-    _, logs = loss_of(stage, batch, index)
-    hook.remove()
-    return seen, logs
-
-
-def test_motion_is_trained_before_its_video_begins_in_windows_of_its_own(batch: Batch) -> None:
-    plain, _ = seen_alone(sft(), batch)
-    assert not plain
-    stage = sft(Personality(reference_dropout=0.0, motion_dropout=1.0, alone_windows=4))
-    (seen,), logs = seen_alone(stage, batch)
-    assert seen["t"].shape == (12, 5)  # 4 of each of 3 clips
-    assert seen["motion_t"].shape == (12, 5, MOTION_DIM)
-    assert seen["cond"].reference is None  # habits alone are read of it
-    assert seen["moments"].shape == (12, 1 + 4 * len(MOTION_NAMES))
-    assert len(seen["moments"].unique(dim=0)) > 3, "windows of a clip share no run"
-    logs["motion_alone"].backward()
-    new = {name for name in trained(stage) if any(part in name for part in NEW)}
-    assert {"dit.style_embed", "dit.motion_embed.weight", "dit.motion_head.out.weight"} <= new
-    assert not any("patch_embed" in name or "dit.head." in name for name in trained(stage))
-    without = sft(Personality(reference_motion_dropout=1.0, alone_windows=4))
-    (seen,), _ = seen_alone(without, batch)
-    assert seen["moments"] is None
-    silent = sft(Personality(motion_weight=0.0, alone_windows=4))
-    assert not seen_alone(silent, batch)[0]
-    with pytest.raises(ValueError, match="alone_windows is not negative"):
-        Personality(alone_windows=-1)
-
-
-@pytest.mark.parametrize("alone", [0, 2])
-def test_components_that_were_not_read_are_no_target(batch: Batch, alone: int) -> None:
-    """Beside its video and alone: a head that nobody read as zeros is not to stand still."""
-    known = torch.zeros(3, len(MOTION_NAMES), dtype=torch.bool)
-    known[:2, MOTION_NAMES.index("yaw")] = True  # of the third clip nothing was read
-    stage = sft(Personality(motion_dropout=float(alone > 0), alone_windows=alone))
-    loss, _ = loss_of(stage, dataclasses.replace(batch, motion_known=known), 0)
-    loss.backward()
-    grad = stage.dit.motion_head.out.bias.grad
-    assert grad is not None
-    taught = grad.unflatten(0, (-1, len(MOTION_NAMES))).abs().sum(0) > 0
-    assert [MOTION_NAMES[i] for i in taught.nonzero()[:, 0]] == ["yaw"]
-
-
 def test_motion_of_frames_that_do_not_count_is_not_scored() -> None:
     v, target = torch.zeros(2, 3, MOTION_DIM), torch.ones(2, 3, MOTION_DIM)
     target[0, 1] = 100.0
@@ -279,19 +218,18 @@ def test_weights_of_components_count_in_every_frame_of_a_latent() -> None:
     share = 9.0 / (9.0 + len(MOTION_NAMES) - 1)
     assert float(motion_flow_loss(v, target.flatten(2), scored, weights)) == pytest.approx(share)
     with pytest.raises(ValueError, match="component weights"):
-        Personality(motion_components={"eyes": 2.0})
+        component_weights({"eyes": 2.0})
 
 
 def test_critics_reach_the_model_through_the_decoder(batch: Batch, critics) -> None:
     on = {0: 1.0}
-    terms = HumanTerms(**dict.fromkeys(TERMS, on), **critics)
-    stage = sft(human=terms)
-    index = next(i for i in range(50) if "human_identity" in loss_of(stage, batch, i)[1])
+    terms = PerceptualTerms(**dict.fromkeys(TERMS, on), **critics)
+    stage = sft(perceptual=terms)
+    index = next(i for i in range(50) if "perceptual_identity" in loss_of(stage, batch, i)[1])
     loss, logs = loss_of(stage, batch, index)
-    assert {f"human_{name}" for name in TERMS} <= set(logs)
-    (loss - logs["video"] - logs["motion"]).backward()  # what is left is the critics' part
+    assert {f"perceptual_{name}" for name in TERMS} <= set(logs)
+    (loss - logs["video"]).backward()  # what is left is the critics' part
     assert "dit.head.out.weight" in trained(stage)
-    assert "dit.motion_head.out.weight" in trained(stage)  # by the closed loop
     assert not [name for name in trained(stage) if "vae" in name]
 
 
@@ -324,6 +262,7 @@ class Finished(L.Trainer):
     is_global_zero = True
     callbacks: ClassVar = []
     default_root_dir = ""
+    strategy = SingleDeviceStrategy()
 
     def __init__(self, root: Path) -> None:
         self.default_root_dir = str(root)
@@ -331,16 +270,39 @@ class Finished(L.Trainer):
 
 def test_the_exported_card_says_how_the_weights_are_to_be_sampled(tmp_path: Path) -> None:
     stage = sft(Personality(faces=True), continuation=Continuation(anchor_share=0.5))
-    sampled = {"guidance_audio": 1.0, "guidance_motion": 2.0, "motion_first": True}
-    export = Export("recipes/3_sft.yaml", **sampled)
+    sampled = {"guidance_audio": 1.0, "guidance_motion": 2.0}
+    export = Export("recipes/3_sft.yaml", people="drawn people", **sampled)
     export.on_train_end(Finished(tmp_path), stage)
     card = read_card(tmp_path / "weights", preset="tiny")
     assert {name: getattr(card, name) for name in sampled} == sampled
-    assert card.reference
-    assert card.motion
-    assert card.faces
-    assert card.anchor
+    assert card.can == Capabilities(
+        "drawn people", 32, 5, reference=True, motion=True, faces=True, anchor=True
+    )
     assert card.recipe == "recipes/3_sft.yaml"
     dit, _ = load_pipeline(tmp_path / "weights")
     for name, tensor in stage.dit.state_dict().items():
         assert torch.equal(tensor, dit.state_dict()[name])
+
+
+def test_previews_are_what_generation_makes_of_the_same_conditions(batch: Batch) -> None:
+    """A first chunk from the same frame and seeds, after the clip's own motion."""
+    stage, num = sft(), 2
+    batch = first_samples(batch, num)
+    samples = Samples(num, 3, shift=2.0, guidance_audio=1.5)
+    true, made = samples.generate(stage, batch)
+    assert torch.equal(true, stage.conditioner.vae.decode(batch.latents[:, :5]).clamp(-1, 1))
+    beginning = torch.zeros(num, dtype=torch.long)
+    cond = stage.conditions(batch, Windows(beginning, beginning, beginning, 5))
+    settings = Settings(5, 3, shift=2.0, guidance_audio=1.5)
+    words = Words(cond.text, stage.conditioner.encode_text([""] * num))
+    prefixes = (batch.latents[:, :1],)
+    with torch.no_grad():
+        carry = begin(stage.dit, prefixes, cond.reference, settings)
+        video = chunk_velocity(stage.dit, words, cond.audio, carry, settings).video
+        (latents,) = make_chunk(
+            ChunkVelocity(lambda length, _: video(length, cond.motion)),
+            prefixes, plan(17, chunk_latents=5).chunks[0], settings, range(num),
+        )  # fmt: skip
+    assert torch.equal(made, stage.conditioner.vae.decode(latents).clamp(-1, 1))
+    other = dataclasses.replace(batch, motion=1 - batch.motion)
+    assert not torch.equal(samples.generate(stage, other)[1], made)

@@ -7,12 +7,15 @@ import torch
 from test_sft import loss_of, seeded, sft, step_of_a_middle, trained
 
 from avatar_v.models.conditioner import latent_validity
-from avatar_v.models.motion import motion_moments, pack_motion
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
+from avatar_v.motion.style import motion_moments
+from avatar_v.motion.vectors import pack_motion
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.personality import Personality, draw_faces
-from avatar_v.testing import make_batch
+from avatar_v.testing import make_batch, motion_stats
 from avatar_v.types import Batch
+
+STATS = motion_stats()
 
 
 @pytest.fixture
@@ -73,14 +76,14 @@ def test_stills_stand_for_the_reference_in_their_share_of_the_steps(batch: Batch
     first = {float(x) for x in shown.reference.stills[0, :, 0, 0, 0]}
     lengths = []
     for index in range(60):
-        generator = stage.begin_step(0, index)
+        generator = stage.begin_batch(index)
         windows = stage.draw_windows(shown, generator)
         drawn = stage.conditions(shown, windows, generator).reference
         assert drawn is not None
         assert drawn.motion is not None
-        if drawn.moments is not None:
+        assert drawn.moments is not None
+        if {float(x) for x in drawn.latents[0, :, 0, 0, 0]} <= first:
             lengths.append(drawn.latents.shape[1])
-            assert {float(x) for x in drawn.latents[0, :, 0, 0, 0]} <= first
     assert 20 <= len(lengths) <= 40
     assert min(lengths) == 1
     assert max(lengths) > 8
@@ -109,7 +112,7 @@ def test_stills_and_all_of_the_motion_are_read(batch: Batch) -> None:
     assert read is not None
     assert read.latents.shape[1] == 16
     assert read.moments is not None
-    expected = motion_moments(pack_motion(shown.motion), latent_validity(shown.valid))
+    expected = motion_moments(pack_motion(shown.motion, STATS), latent_validity(shown.valid), STATS)
     torch.testing.assert_close(read.moments, expected)
     without = Personality(stills_share=1.0, reference_motion_dropout=1.0)
     reference = sft(without).conditions(stills_of(batch), windows, seeded()).reference
@@ -124,8 +127,8 @@ def test_the_anchor_beside_stills_is_marked_and_its_mark_trained(batch: Batch) -
     reads = Personality(stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0)
     stage = sft(reads, continuation=Continuation(anchor_share=1.0))
     inside = step_of_a_middle(stage, batch)
-    windows = stage.draw_windows(batch, stage.begin_step(0, inside))
-    reference = stage.conditions(stills_of(batch), windows, stage.begin_step(0, 0)).reference
+    windows = stage.draw_windows(batch, stage.begin_batch(inside))
+    reference = stage.conditions(stills_of(batch), windows, stage.begin_batch(0)).reference
     assert reference is not None
     assert reference.anchor is not None
     assert reference.anchor.sum(1).tolist() == [1, 1, 1]
@@ -165,7 +168,7 @@ def test_what_a_step_draws_does_not_depend_on_what_the_clips_have(batch: Batch) 
         shown = stills_of(faces_of(batch, num_faces), num_stills)
         steps = []
         for index in range(12):
-            generator = stage.begin_step(0, index)
+            generator = stage.begin_batch(index)
             windows = stage.draw_windows(shown, generator)
             drawn = stage.conditions(shown, windows, generator).reference
             assert drawn is not None

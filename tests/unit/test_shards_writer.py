@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import os
+import tarfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -54,6 +56,26 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         write_shard(tmp_path / "a.tar", items())
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("lost", [".tar", ".json"])
+def test_a_shard_has_an_index_only_when_it_is_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
+) -> None:
+    """The power goes as one of the two files is moved to its place."""
+
+    move = os.replace
+
+    def replace(source: Path, target: Path) -> None:
+        if Path(target).suffix == lost:
+            raise OSError("the power is gone")
+        move(source, target)
+
+    monkeypatch.setattr("os.replace", replace)
+    with pytest.raises(OSError, match="power"):
+        write_shard(tmp_path / "a.tar", [make_sample(0)])
+    assert not (tmp_path / "a.index.json").exists()
+    assert (tmp_path / "a.tar").exists() == (lost == ".json")
 
 
 def test_two_clips_of_one_key_are_refused(tmp_path: Path) -> None:
@@ -120,6 +142,56 @@ def test_damaged_and_foreign_indexes_are_refused(tmp_path: Path) -> None:
     (tmp_path / "000.tar").unlink()
     with pytest.raises(ValueError, match=r"000\.tar is missing"):
         read_index(file)
+
+
+@pytest.mark.parametrize("name", ["../secret.tar", "sub/000.tar", "", "..", None, 3, ["000.tar"]])
+def test_an_index_names_a_file_beside_it(tmp_path: Path, name: object) -> None:
+    write_clips(tmp_path, 1).joinpath("000.tar").rename(tmp_path / "secret.tar")
+    file = write_clips(tmp_path / "set", 1) / "000.index.json"
+    names = [name, str(tmp_path / "secret.tar")]
+    for one in names:
+        file.write_text(json.dumps({**json.loads(file.read_text()), "shard": one}))
+        with pytest.raises(ValueError, match=r"set/000\.index\.json: expected (a path|the name)"):
+            read_folder(tmp_path / "set")
+
+
+def test_a_shard_that_is_a_link_elsewhere_is_refused(tmp_path: Path) -> None:
+    folder = write_clips(tmp_path / "set", 1)
+    (folder / "000.tar").rename(tmp_path / "secret.tar")
+    (folder / "000.tar").symlink_to(tmp_path / "secret.tar")
+    with pytest.raises(ValueError, match=r"000\.index\.json: '000\.tar' leads to .*secret"):
+        read_folder(folder)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"clips": [3]},
+        {"clips": [{"key": "a", "members": [1]}]},
+        {"clips": [{"key": "a", "members": {"json": [-1, 2, 3]}}]},
+        {"clips": [{"key": "a", "members": {"json": [1, -1, 3]}}]},
+        {"clips": [{"key": "a", "members": {"json": ["1", 2, 3]}}]},
+        {"clips": [{"key": "a", "members": {"json": [1, 2]}}]},
+        {"failures": [{"why": "x"}]},
+        {"failures": 3},
+    ],
+)
+def test_an_index_of_wrong_types_is_one_error(tmp_path: Path, change: dict) -> None:
+    file = index_path(write_clips(tmp_path, 1) / "000.tar")
+    file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
+    with pytest.raises(ValueError, match=r"000\.index\.json: not a readable shard index"):
+        read_index(file)
+
+
+@pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])
+def test_a_tar_with_anything_but_plain_files_is_refused(tmp_path: Path, kind: bytes) -> None:
+    path = write_clips(tmp_path, 1) / "000.tar"
+    entry = tarfile.TarInfo("clip001.json")
+    entry.type, entry.linkname = kind, "clip000.json"
+    with tarfile.open(path, "a:") as tar:
+        tar.addfile(entry)
+    with pytest.raises(ValueError, match=r"000\.tar: clip001\.json is no plain file"):
+        write_index(path)
 
 
 def test_a_folder_of_shards_may_be_moved(tmp_path: Path) -> None:

@@ -4,14 +4,14 @@ import pytest
 import torch
 
 from avatar_v.world.clip import make_clip
-from avatar_v_eval.shortcuts import (
+from avatar_v_eval.cases import drawn_clips
+from avatar_v_eval.studies.shortcuts import (
     identity_numbers,
     loudness,
     mouth_numbers,
     one_frame,
     opening,
     ridge,
-    speech_clips,
 )
 
 
@@ -32,7 +32,7 @@ def test_ridge_finds_nothing_in_noise() -> None:
 
 
 def test_loudness_windows_are_centred() -> None:
-    clips = speech_clips("validation", 2)
+    clips = drawn_clips("validation", 2, num_frames=101, video=False)
     windows = loudness(clips)
     power = clips[1].audio.reshape(-1, 640).square().mean(dim=1)
     assert windows.shape == (2, 101, 9)

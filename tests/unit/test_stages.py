@@ -7,8 +7,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.parallel.mesh import Layout, step_generator
 from avatar_v.stages.a2v import A2V
-from avatar_v.stages.base import VALIDATION_RANK, Stage, step_generator
+from avatar_v.stages.base import Stage
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.t2v import T2V
@@ -55,17 +56,17 @@ def test_what_runs_is_drawn_alike_on_all_ranks(monkeypatch: pytest.MonkeyPatch) 
     draws = {}
     for rank in (0, 1):
         stage = a2v()
-        monkeypatch.setattr(type(stage), "global_rank", rank)
-        own = stage.begin_step(0, 7)
+        monkeypatch.setattr(type(stage), "layout", Layout(2, rank))
+        own = stage.begin_batch(7)
         draws[rank] = torch.rand(3, generator=own), torch.rand(3, generator=stage.common)
-        stage.begin_step(VALIDATION_RANK, 7)
+        stage.begin_batch(7, validation=True)
         assert not torch.equal(torch.rand(3, generator=stage.common), draws[rank][1])
     assert not torch.equal(draws[0][0], draws[1][0])
     assert torch.equal(draws[0][1], draws[1][1])
 
 
 def loss_of(stage: Stage, batch: Batch, index: int = 0) -> Tensor:
-    generator = stage.begin_step(0, index)
+    generator = stage.begin_batch(index)
     windows = stage.draw_windows(batch, generator)
     clean, cond = stage.encode(batch, windows, generator)
     return stage.loss(clean, cond, windows, batch, generator)[0]
@@ -193,7 +194,7 @@ def test_settings_refuse_what_makes_no_sense(tmp_path: Path) -> None:
         Objective({0: 5}, image_share=1.5)
     with pytest.raises(ValueError, match=r"suffix_share is in \[0, 1\], got -1.0"):
         Objective({0: 5}, suffix_share=-1.0)
-    with pytest.raises(ValueError, match="boosts"):
+    with pytest.raises(ValueError, match="face_boost is at least 0"):
         A2V(Models("tiny"), OPTIM, OBJECTIVE, face_boost=-1.0, mouth_boost=0.0)
     with pytest.raises(ValueError, match="no preset 'giant'"):
         T2V(Models("giant"), OPTIM, OBJECTIVE).configure_model()

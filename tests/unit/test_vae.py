@@ -9,6 +9,7 @@ from safetensors.torch import load_file
 
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.textures import texture_clips
 from avatar_v.stages.vae import (
     VAELoss,
     VAEStage,
@@ -24,7 +25,6 @@ from avatar_v.stages.vae import (
     weighted_l1,
 )
 from avatar_v.types import Batch
-from avatar_v.world.textures import texture_clips
 
 
 @pytest.fixture
@@ -128,7 +128,7 @@ def test_loading_says_what_is_wrong(vae, tmp_path):
     vae.save_pretrained(tmp_path)
     config = json.loads((tmp_path / "config.json").read_text())
     (tmp_path / "config.json").write_text(json.dumps(config | {"base_dim": 8}))
-    with pytest.raises(ValueError, match="does not fit its config"):
+    with pytest.raises(ValueError, match="do not fit the model"):
         VideoVAE.from_pretrained(tmp_path)
     (tmp_path / "config.json").write_text(json.dumps(config | {"_class_name": "UNet"}))
     with pytest.raises(ValueError, match="expected AutoencoderKLWan, got UNet"):

@@ -1,32 +1,28 @@
-"""Pipeline folders and Wan conversion: round trips, and errors that name what is wrong."""
+"""Pipeline folders: round trips, and errors that name what is wrong."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from diffusers import WanTransformer3DModel
 from safetensors.torch import load_file, save_file
+from torch import Tensor
 
-from avatar_v.cli import main
-from avatar_v.models.dit import AvatarDiT
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.frozen import Critic
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.models.card import Card, read_card
 from avatar_v.models.presets import build
-from avatar_v.models.weights import (
-    Card,
-    check_state,
-    load_dit,
-    load_pipeline,
-    read_card,
-    read_state,
-    save_dit,
-    save_pipeline,
-)
-from avatar_v.testing import make_cond, make_dit, randomise
+from avatar_v.models.weights import check_state, load_dit, load_pipeline, read_state, save_pipeline
+from avatar_v.testing import make_dit, motion_stats, randomise
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    dit, conditioner = build("tiny", seed=1)
+    dit, conditioner = build("tiny", seed=1, motion_stats=motion_stats())
     randomise(dit)
     save_pipeline(tmp_path / "weights", dit, conditioner, Card("tiny", recipe="recipes/x.yaml"))
     return tmp_path / "weights"
@@ -38,7 +34,11 @@ def edit(path: Path, **changes: object) -> None:
 
 def test_build_is_repeatable_and_leaves_the_global_generator_alone() -> None:
     state = torch.random.get_rng_state()
-    first, second, other = build("tiny", seed=1), build("tiny", seed=1), build("tiny", seed=2)
+    first, second, other = (
+        build("tiny", seed=1, motion_stats=motion_stats()),
+        build("tiny", seed=1, motion_stats=motion_stats()),
+        build("tiny", seed=2, motion_stats=motion_stats()),
+    )
     assert torch.equal(torch.random.get_rng_state(), state)
     for a, b in zip(first, second, strict=True):
         assert all(torch.equal(x, y) for x, y in zip(a.parameters(), b.parameters(), strict=True))
@@ -53,7 +53,7 @@ def test_a_full_size_preset_needs_its_encoders() -> None:
 
 
 def test_a_pipeline_comes_back_as_it_was(tmp_path: Path) -> None:
-    dit, conditioner = build("tiny", seed=1)
+    dit, conditioner = build("tiny", seed=1, motion_stats=motion_stats())
     randomise(dit)
     save_pipeline(tmp_path / "weights", dit, conditioner, Card("tiny", commit="abc"))
     again, encoders = load_pipeline(tmp_path / "weights", preset="tiny")
@@ -68,7 +68,7 @@ def test_a_pipeline_comes_back_as_it_was(tmp_path: Path) -> None:
 
 
 def test_stored_half_precision_loads_as_fp32(tmp_path: Path) -> None:
-    dit, conditioner = build("tiny")
+    dit, conditioner = build("tiny", motion_stats=motion_stats())
     save_pipeline(tmp_path / "weights", dit, conditioner, Card("tiny"), dtype=torch.float16)
     again, _ = load_pipeline(tmp_path / "weights")
     assert again.patch_embed.weight.dtype == torch.float32
@@ -76,7 +76,7 @@ def test_stored_half_precision_loads_as_fp32(tmp_path: Path) -> None:
 
 
 def test_an_existing_folder_is_replaced_only_when_asked(folder: Path) -> None:
-    dit, conditioner = build("tiny", seed=2)
+    dit, conditioner = build("tiny", seed=2, motion_stats=motion_stats())
     with pytest.raises(ValueError, match="exists"):
         save_pipeline(folder, dit, conditioner, Card("tiny"))
     save_pipeline(folder, dit, conditioner, Card("tiny", recipe="new"), overwrite=True)
@@ -88,7 +88,7 @@ def test_weights_of_another_preset_or_version_are_refused(folder: Path) -> None:
     with pytest.raises(ValueError, match="weights of preset 'tiny', expected 'small'"):
         load_pipeline(folder, preset="small")
     edit(folder / "card.json", schema_version=99)
-    with pytest.raises(ValueError, match="schema version 99, this code reads 2"):
+    with pytest.raises(ValueError, match="schema version 99, this code reads 3"):
         load_pipeline(folder)
 
 
@@ -123,6 +123,14 @@ def test_every_key_that_does_not_fit_is_named_at_once(folder: Path) -> None:
     ]
 
 
+def test_parts_that_a_dit_no_longer_has_are_left_out(folder: Path) -> None:
+    before, path = load_dit(folder / "dit").state_dict(), folder / "dit" / "model.safetensors"
+    save_file({**load_file(path), "motion_head.out.weight": torch.ones(2)}, path)
+    after = load_dit(folder / "dit").state_dict()
+    assert before.keys() == after.keys()
+    assert all(torch.equal(before[key], after[key]) for key in before)
+
+
 def test_encoders_that_do_not_fit_the_dit_are_refused(folder: Path) -> None:
     other = make_dit()
     config = {**json.loads((folder / "dit/config.json").read_text()), "text_dim": 40}
@@ -139,137 +147,157 @@ def test_check_state_accepts_what_fits() -> None:
     check_state(state, dict(state), where="here")
 
 
-# ---- Wan ------------------------------------------------------------------------------------
+BROKEN = [
+    ("card.json", {"guidance_audio": float("nan")}, "card.json: guidance_audio is a finite number"),
+    ("card.json", {"guidance_motion": "3"}, "guidance_motion is a finite number from 0 to 100"),
+    ("card.json", {"guidance_audio": True}, "guidance_audio is a finite number .*, got True"),
+    ("card.json", {"guidance_audio": 10**400}, "got a huge number"),
+    ("card.json", {"preset": None}, "preset is text, got None"),
+    ("card.json", {"preset": "a\0b"}, "preset is text without NUL"),
+    ("card.json", {"recipe": ["x"]}, r"recipe is text, got \['x'\]"),
+    ("card.json", {"can": 3}, "can is an object, got 3"),
+    ("card.json", {"can": {}}, "card.json: can: unknown keys .*, missing keys"),
+    ("card.json", {"can.stills": -1}, "can: stills is a whole number from 0 to 65,536, got -1"),
+    ("card.json", {"can.stills_from_prompt": 2.0}, "stills_from_prompt is a whole number"),
+    ("card.json", {"can.motion": 1}, "can: motion is true or false, got 1"),
+    ("card.json", {"can.side": 0}, "can: side is a whole number from 16 to 4,096, got 0"),
+    ("card.json", {"extra": 1}, "unknown keys .'extra'., missing keys"),
+    ("dit/config.json", {"dim": "48"}, "dit/config.json: dim is a whole number from 1"),
+    ("dit/config.json", {"dim": 10**9}, "dim is a whole number .*, got 1000000000"),
+    ("dit/config.json", {"dim": 65_532}, "do not fit the model"),
+    ("dit/config.json", {"num_layers": 10**6}, "num_layers is a whole number from 1 to 1,000"),
+    ("dit/config.json", {"eps": None}, "eps is a finite number"),
+    ("dit/config.json", {"num_heads": 0}, "num_heads is a whole number from 1"),
+    ("dit/config.json", {"temporal_window": True}, "temporal_window is a whole number"),
+    ("text/config.json", {"dim": 65_536}, "do not fit the model"),
+    ("text/config.json", {"num_layers": [1]}, "text/config.json: num_layers is a whole number"),
+    ("text/config.json", {"num_bytes": None}, "num_bytes is a whole number"),
+    ("text/config.json", {"class": ["x"]}, "describes a"),
+    ("text/config.json", {"num_heads": 7}, "dim is a multiple of num_heads"),
+    ("audio/config.json", {"num_layers": 10**6}, "num_layers is a whole number from 0 to 16"),
+    ("audio/config.json", {"num_mels": float("inf")}, "num_mels is a whole number"),
+    ("vae/config.json", {"base_dim": "4"}, "vae/config.json: base_dim is a whole number"),
+    ("vae/config.json", {"base_dim": 65_536}, "do not fit"),
+    ("vae/config.json", {"num_res_blocks": 10**6}, "num_res_blocks is a whole number"),
+    ("vae/config.json", {"dim_mult": 3}, "dim_mult is a list"),
+    ("vae/config.json", {"dim_mult": []}, "describes no video VAE"),
+    ("vae/config.json", {"latents_mean": [float("nan")] * 16}, r"latents_mean\[0\] is a finite"),
+    ("vae/config.json", {"latents_std": [0.0] * 16}, "describes no .*positive stds"),
+    ("vae/config.json", {"temperal_downsample": [True, None]}, r"temperal_downsample\[1\] is true"),
+    ("vae/config.json", {"temperal_downsample": [False, False]}, "temporal factor 4"),
+]  # fmt: skip
 
 
-WAN = {
-    "num_attention_heads": 2, "attention_head_dim": 24, "in_channels": 16, "out_channels": 16,
-    "text_dim": 32, "freq_dim": 32, "ffn_dim": 96, "num_layers": 2,
-}  # fmt: skip
-
-
-def save_wan(folder: Path, shard: str = "5GB", **changes: object) -> WanTransformer3DModel:
-    model = WanTransformer3DModel(**{**WAN, **changes})
-    randomise(model)
-    model.save_pretrained(folder, max_shard_size=shard)
-    return model
-
-
-def weights(*words: str | Path) -> int:
-    width = ["--audio-dim", "32"] if words[0] == "import-wan" else []
-    return main(["weights", *map(str, words), *width])
-
-
-@pytest.mark.parametrize("shard", ["5GB", "100KB"])
-@pytest.mark.parametrize("place", [".", "transformer"])
-def test_import_and_export_give_the_same_weights_back(
-    tmp_path: Path, shard: str, place: str
+@pytest.mark.parametrize(("name", "changes", "message"), BROKEN)
+def test_a_field_of_the_wrong_kind_is_one_clear_error(
+    folder: Path, name: str, changes: dict[str, object], message: str
 ) -> None:
-    model = save_wan(tmp_path / "wan" / place, shard)
-    one_file = tmp_path / "wan" / place / "diffusion_pytorch_model.safetensors"
-    assert one_file.exists() == (shard == "5GB")
-    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 0
-    assert load_dit(tmp_path / "ours").config.audio_dim == 32
-    assert weights("export-wan", tmp_path / "ours", tmp_path / "back") == 0
-    again = WanTransformer3DModel.from_pretrained(tmp_path / "back")
-    for key, value in model.state_dict().items():
-        assert torch.equal(again.state_dict()[key], value), key
+    values = json.loads((folder / name).read_text())
+    for key, value in changes.items():
+        *outer, last = key.split(".")
+        place = values[outer[0]] if outer else values
+        place[last] = value
+    (folder / name).write_text(json.dumps(values))
+    with pytest.raises(ValueError, match=message):
+        load_pipeline(folder)
 
 
-def test_an_import_keeps_the_stored_dtype(tmp_path: Path) -> None:
-    model = WanTransformer3DModel(**WAN).bfloat16()
-    model.save_pretrained(tmp_path / "wan")
-    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 0
-    assert read_state(tmp_path / "ours")["head.out.weight"].dtype == torch.bfloat16
-
-
-@pytest.mark.parametrize(
-    ("changes", "message"),
-    [
-        ({"in_channels": 36}, "I2V layout with concatenated channels (36 in, 16 out)"),
-        ({"image_dim": 20, "added_kv_proj_dim": 48}, "I2V layout with CLIP tokens"),
-        ({"patch_size": (1, 1, 1)}, "unsupported Wan config"),
-    ],
-)
-def test_layouts_that_do_not_map_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict, message: str
-) -> None:
-    save_wan(tmp_path / "wan", **changes)
-    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 2
-    assert message in capsys.readouterr().err
-    assert not (tmp_path / "ours").exists()
-
-
-def test_an_import_names_every_key_that_does_not_fit(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_wan(tmp_path / "wan")
-    path = tmp_path / "wan" / "diffusion_pytorch_model.safetensors"
-    state = load_file(path)
-    del state["proj_out.bias"]
-    state["extra.weight"] = torch.zeros(2)
-    state["blocks.1.attn2.norm_k.weight"] = torch.zeros(7)
-    save_file(state, path)
-    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 2
-    error = capsys.readouterr().err
-    assert "missing: proj_out.bias" in error
-    assert "unexpected: extra.weight" in error
-    assert "shape of blocks.1.attn2.norm_k.weight: (7,), expected (48,)" in error
-    assert not (tmp_path / "ours").exists()
-
-
-def test_a_missing_shard_is_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    save_wan(tmp_path / "wan", "100KB")
-    shard = sorted((tmp_path / "wan").glob("*-00002-of-*.safetensors"))[0]
-    shard.unlink()
-    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 2
-    assert shard.name in capsys.readouterr().err
-
-
-def test_an_export_does_not_drop_trained_audio_in_silence(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    save_dit(tmp_path / "ours", make_dit())
-    assert weights("export-wan", tmp_path / "ours", tmp_path / "wan") == 2
-    assert "blocks.0.audio_attention.out.weight" in capsys.readouterr().err
-    assert weights("export-wan", tmp_path / "ours", tmp_path / "wan", "--drop-extras") == 0
-    WanTransformer3DModel.from_pretrained(tmp_path / "wan")
-
-
-def test_an_output_that_exists_is_refused(tmp_path: Path) -> None:
-    save_wan(tmp_path / "wan")
-    assert weights("import-wan", tmp_path / "wan", tmp_path / "wan") == 2
-
-
-def test_an_imported_model_speaks_after_training(tmp_path: Path) -> None:
-    save_wan(tmp_path / "wan")
-    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 0
-    dit: AvatarDiT = load_dit(tmp_path / "ours")
-    cond = make_cond(dit.config, 1, 2)
-    dit(torch.randn(1, 2, 16, 4, 4), torch.rand(1, 2), cond).square().sum().backward()
-    block = dit.blocks[0]
-    gradient = block.audio_attention.out.weight.grad  # zero at first, but reachable
-    assert gradient.abs().max() > 0
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("guidance_audio", float("nan")),
-        ("guidance_motion", float("inf")),
-        ("stills", -1),
-        ("stills_from_prompt", -1),
-    ],
-)
-def test_a_card_with_an_impossible_number_is_refused(folder: Path, name: str, value: float) -> None:
-    edit(folder / "card.json", **{name: value})
-    with pytest.raises(ValueError, match=f"{name} of a card"):
-        read_card(folder)
+@pytest.mark.parametrize("text", ["[1]", "null", "{", "[" * 100_000, "\x00", '"\\ud800"'])
+@pytest.mark.parametrize("name", ["card.json", "vae/config.json"])
+def test_what_is_no_json_object_is_one_clear_error(folder: Path, name: str, text: str) -> None:
+    (folder / name).write_text(text)
+    with pytest.raises(ValueError, match=name.replace(".", r"\.")):
+        load_pipeline(folder)
 
 
 def test_a_card_without_a_field_is_refused(folder: Path) -> None:
     card = json.loads((folder / "card.json").read_text())
-    del card["motion"]
+    del card["can"]
     (folder / "card.json").write_text(json.dumps(card))
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=r"missing keys \['can'\]"):
         read_card(folder)
+
+
+@pytest.mark.parametrize("part", ["dit", "vae", "text", "audio"])
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda x: x.index_fill(0, torch.tensor([0]), float("nan")), "numbers that are not finite"),
+        (lambda x: x.index_fill(0, torch.tensor([0]), float("inf")), "numbers that are not finite"),
+        (lambda x: x.double().index_fill(0, torch.tensor([0]), 1e300), "that are not finite"),
+        (lambda x: x.to(torch.int32), "is stored as int32, expected floating point"),
+        (lambda x: x.to(torch.int8), "is stored as int8"),
+        (lambda x: x > 0, "is stored as bool"),
+        (lambda x: x.to(torch.complex64), "is stored as complex64"),
+    ],
+)
+def test_weights_that_no_network_can_use_are_refused_by_name(
+    folder: Path, part: str, change: Callable[[Tensor], Tensor], message: str
+) -> None:
+    path = folder / part / "model.safetensors"
+    state = load_file(path)
+    key = sorted(state)[-1]
+    save_file({**state, key: change(state[key])}, path)
+    with pytest.raises(ValueError, match=f"{part}/model.safetensors.*{key} .*(?:{message})"):
+        load_pipeline(folder)
+
+
+def test_floats_of_any_kind_load(folder: Path) -> None:
+    kinds = [torch.float16, torch.bfloat16, torch.float64, torch.float8_e4m3fn, torch.float8_e5m2]
+    path = folder / "dit" / "model.safetensors"
+    state = load_file(path)
+    mixed = {key: value.to(kinds[i % len(kinds)]) for i, (key, value) in enumerate(state.items())}
+    save_file(mixed, path)
+    dit, _ = load_pipeline(folder)
+    assert all(value.dtype == torch.float32 for value in dit.state_dict().values())
+
+
+@pytest.mark.parametrize("kind", [FaceCritic, MotionMeter, WorldSyncNet])
+@pytest.mark.parametrize(
+    ("file", "change", "message"),
+    [
+        ("config.json", {"width": 10**9}, "width is a whole number from 1 to 1,000"),
+        ("config.json", {"width": "36"}, "config.json: width is a whole number"),
+        ("config.json", {"width": 1000}, "do not fit"),
+        ("model.safetensors", float("nan"), "head.0.weight holds numbers that are not finite"),
+        ("model.safetensors", torch.int32, "head.0.weight is stored as int32"),
+    ],
+)
+def test_critics_judge_what_they_load(
+    tmp_path: Path, kind: type[Critic], file: str, change: Any, message: str
+) -> None:
+    kind().save_pretrained(tmp_path)
+    path = tmp_path / file
+    if file == "config.json":
+        edit(path, **change)
+    else:
+        state = load_file(path)
+        last = "video_head.0.weight" if kind is WorldSyncNet else "head.0.weight"
+        (key,) = (key for key in state if key.endswith(last) and "audio" not in key)
+        odd = state[key].to(change) if change is torch.int32 else state[key] * change
+        save_file({**state, key: odd}, path)
+    with pytest.raises(ValueError, match=message):
+        kind.from_pretrained(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("weight_map", "message"),
+    [
+        ({"a": "../secret.safetensors"}, "index.json: expected a path below"),
+        ({"a": "/etc/passwd"}, "index.json: expected"),
+        ({"a": "sub/x.safetensors"}, "index.json: expected the name of a file"),
+        ({"a": 3}, "index.json: expected"),
+        ({"a": ["x"]}, "index.json: expected"),
+        (["x"], "no weight_map"),
+        (None, "no weight_map"),
+    ],
+)
+def test_an_index_names_files_of_its_folder_alone(
+    tmp_path: Path, weight_map: object, message: str
+) -> None:
+    save_file({"a": torch.zeros(1)}, tmp_path / "secret.safetensors")
+    folder = tmp_path / "dit"
+    folder.mkdir()
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": weight_map}))
+    with pytest.raises(ValueError, match=message):
+        read_state(folder)

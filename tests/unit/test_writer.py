@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v import media
-from avatar_v.generate import writer as writer_module
-from avatar_v.generate.writer import Mp4Writer
+from avatar_v.media import reading
+from avatar_v.media import writer as writer_module
+from avatar_v.media.writer import Mp4Writer
 
 
 def tone(num_samples: int) -> Tensor:
@@ -64,10 +64,10 @@ def test_pixels_and_sound_come_back(tmp_path: Path) -> None:
     path, frames, audio = tmp_path / "out.mp4", pictures(50), tone(50 * 640)
     with Mp4Writer(path, audio) as writer:
         writer.write(frames)
-    back = media.read_video(path)
+    back = reading.read_video(path)
     inside = (back.float() - frames.float())[..., 8:-8, 8:24]
     assert float(inside.abs().mean()) < 3  # yuv420p and crf 16 on flat colour, grey levels
-    heard = media.read_audio(path)[: len(audio)]
+    heard = reading.read_audio(path)[: len(audio)]
     middle = slice(2000, -2000)
     both = torch.stack([heard[middle], audio[middle]])
     assert float(torch.corrcoef(both)[0, 1]) > 0.99  # so there is no delay either
@@ -76,7 +76,7 @@ def test_pixels_and_sound_come_back(tmp_path: Path) -> None:
 def test_missing_sound_is_silence(tmp_path: Path) -> None:
     with Mp4Writer(tmp_path / "out.mp4", tone(12_800)) as writer:
         writer.write(pictures(40))
-    heard = media.read_audio(tmp_path / "out.mp4")
+    heard = reading.read_audio(tmp_path / "out.mp4")
     assert float(heard[:12_000].abs().mean()) > 0.2
     assert float(heard[14_000:25_600].abs().max()) < 0.01
 

@@ -10,7 +10,7 @@ from avatar_v.critics.world_sync import WorldSyncNet
 
 
 def untrained_critics(folder: Path) -> dict[str, str]:
-    """Their folders, by the options of HumanTerms."""
+    """Their folders, by the options of PerceptualTerms."""
     torch.manual_seed(0)
     FaceCritic(8, 2, 16).save_pretrained(folder / "face")
     MotionMeter(8, 2).save_pretrained(folder / "motion")

@@ -24,7 +24,7 @@ from avatar_v_eval.bench.measured import Measured
 
 @dataclass(frozen=True)
 class Entry:
-    """What a metric said of a video: numbers, or in ``reason`` why there are none."""
+    """The outcome of a metric for a video: numbers, or in ``reason`` why there are none."""
 
     values: dict[str, float]
     frames: dict[str, list[tuple[int, float]]]

@@ -13,8 +13,8 @@ from pathlib import Path
 import torch
 import torch.nn.functional as F
 
-from avatar_v.generate.writer import Mp4Writer
-from avatar_v.media import read_audio, read_video
+from avatar_v.media.reading import read_audio, read_video
+from avatar_v.media.writer import Mp4Writer
 from avatar_v_eval.bench.footage import Frames
 from avatar_v_eval.bench.manifest import Manifest
 

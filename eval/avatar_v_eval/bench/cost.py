@@ -1,4 +1,4 @@
-"""What a benchmark costs: seconds a video and metric, measured for the first time and from a cache.
+"""The cost of a benchmark: seconds a video and metric, at first and from a cache.
 
 Time includes decoding, which falls on whoever asks first: the check of a video, then the metrics
 in their order. Making videos is not part of it.
@@ -19,7 +19,8 @@ from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.bench.run import run_benchmark
 from avatar_v_eval.bench.score import Job, Scoring, built_metrics, score_case
 from avatar_v_eval.bench.systems import Delivery, System
-from avatar_v_eval.records import Result, bootstrap_mean, make_result, median_of_repeats
+from avatar_v_eval.intervals import bootstrap_mean, median_of_repeats
+from avatar_v_eval.records import Result, make_result
 
 CACHED_REPEATS = 5
 
@@ -36,7 +37,7 @@ class Cost:
 
 
 def costs(run: Run) -> list[Cost]:
-    """What this run spent on each metric, one entry a video."""
+    """Seconds that this run spent on each metric, one entry a video."""
     once = run.cases.filter(pl.col("video") != "").unique(
         ["system", "case", "metric"], maintain_order=True
     )

@@ -20,9 +20,9 @@ from torch import Tensor
 
 from avatar_v.critics.face_track import FaceTrack, follow_faces
 from avatar_v.critics.sync import joined
-from avatar_v.media import iter_video, probe, read_audio
+from avatar_v.media.reading import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_eval.bench.manifest import Case, Manifest
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.pictures import (
     Frames,
     Kept,
@@ -31,7 +31,7 @@ from avatar_v_eval.bench.pictures import (
     in_blocks,
     open_pictures,
 )
-from avatar_v_eval.records import pearson
+from avatar_v_eval.intervals import pearson
 
 Waveform = Float[Tensor, " s"]
 
@@ -69,7 +69,7 @@ class Footage:
 
     @property
     def squares(self) -> "Footage":
-        """The centre square: what judges of drawn faces take."""
+        """The centre square, which critics of drawn faces take."""
         height, width = self.size
         return self if height == width else Footage(Squares(self.pictures), self.audio, self.name)
 
@@ -87,7 +87,7 @@ class Footage:
         *,
         overlap: int = 0,
     ) -> Tensor:
-        """What ``judge`` says of every block, joined: at most one row for each frame."""
+        """The rows that ``judge`` gives for every block, joined: at most one row for each frame."""
         return joined(
             (judge(frames) for _, frames in self.blocks(chosen, overlap=overlap)),
             self.num_frames if chosen is None else len(chosen),
@@ -127,7 +127,7 @@ class Clip:
 class CaseMedia:
     """The files of a case, each decoded when it is first asked for."""
 
-    def __init__(self, manifest: Manifest, case: Case) -> None:
+    def __init__(self, manifest: Manifest, case: CaseFiles) -> None:
         self.manifest = manifest
         self.case = case
 

@@ -12,11 +12,14 @@ import json
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal, get_args
 
+from avatar_v.paths import below
+from avatar_v.stored import parse_json
+
 Faces = Literal["drawn", "real"]
-"""Who is shown: people of the world, or people. Each has judges of its own."""
+"""People of the world, or real people. Each kind has critics of its own."""
 
 CONDITIONS = ("same", "cross", "generated")
 """The scene image is of the reference's scene, of another one, or made by an image model."""
@@ -28,8 +31,8 @@ _SHA256 = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
-class Case:
-    """One input. Paths are relative to the manifest's folder; ``sha256`` is by role."""
+class CaseFiles:
+    """The files of one input. Paths are relative to the manifest; ``sha256`` is by role."""
 
     id: str  # names the video of every system
     reference: str
@@ -63,14 +66,14 @@ class Manifest:
     root: Path
     name: str
     faces: Faces
-    cases: tuple[Case, ...]
+    cases: tuple[CaseFiles, ...]
     content: str = ""
 
-    def path(self, case: Case, role: str) -> Path:
+    def path(self, case: CaseFiles, role: str) -> Path:
         """Of a file of a case; ValueError for a role that the case lacks."""
         if role not in case.files():
             raise ValueError(f"case {case.id} has no {role}")
-        return self.root / case.files()[role]
+        return below(self.root, case.files()[role], where=f"case {case.id}, {role}")
 
     @property
     def fingerprint(self) -> str:
@@ -90,11 +93,9 @@ def load_manifest(path: Path | str) -> Manifest:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"no manifest at {path}: expected a {FILE_NAME} or the folder of one")
+    raw = parse_json(file.read_bytes(), where=file)
     try:
-        raw = json.loads(file.read_text(encoding="utf-8"))
         manifest = _manifest(raw, file.parent.resolve())
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise ValueError(f"{file} is not JSON: {error}") from error
     except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     return manifest
@@ -123,15 +124,18 @@ def check_manifest(manifest: Manifest) -> None:
         raise ValueError(f"case ids given twice: {', '.join(twins)}")
     for case in manifest.cases:
         try:
-            _check_case(case)
+            _check_case(case, manifest.root)
         except ValueError as error:
             raise ValueError(f"case {case.id!r}: {error}") from error
 
 
-def file_fault(manifest: Manifest, case: Case) -> str:
-    """What is wrong with the files of a case, in words; empty where nothing is."""
+def file_fault(manifest: Manifest, case: CaseFiles) -> str:
+    """The fault of the files of a case in words; empty where there is none."""
     for role, name in case.files().items():
-        path = manifest.root / name
+        try:
+            path = manifest.path(case, role)
+        except ValueError as error:  # a link out of the folder
+            return str(error)
         if not path.is_file():
             return f"{role} {name} is missing"
         if (found := file_hash(path)) != case.sha256[role]:
@@ -158,7 +162,7 @@ def file_hashes(root: Path, files: Mapping[str, str]) -> dict[str, str]:
     return {role: file_hash(root / name) for role, name in files.items()}
 
 
-def _check_case(case: Case) -> None:
+def _check_case(case: CaseFiles, root: Path) -> None:
     if not _ID.fullmatch(case.id):
         raise ValueError("an id names files: letters, digits, - and _ are allowed")
     if case.condition not in CONDITIONS:
@@ -167,9 +171,7 @@ def _check_case(case: Case) -> None:
         if not getattr(case, field):
             raise ValueError(f"{field} is empty; say unknown where it is")
     for role, name in case.files().items():
-        parts = PurePosixPath(name)
-        if not name or parts.is_absolute() or ".." in parts.parts:
-            raise ValueError(f"{role} is a path below the manifest's folder, got {name!r}")
+        below(root, name, where=role, links_out=True)  # links are looked at with the files
         if not _SHA256.fullmatch(case.sha256.get(role, "")):
             raise ValueError(f"sha256 of {role} is 64 hex digits, got {case.sha256.get(role)!r}")
     if unknown := sorted(set(case.sha256) - set(case.files())):
@@ -186,8 +188,8 @@ def _manifest(raw: object, root: Path) -> Manifest:
     return manifest
 
 
-def _case(raw: object, index: int) -> Case:
-    fields = _fields(Case, raw, f"case number {index}")
+def _case(raw: object, index: int) -> CaseFiles:
+    fields = _fields(CaseFiles, raw, f"case number {index}")
     where = f"case {fields['id']!r}"
     if not isinstance(fields["sha256"], dict):
         raise ValueError(f"{where}: sha256 is a mapping of role to digits")
@@ -195,7 +197,7 @@ def _case(raw: object, index: int) -> Case:
     for key, value in (*texts.items(), *fields["sha256"].items()):
         if not isinstance(value, str) and not (key == "truth" and value is None):
             raise ValueError(f"{where}: {key} is text, got {value!r}")
-    return Case(**fields)
+    return CaseFiles(**fields)
 
 
 def _fields(kind: type, raw: object, where: str, without: str = "") -> dict:

@@ -1,4 +1,4 @@
-"""What a metric gives: its outputs by name, and what it measured. Imports nothing heavy."""
+"""The outputs of a metric by name, and its measured values. Imports nothing heavy."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""What a metric is: a torchmetrics Metric over clips, and the discovery of those in `metrics/`.
+"""The base of all metrics, a torchmetrics Metric over clips, and their discovery in `metrics/`.
 
 A metric is one file of `metrics/` that gives ``METRIC``, a class below `ClipMetric`. Nothing else
 has to know it: the file's being there is enough.

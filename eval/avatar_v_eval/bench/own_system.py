@@ -9,11 +9,11 @@ from urllib.parse import parse_qsl
 
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.record import hash_folder
-from avatar_v.generate.writer import Mp4Writer
-from avatar_v.media import read_audio
-from avatar_v.models.weights import weights_folder
+from avatar_v.media.reading import read_audio
+from avatar_v.media.writer import Mp4Writer
+from avatar_v.models.card import weights_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
-from avatar_v_eval.bench.manifest import Case, Manifest
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.systems import Delivery, place
 from avatar_v_eval.bench.timing import Timing, machine, reported, write_timing
 
@@ -30,7 +30,7 @@ OPTIONS: dict[str, type] = {
     "motion": str,
     "overshoot": float,
 }
-"""What a system may set of a request (types.Request), with its type."""
+"""The fields of a request (generate/request.py) that a system may set, with their types."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +49,7 @@ class Pipeline:
         asked = f"?{self.options}" if self.options else ""
         return f"pipeline:{self.weights}{asked}:{hash_folder(weights_folder(self.weights))}"
 
-    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
+    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
         """Input that the generator does not take is a reason; faces are cropped in real video."""
         out = place(self.videos, self.source, manifest, case)
         if out.is_file():

@@ -11,17 +11,17 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v.generate.writer import Mp4Writer
-from avatar_v.media import probe, read_audio, read_video
+from avatar_v.media.reading import probe, read_audio, read_video
+from avatar_v.media.writer import Mp4Writer
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_eval.bench.manifest import Case, Faces, Manifest, file_hashes, write_manifest
+from avatar_v_eval.bench.manifest import CaseFiles, Faces, Manifest, file_hashes, write_manifest
 from avatar_v_eval.bench.systems import SUFFIXES
-from avatar_v_eval.bench.world70 import write_png, write_wav
+from avatar_v_eval.files import write_png, write_wav
 
 
 @dataclass(frozen=True)
 class About:
-    """What is true of all clips of a folder; "unknown" where nobody knows."""
+    """Facts about all clips of a folder; "unknown" where nobody knows."""
 
     faces: Faces = "real"
     language: str = "unknown"
@@ -134,14 +134,14 @@ def _write_clip(path: Path, name: str, out: Path, about: About) -> None:
     write_png(out / "image" / f"{name}.png", frames[0])
 
 
-def _case(out: Path, pair: Pair, about: About) -> Case:
+def _case(out: Path, pair: Pair, about: About) -> CaseFiles:
     files = {
         "reference": f"video/{pair.reference}.mp4",
         "audio": f"audio/{pair.driving}.wav",
         "image": f"image/{pair.driving}.png",
         "truth": f"video/{pair.driving}.mp4",
     }
-    return Case(
+    return CaseFiles(
         id=pair.driving,
         condition=pair.condition,
         person=pair.person,

@@ -15,7 +15,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import centre_windows
-from avatar_v.media import iter_video
+from avatar_v.media.reading import iter_video
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]

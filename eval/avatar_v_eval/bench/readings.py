@@ -1,4 +1,4 @@
-"""What several metrics share: from a judge's rows to the numbers of a clip."""
+"""The shared part of several metrics: from the rows of a critic to the numbers of a clip."""
 
 from collections.abc import Iterable, Sequence
 
@@ -11,12 +11,13 @@ from torch import Tensor
 
 from avatar_v.critics.face_track import Boxes, FaceTrack
 from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, score_of
+from avatar_v.motion.habits import blink_rate_hz
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v_eval.bench.footage import Footage, Waveform
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.pictures import Frame, Frames
 from avatar_v_eval.bench.sampling import first_minus_last, trimmed_mean
-from avatar_v_eval.style import blink_rate_hz, spread
+from avatar_v_eval.motion_statistics import spread
 
 Motion = Float[np.ndarray, "f m"]
 
@@ -69,7 +70,7 @@ def mean_direction(rows: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
 
 
 def style_distance(motion: Motion, reference: Motion) -> float:
-    """How differently two clips move, 0 alike … 1: the mean over habits of |a - b| / (a + b).
+    """The distance of the motion of two clips, from 0: the mean over habits of |a - b| / (a + b).
 
     Habits are the spreads of ``STYLE_SPREADS`` and the blink rate (style.py), none of which asks
     what is said. A spread has `SPREAD_FLOOR` and a rate one blink of the shorter clip added below,
@@ -149,6 +150,6 @@ class CropPlan:
 
 
 def face_notes(footage: Footage) -> tuple[str, ...]:
-    """What is odd about the faces of a real video."""
+    """Odd facts about the faces of a real video."""
     num = footage.track.num_faces
     return (f"{num} faces in one picture: the largest is scored",) if num > 1 else ()

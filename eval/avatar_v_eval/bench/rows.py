@@ -17,6 +17,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
+from avatar_v.stored import parse_json
 from avatar_v_eval.bench.measured import Output
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
@@ -62,7 +63,7 @@ class FrameRow:
 
 @dataclass(frozen=True)
 class FeatureRow:
-    """One row of features of one video, of a metric that judges sets."""
+    """One row of features of one video, of a metric of sets."""
 
     system: str
     case: str
@@ -88,7 +89,7 @@ class SetRow:
 
 @dataclass(frozen=True)
 class RunInfo:
-    """What has to agree before two runs may be merged, and who made them."""
+    """The facts that have to agree before two runs may be merged, and the origin of a run."""
 
     manifest: str
     manifest_hash: str
@@ -156,7 +157,7 @@ def read_run(folder: Path) -> Run:
     for name in (CASES, FRAMES, FEATURES, SETS, RUN):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no run: {name} is missing")
-    raw = json.loads((folder / RUN).read_text(encoding="utf-8"))
+    raw = parse_json((folder / RUN).read_bytes(), where=folder / RUN)
     try:
         for name in ("outputs", "distances"):
             raw[name] = tuple(Output(**one) for one in raw[name])

@@ -14,7 +14,7 @@ import torch
 
 from avatar_v.interrupts import interrupts_deferred
 from avatar_v_eval.bench.footage import CHECKS_VERSION
-from avatar_v_eval.bench.manifest import Case, Manifest, file_fault
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_fault
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow, Run, RunInfo, table
 from avatar_v_eval.bench.score import Job, Scored, Scoring, built_metrics, score_case
 from avatar_v_eval.bench.set_metric import SetMetric
@@ -91,7 +91,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def shard_of(cases: Sequence[Case], shard: tuple[int, int]) -> list[Case]:
+def shard_of(cases: Sequence[CaseFiles], shard: tuple[int, int]) -> list[CaseFiles]:
     """Every n-th case from the i-th on; ValueError where none is left."""
     index, num = shard
     chosen = list(cases[index - 1 :: num])
@@ -100,7 +100,7 @@ def shard_of(cases: Sequence[Case], shard: tuple[int, int]) -> list[Case]:
     return chosen
 
 
-def _job(manifest: Manifest, case: Case, systems: Sequence[System]) -> Job:
+def _job(manifest: Manifest, case: CaseFiles, systems: Sequence[System]) -> Job:
     """A case with a fault is given to nobody: what it would score is not the benchmark's."""
     if fault := file_fault(manifest, case):
         return Job(manifest, case, {system.name: Delivery(reason=fault) for system in systems})

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from avatar_v_eval.bench.cache import Cache, Entry, key_of
 from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia, Clip
-from avatar_v_eval.bench.manifest import Case, Manifest, file_hash
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_hash
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import ClipMetric, build
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow
@@ -16,7 +16,7 @@ from avatar_v_eval.bench.systems import Delivery
 
 @dataclass(frozen=True)
 class Scoring:
-    """What is measured and where it is kept; travels to worker processes."""
+    """The metrics to measure and the folder of the cache; travels to worker processes."""
 
     metrics: tuple[type[ClipMetric], ...]
     weights: tuple[tuple[str, str], ...]  # metric name, path
@@ -29,7 +29,7 @@ class Job:
     """One case, and what each system delivered of it."""
 
     manifest: Manifest
-    case: Case
+    case: CaseFiles
     deliveries: Mapping[str, Delivery]
 
 
@@ -128,7 +128,9 @@ def _refused(reason: str) -> Entry:
     return Entry({}, {}, reason=reason)
 
 
-def _case_row(case: Case, system: str, metric: ClipMetric, output: Output, entry: Entry) -> CaseRow:
+def _case_row(
+    case: CaseFiles, system: str, metric: ClipMetric, output: Output, entry: Entry
+) -> CaseRow:
     return CaseRow(
         system=system,
         case=case.id,

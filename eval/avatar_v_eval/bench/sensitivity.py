@@ -1,4 +1,4 @@
-"""How far each metric moves where nothing that matters changed: what a difference means.
+"""The change of each metric where nothing that matters changed, a measure for differences.
 
 The same videos re-encoded as platforms do (H.264, 4:2:0, CRF 18 and 28), with the picture a frame
 late, and with a crop that is a little elsewhere. A difference between two systems that is smaller
@@ -16,15 +16,16 @@ import torch
 import torch.nn.functional as F
 from av.video.frame import VideoFrame
 
-from avatar_v.media import decode_video_bytes
+from avatar_v.media.reading import decode_video_bytes
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval.bench.footage import CaseMedia, Clip, Footage
-from avatar_v_eval.bench.manifest import Case, Manifest, file_fault
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_fault
 from avatar_v_eval.bench.metric import ClipMetric
 from avatar_v_eval.bench.pictures import Frames
 from avatar_v_eval.bench.score import Scoring, built_metrics
 from avatar_v_eval.bench.systems import Folder, System, Truth
-from avatar_v_eval.records import Number, Result, bootstrap_mean, make_result
+from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.records import Number, Result, make_result
 
 JITTER = 1 / 32
 """Largest shift of the crop, in sides of the picture, and the share by which it is narrower."""
@@ -121,7 +122,7 @@ def measure_sensitivity(
     )
 
 
-def _clip(manifest: Manifest, case: Case, system: System, convert: bool) -> Clip:
+def _clip(manifest: Manifest, case: CaseFiles, system: System, convert: bool) -> Clip:
     if fault := file_fault(manifest, case):
         raise ValueError(fault)
     delivery = system.deliver(manifest, case)

@@ -54,7 +54,7 @@ class SetMetric(ClipMetric):
 
 
 def rows_output(name: str, words: str) -> Output:
-    """How many rows a case adds."""
+    """The number of rows that a case adds."""
     return Output(f"{name}_rows", f"{words} taken in", "")
 
 

@@ -1,4 +1,4 @@
-"""What a run says at a glance: means over the matched set, and everything that was not measured.
+"""A run at a glance: means over the matched set, and everything that was not measured.
 
 The matched set of an output is the cases that every system has a number for (the report compares
 36 of 70); systems that deliver only the easy cases gain nothing. A system without a single number
@@ -103,7 +103,7 @@ def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: 
 
 @dataclass(frozen=True)
 class Counts:
-    """How many cases of one system came how far."""
+    """The number of cases of one system that were delivered, scored and matched."""
 
     delivered: int  # a video was there
     scored: int  # and has a number at least

@@ -1,4 +1,4 @@
-"""Who is measured: a system is anything that delivers a video of a case, or says why not.
+"""Systems under test: a system is anything that delivers a video of a case, or says why not.
 
 ``name=FOLDER`` has videos named by case id, ``name=command:TEMPLATE`` is run once a case, and
 ``name=pipeline:WEIGHTS`` is our own generator. The real footage is a system like any other and is
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from avatar_v_eval.bench.manifest import Case, Manifest
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.timing import Timing, machine, reported, timing_path, write_timing
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi")
@@ -46,7 +46,7 @@ class System(Protocol):
     @property
     def makes(self) -> bool: ...
 
-    def deliver(self, manifest: Manifest, case: Case) -> Delivery: ...
+    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Truth:
     source: str = "the manifest"
     makes: bool = False
 
-    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
+    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
         if case.truth is None:
             return Delivery(reason="the manifest has no truth of this case")
         return Delivery(manifest.path(case, "truth"))
@@ -75,7 +75,7 @@ class Folder:
     def source(self) -> str:
         return str(self.folder)
 
-    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
+    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
         """One video of the case's name. Two are a reason, since either may be meant."""
         paths = [self.folder / f"{case.id}{suffix}" for suffix in SUFFIXES]
         found = [path for path in paths if path.is_file()]
@@ -107,7 +107,7 @@ class Command:
     def source(self) -> str:
         return f"command:{self.template}"
 
-    def deliver(self, manifest: Manifest, case: Case) -> Delivery:
+    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
         """A failure's reason is the last line that the program wrote; the next run tries again."""
         out = place(self.videos, self.source, manifest, case)
         if out.is_file():
@@ -135,7 +135,7 @@ class Command:
         return Delivery(out, timing=own)
 
 
-def place(videos: Path, source: str, manifest: Manifest, case: Case) -> Path:
+def place(videos: Path, source: str, manifest: Manifest, case: CaseFiles) -> Path:
     """Where a made video belongs; another source, prompt or file of the case is another place."""
     text = "\n".join([source, manifest.faces, case.fingerprint, case.prompt])
     folder = videos / hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -161,7 +161,7 @@ def parse_system(text: str, videos: Path, timeout_s: float) -> System:
         _check_template(rest)
         return Command(name, rest, videos, timeout_s)
     if colon and kind == "pipeline":
-        from avatar_v.models.weights import weights_folder  # slow to import
+        from avatar_v.models.card import weights_folder
         from avatar_v_eval.bench.own_system import Pipeline, parse_options
 
         weights, _, asked = rest.partition("?")

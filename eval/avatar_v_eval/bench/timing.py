@@ -1,4 +1,4 @@
-"""How long a system took for a case: a small JSON file beside its video, ours or the system's own.
+"""The time that a system took for a case: a small JSON file beside its video.
 
 ``CASE.timing.json`` holds ``total_s``, from the request to the finished video, ``ttff_s`` where the
 system streams, ``hardware``, and ``words`` on what is counted. Time to first frame is counted as
@@ -27,7 +27,7 @@ class Timing:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """What a reader needs beside the number."""
+        """The facts that a reader needs beside the number."""
         return (self.hardware, self.words) if self.words else (self.hardware,)
 
 

@@ -13,7 +13,6 @@ the manifest of one's own folder.
 import dataclasses
 import hashlib
 import json
-import wave
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
@@ -21,15 +20,14 @@ from pathlib import Path
 from types import MappingProxyType
 
 import numpy as np
-from jaxtyping import Float
-from PIL import Image
 from torch import Tensor
 
-from avatar_v.generate.writer import Mp4Writer
-from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.media.writer import Mp4Writer
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
-from avatar_v_eval.bench.manifest import Case, Manifest, file_hashes, write_manifest
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_hashes, write_manifest
+from avatar_v_eval.cases import Case, CaseIds, video_of
+from avatar_v_eval.files import write_png, write_wav
 
 FROZEN = Path(__file__).with_suffix(".json")
 NUM_PARTS = 8
@@ -41,7 +39,7 @@ mean by less than a thousandth; the nearest two cases are farther apart by far."
 
 @dataclass(frozen=True)
 class Plan:
-    """What a set of world cases is made of."""
+    """The recipe of a set of drawn cases."""
 
     name: str
     num_cases: int
@@ -56,7 +54,7 @@ WORLD70 = Plan(name="world70", num_cases=70, num_frames=201, first=3000, size=64
 
 @dataclass(frozen=True)
 class Content:
-    """What a case says and shows before encoding, as far as no processor rounds it otherwise."""
+    """The content of a case before encoding, as far as no processor rounds it otherwise."""
 
     words: str  # 16 hex digits of the prompt and the shapes
     seen: tuple[float, ...]  # mean grey level of each part of the reference, then of the truth
@@ -97,10 +95,10 @@ def write_world(
     cases, contents = [], {}
     for index in range(plan.num_cases):
         on_case(index, plan.num_cases)
-        reference, driving = case_clips(plan, index)
-        case = _write_case(folder, f"{plan.name}_{index:02d}", reference, driving)
+        drawn = drawn_case(plan, index)
+        case = _write_case(folder, f"{plan.name}_{index:02d}", drawn)
         cases.append(case)
-        content = content_of(reference, driving)
+        content = content_of(drawn.reference, drawn.target)
         known = frozen.get(case.id)
         contents[case.id] = known if known is not None and content.near(known) else content
     on_case(plan.num_cases, plan.num_cases)
@@ -110,20 +108,24 @@ def write_world(
     return manifest, contents
 
 
-def case_clips(plan: Plan, index: int) -> tuple[WorldClip, WorldClip]:
-    """Reference and driving clip of a case: one person, two scenes, two speeches."""
+def drawn_case(plan: Plan, index: int) -> Case:
+    """A case of a plan: one person, two scenes, two sentences."""
     (person,) = persons("test", 1, plan.first + index)
     here, there = scenes("test", 2, 2 * (plan.first + index))
     said, other = sentences("test", 2, 2 * (plan.first + index))
     clip = partial(make_clip, num_frames=plan.num_frames, size=plan.size)
-    return clip(person, there, other), clip(person, here, said)
+    return Case(
+        CaseIds(person, here, there, there, said, other),
+        target=clip(person, here, said),
+        reference=clip(person, there, other),
+    )
 
 
 def content_of(reference: WorldClip, driving: WorldClip) -> Content:
     """The content of the case of these clips."""
     words, seen, heard = hashlib.sha256(driving.text.encode()), [], []
     for clip in (reference, driving):
-        video, audio = _video(clip), clip.audio
+        video, audio = video_of(clip), clip.audio
         words.update(str((tuple(video.shape), tuple(audio.shape))).encode())
         seen += [part.double().mean().item() for part in _parts(video)]
         heard += [1000 * part.double().square().mean().sqrt().item() for part in _parts(audio)]
@@ -156,22 +158,7 @@ def differing(contents: Mapping[str, Content], frozen: Mapping[str, Content]) ->
     return [name for name in {**frozen, **contents} if contents.get(name) != frozen.get(name)]
 
 
-def write_wav(path: Path, audio: Float[Tensor, " s"]) -> None:
-    """16-bit mono at 16 kHz."""
-    samples = (audio.double() * 32768).round().clamp(-32768, 32767).numpy().astype("<i2")
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE_HZ)
-        file.writeframes(samples.tobytes())
-
-
-def write_png(path: Path, picture: Tensor) -> None:
-    """An uint8 picture "3 h w", exactly."""
-    Image.fromarray(np.ascontiguousarray(picture.permute(1, 2, 0).numpy())).save(path)
-
-
-def _write_case(folder: Path, name: str, reference: WorldClip, driving: WorldClip) -> Case:
+def _write_case(folder: Path, name: str, case: Case) -> CaseFiles:
     files = {
         "reference": f"reference/{name}.mp4",
         "audio": f"audio/{name}.wav",
@@ -180,19 +167,19 @@ def _write_case(folder: Path, name: str, reference: WorldClip, driving: WorldCli
     }
     for path in files.values():
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
-    for role, clip in (("reference", reference), ("truth", driving)):
+    for role, clip in (("reference", case.reference), ("truth", case.target)):
         with Mp4Writer(folder / files[role], clip.audio) as writer:
-            writer.write(_video(clip))
-    write_wav(folder / files["audio"], driving.audio)
-    write_png(folder / files["image"], _video(driving)[0])
-    return Case(
+            writer.write(video_of(clip))
+    write_wav(folder / files["audio"], case.audio)
+    write_png(folder / files["image"], case.image)
+    return CaseFiles(
         id=name,
         condition="cross",
-        person=str(driving.person_id),
+        person=str(case.person_id),
         language="world",
         licence="Apache-2.0",
         consent="not needed: a drawn person",
-        prompt=driving.text,
+        prompt=case.prompt,
         sha256=file_hashes(folder, files),
         **files,
     )
@@ -210,8 +197,3 @@ def _joined(contents: Mapping[str, Content]) -> str:
 def _parts(clip: Tensor) -> list[Tensor]:
     """NUM_PARTS of a clip's length, or as many as it has entries."""
     return [part for part in clip.tensor_split(NUM_PARTS) if len(part)]
-
-
-def _video(clip: WorldClip) -> Tensor:
-    assert clip.video is not None  # make_clip renders
-    return clip.video

@@ -13,14 +13,15 @@ import numpy as np
 from scipy.stats import binom
 
 from avatar_v_eval.human.votes import Vote
-from avatar_v_eval.records import Number, rate
+from avatar_v_eval.intervals import rate
+from avatar_v_eval.records import Number
 
 NUM_RESAMPLES = 2_000
 
 
 @dataclass(frozen=True)
 class WinRate:
-    """How often ``first`` won the majority of a case's votes against ``second``."""
+    """The share of cases whose votes have a majority for ``first`` against ``second``."""
 
     first: str
     second: str
@@ -68,7 +69,7 @@ class Turing:
 
     @property
     def warning(self) -> str:
-        """What the accuracy does not show; said with every result."""
+        """A warning that stands with every result: the accuracy does not show this."""
         low, high = self.accuracy.low, self.accuracy.high
         assert low is not None
         assert high is not None

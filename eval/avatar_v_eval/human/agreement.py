@@ -1,4 +1,4 @@
-"""How far raters agree: Krippendorff's alpha and the raw share of equal answers.
+"""Agreement of raters: Krippendorff's alpha and the raw share of equal answers.
 
 Avatar V §5.3 asks for 85 % raw agreement; raw agreement is high by chance alone where one answer
 is common, which alpha takes out (1 is perfect, 0 is chance).
@@ -14,7 +14,8 @@ import krippendorff
 import numpy as np
 
 from avatar_v_eval.human.votes import Vote
-from avatar_v_eval.records import Number, bootstrap
+from avatar_v_eval.intervals import bootstrap
+from avatar_v_eval.records import Number
 
 NUM_RESAMPLES = 1_000
 

@@ -1,4 +1,4 @@
-"""Who is shown what, in which order and on which side.
+"""The items of each rater, their order and their sides.
 
 Every rater gets the same number of items. Taking the least-assigned items first keeps the counts of
 any two items within one of each other, so ceil(items × raters per item / items per rater) finished
@@ -16,7 +16,7 @@ from avatar_v_eval.human.study import Study
 
 
 def num_raters_needed(study: Study) -> int:
-    """How many raters must finish so that each item has its ``raters_per_item``."""
+    """The number of raters who must finish so that each item has its ``raters_per_item``."""
     needed = []
     for task in study.tasks:
         items = len(study_items(study, task.kind))

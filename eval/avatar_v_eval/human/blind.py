@@ -13,13 +13,16 @@ from pathlib import Path
 import av
 from av.error import FFmpegError
 
+from avatar_v.media.containers import open_media
+
 
 def blinded_copies(files: Iterable[Path], folder: Path) -> dict[Path, Path]:
     """Original → copy, made in ``folder`` where there is none of the same path, size and time.
 
     Raises ValueError naming a file that is no video.
     """
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    folder.chmod(0o700)  # also one of before: the videos of a study are not everybody's
     copies = {}
     for file in dict.fromkeys(files):
         state = file.stat()
@@ -35,7 +38,7 @@ def _copy(source: Path, target: Path) -> None:
     part = target.with_suffix(".part")
     try:
         with (
-            av.open(str(source)) as before,
+            open_media(source) as before,
             av.open(
                 str(part),
                 "w",
@@ -51,7 +54,8 @@ def _copy(source: Path, target: Path) -> None:
                 if packet.dts is not None:
                     packet.stream = streams[packet.stream.index]
                     after.mux(packet)
+        part.replace(target)
     except FFmpegError as error:
+        raise ValueError(f"{source} is no mp4 that can be shown: {error.strerror}") from error
+    finally:
         part.unlink(missing_ok=True)
-        raise ValueError(f"{source} is no video that can be shown: {error}") from error
-    part.replace(target)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
+from avatar_v.stored import parse_json
 from avatar_v_eval.human.votes import Vote
 
 COLUMNS = tuple(field.name for field in fields(Vote))
@@ -117,7 +118,7 @@ def _csv_rows(path: Path) -> Iterable[tuple[str, dict]]:
 
 def _json_rows(path: Path) -> Iterable[tuple[str, dict]]:
     try:
-        tasks = json.loads(path.read_text(encoding="utf-8"))
+        tasks = parse_json(path.read_bytes(), where=path)
         for task in tasks:
             for annotation in task["annotations"]:
                 if annotation["was_cancelled"]:

@@ -24,7 +24,8 @@ class Exclusion:
 def exclusions(
     raters: Sequence[Rater], votes: Sequence[Vote], rules: Rules
 ) -> tuple[Exclusion, ...]:
-    """Who is left out and why, first reason only. Raters who never began are no loss: not listed.
+    """The raters who are left out, with the first reason of each. Raters who never began are no
+    loss and not listed.
 
     ``raters`` may lack raters of ``votes`` (files of votes alone): then only answers are judged.
     """

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v_eval.human.study import Case, Check, Kind, Study
+from avatar_v_eval.human.study import Check, Kind, RatedCase, Study
 from avatar_v_eval.human.votes import Role, Vote
 
 
@@ -94,8 +94,8 @@ def item_votes(
     ]
 
 
-def _item(study: Study, kind: Kind, case: Case, systems: tuple[str, ...]) -> Item:
-    reference = study.root / case.reference if case.reference and kind != "turing" else None
+def _item(study: Study, kind: Kind, case: RatedCase, systems: tuple[str, ...]) -> Item:
+    reference = study.path(case.reference) if case.reference and kind != "turing" else None
     return Item(
         name="/".join([kind, case.name, *systems]),
         kind=kind,
@@ -118,8 +118,8 @@ def _check_item(study: Study, check: Check) -> Item:
         condition="",
         first="",
         second="",
-        videos=tuple(study.root / video for video in check.videos),
-        reference=study.root / check.reference if check.reference else None,
+        videos=tuple(study.path(video) for video in check.videos),
+        reference=study.path(check.reference) if check.reference else None,
         expected=check.expected,
         why=check.why,
         note=check.note,

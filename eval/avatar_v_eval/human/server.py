@@ -2,18 +2,25 @@
 
 ``/r/TOKEN`` is a rater's whole session. Items and media go by random ids that are looked up
 together with the token, so one rater's ids are of no use to another, and paths are never taken from
-a request. Votes can be sent, not read. Pages are in `pages`, the course of a session in `session`.
+a request. Votes can be sent, not read. `avatar_v.guard` stands before all of it. Pages are in
+`pages`, the course of a session in `session`, the process that listens in `cli`.
 """
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from fastapi import FastAPI, HTTPException, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse, RedirectResponse, Response
+from fastapi.responses import (
+    HTMLResponse,
+    JSONResponse,
+    RedirectResponse,
+    Response,
+)
 from pydantic import BaseModel, StrictInt, StrictStr
 
+from avatar_v.guard import Guard
 from avatar_v_eval.human import pages, session
 from avatar_v_eval.human.items import Item, all_items
 from avatar_v_eval.human.store import DuplicateVoteError, Store
@@ -21,15 +28,11 @@ from avatar_v_eval.human.streaming import video_response
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Rater
 
-_HEADERS = {
-    "Content-Security-Policy": (
-        "default-src 'self'; img-src 'self' data:; frame-ancestors 'none'; base-uri 'none'"
-    ),
-    "Referrer-Policy": "no-referrer",
-    "X-Content-Type-Options": "nosniff",
-    "X-Robots-Tag": "noindex",
-    "Cache-Control": "no-store",
-}
+_HEADERS = {"X-Robots-Tag": "noindex", "Cache-Control": "no-store"}
+_POLICY = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
 
 
 class Sent(BaseModel):
@@ -44,19 +47,26 @@ def create_app(
     store: Store,
     copies: dict[Path, Path],
     *,
+    hosts: Collection[str],
+    origins: Collection[str] = (),
     clock_s: Callable[[], float] = time.time,
-) -> FastAPI:
-    """The application. ``copies`` maps the study's videos to what is served (`blind`)."""
-    app = FastAPI(title="Rating", docs_url=None, redoc_url=None, openapi_url=None)
+) -> Guard:
+    """The application, guarded. ``copies`` maps the study's videos to what is served (`blind`).
+
+    ``hosts`` are the names it is reached by, ``origins`` those of a proxy before it (`Guard`).
+    """
+    app = FastAPI(
+        title="Rating", docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False
+    )
     items = all_items(study)
     _plain_headers_and_errors(app)
     _add_reading(app, study, store, items, copies, clock_s)
     _add_writing(app, study, store, items, clock_s)
-    return app
+    return Guard(app, hosts=hosts, origins=origins, policy=_POLICY)
 
 
 def _plain_headers_and_errors(app: FastAPI) -> None:
-    """The same headers on every response; faults as a page or as {"error": …}."""
+    """No copy of any response is kept anywhere; faults are a page or {"error": …}."""
 
     @app.middleware("http")
     async def plain_headers(request: Request, call_next: Callable) -> Response:
@@ -84,7 +94,7 @@ def _add_reading(
     copies: dict[Path, Path],
     clock_s: Callable[[], float],
 ) -> None:
-    """What a browser gets: the page that is due, its media, style and script."""
+    """Everything that a browser reads: the page that is due, its media, style and script."""
 
     @app.get("/static/{name}")
     def static(name: str) -> Response:
@@ -117,7 +127,7 @@ def _add_writing(
     items: dict[str, Item],
     clock_s: Callable[[], float],
 ) -> None:
-    """What a rater does. Each request is one transaction: all of it is stored, or nothing."""
+    """Everything that a rater writes. Each request is one transaction, stored as a whole."""
 
     @app.post("/r/{token}/consent")
     def consent(token: str) -> Response:

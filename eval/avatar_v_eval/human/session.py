@@ -20,7 +20,7 @@ PageName = Literal["welcome", "instructions", "ready", "item", "done", "failed",
 
 @dataclass(frozen=True)
 class Page:
-    """What to show now. ``number`` counts from 1 within the round of ``total`` items."""
+    """The screen that is due. ``number`` counts from 1 within the round of ``total`` items."""
 
     name: PageName
     kind: Kind | None = None
@@ -33,7 +33,7 @@ class Page:
 
 @dataclass(frozen=True)
 class Feedback:
-    """What a rater learns of an answer: nothing, unless it was of the qualification."""
+    """The feedback on an answer; empty unless the answer was of the qualification."""
 
     right: bool | None = None
     why: str = ""

@@ -1,12 +1,15 @@
 """The session store: raters, what each was shown, and every vote, in one SQLite file.
 
 Each call is one committed transaction, so a crash loses no answer that a page has confirmed.
+Only its owner reads it: tokens open sessions, and votes are people's.
 Duplicates: the first answer stands. The same answer again is accepted as a retry and stored once;
 a different one is refused with ``DuplicateVoteError``. Withdrawing deletes all of a rater's votes.
 """
 
+import os
 import secrets
 import sqlite3
+import stat
 import threading
 import time
 from collections import Counter, defaultdict
@@ -63,13 +66,17 @@ class Store:
 
     def __init__(self, path: Path | str, fingerprint: str) -> None:
         self.path = Path(path)
-        self.path.parent.mkdir(parents=True, exist_ok=True)
+        _make_private(self.path)
         self._lock = threading.RLock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
         self._db.row_factory = sqlite3.Row
-        self._db.execute("PRAGMA journal_mode=WAL")
-        self._db.execute("PRAGMA synchronous=FULL")
-        self._db.executescript(_SCHEMA)
+        try:
+            self._db.execute("PRAGMA journal_mode=WAL")
+            self._db.execute("PRAGMA synchronous=FULL")
+            self._db.executescript(_SCHEMA)
+        except sqlite3.Error as error:
+            self.close()
+            raise ValueError(f"{path} cannot be used as a file of votes: {error}") from error
         with self.transaction():
             row = self._db.execute("SELECT fingerprint FROM meta").fetchone()
             if row is None:
@@ -116,7 +123,7 @@ class Store:
             return [_rater(row) for row in self._db.execute(_RATERS + " ORDER BY r.name")]
 
     def rater(self, token: str) -> Rater | None:
-        """Who holds a token; None for nobody."""
+        """The rater who holds a token; None for nobody."""
         with self._lock:
             row = self._db.execute(_RATERS + " WHERE r.token = ?", (token,)).fetchone()
         return _rater(row) if row else None
@@ -250,6 +257,19 @@ _RATERS = """SELECT r.*,
   (SELECT COUNT(*) FROM screens s WHERE s.rater = r.name) AS assigned,
   (SELECT COUNT(*) FROM screens s WHERE s.rater = r.name AND s.answered_s NOTNULL) AS answered
   FROM raters r"""
+
+
+def _make_private(path: Path) -> None:
+    """The file of votes is there, read and written by its owner alone, in a folder that is made so.
+
+    SQLite gives the files that it lays beside it the same rights; those of before are taken back.
+    """
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    os.close(os.open(path, os.O_RDWR | os.O_CREAT, 0o600))
+    for suffix in ("", "-wal", "-shm"):
+        file = path.with_name(path.name + suffix)
+        if file.exists() and stat.S_IMODE(file.stat().st_mode) & 0o077:
+            file.chmod(0o600)
 
 
 def _rater(row: sqlite3.Row) -> Rater:

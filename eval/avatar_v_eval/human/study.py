@@ -7,12 +7,16 @@ shown is in `items`; who is shown what, in `assign`.
 
 import dataclasses
 import hashlib
+import math
+import reprlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
 import yaml
+
+from avatar_v.paths import below
 
 Kind = Literal["mos", "pair", "turing"]
 CheckRole = Literal["qualification", "gold", "trap"]
@@ -51,8 +55,8 @@ class System:
 
 
 @dataclass(frozen=True)
-class Case:
-    """One input. ``reference`` is the clip of the person that is shown beside the result."""
+class RatedCase:
+    """One input of the systems. Raters see the clip ``reference`` of the person beside a result."""
 
     name: str
     condition: str  # same, cross, generated, …: tables are split by it
@@ -111,7 +115,7 @@ class Study:
     root: Path
     dimensions: tuple[Dimension, ...]
     systems: tuple[System, ...]
-    cases: tuple[Case, ...]
+    cases: tuple[RatedCase, ...]
     tasks: tuple[Task, ...]
     rules: Rules
     checks: tuple[Check, ...] = ()
@@ -120,7 +124,11 @@ class Study:
     def video(self, system: str, case: str) -> Path:
         """Where the video of a case is."""
         folder = next(s.folder for s in self.systems if s.name == system)
-        return self.root / folder / f"{case}{VIDEO_SUFFIX}"
+        return self.path(folder / f"{case}{VIDEO_SUFFIX}")
+
+    def path(self, name: Path) -> Path:
+        """Of a file that the study names; ValueError where it is outside of the study's folder."""
+        return below(self.root, name, where=f"study {self.name}")
 
     def task(self, kind: str) -> Task | None:
         """The task of a kind; None where the study does not ask it."""
@@ -157,6 +165,18 @@ def load_study(path: Path | str) -> Study:
 
 def check_study(study: Study) -> None:
     """Raises ValueError for the first fault of a study, the missing video named."""
+    for part in (
+        study,
+        *study.dimensions,
+        *study.systems,
+        *study.cases,
+        *study.tasks,
+        *study.checks,
+    ):
+        _check_types(part)
+    _check_types(study.rules)
+    if not all(isinstance(name, str) for pair in study.refused for name in pair):
+        raise ValueError(f"refused names systems and cases, got {_SHORT.repr(study.refused)}")
     _no_twins("system", [system.name for system in study.systems])
     _no_twins("case", [case.name for case in study.cases])
     _no_twins("check", [check.name for check in study.checks])
@@ -170,8 +190,6 @@ def check_study(study: Study) -> None:
         _check_check(check, study)
     _check_nothing_empty(study)
     for path in _needed_files(study):
-        if not path.resolve().is_relative_to(study.root):
-            raise ValueError(f"video {path} lies outside of the study's folder {study.root}")
         if not path.is_file() or not path.stat().st_size:
             raise ValueError(f"video {path} is missing or empty; list it under refused, or add it")
     _check_references(study)
@@ -185,10 +203,10 @@ def _needed_files(study: Study) -> list[Path]:
         for name in names
         if (name, case.name) not in study.refused
     ]
-    files += [study.root / case.reference for case in study.cases if case.reference]
+    files += [study.path(case.reference) for case in study.cases if case.reference]
     for check in study.checks:
-        files += [study.root / video for video in check.videos]
-        files += [study.root / check.reference] if check.reference else []
+        files += [study.path(video) for video in check.videos]
+        files += [study.path(check.reference)] if check.reference else []
     return files
 
 
@@ -198,7 +216,9 @@ def _check_task(task: Task, systems: Sequence[str]) -> None:
     width = 1 if task.kind == "mos" else 2
     for names in task.compared:
         if len(names) != width or len(set(names)) != width:
-            raise ValueError(f"a {task.kind} task compares {width} systems, got {list(names)}")
+            raise ValueError(
+                f"a {task.kind} task compares {width} systems, got {_SHORT.repr(names)}"
+            )
         if unknown := sorted(set(names) - set(systems)):
             raise ValueError(f"task {task.kind} names unknown systems {unknown}, not in {systems}")
     if not task.compared or task.raters_per_item < 1 or task.items_per_rater < 1:
@@ -236,6 +256,34 @@ def _check_check(check: Check, study: Study) -> None:
         raise ValueError(f"{where} expects {check.expected!r}: mos takes low-high, pairs {choices}")
 
 
+def _check_types(part: object) -> None:
+    """Texts and numbers are what they are declared as; YAML reads 007 as a number, and .nan too."""
+    for field in dataclasses.fields(part):  # pyright: ignore[reportArgumentType]
+        value = getattr(part, field.name)
+        kinds, words = _PLAIN.get(field.type, (None, ""))
+        if kinds is None:
+            continue
+        is_right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
+        is_limit = isinstance(part, Rules) and is_right
+        if not is_right or (is_limit and not 0 <= value < math.inf):
+            name = f"{type(part).__name__.lower()}: {field.name}"
+            raise ValueError(
+                f"{name} is {words}{' of at least 0' * is_limit}, got {_SHORT.repr(value)}"
+            )
+
+
+_SHORT = reprlib.Repr()
+_SHORT.maxlevel = 2  # aliases of YAML let a kilobyte stand for more text than fits anywhere
+_PLAIN = {
+    Kind: ((str,), "text"),
+    CheckRole: ((str,), "text"),
+    str: ((str,), "text (in quotes)"),
+    int: ((int,), "a whole number"),
+    float: ((int, float), "a number"),
+    bool: ((bool,), "true or false"),
+}
+
+
 def _no_twins(what: str, names: Sequence[str]) -> None:
     if twins := sorted({name for name in names if list(names).count(name) > 1}):
         raise ValueError(f"{what} named twice: {twins}")
@@ -250,7 +298,7 @@ def _study(raw: dict, root: Path) -> Study:
         root=root,
         dimensions=tuple(Dimension(**one) for one in dimensions) if dimensions else SIX_DIMENSIONS,
         systems=systems,
-        cases=tuple(Case(**_paths(one)) for one in raw.pop("cases")),
+        cases=tuple(RatedCase(**_paths(one)) for one in raw.pop("cases")),
         tasks=tuple(_task(one) for one in raw.pop("tasks")),
         rules=Rules(**raw.pop("rules")),
         checks=tuple(Check(**_paths(one)) for one in raw.pop("checks", [])),

@@ -93,7 +93,7 @@ class Rater:
 def read_answer(
     kind: Kind, answer: object, dimensions: tuple[Dimension, ...], second_on_left: bool
 ) -> dict[str, str]:
-    """What a page sent, as ``dimension → answer`` (``"" → answer`` for pairs).
+    """The answers that a page sent, as ``dimension → answer`` (``"" → answer`` for pairs).
 
     The page sends {"identity": 4, …} with all dimensions for mos and {"choice": "left"} for pairs;
     sides become places here. Raises ValueError saying what is wrong.

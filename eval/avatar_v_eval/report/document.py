@@ -1,4 +1,4 @@
-"""What a report says and in which order; how it is printed is `page`'s and `files`'."""
+"""The contents of a report in their order; `page` and `files` print them."""
 
 import hashlib
 import json
@@ -30,7 +30,7 @@ RATERS = ("preference", "agreement", "left_out")
 
 @dataclass(frozen=True)
 class Sources:
-    """What was asked for. ``worst_by`` "" is the first headline number."""
+    """The options of a report. ``worst_by`` "" is the first headline number."""
 
     runs: tuple[Path, ...] = ()
     votes: tuple[Path, ...] = ()
@@ -68,6 +68,16 @@ class Report:
                 tables.append((number, table))
             out.append((section, tables))
         return out
+
+    @property
+    def is_ranked(self) -> bool:
+        """Whether any cell is marked as best: of one system alone, none is."""
+        return any(place for table in self.tables for row in table.places() for place in row)
+
+    @property
+    def has_truth(self) -> bool:
+        """Whether a table has a row beside those that can be ranked, as the ground truth is."""
+        return any(not row.ranked for table in self.tables for row in table.rows)
 
     @property
     def tables(self) -> list[Table]:
@@ -222,7 +232,7 @@ def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -
 
 
 def _systems(run: Run) -> Table:
-    """What each delivered: a page is for others, so a folder has its name alone."""
+    """The source of each system: a page is for others, so a folder has its name alone."""
     rows = []
     for name, source in run.info.systems.items():
         own = (

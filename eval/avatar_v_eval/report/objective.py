@@ -24,7 +24,7 @@ HEADLINE = (
     "face_dlib",
     "qalign_iqa",
 )
-"""What the report's table 1 shows, by whichever judge; these come first, the others after them."""
+"""The outputs of the report's table 1, which come first, by whichever critic."""
 MAX_COLUMNS = 5
 
 _BETTER: dict[str, Better | None] = {"higher": "high", "lower": "low", "zero": "zero", "": None}
@@ -61,7 +61,7 @@ def difference_tables(run: Run, baseline: str) -> list[Table]:
 
 
 def counts_table(run: Run) -> Table:
-    """How many cases of each system came how far."""
+    """The number of cases of each system that were delivered, scored and matched."""
     found = counts(run, summarise(run))
     rows = tuple(
         Row(label_of(name), found[name].words(run.info.num_cases), ranked=name != TRUTH)

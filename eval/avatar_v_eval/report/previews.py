@@ -9,7 +9,7 @@ import numpy as np
 from av.audio.frame import AudioFrame
 from av.video.frame import VideoFrame
 
-from avatar_v.media import iter_video, probe, read_audio
+from avatar_v.media.reading import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.bench.manifest import file_hash
 

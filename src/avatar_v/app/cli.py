@@ -2,6 +2,8 @@
 
 import argparse
 
+from avatar_v.models.card import read_card, weights_folder
+
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `app`."""
@@ -9,17 +11,20 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "app",
         help="generate in the browser: upload or record, watch live, download",
         description="Serves a page until Ctrl-C. Everything sent to it and made by it lies in one "
-        "temporary folder, which goes when it ends. Needs pip install 'avatar_v[app]'.",
+        "private temporary folder, which goes when it ends; where it is killed, the next start "
+        "removes it. Needs pip install 'avatar_v[app]'.",
         allow_abbrev=False,
     )
     add = parser.add_argument
     add("--host", default="127.0.0.1", help="address to listen on; no password (%(default)s)")
     add("--port", type=int, default=7860, help="0: any free one (%(default)s)")
+    add("--name", action="append", default=[], help="another name it is reached by; repeatable")
     add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
     add("--refiner", metavar="NAME|DIR", help="small_refiner or own: pictures twice as large")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
     add("--max-upload", type=float, default=200.0, metavar="MIB", help="a file (%(default)s)")
+    add("--max-total", type=float, default=4096.0, metavar="MIB", help="all files (%(default)s)")
     add("--max-speech", type=float, default=300.0, metavar="S", help="of a video (%(default)s)")
     add("--max-reference", type=float, default=600.0, metavar="S", help="of a clip (%(default)s)")
     add("--keep", type=float, default=60.0, metavar="MIN", help="of files, unused (%(default)s)")
@@ -27,11 +32,15 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
-    from avatar_v.app.ask import Limits
+    for name in (args.weights, args.refiner):
+        if name is not None:
+            read_card(weights_folder(name))
+    from avatar_v.app.form import Limits
     from avatar_v.app.server import serve
 
     limits = Limits(
         upload_mib=args.max_upload,
+        total_mib=args.max_total,
         speech_s=args.max_speech,
         reference_s=args.max_reference,
         keep_s=60 * args.keep,
@@ -39,6 +48,7 @@ def run(args: argparse.Namespace) -> int:
     serve(
         host=args.host,
         port=args.port,
+        names=args.name,
         weights=args.weights,
         refiner=args.refiner,
         device=args.device,

@@ -1,251 +1,257 @@
-"""The page: a Gradio form around a studio. Its words while a job runs are view.py's.
+"""The page over HTTP: a form, files that come in, jobs whose course is streamed, files that go out.
 
-Nothing here decides what is allowed (ask.py) or makes anything (studio.py). Every ValueError and
-OSError of the library is a sentence on the page; anything else is a fault of ours, so its
-traceback goes to the terminal and the page says where to look.
+Nothing here decides what is allowed (form.py) or makes anything (jobs.py), and no path is taken
+from a request (uploads.py). Every ValueError and OSError of the library is a sentence on the page;
+anything else is a fault of ours, so its traceback goes to the terminal and the page says where to
+look. Reading and writing happen in threads; the guard in front judges hosts, origins and sizes.
 """
 
+import asyncio
+import contextlib
+import dataclasses
+import json
 import logging
+import re
 import secrets
-from collections.abc import Iterator
+import socket
+from collections.abc import AsyncIterator, Collection, Generator
 from contextlib import closing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import gradio as gr
-from gradio import themes
-
-from avatar_v.app import view
-from avatar_v.app.ask import (
-    CAMERA,
-    CONSENT,
-    FRAMED,
-    GUIDANCE,
-    MAX_PROMPT,
-    NEW_SCENE,
-    REFERENCE_S,
-    STEPS,
-    Ask,
-    page_words,
+from fastapi import FastAPI, HTTPException, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import (
+    FileResponse,
+    HTMLResponse,
+    PlainTextResponse,
+    Response,
+    StreamingResponse,
 )
-from avatar_v.app.drawn import draw_person
-from avatar_v.app.studio import Progress, Studio, Waiting
-from avatar_v.models.weights import Card
+from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
+from starlette.exceptions import HTTPException as StarletteHTTPException
 
-STATIC = Path(__file__).with_name("static")
-CSS = (STATIC / "page.css").read_text(encoding="utf-8")
-HEAD = f"<script>{(STATIC / 'player.js').read_text(encoding='utf-8')}</script>"
+from avatar_v.app import html
+from avatar_v.app.example import draw_person
+from avatar_v.app.form import FRAMED, Form, form_words
+from avatar_v.app.job_threads import JobThreads
+from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
+from avatar_v.app.uploads import FullError, Uploads, is_plain_file, is_token
+from avatar_v.guard import LOOPBACK, STRICT_POLICY, Guard, is_loopback
+
+POLICY = f"{STRICT_POLICY}; media-src 'self' blob:; img-src 'self' blob: data:"
+"""Recordings and the growing video are blobs of the page itself; the icon is an empty data URL."""
+SESSION = "avatar_v"  # the cookie that ties files to the browser that sent them
+DRAWN_BYTES = 2**20  # more than a drawn person takes
 NUM_DRAWN = 1000  # persons that "a drawn person" chooses from
-SCENE = "A woman in a green shirt in front of a window"
-DRAWN_SCENE = "a person in a red hoodie talking in front of a purple curtain, light from the left"
-"""What a scene may be, for any weights and for those that ship, which know the world's words."""
-HONEST = "Where you show the video, say that it is generated."
+MAX_FORM = 2**14  # bytes
+_SHOWN = {".mp4": "video/mp4", ".wav": "audio/wav"}  # of a drawn person; nothing else is shown
+_JOB_TYPES = {
+    ".m3u8": "application/vnd.apple.mpegurl",
+    ".m4s": "video/iso.segment",
+    ".mp4": "video/mp4",
+    ".json": "application/json",
+}
+_LIVE = re.compile(r"live(\.m3u8|_init\.mp4|_\d{5,}\.m4s)")
 LOG = logging.getLogger("avatar_v.app")
+_NOTHING = "There is nothing here (any more)."
 
 
-def theme() -> themes.Base:
-    """Quiet colours and the fonts of the system: nothing is fetched from elsewhere."""
-    return themes.Base(
-        primary_hue=themes.colors.teal,
-        neutral_hue=themes.colors.stone,
-        radius_size=themes.sizes.radius_lg,
-        font=["system-ui", "DejaVu Sans", "sans-serif"],
-        font_mono=["ui-monospace", "DejaVu Sans Mono", "monospace"],
-    ).set(
-        body_background_fill="#faf9f7",
-        body_text_color_subdued="#57534e",
-        block_info_text_color="#57534e",
-        input_placeholder_color="#78716c",
-        button_secondary_background_fill="#ffffff",
-        button_secondary_background_fill_hover="#f5f5f4",
-        button_secondary_border_color="#d6d3d1",
-        button_border_width="1px",
-        color_accent="#0f766e",
-        button_primary_background_fill="#0f766e",
-        button_primary_background_fill_hover="#115e59",
-        button_primary_text_color="#ffffff",
-        block_border_width="1px",
-        block_shadow="none",
+class FormBody(BaseModel):
+    """The page's form as JSON; files are ids of uploads, an emptied number is null."""
+
+    model_config = ConfigDict(extra="forbid")
+    reference: StrictStr | None
+    speech: StrictStr | None
+    consent: StrictBool
+    prompt: StrictStr
+    new_scene: StrictBool
+    picture: StrictStr
+    num_steps: StrictInt | StrictFloat | None
+    guidance_audio: StrictInt | StrictFloat | None
+    reference_s: StrictInt | StrictFloat | None
+    seed: StrictInt | StrictFloat | None
+
+
+def create_app(
+    runner: JobRunner, threads: JobThreads, *, host: str, names: Collection[str] = ()
+) -> Guard:
+    """The page behind its guard, which listens on ``host``.
+
+    It is reached by that, by ``names``, and beyond loopback by this machine's name and any address
+    in numbers: another name may be one that a foreign site has made to lead here.
+    """
+    hosts = [*LOOPBACK, host, *names]
+    if not is_loopback(host):
+        hosts.append(socket.gethostname())
+    app = FastAPI(docs_url=None, redoc_url=None, openapi_url=None, redirect_slashes=False)
+    uploads = Uploads(runner.uploads)
+    _add_faults(app)
+    _add_page(app, runner)
+    _add_uploads(app, runner, uploads)
+    _add_jobs(app, runner, threads, uploads)
+    return Guard(
+        app,
+        hosts=hosts,
+        any_address=not is_loopback(host),
+        max_body=MAX_FORM,
+        large={"/files": int(runner.limits.upload_mib * 2**20)},
+        policy=POLICY,
     )
 
 
-@dataclass(frozen=True)
-class _Form:
-    """What a user gives, on the left."""
+def _add_faults(app: FastAPI) -> None:
+    """Every fault is one plain sentence."""
 
-    reference: gr.Video
-    speech: gr.Audio
-    drawn: gr.Button  # fills both
-    picture: gr.Radio
-    prompt: gr.Textbox
-    new_scene: gr.Checkbox
-    steps: gr.Slider
-    guidance: gr.Slider
-    seconds: gr.Slider
-    seed: gr.Number
+    @app.exception_handler(StarletteHTTPException)
+    async def told(request: Request, error: StarletteHTTPException) -> Response:
+        return PlainTextResponse(str(error.detail), error.status_code)
 
+    @app.exception_handler(RequestValidationError)
+    async def malformed(request: Request, error: RequestValidationError) -> Response:
+        return PlainTextResponse("The request has a form that is not known.", 422)
 
-@dataclass(frozen=True)
-class _Screen:
-    """Where a user starts, stops and watches, on the right."""
-
-    picture: gr.HTML
-    consent: gr.Checkbox
-    make: gr.Button
-    stop: gr.Button
-    status: gr.HTML
+    @app.exception_handler(FullError)
+    async def full(request: Request, error: FullError) -> Response:
+        return PlainTextResponse(str(error), 507)
 
 
-def build_page(studio: Studio) -> gr.Blocks:
-    """The whole page, ready to be mounted."""
-    pipeline = studio.pipeline
-    side = pipeline.size
-    names = [studio.weights, *([pipeline.refiner.name] if pipeline.refiner else [])]
-    named = " and ".join(Path(name).name for name in names)
-    where = f"Weights: {named}, {side} × {side} pixels"
-    if studio.weights == "small":
-        where += "; they know drawn people only, a filmed face comes out blurred"
-    with gr.Blocks(title="avatar_v", analytics_enabled=False) as page:
-        gr.HTML(view.INTRO)
-        with gr.Row(equal_height=False):
-            with gr.Column(scale=6):
-                form = _form(pipeline.card, DRAWN_SCENE if studio.weights == "small" else SCENE)
-            with gr.Column(scale=5, elem_id="av-right"):
-                screen = _screen()
-        gr.HTML(view.footer(studio.limits, where))
-        _wire(studio, form, screen)
-    return page.queue()
+def _add_page(app: FastAPI, runner: JobRunner) -> None:
+    page = html.page(runner)
+
+    @app.get("/")
+    async def form(request: Request) -> Response:
+        answer = HTMLResponse(page, headers={"Cache-Control": "no-store"})
+        if not is_token(request.cookies.get(SESSION, "")):
+            session = secrets.token_hex(16)
+            answer.set_cookie(SESSION, session, httponly=True, samesite="strict")
+        return answer
+
+    @app.get("/static/{name}")
+    async def static(name: str) -> Response:
+        if name not in html.STATIC_TYPES:
+            raise HTTPException(404, _NOTHING)
+        return Response(html.static_file(name), media_type=html.STATIC_TYPES[name])
 
 
-def _form(card: Card, scene: str) -> _Form:
-    reference = gr.Video(
-        label="The person: a few seconds, face to the camera",
-        sources=["upload", "webcam"],
-        include_audio=True,
-        buttons=[],
-        height=300,
-        elem_id="av-reference",
-    )
-    speech = gr.Audio(
-        label="The speech",
-        sources=["upload", "microphone"],
-        type="filepath",
-        buttons=[],
-        elem_id="av-speech",
-    )
-    drawn = gr.Button(
-        "No files at hand? Take a drawn person and a made voice", size="sm", elem_id="av-drawn"
-    )
-    picture = gr.Radio([CAMERA, FRAMED], value=CAMERA, label="The clip is", elem_id="av-picture")
-    prompt = gr.Textbox(
-        label="The scene, in words (optional)",
-        placeholder=scene,
-        max_length=MAX_PROMPT,
-        elem_id="av-prompt",
-    )
-    new_scene = gr.Checkbox(
-        label=NEW_SCENE,
-        info="Else the video begins with a frame of the clip, and stays there"
-        if card.reference
-        else "Without effect: these weights know a person by one picture",
-        interactive=card.reference,
-        elem_id="av-new-scene",
-    )
-    with gr.Accordion("Options", open=False, elem_id="av-options"):
-        steps = gr.Slider(*STEPS, value=24, step=1, label="Steps", info="More is finer and slower")
-        guidance = gr.Slider(
-            *GUIDANCE,
-            value=card.guidance_audio,
-            step=0.1,
-            label="Strength of the sound",
-            info="How strongly the sound drives the mouth; 1 is plain",
+def _add_uploads(app: FastAPI, runner: JobRunner, uploads: Uploads) -> None:
+    one_draws = asyncio.Lock()
+
+    @app.post("/files")
+    async def send(request: Request, name: str = "file") -> dict[str, str]:
+        """The body is the file."""
+        session = _session(request)
+        length = int(request.headers.get("content-length") or runner.limits.upload_mib * 2**20)
+        await asyncio.to_thread(runner.space.reserve, length)
+        try:
+            with uploads.arriving(session, name) as (id_, file):
+                async for part in request.stream():
+                    await asyncio.to_thread(file.write, part)
+        finally:
+            runner.space.release(length)
+        return {"id": id_}
+
+    @app.post("/drawn")
+    async def draw(request: Request) -> dict[str, str]:
+        session = _session(request)
+
+        def drawn() -> dict[str, str]:
+            runner.space.check(DRAWN_BYTES)
+            (clip_id, clip), (speech_id, speech) = uploads.new(session), uploads.new(session)
+            _, sound = draw_person(clip, secrets.randbelow(NUM_DRAWN))
+            sound.rename(speech / sound.name)
+            return {"reference": clip_id, "speech": speech_id, "picture": FRAMED}
+
+        async with one_draws:
+            return await asyncio.to_thread(drawn)
+
+    @app.get("/files/{id_}")
+    def sent(request: Request, id_: str) -> Response:
+        path = uploads.find(_session(request), id_)
+        if path is None:
+            raise HTTPException(404, _NOTHING)
+        kind = _SHOWN.get(path.suffix)
+        return FileResponse(
+            path,
+            media_type=kind or "application/octet-stream",
+            filename=path.name,
+            content_disposition_type="inline" if kind else "attachment",
+            headers={"Cache-Control": "no-store"},
         )
-        seconds = gr.Slider(
-            *REFERENCE_S,
-            value=16,
-            step=1,
-            label="Seconds of reference",
-            info="How much of the clip is read; 0: one picture"
-            if card.reference
-            else "Without effect: these weights read one picture of the person",
-            interactive=card.reference,
-        )
-        seed = gr.Number(
-            value=0, precision=0, label="Seed", info="The same seed gives the same video"
-        )
-    return _Form(
-        reference, speech, drawn, picture, prompt, new_scene, steps, guidance, seconds, seed
-    )
 
 
-def _screen() -> _Screen:
-    picture = gr.HTML(view.EMPTY)
-    consent = gr.Checkbox(label=CONSENT, info=HONEST, elem_id="av-consent")
-    with gr.Row():
-        make = gr.Button("Generate", variant="primary", elem_id="av-make")
-        stop = gr.Button("Stop", interactive=False, elem_id="av-stop")
-    return _Screen(picture, consent, make, stop, gr.HTML(view.IDLE))
+def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Uploads) -> None:
+    @app.post("/jobs")
+    async def make(request: Request, body: FormBody) -> Response:
+        """One JSON object a line for each change of what the page shows, until the job is over."""
+        session = _session(request)
+
+        def path_of(id_: str | None) -> str | None:
+            path = uploads.find(session, id_) if id_ else None
+            if id_ and path is None:
+                raise ValueError("A file is not here any more; add it again")
+            return None if path is None else str(path)
+
+        def begin() -> Generator[dict[str, Any], None, None]:
+            try:
+                given = {name: path_of(vars(body)[name]) for name in ("reference", "speech")}
+            except ValueError as error:
+                yield html.page_state(failed=str(error))
+                return
+            yield from running(runner, dataclasses.replace(Form(**body.model_dump()), **given))
+
+        async def lines() -> AsyncIterator[str]:
+            before = None
+            async with contextlib.aclosing(threads.stream(begin)) as states:
+                async for state in states:
+                    if state != before:
+                        yield json.dumps(state) + "\n"
+                    before = state
+
+        return StreamingResponse(lines(), media_type="application/x-ndjson")
+
+    @app.get("/jobs/{token}/{name}")
+    def job_file(token: str, name: str) -> Response:
+        """A job's files are given to whoever knows its token."""
+        path = job_path(runner.jobs, token, name)
+        if path is None and name == LIVE and is_job(runner.jobs, token):
+            return Response(status_code=204)  # its first piece is being made
+        if path is None:
+            raise HTTPException(404, _NOTHING)
+        headers = {"Cache-Control": "no-store"}
+        return FileResponse(path, media_type=_JOB_TYPES[path.suffix], headers=headers)
 
 
-def _wire(studio: Studio, form: _Form, screen: _Screen) -> None:
-    """What the buttons do."""
-    shown = [screen.picture, screen.status, screen.make, screen.stop]
-    asked = [form.reference, form.speech, screen.consent, form.prompt, form.new_scene, form.picture]
-    asked += [form.steps, form.guidance, form.seconds, form.seed]  # the order of Ask
-    quietly: dict[str, Any] = {"show_progress": "hidden", "api_visibility": "private"}
-
-    def begin():
-        return view.EMPTY, view.reading(), *_buttons(busy=True)
-
-    def run(*values) -> Iterator[tuple]:
-        yield from running(studio, Ask(*values))
-
-    def halt():
-        return view.EMPTY, view.stopped(), *_buttons(busy=False)
-
-    def refuse():  # by Gradio, before the job: a value outside its slider
-        return view.EMPTY, view.failed(view.REFUSED), *_buttons(busy=False)
-
-    def draw() -> tuple[str, str, str]:
-        folder = studio.uploads / secrets.token_hex(16)
-        clip, speech = draw_person(folder, secrets.randbelow(NUM_DRAWN))
-        return str(clip), str(speech), FRAMED
-
-    made = screen.make.click(begin, outputs=shown, queue=False, **quietly).then(
-        run, inputs=asked, outputs=shown, concurrency_limit=None, **quietly
-    )  # no limit here: the studio's own line knows who is before whom
-    made.failure(refuse, outputs=shown, queue=False, **quietly)
-    screen.stop.click(halt, outputs=shown, cancels=[made], queue=False, **quietly)
-    for new in (form.reference.upload, form.reference.stop_recording):  # no drawn person any more
-        new(lambda: CAMERA, outputs=form.picture, queue=False, **quietly)
-    drawn = [form.reference, form.speech, form.picture]
-    form.drawn.click(draw, outputs=drawn, concurrency_limit=1, **quietly)
-
-
-def running(studio: Studio, ask: Ask) -> Iterator[tuple]:
-    """What the screen, the status and the two buttons show, from the first check to the end."""
+def running(runner: JobRunner, form: Form) -> Generator[dict[str, Any], None, None]:
+    """The page's words and screens, from the first check to the end."""
     try:
-        with closing(studio.make(ask)) as job:
+        with closing(runner.make(form)) as job:
             for state in job:
-                yield _seen(state)
+                yield html.page_state(state)
     except (ValueError, OSError) as error:
-        text = page_words(str(error) or type(error).__name__, ask.reference, ask.speech)
-        yield view.EMPTY, view.failed(text), *_buttons(busy=False)
+        text = form_words(str(error) or type(error).__name__, form.reference, form.speech)
+        yield html.page_state(failed=text)
     except Exception:
         LOG.exception("a job failed")
-        text = "Something went wrong in the program; the terminal it runs in says what."
-        yield view.EMPTY, view.failed(text), *_buttons(busy=False)
+        yield html.page_state(failed="Something went wrong in the program; its terminal says what.")
 
 
-def _seen(state: Waiting | Progress) -> tuple:
-    if isinstance(state, Waiting):
-        return view.EMPTY, view.waiting(state), *_buttons(busy=True)
-    if state.record is not None:
-        return gr.skip(), view.done(state), *_buttons(busy=False)
-    screen = gr.skip() if state.num_frames else view.player(state)
-    return screen, view.working(state), *_buttons(busy=True)
+def job_path(jobs: Path, token: str, name: str) -> Path | None:
+    """The file of a job that a request may have; None for any other name, or if it is not there."""
+    named = name in (VIDEO, RECORD) or _LIVE.fullmatch(name)
+    if not named or not is_token(token):
+        return None
+    path = jobs / token / name
+    return path if is_plain_file(path) else None
 
 
-def _buttons(*, busy: bool) -> tuple[gr.Button, gr.Button]:
-    return gr.Button(interactive=not busy), gr.Button(interactive=busy)
+def is_job(jobs: Path, token: str) -> bool:
+    """Whether the job of a token is being made, or is made and not yet swept away."""
+    return is_token(token) and (jobs / token).is_dir()
+
+
+def _session(request: Request) -> str:
+    session = request.cookies.get(SESSION, "")
+    if not is_token(session):
+        raise HTTPException(403, "Open the page first, with cookies allowed.")
+    return session

@@ -1,39 +1,37 @@
-"""The app's server: the page, the files of jobs, and a broom. uvicorn runs it until Ctrl-C.
+"""The life of the app's server: its folder, its address, a broom, and its end within seconds.
 
-A job's files are given to whoever knows its token. On a loopback address only requests to that
-address are answered, so no site opened in the same browser can reach the page by another name.
+uvicorn runs the page (page.py) until Ctrl-C or SIGTERM. Then jobs end at their next state; a step
+that lasts longer is cut with the process, and what it was writing goes with the folder.
 """
 
-import asyncio
-import ipaddress
+import logging
 import os
-import re
+import shutil
 import socket
 import sys
-import tempfile
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from types import FrameType
 
-from avatar_v.app.ask import Limits
-from avatar_v.app.studio import LIVE, RECORD, VIDEO, Studio
+from avatar_v.app.form import Limits
+from avatar_v.app.job_threads import JobThreads
+from avatar_v.app.jobs import JobRunner
+from avatar_v.app.place import private_folder
+from avatar_v.guard import is_loopback
 
+LOG = logging.getLogger("avatar_v.app")
 SWEEP_EVERY_S = 60.0
-LAST_WORDS_S = 2  # for open connections, when the app ends
-_TOKEN = re.compile(r"[0-9a-f]{32}")
-_LIVE = re.compile(r"live(\.m3u8|_init\.mp4|_\d{5,}\.m4s)")
-_TYPES = {
-    ".m3u8": "application/vnd.apple.mpegurl",
-    ".m4s": "video/iso.segment",
-    ".mp4": "video/mp4",
-    ".json": "application/json",
-}
+LAST_WORDS_S = 1  # for open connections, when the app ends
+END_S = 4.0  # after which the process is over
 
 
 def serve(
     *,
     host: str,
     port: int,
+    names: Collection[str] = (),
     weights: str | Path,
     refiner: str | Path | None = None,
     device: str,
@@ -44,114 +42,79 @@ def serve(
 
     All files lie in one temporary folder, which is removed at the end.
     """
-    _check_gradio()
+    _check_packages()
     import uvicorn
 
-    with (
-        _listening(host, port) as listener,
-        tempfile.TemporaryDirectory(prefix="avatar_v_app_", ignore_cleanup_errors=True) as root,
-    ):
+    from avatar_v.app.page import create_app
+    from avatar_v.connections import server_config
+
+    with _listening(host, port) as listener, private_folder() as root:
         print("loading the weights …", file=sys.stderr)
-        studio = Studio(
-            Path(root),
+        runner = JobRunner(
+            root,
             weights=weights,
             refiner=refiner,
             device=device,
             precision=precision,
             limits=limits,
         )
-        config = uvicorn.Config(
-            create_app(studio, host=host),
-            log_level="warning",
-            timeout_graceful_shutdown=LAST_WORDS_S,
-        )
+        threads = JobThreads()
+        app = create_app(runner, threads, host=host, names=names)
+        config = server_config(app, last_words_s=LAST_WORDS_S)
         bound_port = listener.getsockname()[1]
         print(f"avatar-v app: http://{_shown(host)}:{bound_port}  (Ctrl-C ends it)", flush=True)
         if not is_loopback(host):
             print("note: whoever reaches this address can use it; no password", file=sys.stderr)
-        uvicorn.Server(config).run(sockets=[listener])
+
+        class Server(uvicorn.Server):
+            def handle_exit(self, sig: int, frame: FrameType | None) -> None:
+                threads.end()
+                _end_soon(root)
+                super().handle_exit(sig, frame)
+
+        try:
+            with _swept(runner):
+                Server(config).run(sockets=[listener])
+        finally:
+            threads.wait(LAST_WORDS_S)
 
 
-def create_app(studio: Studio, *, host: str):
-    """The FastAPI application. It keeps Gradio's uploads in the studio's folder."""
-    os.environ["GRADIO_TEMP_DIR"] = str(studio.uploads)  # read when components are made
-    os.environ["GRADIO_ANALYTICS_ENABLED"] = "False"
-    import gradio as gr
-    from fastapi import FastAPI
-    from fastapi.responses import FileResponse, PlainTextResponse, Response
-    from starlette.middleware.trustedhost import TrustedHostMiddleware
+def _end_soon(root: Path) -> None:
+    """End the process in a few seconds, whatever a thread of it is still busy with."""
 
-    from avatar_v.app import page
+    def end() -> None:
+        shutil.rmtree(root, ignore_errors=True)
+        os._exit(130)  # as after any interrupt
 
-    @asynccontextmanager
-    async def sweeping(_: FastAPI) -> AsyncIterator[None]:
-        broom = asyncio.create_task(_sweep(studio))
-        yield
-        broom.cancel()
-
-    app = FastAPI(lifespan=sweeping, docs_url=None, redoc_url=None, openapi_url=None)
-    if is_loopback(host) and ":" not in host:  # the middleware cannot read IPv6 names
-        names = ["localhost", "127.0.0.1", host]
-        app.add_middleware(TrustedHostMiddleware, allowed_hosts=names)
-
-    @app.get("/jobs/{token}/{name}")
-    def job_file(token: str, name: str):
-        path = job_path(studio.jobs, token, name)
-        if path is None and name == LIVE and is_job(studio.jobs, token):
-            return Response(status_code=204)  # its first piece is being made
-        if path is None:
-            return PlainTextResponse("not here (any more)", status_code=404)
-        headers = {"Cache-Control": "no-store", "X-Content-Type-Options": "nosniff"}
-        return FileResponse(path, media_type=_TYPES[path.suffix], headers=headers)
-
-    return gr.mount_gradio_app(
-        app,
-        page.build_page(studio),
-        path="/",
-        max_file_size=int(studio.limits.upload_mib * 2**20),
-        footer_links=[],
-        run_history=False,
-        show_error=False,
-        ssr_mode=False,
-        theme=page.theme(),
-        css=page.CSS,
-        head=page.HEAD,
-    )
+    last = threading.Timer(END_S, end)
+    last.daemon = True
+    last.start()
 
 
-def job_path(jobs: Path, token: str, name: str) -> Path | None:
-    """The file of a job that a request may have; None for any other name, or if it is not there."""
-    named = name in (VIDEO, RECORD) or _LIVE.fullmatch(name)
-    if not named or not _TOKEN.fullmatch(token):
-        return None
-    path = jobs / token / name
-    return path if path.is_file() else None
+@contextmanager
+def _swept(runner: JobRunner) -> Iterator[None]:
+    """A broom that goes round while the context lasts."""
+    over = threading.Event()
 
+    def sweep() -> None:
+        while not over.wait(SWEEP_EVERY_S):
+            try:
+                runner.sweep()
+            except OSError:
+                LOG.exception("old files could not be removed")
 
-def is_job(jobs: Path, token: str) -> bool:
-    """Whether the job of a token is being made, or is made and not yet swept away."""
-    return _TOKEN.fullmatch(token) is not None and (jobs / token).is_dir()
-
-
-def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address of this name."""
-    if host == "localhost":
-        return True
+    threading.Thread(target=sweep, name="broom", daemon=True).start()
     try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
-
-
-async def _sweep(studio: Studio) -> None:
-    while True:
-        await asyncio.to_thread(studio.sweep)
-        await asyncio.sleep(SWEEP_EVERY_S)
+        yield
+    finally:
+        over.set()
 
 
 def _listening(host: str, port: int) -> socket.socket:
     if not 0 <= port < 65536:
         raise ValueError(f"--port is from 0 to 65535, got {port}")
+    if not host:
+        raise ValueError("--host is an address or name, got ''")
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
         return socket.create_server((host, port), family=family)
@@ -163,8 +126,9 @@ def _shown(host: str) -> str:
     return f"[{host}]" if ":" in host else host
 
 
-def _check_gradio() -> None:
+def _check_packages() -> None:
     try:
-        import gradio  # noqa: F401
+        import fastapi  # noqa: F401
+        import uvicorn  # noqa: F401
     except ImportError as error:
-        raise ValueError("the app needs Gradio: pip install 'avatar_v[app]'") from error
+        raise ValueError("the app needs FastAPI: pip install 'avatar_v[app]'") from error

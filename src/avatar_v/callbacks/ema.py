@@ -1,4 +1,4 @@
-"""Exponential moving average of the trainable weights.
+"""Exponential moving average of the trained weights: in a stage, of the roles that ask for it.
 
 The average is kept in fp32 beside each parameter, with its sharding: under FSDP2 every rank
 averages its own shards. Checkpoints hold it whole, on rank 0, so that a run saved on 2 ranks
@@ -16,17 +16,19 @@ from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
+from avatar_v import checks
+from avatar_v.stages.role_module import RoleModule, step_of
+
 
 class EMA(L.Callback):
-    """``average += (1 - d) (weight - average)`` after every optimiser step.
+    """``average += (1 - d) (weight - average)`` after every step (of a stage: of its student).
 
     ``d = min(decay, (1 + n) / (10 + n))`` at update n, so that the start is forgotten quickly.
     """
 
     def __init__(self, decay: float = 0.9999) -> None:
         """ValueError unless 0 <= decay < 1."""
-        if not 0 <= decay < 1:
-            raise ValueError(f"an EMA decay is at least 0 and below 1, got {decay}")
+        checks.decay("decay", decay)
         self.decay = decay
         self.num_updates = 0
         self.average: dict[str, Tensor] = {}
@@ -47,17 +49,18 @@ class EMA(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self._ready(pl_module):
-            self.average = {n: p.detach().float().clone() for n, p in _trainable(pl_module)}
-        self._last_step = trainer.global_step
+            self.average = {n: p.detach().float().clone() for n, p in _averaged(pl_module)}
+        self._last_step = step_of(trainer, pl_module)
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        if trainer.global_step == self._last_step:  # gradients are still accumulating
+        step = step_of(trainer, pl_module)
+        if step == self._last_step:  # gradients are still accumulating
             return
-        self._last_step = trainer.global_step
+        self._last_step = step
         decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
         with torch.no_grad():
-            for name, parameter in _trainable(pl_module):
+            for name, parameter in _averaged(pl_module):
                 self.average[name].lerp_(parameter.detach().float(), 1 - decay)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -88,7 +91,7 @@ class EMA(L.Callback):
     def _ready(self, module: nn.Module) -> bool:
         """Whether there is an average; one from a checkpoint is first placed like the weights."""
         if self._stored is not None:
-            trainable = dict(_trainable(module))
+            trainable = dict(_averaged(module))
             if trainable.keys() != self._stored.keys():
                 odd = sorted(trainable.keys() ^ self._stored.keys())
                 raise ValueError(f"the checkpoint's EMA does not fit the model: {odd[:5]}")
@@ -99,15 +102,15 @@ class EMA(L.Callback):
     @torch.no_grad()
     def _swap_in(self, module: nn.Module) -> None:
         _reshard(module)
-        self._swapped = {name: p.detach().clone() for name, p in _trainable(module)}
-        for name, parameter in _trainable(module):
+        self._swapped = {name: p.detach().clone() for name, p in _averaged(module)}
+        for name, parameter in _averaged(module):
             parameter.copy_(self.average[name])
 
     @torch.no_grad()
     def _swap_out(self, module: nn.Module) -> None:
         assert self._swapped is not None, "no weights are put aside"
         _reshard(module)
-        for name, parameter in _trainable(module):
+        for name, parameter in _averaged(module):
             parameter.copy_(self._swapped[name])
         self._swapped = None
 
@@ -128,7 +131,10 @@ def _reshard(module: nn.Module) -> None:
             part.reshard()
 
 
-def _trainable(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+def _averaged(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
+    """The weights of a stage's averaged roles; of any other module all that are trained."""
+    if isinstance(module, RoleModule):
+        return ((name, module.get_parameter(name)) for name in module.averaged_names())
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 
 

@@ -1,39 +1,70 @@
-"""At the end of stage 0: the averaged VAE with the statistics of its latents, as a folder."""
+"""At the end of stage 0: the averaged VAE as a folder, with the statistics of its latents and what
+it knows: how well it rebuilds pictures of its training (models/fidelity.py)."""
 
 import itertools
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Literal
 
 import lightning as L
 import torch
 
+from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
+from avatar_v.models.fidelity import Known, fidelity_db, known
+from avatar_v.models.vae import Video, VideoVAE
+from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.vae import VAEStage, latent_stats, video_of
+
+PICTURES_A_CLIP, PICTURES_AT_ONCE, MAX_PICTURES = 8, 64, 2048
+"""For what is known: a second or so of work at 64 pixels for every thousand."""
 
 
 class ExportVAE(L.Callback):
-    """Writes config.json and model.safetensors to ``default_root_dir/vae``.
+    """Writes config.json, model.safetensors and known.json to ``default_root_dir/vae``.
 
-    ``dtype`` is that of the stored weights, which are read back as float32. The statistics come
-    from ``num_stats_batches`` training batches; a decoder-only run keeps those of its encoder.
+    ``dtype`` is that of the stored weights, which are read back as float32. The statistics and what
+    is known come from ``num_stats_batches`` training batches; a decoder-only run keeps the
+    statistics of its encoder.
     """
 
     def __init__(
         self, dtype: Literal["float32", "float16"] = "float32", num_stats_batches: int = 64
     ) -> None:
+        checks.count("num_stats_batches", num_stats_batches)
         self.dtype = {"float32": torch.float32, "float16": torch.float16}[dtype]
         self.num_stats_batches = num_stats_batches
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not isinstance(pl_module, VAEStage):
             raise ValueError(f"ExportVAE serves VAEStage, got {type(pl_module).__name__}")
-        if not trainer.is_global_zero:
-            return
+        folder = Path(trainer.default_root_dir) / "vae"
         loader = trainer.train_dataloader
         assert loader is not None
         with averaged(trainer, pl_module), torch.no_grad():
+            require_finite_weights(trainer, pl_module.vae, f"export to {folder}", self.dtype)
+            if not trainer.is_global_zero:
+                return
             if not pl_module.decoder_only:
                 batches = itertools.islice(loader, self.num_stats_batches)
                 videos = (video_of(batch) for batch in batches)
                 pl_module.vae.set_latent_stats(*latent_stats(pl_module.vae, videos))
-            pl_module.vae.save_pretrained(Path(trainer.default_root_dir) / "vae", self.dtype)
+            batches = itertools.islice(loader, self.num_stats_batches)
+            pl_module.vae.known = known_of(pl_module.vae, (video_of(batch) for batch in batches))
+            pl_module.vae.save_pretrained(folder, self.dtype)
+
+
+@torch.no_grad()
+def known_of(vae: VideoVAE, videos: Iterable[Video]) -> Known:
+    """What single pictures of ``videos``, spread over each clip, reach in ``vae``."""
+    values, side = [], 0
+    for video in videos:
+        chosen = torch.linspace(0, video.shape[1] - 1, PICTURES_A_CLIP).round().long().unique()
+        pictures = video[:, chosen].flatten(0, 1).to(vae.latents_mean.device)
+        side = pictures.shape[-1]
+        for part in pictures.split(PICTURES_AT_ONCE):
+            rebuilt = vae.decode(vae.encode(part[:, None]))[:, 0]
+            values.append(fidelity_db(rebuilt.float(), part.float()).cpu())
+        if sum(map(len, values)) >= MAX_PICTURES:
+            break
+    return known(torch.cat(values), side=side)

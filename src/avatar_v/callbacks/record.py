@@ -7,45 +7,57 @@ from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
+import numpy as np
 import torch
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
-from avatar_v.models.weights import Card, save_pipeline
+from avatar_v.generate.resolve import FORMATS
+from avatar_v.models.card import Capabilities, Card
+from avatar_v.models.refiner import FACTOR
+from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.apply import whole_state
+from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.stages.base import Stage
+from avatar_v.stages.finite import require_finite_weights
+from avatar_v.stages.role_module import step_of
+from avatar_v.stages.settings import MAX_GUIDANCE
 from avatar_v.stages.trainable import merged
 
 
 class LossCurve(L.Callback):
-    """``default_root_dir/loss.csv`` with one row per optimiser step: step, loss.
+    """``default_root_dir/loss.csv`` with one row per step (of a stage: of its student): step, loss;
+    at the end ``loss.png``, a plot of it.
 
     Losses are those of rank 0 and of a step's last batch. A resumed run drops the rows behind its
     checkpoint and goes on, so the file reads as if nothing had happened.
     """
 
     def __init__(self, flush_every_num_steps: int = 50) -> None:
+        checks.count("flush_every_num_steps", flush_every_num_steps)
         self.flush_every_num_steps = flush_every_num_steps
         self._rows: list[tuple[int, Tensor]] = []
         self._last_step = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._last_step = trainer.global_step
+        self._last_step = step_of(trainer, pl_module)
         self._path = loss_path(trainer)
         if not trainer.is_global_zero:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
-        kept = [row for row in read_losses(self._path) if row[0] <= trainer.global_step]
+        kept = [row for row in read_losses(self._path) if row[0] <= self._last_step]
         with open(self._path, "w", newline="", encoding="utf-8") as file:
             writer = csv.writer(file)
             writer.writerow(("step", "loss"))
             writer.writerows((step, f"{loss:.9g}") for step, loss in kept)
 
     def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
-        if trainer.global_step == self._last_step:
+        step = step_of(trainer, pl_module)
+        if step == self._last_step:
             return
-        self._last_step = trainer.global_step
-        self._rows.append((trainer.global_step, outputs["loss"].detach()))
+        self._last_step = step
+        self._rows.append((step, outputs["loss"].detach()))
         if len(self._rows) >= self.flush_every_num_steps:
             self._flush(trainer)
 
@@ -54,6 +66,8 @@ class LossCurve(L.Callback):
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._flush(trainer)
+        if trainer.is_global_zero:
+            plot_losses(read_losses(self._path), self._path.with_suffix(".png"))
 
     def on_exception(self, trainer, pl_module, exception) -> None:
         self._flush(trainer)
@@ -80,35 +94,46 @@ class Export(L.Callback):
         dtype: Literal["float32", "float16", "bfloat16"] = "float32",
         guidance_audio: float = 2.0,
         guidance_motion: float = 1.0,
-        motion_first: bool = False,
         stills_from_prompt: int = 0,
+        people: str = "",
     ) -> None:
         """``recipe``: the files of the recipe, for the card of the weights; ``dtype``: of the
         stored weights; ``guidance_audio``: what generation takes where none is asked for;
-        ``guidance_motion`` and ``motion_first``: how it makes motion; ``stills_from_prompt``: what
-        it reads where no first frame is given (models.weights.Card)."""
+        ``guidance_motion``: of the style, in motion; ``stills_from_prompt``: what
+        it reads where no first frame is given; ``people``: whom it is trained on. See Card and
+        Capabilities in models/card.py."""
+        checks.number("guidance_audio", guidance_audio, least=0, most=MAX_GUIDANCE)
+        checks.number("guidance_motion", guidance_motion, least=0, most=MAX_GUIDANCE)
+        checks.count("stills_from_prompt", stills_from_prompt, least=0)
         self.recipe = recipe
         self.guidance_audio, self.guidance_motion = guidance_audio, guidance_motion
-        self.motion_first, self.stills_from_prompt = motion_first, stills_from_prompt
+        self.stills_from_prompt = stills_from_prompt
+        self.people = people
         self.dtype = {"float32": torch.float32, "float16": torch.float16}.get(dtype, torch.bfloat16)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not isinstance(pl_module, Stage):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
-        preset, can = pl_module.models.preset, pl_module.card_entries()
+        preset = pl_module.models.preset
+        can = Capabilities(
+            people=self.people,
+            side=FORMATS[preset].side * (FACTOR if pl_module.dit.config.reads_low else 1),
+            window_latents=_chunk(pl_module),
+            stills_from_prompt=self.stills_from_prompt,
+            **pl_module.card_entries(),
+        )
         card = Card(
             preset,
             self.recipe,
             commit(),
             "loss.csv",
+            can,
             guidance_audio=self.guidance_audio,
             guidance_motion=self.guidance_motion,
-            motion_first=self.motion_first,
-            stills_from_prompt=self.stills_from_prompt,
-            **can,
         )
         with averaged(trainer, pl_module), whole_state(pl_module):
+            require_finite_weights(trainer, pl_module, f"export to {folder}", self.dtype)
             if not trainer.is_global_zero:
                 return
             dit, conditioner = pl_module.dit, pl_module.conditioner
@@ -117,6 +142,13 @@ class Export(L.Callback):
             source = Path(trainer.default_root_dir) / name
             if source.is_file():
                 (folder / name).write_bytes(source.read_bytes())
+
+
+def _chunk(stage: Stage) -> int | None:
+    """Latents of the last windows, where generation can make chunks of that length."""
+    windows = stage.objective.window_latents
+    length = windows[max(windows)]
+    return length if length > OVERLAP else None
 
 
 def commit() -> str:
@@ -130,6 +162,26 @@ def commit() -> str:
 
 def loss_path(trainer: L.Trainer) -> Path:
     return Path(trainer.default_root_dir) / "loss.csv"
+
+
+def plot_losses(losses: list[tuple[int, float]], path: Path) -> None:
+    """A picture of a loss curve, with a running mean over a fiftieth of it; none of no loss."""
+    if not losses:
+        return
+    from matplotlib.figure import Figure  # slow to import, and not needed before a run ends
+
+    steps, values = (np.array(column) for column in zip(*losses, strict=True))
+    width = max(len(values) // 50, 1)
+    mean = np.convolve(values, np.ones(width) / width, mode="valid")
+    figure = Figure(figsize=(8, 4), layout="constrained")
+    axes = figure.subplots()
+    axes.plot(steps, values, linewidth=0.5, alpha=0.4, label="each step")
+    axes.plot(steps[width - 1 :], mean, label=f"mean of {width}")
+    axes.set_xlabel("optimiser step")
+    axes.set_ylabel("training loss")
+    axes.legend()
+    axes.grid(alpha=0.3)
+    figure.savefig(path, dpi=120)
 
 
 def read_losses(path: Path) -> list[tuple[int, float]]:

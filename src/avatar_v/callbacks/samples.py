@@ -1,5 +1,6 @@
 """Pictures of progress: clips generated from validation conditions, beside the true ones."""
 
+import dataclasses
 from pathlib import Path
 
 import lightning as L
@@ -10,21 +11,33 @@ from lightning.pytorch.loggers import MLFlowLogger
 from PIL import Image
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
-from avatar_v.flow import schedule
-from avatar_v.generate.guidance import guided
-from avatar_v.generate.sampler import sample
-from avatar_v.media import encode_video_bytes
+from avatar_v.generate.pixels import to_uint8
+from avatar_v.media.reading import encode_video_bytes
+from avatar_v.sampling.chunks import Chunk, Span
+from avatar_v.sampling.rollout import (
+    ChunkVelocity,
+    Settings,
+    Words,
+    begin,
+    chunk_velocity,
+    make_chunk,
+)
+from avatar_v.sampling.solver import States
 from avatar_v.stages.base import Stage
+from avatar_v.stages.role_module import step_of
+from avatar_v.stages.settings import MAX_GUIDANCE, MAX_SHIFT
 from avatar_v.stages.windows import Windows
-from avatar_v.types import Batch
+from avatar_v.types import Batch, num_frames
 
 Video = Float[Tensor, "b f 3 h w"]
 
 
 class Samples(L.Callback):
     """After validation generates the beginnings of ``num_samples`` clips from their first latent
-    and their other conditions, with the sampler and guidance of generation.
+    and their other conditions, as generation makes a first chunk (sampling/rollout.py), after
+    the clip's own motion where the stage reads it: the motion network is trained later.
 
     Writes ``default_root_dir/samples/step_N.png`` (each clip: true frames over generated ones) and
     ``step_N.mp4`` (25 fps: true above generated), and logs both to MLflow if it is the logger.
@@ -40,8 +53,11 @@ class Samples(L.Callback):
     ) -> None:
         """``shift`` bends the sampling times like those of training; ``guidance_audio`` 1 is none.
         ``num_columns`` frames, evenly spaced, stand in a row of the picture."""
-        if min(num_samples, num_steps, num_columns) < 1:
-            raise ValueError("num_samples, num_steps and num_columns are at least 1")
+        checks.count("num_samples", num_samples)
+        checks.count("num_steps", num_steps)
+        checks.positive("shift", shift, most=MAX_SHIFT)
+        checks.number("guidance_audio", guidance_audio, least=0, most=MAX_GUIDANCE)
+        checks.count("num_columns", num_columns)
         self.num_samples = num_samples
         self.num_steps = num_steps
         self.shift = shift
@@ -64,7 +80,7 @@ class Samples(L.Callback):
         with averaged(trainer, pl_module), trainer.precision_plugin.forward_context():
             versions = self.generate(pl_module, self._batch)
         if trainer.is_global_zero:
-            self._write(trainer, versions)
+            self._write(trainer, step_of(trainer, pl_module), versions)
 
     @torch.no_grad()
     def generate(self, stage: Stage, batch: Batch) -> tuple[Video, ...]:
@@ -74,18 +90,30 @@ class Samples(L.Callback):
         clean = clean[:, :length]
         beginning = torch.zeros(clean.shape[0], dtype=torch.long)
         cond = stage.conditions(batch, Windows(beginning, beginning, beginning, length))
-        noise = torch.randn(clean.shape, generator=torch.Generator().manual_seed(0)).to(clean)
-        velocity = guided(stage.dit, cond, text=1.0, audio=self.guidance_audio)
-        prefix = clean[:, :1] if length > 1 else None
-        times = schedule(self.num_steps, shift=self.shift)
-        latents = sample(velocity, noise, times, prefix=prefix)
+        settings = stage.sampled_with(self._settings(length))
+        num_prefix = min(1, length - 1)
+        prefixes: States = (clean[:, :num_prefix],)
+        words = Words(cond.text, stage.conditioner.encode_text([""] * len(clean)))
+        carry = begin(stage.dit, prefixes, cond.reference, settings)
+        video = chunk_velocity(stage.dit, words, cond.audio, carry, settings).video
+        velocity = ChunkVelocity(lambda num, _: video(num, cond.motion))
+        chunk = first_chunk(length, num_prefix)
+        latents = make_chunk(velocity, prefixes, chunk, settings, range(len(clean)))[0]
         vae = stage.conditioner.vae
         return vae.decode(clean).clamp(-1, 1), vae.decode(latents).clamp(-1, 1)
 
-    def _write(self, trainer: L.Trainer, versions: tuple[Video, ...]) -> None:
+    def _settings(self, length: int) -> Settings:
+        return Settings(
+            chunk_latents=length,
+            num_steps=self.num_steps,
+            shift=self.shift,
+            guidance_audio=self.guidance_audio,
+        )
+
+    def _write(self, trainer: L.Trainer, step: int, versions: tuple[Video, ...]) -> None:
         folder = Path(trainer.default_root_dir) / "samples"
         folder.mkdir(parents=True, exist_ok=True)
-        stem = folder / f"step_{trainer.global_step:06d}"
+        stem = folder / f"step_{step:06d}"
         pairs = torch.stack([to_uint8(version) for version in versions], dim=1)
         picture, video = stem.with_suffix(".png"), stem.with_suffix(".mp4")
         Image.fromarray(sheet(pairs, self.num_columns).numpy()).save(picture)
@@ -94,6 +122,12 @@ class Samples(L.Callback):
             if isinstance(logger, MLFlowLogger):
                 for path in (picture, video):
                     logger.experiment.log_artifact(logger.run_id, str(path), "samples")
+
+
+def first_chunk(length: int, num_prefix: int) -> Chunk:
+    """The chunk of a whole window, which may be shorter than those of a plan."""
+    whole = Span(0, length)
+    return Chunk(0, "ref2v", whole, num_prefix, whole, Span(0, num_frames(length)))
 
 
 def sheet(pairs: UInt8[Tensor, "b r f 3 h w"], num_columns: int) -> UInt8[Tensor, "y x 3"]:
@@ -105,29 +139,7 @@ def sheet(pairs: UInt8[Tensor, "b r f 3 h w"], num_columns: int) -> UInt8[Tensor
 
 def first_samples(batch: Batch, num: int) -> Batch:
     """The first ``num`` clips of a batch, with their references."""
-    return Batch(
-        video=None if batch.video is None else batch.video[:num],
-        audio=batch.audio[:num],
-        text=batch.text[:num],
-        motion=batch.motion[:num],
-        face_box=batch.face_box[:num],
-        mouth_box=batch.mouth_box[:num],
-        valid=batch.valid[:num],
-        key=batch.key[:num],
-        person=batch.person[:num],
-        scene=batch.scene[:num],
-        latents=None if batch.latents is None else batch.latents[:num],
-        low=None if batch.low is None else batch.low[:num],
-        faces=None if batch.faces is None else batch.faces[:num],
-        faces_valid=None if batch.faces_valid is None else batch.faces_valid[:num],
-        stills=None if batch.stills is None else batch.stills[:num],
-        stills_valid=None if batch.stills_valid is None else batch.stills_valid[:num],
-        still_frames=None if batch.still_frames is None else batch.still_frames[:num],
-        motion_known=None if batch.motion_known is None else batch.motion_known[:num],
-        habits_known=None if batch.habits_known is None else batch.habits_known[:num],
-        reference=None if batch.reference is None else first_samples(batch.reference, num),
-    )
-
-
-def to_uint8(video: Video) -> UInt8[Tensor, "b f 3 h w"]:
-    return ((video.float().cpu() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8)
+    first = batch.map(lambda x: x[:num])
+    names = {name: getattr(batch, name)[:num] for name in ("text", "key", "person", "scene")}
+    reference = None if batch.reference is None else first_samples(batch.reference, num)
+    return dataclasses.replace(first, **names, reference=reference)

@@ -9,6 +9,8 @@ from typing import Any
 
 import lightning as L
 
+from avatar_v import checks
+
 
 class Throughput(L.Callback):
     """Logs ``speed/tokens_per_s``, ``speed/step_s`` and ``speed/loader_share`` every few steps.
@@ -19,8 +21,8 @@ class Throughput(L.Callback):
 
     def __init__(self, every_num_steps: int = 50, num_warmup_steps: int = 5) -> None:
         """The first ``num_warmup_steps`` batches of a run are not measured."""
-        if every_num_steps < 1:
-            raise ValueError(f"every_num_steps is at least 1, got {every_num_steps}")
+        checks.count("every_num_steps", every_num_steps)
+        checks.count("num_warmup_steps", num_warmup_steps, least=0)
         self.every_num_steps = every_num_steps
         self.num_warmup_steps = num_warmup_steps
         self.totals = Totals()  # of the whole run, for benchmarks

@@ -15,6 +15,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.frozen import Score, hash_files
+from avatar_v.paths import indexed_weights
 
 SOURCE = (
     "facebook/dinov2-base on the Hugging Face hub (Apache-2.0): download config.json, "
@@ -57,8 +58,9 @@ class Dino:
         self.prepare = _preparation(folder / "preprocessor_config.json")
         from transformers import AutoModel
 
+        indexed_weights(folder)
         self.model, loaded = AutoModel.from_pretrained(
-            folder, local_files_only=True, output_loading_info=True
+            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
         )
         missing = sorted(name for name in loaded["missing_keys"] if not name.startswith("pooler"))
         if missing:

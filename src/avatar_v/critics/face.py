@@ -12,7 +12,8 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from avatar_v.critics.frozen import Frames, PictureCritic
-from avatar_v.critics.layers import AttentionPool, Trunk
+from avatar_v.critics.layers import Backbone, Trunk, picture_backbone
+from avatar_v.stored import Count
 
 
 class FaceCritic(PictureCritic):
@@ -20,20 +21,26 @@ class FaceCritic(PictureCritic):
 
     name = "face"
 
-    def __init__(self, width: int = 36, num_heads: int = 12, num_dims: int = 64) -> None:
-        super().__init__({"width": width, "num_heads": num_heads, "num_dims": num_dims})
-        self.trunk = Trunk(width)
-        self.pool = AttentionPool(self.trunk.num_features, num_heads)
-        self.head = nn.Sequential(
-            nn.Linear(self.pool.num_out, 160), nn.SiLU(), nn.Linear(160, num_dims)
-        )
+    def __init__(
+        self,
+        width: Count = 36,
+        num_heads: Count = 12,
+        num_dims: Count = 64,
+        backbone: Backbone = "residual",
+        held_out: bool = False,
+    ) -> None:
+        sizes = {"width": width, "num_heads": num_heads, "num_dims": num_dims}
+        super().__init__({**sizes, "backbone": backbone, "held_out": held_out})
+        self.trunk, self.pool, num_read = picture_backbone(backbone, width, num_heads)
+        self.head = nn.Sequential(nn.Linear(num_read, 160), nn.SiLU(), nn.Linear(160, num_dims))
 
     def forward(self, images: Float[Tensor, "b 3 64 64"]) -> Float[Tensor, "b d"]:
         """Unit embeddings of pictures in [-1, 1]; differentiable, for losses and training."""
         return F.normalize(self.head(self.pool(self.trunk(images))), dim=-1)
 
     def features(self, images: Float[Tensor, "b 3 64 64"]) -> list[Float[Tensor, "b _c _h _w"]]:
-        """Feature maps of the trunk's blocks, for a perceptual distance; differentiable."""
+        """Feature maps of the residual trunk, for a perceptual distance; differentiable."""
+        assert isinstance(self.trunk, Trunk)  # a critic with the other one is never a loss
         return self.trunk.maps(images)
 
     def embed_clip(self, frames: Frames) -> Float[Tensor, " d"]:

@@ -1,4 +1,4 @@
-"""What all critics share: frozen fp32 weights on disk, their hash, and the score that carries it.
+"""The base of all critics: frozen fp32 weights on disk, their hash, and the score that carries it.
 
 A critic's folder holds ``config.json`` (the constructor's arguments), ``model.safetensors`` and
 ``card.json`` (recipe, commit, held-out numbers). Not here: the networks and how they are trained.
@@ -14,9 +14,11 @@ from typing import ClassVar, TypeVar
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
+
+from avatar_v.states import check_numbers, check_state, read_tensors
+from avatar_v.stored import built, read_json
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "critics"
 
@@ -40,9 +42,14 @@ class Critic(nn.Module):
 
     name: ClassVar[str]
 
-    def __init__(self, config: dict[str, int]) -> None:
+    def __init__(self, config: dict[str, int | str | bool]) -> None:
         super().__init__()
         self.config = config
+
+    @property
+    def held_out(self) -> bool:
+        """True for a critic that only scores and must never be a loss or a reward."""
+        return bool(self.config["held_out"])
 
     def hash(self) -> str:
         return weights_hash(self.state_dict())
@@ -51,9 +58,21 @@ class Critic(nn.Module):
     def from_pretrained(cls: type[_Critic], name_or_path: Path | str | None = None) -> _Critic:
         """The frozen critic of a folder (None: the shipped one); ValueError if it does not fit."""
         folder = critic_folder(cls.name if name_or_path is None else name_or_path)
-        model = cls(**json.loads((folder / "config.json").read_text(encoding="utf-8")))
-        load_frozen(model, folder / "model.safetensors")
+        values, where = read_json(folder / "config.json"), folder / "config.json"
+        with torch.device("meta"):  # the size that a file promises may be any
+            expected = built(cls, values, where=where)
+        state = read_frozen(folder / "model.safetensors", expected)
+        model = cls(**values)
+        model.load_state_dict(state)
+        model.float().eval().requires_grad_(False)
         return model
+
+    @classmethod
+    def as_objective(cls: type[_Critic], name_or_path: Path | str | None = None) -> _Critic:
+        """The frozen critic of a folder, to be a loss or a reward (`require_objective`)."""
+        name_or_path = cls.name if name_or_path is None else name_or_path
+        require_objective(name_or_path)
+        return cls.from_pretrained(name_or_path)
 
     def save_pretrained(self, directory: Path | str, dtype: torch.dtype = torch.float32) -> None:
         """Writes ``config.json`` and ``model.safetensors``; a card beside them stays.
@@ -128,22 +147,33 @@ def critic_folder(name_or_path: Path | str) -> Path:
         if not (folder / file).is_file():
             raise ValueError(
                 f"critic {str(name_or_path)!r}: {folder / file} is missing; expected the name of a "
-                "shipped critic (motion, face, sync) or a folder made by recipes/critic_*.yaml"
+                "shipped critic (motion, face, sync, also with _held_out) or a folder made by "
+                "recipes/critic_*.yaml"
             )
     return folder
 
 
-def load_frozen(model: nn.Module, path: Path) -> None:
-    """Fills ``model`` from a safetensors file and freezes it in eval mode and fp32.
+def require_objective(name_or_path: Path | str) -> None:
+    """ValueError for a held-out critic, and for a folder that holds no critic.
 
-    Raises ValueError for an unreadable file and for names or shapes that do not fit.
+    A critic that a model was trained against no longer tells whether the model is good, so the
+    held-out critics only score.
     """
-    try:
-        state = load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is not a readable safetensors file: {error}") from error
-    try:
-        model.load_state_dict(state)
-    except RuntimeError as error:
-        raise ValueError(f"{path} does not fit {type(model).__name__}: {error}") from error
-    model.float().eval().requires_grad_(False)
+    config = read_json(critic_folder(name_or_path) / "config.json")
+    if config.get("held_out"):
+        raise ValueError(
+            f"critic {str(name_or_path)!r} is held out: it scores and is never a loss or a reward; "
+            "expected a critic that may be trained against, as motion, face or sync"
+        )
+
+
+def read_frozen(path: Path, expected: nn.Module) -> dict[str, Tensor]:
+    """The weights of a safetensors file for a module like ``expected``.
+
+    Raises ValueError for an unreadable file, for names or shapes that do not fit, and for numbers
+    that are not finite.
+    """
+    state, own = read_tensors(path), expected.state_dict()
+    check_numbers(state, where=path, counters=own)
+    check_state(own, state, where=path)
+    return state

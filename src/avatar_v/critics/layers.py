@@ -1,4 +1,10 @@
-"""The small convolutional trunk of the critics, and the augmentations they are trained under."""
+"""The two backbones of the critics, and the augmentations that critics are trained under.
+
+``residual`` is that of the critics which also serve as losses and rewards, ``convnext`` that of the
+held-out critics, which only score: another architecture has other weaknesses.
+"""
+
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -6,6 +12,18 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 Images = Float[Tensor, "b 3 h w"]
+Backbone = Literal["residual", "convnext"]
+
+
+def picture_backbone(
+    name: Backbone, width: int, num_heads: int
+) -> tuple[nn.Module, nn.Module, int]:
+    """A trunk from pictures to feature maps, the pool behind it, and the number of its outputs."""
+    if name == "residual":
+        trunk, pool = Trunk(width), AttentionPool(3 * width, num_heads)
+    else:
+        trunk, pool = ConvNeXtTrunk(width), GridPool(2 * width, num_heads)
+    return trunk, pool, pool.num_out
 
 
 class Block(nn.Module):
@@ -35,7 +53,6 @@ class Trunk(nn.Module):
             Block(2 * width, 3 * width, 2),
             Block(3 * width, 3 * width, 1),
         )
-        self.num_features = 3 * width
 
     def forward(self, x: Images) -> Float[Tensor, "b c h8 w8"]:
         return self.blocks(F.silu(self.stem(x)))
@@ -67,6 +84,46 @@ class AttentionPool(nn.Module):
         places = torch.einsum("bnk,ck->bnc", weights, grid)
         features = torch.einsum("bnk,bck->bnc", weights, x.flatten(2).float())
         return torch.cat([features, places], dim=-1).flatten(1)
+
+
+class ConvNeXtBlock(nn.Module):
+    """A depthwise 7x7 convolution and a two-layer network per place (Liu et al. 2022)."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.depthwise = nn.Conv2d(width, width, 7, 1, 3, groups=width)
+        self.norm = nn.GroupNorm(1, width)
+        self.expand = nn.Conv2d(width, 4 * width, 1)
+        self.reduce = nn.Conv2d(4 * width, width, 1)
+
+    def forward(self, x: Float[Tensor, "b c h w"]) -> Float[Tensor, "b c h w"]:
+        return x + self.reduce(F.gelu(self.expand(self.norm(self.depthwise(x)))))
+
+
+class ConvNeXtTrunk(nn.Module):
+    """64x64 pictures to 8x8 features, in patches of 4x4 first and without batch statistics."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, width, 4, 4)
+        self.fine = nn.Sequential(ConvNeXtBlock(width), ConvNeXtBlock(width))
+        self.halve = nn.Sequential(nn.GroupNorm(1, width), nn.Conv2d(width, 2 * width, 2, 2))
+        self.coarse = nn.Sequential(ConvNeXtBlock(2 * width), ConvNeXtBlock(2 * width))
+
+    def forward(self, x: Images) -> Float[Tensor, "b c h8 w8"]:
+        return self.coarse(self.halve(self.fine(self.stem(x))))
+
+
+class GridPool(nn.Module):
+    """A few channels of every place of an 8x8 map, and the mean of all channels."""
+
+    def __init__(self, num_features: int, num_channels: int) -> None:
+        super().__init__()
+        self.channels = nn.Conv2d(num_features, num_channels, 1)
+        self.num_out = 64 * num_channels + num_features
+
+    def forward(self, x: Float[Tensor, "b c 8 8"]) -> Float[Tensor, "b d"]:
+        return torch.cat([self.channels(x).flatten(1), x.mean((2, 3))], dim=1).float()
 
 
 def augment(images: Images, generator: torch.Generator, frames_per_clip: int = 1) -> Images:

@@ -11,7 +11,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.critics.frozen import Frames, PictureCritic
-from avatar_v.critics.layers import AttentionPool, Trunk
+from avatar_v.critics.layers import Backbone, picture_backbone
+from avatar_v.stored import Count
 from avatar_v.types import MOTION_NAMES
 
 MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
@@ -28,12 +29,18 @@ class MotionMeter(PictureCritic):
     center: Tensor
     scale: Tensor
 
-    def __init__(self, width: int = 24, num_heads: int = 10) -> None:
-        super().__init__({"width": width, "num_heads": num_heads})
-        self.trunk = Trunk(width)
-        self.pool = AttentionPool(self.trunk.num_features, num_heads)
+    def __init__(
+        self,
+        width: Count = 24,
+        num_heads: Count = 10,
+        backbone: Backbone = "residual",
+        held_out: bool = False,
+    ) -> None:
+        sizes = {"width": width, "num_heads": num_heads}
+        super().__init__({**sizes, "backbone": backbone, "held_out": held_out})
+        self.trunk, self.pool, num_read = picture_backbone(backbone, width, num_heads)
         self.head = nn.Sequential(
-            nn.Linear(self.pool.num_out, 160), nn.SiLU(), nn.Linear(160, len(MOTION_NAMES))
+            nn.Linear(num_read, 160), nn.SiLU(), nn.Linear(160, len(MOTION_NAMES))
         )
         self.register_buffer("center", torch.zeros(len(MOTION_NAMES)))
         self.register_buffer("scale", torch.ones(len(MOTION_NAMES)))

@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v.critics.frozen import Score, hash_files
+from avatar_v.paths import indexed_weights
 
 Task = Literal["quality", "aesthetics"]
 
@@ -82,10 +83,9 @@ def _checked(folder: Path) -> list[Path]:
         raise ValueError(f"{folder}: a model of type {kind!r}, not mplug_owl2; Q-Align is {SOURCE}")
     if not any((folder / name).is_file() for name in _TOKENIZERS):
         raise ValueError(f"{folder}: no {' or '.join(_TOKENIZERS)}; Q-Align is {SOURCE}")
-    for index in folder.glob("*.index.json"):
-        for name in json.loads(index.read_text(encoding="utf-8"))["weight_map"].values():
-            if not (folder / name).is_file():
-                raise ValueError(f"{folder}: no {name}, which {index.name} names; it is {SOURCE}")
+    for path in indexed_weights(folder):
+        if not path.is_file():
+            raise ValueError(f"{folder}: no {path.name}, which its index names; it is {SOURCE}")
     weights = sorted([*folder.glob("*.safetensors"), *folder.glob("*.bin")])
     if not weights:
         raise ValueError(f"{folder}: no *.safetensors or *.bin; Q-Align is {SOURCE}")

@@ -13,7 +13,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.critics.frozen import Critic, Frames, as_input
-from avatar_v.critics.layers import AttentionPool, Trunk
+from avatar_v.critics.layers import Backbone, picture_backbone
 from avatar_v.critics.sync import (
     NUM_COEFFICIENTS,
     STEPS_PER_FRAME,
@@ -22,6 +22,7 @@ from avatar_v.critics.sync import (
     Waveform,
     measure_sync,
 )
+from avatar_v.stored import Count
 
 INPUT_SIZE = 64
 
@@ -32,19 +33,20 @@ class WorldSyncNet(Critic):
     name = "sync"
 
     def __init__(
-        self, width: int = 16, num_heads: int = 6, num_features: int = 48, num_dims: int = 64
+        self,
+        width: Count = 16,
+        num_heads: Count = 6,
+        num_features: Count = 48,
+        num_dims: Count = 64,
+        backbone: Backbone = "residual",
+        held_out: bool = False,
     ) -> None:
+        sizes = {"width": width, "num_heads": num_heads, "num_features": num_features}
         super().__init__(
-            {
-                "width": width,
-                "num_heads": num_heads,
-                "num_features": num_features,
-                "num_dims": num_dims,
-            }
+            {**sizes, "num_dims": num_dims, "backbone": backbone, "held_out": held_out}
         )
-        self.trunk = Trunk(width)
-        self.pool = AttentionPool(self.trunk.num_features, num_heads)
-        self.frame_head = nn.Sequential(nn.Linear(self.pool.num_out, num_features), nn.SiLU())
+        self.trunk, self.pool, num_read = picture_backbone(backbone, width, num_heads)
+        self.frame_head = nn.Sequential(nn.Linear(num_read, num_features), nn.SiLU())
         self.video_head = nn.Sequential(
             nn.Linear(WINDOW_FRAMES * num_features, 128), nn.SiLU(), nn.Linear(128, num_dims)
         )

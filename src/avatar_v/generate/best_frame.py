@@ -2,9 +2,12 @@
 
 Blurred frames are out (less than ``SHARP_SHARE`` of the clip's median sharpness). With a face track
 the rest is ranked by how frontal it is, how open the eyes and how closed the mouth; the ranks are
-averaged, so no measure needs a scale or a weight. Without one (`--no-face-crop`) the frame wins
-that differs least, in its worst part, from the median of its neighbours in time: blinks, wide
-mouths and quick turns are short and local. The clip is never held as a whole.
+averaged, so no measure needs a scale or a weight. Without one (`--no-face-crop`) the ranks are of
+the motion that an extractor reads, and a face behind a hand is out, too. Where nothing reads the
+motion either, the frame wins that differs least, in its worst part, from the median of its
+neighbours in time: blinks, wide mouths and quick turns are short and local. (A person may also hold
+still while looking aside or behind a hand, which only a reading of the face tells.) The clip is
+never held as a whole.
 """
 
 import math
@@ -18,7 +21,6 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from avatar_v import media
 from avatar_v.critics.face_track import (
     FaceTrack,
     centre_windows,
@@ -26,17 +28,23 @@ from avatar_v.critics.face_track import (
     track_faces,
 )
 from avatar_v.critics.quality import sharpness
-from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.media import reading
+from avatar_v.motion.extractors import Extractor, extract
+from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
+from avatar_v.words import counted
 
 Frames = UInt8[Tensor, "f 3 h w"]
 
 SEARCH_S = 30.0
 """How much of a long reference is looked at."""
 MAX_FACES = 32
-"""Frames in which a face is searched, spread over that time: 2 to 3 seconds of work."""
+"""Frames in which a face is searched or its motion read, spread over that time: 2 to 3 seconds of
+work."""
 MAX_SIDE = 720
 """Pixels: candidates are held at no more than this."""
 SHARP_SHARE = 0.8
+COVERED = 0.5
+"""Of a face that is hidden: more of it is not seen than is."""
 THUMBNAIL, BLOCK = 64, 4
 NEAR = 8
 
@@ -51,13 +59,22 @@ class BestFrame:
     warnings: tuple[str, ...] = ()
 
 
-def best_frame(path: str | Path, *, face_crop: bool, search_s: float = SEARCH_S) -> BestFrame:
-    """The best frame of a clip or a still: its head, or (``face_crop`` False) its centre square.
-    The first ``search_s`` seconds are looked at.
+def best_frame(
+    path: str | Path,
+    *,
+    face_crop: bool,
+    search_s: float = SEARCH_S,
+    extractor: Extractor | None = None,
+) -> BestFrame:
+    """The best frame of a clip or a still: its head, or (``face_crop`` False) its centre square,
+    by the motion that ``extractor`` reads. The first ``search_s`` seconds are looked at.
 
     ValueError: unreadable, no video, no frames, no face, or the [faces] extra is missing.
     """
-    return _best_face(path, search_s) if face_crop else _most_usual(path, search_s)
+    if face_crop:
+        return _best_face(path, search_s)
+    read = None if extractor is None else _best_read(path, search_s, extractor)
+    return read or _most_usual(path, search_s)
 
 
 def sharp_enough(values: Float[Tensor, " f"]) -> Bool[Tensor, " f"]:
@@ -97,6 +114,19 @@ def face_measures(points: Float[Tensor, "f 68 2"]) -> tuple[Tensor, Tensor, Tens
     return turned, -(eyes[0] + eyes[1]) / 2, distance(62, 66) / distance(60, 64)
 
 
+def motion_measures(motion: Float[Tensor, "f m"]) -> list[Float[Tensor, " f"]]:
+    """How turned, shut-eyed and open-mouthed each face is, and how far it looks aside; smaller is
+    better. Of what the motion (types.MOTION_NAMES) does not tell, alike in all frames, nothing."""
+
+    def of(name: str) -> Float[Tensor, " f"]:
+        return motion[:, MOTION_NAMES.index(name)]
+
+    turned = of("yaw").square() + of("pitch").square()
+    aside = of("gaze_x").square() + of("gaze_y").square()
+    measures = (turned, -of("eye_open"), of("mouth_open"), aside)
+    return [measure for measure in measures if float(measure.max() - measure.min()) > 0]
+
+
 def mean_rank(*measures: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     """The average over measures of each candidate's rank, 0 for the smallest value."""
     ranks = [measure.argsort(stable=True).argsort(stable=True) for measure in measures]
@@ -104,10 +134,8 @@ def mean_rank(*measures: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
 
 
 def _best_face(path: str | Path, search_s: float) -> BestFrame:
-    duration_s = media.probe(path).duration_s or search_s
-    stride = max(1, math.ceil(min(duration_s, search_s) * FRAME_RATE_HZ / MAX_FACES))
-    frames = media.iter_video(path)
-    wanted = islice(frames, 0, MAX_FACES * stride, stride)
+    stride = _stride(path, search_s)
+    wanted = islice(reading.iter_video(path), 0, MAX_FACES * stride, stride)
     candidates = torch.stack([_reduced(frame, MAX_SIDE) for frame in wanted])
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
@@ -117,12 +145,12 @@ def _best_face(path: str | Path, search_s: float) -> BestFrame:
             raise ValueError(str(error)) from error
     if not track.found.any():
         raise ValueError(
-            f"{path}: no face in the {len(candidates)} frames looked at; "
+            f"{path}: no face in {counted(len(candidates), 'frame')} looked at; "
             "pass --no-face-crop if the picture is framed on the face already"
         )
     pick = _pick_face(candidates, track)
     one = FaceTrack(track.box[[pick]], track.landmarks[[pick]], track.found[[pick]], 1)
-    frame = next(islice(media.iter_video(path), pick * stride, None))
+    frame = next(islice(reading.iter_video(path), pick * stride, None))
     window = crop_windows(one, *frame.shape[1:])
     notes = tuple(f"{path}: {warning.message}" for warning in caught)
     return BestFrame(_cut(frame, window[0]), pick * stride, len(candidates), notes)
@@ -142,18 +170,47 @@ def _pick_face(candidates: Frames, track: FaceTrack) -> int:
     return int(kept[int(ranks.argmin())])
 
 
+def _best_read(path: str | Path, search_s: float, extractor: Extractor) -> BestFrame | None:
+    """The candidate of the best mean rank among those that are sharp enough and not hidden; None
+    where the motion tells no frame from another."""
+    stride = _stride(path, search_s)
+    wanted = islice(reading.iter_video(path), 0, MAX_FACES * stride, stride)
+    candidates = torch.stack([_reduced(_centre(frame), MAX_SIDE) for frame in wanted])
+    motion = extract(extractor, candidates, None)
+    sharp = torch.stack([sharpness(picture[None])[0] for picture in candidates])
+    seen = motion[:, MOTION_NAMES.index("cover")] < COVERED
+    choices = (sharp_enough(sharp) & seen, seen, sharp_enough(sharp))
+    kept = next(fits for fits in choices if fits.any()).nonzero().flatten()
+    measures = motion_measures(motion[kept])
+    if not measures and len(kept) > 1:
+        return None
+    pick = int(kept[int(mean_rank(*measures).argmin()) if measures else 0])
+    frame = next(islice(reading.iter_video(path), pick * stride, None))
+    return BestFrame(_centre(frame), pick * stride, len(candidates))
+
+
+def _stride(path: str | Path, search_s: float) -> int:
+    """Every so many frames one is looked at, ``MAX_FACES`` at most."""
+    duration_s = reading.probe(path).duration_s or search_s
+    return max(1, math.ceil(min(duration_s, search_s) * FRAME_RATE_HZ / MAX_FACES))
+
+
+def _centre(frame: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "3 side side"]:
+    return _cut(frame, centre_windows(1, *frame.shape[1:])[0])
+
+
 def _most_usual(path: str | Path, search_s: float) -> BestFrame:
     limit = max(1, round(search_s * FRAME_RATE_HZ))
     small, sharp = [], []
-    for frame in islice(media.iter_video(path), limit):
-        square = _cut(frame, centre_windows(1, *frame.shape[1:])[0])
+    for frame in islice(reading.iter_video(path), limit):
+        square = _centre(frame)
         sharp.append(float(sharpness(_reduced(square, 4 * THUMBNAIL)[None])))
         small.append(_thumbnail(square))
     score = unusualness(torch.stack(small).mean(1))
     score[~sharp_enough(torch.tensor(sharp))] = math.inf
     index = int(score.argmin())
-    frame = next(islice(media.iter_video(path), index, None))
-    return BestFrame(_cut(frame, centre_windows(1, *frame.shape[1:])[0]), index, len(small))
+    frame = next(islice(reading.iter_video(path), index, None))
+    return BestFrame(_centre(frame), index, len(small))
 
 
 def _reduced(frame: UInt8[Tensor, "3 h w"], side: int) -> UInt8[Tensor, "3 h2 w2"]:

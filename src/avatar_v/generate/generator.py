@@ -3,48 +3,56 @@
 Memory does not grow with the duration (Avatar V §4.1): what lives on from
 chunk to chunk is the text, the reference's keys and values, the last ``OVERLAP`` latents and their
 motion, and the decoder's feature cache. Chunks that an interrupted run has made are not made again
-(resume.py). The request's files are not known here (pipeline.py), nor what a chunk draws and how
-it is sampled (sampling.py).
+(resume.py). The request's files are not known here (pipeline.py); the loop over chunks itself is
+sampling/rollout.py's, which training shares.
 """
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.generate.chunks import OVERLAP, Chunk, Span, plan
-from avatar_v.generate.guidance import GuidedFn, guided
-from avatar_v.generate.live import Heard
-from avatar_v.generate.resume import KeptChunks
-from avatar_v.generate.sampling import Settings, VelocityOf, make_chunk
-from avatar_v.generate.stream import chained
+from avatar_v.generate.live import SoundChunk
+from avatar_v.generate.pipelining import chained
+from avatar_v.generate.pixels import Frames, decoded
+from avatar_v.media.sound import Sound
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.motion import motion_frames, unpack_motion
-from avatar_v.models.reference import ReferenceCache, anchor_frame, join_caches
-from avatar_v.recording import Sound
-from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Reference, num_frames
+from avatar_v.motion.vectors import motion_frames, unpack_motion
+from avatar_v.sampling.chunks import Chunk, Span, plan
+from avatar_v.sampling.rollout import (
+    ChunkVelocity,
+    Settings,
+    Words,
+    begin,
+    carried,
+    check_finite,
+    chunk_velocity,
+    joined,
+    make_chunk,
+)
+from avatar_v.sampling.solver import States
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Reference, num_frames
 
 DECODE_LATENTS = 4
 """Latents decoded at once: frames leave early and few pixels wait in memory."""
 
-Frames = UInt8[Tensor, "f 3 h w"]
-
 
 @dataclass(frozen=True)
 class Person:
-    """Who is to speak."""
+    """The person who is to speak, encoded."""
 
     image: Float[Tensor, "3 h w"]  # frame 0, in [-1, 1], with sides the VAE accepts
     reference: Reference | None = None  # of one sample, as conditioner.encode_reference makes it
     motion: Float[Tensor, "1 1 md"] | None = None
-    """Packed motion of ``image``. With it motion is denoised beside the video (stage 3)."""
+    """Packed motion of ``image``. With it, and a motion network, the video follows a motion."""
 
     def to(self, device: torch.device) -> "Person":
         reference = None if self.reference is None else self.reference.to(device)
@@ -52,18 +60,32 @@ class Person:
         return Person(self.image.to(device), reference, motion)
 
 
+@runtime_checkable
+class Chunks(Protocol):
+    """Chunks that an earlier run has made (resume.py)."""
+
+    def states(self, chunk: int, make: Callable[[], States]) -> States:
+        """The states of a chunk: those found, or what ``make`` gives."""
+        ...
+
+
 @dataclass(frozen=True)
-class Spoken:
-    """What one chunk says: the model's tokens, and the sound that goes with its frames."""
+class AudioChunk:
+    """The audio of one chunk: the model's tokens, and the sound that goes with its frames."""
 
     chunk: Chunk
     audio: Float[Tensor, "1 l n d"]
     sound: Float[Tensor, " s"]
     refiner_audio: Float[Tensor, "1 l n e"] | None = None  # as the refiner's own encoder hears it
 
+    def to(self, device: torch.device) -> "AudioChunk":
+        """What the networks hear of it, on ``device``."""
+        own = None if self.refiner_audio is None else self.refiner_audio.to(device)
+        return replace(self, audio=self.audio.to(device), refiner_audio=own)
+
 
 @dataclass(frozen=True)
-class Sampled:
+class LatentChunk:
     """The latents that a chunk adds, for ``num_frames`` frames."""
 
     latents: Float[Tensor, "1 l c h w"]
@@ -81,7 +103,7 @@ class Clip:
     frames: Frames
     sound: Float[Tensor, " s"]
     motion: Float[Tensor, "f m"] | None = None
-    """What the motion stream says of these frames (types.MOTION_NAMES), where there is one."""
+    """Of these frames, from the motion stream (types.MOTION_NAMES), where there is one."""
 
 
 def generate(
@@ -98,50 +120,50 @@ def generate(
     noise is drawn on the CPU, so it is the same everywhere. One thread; the stages alone are below.
     """
     clips = chained(
-        speak_whole(conditioner, waveform, settings.chunk_latents),
+        audio_chunks(conditioner, waveform, settings.chunk_latents),
         lambda spoken: sample_chunks(dit, conditioner, person, prompt, settings, spoken),
         lambda sampled: decode_chunks(conditioner, settings, sampled),
     )
     return (clip.frames for clip in clips)
 
 
-def speak_whole(
+def audio_chunks(
     conditioner: Conditioner,
     sound: Sound,
     chunk_latents: int,
     *,
     gain: float = 1.0,
     refiner: Conditioner | None = None,
-) -> Iterator[Spoken]:
+) -> Iterator[AudioChunk]:
     """The chunks of a finished recording; the model hears it times ``gain``. A ``refiner`` hears it
     through its own encoder."""
     device = next(conditioner.parameters()).device
     total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
-    with _inference(device, bf16=False):
+    with inference(device, bf16=False):
         own_of = None
         audio_of = audio_tokens(conditioner, sound, total.num_latents, gain=gain)
         if refiner is not None:
             own_of = audio_tokens(refiner, sound, total.num_latents, gain=gain)
     for chunk in total.chunks:
-        with _inference(device, bf16=False):
+        with inference(device, bf16=False):
             audio = audio_of(chunk.latents)
             own = None if own_of is None else own_of(chunk.latents)
         part = slice(chunk.frames.start * SAMPLES_PER_FRAME, chunk.frames.stop * SAMPLES_PER_FRAME)
-        yield Spoken(chunk, audio, sound[part], own)
+        yield AudioChunk(chunk, audio, sound[part], own)
 
 
-def speak_live(
-    conditioner: Conditioner, heard: Iterable[Heard], refiner: Conditioner | None = None
-) -> Iterator[Spoken]:
-    """The chunks of a sound that is still arriving (live.hear with ``context_latents``)."""
+def live_audio_chunks(
+    conditioner: Conditioner, heard: Iterable[SoundChunk], refiner: Conditioner | None = None
+) -> Iterator[AudioChunk]:
+    """The chunks of a sound that is still arriving (live.sound_chunks with ``context_latents``)."""
     device = next(conditioner.parameters()).device
     for part in heard:
-        with _inference(device, bf16=False):
+        with inference(device, bf16=False):
             window = part.window[None].to(device)
             run = slice(part.num_before, part.num_before + len(part.chunk.latents))
             audio = conditioner.encode_audio(window)[:, run]
             own = None if refiner is None else refiner.encode_audio(window)[:, run]
-        yield Spoken(part.chunk, audio, part.sound, own)
+        yield AudioChunk(part.chunk, audio, part.sound, own)
 
 
 def sample_chunks(
@@ -150,9 +172,9 @@ def sample_chunks(
     person: Person,
     prompt: str,
     settings: Settings,
-    spoken: Iterator[Spoken],
-    kept: KeptChunks | None = None,
-) -> Iterator[Sampled]:
+    spoken: Iterator[AudioChunk],
+    kept: Chunks | None = None,
+) -> Iterator[LatentChunk]:
     """Each chunk's latents: the first from the image (from nothing but the conditions with
     ``settings.from_prompt``), the others from the end of the one before.
 
@@ -161,84 +183,55 @@ def sample_chunks(
     Chunks that ``kept`` has are not sampled again, others are kept there as soon as they are made.
     ValueError for an anchor where there is no reference.
     """
-    if settings.anchor and person.reference is None:
-        raise ValueError("an anchor joins the reference of a person, and this one has none")
     device = dit.patch_embed.weight.device
     person = person.to(device)
-    with _inference(device, bf16=False):
-        text, no_text = conditioner.encode_text([prompt, ""]).float().split(1)
+    with inference(device, bf16=False):
+        words = Words(*conditioner.encode_text([prompt, ""]).float().split(1))
         prefixes = (conditioner.encode_image(person.image[None]),)
-        if person.motion is not None:
+        if person.motion is not None and conditioner.motion_net is not None:
             prefixes = (*prefixes, person.motion)
         if settings.from_prompt:
             prefixes = tuple(prefix[:, :0] for prefix in prefixes)
-    with _inference(device, bf16=settings.bf16):
-        cache = None if person.reference is None else dit.encode_reference(person.reference)
-        keys = None if cache is None else dit.turned(cache)
-    if not settings.anchor:
-        cache = None  # else it waits for the anchor to join it
-    anchor = None  # a clip that the next chunk finds in the reference
+    with inference(device, bf16=settings.bf16):
+        carry = begin(dit, prefixes, person.reference, settings)
     for part in spoken:
-        with _inference(device, bf16=settings.bf16):
-            if anchor is not None:
-                added, anchor = dit.encode_reference(anchor), None
-                assert added is not None
-                keys = dit.turned(added if cache is None else join_caches(cache, added))
-                cache = None
-            velocity_of = _velocity(dit, text, no_text, part.audio, keys, settings)
-            make = partial(make_chunk, velocity_of, prefixes, part.chunk, settings)
+        with inference(device, bf16=settings.bf16):
+            carry = joined(dit, carry)
+            net = conditioner.motion_net
+            velocity = chunk_velocity(dit, words, part.audio, carry, settings, net)
+            make = partial(_checked_chunk, velocity, carry.prefixes, part.chunk, settings)
             states = make() if kept is None else kept.states(part.chunk.index, make)
             states = tuple(state.to(device) for state in states)
-            prefixes = tuple(state[:, -OVERLAP:] for state in states)
-            if settings.anchor and part.chunk.index == 0 and person.reference is not None:
-                first, *motion = (state[:, :1] for state in states)
-                motion = motion[0] if motion else None
-                audio = part.audio[:, :1]
-                anchor = anchor_frame(first, person.reference, audio=audio, motion=motion)
+            carry = carried(carry, states, part.chunk, part.audio, settings)
         run = slice(-len(part.chunk.new_latents), None)
         own = None if part.refiner_audio is None else part.refiner_audio[:, run]
         new, *motion = (state[:, run] for state in states)
-        yield Sampled(new, part.sound, len(part.chunk.frames), part.chunk.index, own, *motion[:1])
-
-
-def _velocity(
-    dit: AvatarDiT,
-    text: Float[Tensor, "1 n d"],
-    no_text: Float[Tensor, "1 n d"],
-    audio: Float[Tensor, "1 l m e"],
-    cache: ReferenceCache | None,
-    settings: Settings,
-) -> VelocityOf:
-    """The guided velocity of the chunk that has this sound."""
-
-    def velocity_of(num_latents: int) -> GuidedFn:
-        return guided(
-            dit,
-            Cond(text=text, audio=audio[:, :num_latents]),
-            text=settings.guidance_text,
-            audio=settings.guidance_audio,
-            reference=settings.guidance_reference,
-            motion=settings.guidance_motion,
-            no_text=no_text,
-            cache=cache,
+        yield LatentChunk(
+            new, part.sound, len(part.chunk.frames), part.chunk.index, own, *motion[:1]
         )
 
-    return velocity_of
+
+def _checked_chunk(
+    velocity: ChunkVelocity, prefixes: States, chunk: Chunk, settings: Settings
+) -> States:
+    return check_finite(make_chunk(velocity, prefixes, chunk, settings, (settings.seed,)), chunk)
 
 
 def decode_chunks(
-    conditioner: Conditioner, settings: Settings, sampled: Iterator[Sampled]
+    conditioner: Conditioner, settings: Settings, sampled: Iterator[LatentChunk]
 ) -> Iterator[Clip]:
-    """Frames, a few latents at a time; the decoder's state goes on from chunk to chunk."""
+    """Frames, a few latents at a time; the decoder's state goes on from chunk to chunk. ValueError
+    for pixels that are not finite."""
     device = next(conditioner.parameters()).device
-    decoder = conditioner.vae.stream_decoder()
+    decoder = conditioner.vae.stream_decoder(clamp=False)
     for part in sampled:
         done, motion = 0, None
         if part.motion is not None:
-            motion = (unpack_motion if part.index == 0 else motion_frames)(part.motion)[0].cpu()
+            unpacked = unpack_motion if part.index == 0 else motion_frames
+            motion = unpacked(part.motion, conditioner.known_stats)[0].cpu()
         for piece in part.latents.split(DECODE_LATENTS, dim=1):
-            with _inference(device, bf16=settings.bf16):
-                frames = to_uint8(decoder.push(piece)[0])[: part.num_frames - done]
+            with inference(device, bf16=settings.bf16):
+                frames = decoded(decoder.push(piece)[0], part.index)[: part.num_frames - done]
             stop = done + len(frames)
             yield Clip(
                 frames,
@@ -292,11 +285,6 @@ def audio_tokens(
     return tokens_of
 
 
-def to_uint8(video: Float[Tensor, "f 3 h w"]) -> Frames:
-    """[-1, 1] to 0 … 255, on the CPU."""
-    return ((video.float() + 1) * 127.5).round().clamp(0, 255).to(torch.uint8).cpu()
-
-
 def _frames_of(waveform: Sound, frames: Span) -> Float[Tensor, "1 t"]:
     """The sound of these video frames; silence behind its end."""
     part = waveform[frames.start * SAMPLES_PER_FRAME : frames.stop * SAMPLES_PER_FRAME]
@@ -304,7 +292,7 @@ def _frames_of(waveform: Sound, frames: Span) -> Float[Tensor, "1 t"]:
 
 
 @contextmanager
-def _inference(device: torch.device, *, bf16: bool) -> Iterator[None]:
+def inference(device: torch.device, *, bf16: bool) -> Iterator[None]:
     """Entered anew around each piece of work: a generator that yields inside would leak it."""
     with (
         torch.inference_mode(),

@@ -1,15 +1,13 @@
-"""A request's files, read and judged before any model is loaded.
+"""A request's files, read and checked before any model is loaded.
 
-Whatever is wrong with a file, a setting or the output's place is one ValueError that names it and
-says what to do (OSError where there is no room for the sound); what is only odd (silence, a tiny
-picture) is a warning that travels along. Reading itself is media.py's; which frame of the reference
-shows the person is best_frame.py's.
+Each fault of a file is one ValueError that names it and says what to do (OSError where there is no
+room for the sound); oddities (silence, a tiny picture) are warnings that travel along. checks.py
+comes first; files are decoded by media/reading.py, and best_frame.py chooses the frame that shows
+the person.
 """
 
 import dataclasses
-import math
 import sys
-import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,13 +16,11 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v import media
-from avatar_v.critics.extractors import find_extractor
 from avatar_v.generate.best_frame import SEARCH_S, best_frame
-from avatar_v.generate.chunks import frames_of_audio
+from avatar_v.generate.checks import check_request
 from avatar_v.generate.live import LiveSound, pcm_frames
-from avatar_v.generate.outputs import STDOUT, kind_of
-from avatar_v.generate.pipes import PipeReader
+from avatar_v.generate.output_files import has_kept
+from avatar_v.generate.reference_check import ReferenceCheck, ReferenceChecker
 from avatar_v.generate.reference_clip import (
     SILENT_PEAK,
     ReferenceClip,
@@ -32,20 +28,26 @@ from avatar_v.generate.reference_clip import (
     read_reference,
     still,
 )
-from avatar_v.recording import Recording, Sound
-from avatar_v.types import SAMPLES_PER_FRAME, Request
+from avatar_v.generate.request import LIVE, PersonOptions, Request
+from avatar_v.media import containers, reading
+from avatar_v.media.pipes import PipeReader
+from avatar_v.media.sound import Recording, Sound
+from avatar_v.motion.extractors import Extractor, find_extractor
+from avatar_v.sampling.chunks import frames_of_audio
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
-LIVE = "-"
-"""As ``Request.audio``: a sound that is still being made."""
-GROWING = "video.mp4"
-"""In the folder of what is not whole: an mp4 as far as it is written."""
-MAX_REFERENCE_S = 300.0
+MIN_CONTRAST = 4.0
+"""Grey levels of 255, as a standard deviation. A face in flat light has 20 and more."""
+MIN_BRIGHTNESS = 24.0
+"""Grey levels that the brightest twentieth of the picture reaches."""
+MIN_SPEECH_S = 0.1
+"""The length of a short vowel; what is shorter is no speech, but a click or a broken file."""
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
 
 
 @dataclass(frozen=True)
 class Inputs:
-    """What a request comes down to: one picture of the person and the sound to speak."""
+    """The contents of a request's files: one picture of the person and the sound to speak."""
 
     image: UInt8[Tensor, "3 side side"]  # square, at the source's resolution
     audio: Sound | LiveSound  # 16 kHz mono, 640 samples for each frame to make
@@ -55,11 +57,12 @@ class Inputs:
     warnings: tuple[str, ...]
     clips: tuple[ReferenceClip, ...] = ()  # the reference, where the weights read it
     motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
+    check: ReferenceCheck | None = None  # do the weights know such pictures?
 
 
 @dataclass(frozen=True)
-class Wanted:
-    """What some weights take of a person: the picture always, more if they were trained to."""
+class InputSpec:
+    """The inputs that some weights take: the picture always, more if they were trained to."""
 
     side: int  # pixels of the square picture
     reference: bool  # the whole reference video
@@ -67,202 +70,152 @@ class Wanted:
     faces: bool = False  # close-ups of the face beside the reference
 
 
-def read_inputs(request: Request, wanted: Wanted) -> Inputs:
-    """Check the whole request, cheapest first, and read its files. ValueError for any fault."""
-    check_settings(request)
-    check_output(request)
-    inputs = read_sources(request, wanted)
-    if request.resume and not num_kept(kept_folder(request.out)):
-        note = f"--resume: no chunks of {request.out} are kept, so it begins anew"
-        inputs = dataclasses.replace(inputs, warnings=(note, *inputs.warnings))
-    return inputs
+def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = None) -> Inputs:
+    """Check the whole request, cheapest first, and read its files. ValueError for any fault.
 
-
-def read_sources(request: Request, wanted: Wanted, sound: LiveSound | None = None) -> Inputs:
-    """The request's files alone, for callers that write no file. ValueError for any fault.
-
-    ``sound`` takes the place of stdin where the request is for a live one. It is not waited for.
+    ``sound`` takes the place of stdin where the request is for a live one. Neither is waited for.
     """
-    if request.anchor and not wanted.reference:
-        raise ValueError("--anchor: these weights read no reference for an anchor to join")
-    if request.from_prompt and request.image is not None:
-        raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
-    if request.from_prompt and not wanted.reference:
-        raise ValueError("--from-prompt: these weights know a person by their first frame alone")
-    if request.audio == LIVE:
-        audio, num_frames, warnings = sound or _stdin(request), None, ()
+    check_request(request)
+    person = request.person
+    find_extractor(person.motion, face_crop=person.face_crop)
+    _check_fits(request, spec)
+    if person.audio == LIVE:
+        audio, num_frames, warnings = sound or _stdin(person), None, ()
     else:
-        audio, warnings = read_speech(request.audio)
+        audio, warnings = read_speech(person.audio)
         num_frames = len(audio) // SAMPLES_PER_FRAME
-    image, index, more = _read_picture(request, wanted)
-    clips, motion = _read_person(request, wanted, image, index)
+    if request.output.resume and not has_kept(request.output.out):
+        warnings = (f"--resume: no chunks of {request.output.out} are kept, so it begins anew",
+                    *warnings)  # fmt: skip
+    image, index, more = _read_picture(person, spec)
+    clips, motion = _read_person(person, spec, image, index)
     odd = (note for clip in clips for note in clip.warnings)
     return Inputs(
         image=image,
         audio=audio,
         num_frames=num_frames,
-        reference_frame=None if request.from_prompt else index,
+        reference_frame=None if person.from_prompt else index,
         warnings=tuple(dict.fromkeys((*warnings, *more, *odd))),
         clips=clips,
         motion=motion,
     )
 
 
-def finished(inputs: Inputs, num_frames: int) -> Inputs:
-    """``inputs`` with what is known of a live sound once it has ended."""
+def reference_checked(inputs: Inputs, person: PersonOptions, check: ReferenceChecker) -> Inputs:
+    """``inputs`` with the result of ``check`` on the first picture and, where that is from another
+    file, on the reference."""
+    pictures = [(person.image or person.reference, inputs.image)]
+    if person.image is not None:
+        for clip in inputs.clips[:1]:
+            pictures.append((person.reference, clip.video[int(clip.valid.int().argmax())]))
+    result, notes = check(pictures)
+    return dataclasses.replace(inputs, check=result, warnings=(*inputs.warnings, *notes))
+
+
+def completed(inputs: Inputs, num_frames: int) -> Inputs:
+    """``inputs`` with the length and the warnings of a live sound that has ended."""
     if not isinstance(inputs.audio, LiveSound):
         return inputs
     warnings = inputs.warnings + inputs.audio.warnings
     return dataclasses.replace(inputs, num_frames=num_frames, warnings=warnings)
 
 
-def check_settings(request: Request) -> None:
-    """ValueError for numbers that no sampler can use."""
-    if request.num_steps < 1:
-        raise ValueError(f"--steps is at least 1, got {request.num_steps}")
-    if not 0 <= request.reference_s <= MAX_REFERENCE_S:
-        raise ValueError(
-            f"--reference-seconds is from 0 to {MAX_REFERENCE_S:.0f}, got {request.reference_s}"
-        )
-    find_extractor(request.motion, face_crop=request.face_crop)
-    for name in ("guidance_text", "guidance_audio", "guidance_reference", "guidance_motion"):
-        value = getattr(request, name)
-        if value is not None and not math.isfinite(value):
-            raise ValueError(f"--{name.replace('_', '-')} is a finite number, got {value}")
-    if not 0 <= request.overshoot < math.inf:
-        raise ValueError(f"--overshoot is a finite number from 0, got {request.overshoot}")
-    if request.gain_db is not None and not -60 <= request.gain_db <= 60:
-        raise ValueError(f"--gain is from -60 to 60 dB, got {request.gain_db}")
-    if not 1_000 <= request.audio_rate_hz <= 384_000:
-        raise ValueError(f"--audio-rate is from 1000 to 384000 Hz, got {request.audio_rate_hz}")
-    if request.audio_channels not in (1, 2):
-        raise ValueError(f"--audio-channels is 1 or 2, got {request.audio_channels}")
-    if not 0 < request.audio_patience_s < math.inf:
-        raise ValueError(f"--audio-patience is above 0 s, got {request.audio_patience_s}")
-
-
-def check_output(request: Request) -> None:
-    """ValueError unless ``request.out`` and the .json beside it can be written now.
-
-    With ``resume``, chunks that are kept tell that what lies there is of the same run. Whether a
-    server answers is only known when frames go to it.
-    """
-    if request.resume and request.audio == LIVE:
-        raise ValueError("--resume: a live sound (--audio -) is gone; pass the sound as a file")
-    if not is_file(request.out):
-        if request.resume:
-            raise ValueError(f"--resume goes on with an .mp4 or .m3u8, not with {request.out}")
-        if request.out == STDOUT and sys.stdout.isatty():
-            raise ValueError("--out - writes an mp4 to stdout; pipe it into a file or a player")
-        return
-    out = Path(request.out)
-    if out.parent.exists() and not out.parent.is_dir():
-        raise ValueError(f"{out}: {out.parent} is a file, not a folder")
-    if not out.parent.is_dir():
-        raise ValueError(f"{out}: the folder {out.parent} does not exist; create it first")
-    for given in (request.reference, *request.also, request.audio, request.image):
-        if given is not None and Path(given).resolve() == out.resolve():
-            raise ValueError(f"{out} is an input of this request; choose another --out")
-    folder = kept_folder(out)
-    is_kept = num_kept(folder) > 0
-    if is_kept and not (request.overwrite or request.resume):
-        raise ValueError(
-            f"{out}: an interrupted run left its chunks in {folder}; pass --resume to go on with "
-            "them, or --overwrite to start anew"
-        )
-    if (folder / GROWING).exists() and not (is_kept or request.overwrite):
-        raise ValueError(
-            f"{out}: of an interrupted live video {folder / GROWING} is left; move it "
-            "away, or pass --overwrite to replace it"
-        )
-    may_replace = request.overwrite or (request.resume and is_kept)
-    for path in (out, json_path(out)):
-        if path.is_dir():
-            raise ValueError(f"{path} is a folder; --out names a file")
-        if path.exists() and not may_replace:
-            raise ValueError(f"{path} exists; pass --overwrite to replace it")
-    try:
-        with tempfile.TemporaryFile(dir=out.parent):
-            pass
-    except OSError as error:
-        raise ValueError(f"{out}: cannot write to {out.parent} ({error.strerror})") from error
-
-
-def is_file(out: str) -> bool:
-    """Whether the output lies in a folder, with a record beside it. ValueError for no output."""
-    return kind_of(out) in ("mp4", "hls")
-
-
-def json_path(out: str | Path) -> Path:
-    """Where the record of ``out`` goes: beside it, the same name with .json."""
-    return Path(out).with_suffix(".json")
-
-
-def kept_folder(out: str | Path) -> Path:
-    """Where ``out`` and its chunks lie until it is whole (resume.py): hidden, beside it."""
-    return Path(out).with_name(f".{Path(out).name}.part")
-
-
-def num_kept(folder: Path) -> int:
-    """Whole chunks in such a folder, which need not exist."""
-    return sum(1 for _ in folder.glob("*.safetensors"))
+def _check_fits(request: Request, spec: InputSpec) -> None:
+    """ValueError for options that exclude each other or that the weights have no use for."""
+    person = request.person
+    if request.sampling.anchor and not spec.reference:
+        raise ValueError("--anchor: these weights read no reference for an anchor to join")
+    if person.from_prompt and not spec.reference:
+        raise ValueError("--from-prompt: these weights know a person by their first frame alone")
 
 
 def read_speech(path: str | Path) -> tuple[Recording, tuple[str, ...]]:
     """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame.
 
-    Also the warnings about it. ValueError: missing, unreadable, no audio stream, no samples, NaN.
+    Also the warnings about it. ValueError: missing, unreadable, no audio stream, too short, NaN.
     """
-    peak = 0.0
+    num, peak = 0, 0.0
 
     def parts() -> Iterator[Tensor]:
-        nonlocal peak
-        num = 0
-        for part in media.iter_audio(path):
+        nonlocal num, peak
+        for part in reading.iter_audio(path):
             num, peak = num + len(part), max(peak, float(part.abs().max()))
             yield part
         yield torch.zeros(frames_of_audio(num) * SAMPLES_PER_FRAME - num)
 
     sound = Recording(parts())
-    return sound, (f"{path} is silent; the mouth will stay still",) if peak < SILENT_PEAK else ()
+    if num < MIN_SPEECH_S * SAMPLE_RATE_HZ:
+        raise ValueError(
+            f"{path}: {1000 * num / SAMPLE_RATE_HZ:.0f} ms of sound; expected speech of at least "
+            f"{1000 * MIN_SPEECH_S:.0f} ms"
+        )
+    silent = (f"{path} is silent; the mouth will stay still",) if peak < SILENT_PEAK else ()
+    return sound, (*whole_or_why(path), *silent)
 
 
-def _stdin(request: Request) -> LiveSound:
+def whole_or_why(path: str | Path) -> tuple[str, ...]:
+    """A warning where the file ends before its header says, as a download that broke off does."""
+    early = containers.early_end(path)
+    return () if early is None else (f"{early}; what is there is used",)
+
+
+def picture_warnings(path: str | Path, image: UInt8[Tensor, "3 h w"]) -> tuple[str, ...]:
+    """Warnings about a picture in which nobody can be seen: one colour all over, or dark."""
+    step = max(1, min(image.shape[1:]) // 256)
+    small = image[:, ::step, ::step].float().flatten(1)
+    if float(small.std(1).max()) < MIN_CONTRAST:
+        return (f"{path}: the picture of the person is of almost one colour; nobody is seen in it",)
+    if float(small.amax(0).quantile(0.95)) < MIN_BRIGHTNESS:
+        return (f"{path}: the picture of the person is very dark; it will hardly be recognised",)
+    return ()
+
+
+def _stdin(person: PersonOptions) -> LiveSound:
     if sys.stdin.isatty():
         raise ValueError("--audio - reads 16-bit PCM from stdin; pipe a sound into it")
-    pipe = PipeReader(sys.stdin.fileno(), patience_s=request.audio_patience_s)
+    pipe = PipeReader(sys.stdin.fileno(), patience_s=person.audio_patience_s)
     frames = pcm_frames(
-        pipe, sample_rate_hz=request.audio_rate_hz, num_channels=request.audio_channels
+        pipe, sample_rate_hz=person.audio_rate_hz, num_channels=person.audio_channels
     )
     return LiveSound(frames, interrupt=pipe.interrupt)
 
 
 def _read_person(
-    request: Request, wanted: Wanted, image: Tensor, index: int | None
+    person: PersonOptions, spec: InputSpec, image: Tensor, index: int | None
 ) -> tuple[tuple[ReferenceClip, ...], Tensor | None]:
     """The clips of the reference and the motion of ``image``, as far as the weights take them."""
-    if request.also and not wanted.reference:
+    if person.also and not spec.reference:
         raise ValueError("--also: these weights read one picture of the person, no further clips")
-    if not (wanted.reference or wanted.motion):
+    if not (spec.reference or spec.motion):
         return (), None
-    extractor = None
-    if wanted.motion:
-        extractor = find_extractor(request.motion, face_crop=request.face_crop)
+    extractor = _extractor(person, spec)
     how = {
-        "side": wanted.side,
-        "face_crop": request.face_crop,
+        "side": spec.side,
+        "face_crop": person.face_crop,
         "extractor": extractor,
-        "faces": wanted.faces,
+        "faces": spec.faces,
     }
-    if request.reference_s == 0 or not wanted.reference:
-        one = still(image, **how)
-        clips, at = (one,) if wanted.reference else (), one.motion
-        return clips, None if at is None else at[0]
+    if person.reference_s == 0 or not spec.reference:
+        first = still(image, **how)
+        at = None if first.motion is None else first.motion[0]
+        if not spec.reference:
+            return (), at
+        if person.image is None:
+            return (first,), at
+        found = best_frame(person.reference, face_crop=person.face_crop, extractor=extractor)
+        return (still(found.image, **how),), at
     clips = tuple(
-        read_reference(path, seconds=request.reference_s, **how)
-        for path in (request.reference, *request.also)
+        read_reference(path, seconds=person.reference_s, **how)
+        for path in (person.reference, *person.also)
     )
-    for path, clip in zip(request.also, clips[1:], strict=True):
+    clips = (
+        clips[0],
+        *(
+            dataclasses.replace(clip, warnings=(*whole_or_why(path), *clip.warnings))
+            for path, clip in zip(person.also, clips[1:], strict=True)
+        ),
+    )
+    for path, clip in zip(person.also, clips[1:], strict=True):
         check_same_person(path, clip, clips[0])
     if extractor is None or clips[0].motion is None:
         return clips, None
@@ -272,16 +225,29 @@ def _read_person(
     return clips, clips[0].motion[index]
 
 
-def _read_picture(request: Request, wanted: Wanted) -> tuple[Tensor, int | None, tuple[str, ...]]:
+def _extractor(person: PersonOptions, spec: InputSpec) -> Extractor | None:
+    """What reads the person's motion; None where the weights take none."""
+    if not spec.motion:
+        return None
+    return find_extractor(person.motion, face_crop=person.face_crop)
+
+
+def _read_picture(
+    person: PersonOptions, spec: InputSpec
+) -> tuple[Tensor, int | None, tuple[str, ...]]:
     """The square picture to start from, its frame number, and warnings about it."""
-    if not media.probe(request.reference).has_video:
-        raise ValueError(f"{request.reference}: no video stream; expected a clip of the person")
-    if request.image is None:
-        reads = wanted.reference and request.reference_s > 0
-        search_s = min(SEARCH_S, request.reference_s) if reads else SEARCH_S
-        best = best_frame(request.reference, face_crop=request.face_crop, search_s=search_s)
-        few = best.num_frames == 1 and Path(request.reference).suffix not in IMAGE_SUFFIXES
-        notes = (f"{request.reference} has one frame; it is used as a still image",) if few else ()
-        return best.image, best.index, (*notes, *best.warnings)
-    still = best_frame(request.image, face_crop=request.face_crop)
-    return still.image, None, still.warnings
+    if why := reading.probe(person.reference).no_video:
+        raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
+    cut = whole_or_why(person.reference)
+    how = {"face_crop": person.face_crop, "extractor": _extractor(person, spec)}
+    if person.image is None:
+        reads = spec.reference and person.reference_s > 0
+        search_s = min(SEARCH_S, person.reference_s) if reads else SEARCH_S
+        best = best_frame(person.reference, search_s=search_s, **how)
+        few = best.num_frames == 1 and Path(person.reference).suffix not in IMAGE_SUFFIXES
+        notes = (f"{person.reference} has one frame; it is used as a still image",) if few else ()
+        dark = picture_warnings(person.reference, best.image)
+        return best.image, best.index, (*cut, *notes, *dark, *best.warnings)
+    still = best_frame(person.image, **how)
+    dark = picture_warnings(person.image, still.image)
+    return still.image, None, (*cut, *whole_or_why(person.image), *dark, *still.warnings)

@@ -4,7 +4,7 @@ Chunks are planned while the sound arrives (streaming framework: the loop ends w
 does), and are those of the finished sound: which block brought a sample does not matter. A chunk
 can be made once the two video frames behind it have been heard, which is how far its lips look
 ahead. Memory holds the encoder's context and what the gain is measured on. No network is known
-here (generator.py), nor whose turn it is (stream.py).
+here (generator.py), nor whose turn it is (pipelining.py).
 """
 
 import time
@@ -19,7 +19,8 @@ from av.audio.frame import AudioFrame
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.generate.chunks import (
+from avatar_v.models.audio import CONTEXT_FRAMES
+from avatar_v.sampling.chunks import (
     OVERLAP,
     Chunk,
     Span,
@@ -27,7 +28,6 @@ from avatar_v.generate.chunks import (
     latents_to_cover,
     next_chunk,
 )
-from avatar_v.models.audio import CONTEXT_FRAMES
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
 
 Block = Tensor | AudioFrame
@@ -42,7 +42,7 @@ HEADERS = {b"RIFF": "WAV", b"RF64": "WAV", b"FORM": "AIFF", b"fLaC": "FLAC", b"O
 
 
 @dataclass(frozen=True)
-class Heard:
+class SoundChunk:
     """The sound of one chunk, ready to be encoded."""
 
     chunk: Chunk
@@ -111,13 +111,13 @@ def pcm_frames(
             yield frame
 
 
-def hear(
+def sound_chunks(
     sound: Iterable[Float[Tensor, " s"]],
     *,
     chunk_latents: int,
     context: int,
     gain: Callable[[Tensor], float],
-) -> Iterator[Heard]:
+) -> Iterator[SoundChunk]:
     """The chunks of a sound, each as soon as its look-ahead has arrived; the rest at its end.
 
     ``context`` is the number of latents before a chunk that its encoding depends on. ``gain`` gives
@@ -130,7 +130,7 @@ def hear(
         first_latent = max(0, chunk.latents.start - context)
         frames = Span(TEMPORAL_FACTOR * first_latent, TEMPORAL_FACTOR * last_latent + 1)
         past = Span(max(0, now - GAIN_WINDOW_S * SAMPLE_RATE_HZ), now)
-        yield Heard(
+        yield SoundChunk(
             chunk=chunk,
             sound=arriving.samples(_samples_of(chunk.frames)),
             window=arriving.samples(_samples_of(frames)) * gain(arriving.samples(past)),
@@ -215,7 +215,7 @@ def _without_header(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
-    """Every block at 16 kHz as the mean of its channels (as media.read_audio converts files)."""
+    """Every block at 16 kHz as the mean of its channels (as reading.read_audio converts files)."""
     resampler, first = AudioResampler(format="fltp", rate=SAMPLE_RATE_HZ), None
     for block in blocks:
         kind = _kind(block)

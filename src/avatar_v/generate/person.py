@@ -1,19 +1,19 @@
-"""Who is to speak, from the files read to what networks take: picture, reference and motion."""
+"""The person who is to speak, encoded for the networks: picture, reference and motion."""
 
 import dataclasses
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import spread_frames
 from avatar_v.generate.generator import Person
 from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.pixels import sized
 from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.models.conditioner import Conditioner, clip_moments
-from avatar_v.models.motion import known_mask, pack_motion
+from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.reference import join_references
+from avatar_v.motion.vectors import known_mask
 from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
 
 
@@ -30,7 +30,7 @@ def encode_person(
     """The person of ``inputs`` in pictures of ``side`` pixels, on the conditioner's device.
 
     ``faces``: close-ups come along; ``stills``: so many single frames stand for each clip
-    (Card.stills); ``max_latents``: of each clip only its beginning.
+    (Capabilities.stills); ``max_latents``: of each clip only its beginning.
     """
     clips = [_cut(clip, max_latents) for clip in inputs.clips]
     shown = [still for clip in clips for still in stills_of(clip, stills)]
@@ -40,7 +40,9 @@ def encode_person(
     reference = join_references(parts) if parts else None
     if reference is not None and reference.motion is not None:
         habits = [
-            clip_moments(clip.motion[None], clip.valid[None], known=known_mask(clip.habits_known))
+            conditioner.clip_moments(
+                clip.motion[None], clip.valid[None], known=known_mask(clip.habits_known)
+            )
             for clip in clips
             if clip.motion is not None
         ]
@@ -49,13 +51,13 @@ def encode_person(
     return Person(
         picture(inputs.image, side),
         reference,
-        None if inputs.motion is None else pack_motion(inputs.motion[None, None]),
+        None if inputs.motion is None else conditioner.pack_motion(inputs.motion[None, None]),
     )
 
 
 def picture(image: UInt8[Tensor, "3 h w"], side: int) -> Float[Tensor, "3 side side"]:
     """A square picture in [-1, 1] of ``side`` pixels."""
-    return _sized(image[None], side)[0]
+    return sized(image[None], side)[0]
 
 
 def stills_of(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
@@ -77,11 +79,11 @@ def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: 
     device = next(conditioner.parameters()).device
     near = clip.faces if faces else None
     return conditioner.encode_clip(
-        _sized(clip.video, side).to(device),
+        sized(clip.video, side).to(device),
         clip.valid,
         clip.audio,
         clip.motion,
-        None if near is None else _sized(near, side).to(device),
+        None if near is None else sized(near, side).to(device),
         None if clip.motion is None else known_mask(clip.habits_known),
     )
 
@@ -102,11 +104,3 @@ def _frames_of(clip: ReferenceClip, start: int, stop: int) -> ReferenceClip:
         audio=None if clip.audio is None else clip.audio[sound],
         motion=None if clip.motion is None else clip.motion[frames],
     )
-
-
-def _sized(pixels: UInt8[Tensor, "f 3 h w"], side: int) -> Float[Tensor, "f 3 side side"]:
-    """0 … 255 to [-1, 1], at another size where it has another."""
-    x = pixels.float()
-    if tuple(x.shape[2:]) != (side, side):
-        x = F.interpolate(x, (side, side), mode="bilinear", antialias=True).clamp(0, 255)
-    return x / 127.5 - 1

@@ -1,61 +1,60 @@
-"""AvatarPipeline: trained weights as one callable, and a request carried out into files.
+"""AvatarPipeline: trained weights as one callable.
 
 ``for frame in AvatarPipeline.from_pretrained("small")(reference="me.mp4", audio="talk.wav")``.
-The weights decide picture size and chunk length; everything else is the request's.
+The weights decide picture size and chunk length (resolve.py); everything else is the request's,
+and run.py carries a request out.
 """
 
-import dataclasses
+import functools
 import itertools
-import time
 import warnings
-from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
+from typing import Any
 
+import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.device import chosen_device, chosen_precision
-from avatar_v.generate.formats import FORMATS
 from avatar_v.generate.generator import (
+    AudioChunk,
+    Chunks,
     Clip,
+    LatentChunk,
     Person,
-    Spoken,
+    audio_chunks,
     context_latents,
     decode_chunks,
+    live_audio_chunks,
     sample_chunks,
-    speak_live,
-    speak_whole,
 )
-from avatar_v.generate.inputs import (
-    LIVE,
-    Inputs,
-    Wanted,
-    check_settings,
-    finished,
-    is_file,
-    json_path,
-    read_inputs,
-    read_sources,
-)
-from avatar_v.generate.live import Block, LiveSound, hear
-from avatar_v.generate.outputs import output_of
+from avatar_v.generate.inputs import Inputs, InputSpec
+from avatar_v.generate.live import Block, LiveSound, sound_chunks
 from avatar_v.generate.person import encode_person
-from avatar_v.generate.record import Record, Timing, hash_folder, save_record, timing_of
-from avatar_v.generate.refine import Refiner, check_refiner, refining
-from avatar_v.generate.resume import KeptChunks, OnKept, keeping
-from avatar_v.generate.sampling import Settings
-from avatar_v.generate.stream import chained, pipelined
-from avatar_v.generate.writer import Writer
-from avatar_v.loudness import loudness_gain
+from avatar_v.generate.pipelining import Stage, chained, pipelined
+from avatar_v.generate.ranks import (
+    Ranks,
+    SharedChunks,
+    Stopped,
+    check_devices,
+    leading,
+)
+from avatar_v.generate.record import hash_folder
+from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
+from avatar_v.generate.refine import Refiner, check_refiner, refined_person, refining
+from avatar_v.generate.request import LIVE, Request, Weights
+from avatar_v.generate.resolve import format_of, input_spec, resolved, settings_of
+from avatar_v.generate.resume import KeptChunks
+from avatar_v.media.sound import Sound, loudness_gain
+from avatar_v.models.card import Card, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.refiner import FACTOR
-from avatar_v.models.weights import Card, load_pipeline, read_card, weights_folder
+from avatar_v.models.weights import load_pipeline
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import check_offload, streams_of
-from avatar_v.recording import Sound
-from avatar_v.types import Request
+from avatar_v.sampling.rollout import Settings
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -65,9 +64,11 @@ class AvatarPipeline:
     """Loaded networks on one device. ``precision`` "auto" is bf16 where the hardware has it.
 
     ``overlap`` samples a chunk while the one before is decoded, in threads; the result is the same.
-    None is: on an accelerator; on a CPU both want the same cores, and the first frames come later.
+    None is: on an accelerator; on a CPU both need the same cores, and the first frames come later.
     ``offload`` keeps the weights in main memory, from where they visit a GPU block by block; the
-    result is the same. A ``refiner`` (refine.py) makes the picture twice as large.
+    result is the same. A ``refiner`` (refine.py) makes the picture twice as large. ``name`` and
+    ``folder`` say where the weights come from. ``ranks`` make the video together (ranks.py); all of
+    them build a pipeline, those that follow call `follow`, and `close` ends them.
     """
 
     def __init__(
@@ -81,12 +82,16 @@ class AvatarPipeline:
         overlap: bool | None = None,
         offload: bool = False,
         refiner: str | Path | None = None,
+        name: str = "",
+        folder: Path | None = None,
+        ranks: Ranks | None = None,
     ) -> None:
-        wanted(card)
+        self.side = input_spec(card).side
+        """Pixels of the square pictures that are generated; a refiner's are larger (`size`)."""
         if dit.config.reads_low:
             raise ValueError("these weights are a refiner: pass them as --refiner")
-        self.card = card
-        self.format = FORMATS[card.preset]
+        self.card, self.name, self.folder = card, name, folder
+        self.format = format_of(card)
         self.device = chosen_device(device)
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
@@ -101,6 +106,9 @@ class AvatarPipeline:
         else:
             for part in itertools.chain.from_iterable(networks):
                 part.to(self.device)
+        self.ranks = ranks
+        if ranks is not None:
+            ranks.spread(*(dit for dit, _ in networks))
 
     @classmethod
     def from_pretrained(
@@ -111,96 +119,61 @@ class AvatarPipeline:
         precision: str = "auto",
         offload: bool = False,
         refiner: str | Path | None = None,
+        devices: int = 1,
     ) -> "AvatarPipeline":
-        """The weights that ship under a name ("small"), or those of a folder.
+        """The weights that ship under a name ("small"), or those of a folder; on ``devices``
+        processes, which `close` ends.
 
-        ValueError, before any network is built, for a missing part, another schema version or an
-        unknown preset, for ``offload`` without a GPU, and for every key that does not fit
-        (models/weights.py).
+        ValueError as of `StoredPipeline` and of its ``load``.
         """
-        if offload:
-            check_offload(chosen_device(device))
-        folder = weights_folder(name_or_path)
-        card = read_card(folder)
-        return cls(
-            *load_pipeline(folder),
-            card,
-            device=device,
-            precision=precision,
-            offload=offload,
-            refiner=refiner,
+        weights = Weights(
+            name_or_path, refiner, device, precision=precision, offload=offload, devices=devices
         )
+        return StoredPipeline(weights).load()
 
     def __call__(
         self,
         *,
         reference: str | Path,
         audio: str | Path | Iterable[Block],
-        prompt: str = "",
         image: str | Path | None = None,
-        from_prompt: bool = False,
-        seed: int = 0,
-        num_steps: int = 24,
-        guidance_text: float = 1.0,
-        guidance_audio: float | None = None,
-        guidance_reference: float = 1.0,
-        guidance_motion: float | None = None,
-        reference_s: float = 16.0,
         also: Sequence[str | Path] = (),
-        motion: str = "auto",
-        overshoot: float = 0.0,
-        anchor: bool | None = None,
-        ease: bool = True,
-        interpolate: bool = False,
-        face_crop: bool = True,
-        gain_db: float | None = None,
+        **options: Any,
     ) -> Iterator[Frame]:
         """Frames of ``reference``'s person speaking ``audio``, 25 a second, as they are made.
 
-        Files are read and checked before the first frame is asked for (ValueError). ``image``, a
-        picture or video, replaces the reference's own best frame as the first frame;
-        ``from_prompt`` gives none: the network makes it from prompt and reference. ``audio`` may
-        be a live sound, blocks (live.Block) taken from in a thread: frames come before it ends;
-        closing waits for its next block; an OSError ends the video there, with a warning.
+        ``options`` are further fields of a request by name: ``prompt``, ``seed``, ``num_steps`` …
+        (request.py); TypeError for any other name. Files are read and checked before the first
+        frame is asked for (ValueError). ``audio`` may be a live sound, blocks (live.Block) taken
+        from in a thread: frames come before it ends; closing waits for its next block; an OSError
+        ends the video there, with a warning. Oddities of the files are warnings, too.
         """
+        from avatar_v.generate.run import run  # which loads pipelines
+
         sound = None if isinstance(audio, (str, Path)) else LiveSound(audio)
-        request = Request(
+        request = Request.of(
             reference=str(reference),
             audio=LIVE if sound is not None else str(audio),
-            out="",
-            prompt=prompt,
             image=None if image is None else str(image),
-            from_prompt=from_prompt,
-            seed=seed,
-            num_steps=num_steps,
-            guidance_text=guidance_text,
-            guidance_audio=guidance_audio,
-            guidance_reference=guidance_reference,
-            guidance_motion=guidance_motion,
-            reference_s=reference_s,
             also=tuple(map(str, also)),
-            motion=motion,
-            overshoot=overshoot,
-            anchor=anchor,
-            ease=ease,
-            interpolate=interpolate,
-            face_crop=face_crop,
-            gain_db=gain_db,
+            **options,
         )
-        check_settings(request)
-        inputs = read_sources(request, self.wanted, sound)
-        blocks = self.stream(inputs, request)
+        making = run(request, self, sound=sound)
+        for text in making.inputs.warnings:
+            warnings.warn(text, stacklevel=2)
 
         def frames() -> Iterator[Frame]:
-            for block in blocks:
-                yield from block
+            with closing(iter(making)) as clips:
+                for clip in clips:
+                    yield from clip.frames
             for text in () if sound is None else sound.warnings:
                 warnings.warn(text, stacklevel=2)
 
         return frames()
 
     def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
-        """Blocks of frames for files already read; of ``request`` only prompt and numbers count."""
+        """Blocks of frames for files already read, without files or a watermark (run.py); of
+        ``request`` only prompt and numbers count."""
         return (clip.frames for clip in self.clips(inputs, request))
 
     def clips(
@@ -208,193 +181,203 @@ class AvatarPipeline:
     ) -> Generator[Clip, None, None]:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
-        request = decided(request, self.card, inputs)
-        settings = self.settings(request)
-        person, sound = self.person(inputs, from_prompt=request.from_prompt), inputs.audio
+        request = resolved(request, self.card, inputs)
+        sound = inputs.audio
+        person = self.person(inputs, from_prompt=request.person.from_prompt)
+        larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
+        chunks = self._audio_chunks(sound, request.person.gain_db)
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
         stages = (
-            lambda spoken: sample_chunks(
-                self.dit, self.conditioner, person, request.prompt, settings, spoken, kept
-            ),
-            *refining(
-                self.refiner, inputs, request, self.size, self.format.refiner_latents, self.bf16
-            ),
-            lambda sampled: decode_chunks(decoding, settings, sampled),
+            *self._sampling(request, person, larger, kept),
+            lambda sampled: decode_chunks(decoding, self.settings(request), sampled),
         )
-        spoken = self._spoken(sound, request.gain_db)
         if isinstance(sound, LiveSound):  # whoever speaks is listened to all the time
-            return pipelined(spoken, *stages, interrupt=sound.interrupt)
-        return pipelined(spoken, *stages) if self.overlap else chained(spoken, *stages)
+            made = pipelined(chunks, *stages, interrupt=sound.interrupt)
+        else:
+            made = pipelined(chunks, *stages) if self.overlap else chained(chunks, *stages)
+        return made if self.ranks is None else self._led(made, request, person, larger)
+
+    def follow(self) -> None:
+        """Take part in the videos of rank 0, until it has no more."""
+        assert self.ranks is not None
+        while (job := self.ranks.share()) is not None:
+            request, person, larger = job
+            try:
+                for _ in chained((), *self._sampling(request, person, larger, None)):
+                    pass
+            except Stopped:
+                pass
+        self.close()
+
+    def close(self) -> None:
+        """End the ranks that follow, where there are some."""
+        if self.ranks is not None:
+            self.ranks.close()
+
+    def _led(
+        self,
+        made: Generator[Clip, None, None],
+        request: Request,
+        person: Person,
+        larger: Person | None,
+    ) -> Generator[Clip, None, None]:
+        """``made``, with the other ranks."""
+        assert self.ranks is not None
+        host = torch.device("cpu")
+        larger = None if larger is None else larger.to(host)
+        with closing(made):
+            with self.ranks.watched():
+                self.ranks.share((request, person.to(host), larger))
+                clip = next(made, None)
+            while clip is not None:
+                yield clip
+                with self.ranks.watched():
+                    clip = next(made, None)
+
+    def _sampling(
+        self, request: Request, person: Person, larger: Person | None, kept: KeptChunks | None
+    ) -> tuple[Stage, ...]:
+        """Sound to latents: what all ranks take part in. One stage where there are several: two
+        threads would reach the other ranks in any order."""
+        ranks = self.ranks
+        before: Chunks | None = kept if ranks is None else SharedChunks(kept, ranks)
+        settings = self.settings(request)
+        stages = (
+            lambda chunks: sample_chunks(
+                self.dit, self.conditioner, person, request.person.prompt, settings, chunks, before
+            ),
+            *refining(self.refiner, larger, request, self.bf16),
+        )
+        if ranks is None:
+            return stages
+
+        def together(chunks: Iterator[AudioChunk]) -> Iterator[LatentChunk]:
+            shared = ranks.shared(chunk.to(torch.device("cpu")) for chunk in chunks)
+            return chained((chunk.to(self.device) for chunk in shared), *stages)
+
+        return (together,)
 
     def settings(self, request: Request) -> Settings:
-        """How ``request`` is sampled, with nothing left to the weights (`decided`)."""
-        assert request.guidance_audio is not None
-        assert request.guidance_motion is not None
-        return Settings(
-            chunk_latents=self.format.chunk_latents,
-            shift=self.format.shift,
-            num_steps=request.num_steps,
-            guidance_text=request.guidance_text,
-            guidance_audio=request.guidance_audio,
-            guidance_reference=request.guidance_reference,
-            overshoot=request.overshoot,
-            from_prompt=request.from_prompt,
-            guidance_motion=request.guidance_motion,
-            motion_first=self.card.motion_first,
-            anchor=bool(request.anchor),
-            ease=request.ease,
-            interpolate=request.interpolate,
-            seed=request.seed,
-            bf16=self.bf16,
-        )
+        """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
+        return settings_of(request, self.card, bf16=self.bf16)
 
-    def _spoken(self, sound: Sound | LiveSound, gain_db: float | None) -> Iterator[Spoken]:
-        """Levelled as in training, a live one by what was heard so far; or at ``gain_db``."""
+    def _audio_chunks(
+        self, sound: Sound | LiveSound, gain_db: float | None
+    ) -> Iterator[AudioChunk]:
+        """Levelled as in training, a live sound by its last part; or at ``gain_db``."""
 
-        def gain(heard: Sound) -> float:
-            return loudness_gain(heard) if gain_db is None else 10 ** (gain_db / 20)
+        def gain(part: Sound) -> float:
+            return loudness_gain(part) if gain_db is None else 10 ** (gain_db / 20)
 
         length = self.format.chunk_latents
         own = None if self.refiner is None else self.refiner.conditioner
         if not isinstance(sound, LiveSound):
-            return speak_whole(self.conditioner, sound, length, gain=gain(sound), refiner=own)
-        context = max(context_latents(c) for c in (self.conditioner, own or self.conditioner))
-        heard = hear(sound, chunk_latents=length, context=context, gain=gain)
-        return speak_live(self.conditioner, heard, own)
+            return audio_chunks(self.conditioner, sound, length, gain=gain(sound), refiner=own)
+        heard = sound_chunks(sound, chunk_latents=length, context=self.live_context(), gain=gain)
+        return live_audio_chunks(self.conditioner, heard, own)
+
+    def live_context(self) -> int:
+        """Latents before a chunk that its sound depends on. ValueError for encoders that look at
+        the whole recording: they cannot follow a live sound."""
+        networks = [self.conditioner, *([self.refiner.conditioner] if self.refiner else [])]
+        return max(context_latents(conditioner) for conditioner in networks)
 
     def person(self, inputs: Inputs, *, from_prompt: bool = False) -> Person:
-        """Who is to speak, as the sampler takes it: picture, encoded reference and motion.
+        """The person who is to speak, encoded: picture, reference and motion.
 
-        ``from_prompt``: the picture will not be given (Card.stills_from_prompt)."""
+        ``from_prompt``: the picture will not be given (Capabilities.stills_from_prompt)."""
         return encode_person(
             inputs,
             self.conditioner,
-            self.format.side,
-            faces=self.card.faces,
-            stills=self.card.num_stills(from_prompt=from_prompt),
+            self.side,
+            faces=self.card.can.faces,
+            stills=self.card.can.num_stills(from_prompt=from_prompt),
         )
 
     @property
     def size(self) -> int:
         """Height and width of the frames that come out."""
-        return self.wanted.side
+        return self.input_spec.side
 
     @property
-    def wanted(self) -> Wanted:
-        """What is to be read of a person."""
-        return wanted(self.card, refined=self.refiner is not None)
+    def input_spec(self) -> InputSpec:
+        """The inputs that are to be read of a person."""
+        return input_spec(self.card, refined=self.refiner is not None)
+
+    @functools.cached_property
+    def weights_hash(self) -> str:
+        """Of the files that the networks were loaded from. ValueError where there were none."""
+        if self.folder is None:
+            raise ValueError("these networks come from no folder, so no record can name them")
+        return hash_folder(self.folder)
+
+    @property
+    def made_with(self) -> dict[str, str]:
+        """The conditions besides request and weights that frames depend on, for resume.py."""
+        refiner = {} if self.refiner is None else {"refiner": hash_of_refiner(self.refiner.name)}
+        precision = "bf16" if self.bf16 else "fp32"
+        return {"precision": precision, "device": self.device.type, **refiner}
+
+    def check_reference(self, pictures: NamedPictures) -> tuple[ReferenceCheck, tuple[str, ...]]:
+        """Compare ``pictures`` with those that the weights know; also the warnings."""
+        people = self.card.can.people
+        return check_reference(pictures, self.conditioner.vae, side=self.side, people=people)
 
 
-def wanted(card: Card, *, refined: bool = False) -> Wanted:
-    """What weights with this card take of a person, with a refiner behind them in larger pictures.
-    ValueError for a preset without a format."""
-    if card.preset not in FORMATS:
-        raise ValueError(f"no format for weights of preset {card.preset!r}")
-    side = FORMATS[card.preset].side * (FACTOR if refined else 1)
-    return Wanted(side, card.reference, card.motion, card.faces)
+class StoredPipeline:
+    """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
 
-
-def decided(request: Request, card: Card, inputs: Inputs) -> Request:
-    """``request`` with what it left to the weights: the guidance of audio and motion, and whether
-    the first frame becomes an anchor."""
-    anchor, audio, motion = request.anchor, request.guidance_audio, request.guidance_motion
-    return dataclasses.replace(
-        request,
-        anchor=card.anchor and bool(inputs.clips) if anchor is None else anchor,
-        guidance_audio=card.guidance_audio if audio is None else audio,
-        guidance_motion=card.guidance_motion if motion is None else motion,
-    )
-
-
-def carry_out(
-    request: Request,
-    *,
-    weights: str | Path = "small",
-    refiner: str | Path | None = None,
-    device: str = "auto",
-    precision: str = "auto",
-    offload: bool = False,
-    on_ready: Callable[[Inputs], None] = lambda inputs: None,
-    on_frames: Callable[[Frames], None] = lambda frames: None,
-    on_kept: OnKept = lambda folder, num: None,
-) -> Record:
-    """Check, load, generate and write ``request.out`` and its .json (files only).
-
-    ``on_ready`` is called once the inputs are read, ``on_frames`` with every block of frames.
-    ValueError for bad input before anything is loaded, OSError if writing fails; then, and after
-    an interrupt, neither ``request.out`` nor a record is left of an mp4, but the video as far as it
-    is written (resume.py), and what is left of an HLS stream plays. Of a sound from a file the
-    whole chunks are left too. ``on_kept`` is told.
+    ValueError, before any network is built, for a missing part, another schema version or an
+    unknown preset, for ``offload`` without a GPU, and for a refiner that is none.
     """
-    kind = chosen_device(device)
-    if offload:
-        check_offload(kind)
-    folder = weights_folder(weights)
-    made_with = {"precision": chosen_precision(precision, kind), "device": kind.type}
-    if refiner is not None:
-        made_with["refiner"] = hash_folder(check_refiner(refiner))
-    card = read_card(folder)
-    inputs = read_inputs(request, wanted(card, refined=refiner is not None))
-    request = decided(request, card, inputs)
-    on_ready(inputs)
-    weights_hash = hash_folder(folder)
-    with keeping(request, inputs, on_kept, weights=weights_hash, **made_with) as kept:
-        begin = time.perf_counter()
-        pipeline = AvatarPipeline.from_pretrained(
-            folder, device=device, precision=precision, offload=offload, refiner=refiner
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        device = chosen_device(weights.device)
+        if weights.offload:
+            check_offload(device)
+        check_devices(weights.devices, device)
+        self.folder = weights_folder(weights.name)
+        self.made_with = {
+            "precision": chosen_precision(weights.precision, device),
+            "device": device.type,
+        }
+        if weights.refiner is not None:
+            self.made_with["refiner"] = hash_of_refiner(weights.refiner)
+        self.card = read_card(self.folder)
+
+    @functools.cached_property
+    def weights_hash(self) -> str:
+        """Of the files of the weights."""
+        return hash_folder(self.folder)
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The inputs that are to be read of a person."""
+        return input_spec(self.card, refined=self.weights.refiner is not None)
+
+    def load(self, ranks: Ranks | None = None) -> AvatarPipeline:
+        """The networks; of rank 0, which brings the others (ranks.py), or of ``ranks``.
+
+        ValueError for every key that does not fit (models/weights.py), ChildProcessError for a
+        rank that ends before it has begun.
+        """
+        weights, device = self.weights, chosen_device(self.weights.device)
+        if ranks is None:
+            ranks = leading(weights, device)
+        return AvatarPipeline(
+            *load_pipeline(self.folder),
+            self.card,
+            device=weights.device if ranks is None else str(ranks.device),
+            precision=weights.precision,
+            offload=weights.offload,
+            refiner=weights.refiner,
+            name=str(weights.name),
+            folder=self.folder,
+            ranks=ranks,
         )
-        loaded, first = time.perf_counter(), None
-        clips = pipeline.clips(inputs, request, kept)
-        output = output_of(
-            request.out,
-            growing=None if kept is None else kept.growing,
-            goes_on=kept is not None and kept.goes_on,
-        )
-        with Writer(output) as writer, closing(clips):
-            for clip in clips:
-                first = first or time.perf_counter()
-                writer.write(clip.frames, clip.sound)
-                on_frames(clip.frames)
-        assert first is not None
-        arrived = inputs.audio.arrived_s if isinstance(inputs.audio, LiveSound) else None
-        record = record_of(
-            request,
-            finished(inputs, writer.num_frames),
-            pipeline,
-            str(weights),
-            weights_hash,
-            timing_of(writer.num_frames, begin, loaded, first, arrived),
-            0 if kept is None else kept.num_found,
-        )
-        if is_file(request.out):
-            save_record(json_path(request.out), record)
-    return record
 
 
-def record_of(
-    request: Request,
-    inputs: Inputs,
-    pipeline: AvatarPipeline,
-    weights: str,
-    weights_hash: str,
-    timing: Timing,
-    resumed_chunks: int = 0,
-) -> Record:
-    """All that is known about a finished video; ``inputs`` with the frames that were made."""
-    assert inputs.num_frames is not None
-    return Record(
-        request=request,
-        num_frames=inputs.num_frames,
-        size=pipeline.size,
-        reference_frame=inputs.reference_frame,
-        warnings=inputs.warnings,
-        weights=weights,
-        weights_hash=weights_hash,
-        weights_card=dataclasses.asdict(pipeline.card),
-        refiner=None if pipeline.refiner is None else pipeline.refiner.name,
-        precision="bf16" if pipeline.bf16 else "fp32",
-        device=str(pipeline.device),
-        timing=timing,
-        resumed_chunks=resumed_chunks,
-        offload=pipeline.offload,
-    )
+def hash_of_refiner(name_or_path: str | Path) -> str:
+    """ValueError for weights that are no refiner."""
+    return hash_folder(check_refiner(name_or_path))

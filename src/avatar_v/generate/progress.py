@@ -9,11 +9,13 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from avatar_v.generate.inputs import GROWING, Inputs
+from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.output_files import GROWING
+from avatar_v.words import counted
 
 
 class FrameProgress:
-    """``with FrameProgress() as bar``; `carry_out` takes its ``ready``, ``frames`` and ``kept``."""
+    """``with FrameProgress() as bar``; `run` and its result take its methods."""
 
     def __init__(self, label: str = "generate") -> None:
         self._console = Console(stderr=True)
@@ -26,7 +28,7 @@ class FrameProgress:
             console=self._console,
         )
         self._task = self._bar.add_task(label, total=None, speed="reading files")
-        self._begin = self._first = 0.0
+        self._begin = 0.0
         self._num = 0
         self.warnings: tuple[str, ...] = ()
 
@@ -40,25 +42,28 @@ class FrameProgress:
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
+        if error is not None and self._num == 0:  # nothing was made, so there is nothing to show
+            self._bar.update(self._task, visible=False)
         self._bar.stop()
 
     def ready(self, inputs: Inputs) -> None:
         """The inputs are read: their length is known, and what is odd about them."""
-        self.warnings = inputs.warnings
-        for warning in inputs.warnings:
-            self._console.print(f"warning: {warning}", style="yellow")
+        self.warn(inputs.warnings)
         self._bar.update(self._task, total=inputs.num_frames, speed="loading weights")
         self._begin = time.perf_counter()
 
+    def warn(self, warnings: tuple[str, ...]) -> None:
+        """Each on a line of its own, word for word: names of files hold brackets, too."""
+        self.warnings += warnings
+        for warning in warnings:
+            self._console.print(
+                f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True
+            )
+
     def frames(self, frames: UInt8[Tensor, "f 3 h w"]) -> None:
         """Some more frames are made."""
-        now = time.perf_counter()
-        self._first = self._first or now
         self._num += len(frames)
-        speed = (
-            f"{self._num / (now - self._begin):.1f} frames/s, "
-            f"first after {self._first - self._begin:.1f} s"
-        )
+        speed = f"{self._num / (time.perf_counter() - self._begin):.1f} frames/s with loading"
         self._bar.update(self._task, advance=len(frames), speed=speed)
 
     def kept(self, folder: Path, num_chunks: int) -> None:
@@ -67,6 +72,7 @@ class FrameProgress:
             self._console.print(f"the video so far is {folder / GROWING}", markup=False)
         if num_chunks:
             self._console.print(
-                f"kept {num_chunks} chunks in {folder}; the same command with --resume goes on",
+                f"kept {counted(num_chunks, 'chunk')} in {folder}; "
+                "the same command with --resume goes on",
                 markup=False,
             )

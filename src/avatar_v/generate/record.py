@@ -14,7 +14,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from avatar_v.types import Request
+from avatar_v.generate.reference_check import ReferenceCheck
+from avatar_v.generate.request import Request
 
 PACKAGES = ("avatar_v", "torch", "diffusers", "av")
 
@@ -29,13 +30,21 @@ class Timing:
     total_s: float  # of generating and writing, without loading
     frames_per_s: float
     peak_rss_mib: float  # of the process so far
+    read_s: float | None = None  # of reading files and following faces, before loading
+    wall_s: float | None = None  # from the command's beginning to its end
 
 
 def timing_of(
-    num_frames: int, begin: float, loaded: float, first: float, arrived: float | None
+    num_frames: int,
+    begun: float,
+    read_s: float,
+    begin: float,
+    loaded: float,
+    first: float,
+    arrived: float | None,
 ) -> Timing:
-    """Of a run that ends now, from the times of `time.perf_counter` when loading began and ended,
-    the first frame came, and the first sample of a live sound arrived."""
+    """Of a run that ends now, from the times of `time.perf_counter` when the command began, loading
+    began and ended, the first frame came, and the first sample of a live sound arrived."""
     end = time.perf_counter()
     return Timing(
         load_s=round(loaded - begin, 3),
@@ -43,6 +52,8 @@ def timing_of(
         total_s=round(end - loaded, 3),
         frames_per_s=round(num_frames / (end - loaded), 2),
         peak_rss_mib=round(peak_rss_mib(), 1),
+        read_s=round(read_s, 3),
+        wall_s=round(end - begun, 3),
     )
 
 
@@ -61,6 +72,7 @@ class Record:
     precision: str
     device: str
     timing: Timing  # of this run alone
+    reference_check: ReferenceCheck | None = None  # whether the weights know such pictures
     resumed_chunks: int = 0  # that an interrupted run had made
     offload: bool = False  # weights waited in main memory
     refiner: str | None = None  # folder of the refiner, where there was one

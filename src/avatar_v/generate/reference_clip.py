@@ -16,10 +16,8 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from avatar_v import media
 from avatar_v.critics import face_track
 from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces
-from avatar_v.critics.extractors import Extractor, components, extract
 from avatar_v.critics.face_track import (
     DETECT_SIDE,
     FaceTrack,
@@ -27,8 +25,10 @@ from avatar_v.critics.face_track import (
     head_box,
     spread_frames,
 )
-from avatar_v.loudness import normalise_loudness
+from avatar_v.media import reading
+from avatar_v.media.sound import normalise_loudness
 from avatar_v.models.reference import NUM_FACES
+from avatar_v.motion.extractors import Extractor, components, extract
 from avatar_v.types import (
     FRAME_RATE_HZ,
     MOTION_NAMES,
@@ -170,7 +170,7 @@ def _read_frames(
 ) -> tuple[UInt8[Tensor, "f 3 h w"], bool]:
     """4k + 1 frames: as many as there are, up to ``seconds``; and whether the file ended there."""
     limit = TEMPORAL_FACTOR * round(seconds * FRAME_RATE_HZ / TEMPORAL_FACTOR) + 1
-    lazily = media.iter_video(path, max_side=max(DETECT_SIDE, 2 * side))
+    lazily = reading.iter_video(path, max_side=max(DETECT_SIDE, 2 * side))
     frames = list(itertools.islice(lazily, limit))
     whole = TEMPORAL_FACTOR * ((len(frames) - 1) // TEMPORAL_FACTOR) + 1
     return torch.stack(frames[:whole]), len(frames) < limit
@@ -208,10 +208,10 @@ def _read_sound(
     path: str | Path, num_frames: int, *, ended: bool
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The sound of ``num_frames`` frames, and what is odd about it."""
-    info = media.probe(path)
+    info = reading.probe(path)
     if not info.has_audio:
         return None, () if num_frames == 1 else (f"{path} has no sound; only its picture is read",)
-    samples, wanted = media.read_audio(path), num_frames * SAMPLES_PER_FRAME
+    samples, wanted = reading.read_audio(path), num_frames * SAMPLES_PER_FRAME
     notes = []
     missing_s = (wanted - len(samples)) / SAMPLE_RATE_HZ
     if missing_s > MAX_UNEQUAL_S:

@@ -8,8 +8,8 @@ What is given out waits for so many latents of the next chunk; memory is that of
 of a chunk depends on the request's seed and the chunk's number alone.
 """
 
+import dataclasses
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,19 +17,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.generate.generator import Person, Sampled
+from avatar_v.generate.generator import LatentChunk, Person, inference
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.person import encode_person
-from avatar_v.generate.stream import Stage
+from avatar_v.generate.pipelining import Stage
+from avatar_v.generate.pixels import clamped
+from avatar_v.generate.request import Request
+from avatar_v.models.cache import KeyValueCache
+from avatar_v.models.card import read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.reference import ReferenceCache
 from avatar_v.models.refiner import enlarge, predict_clean
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import load_pipeline, read_card, read_json, weights_folder
-from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond, Request
-from avatar_v.world.seeds import derive
+from avatar_v.models.weights import load_pipeline, read_json
+from avatar_v.motion.stats import same_units
+from avatar_v.seeds import derive
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond
 
 CONTEXT_LATENTS = 2
 """Latents on each side of a pass that are in it for their neighbours' sake. Attention reaches
@@ -53,7 +57,8 @@ class Refiner:
         """The refiner that ships under a name, or of a folder, for a generator with the
         conditioner ``beside``.
 
-        ValueError for weights that are no refiner, or whose VAE has another encoder.
+        ValueError for weights that are no refiner, or whose VAE has another encoder, or whose
+        motion is in other units.
         """
         dit, conditioner = load_pipeline(check_refiner(name_or_path))
         hashes = [c.vae.encoder_hash() for c in (conditioner, beside)]
@@ -61,6 +66,12 @@ class Refiner:
             raise ValueError(
                 f"--refiner {name_or_path}: it was trained with the encoder {hashes[0]} of a VAE, "
                 f"the weights that it is to refine have {hashes[1]}"
+            )
+        known = beside.motion_stats
+        if known is not None and not same_units(known, conditioner.known_stats):
+            raise ValueError(
+                f"--refiner {name_or_path}: its motion statistics (motion.json) are not those of "
+                "the weights that it is to refine"
             )
         return cls(dit.eval(), conditioner.eval(), beside.vae, str(name_or_path))
 
@@ -83,35 +94,40 @@ def check_refiner(name_or_path: str | Path) -> Path:
 
 
 def refining(
-    refiner: Refiner | None,
-    inputs: Inputs,
-    request: Request,
-    side: int,
-    max_latents: int,
-    bf16: bool,
+    refiner: Refiner | None, person: Person | None, request: Request, bf16: bool
 ) -> tuple[Stage, ...]:
-    """The stage between sampling and decoding; none where there is no refiner. It reads the first
-    ``max_latents`` of each reference clip, in pictures of ``side`` pixels."""
-    if refiner is None:
+    """The stage between sampling and decoding; none where there is no refiner. ``person`` is the
+    `refined_person`."""
+    if refiner is None or person is None:
         return ()
-    person = encode_person(inputs, refiner.conditioner, side, faces=False, max_latents=max_latents)
 
-    def stage(sampled: Iterator[Sampled]) -> Iterator[Sampled]:
-        return refine_chunks(refiner, person, request.prompt, sampled, seed=request.seed, bf16=bf16)
+    def stage(sampled: Iterator[LatentChunk]) -> Iterator[LatentChunk]:
+        prompt, seed = request.person.prompt, request.sampling.seed
+        return refine_chunks(refiner, person, prompt, sampled, seed=seed, bf16=bf16)
 
     return (stage,)
+
+
+def refined_person(
+    refiner: Refiner | None, inputs: Inputs, side: int, max_latents: int
+) -> Person | None:
+    """The person as a refiner reads them: the first ``max_latents`` of each reference clip, in
+    pictures of ``side`` pixels. None where there is no refiner."""
+    if refiner is None:
+        return None
+    return encode_person(inputs, refiner.conditioner, side, faces=False, max_latents=max_latents)
 
 
 def refine_chunks(
     refiner: Refiner,
     person: Person,
     prompt: str,
-    sampled: Iterator[Sampled],
+    sampled: Iterator[LatentChunk],
     *,
     seed: int,
     bf16: bool = False,
     context: int = CONTEXT_LATENTS,
-) -> Iterator[Sampled]:
+) -> Iterator[LatentChunk]:
     """The chunks of ``sampled`` at the high resolution, each without its last ``context`` latents
     and with those of the chunk before; the last one gives all.
 
@@ -121,29 +137,30 @@ def refine_chunks(
         raise ValueError(f"the context of a pass is at least 0 latents, got {context}")
     device = refiner.dit.patch_embed.weight.device
     reference = None if person.reference is None else person.reference.to(device)
-    with _inference(device, bf16=False):
+    with inference(device, bf16=False):
         text = refiner.conditioner.encode_text([prompt]).float()
-    with _inference(device, bf16=bf16):
-        cache = None if reference is None else refiner.dit.encode_reference(reference)
-        cache = None if cache is None else refiner.dit.turned(cache)
+    with inference(device, bf16=bf16):
+        past = None if reference is None else refiner.dit.encode_reference(reference)
+        past = None if past is None else past.rotated()
+        cond = Cond(text, moments=refiner.dit.moments_of(reference))
     larger, waiting = _Enlarger(refiner), _Waiting(context)
     for part in sampled:
-        with _inference(device, bf16=bf16):
-            low = larger.push(part.latents)
+        with inference(device, bf16=bf16):
+            low = larger.push(part.latents, part.index)
             waiting.push(low, _noise(low, seed, part.index), part)
-        yield from _refined(refiner, text, cache, waiting, ended=False, bf16=bf16)
-    yield from _refined(refiner, text, cache, waiting, ended=True, bf16=bf16)
+        yield from _refined(refiner, cond, past, waiting, ended=False, bf16=bf16)
+    yield from _refined(refiner, cond, past, waiting, ended=True, bf16=bf16)
 
 
 class _Enlarger:
     """Low latents to latents of the enlarged video: as many, one after the other."""
 
     def __init__(self, refiner: Refiner) -> None:
-        self._decoder = refiner.low_vae.stream_decoder()
+        self._decoder = refiner.low_vae.stream_decoder(clamp=False)
         self._encoder = refiner.conditioner.vae.stream_encoder()
 
-    def push(self, latents: Latents) -> Float[Tensor, "1 l c lh lw"]:
-        return self._encoder.push(enlarge(self._decoder.push(latents)))
+    def push(self, latents: Latents, chunk: int = 0) -> Float[Tensor, "1 l c lh lw"]:
+        return self._encoder.push(enlarge(clamped(self._decoder.push(latents), chunk)))
 
 
 @dataclass
@@ -162,7 +179,7 @@ class _Waiting:
     begun: bool = False  # the video's first latent, one frame, has been given out
     index: int = 0
 
-    def push(self, low: Tensor, noise: Tensor, part: Sampled) -> None:
+    def push(self, low: Tensor, noise: Tensor, part: LatentChunk) -> None:
         self.low, self.noise = _joined(self.low, low), _joined(self.noise, noise)
         if part.refiner_audio is not None:
             self.audio = _joined(self.audio, part.refiner_audio)
@@ -172,14 +189,14 @@ class _Waiting:
         self.num_frames += part.num_frames
         self.index = part.index
 
-    def take(self, latents: Tensor) -> Sampled:
+    def take(self, latents: Tensor) -> LatentChunk:
         """``latents`` are the refined ones behind those given out; with the sound of theirs."""
         assert self.sound is not None
         num = latents.shape[1]
         frames = TEMPORAL_FACTOR * num - (0 if self.begun else TEMPORAL_FACTOR - 1)
         frames = min(frames, self.num_frames)
         cut = frames * SAMPLES_PER_FRAME
-        part = Sampled(latents, self.sound[:cut], frames, self.index)
+        part = LatentChunk(latents, self.sound[:cut], frames, self.index)
         self.sound, self.num_frames, self.begun = self.sound[cut:], self.num_frames - frames, True
         self._forget(num)
         return part
@@ -195,13 +212,13 @@ class _Waiting:
 
 def _refined(
     refiner: Refiner,
-    text: Float[Tensor, "1 n d"],
-    cache: ReferenceCache | None,
+    cond: Cond,
+    past: KeyValueCache | None,
     waiting: _Waiting,
     *,
     ended: bool,
     bf16: bool,
-) -> Iterator[Sampled]:
+) -> Iterator[LatentChunk]:
     """The pass over what waits, if there is anything to give out yet."""
     if waiting.low is None or waiting.noise is None:
         return
@@ -210,32 +227,22 @@ def _refined(
         return
     low, sigma = waiting.low, refiner.dit.config.refines_from
     assert sigma is not None
-    with _inference(low.device, bf16=bf16):
+    with inference(low.device, bf16=bf16):
         x = predict_clean(
             refiner.dit,
             (1 - sigma) * low + sigma * waiting.noise,
             low.new_full(low.shape[:2], sigma),
-            Cond(text=text, audio=waiting.audio, low=low),
+            dataclasses.replace(cond, audio=waiting.audio, low=low),
             motion=waiting.motion,
-            reference_cache=cache,
+            past=past,
         )
     yield waiting.take(x[:, waiting.num_done : stop])
 
 
 def _noise(like: Latents, seed: int, chunk: int) -> Latents:
-    generator = torch.Generator().manual_seed(derive("refine", seed % 2**63, chunk))
+    generator = torch.Generator().manual_seed(derive("refine", seed, chunk))
     return torch.randn(like.shape, generator=generator).to(like)
 
 
 def _joined(old: Tensor | None, new: Tensor) -> Tensor:
     return new if old is None else torch.cat([old, new.to(old)], dim=1)
-
-
-@contextmanager
-def _inference(device: torch.device, *, bf16: bool) -> Iterator[None]:
-    """As generator.py's: entered anew around each piece of work."""
-    with (
-        torch.inference_mode(),
-        torch.autocast(device.type, dtype=torch.bfloat16, enabled=bf16),
-    ):
-        yield

@@ -5,15 +5,14 @@ asked for and the mp4 as far as it is written (``video.mp4``, which plays); succ
 later run of the same request reads them instead of sampling, decodes them again (at small size a
 fifth of the time that making them took) and writes the video whole; an HLS stream goes on behind
 its last segment. Latents are fp32, whatever the network runs in, and noise is drawn from the seed
-and the chunk's number (sampling.py): the frames are bit for bit those of one run as long as the
-device sums in the same order (the same machine, torch and number of threads). Of a live sound,
+and the chunk's number (sampling/rollout.py): the frames are bit for bit those of one run as long as
+the device sums in the same order (the same machine, torch and number of threads). Of a live sound,
 which cannot be had again, there are no chunks, only the mp4.
 
 A file takes its name once it is on the disk, so a kill leaves whole chunks only. They cost
 4 bytes a value: 0.03 MB for a second of 64 x 64 video, 2.6 MB at Wan's 480p.
 """
 
-import dataclasses
 import fcntl
 import hashlib
 import json
@@ -28,15 +27,19 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from avatar_v.generate.inputs import GROWING, LIVE, Inputs, is_file, kept_folder, num_kept
+from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.live import LiveSound
+from avatar_v.generate.output_files import GROWING, is_file, kept_folder, num_kept
 from avatar_v.generate.record import versions
-from avatar_v.generate.sampler import States
-from avatar_v.types import SAMPLE_RATE_HZ, Request
+from avatar_v.generate.request import LIVE, Request
+from avatar_v.sampling.solver import States
+from avatar_v.states import check_numbers
+from avatar_v.stored import parse_json
+from avatar_v.types import SAMPLE_RATE_HZ
 
 OnKept = Callable[[Path, int], None]
 """Told of the folder and its number of chunks when a run ends before its video does; an mp4 as far
-as it is written lies there too (inputs.GROWING)."""
+as it is written lies there too (output_files.GROWING)."""
 
 FILES = ("reference", "audio", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
@@ -105,20 +108,32 @@ class KeptChunks:
     def states(self, chunk: int, make: Callable[[], States]) -> States:
         """The states of a chunk: those found (on the CPU), or what ``make`` gives, kept from now
         on. ValueError for a damaged file, OSError for one that cannot be written."""
-        path = self.folder / f"{chunk:06d}.safetensors"
-        if self._asked is None:
-            return make()
-        if not path.exists():
-            states = make()
-            named = {str(i): x.cpu().contiguous() for i, x in enumerate(states)}
-            _write(path, save(named))
-            return states
+        found = self.found(chunk)
+        return self.keep(chunk, make()) if found is None else found
+
+    def found(self, chunk: int) -> States | None:
+        """The states of a chunk that an earlier run has made. ValueError for a damaged file."""
+        path = self._path(chunk)
+        if self._asked is None or not path.exists():
+            return None
         try:
             named = load(path.read_bytes())
-        except SafetensorError as error:
+            check_numbers(named, where=path)
+            states = tuple(named[str(i)] for i in range(len(named)))
+        except (SafetensorError, KeyError, ValueError) as error:
             raise ValueError(f"{path} is damaged ({error}); {ANEW}") from error
         self.num_found += 1
-        return tuple(named[str(i)] for i in range(len(named)))
+        return states
+
+    def keep(self, chunk: int, states: States) -> States:
+        """``states``, kept from now on. OSError where they cannot be written."""
+        if self._asked is not None:
+            named = {str(i): x.cpu().contiguous() for i, x in enumerate(states)}
+            _write(self._path(chunk), save(named))
+        return states
+
+    def _path(self, chunk: int) -> Path:
+        return self.folder / f"{chunk:06d}.safetensors"
 
     def _leave(self, *, remove: bool) -> None:
         try:
@@ -132,8 +147,9 @@ class KeptChunks:
     def _check_same(self) -> None:
         try:
             assert self._asked is not None
-            before = json.loads((self.folder / "request.json").read_text())
-        except (OSError, json.JSONDecodeError) as error:
+            file = self.folder / "request.json"
+            before = parse_json(file.read_bytes(), where=file)
+        except (OSError, ValueError) as error:
             raise ValueError(f"{self.folder}: no readable request.json; {ANEW}") from error
         if different := differences(before, self._asked):
             raise ValueError(
@@ -152,16 +168,17 @@ def keeping(
 
     ``made_with`` is what the frames depend on besides the request: weights, precision, device.
     """
-    if not is_file(request.out):
+    out = request.output.out
+    if out is None or not is_file(out):
         return nullcontext()
     is_live = isinstance(inputs.audio, LiveSound)
     asked = None if is_live else {**asked_for(request, inputs), **made_with}
-    return KeptChunks(kept_folder(request.out), asked, resume=request.resume, on_kept=on_kept)
+    return KeptChunks(kept_folder(out), asked, resume=request.output.resume, on_kept=on_kept)
 
 
 def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
     """What of a request its frames depend on: settings by name, contents of files by digest."""
-    values = dataclasses.asdict(request)
+    values = request.options()
     left_out = (*FILES, *NOT_COMPARED)
     settings = {name: value for name, value in values.items() if name not in left_out}
     clips = [x for c in inputs.clips for x in (c.video, c.valid, c.audio, c.motion, c.faces)]

@@ -1,14 +1,13 @@
 """The demo: one held-out person of the world through the whole way from files to mp4, and a score.
 
 From the test split: a reference clip of one scene; the first picture of another, and another
-sentence in the same voice. They go through files and `carry_out`, as a user's would, and a second
+sentence in the same voice. They go through files and `run`, as a user's would, and a second
 time with one frame for a reference. The true video of that sentence exists too, so the results can
 be seen beside it and measured against it.
 """
 
-import wave
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
@@ -17,25 +16,27 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from avatar_v.critics.motion import MotionMeter
-from avatar_v.generate.formats import FORMATS
-from avatar_v.generate.inputs import json_path
-from avatar_v.generate.outputs import output_of
-from avatar_v.generate.pipeline import carry_out
+from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
+from avatar_v.generate.checks import check_settings
 from avatar_v.generate.progress import FrameProgress
 from avatar_v.generate.record import Record, save_record
+from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.resolve import FORMATS
+from avatar_v.generate.run import run
 from avatar_v.generate.sheet import Curves, Row, save_sheet
-from avatar_v.generate.writer import Writer
-from avatar_v.models.weights import read_card, weights_folder
-from avatar_v.types import MOTION_NAMES, SAMPLE_RATE_HZ, Request
+from avatar_v.media.outputs import output_of
+from avatar_v.media.writer import Writer, write_wav
+from avatar_v.models.card import read_card, weights_folder
+from avatar_v.models.weights import load_pipeline
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 
 REFERENCE_FRAMES = 401
+MAX_FRAMES = 1_500
+"""A minute: the whole demo is held in memory."""
 SHUFFLE_BLOCK = 25
 """Frames: shuffled speech keeps its syllables and loses its order."""
 NUM_SHUFFLES = 200
-MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Cast:
 
 
 @dataclass(frozen=True)
-class Made:
+class Generated:
     """One generated video and what is read from it."""
 
     record: Record
@@ -71,7 +72,7 @@ def showcase(
     folder: Path,
     cast: Cast,
     *,
-    num_steps: int = 24,
+    num_steps: int | None = None,
     seed: int = 0,
     weights: str | Path = "small",
     meter: str | Path = "motion",
@@ -83,31 +84,37 @@ def showcase(
     ``meter`` is a MotionMeter's name or folder. ValueError for numbers outside the split, missing
     weights, or fewer frames than two shuffle blocks.
     """
-    if cast.num_frames < 2 * SHUFFLE_BLOCK:
-        raise ValueError(f"a demo has at least {2 * SHUFFLE_BLOCK} frames, got {cast.num_frames}")
-    reads_video = read_card(weights_folder(weights)).reference
+    if not 2 * SHUFFLE_BLOCK <= cast.num_frames <= MAX_FRAMES:
+        raise ValueError(
+            f"a demo has {2 * SHUFFLE_BLOCK} to {MAX_FRAMES:,} frames, got {cast.num_frames}"
+        )
+    check_settings(Request.of(reference="", audio="", num_steps=num_steps, seed=seed))
+    reads_video = read_card(weights_folder(weights)).can.reference
     judge = MotionMeter.from_pretrained(meter)
+    for split, number in ((persons, cast.person), (scenes, cast.scene), (sentences, cast.speech)):
+        split("test", 2, number)
+    load_pipeline(weights_folder(weights))  # faults of the weights come before any file is written
+    folder.mkdir(parents=True, exist_ok=True)
     reference, driving = make_clips(cast)
     assert reference.video is not None
     assert driving.video is not None
-    folder.mkdir(parents=True, exist_ok=True)
     request = _write_request(folder, reference, driving, num_steps=num_steps, seed=seed)
-    made = _made(request, weights, judge)
+    made = _generated(request, weights, judge)
     truth = driving.motion[:, MOUTH_OPEN]
     seen = judge.measure(driving.video).values[:, MOUTH_OPEN]
     sync = lip_sync(made.opening, seen, truth)
     movement = {"true": _spread(seen), "generated": _spread(made.opening)}
     rows = [Row("reference", reference.video), Row("true", driving.video)]
     if reads_video:
-        picture = replace(request, out=str(folder / "picture.mp4"), reference_s=0.0)
-        plain = _made(picture, weights, judge)
+        picture = request.changed(out=str(folder / "picture.mp4"), reference_s=0.0)
+        plain = _generated(picture, weights, judge)
         movement["from one picture"] = _spread(plain.opening)
         rows.append(Row("1 picture", plain.video, is_made=True))
     label = "16 s video" if reads_video else "generated"
     rows.append(Row(label, made.video, is_made=True))
     ids = {"person": driving.person_id, "scene": driving.scene_id, "speech": driving.sentence_id}
     more = {"lip_sync": asdict(sync), "meter_hash": judge.hash(), "world": ids}
-    save_record(json_path(request.out), made.record, **more, mouth_movement=movement)
+    save_record(folder / "out.json", made.record, **more, mouth_movement=movement)
     with Writer(output_of(str(folder / "side_by_side.mp4"))) as writer:
         writer.write(_beside([row.video for row in rows]), driving.audio)
     save_sheet(
@@ -120,18 +127,16 @@ def showcase(
     return made.record, sync
 
 
-def _made(request: Request, weights: str | Path, judge: MotionMeter) -> Made:
+def _generated(request: Request, weights: str | Path, judge: MotionMeter) -> Generated:
     """The request carried out, with a progress bar."""
     frames: list[Tensor] = []
-    with FrameProgress(Path(request.out).stem) as progress:
-        record = carry_out(
-            request,
-            weights=weights,
-            on_ready=progress.ready,
-            on_frames=lambda block: (frames.append(block), progress.frames(block))[1],
-        )
+    assert request.output.out is not None
+    with FrameProgress(Path(request.output.out).stem) as progress:
+        making = run(request, Weights(weights), on_warnings=progress.warn)
+        progress.ready(making.inputs)
+        record = making.finish(lambda block: (frames.append(block), progress.frames(block))[1])
     video = torch.cat(frames)
-    return Made(record, video, judge.measure(video).values[:, MOUTH_OPEN])
+    return Generated(record, video, judge.measure(video).values[:, MOUTH_OPEN])
 
 
 def _spread(opening: Float[Tensor, " f"]) -> float:
@@ -202,7 +207,7 @@ def _write_request(
     reference: WorldClip,
     driving: WorldClip,
     *,
-    num_steps: int,
+    num_steps: int | None,
     seed: int,
 ) -> Request:
     """The files a user would have, and the request about them."""
@@ -212,13 +217,8 @@ def _write_request(
     with Writer(output_of(str(clip))) as writer:
         writer.write(reference.video, reference.audio)
     Image.fromarray(driving.video[0].permute(1, 2, 0).contiguous().numpy()).save(scene)
-    samples = (driving.audio.clamp(-1, 1) * 32767).round().to(torch.int16)
-    with wave.open(str(speech), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE_HZ)
-        file.writeframes(samples.numpy().astype("<i2").tobytes())
-    return Request(
+    write_wav(speech, driving.audio)
+    return Request.of(
         reference=str(clip),
         audio=str(speech),
         image=str(scene),

@@ -16,6 +16,8 @@ def rms_norm(
     x: Float[Tensor, "*any d"], weight: Float[Tensor, " d"], eps: float
 ) -> Float[Tensor, "*any d"]:
     """x / √(mean x² + eps) · weight over the last axis."""
+    if torch.compiler.is_compiling():  # which fuses the formula and its gradient itself
+        return rms_norm_plain(x, weight, eps)
     return _RMSNorm.apply(x, weight, eps)
 
 
@@ -23,6 +25,8 @@ def rotate(
     x: Float[Tensor, "b s heads width"], table: Float[Tensor, "*positions 1 half 2"]
 ) -> Float[Tensor, "b s heads width"]:
     """Turn consecutive channel pairs of ``x`` by angles given as (cos, sin) (RoFormer)."""
+    if torch.compiler.is_compiling():
+        return rotate_plain(x, table)
     return _Rotate.apply(x, table)
 
 

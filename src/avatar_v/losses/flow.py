@@ -21,10 +21,9 @@ def flow_loss(
     """Mean of ``W (v - target)²`` over the scored latent frames, divided by the mean of W there.
 
     ``scored`` is False for frames that were given clean (prefix). Computed in fp32. Without a
-    ``weight`` W = 1; a constant W changes nothing. ValueError if no frame is scored.
+    ``weight`` W = 1; a constant W changes nothing. Some frame has to be scored, as one is in all
+    windows that training draws; the device is not asked, and a loss of none is not a number.
     """
-    if not bool(scored.any()):
-        raise ValueError("no latent frame is scored: the prefix covers every window of the batch")
     squared = (v.float() - target.float()).square().mean(dim=2, keepdim=True)
     w = torch.ones_like(squared) if weight is None else weight.float()
     w = w * scored[:, :, None, None, None]
@@ -82,3 +81,16 @@ def _per_latent(x: Float[Tensor, "b f 2"], how: str) -> Float[Tensor, "b l 2"]:
     reduce = torch.amin if how == "min" else torch.amax
     rest = x[:, 1:].unflatten(1, (-1, TEMPORAL_FACTOR)) if x.shape[1] > 1 else x[:, :0, None]
     return torch.cat([x[:, :1], reduce(rest, dim=2)], dim=1)
+
+
+def motion_flow_loss(
+    v: Float[Tensor, "b l md"],
+    target: Float[Tensor, "b l md"],
+    scored: Bool[Tensor, "b l"],
+    components: Float[Tensor, "#b m"],
+) -> Float[Tensor, ""]:
+    """Mean squared error of motion velocity over the latent frames that count, ``components``
+    weighing those of each of their four vectors; 0 if no frame counts."""
+    weight = components.repeat(1, TEMPORAL_FACTOR)[:, None].to(v.device)
+    squared = ((v.float() - target.float()).square() * weight).mean(-1) * scored
+    return squared.sum() / scored.sum().clamp_min(1)

@@ -3,17 +3,22 @@
 Sparse Reference Attention (Avatar V §2.1): generated tokens attend to themselves and to all valid
 reference tokens, reference tokens to their own segment alone. Both streams call the same module;
 which keys a stream is given makes the difference, so no generated x reference mask exists.
-Attention that is local in time is made the same way: each frame is given the keys it may see.
+Attention that is local in time or causal is made the same way: each block of frames is given the
+keys that it may see (`Pattern`).
+
+Between the projections stands a *core*: queries, keys and values of one stream in, outputs out.
+`attend_self` is the core of one device; parallel/sequence.py has those of several.
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from avatar_v.kernels.attention import attend, attend_near
+from avatar_v.kernels.attention import QueryBlock, attend, attend_blocks
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.layers import RMSNorm, compute_dtype
 
@@ -23,16 +28,111 @@ ExtraKeyValue = tuple[Float[Tensor, "b extra heads width"], Float[Tensor, "b ext
 
 
 @dataclass(frozen=True)
-class Near:
-    """Attention of ``num_frames`` frames to those at most ``window`` frames before or after.
-
-    ``beside`` are rotated keys and values of another stream with as many frames, which are seen in
-    the same window; extra keys are seen from everywhere.
+class Pattern:
+    """Which latent frames see which. Frames form blocks of ``block`` (the last may be shorter); a
+    block sees itself, ``before`` blocks before it and ``after`` behind it (None: all of them), and
+    the first ``sink`` frames. Keys from a cache are seen by all.
     """
 
-    window: int
+    block: int = 1
+    before: int | None = None
+    after: int | None = None
+    sink: int = 0
+
+    def __post_init__(self) -> None:
+        for name, least in (("block", 1), ("before", 0), ("after", 0), ("sink", 0)):
+            value = getattr(self, name)
+            if value is not None and value < least:
+                raise ValueError(f"{name} is at least {least}, got {value}")
+
+    @classmethod
+    def causal(cls, block: int, window: int | None = None, *, sink: int = 0) -> "Pattern":
+        """Blocks that see themselves, ``window`` blocks before them and the first ``sink`` frames
+        (Live Avatar's block-causal mask)."""
+        return cls(block, before=window, after=0, sink=sink)
+
+    @classmethod
+    def local(cls, window: int) -> "Pattern":
+        """Frames that see those at most ``window`` away."""
+        return cls(1, before=window, after=window)
+
+    def blocks(self, num_frames: int) -> list[QueryBlock]:
+        """The blocks of so many frames, with what each one sees."""
+        found = []
+        for start in range(0, num_frames, self.block):
+            stop = min(start + self.block, num_frames)
+            first = 0 if self.before is None else max(start - self.block * self.before, 0)
+            last = num_frames
+            if self.after is not None:
+                last = min(start + self.block * (self.after + 1), num_frames)
+            runs = ((0, min(self.sink, first)), (first, last))
+            found.append(QueryBlock((start, stop), tuple(run for run in runs if run[0] < run[1])))
+        return found
+
+
+@dataclass(frozen=True)
+class Blocked:
+    """A pattern over the frames of one stream. Extra keys are seen from everywhere."""
+
+    pattern: Pattern
     num_frames: int
-    beside: ExtraKeyValue | None = None
+
+
+class Beside(NamedTuple):
+    """Keys and values of another stream that x may look at, and the table that rotates the keys.
+    With a pattern it has as many frames as x, which are seen alike."""
+
+    key: Float[Tensor, "b k heads width"]
+    value: Float[Tensor, "b k heads width"]
+    rotary: Float[Tensor, "*positions 1 half 2"]
+
+
+@runtime_checkable
+class Core(Protocol):
+    """Self-attention between its projections; see `attend_self`."""
+
+    def __call__(
+        self,
+        query: Heads,
+        key: Heads,
+        value: Heads,
+        rotary: Float[Tensor, "*positions 1 half 2"],
+        *,
+        beside: Beside | None = None,
+        extra: ExtraKeyValue | None = None,
+        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+        blocked: Blocked | None = None,
+    ) -> tuple[Heads, KeyValue]: ...
+
+
+def attend_self(
+    query: Heads,
+    key: Heads,
+    value: Heads,
+    rotary: Float[Tensor, "*positions 1 half 2"],
+    *,
+    beside: Beside | None = None,
+    extra: ExtraKeyValue | None = None,
+    key_mask: Bool[Tensor, "b all_keys"] | None = None,
+    blocked: Blocked | None = None,
+) -> tuple[Heads, KeyValue]:
+    """Attention of a stream over itself and, after it, over the keys ``beside`` and ``extra``.
+
+    Queries and keys are rotated here, ``extra`` keys are rotated already. ``key_mask`` covers the
+    three, one after another. With ``blocked`` the stream and ``beside`` are seen by its pattern,
+    and of the mask only the part of ``extra`` counts. Also returns the keys and values that a cache
+    keeps of the stream, unrotated.
+    """
+    query, keys, values = rotate(query, rotary), rotate(key, rotary), value
+    near = None if beside is None else (rotate(beside.key, beside.rotary), beside.value)
+    if blocked is not None:
+        y = _attend_blocked(query, keys, values, blocked, near, extra, key_mask)
+        return y, (key, value)
+    others = [pair for pair in (near, extra) if pair is not None]
+    if others:
+        keys = torch.cat([keys, *(pair[0] for pair in others)], dim=1)
+        values = torch.cat([values, *(pair[1] for pair in others)], dim=1)
+    return attend(query, keys, values, key_mask), (key, value)
 
 
 class Attention(nn.Module):
@@ -69,26 +169,27 @@ class SelfAttention(Attention):
         x: Float[Tensor, "b s d"],
         rotary: Float[Tensor, "*positions 1 half 2"],
         *,
+        core: Core = attend_self,
+        beside: Beside | None = None,
         extra: ExtraKeyValue | None = None,
         key_mask: Bool[Tensor, "b all_keys"] | None = None,
-        near: Near | None = None,
-    ) -> tuple[Float[Tensor, "b s d"], tuple[Heads, Heads]]:
-        """Attention over x itself and, after it, over ``extra`` keys (already rotated) and values.
-
-        ``key_mask`` covers both. With ``near`` x is seen in a window alone, and of the mask only
-        the part of ``extra`` counts. Also returns the unrotated K and V of x, for a cache.
-        """
+        blocked: Blocked | None = None,
+    ) -> tuple[Float[Tensor, "b s d"], KeyValue]:
+        """Attention of x over itself and what ``core`` is given besides; the arguments and the
+        second result are those of `attend_self`."""
         x = x.to(compute_dtype(x, self.query.weight))
-        query = rotate(self.project_query(x), rotary)
-        key, value = self.project_keys(x)
-        all_keys, all_values = rotate(key, rotary), value
-        if near is not None:
-            y = _attend_near(query, all_keys, all_values, near, extra, key_mask)
-            return self.merge(y), (key, value)
-        if extra is not None:
-            all_keys = torch.cat([all_keys, extra[0]], dim=1)
-            all_values = torch.cat([all_values, extra[1]], dim=1)
-        return self.merge(attend(query, all_keys, all_values, key_mask)), (key, value)
+        query, (key, value) = self.project_query(x), self.project_keys(x)
+        y, kept = core(
+            query,
+            key,
+            value,
+            rotary,
+            beside=beside,
+            extra=extra,
+            key_mask=key_mask,
+            blocked=blocked,
+        )
+        return self.merge(y), kept
 
 
 class CrossAttention(Attention):
@@ -100,20 +201,29 @@ class CrossAttention(Attention):
         return self.merge(attend(query, key, value))
 
 
-def _attend_near(
+def _attend_blocked(
     query: Heads,
     key: Heads,
     value: Heads,
-    near: Near,
+    blocked: Blocked,
+    beside: KeyValue | None,
     extra: ExtraKeyValue | None,
     key_mask: Bool[Tensor, "b all_keys"] | None,
 ) -> Heads:
-    num = near.num_frames
+    num = blocked.num_frames
     keys, values = key.unflatten(1, (num, -1)), value.unflatten(1, (num, -1))
-    if near.beside is not None:
-        keys = torch.cat([keys, near.beside[0].unflatten(1, (num, -1))], dim=2)
-        values = torch.cat([values, near.beside[1].unflatten(1, (num, -1))], dim=2)
-    mask = None
-    if extra is not None and key_mask is not None:
-        mask = key_mask[:, key_mask.shape[1] - extra[0].shape[1] :]
-    return attend_near(query, keys, values, near.window, extra, mask)
+    if beside is not None:
+        keys = torch.cat([keys, beside[0].unflatten(1, (num, -1))], dim=2)
+        values = torch.cat([values, beside[1].unflatten(1, (num, -1))], dim=2)
+    return attend_blocks(
+        query, keys, values, blocked.pattern.blocks(num), extra, mask_of_extra(key_mask, extra)
+    )
+
+
+def mask_of_extra(
+    key_mask: Bool[Tensor, "b all_keys"] | None, extra: ExtraKeyValue | None
+) -> Bool[Tensor, "b extra"] | None:
+    """The last part of a mask of all keys."""
+    if extra is None or key_mask is None:
+        return None
+    return key_mask[:, key_mask.shape[1] - extra[0].shape[1] :]

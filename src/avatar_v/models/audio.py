@@ -8,6 +8,7 @@ are not causal: encode whole files with them.
 
 import math
 from pathlib import Path
+from typing import Annotated
 
 import torch
 import torch.nn.functional as F
@@ -15,11 +16,16 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.models.layers import MLP, LayerNorm
+from avatar_v.paths import indexed_weights
+from avatar_v.stored import Count, Size, Within
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_latents
 
 CONTEXT_FRAMES = 2
 """Video frames that a latent's audio window reaches beyond its own, on each side."""
 NUM_WINDOW_FRAMES = TEMPORAL_FACTOR + 2 * CONTEXT_FRAMES
+
+Depth = Annotated[int, Within(0, 16)]
+"""Layers, of which each reaches twice as far back as the one before."""
 
 Waveform = Float[Tensor, "b s"]
 Features = Float[Tensor, "b f d"]
@@ -76,7 +82,7 @@ class LogMelEncoder(nn.Module):
 
     mel_filters: Tensor
 
-    def __init__(self, dim: int, *, num_layers: int = 3, num_mels: int = 80) -> None:
+    def __init__(self, dim: Size, *, num_layers: Depth = 3, num_mels: Count = 80) -> None:
         super().__init__()
         self.config = {"dim": dim, "num_layers": num_layers, "num_mels": num_mels}
         self.dim = dim
@@ -146,12 +152,14 @@ class HiddenStateAudioEncoder(nn.Module):
         folder = Path(folder)
         if not folder.is_dir():
             raise ValueError(f"no folder {folder} to load an audio encoder from")
-        config = AutoConfig.from_pretrained(folder, local_files_only=True)
+        indexed_weights(folder)
+        of_here = {"local_files_only": True, "trust_remote_code": False}
+        config = AutoConfig.from_pretrained(folder, **of_here)
         kinds = {"wav2vec2": Wav2Vec2Model, "whisper": WhisperModel}
         if config.model_type not in kinds:
             raise ValueError(f"{folder} holds a {config.model_type}, expected {' or '.join(kinds)}")
         self.kind = config.model_type
-        self.extractor = AutoFeatureExtractor.from_pretrained(folder, local_files_only=True)
+        self.extractor = AutoFeatureExtractor.from_pretrained(folder, **of_here)
         self.model = kinds[self.kind].from_pretrained(folder, local_files_only=True)
         self.model.requires_grad_(False).eval()
         self.dim = int(config.hidden_size)

@@ -13,14 +13,16 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from avatar_v.models.card import read_card
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import (
     load_pipeline,
-    read_card,
+    read_dit_state,
     read_json,
     read_state,
     save_pipeline,
 )
+from avatar_v.motion.stats import stats_path
 
 AVERAGED = ("dit", "text", "audio")
 
@@ -31,7 +33,7 @@ def average_pipelines(
     """Write the mean of the DiTs and encoders to ``out``; VAE and card are those of the last.
 
     ValueError for fewer than two folders, networks of other shapes, a tensor that one of them
-    lacks, another VAE, or an ``out`` that exists.
+    lacks, other motion statistics, another VAE, or an ``out`` that exists.
     """
     if len(folders) < 2:
         raise ValueError(f"a mean needs two folders of weights or more, got {len(folders)}")
@@ -43,6 +45,8 @@ def average_pipelines(
             configs = [read_json(each / part / "config.json") for each in (path, paths[-1])]
             if configs[0] != configs[1]:
                 raise ValueError(f"{path} and {paths[-1]} differ in {part}/config.json")
+        if not _same_stats(path, paths[-1]):
+            raise ValueError(f"{path} and {paths[-1]} have different motion statistics")
         if not _same(read_state(path / "vae"), read_state(paths[-1] / "vae")):
             raise ValueError(f"{path} and {paths[-1]} have different VAEs: latents do not agree")
     dit, conditioner = load_pipeline(paths[-1])
@@ -50,7 +54,8 @@ def average_pipelines(
         "dit": dit, "text": conditioner.text_encoder, "audio": conditioner.audio_encoder,
     }  # fmt: skip
     for part, module in modules.items():
-        mean = _mean([read_state(path / part) for path in paths])
+        read = read_dit_state if part == "dit" else read_state
+        mean = _mean([read(path / part) for path in paths])
         module.load_state_dict({**module.state_dict(), **mean})
     names = json.dumps([str(path) for path in paths])
     save_pipeline(
@@ -83,6 +88,12 @@ def _mean(states: list[dict[str, Tensor]]) -> dict[str, Tensor]:
             raise ValueError(f"{key} is in {len(found)} of {len(states)} folders")
         mean[key] = torch.stack(found).mean(0)
     return mean
+
+
+def _same_stats(*folders: Path) -> bool:
+    files = [stats_path(folder) for folder in folders]
+    one, other = (file.read_bytes() if file.is_file() else None for file in files)
+    return one == other
 
 
 def _same(a: dict[str, Tensor], b: dict[str, Tensor]) -> bool:

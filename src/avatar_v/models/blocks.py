@@ -1,21 +1,25 @@
 """One block of the DiT over its streams, and the heads behind the last one.
 
 A block is Wan's: self-attention, cross-attention, feed-forward; ours are audio, the injection of
-motion, and self-attention that may be local in time (models/attention.py). The same block serves
-the video, its motion tokens and the reference stream: `run_block` says who looks at whom.
+motion, and self-attention that may be local in time or causal (models/attention.py). The same block
+serves the video, its motion tokens and the reference stream: `run_block` decides which tokens look
+at which.
 """
 
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import (
+    Beside,
+    Blocked,
+    Core,
     CrossAttention,
     ExtraKeyValue,
     KeyValue,
-    Near,
+    Pattern,
     SelfAttention,
+    attend_self,
 )
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.layers import (
@@ -26,6 +30,7 @@ from avatar_v.models.layers import (
     gated_add,
     modulated_norm,
 )
+from avatar_v.models.spread import ALONE, Cores
 
 
 class Block(nn.Module):
@@ -54,15 +59,16 @@ class Block(nn.Module):
         audio: Float[Tensor, "b l a d"] | None = None,
         audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
         motion: Float[Tensor, "b l 1 d"] | None = None,
+        core: Core = attend_self,
+        beside: Beside | None = None,
         extra: ExtraKeyValue | None = None,
         key_mask: Bool[Tensor, "b all_keys"] | None = None,
-        near: Near | None = None,
+        blocked: Blocked | None = None,
     ) -> tuple[Tokens, KeyValue]:
         """One block over one stream; also returns its unrotated K and V.
 
-        ``extra`` are rotated keys and values of another stream that x may look at, ``key_mask``
-        covers x and them. ``audio_scale`` multiplies the contribution of audio, per sample.
-        ``motion`` are the motion tokens of x's frames. ``near`` makes self-attention local.
+        ``core`` and what it reads beside x are those of `SelfAttention`. ``audio_scale`` multiplies
+        the contribution of audio, per sample. ``motion`` are the motion tokens of x's frames.
         """
         shift, scale, gate, shift_ffn, scale_ffn, gate_ffn = (
             (self.modulation.float() + modulation).unsqueeze(-2).unbind(2)
@@ -70,8 +76,9 @@ class Block(nn.Module):
         num_frames = x.shape[1]
         y = modulated_norm(x, shift, scale, self.eps)
         y, key_value = self.self_attention(
-            y.flatten(1, 2), rotary, extra=extra, key_mask=key_mask, near=near
-        )
+            y.flatten(1, 2), rotary,
+            core=core, beside=beside, extra=extra, key_mask=key_mask, blocked=blocked,
+        )  # fmt: skip
         x = gated_add(x, y.unflatten(1, (num_frames, -1)), gate)
         if text is not None:
             y = self.text_attention(self.text_norm(x).flatten(1, 2), text)
@@ -103,38 +110,32 @@ def run_block(
     extra: ExtraKeyValue | None = None,
     key_mask: Bool[Tensor, "b all_keys"] | None = None,
     motion_mask: Bool[Tensor, "b l"] | None = None,
-    window: int | None = None,
+    pattern: Pattern | None = None,
+    cores: Cores = ALONE,
 ) -> tuple[Tokens, Float[Tensor, "b l 1 d"] | None, KeyValue]:
     """One block over video tokens, then over their motion tokens; also the video's K and V.
 
     Motion tokens look at each other (``motion_mask``: at those that are real), at the video and at
     its ``extra`` keys; they read no text. ``motion_modulation`` is that of their own times (None:
-    those of the video). The video does not look at them. With ``window`` video
-    and motion see of each other and of themselves the frames at most so many away.
+    those of the video). The video does not look at them. With ``pattern`` video
+    and motion see by it of each other and of themselves; without one they see all. ``cores`` are
+    the two streams' own.
     """
-    near = None if window is None else Near(window, x.shape[1])
+    blocked = None if pattern is None else Blocked(pattern, x.shape[1])
     x, (key, value) = block(
         x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale,
-        motion=motion, extra=extra, key_mask=key_mask, near=near,
+        motion=motion, core=cores.video, extra=extra, key_mask=key_mask, blocked=blocked,
     )  # fmt: skip
     if motion is None:
         return x, None, (key, value)
     own = modulation if motion_modulation is None else motion_modulation
-    seen = (rotate(key, rotary), value)
-    if near is not None:
-        motion, _ = block(
-            motion, own, motion_rotary, audio=audio, audio_scale=audio_scale,
-            extra=extra, key_mask=key_mask, near=Near(near.window, near.num_frames, seen),
-        )  # fmt: skip
-        return x, motion, (key, value)
-    if extra is not None:
-        seen = (torch.cat([seen[0], extra[0]], dim=1), torch.cat([seen[1], extra[1]], dim=1))
     if key_mask is not None:
         real = key_mask.new_ones(motion.shape[:2]) if motion_mask is None else motion_mask
         key_mask = torch.cat([real, key_mask], dim=1)
     motion, _ = block(
         motion, own, motion_rotary, audio=audio, audio_scale=audio_scale,
-        extra=seen, key_mask=key_mask,
+        core=cores.motion, beside=Beside(key, value, rotary), extra=extra, key_mask=key_mask,
+        blocked=blocked,
     )  # fmt: skip
     return x, motion, (key, value)
 

@@ -6,7 +6,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.models.config import DiTConfig
-from avatar_v.models.motion import STYLE_DIM
+from avatar_v.motion.style import STYLE_DIM
 from avatar_v.types import Reference
 
 

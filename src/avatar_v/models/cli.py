@@ -1,6 +1,9 @@
 """`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; ours joined."""
 
 import argparse
+from pathlib import Path
+
+from avatar_v.models.card import read_card
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,7 +56,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
 def run(args: argparse.Namespace) -> int:
-    """Carry out the parsed command."""
+    """Carry out the parsed command. A missing folder is an error before torch is imported."""
+    if args.action in ("average", "decoder"):
+        for folder in args.sources if args.action == "average" else [args.source]:
+            read_card(folder)
+    elif not Path(args.source).is_dir():
+        raise ValueError(f"{args.source}: no such folder; expected weights with a config.json")
     from avatar_v.models.average import average_pipelines, replace_decoder
     from avatar_v.models.wan import export_wan, import_wan
 

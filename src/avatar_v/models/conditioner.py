@@ -14,10 +14,13 @@ from avatar_v.models.audio import (
     latent_windows,
 )
 from avatar_v.models.config import DiTConfig
-from avatar_v.models.motion import motion_moments, pack_motion
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import NUM_STILLS, segments
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
+from avatar_v.motion.stats import FILE, MotionStats, how_to_make
+from avatar_v.motion.style import motion_moments
+from avatar_v.motion.vectors import pack_motion
 from avatar_v.types import (
     SAMPLES_PER_FRAME,
     TEMPORAL_FACTOR,
@@ -32,15 +35,21 @@ Latents = Float[Tensor, "b l c lh lw"]
 
 
 class Conditioner(nn.Module):
-    """The VAE (frozen) and the text and audio encoders."""
+    """What makes the DiT's conditions: the VAE (frozen), the text and audio encoders, and where
+    motion is known its statistics and the motion network."""
 
     def __init__(
         self,
         vae: VideoVAE,
         text_encoder: ByteTextEncoder | UMT5TextEncoder,
         audio_encoder: LogMelEncoder | HiddenStateAudioEncoder,
+        motion_stats: MotionStats | None = None,
+        motion_net: MotionNet | None = None,
     ) -> None:
+        """``motion_stats`` and ``motion_net`` are None in pipelines that know no motion."""
         super().__init__()
+        self.motion_stats = motion_stats
+        self.motion_net = motion_net
         self.vae = vae.requires_grad_(False).eval()
         self.text_encoder = text_encoder
         self.audio_encoder = audio_encoder
@@ -59,18 +68,14 @@ class Conditioner(nn.Module):
             "audio width": (self.audio_encoder.dim, config.audio_dim),
             "audio tokens per latent": (NUM_WINDOW_FRAMES, config.num_audio_tokens),
         }
+        if self.motion_net is not None:
+            pairs["audio width of motion"] = (
+                self.audio_encoder.dim,
+                self.motion_net.config.audio_dim,
+            )
         wrong = [f"{name}: {a} here, {b} in the DiT" for name, (a, b) in pairs.items() if a != b]
         if wrong:
             raise ValueError(f"the encoders do not fit the DiT; {'; '.join(wrong)}")
-
-    def encode(self, batch: Batch) -> tuple[Latents, Cond]:
-        """Clean latents of whole clips, precomputed where the batch has them, and their Cond."""
-        cond = Cond(
-            text=self.encode_text(batch.text),
-            audio=self.encode_audio(batch.audio),
-            reference=None if batch.reference is None else self.encode_reference(batch.reference),
-        )
-        return self.clean_latents(batch), cond
 
     def clean_latents(self, batch: Batch) -> Latents:
         """``batch.latents``, or the VAE's encoding of ``batch.video``; ValueError for neither."""
@@ -99,10 +104,13 @@ class Conditioner(nn.Module):
             latent_validity(batch.valid)[:, run].to(latents.device),
             segments(length, latents.device).expand(num_samples, -1),
             self.encode_audio_windows(batch.audio, starts, length),
-            pack_motion(batch.motion)[:, run].to(latents.device),
+            self.pack_motion(batch.motion)[:, run].to(latents.device),
             batch.faces,
             batch.faces_valid,
             habits_known=batch.habits_known,
+            moments=self.clip_moments(batch.motion, batch.valid, run, batch.habits_known).to(
+                latents.device
+            ),
         )
 
     def encode_stills(self, batch: Batch, places: Int[Tensor, " k"]) -> Reference:
@@ -127,16 +135,18 @@ class Conditioner(nn.Module):
             sound = SAMPLES_PER_FRAME * frames[..., None] + step
             moments = batch.audio.gather(1, sound.flatten(1)).reshape(-1, SAMPLES_PER_FRAME)
             audio = self.encode_audio(moments).unflatten(0, frames.shape).squeeze(2)
-        motion = pack_motion(batch.motion[row, frames].flatten(0, 1)[:, None])
+        motion = self.pack_motion(batch.motion[row, frames].flatten(0, 1)[:, None])
+        motion = motion.unflatten(0, frames.shape).squeeze(2).to(latents.device)
         return Reference(
             latents,
             valid,
             torch.arange(len(places), device=latents.device).expand(len(row), -1),
             audio,
-            motion.unflatten(0, frames.shape).squeeze(2).to(latents.device),
+            motion,
             batch.faces,
             batch.faces_valid,
             habits_known=batch.habits_known,
+            moments=motion_moments(motion, valid, self.known_stats, batch.habits_known),
         )
 
     @property
@@ -158,16 +168,47 @@ class Conditioner(nn.Module):
         f = 4k + 1 frames and the close-ups in [-1, 1], 640 f samples at -23 LUFS.
         ``habits_known``: components in which the motion tells habits (None: all)."""
         latents = self.encode_video(video[None])
+        seen, packed, moments = latent_validity(valid[None]).to(latents.device), None, None
+        if motion is not None:
+            packed = self.pack_motion(motion[None]).to(latents.device)
+            moments = motion_moments(packed, seen, self.known_stats, habits_known)
         return Reference(
             latents,
-            latent_validity(valid[None]).to(latents.device),
+            seen,
             segments(latents.shape[1], latents.device)[None],
             None if audio is None else self.encode_audio(audio[None].to(latents.device)),
-            None if motion is None else pack_motion(motion[None]).to(latents.device),
+            packed,
             None if faces is None else self.encode_image(faces).movedim(1, 0),
             None if faces is None else latents.new_ones(1, len(faces), dtype=torch.bool),
             habits_known=None if habits_known is None else habits_known.to(latents.device),
+            moments=moments,
         )
+
+    @property
+    def known_stats(self) -> MotionStats:
+        """``motion_stats``; ValueError for a pipeline that has none."""
+        if self.motion_stats is None:
+            raise ValueError(
+                f"this pipeline has no motion statistics ({FILE}), so it can read no motion; "
+                f"{how_to_make('FOLDER_OF_THE_WEIGHTS')}"
+            )
+        return self.motion_stats
+
+    def pack_motion(self, motion: Float[Tensor, "b f m"]) -> Float[Tensor, "b l md"]:
+        """Motion of video frames as normalised vectors of latent frames."""
+        return pack_motion(motion, self.known_stats)
+
+    def clip_moments(
+        self,
+        motion: Float[Tensor, "b f m"],
+        valid: Bool[Tensor, "b f"],
+        run: slice = slice(None),
+        known: Bool[Tensor, "#b m"] | None = None,
+    ) -> Float[Tensor, "b k"]:
+        """The moments of the visible frames of clips (motion/style.py), or of a run of their
+        latents."""
+        packed, seen = self.pack_motion(motion)[:, run], latent_validity(valid)[:, run]
+        return motion_moments(packed, seen, self.known_stats, known)
 
     def encode_text(self, texts: Sequence[str]) -> Float[Tensor, "b n d"]:
         return self.text_encoder(texts)
@@ -218,6 +259,7 @@ class Conditioner(nn.Module):
         """
         num_samples, device = cond.text.shape[0], cond.text.device
         uniform = torch.rand(3, num_samples, generator=generator, device=generator.device)
+        is_kept = bool((uniform[2].cpu() >= reference).all())  # then no mask: it is faster
         keep_text, keep_audio, keep_reference = (
             (row >= p).to(device) for row, p in zip(uniform, (text, audio, reference), strict=True)
         )
@@ -228,7 +270,7 @@ class Conditioner(nn.Module):
             )
         if cond.audio is not None:
             cond = dataclasses.replace(cond, audio_keep=_both(cond.audio_keep, keep_audio))
-        if cond.reference is not None:
+        if cond.reference is not None and not is_kept:
             keep = _both(cond.reference_keep, keep_reference)
             cond = dataclasses.replace(cond, reference_keep=keep)
         return cond
@@ -249,17 +291,6 @@ def latent_validity(valid: Bool[Tensor, "b f"]) -> Bool[Tensor, "b l"]:
     num = num_latents(valid.shape[1])
     later = valid[:, 1:].unflatten(1, (num - 1, TEMPORAL_FACTOR)).all(-1)
     return torch.cat([valid[:, :1], later], dim=1)
-
-
-def clip_moments(
-    motion: Float[Tensor, "b f m"],
-    valid: Bool[Tensor, "b f"],
-    run: slice = slice(None),
-    known: Bool[Tensor, "#b m"] | None = None,
-) -> Float[Tensor, "b k"]:
-    """What is known of a person's habits from the visible frames of clips, or of a run of their
-    latents (models/motion.motion_moments)."""
-    return motion_moments(pack_motion(motion)[:, run], latent_validity(valid)[:, run], known)
 
 
 def _both(old: Tensor | None, new: Tensor) -> Tensor:

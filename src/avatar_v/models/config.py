@@ -1,30 +1,37 @@
 """Sizes of AvatarDiT as functions. Full-size widths are Wan's published ones (arXiv 2503.20314)."""
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
+
+from avatar_v.stored import Count, Size, built
+
+NUM_GUIDANCE = 3
+"""Conditions with a guidance weight of their own: text, audio, reference."""
 
 
 @dataclass(frozen=True)
 class DiTConfig:
     """The shape of one AvatarDiT. Equal configs have exchangeable weights."""
 
-    dim: int
-    num_heads: int
-    num_layers: int
-    ffn_dim: int
-    latent_channels: int
-    text_dim: int
-    audio_dim: int
+    dim: Size
+    num_heads: Count
+    num_layers: Count
+    ffn_dim: Size
+    latent_channels: Size
+    text_dim: Size
+    audio_dim: Size
     audio_every: int = 1  # audio cross-attention and motion injection in blocks 0, k, 2k, …
-    num_audio_tokens: int = 8  # per latent frame: 4 video frames and 2 of context on each side
-    motion_dim: int = 64  # per latent frame: 4 video frames of types.MOTION_NAMES
-    freq_dim: int = 256  # sinusoidal time features
-    patch: int = 2  # spatial; the temporal patch is one latent frame
+    num_audio_tokens: Count = 8  # per latent frame: 4 video frames and 2 of context on each side
+    motion_dim: Size = 64  # per latent frame: 4 video frames of types.MOTION_NAMES
+    freq_dim: Size = 256  # sinusoidal time features
+    patch: Count = 2  # spatial; the temporal patch is one latent frame
     reference_gap: int = 8  # latent frames of RoPE distance between the reference and the target
     eps: float = 1e-6
     temporal_window: int | None = None  # latent frames each side that generated tokens see; all
     refines_from: float | None = None  # t of the one step of a refiner, which reads Cond.low too
+    guidance_ranges: tuple[tuple[float, float], ...] | None = None
+    """Of weights with guidance inside (stages/distill_cfg.py): the least and the largest guidance
+    of text, audio and reference that they were trained with. They read Cond.guidance."""
 
     def __post_init__(self) -> None:
         if self.dim % self.num_heads or (self.dim // self.num_heads) % 2 or self.head_dim < 6:
@@ -38,6 +45,14 @@ class DiTConfig:
             raise ValueError(f"temporal_window is at least 0, got {self.temporal_window}")
         if self.refines_from is not None and not 0 < self.refines_from <= 1:
             raise ValueError(f"refines_from is a time in (0, 1], got {self.refines_from}")
+        ranges = self.guidance_ranges
+        if ranges is not None and (
+            len(ranges) != NUM_GUIDANCE or any(len(r) != 2 or not 0 <= r[0] <= r[1] for r in ranges)
+        ):
+            raise ValueError(
+                "guidance_ranges are 0 <= least <= largest of text, audio and reference, "
+                f"got {ranges}"
+            )
 
     @property
     def reads_low(self) -> bool:
@@ -45,17 +60,19 @@ class DiTConfig:
         return self.refines_from is not None
 
     @property
+    def has_guidance_inside(self) -> bool:
+        """True of weights that one pass guides."""
+        return self.guidance_ranges is not None
+
+    @property
     def head_dim(self) -> int:
         return self.dim // self.num_heads
 
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "config") -> "DiTConfig":
-        """The config stored in JSON; ValueError names every unknown and missing key."""
-        fields = {field.name for field in dataclasses.fields(cls)}
-        unknown, missing = sorted(set(values) - fields), sorted(fields - set(values))
-        if unknown or missing:
-            raise ValueError(f"{where}: unknown keys {unknown}, missing keys {missing}")
-        return cls(**values)
+        """The config stored in JSON. ValueError names what is unknown, missing, of another type or
+        out of its range."""
+        return built(cls, values, where=where)
 
     @classmethod
     def tiny(cls) -> "DiTConfig":

@@ -1,14 +1,21 @@
-"""A small judge of refined latents: is this cell of the picture real or made?
+"""Small discriminators of latents: is this cell of the picture real or made?
 
-It sees latents beside the enlarged low ones they were made from, so that it judges detail, not
-content, and answers for every latent cell: what it says of the mouth can be weighed apart
-(stages/refiner_adversarial.py). Convolutions over space and time, as PatchGAN's (arXiv 1611.07004).
+`PatchDiscriminator` sees latents beside the enlarged low ones they were made from, so that it tells
+by detail, not content, and answers for every latent cell: what it says of the mouth can be weighed
+apart (stages/refiner_adversarial.py). Convolutions over space and time, as PatchGAN's (arXiv
+1611.07004).
+`TokenDiscriminator` reads the tokens of a DiT instead (stages/distill_dmd.py; DMD2's head).
 """
+
+import contextlib
+from collections.abc import Iterator
 
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
+
+from avatar_v.models.dit import AvatarDiT
 
 Latents = Float[Tensor, "b l c h w"]
 NUM_GROUPS = 8
@@ -35,3 +42,28 @@ class PatchDiscriminator(nn.Module):
     def forward(self, latents: Latents, low: Latents) -> Float[Tensor, "b l 1 h w"]:
         seen = rearrange(torch.cat([latents, low], dim=2), "b l c h w -> b c l h w")
         return rearrange(self.layers(seen), "b c l h w -> b l c h w").float()
+
+
+class TokenDiscriminator(nn.Module):
+    """A logit for every token of a DiT of ``dim`` channels, above 0 where it looks real."""
+
+    def __init__(self, dim: int, width: int) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(dim)
+        self.layers = nn.Sequential(nn.Linear(dim, width), nn.SiLU(), nn.Linear(width, 1))
+
+    def forward(
+        self, tokens: Float[Tensor, "b l n d"], grid: tuple[int, int]
+    ) -> Float[Tensor, "b l 1 h w"]:
+        logits = self.layers(self.norm(tokens.float()))
+        return rearrange(logits, "b l (h w) 1 -> b l 1 h w", h=grid[0], w=grid[1]).float()
+
+
+@contextlib.contextmanager
+def features_into(dit: AvatarDiT, found: list[Tensor]) -> Iterator[None]:
+    """Within the block every pass of ``dit`` adds the tokens behind its last block to ``found``."""
+    handle = dit.head.register_forward_pre_hook(lambda _, given: found.append(given[0]))
+    try:
+        yield
+    finally:
+        handle.remove()

@@ -1,14 +1,13 @@
 """AvatarDiT: a video DiT in the Wan 2.1 form with audio, motion and a reference stream.
 
-Without them it *is* diffusers' WanTransformer3DModel (tests/numerics/test_wan_parity.py). What is
-ours (Avatar V §2.1): time per latent frame; audio cross-attention whose output
+Without them it *is* diffusers' WanTransformer3DModel (tests/numerics/test_wan_parity.py).
+Ours are (Avatar V §2.1): time per latent frame; audio cross-attention whose output
 starts at zero; Sparse Reference Attention, which has no parameters of its own; and the motion
-stream, one token per latent frame that goes through the same blocks: alone while there is no video
-yet, which then finds it at t = 0, or beside it. Motion tokens look at the video, the video sees
-motion only through an injection that starts at zero, so a model without motion gives the same video
-before and after the stream is switched on. Habits are statistics of the reference's motion
-(models/motion.py): attention could average them out of a hundred frames, but a linear map that
-starts at zero and joins the time embedding learns them in minutes.
+stream, one clean token per latent frame that goes through the same blocks. Motion tokens look at
+the video, the video sees motion only through an injection that starts at zero, so a model without
+motion gives the same video before and after the stream is switched on. A style is statistics of the
+reference's motion (motion/style.py): attention could average them out of a hundred frames, but a
+linear map that starts at zero and joins the time embedding learns them in minutes.
 
 The refiner (stages/refiner.py) is this class with two settings of its config: attention between
 generated tokens is local in time, and upsampled low-resolution latents are read beside x_t.
@@ -17,18 +16,19 @@ Tokens are kept as "b l n d" (latent frame, then token within it), so that what 
 frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
 """
 
-import dataclasses
-
 import torch
 from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.models.attention import KeyValue, Pattern
 from avatar_v.models.blocks import Block, Head, run_block
+from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.checks import check_latents, check_reference, expect
-from avatar_v.models.config import DiTConfig
+from avatar_v.models.config import NUM_GUIDANCE, DiTConfig
 from avatar_v.models.layers import (
     MLP,
+    GuidanceEmbedding,
     LayerNorm,
     RMSNorm,
     TimeEmbedding,
@@ -37,19 +37,16 @@ from avatar_v.models.layers import (
     rotary_grid,
     rotary_table,
 )
-from avatar_v.models.motion import STYLE_DIM, style_features
-from avatar_v.models.own_units import in_own_units
 from avatar_v.models.reference import (
-    ReferenceCache,
-    ReferenceKeys,
-    ReferenceLayout,
-    join_caches,
+    PackedFrames,
+    PackedReference,
     kept_moments,
-    pack_frames,
-    reference_keys,
+    pack_reference,
     reference_moments,
-    token_mask,
 )
+from avatar_v.models.spread import ALONE, Spread
+from avatar_v.motion.stats import MotionStats
+from avatar_v.motion.style import STYLE_DIM, style_code
 from avatar_v.types import Cond, Reference
 
 Latents = Float[Tensor, "b l c h w"]
@@ -59,13 +56,19 @@ Motion = Float[Tensor, "b l m"]
 class AvatarDiT(nn.Module):
     """Velocity of latents at per-frame times t, given text, audio and a reference."""
 
-    def __init__(self, config: DiTConfig) -> None:
+    def __init__(self, config: DiTConfig, motion_stats: MotionStats | None = None) -> None:
+        """``motion_stats``: those that motion and styles are normalised by; None: it reads none."""
         super().__init__()
         self.config = config
+        self.motion_stats = motion_stats
+        self.spread: Spread | None = None  # parallel/sequence.py sets it
         patch_dim = config.latent_channels * config.patch**2
         self.patch_embed = nn.Linear(patch_dim, config.dim)
         self.low_embed = nn.Linear(patch_dim, config.dim) if config.reads_low else None
         self.time_embed = TimeEmbedding(config.freq_dim, config.dim)
+        self.guidance_embed = None
+        if config.guidance_ranges is not None:
+            self.guidance_embed = GuidanceEmbedding(NUM_GUIDANCE, config.freq_dim, config.dim)
         self.text_embed = MLP(config.text_dim, config.dim, config.dim)
         self.audio_embed = nn.Linear(config.audio_dim, config.dim)
         self.audio_position = nn.Parameter(torch.empty(config.num_audio_tokens, config.dim))
@@ -77,11 +80,10 @@ class AvatarDiT(nn.Module):
             Block(config, has_audio=i % config.audio_every == 0) for i in range(config.num_layers)
         )
         self.head = Head(config.dim, patch_dim, config.eps)
-        self.motion_head = Head(config.dim, config.motion_dim, config.eps)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Wan's initialisation; the outputs of heads, audio and motion, style and what marks a
+        """Wan's initialisation; the outputs of the head, audio and motion, style and what marks a
         face or the anchor are 0."""
         for module in self.modules():
             if isinstance(module, nn.Linear):
@@ -94,10 +96,11 @@ class AvatarDiT(nn.Module):
         for linear in (*_linears(self.time_embed), *_linears(self.text_embed)):
             nn.init.normal_(linear.weight, std=0.02)
         nn.init.normal_(self.audio_position, std=0.02)
+        if self.guidance_embed is not None:
+            self.guidance_embed.reset_parameters()
         nn.init.zeros_(self.face_embed)
         nn.init.zeros_(self.anchor_embed)
         nn.init.zeros_(self.head.out.weight)
-        nn.init.zeros_(self.motion_head.out.weight)
         nn.init.zeros_(self.style_embed)
         for block in self.modules():
             if isinstance(block, Block) and block.audio_attention and block.motion_inject:
@@ -106,198 +109,134 @@ class AvatarDiT(nn.Module):
 
     def forward(
         self,
-        x_t: Latents | None,
+        x_t: Latents,
         t: Float[Tensor, "b l"],
         cond: Cond,
         *,
-        motion_t: Motion | None = None,
-        t_motion: Float[Tensor, "b l"] | None = None,
-        reference_cache: ReferenceCache | None = None,
-        reference_offset: int | None = None,
-        moments: Float[Tensor, "b k"] | None = None,
-    ) -> Latents | tuple[Latents | None, Motion]:
-        """v = ε - x_0 at every latent frame; with ``motion_t`` also the velocity of motion.
+        past: KeyValueCache | None = None,
+        start: int = 0,
+        pattern: Pattern | None = None,
+        return_keys: bool = False,
+    ) -> Latents | tuple[Latents, KeyValueCache]:
+        """v = ε - x_0 at every latent frame; with ``return_keys`` also their keys and values.
 
-        t is in [0, 1]; clean frames (image, prefix) carry t = 0, in video and motion alike.
-        ``t_motion`` are the times of motion where they are not those of the video. With
-        ``reference_cache`` the reference in ``cond`` is not read. ``reference_offset`` is the
-        temporal position of the first reference frame, the target's first being 0; by default the
-        last reference frame lies ``reference_gap`` before the target. ValueError for shapes that
-        do not fit.
+        t is in [0, 1]; clean frames (image, prefix) carry t = 0. Motion in ``cond`` is clean: the
+        motion network (models/motion_net.py) made it before.
 
-        Without x_t there is no video yet, and motion is alone at times t: it reads text and sound,
-        and of the reference its habits, ``moments`` (models/motion.motion_moments) or those of
-        ``cond`` or the cache. The network works in units of the person's own then
-        (models/own_units.py), in a pass that drops the reference, too. Its velocity comes
-        with None for that of the video. A pass costs a token per latent frame.
+        ``past`` are earlier frames, which all new ones attend to: the encoded reference
+        (`encode_reference`; ``cond.reference`` itself is not read here, and to leave its keys out
+        is an error) and what a causal model has made already. ``start`` is the temporal position
+        of the first new frame, on the axis of the positions in ``past``. ``pattern`` says which new
+        frames see which; None: all see all, or the config's ``temporal_window``. With
+        ``return_keys`` the keys and values of the new frames come as a second result, to be
+        appended to a cache. Motion tokens see the past's video alone.
+        ValueError for shapes that do not fit.
         """
-        self._check(x_t, t, cond, motion_t, t_motion)
-        if x_t is not None and moments is not None:
-            raise ValueError(
-                "moments are for a pass without video; with it they are the reference's"
-            )
-        if x_t is None:
-            assert motion_t is not None
-            return None, self._motion_alone(motion_t, t, cond, reference_cache, moments)
+        self._check(x_t, t, cond)
+        if past is None and cond.reference is not None and cond.reference.latents.shape[1] > 0:
+            raise ValueError("cond has a reference: give its keys (encode_reference) as past")
         num_samples, num_frames, _, height, width = x_t.shape
         grid = (height // self.config.patch, width // self.config.patch)
-        rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device)
-        motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device)
+        rotary = rotary_grid(num_frames, *grid, self.config.head_dim, x_t.device, start)
+        motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device, start)
         x = self._embed_patches(x_t)
         if self.low_embed is not None and cond.low is not None:
             x = x + self._embed_low(self.low_embed, cond.low)
+        shares = None
+        if self.spread is not None:
+            shares = self.spread.of(num_frames, x.shape[2], keep_keys=return_keys)
+            x = shares.own(x)
         text = self._embed_text(cond.text)
         audio, audio_scale = self._heard(cond)
-        reference = self._reference_keys(
-            cond, reference_cache, reference_offset, num_samples, rotary.shape[0]
-        )
-        style = None if reference is None else self._embed_style(reference.moments)
+        past_rotary = key_mask = None
+        if past is not None:
+            past = past.expand(num_samples)
+            past_rotary, key_mask = past.rotary(), past.token_mask(cond.reference_keep)
+        if key_mask is not None:  # the new tokens' own keys lie in front
+            own = key_mask.new_ones(num_samples, rotary.shape[0])
+            key_mask = torch.cat([own, key_mask], dim=1)
+        style = self._embed_style(kept_moments(self._moments_in(cond), cond.reference_keep))
+        if self.guidance_embed is not None and cond.guidance is not None:
+            told = self.guidance_embed(cond.guidance)
+            style = told if style is None else style + told
         embedding, modulation = self.time_embed(t, style)
-        motion = self._embed_motion(motion_t)
-        motion_embedding, motion_modulation = embedding, modulation
-        if t_motion is not None:
-            motion_embedding, motion_modulation = self.time_embed(t_motion, style)
+        motion, motion_modulation = self._embed_motion(cond.motion), modulation
+        if motion is not None and not self.config.reads_low:  # a refiner's has the video's times
+            _, motion_modulation = self.time_embed(torch.zeros_like(t), style)
+        if pattern is None and self.config.temporal_window is not None:
+            pattern = Pattern.local(self.config.temporal_window)
+        layers: list[KeyValue] = []
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
-            x, motion, _ = run_block(
+            x, motion, keys = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
                 motion_modulation=motion_modulation,
                 text=text, audio=audio, audio_scale=audio_scale,
-                extra=None if reference is None else reference.layer(i),
-                key_mask=None if reference is None else reference.mask,
-                window=self.config.temporal_window,
+                extra=None if past is None else past.read(i, past_rotary),
+                key_mask=key_mask, pattern=pattern,
+                cores=ALONE if shares is None else shares.cores,
             )  # fmt: skip
-        v = self._to_latents(self.head(x, embedding), *grid)
-        return v if motion is None else (v, self.motion_head(motion, motion_embedding).squeeze(2))
+            layers.append(keys)
+        patches = self.head(x, embedding)
+        v = self._to_latents(patches if shares is None else shares.whole(patches), *grid)
+        if not return_keys:
+            return v
+        position = (torch.arange(num_frames, device=x.device) + start).expand(num_samples, -1)
+        return v, KeyValueCache(tuple(layers), position, None, grid, num_stream=num_frames)
 
-    def _motion_alone(
-        self,
-        motion_t: Motion,
-        t: Float[Tensor, "b l"],
-        cond: Cond,
-        cache: ReferenceCache | None,
-        moments: Float[Tensor, "b k"] | None,
-    ) -> Motion:
-        if moments is None and cache is not None:
-            moments = cache.expand(t.shape[0]).moments
-        elif moments is None and cond.reference is not None:
-            moments = reference_moments(cond.reference)
-        own = in_own_units(motion_t, t, moments)
-        moments = kept_moments(moments, cond.reference_keep)
-        embedding, modulation = self.time_embed(t, self._embed_style(moments))
-        x = self._embed_motion(own.motion_t)
-        assert x is not None
-        rotary = rotary_grid(t.shape[1], 1, 1, self.config.head_dim, t.device)
-        text = self._embed_text(cond.text)
-        audio, audio_scale = self._heard(cond)
-        for block in self.blocks:
-            assert isinstance(block, Block)
-            x, _ = block(x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale)
-        return own.velocity(self.motion_head(x, embedding).squeeze(2))
+    def moments_of(self, reference: Reference | None) -> Float[Tensor, "b k"] | None:
+        """Of the motion of a reference; None where there is none."""
+        return None if reference is None else reference_moments(reference, self.motion_stats)
 
-    def encode_reference(self, reference: Reference) -> ReferenceCache | None:
+    def encode_reference(self, reference: Reference) -> KeyValueCache | None:
         """K and V of the reference stream in every layer; None for one of no frames and no faces.
 
         The stream runs at t = 0, without text (so one cache serves every prompt and guidance
         branch), with the reference's own audio and motion. Faces have neither and see nothing
-        but themselves. What holds frames but not one valid is encoded, too, and masked.
+        but themselves. A reference of frames of which none is valid is encoded, too, and masked.
         """
         check_reference(reference, self.config)
-        clip = self._encode_clip(reference)
-        if reference.faces is None or reference.faces_valid is None:
-            return clip
-        num_faces = reference.faces.shape[1]
-        number = torch.arange(num_faces, device=reference.faces.device)
-        alone = Reference(
-            reference.faces, reference.faces_valid, number.expand(reference.faces.shape[0], -1)
-        )
-        faces = self._encode_clip(alone, mark=self.face_embed)
-        if faces is None:
-            return clip
-        faces = faces.as_faces()
-        return (
-            faces
-            if clip is None
-            else dataclasses.replace(join_caches(clip, faces), moments=clip.moments)
-        )
+        packed = pack_reference(reference, gap=self.config.reference_gap)
+        return None if packed is None else self.encode_packed(packed)
 
-    def turned(self, cache: ReferenceCache) -> ReferenceCache:
-        """``cache`` with its keys rotated once for the default ``reference_offset``, for passes
-        that all read it there: same output, a rotation of every key less in each."""
-        return cache.turned(self._offset(cache))
+    def encode_packed(self, reference: PackedReference) -> KeyValueCache:
+        """`encode_reference` behind its packing: of tensors alone, for a compiler."""
+        parts = []
+        if reference.clip is not None:
+            parts.append(self._encode_frames(reference.clip))
+        if reference.faces is not None:
+            parts.append(self._encode_frames(reference.faces, mark=self.face_embed))
+        return parts[0] if len(parts) == 1 else parts[0].append(parts[1])
 
-    def _offset(self, cache: ReferenceCache) -> int:
-        return -self.config.reference_gap - cache.num_frames + 1
-
-    def _encode_clip(
-        self, reference: Reference, mark: Float[Tensor, " d"] | None = None
-    ) -> ReferenceCache | None:
-        """``encode_reference`` without its faces; ``mark`` is added to every token."""
-        valid, moments = reference.valid, reference_moments(reference)
-        is_blind = not bool(valid.any())
-        if is_blind:
-            # sharded, all ranks have to run this stream: a frame of zeros stands in, masked below
-            reference = reference.map(torch.zeros_like)
-            valid = torch.arange(valid.shape[1], device=valid.device).expand_as(valid) == 0
-        layout = pack_frames(valid, reference.segment)
-        if layout is None:
-            return None
-        num_frames, _, height, width = reference.latents.shape[1:]
+    def _encode_frames(
+        self, frames: PackedFrames, mark: Float[Tensor, " d"] | None = None
+    ) -> KeyValueCache:
+        """``mark`` is added to every token."""
+        height, width = frames.latents.shape[-2:]
         grid = (height // self.config.patch, width // self.config.patch)
-        x = self._embed_patches(reference.latents.flatten(0, 1)[layout.frames])
+        x = self._embed_patches(frames.latents)
         x = x if mark is None else x + mark.to(x.dtype)
-        if reference.anchor is not None:
-            is_anchor = reference.anchor.flatten()[layout.frames]
-            x = x + is_anchor[..., None, None] * self.anchor_embed.to(x.dtype)
+        if frames.is_anchor is not None:
+            x = x + frames.is_anchor[..., None, None] * self.anchor_embed.to(x.dtype)
         _, modulation = self.time_embed(x.new_zeros(1, 1, dtype=torch.float32))
-        audio = reference.audio
-        if audio is not None:
-            audio = self._embed_audio(audio.flatten(0, 1)[layout.frames])
-        motion = reference.motion
-        if motion is not None:
-            motion = self._embed_motion(motion.flatten(0, 1)[layout.frames])
-        position = layout.frames % num_frames
-        rotary = rotary_table(position, *grid, self.config.head_dim)
-        motion_rotary = rotary_table(position, 1, 1, self.config.head_dim)
-        mask = token_mask(layout.frame_mask, x.shape[2])
+        audio, motion = self._embed_audio(frames.audio), self._embed_motion(frames.motion)
+        rotary = rotary_table(frames.place, *grid, self.config.head_dim)
+        motion_rotary = rotary_table(frames.place, 1, 1, self.config.head_dim)
+        mask = None
+        if frames.mask is not None:
+            mask = frames.mask.repeat_interleave(x.shape[2], dim=1)
         layers = []
         for block in self.blocks:
             assert isinstance(block, Block)
             x, motion, (key, value) = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
-                audio=audio, key_mask=mask, motion_mask=layout.frame_mask,
+                audio=audio, key_mask=mask, motion_mask=frames.mask,
             )  # fmt: skip
-            layers.append((_gather(key, layout), _gather(value, layout)))
-        key_mask = layout.key_mask
-        if is_blind:
-            key_mask = torch.zeros_like(layout.position, dtype=torch.bool)
-        return ReferenceCache(
-            tuple(layers),
-            token_mask(key_mask, x.shape[2]),
-            layout.position,
-            grid,
-            num_frames,
-            moments,
-        )
-
-    def _reference_keys(
-        self,
-        cond: Cond,
-        cache: ReferenceCache | None,
-        offset: int | None,
-        num_samples: int,
-        num_tokens: int,
-    ) -> ReferenceKeys | None:
-        """What the generated tokens read of the reference in this call."""
-        keep = cond.reference_keep
-        if cache is None and cond.reference is not None:
-            # what is not kept is masked, not left out: sharded, all ranks have to run this stream
-            cache = self.encode_reference(cond.reference)
-        if cache is None:
-            return None
-        if offset is None:
-            offset = self._offset(cache)
-        return reference_keys(cache.expand(num_samples), offset, num_tokens, keep)
+            key, value = _gather(key, frames), _gather(value, frames)
+            if self.spread is not None:
+                key, value = self.spread.own_heads(key), self.spread.own_heads(value)
+            layers.append((key, value))
+        return KeyValueCache(tuple(layers), frames.position, frames.key_mask, grid)
 
     def _embed_patches(self, latents: Latents) -> Tokens:
         return self.patch_embed(self._patches(latents)).to(self.patch_embed.weight.dtype)
@@ -338,7 +277,15 @@ class AvatarDiT(nn.Module):
     def _embed_style(self, moments: Float[Tensor, "b k"] | None) -> Float[Tensor, "b d"] | None:
         if moments is None:
             return None
-        return style_features(moments).to(self.style_embed) @ self.style_embed
+        return style_code(moments, self._known_stats()).to(self.style_embed) @ self.style_embed
+
+    def _moments_in(self, cond: Cond) -> Float[Tensor, "b k"] | None:
+        return self.moments_of(cond.reference) if cond.moments is None else cond.moments
+
+    def _known_stats(self) -> MotionStats:
+        if self.motion_stats is None:
+            raise ValueError("this DiT was built without motion statistics, so it reads no motion")
+        return self.motion_stats
 
     def _embed_motion(self, motion: Motion | None) -> Float[Tensor, "b l 1 d"] | None:
         if motion is None:
@@ -346,19 +293,9 @@ class AvatarDiT(nn.Module):
         y = self.motion_embed(motion.to(compute_dtype(motion, self.motion_embed.weight)))
         return y.to(self.patch_embed.weight.dtype).unsqueeze(2)
 
-    def _check(
-        self,
-        x_t: Latents | None,
-        t: Float[Tensor, "b l"],
-        cond: Cond,
-        motion_t: Tensor | None,
-        t_motion: Tensor | None,
-    ) -> None:
-        if x_t is None and (motion_t is None or t_motion is not None or self.config.reads_low):
-            raise ValueError("a pass without video denoises motion alone, at times t; no refiner")
-        num_samples, num_frames = t.shape if x_t is None else x_t.shape[:2]
-        if x_t is not None:
-            check_latents("x_t", x_t, self.config)
+    def _check(self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond) -> None:
+        num_samples, num_frames = x_t.shape[:2]
+        check_latents("x_t", x_t, self.config)
         expect("t", t.shape, (num_samples, num_frames))
         expect("cond.text", cond.text.shape, (num_samples, None, self.config.text_dim))
         if cond.audio is not None:
@@ -368,23 +305,25 @@ class AvatarDiT(nn.Module):
             here = "without" if cond.low is None else "with"
             kind = "a refiner" if self.config.reads_low else "no refiner"
             raise ValueError(f"this is {kind}, got conditions {here} low latents")
-        if cond.low is not None and x_t is not None:
+        if (cond.guidance is not None) != self.config.has_guidance_inside:
+            here = "without" if cond.guidance is None else "with"
+            kind = "have guidance inside" if self.config.has_guidance_inside else "read no guidance"
+            raise ValueError(f"these weights {kind}, got conditions {here} guidance weights")
+        if cond.guidance is not None:
+            expect("cond.guidance", cond.guidance.shape, (num_samples, NUM_GUIDANCE))
+        if cond.low is not None:
             expect("cond.low", cond.low.shape, x_t.shape)
-        if motion_t is not None:
+        if cond.motion is not None:
             shape = (num_samples, num_frames, self.config.motion_dim)
-            expect("motion_t", motion_t.shape, shape)
-        if t_motion is not None:
-            expect("t_motion", t_motion.shape, (num_samples, num_frames))
-            if motion_t is None:
-                raise ValueError("t_motion are times of motion, got them without motion_t")
+            expect("cond.motion", cond.motion.shape, shape)
 
 
 def _gather(
-    x: Float[Tensor, "s wn heads width"], layout: ReferenceLayout
+    x: Float[Tensor, "s wn heads width"], frames: PackedFrames
 ) -> Float[Tensor, "b kn heads width"]:
     """Tokens of segments → the tokens of each sample's valid frames, in order."""
-    frames = x.unflatten(1, (layout.frames.shape[1], -1)).flatten(0, 1)
-    return frames[layout.keys].flatten(1, 2)
+    of_frames = x.unflatten(1, (frames.place.shape[1], -1)).flatten(0, 1)
+    return of_frames[frames.keys].flatten(1, 2)
 
 
 def _linears(module: nn.Module) -> list[nn.Linear]:

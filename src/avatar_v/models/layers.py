@@ -6,16 +6,19 @@ layers run in the autocast dtype, or in that of their weights without autocast.
 
 import functools
 import math
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, Int
+from jaxtyping import Float, Shaped
 from torch import Tensor, nn
 
 from avatar_v.kernels.norm import rms_norm
 
 TIME_SCALE = 1000.0
 """Wan's sinusoidal embedding counts time from 0 to 1000."""
+GUIDANCE_SCALE = 100.0
+"""Guidance weights from 0 to 10 span the sinusoids that time spans."""
 ROPE_BASE = 10_000.0
 
 Tokens = Float[Tensor, "b l n d"]
@@ -24,7 +27,16 @@ Tokens = Float[Tensor, "b l n d"]
 def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     """The dtype a linear layer of ``weight`` runs in: cast to it once, not once per layer."""
     device = x.device.type
-    return torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else weight.dtype
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.get_autocast_dtype(device)
+    return weight.dtype
+
+
+def without_autocast(x: Tensor) -> AbstractContextManager[object]:
+    """fp32 inside whatever the autocast state; nothing on a device without autocast (meta)."""
+    if not torch.amp.is_autocast_available(x.device.type):
+        return nullcontext()
+    return torch.autocast(x.device.type, enabled=False)
 
 
 def modulated_norm(
@@ -99,13 +111,33 @@ class TimeEmbedding(nn.Module):
         self, t: Float[Tensor, "b l"], more: Float[Tensor, "b d"] | None = None
     ) -> tuple[Float[Tensor, "b l d"], Float[Tensor, "b l 6 d"]]:
         """``more`` is added to the embedding of every frame."""
-        with torch.autocast(t.device.type, enabled=False):
+        with without_autocast(t):
             x = sinusoidal(t.float() * TIME_SCALE, self.freq_dim)
             embedding = _linear_fp32(self.down, F.silu(_linear_fp32(self.up, x)))
             if more is not None:
                 embedding = embedding + more.float()[:, None]
             modulation = _linear_fp32(self.modulation, F.silu(embedding))
         return embedding, modulation.unflatten(-1, (6, -1))
+
+
+class GuidanceEmbedding(nn.Module):
+    """Guidance weights → what joins the time embedding, in fp32; 0 at the start."""
+
+    def __init__(self, num_weights: int, freq_dim: int, dim: int) -> None:
+        super().__init__()
+        self.freq_dim = freq_dim
+        self.up = nn.Linear(num_weights * freq_dim, dim)
+        self.down = nn.Linear(dim, dim)
+
+    def reset_parameters(self) -> None:
+        """The output is 0 until it is trained."""
+        nn.init.zeros_(self.down.weight)
+        nn.init.zeros_(self.down.bias)
+
+    def forward(self, weights: Float[Tensor, "b g"]) -> Float[Tensor, "b d"]:
+        with without_autocast(weights):
+            x = sinusoidal(weights.float() * GUIDANCE_SCALE, self.freq_dim).flatten(1)
+            return _linear_fp32(self.down, F.silu(_linear_fp32(self.up, x)))
 
 
 def sinusoidal(position: Float[Tensor, "*any"], dim: int) -> Float[Tensor, "*any dim"]:
@@ -122,18 +154,32 @@ def rotary_split(head_dim: int) -> tuple[int, int, int]:
     return head_dim - 2 * side, side, side
 
 
-@functools.lru_cache(maxsize=64)
 def rotary_grid(
-    num_frames: int, height: int, width: int, head_dim: int, device: torch.device
+    num_frames: int, height: int, width: int, head_dim: int, device: torch.device, start: int = 0
 ) -> Float[Tensor, "s 1 half 2"]:
-    """The table of a target of ``num_frames`` x ``height`` x ``width`` tokens from 0; cached."""
-    with torch.inference_mode(False):  # the cache outlives the mode it was filled in
-        position = torch.arange(num_frames, device=device)
-        return rotary_table(position[None], height, width, head_dim)[0]
+    """The table of ``num_frames`` x ``height`` x ``width`` tokens from position ``start`` on; kept
+    for the next call, except where a compiler traces it."""
+    make = _made_grid if torch.compiler.is_compiling() else _kept_grid
+    return make(num_frames, height, width, head_dim, device, start)
+
+
+def _made_grid(
+    num_frames: int, height: int, width: int, head_dim: int, device: torch.device, start: int
+) -> Float[Tensor, "s 1 half 2"]:
+    position = torch.arange(num_frames, device=device) + start
+    return rotary_table(position[None], height, width, head_dim)[0]
+
+
+@functools.lru_cache(maxsize=64)
+def _kept_grid(
+    num_frames: int, height: int, width: int, head_dim: int, device: torch.device, start: int
+) -> Float[Tensor, "s 1 half 2"]:
+    with torch.inference_mode(False):  # what is kept outlives the mode it was made in
+        return _made_grid(num_frames, height, width, head_dim, device, start)
 
 
 def rotary_table(
-    position: Int[Tensor, "b l"], height: int, width: int, head_dim: int
+    position: Shaped[Tensor, "b l"], height: int, width: int, head_dim: int
 ) -> Float[Tensor, "b s 1 half 2"]:
     """(cos, sin) of each token's angles for latent frames at ``position``, s = l · height · width.
 
@@ -149,7 +195,7 @@ def rotary_table(
     return torch.stack([angle.cos(), angle.sin()], dim=-1).float().flatten(1, 3).unsqueeze(2)
 
 
-def _angles(position: Int[Tensor, "*any"], dim: int) -> Float[Tensor, "*any half"]:
+def _angles(position: Shaped[Tensor, "*any"], dim: int) -> Float[Tensor, "*any half"]:
     index = torch.arange(0, dim, 2, dtype=torch.float64, device=position.device)
     return position[..., None].double() * ROPE_BASE ** (-index / dim)
 

@@ -14,6 +14,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
+from avatar_v.motion.stats import MotionStats
 
 PRESETS = {
     "tiny": DiTConfig.tiny,
@@ -38,18 +39,21 @@ def build(
     vae: str | Path | None = None,
     text: str | Path | None = None,
     audio: str | Path | None = None,
+    motion_stats: MotionStats | None = None,
 ) -> tuple[AvatarDiT, Conditioner]:
     """An untrained DiT and conditioner, the same for the same seed.
 
     ``vae``, ``text`` (UMT5) and ``audio`` (wav2vec 2.0 or Whisper) are folders of trained
-    networks. `tiny` and `small` fall back to embedded ones; the other presets have none, and
-    a missing folder is a ValueError.
+    networks, ``motion_stats`` what motion is normalised by. `tiny` and `small` fall back to
+    embedded networks; the other presets have none, and a missing folder is a ValueError.
     """
     config = preset(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        dit = AvatarDiT(config)
-        conditioner = build_conditioner(name, vae=vae, text=text, audio=audio)
+        dit = AvatarDiT(config, motion_stats)
+        conditioner = build_conditioner(
+            name, vae=vae, text=text, audio=audio, motion_stats=motion_stats
+        )
     conditioner.check_fits(config)
     return dit, conditioner
 
@@ -60,6 +64,7 @@ def build_conditioner(
     vae: str | Path | None = None,
     text: str | Path | None = None,
     audio: str | Path | None = None,
+    motion_stats: MotionStats | None = None,
 ) -> Conditioner:
     """The conditioner of a preset; see `build`."""
     embedded = {"tiny": (VideoVAE.tiny, ByteTextEncoder.tiny, LogMelEncoder.tiny),
@@ -74,4 +79,5 @@ def build_conditioner(
         make_vae() if vae is None else VideoVAE.from_pretrained(vae),
         make_text() if text is None else UMT5TextEncoder(text),
         make_audio() if audio is None else HiddenStateAudioEncoder(audio),
+        motion_stats,
     )

@@ -1,17 +1,21 @@
-"""The reference stream's bookkeeping: packing of valid frames, and the K, V it leaves behind.
+"""The reference stream's bookkeeping: joining of clips, and packing of their valid frames.
 
-Frames without a face are dropped before patch embedding. What is left is laid out as segments
+Frames without a face are dropped before patch embedding. The others are laid out as segments
 ("s w": every segment of every sample, padded to the fullest one), in which reference tokens attend
 to each other, and then as keys ("b k": the frames of each sample in order, padded to the longest),
 which generated tokens attend to. A mask of s x w and of b x k exists only where padding does: when
 all samples have equally many valid frames, the fast path is mask-free. Padding costs at most one
 partly filled segment; a loop over samples would cost a kernel launch for each.
 
+Which frames are valid decides shapes, so `pack_reference` computes indices on the CPU; behind it
+the network (models/dit.py) reads tensors alone, and no device is waited for. The stream leaves a
+KeyValueCache behind (models/cache.py).
+
+An anchor, the first frame of the video that is made, joins behind the clips and moves no frame.
 Close-ups of the face are further frames, each a segment of its own, on the other side of the clip:
 face i lies ``FACE_GAP + i`` latent frames before the clip's first, whatever the clip's length.
 """
 
-import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -19,10 +23,8 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from avatar_v.kernels.norm import rotate
-from avatar_v.models.attention import KeyValue
-from avatar_v.models.layers import rotary_table
-from avatar_v.models.motion import motion_moments
+from avatar_v.motion.stats import MotionStats
+from avatar_v.motion.style import motion_moments
 from avatar_v.types import Reference
 
 SEGMENT_LENGTH = 8
@@ -41,8 +43,8 @@ def segments(num_latents: int, device: torch.device | str = "cpu") -> Int[Tensor
 
 
 def join_references(parts: Sequence[Reference]) -> Reference:
-    """Several clips of each person as one stream, in segments of their own. What not every clip
-    has, audio or motion, none keeps; the faces are those of all, the habits those that each clip
+    """Several clips of each person as one stream, in segments of their own. Audio or motion that
+    not every clip has, none keeps; the faces are those of all, the habits those that each clip
     tells. ValueError for no clip."""
     if not parts:
         raise ValueError("a reference has at least one clip, got none")
@@ -73,13 +75,6 @@ def join_references(parts: Sequence[Reference]) -> Reference:
     )
 
 
-def reference_moments(reference: Reference) -> Float[Tensor, "b k"] | None:
-    """Of its motion (models/motion.motion_moments); None where it has none."""
-    if reference.moments is not None or reference.motion is None:
-        return reference.moments
-    return motion_moments(reference.motion, reference.valid, reference.habits_known)
-
-
 def _joined_anchor(parts: Sequence[Reference]) -> Bool[Tensor, "b r"] | None:
     if all(part.anchor is None for part in parts):
         return None
@@ -94,12 +89,26 @@ def _known_in_all(parts: Sequence[Reference]) -> Bool[Tensor, "#b m"] | None:
     return torch.stack(torch.broadcast_tensors(*known)).all(0) if known else None
 
 
+def reference_moments(
+    reference: Reference, stats: MotionStats | None
+) -> Float[Tensor, "b k"] | None:
+    """Of its motion (motion/style.motion_moments); None where it has none. ValueError for motion
+    without the statistics that it is packed by."""
+    if reference.moments is not None or reference.motion is None:
+        return reference.moments
+    if stats is None:
+        raise ValueError("a reference has motion, and these weights have no motion statistics")
+    return motion_moments(reference.motion, reference.valid, stats, reference.habits_known)
+
+
 def _joined_moments(parts: Sequence[Reference]) -> Float[Tensor, "b k"] | None:
-    """Their sum, where it is not that of all frames read alike and none is without motion."""
-    if all(part.moments is None and part.habits_known is None for part in parts):
+    """Their sum where each part has them; None where none has, or one has no motion."""
+    if any(part.motion is None for part in parts):
         return None
-    found = [moments for part in parts if (moments := reference_moments(part)) is not None]
-    return torch.stack(found).sum(0) if len(found) == len(parts) else None
+    found = [part.moments for part in parts if part.moments is not None]
+    if found and len(found) < len(parts):
+        raise ValueError("either all or none of the clips of a person come with their moments")
+    return torch.stack(found).sum(0) if found else None
 
 
 def anchor_frame(
@@ -108,19 +117,26 @@ def anchor_frame(
     *,
     audio: Float[Tensor, "b 1 n d"] | None,
     motion: Float[Tensor, "b 1 md"] | None,
+    stats: MotionStats | None = None,
 ) -> Reference:
     """The first latent of the video that is made, to join ``like`` with: it has audio and motion if
     that has, tells the same habits, and has no faces. Its own mark tells it from the reference: the
-    scene is the anchor's."""
+    scene is the anchor's. ``stats``: those of motion, where there is some."""
     num_samples, device = latents.shape[0], latents.device
+    valid = torch.ones(num_samples, 1, dtype=torch.bool, device=device)
+    motion, moments = None if like.motion is None else motion, None
+    if motion is not None:
+        assert stats is not None, "motion is packed by its statistics"
+        moments = motion_moments(motion, valid, stats, like.habits_known)
     return Reference(
         latents,
-        torch.ones(num_samples, 1, dtype=torch.bool, device=device),
+        valid,
         torch.zeros(num_samples, 1, dtype=torch.long, device=device),
         None if like.audio is None else audio,
-        None if like.motion is None else motion,
+        motion,
         anchor=torch.ones(num_samples, 1, dtype=torch.bool, device=device),
         habits_known=like.habits_known,
+        moments=moments,
     )
 
 
@@ -160,134 +176,83 @@ def pack_frames(valid: Bool[Tensor, "b r"], segment: Int[Tensor, "b r"]) -> Refe
 
 
 @dataclass(frozen=True)
-class ReferenceCache:
-    """K and V of the reference stream in every layer: computed once, read in all steps and chunks.
+class PackedFrames:
+    """The frames of a clip, or its faces, as the network reads them; indices count frames."""
 
-    Keys are stored before rotation, so the temporal offset stays an argument of the forward pass,
-    which turns them as it reads them; ``turned`` does so once for passes that share an offset.
-    ``num_frames`` is the length r before packing. ``moments`` are those of the reference's motion
-    (models/motion.py), None where it has none.
-    """
-
-    layers: tuple[KeyValue, ...]
-    key_mask: Bool[Tensor, "b k"] | None  # over tokens
-    position: Int[Tensor, "b f"]  # latent-frame position of each key frame, from 0; of a face: < 0
-    grid: tuple[int, int]  # tokens in y and x
-    num_frames: int
-    moments: Float[Tensor, "b m"] | None
-    num_faces: int = 0  # k before packing
-    turned_to: int | None = None  # the offset that keys are rotated for; None: not rotated
-
-    def map(self, fn) -> "ReferenceCache":
-        """The same cache with ``fn`` applied to every tensor (as in types.py)."""
-        return dataclasses.replace(
-            self,
-            layers=tuple((fn(key), fn(value)) for key, value in self.layers),
-            key_mask=None if self.key_mask is None else fn(self.key_mask),
-            position=fn(self.position),
-            moments=None if self.moments is None else fn(self.moments),
-        )
-
-    def turned(self, offset: int) -> "ReferenceCache":
-        """The same cache with keys rotated for its first frame at temporal position ``offset``."""
-        key, _ = self.layers[0]
-        rotary = rotary_table(self.position + offset, *self.grid, key.shape[-1])
-        layers = tuple((rotate(key, rotary), value) for key, value in self.layers)
-        return dataclasses.replace(self, layers=layers, turned_to=offset)
-
-    def as_faces(self) -> "ReferenceCache":
-        """The frames of this cache as faces of a clip of no frames."""
-        position = -FACE_GAP - self.position
-        return dataclasses.replace(self, position=position, num_frames=0, num_faces=self.num_frames)
-
-    def expand(self, num_samples: int) -> "ReferenceCache":
-        """A cache of one sample, shared without a copy by ``num_samples``."""
-        if self.position.shape[0] == num_samples:
-            return self
-        if self.position.shape[0] != 1:
-            raise ValueError(
-                f"a reference cache of {self.position.shape[0]} samples "
-                f"cannot serve a batch of {num_samples}"
-            )
-        return self.map(lambda x: x.expand(num_samples, *x.shape[1:]))
-
-
-def join_caches(first: ReferenceCache, second: ReferenceCache) -> ReferenceCache:
-    """What encoding ``join_references`` of both would give: segments do not see each other, so
-    neither is encoded again. ValueError for other numbers of samples, another grid, turned keys."""
-    if first.turned_to is not None or second.turned_to is not None:
-        raise ValueError("caches are joined before their keys are turned: joining moves them")
-    sizes = [(cache.position.shape[0], cache.grid) for cache in (first, second)]
-    if sizes[0] != sizes[1]:
-        raise ValueError(f"caches to join have one number of samples and one grid, got {sizes}")
-    mask = moments = None
-    if first.moments is not None and second.moments is not None:
-        moments = first.moments + second.moments
-    if first.key_mask is not None or second.key_mask is not None:
-        mask = torch.cat([_whole_mask(first), _whole_mask(second)], dim=1)
-    return ReferenceCache(
-        layers=tuple(
-            (torch.cat([a[0], b[0]], dim=1), torch.cat([a[1], b[1]], dim=1))
-            for a, b in zip(first.layers, second.layers, strict=True)
-        ),
-        key_mask=mask,
-        position=torch.cat([first.position, _behind(first, second)], dim=1),
-        grid=first.grid,
-        num_frames=first.num_frames + second.num_frames,
-        moments=moments,
-        num_faces=first.num_faces + second.num_faces,
-    )
-
-
-def _behind(first: ReferenceCache, second: ReferenceCache) -> Int[Tensor, "b f"]:
-    """Positions of ``second`` behind those of ``first``: its frames later, its faces earlier."""
-    position = second.position
-    is_face = position < 0
-    return torch.where(is_face, position - first.num_faces, position + first.num_frames)
-
-
-def _whole_mask(cache: ReferenceCache) -> Bool[Tensor, "b k"]:
-    key, _ = cache.layers[0]
-    if cache.key_mask is not None:
-        return cache.key_mask
-    return torch.ones(key.shape[:2], dtype=torch.bool, device=key.device)
+    latents: Float[Tensor, "s w c h w2"]
+    audio: Float[Tensor, "s w n d"] | None
+    motion: Float[Tensor, "s w md"] | None
+    is_anchor: Bool[Tensor, "s w"] | None
+    place: Int[Tensor, "s w"]  # r: frames of a segment see each other at these positions
+    mask: Bool[Tensor, "s w"] | None  # None: no padding
+    keys: Int[Tensor, "b k"]  # into the flat (s w)
+    key_mask: Bool[Tensor, "b k"] | None  # None: no padding
+    position: Int[Tensor, "b k"]  # of each key frame, the target's first being 0
 
 
 @dataclass(frozen=True)
-class ReferenceKeys:
-    """A cache as one forward pass reads it: at a temporal offset, behind the target's own keys."""
+class PackedReference:
+    """A reference without its invalid frames; at least one of the two streams is there."""
 
-    cache: ReferenceCache
-    rotary: Float[Tensor, "b k 1 half 2"] | None  # None: the keys are turned already
-    mask: Bool[Tensor, "b target_and_k"] | None  # target keys first
-    moments: Float[Tensor, "b m"] | None  # of the reference's motion; 0 where it is not kept
-
-    def layer(self, index: int) -> KeyValue:
-        key, value = self.cache.layers[index]
-        return (key if self.rotary is None else rotate(key, self.rotary)), value
+    clip: PackedFrames | None
+    faces: PackedFrames | None
 
 
-def reference_keys(
-    cache: ReferenceCache, offset: int, num_target: int, keep: Bool[Tensor, "b"] | None
-) -> ReferenceKeys:
-    """``cache`` with its first frame at temporal position ``offset``, for ``num_target`` tokens.
+def pack_reference(reference: Reference, *, gap: int) -> PackedReference | None:
+    """The reference ready for the network, or None for one of no frames and no faces.
 
-    ``keep`` False masks the reference of that sample. ValueError for a cache that is turned to
-    another position.
+    The clip's last frame lies ``gap`` before the target's first, whether there is an anchor or not,
+    and an anchor lies between the two, behind the clip's last. A clip whose frames are all
+    invalid gives one frame of zeros that nothing attends to: sharded, all ranks have to run this
+    stream.
     """
-    key, _ = cache.layers[0]
-    if cache.turned_to not in (None, offset):
-        raise ValueError(f"the cache is turned to offset {cache.turned_to}, asked for {offset}")
-    rotary = None
-    if cache.turned_to is None:
-        rotary = rotary_table(cache.position + offset, *cache.grid, key.shape[-1])
-    mask, moments = cache.key_mask, kept_moments(cache.moments, keep)
-    if keep is not None and not bool(keep.all()):
-        shape = key.shape[:2]
-        mask = keep[:, None].expand(shape) if mask is None else mask & keep[:, None]
-    if mask is not None:
-        mask = torch.cat([mask.new_ones(mask.shape[0], num_target), mask], dim=1)
-    return ReferenceKeys(cache, rotary, mask, moments)
+    is_anchor = torch.zeros(reference.latents.shape[1], dtype=torch.bool)
+    if reference.anchor is not None:
+        is_anchor = reference.anchor[0].cpu()  # alike in all samples
+    first = 1 - gap - int((~is_anchor).sum())
+    clip = _packed(reference, torch.where(is_anchor, 1 - gap, first - 1 + (~is_anchor).cumsum(0)))
+    faces = None
+    if reference.faces is not None and reference.faces_valid is not None:
+        number = torch.arange(reference.faces.shape[1])
+        segment = number.expand(len(reference.faces), -1)
+        alone = Reference(reference.faces, reference.faces_valid, segment)
+        faces = _packed(alone, first - FACE_GAP - number)
+    return None if clip is None and faces is None else PackedReference(clip, faces)
+
+
+def _packed(reference: Reference, positions: Int[Tensor, " r"]) -> PackedFrames | None:
+    """``positions`` are those of the clip's frames, valid or not."""
+    valid, segment = reference.valid.cpu(), reference.segment.cpu()
+    is_blind = not bool(valid.any())
+    if is_blind:
+        reference = reference.map(torch.zeros_like)
+        valid = (torch.arange(valid.shape[1]) == 0).expand_as(valid)
+    layout = pack_frames(valid, segment)
+    if layout is None:
+        return None
+    device = reference.latents.device
+    frames = layout.frames.to(device, non_blocking=True)
+
+    def packed(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.flatten(0, 1)[frames]
+
+    def there(x: Tensor | None) -> Tensor | None:
+        return None if x is None else x.to(device, non_blocking=True)
+
+    latents = packed(reference.latents)
+    assert latents is not None
+    is_hidden = torch.zeros_like(layout.keys, dtype=torch.bool) if is_blind else None
+    return PackedFrames(
+        latents=latents,
+        audio=packed(reference.audio),
+        motion=packed(reference.motion),
+        is_anchor=packed(reference.anchor),
+        place=frames % valid.shape[1],
+        mask=there(layout.frame_mask),
+        keys=layout.keys.to(device, non_blocking=True),
+        key_mask=there(layout.key_mask if is_hidden is None else is_hidden),
+        position=positions[layout.position].to(device, non_blocking=True),
+    )
 
 
 def kept_moments(
@@ -295,11 +260,6 @@ def kept_moments(
 ) -> Float[Tensor, "b m"] | None:
     """Moments of the references' motion, 0 (no frames) where a reference is not kept."""
     return moments if moments is None or keep is None else moments * keep[:, None]
-
-
-def token_mask(frame_mask: Bool[Tensor, "b k"] | None, num_tokens: int) -> Tensor | None:
-    """A mask of frames as a mask of their tokens, "b (k n)"."""
-    return None if frame_mask is None else frame_mask.repeat_interleave(num_tokens, dim=1)
 
 
 def _rank(

@@ -15,13 +15,13 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.reference import ReferenceCache
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import Cond
 
 FACTOR = 2
-"""How many times larger the refined picture is, each way."""
+"""The refined picture is so many times larger, each way."""
 SIGMA = 0.6
 """Where the one step starts (Avatar V §4.6)."""
 
@@ -36,14 +36,15 @@ def predict_clean(
     cond: Cond,
     *,
     motion: Float[Tensor, "b l md"] | None = None,
-    reference_cache: ReferenceCache | None = None,
+    past: KeyValueCache | None = None,
 ) -> Latents:
     """x̂_0 of the high resolution, fp32: ``cond.low`` less what the network finds wrong with it.
 
-    ``motion`` is that of the video itself, clean. ValueError for a cond without ``low``.
+    ``motion`` is that of the video itself, clean; ``past`` the encoded reference. ValueError
+    for a cond without ``low``.
     """
-    wrong = dit(x_t, t, cond, motion_t=motion, reference_cache=reference_cache)
-    wrong = wrong[0] if isinstance(wrong, tuple) else wrong
+    cond = dataclasses.replace(cond, motion=motion)
+    wrong = dit(x_t, t, cond, past=past)
     assert cond.low is not None  # the network has checked it
     return cond.low.float() - wrong.float()
 
@@ -59,7 +60,7 @@ def as_refiner(dit: AvatarDiT, *, sigma: float, temporal_window: int | None) -> 
         if dit.config != config:
             raise ValueError(f"the weights are a refiner of {dit.config}, asked for {config}")
         return dit
-    refiner = AvatarDiT(config).to(dit.patch_embed.weight)
+    refiner = AvatarDiT(config, dit.motion_stats).to(dit.patch_embed.weight)
     state = dict(dit.state_dict())
     state["low_embed.weight"] = state["patch_embed.weight"].clone()
     state["low_embed.bias"] = torch.zeros_like(state["patch_embed.bias"])

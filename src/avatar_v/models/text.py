@@ -13,6 +13,8 @@ from torch import Tensor, nn
 
 from avatar_v.models.attention import CrossAttention
 from avatar_v.models.layers import MLP, LayerNorm
+from avatar_v.paths import indexed_weights
+from avatar_v.stored import Count, Size
 
 PAD = 256
 """The symbol behind the last byte of a prompt."""
@@ -23,17 +25,19 @@ class ByteTextEncoder(nn.Module):
 
     def __init__(
         self,
-        dim: int,
+        dim: Size,
         *,
-        num_layers: int = 2,
-        num_heads: int = 4,
-        byte_dim: int = 32,
-        bytes_per_token: int = 4,
-        num_bytes: int = 256,
+        num_layers: Count = 2,
+        num_heads: Count = 4,
+        byte_dim: Size = 32,
+        bytes_per_token: Count = 4,
+        num_bytes: Size = 256,
     ) -> None:
         super().__init__()
         if num_bytes % bytes_per_token:
             raise ValueError(f"{num_bytes} bytes do not fill tokens of {bytes_per_token}")
+        if dim % num_heads:
+            raise ValueError(f"dim is a multiple of num_heads, got {dim} and {num_heads}")
         self.config = {
             "dim": dim, "num_layers": num_layers, "num_heads": num_heads, "byte_dim": byte_dim,
             "bytes_per_token": bytes_per_token, "num_bytes": num_bytes,
@@ -70,12 +74,16 @@ class ByteTextEncoder(nn.Module):
         rows = []
         for text in texts:
             data = text.encode()
-            if len(data) > self.num_bytes:
-                raise ValueError(
-                    f"a prompt may have {self.num_bytes} bytes, got {len(data)}: {text[:60]!r}…"
-                )
+            check_bytes(data, self.num_bytes)
             rows.append([*data, *[PAD] * (self.num_bytes - len(data))])
         return torch.tensor(rows, dtype=torch.long).reshape(len(rows), self.num_bytes)
+
+
+def check_bytes(prompt: bytes, limit: int) -> None:
+    """ValueError for a prompt of more than ``limit`` bytes."""
+    if len(prompt) > limit:
+        text = prompt[:60].decode(errors="ignore")
+        raise ValueError(f"a prompt may have {limit} bytes, got {len(prompt)}: {text!r}…")
 
 
 class UMT5TextEncoder(nn.Module):
@@ -85,7 +93,7 @@ class UMT5TextEncoder(nn.Module):
     pipeline with `text_encoder/` and `tokenizer/`. Nothing is downloaded.
     """
 
-    def __init__(self, folder: str | Path, *, num_tokens: int = 512) -> None:
+    def __init__(self, folder: str | Path, *, num_tokens: Size = 512) -> None:
         super().__init__()
         from transformers import AutoTokenizer, UMT5EncoderModel
 
@@ -94,8 +102,11 @@ class UMT5TextEncoder(nn.Module):
             raise ValueError(f"no folder {folder} to load UMT5 from")
         split = (folder / "text_encoder").is_dir()
         model_folder = folder / "text_encoder" if split else folder
+        indexed_weights(model_folder)
         self.tokenizer = AutoTokenizer.from_pretrained(
-            folder / "tokenizer" if split else folder, local_files_only=True
+            folder / "tokenizer" if split else folder,
+            local_files_only=True,
+            trust_remote_code=False,
         )
         self.model = UMT5EncoderModel.from_pretrained(model_folder, local_files_only=True)
         self.model.requires_grad_(False).eval()

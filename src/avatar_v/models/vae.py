@@ -7,11 +7,12 @@ every further four frames make one latent. It holds no loss and no training:
 stages/vae.py.
 """
 
+import dataclasses
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, TypedDict, get_type_hints
 
 import torch
 from diffusers.models.autoencoders.autoencoder_kl_wan import (
@@ -24,10 +25,13 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import (
 )
 from einops import rearrange
 from jaxtyping import Float
-from safetensors.torch import load_file, save_file
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from avatar_v.models.fidelity import Known
 from avatar_v.models.vae_norm import replace_norms
+from avatar_v.states import check_numbers, check_state, read_tensors
+from avatar_v.stored import Count, Size, Within, built, checked, read_json
 from avatar_v.types import TEMPORAL_FACTOR, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -35,6 +39,7 @@ Latents = Float[Tensor, "b l c lh lw"]
 
 WEIGHT_FILES = ("model.safetensors", "diffusion_pytorch_model.safetensors")
 """Ours, then the name that diffusers gives its weights."""
+KNOWN_FILE = "known.json"
 
 PIXELS_PER_PASS = 64 * 64 * 32
 """Video pixels that go through the network at once: more raises memory, fewer is slower."""
@@ -60,13 +65,15 @@ class VideoVAE(nn.Module):
 
     Args:
         core: the network; its config must downsample time by 4.
+        known: what the pictures it was trained on reach (fidelity.py); None where nobody has said.
     """
 
     latents_mean: Tensor
     latents_std: Tensor
 
-    def __init__(self, core: AutoencoderKLWan):
+    def __init__(self, core: AutoencoderKLWan, known: Known | None = None):
         super().__init__()
+        self.known = known
         factor = 2 ** sum(core.config["temperal_downsample"])
         if factor != TEMPORAL_FACTOR:
             raise ValueError(f"the VAE must have temporal factor {TEMPORAL_FACTOR}, got {factor}")
@@ -117,10 +124,13 @@ class VideoVAE(nn.Module):
 
         Raises:
             FileNotFoundError: no config or no weights there.
-            ValueError: the config is of another class, or the weights do not fit it.
+            ValueError: the config is of another class or has fields of another type, or the weights
+                do not fit it or hold numbers that are not finite.
         """
-        directory = Path(directory)
-        config = json.loads((directory / "config.json").read_text())
+        directory, where = Path(directory), Path(directory) / "config.json"
+        if not where.is_file():
+            raise FileNotFoundError(f"no file {where}")
+        config = read_json(where)
         if config.get("_class_name") != "AutoencoderKLWan":
             raise ValueError(
                 f"{directory}: expected AutoencoderKLWan, got {config.get('_class_name')}"
@@ -128,23 +138,29 @@ class VideoVAE(nn.Module):
         path = next((directory / n for n in WEIGHT_FILES if (directory / n).is_file()), None)
         if path is None:
             raise FileNotFoundError(f"{directory} has none of {', '.join(WEIGHT_FILES)}")
+        state = read_tensors(path)
+        check_numbers(state, where=path)
+        _check_fits(config, state, where=where)
         core = AutoencoderKLWan.from_config(config)
         assert isinstance(core, AutoencoderKLWan)
-        vae = cls(core)
-        try:
-            vae.core.load_state_dict(load_file(path))
-        except RuntimeError as error:
-            raise ValueError(f"{path} does not fit its config.json: {error}") from error
+        stored = directory / KNOWN_FILE
+        known = built(Known, read_json(stored), where=stored) if stored.is_file() else None
+        vae = cls(core, known)
+        vae.core.load_state_dict(state)
         return vae.eval()
 
     def save_pretrained(self, directory: str | Path, dtype: torch.dtype = torch.float32) -> None:
-        """Writes config.json (diffusers' schema) and model.safetensors stored as ``dtype``."""
+        """Writes config.json (diffusers' schema), model.safetensors stored as ``dtype`` and what is
+        known of training pictures, known.json."""
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"_class_name": "AutoencoderKLWan", **self._config()}, indent=2)
         (directory / "config.json").write_text(text + "\n")
         state = {k: v.detach().cpu().to(dtype).contiguous() for k, v in self._state()}
         save_file(state, directory / WEIGHT_FILES[0])
+        if self.known is not None:
+            values = json.dumps(dataclasses.asdict(self.known), indent=2)
+            (directory / KNOWN_FILE).write_text(values + "\n")
 
     def hash(self) -> str:
         """16 hex digits of the config and the weights: says which VAE made some latents."""
@@ -321,6 +337,41 @@ def _residual_core(base_dim: int) -> AutoencoderKLWan:
         out_channels=12,
         patch_size=2,
     )
+
+
+class _Fields(TypedDict, total=False):
+    """Of config.json, as far as we check it: diffusers' network takes what it finds there."""
+
+    base_dim: Size
+    decoder_base_dim: Size | None
+    z_dim: Size
+    dim_mult: list[Count]
+    num_res_blocks: Annotated[int, Within(1, 32)]
+    attn_scales: list[float]
+    temperal_downsample: list[bool]
+    dropout: Annotated[float, Within(0, 1)]
+    latents_mean: list[float]
+    latents_std: list[float]
+    is_residual: bool
+    in_channels: Size
+    out_channels: Size
+    patch_size: Count | None
+    scale_factor_temporal: Count | None
+    scale_factor_spatial: Count | None
+
+
+def _check_fits(config: dict[str, Any], state: Mapping[str, Tensor], *, where: Path) -> None:
+    """ValueError unless ``config`` describes a network and ``state`` holds its weights. The network
+    is built without memory, since the size that a file promises may be any."""
+    checked(config, get_type_hints(_Fields, include_extras=True), where=where)
+    try:
+        with torch.device("meta"):
+            core = AutoencoderKLWan.from_config(config)
+            assert isinstance(core, AutoencoderKLWan)
+            expected = VideoVAE(core).core.state_dict()
+    except (RuntimeError, ValueError, TypeError, LookupError, ArithmeticError, NameError) as error:
+        raise ValueError(f"{where} describes no video VAE: {error}") from error
+    check_state(expected, state, where=where.parent)
 
 
 def _channels_last(core: nn.Module) -> None:

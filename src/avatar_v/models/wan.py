@@ -184,7 +184,7 @@ def config_to_wan(config: DiTConfig) -> dict[str, Any]:
 
 
 def _new_modules(dit: AvatarDiT, dtype: torch.dtype) -> dict[str, Tensor]:
-    """What Wan does not have, freshly initialised, for a DiT on the meta device."""
+    """The modules that Wan lacks, freshly initialised, for a DiT on the meta device."""
     known = key_map(dit.config)
     for place, module in dit.named_modules():
         for name, parameter in list(module.named_parameters(recurse=False)):

@@ -7,83 +7,45 @@ which says which preset, schema, recipe and commit made it. Frozen encoders keep
 
 import dataclasses
 import json
-import math
 import shutil
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
-from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
+from avatar_v.models.card import ASSETS, Card, read_card
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
+from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
-
-SCHEMA_VERSION = 2
-"""Raised whenever the meaning of a stored weight changes. 2: ``style_embed`` reads habits in units
-of how far people differ (models/motion.STYLE_SCALE)."""
+from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
+from avatar_v.paths import inside
+from avatar_v.states import check_numbers, check_state, read_tensors
+from avatar_v.stored import built, checked, fields_of, read_json
 
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)
 AUDIO_ENCODERS = (LogMelEncoder, HiddenStateAudioEncoder)
 STEM = "model"
 BACKBONE = "backbone"
+MOTION = "motion"
+"""Folder of the motion network, in pipelines that have one."""
 MAX_SHARD_SIZE = "5GB"
-ASSETS = Path(__file__).resolve().parents[1] / "assets"
-"""What ships with the package, by name."""
+RETIRED = ("motion_head.",)
+"""Parts of a DiT that the motion network replaced. The weights that ship hold them, unread, until
+they are trained anew: another 36 MB in the history would change 34 kB of them."""
+_Module = TypeVar("_Module", bound=nn.Module)
 
 
-@dataclass(frozen=True)
-class Card:
-    """Where weights come from: what a stranger needs to make them again."""
-
-    preset: str
-    recipe: str = ""  # path of the recipe, with its overlays
-    commit: str = ""
-    log: str = ""  # training log or its address
-    reference: bool = False  # trained to read a reference video, not only its first frame
-    motion: bool = False  # trained to denoise motion beside the video
-    faces: bool = False  # trained to read close-ups of the face beside the reference
-    stills: int = 0
-    """Of each clip of the reference the network is shown so many single frames, spread over it, and
-    the statistics of all its motion; 0: the clip itself."""
-    stills_from_prompt: int = 0
-    """The same where no first frame is given (Request.from_prompt), where that is more."""
-    anchor: bool = False  # trained with the first frame of the video behind the reference
-    guidance_audio: float = 2.0  # what generation takes where none is asked for; 1 is none
-    guidance_motion: float = 1.0  # of the reference, in motion alone (guidance.guided)
-    motion_first: bool = False  # generation makes motion before its video, else beside it
-    schema_version: int = SCHEMA_VERSION
-
-    def num_stills(self, *, from_prompt: bool) -> int:
-        """Single frames that stand for each clip of the reference; 0: none do."""
-        return max(self.stills, self.stills_from_prompt) if from_prompt else self.stills
-
-    def __post_init__(self) -> None:
-        for name in ("stills", "stills_from_prompt"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} of a card are at least 0, got {getattr(self, name)}")
-        for name in ("guidance_audio", "guidance_motion"):
-            if not math.isfinite(getattr(self, name)):
-                raise ValueError(f"{name} of a card is a finite number, got {getattr(self, name)}")
-
-
-def weights_folder(name_or_path: str | Path) -> Path:
-    """The folder of a shipped name or of a path; ValueError if it is neither."""
+def find_stats(name_or_path: str | Path) -> MotionStats:
+    """The motion statistics of weights that ship under a name, or in a folder or file."""
     named = ASSETS / name_or_path
-    for folder in (named, Path(name_or_path)):
-        if (folder / "card.json").is_file():
-            return folder
-    raise ValueError(
-        f"no weights {str(name_or_path)!r}: expected a name that ships with the package (small; as "
-        "a refiner small_refiner) or a folder with card.json, as `avatar-v run` leaves it"
-    )
+    return read_stats(named if named.is_dir() else name_or_path)
 
 
 def save_pipeline(
@@ -110,6 +72,12 @@ def save_pipeline(
     save_dit(partial / "dit", dit, dtype=dtype)
     _save_encoder(partial / "text", conditioner.text_encoder, dtype)
     _save_encoder(partial / "audio", conditioner.audio_encoder, dtype)
+    if conditioner.motion_net is not None:
+        save_motion_net(partial / MOTION, conditioner.motion_net, dtype=dtype)
+    if conditioner.motion_stats is not None:
+        write_stats(partial, conditioner.motion_stats)
+    elif card.can.motion:
+        raise ValueError("weights that know motion are written with its statistics")
     write_json(partial / "card.json", dataclasses.asdict(card))
     if folder.exists():
         shutil.rmtree(folder)
@@ -121,38 +89,41 @@ def load_pipeline(
 ) -> tuple[AvatarDiT, Conditioner]:
     """Read a pipeline, in fp32 and evaluation mode; ``vae`` is a folder that replaces its own.
 
-    ValueError, before any network is built, for a missing file, weights of another schema version,
+    ValueError, before any network is built, for a missing file (of motion statistics where the
+    weights know motion), weights of another schema version,
     or of another preset than ``preset``; after that for every key that does not fit, by name.
     """
     folder = Path(folder)
-    read_card(folder, preset=preset)
-    missing = [part for part in PARTS if not (folder / part / "config.json").is_file()]
-    if missing:
-        raise ValueError(f"{folder} lacks {', '.join(f'{part}/config.json' for part in missing)}")
+    card = read_card(folder, preset=preset)
+    check_parts(folder)
+    has_stats = card.can.motion or stats_path(folder).is_file()
+    motion_stats = read_stats(folder) if has_stats else None
     conditioner = Conditioner(
         VideoVAE.from_pretrained(folder / "vae" if vae is None else vae),
         _load_text(folder / "text"),
         _load_audio(folder / "audio"),
+        motion_stats,
+        load_motion_net(folder / MOTION) if (folder / MOTION).is_dir() else None,
     )
     dit = load_dit(folder / "dit")
+    dit.motion_stats = motion_stats
     conditioner.check_fits(dit.config)
     return dit.eval(), conditioner.eval()
 
 
-def read_card(folder: str | Path, *, preset: str | None = None) -> Card:
-    """The card of a pipeline; ValueError for another schema version, or preset if one is given."""
-    folder = Path(folder)
-    values = read_json(folder / "card.json")
-    version = values.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")
-    fields = {field.name for field in dataclasses.fields(Card)}
-    if set(values) != fields:
-        raise ValueError(f"{folder}/card.json has keys {sorted(values)}, expected {sorted(fields)}")
-    card = Card(**values)
-    if preset is not None and card.preset != preset:
-        raise ValueError(f"{folder} holds weights of preset {card.preset!r}, expected {preset!r}")
-    return card
+def check_parts(folder: Path, *, prompt: str = "") -> None:
+    """ValueError for a part that a pipeline lacks, and for a prompt that its text encoder cannot
+    take as far as config.json tells: before anything is loaded."""
+    missing = [part for part in PARTS if not (folder / part / "config.json").is_file()]
+    if missing:
+        raise ValueError(f"{folder} lacks {', '.join(f'{part}/config.json' for part in missing)}")
+    if read_card(folder).can.motion:
+        read_stats(folder)
+    kind, values = _read_config(folder / "text", TEXT_ENCODERS)
+    if kind is ByteTextEncoder:
+        where = folder / "text" / "config.json"
+        limit = checked(values, fields_of(ByteTextEncoder), where=where).get("num_bytes", 0)
+        check_bytes(prompt.encode(), limit)
 
 
 def save_dit(folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype = torch.float32) -> None:
@@ -169,36 +140,57 @@ def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> Avata
     config = DiTConfig.from_dict(read_json(folder / "config.json"), where=f"{folder}/config.json")
     with torch.device("meta"):
         dit = AvatarDiT(config)
-    state = {key: value.to(dtype) for key, value in read_state(folder).items()}
+    state = {key: value.to(dtype) for key, value in read_dit_state(folder).items()}
     check_state(dit.state_dict(), state, where=str(folder))
     dit.load_state_dict(state, assign=True)
     return dit.requires_grad_(True)
 
 
-def check_state(expected: Mapping[str, Tensor], found: Mapping[str, Tensor], *, where: str) -> None:
-    """One ValueError with every missing, unexpected and misshapen key."""
-    lines = [f"missing: {key}" for key in expected if key not in found]
-    lines += [f"unexpected: {key}" for key in found if key not in expected]
-    lines += [
-        f"shape of {key}: {tuple(found[key].shape)}, expected {tuple(value.shape)}"
-        for key, value in expected.items()
-        if key in found and found[key].shape != value.shape
-    ]
-    if lines:
-        raise ValueError(f"weights in {where} do not fit the model:\n  " + "\n  ".join(lines))
+def read_dit_state(folder: str | Path) -> dict[str, Tensor]:
+    """All tensors of a stored DiT, without its `RETIRED` parts."""
+    state = read_state(folder)
+    return {key: value for key, value in state.items() if not key.startswith(RETIRED)}
+
+
+def save_motion_net(
+    folder: str | Path, net: MotionNet, *, dtype: torch.dtype = torch.float32
+) -> None:
+    """config.json and model.safetensors of a motion network, stored as ``dtype``."""
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(folder / "config.json", dataclasses.asdict(net.config))
+    write_state(folder, {k: v.detach().to(dtype) for k, v in net.state_dict().items()})
+
+
+def load_motion_net(folder: str | Path) -> MotionNet:
+    """The motion network in ``folder``, in fp32; ValueError names every key that does not fit."""
+    folder = Path(folder)
+    where = f"{folder}/config.json"
+    config = MotionNetConfig.from_dict(read_json(folder / "config.json"), where=where)
+    with torch.device("meta"):
+        net = MotionNet(config)
+    state = {key: value.float() for key, value in read_state(folder).items()}
+    check_state(net.state_dict(), state, where=str(folder))
+    net.load_state_dict(state, assign=True)
+    return net.requires_grad_(True)
 
 
 def read_state(folder: str | Path, stem: str = STEM) -> dict[str, Tensor]:
-    """All tensors of ``stem``.safetensors, or of its shards; ValueError names a missing file."""
+    """All tensors of ``stem``.safetensors, or of its shards. ValueError names a missing file, one
+    that lies elsewhere, and numbers that no network can use (stored.check_numbers)."""
     folder = Path(folder)
     index = folder / f"{stem}.safetensors.index.json"
     single = folder / f"{stem}.safetensors"
     if not index.is_file():
-        return _read_file(single)
-    weight_map: dict[str, str] = read_json(index)["weight_map"]
+        return _sound(single)
+    weight_map = read_json(index).get("weight_map")
+    if not isinstance(weight_map, dict):
+        raise ValueError(f"{index} has no weight_map of keys to files")
+    # a link may lead out of the folder: those of the Hub's cache do
+    files = {inside(folder, name, where=index, links_out=True) for name in weight_map.values()}
     state: dict[str, Tensor] = {}
-    for name in sorted(set(weight_map.values())):
-        state |= _read_file(folder / name)
+    for file in sorted(files):
+        state |= _sound(file)
     absent = sorted(set(weight_map) - set(state))
     if absent:
         raise ValueError(f"{index} lists keys that its shards lack: {', '.join(absent)}")
@@ -217,31 +209,14 @@ def write_state(folder: Path, state: dict[str, Tensor], stem: str = STEM) -> Non
     )
 
 
-def read_json(path: Path) -> dict[str, Any]:
-    """ValueError for a missing file or one that is not a JSON object."""
-    if not path.is_file():
-        raise ValueError(f"no file {path}")
-    try:
-        values = json.loads(path.read_text())
-    except ValueError as error:
-        raise ValueError(f"{path} is not JSON: {error}") from error
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} holds a {type(values).__name__}, expected an object")
-    return values
-
-
 def write_json(path: Path, values: dict[str, Any]) -> None:
     path.write_text(json.dumps(values, indent=2) + "\n")
 
 
-def _read_file(path: Path) -> dict[str, Tensor]:
-    if not path.is_file():
-        raise ValueError(f"no file {path}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
+def _sound(path: Path) -> dict[str, Tensor]:
+    state = read_tensors(path)
+    check_numbers(state, where=path)
+    return state
 
 
 def _own_state(module: nn.Module) -> dict[str, Tensor]:
@@ -267,20 +242,22 @@ def _save_encoder(
 
 def _load_text(folder: Path) -> ByteTextEncoder | UMT5TextEncoder:
     kind, values = _read_config(folder, TEXT_ENCODERS)
+    where = folder / "config.json"
     if kind is UMT5TextEncoder:
-        return UMT5TextEncoder(folder / BACKBONE, **values)
-    encoder = ByteTextEncoder(**values)
-    _load_own(encoder, folder)
-    return encoder
+        encoder = built(UMT5TextEncoder, values, where=where, folder=folder / BACKBONE)
+        check_numbers(encoder.state_dict(), where=folder)
+        return encoder
+    return _loaded(ByteTextEncoder, values, folder)
 
 
 def _load_audio(folder: Path) -> LogMelEncoder | HiddenStateAudioEncoder:
     kind, values = _read_config(folder, AUDIO_ENCODERS)
-    if kind is HiddenStateAudioEncoder:
-        encoder = HiddenStateAudioEncoder(folder / BACKBONE)
-    else:
-        encoder = LogMelEncoder(**values)
-    _load_own(encoder, folder)
+    if kind is LogMelEncoder:
+        return _loaded(LogMelEncoder, values, folder)
+    encoder = HiddenStateAudioEncoder(folder / BACKBONE)
+    check_numbers(encoder.state_dict(), where=folder)
+    own = _own_file(_own_state(encoder), folder)
+    encoder.load_state_dict({**encoder.state_dict(), **own})
     return encoder
 
 
@@ -294,8 +271,18 @@ def _read_config(folder: Path, kinds: tuple[type, ...]) -> tuple[type, dict[str,
     raise ValueError(f"{folder}/config.json describes a {name}, expected {wanted}")
 
 
-def _load_own(module: nn.Module, folder: Path) -> None:
-    own = _own_state(module)
+def _loaded(kind: type[_Module], values: dict[str, Any], folder: Path) -> _Module:
+    """An encoder with its weights. It is built without memory first: a config.json that promises
+    another size than the weights have is found before that size is taken."""
+    with torch.device("meta"):
+        expected = _own_state(built(kind, values, where=folder / "config.json"))
+    state = _own_file(expected, folder)
+    encoder = kind(**values)
+    encoder.load_state_dict({**encoder.state_dict(), **state})
+    return encoder
+
+
+def _own_file(expected: Mapping[str, Tensor], folder: Path) -> dict[str, Tensor]:
     state = {key: value.float() for key, value in read_state(folder).items()}
-    check_state(own, state, where=str(folder))
-    module.load_state_dict({**module.state_dict(), **state})
+    check_state(expected, state, where=str(folder))
+    return state

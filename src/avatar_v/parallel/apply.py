@@ -8,7 +8,11 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import (
+    MixedPrecisionPolicy,
+    fully_shard,
+    register_fsdp_forward_method,
+)
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
@@ -22,26 +26,27 @@ def checkpoint_blocks(dit: AvatarDiT) -> None:
         block.forward = functools.partial(checkpoint, block.forward, use_reentrant=False)
 
 
-def shard(
-    dit: AvatarDiT,
-    conditioner: Conditioner,
-    mesh: DeviceMesh,
-    *,
-    compute_dtype: torch.dtype,
-) -> None:
-    """Shard parameters, gradients and optimiser state over ``mesh``: each block of the DiT, what
-    is left of it, and the encoders. The VAE is frozen and stays whole on every rank.
+def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) -> None:
+    """Shard parameters, gradients and optimiser state of ``module`` over ``mesh``.
 
+    Of a DiT each block is sharded, then the rest; of a conditioner the two encoders and the motion
+    network, since its frozen VAE stays whole on every rank; any other module is sharded as one.
     Weights are kept and reduced in fp32 and gathered as ``compute_dtype``. Inputs are not cast:
     times and latents stay fp32 until the layers themselves cast.
     """
     policy = MixedPrecisionPolicy(
         param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
     )
-    for block in dit.blocks:
-        fully_shard(block, mesh=mesh, mp_policy=policy)
-    for module in (dit, conditioner.text_encoder, conditioner.audio_encoder):
-        fully_shard(module, mesh=mesh, mp_policy=policy)
+    parts = [module]
+    if isinstance(module, AvatarDiT):
+        parts = [*module.blocks, module]
+    elif isinstance(module, Conditioner):
+        networks = (module.text_encoder, module.audio_encoder, module.motion_net)
+        parts = [network for network in networks if network is not None]
+    for part in parts:
+        fully_shard(part, mesh=mesh, mp_policy=policy)
+    if isinstance(module, AvatarDiT):
+        register_fsdp_forward_method(module, "encode_reference")
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from avatar_v.types import num_latents
 
 @dataclass(frozen=True, order=True)
 class Bucket:
-    """Clips that are batched together: one picture size and one length."""
+    """Clips that are batched together: one picture size (0: no pictures) and one length."""
 
     height: int
     width: int
@@ -24,8 +24,8 @@ class Bucket:
 
     def __post_init__(self) -> None:
         num_latents(self.num_frames)
-        if min(self.height, self.width) < 1:
-            raise ValueError(f"a bucket has a positive size, got {self}")
+        if min(self.height, self.width) < 0 or (self.height == 0) != (self.width == 0):
+            raise ValueError(f"a bucket has a positive size, or none at all, got {self}")
 
 
 @dataclass(frozen=True)
@@ -136,5 +136,7 @@ def _fits(clip: ClipEntry, bucket: Bucket, uses_latents: bool) -> bool:
         return False
     if (clip.height, clip.width) == (bucket.height, bucket.width):
         return True
+    if 0 in (clip.height, bucket.height):  # motion and sound alone
+        return False
     stretch = (clip.height * bucket.width) / (clip.width * bucket.height)
     return not uses_latents and clip.height >= bucket.height and abs(stretch - 1) < 0.02

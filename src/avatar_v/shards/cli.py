@@ -1,4 +1,4 @@
-"""`avatar-v shards world | import | encode | faces | stills | show`: make shards and look at them.
+"""`avatar-v shards encode | faces | stills | stats | show`: look at shards and add to them.
 
 Only parsing happens at import; each command imports what it needs when it runs.
 """
@@ -6,62 +6,30 @@ Only parsing happens at import; each command imports what it needs when it runs.
 import argparse
 from pathlib import Path
 
-DEFAULT_NUM_FRAMES = 101  # 26 latents, 4.04 s
-DEFAULT_SIZE = 64
+from avatar_v.words import counted
 
 
 def add_parser(subparsers) -> None:
     """Hang `shards` and its commands onto the front end's sub-parsers."""
-    shards = subparsers.add_parser("shards", help="make shards and look at them")
+    shards = subparsers.add_parser("shards", help="prepare shards and look at them")
     commands = shards.add_subparsers(dest="shards_command", required=True, metavar="COMMAND")
-    _add_world(commands.add_parser("world", help="render clips of the embedded world"))
-    _add_import(commands.add_parser("import", help="turn a folder of videos into shards"))
     _add_encode(commands.add_parser("encode", help="add VAE latents to shards"))
     _add_pictures(commands.add_parser("faces", help="add close-ups of the face"))
     _add_pictures(commands.add_parser("stills", help="add whole frames, encoded alone"))
+    _add_stats(commands.add_parser("stats", help="compute the statistics that motion is read in"))
     _add_show(commands.add_parser("show", help="print and picture a few clips"))
 
 
 def run(args: argparse.Namespace) -> int:
     """Run the parsed command; returns the exit status. User errors are ValueErrors."""
     commands = {
-        "world": _world,
-        "import": _import,
         "encode": _encode,
         "faces": _pictures,
         "stills": _pictures,
+        "stats": _stats,
         "show": _show,
     }
     return commands[args.shards_command](args)
-
-
-def _add_world(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--out", required=True, help="folder for the shards")
-    parser.add_argument("--clips", type=int, required=True, help="number of clips")
-    parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
-    parser.add_argument("--frames", type=int, default=DEFAULT_NUM_FRAMES, help="per clip, 4k + 1")
-    parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="height and width, pixels")
-    parser.add_argument("--clips-per-person", type=int, default=4, help="each in another scene")
-    parser.add_argument("--clips-per-shard", type=int, default=64)
-    parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1, help="processes; the bytes do not change")
-
-
-def _add_import(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("folder", help="videos, subfolders too; a caption may lie in NAME.txt")
-    parser.add_argument("--out", required=True, help="folder for the shards")
-    parser.add_argument("--frames", type=int, default=DEFAULT_NUM_FRAMES, help="per clip, 4k + 1")
-    parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="height and width, pixels")
-    parser.add_argument("--no-face-crop", action="store_true", help="take the centre square")
-    parser.add_argument(
-        "--person",
-        choices=["folder", "file"],
-        default="folder",
-        help="who is one person: all files of a folder, or each file",
-    )
-    parser.add_argument("--licence", default="unknown", help="of the videos, e.g. CC-BY-4.0")
-    parser.add_argument("--consent", default="unknown", help="how the person shown agreed")
-    parser.add_argument("--clips-per-shard", type=int, default=64)
 
 
 def _add_encode(parser: argparse.ArgumentParser) -> None:
@@ -85,86 +53,36 @@ def _add_pictures(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--device", default="cpu")
 
 
+def _add_stats(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("folder", help="folder of training shards, of two people or more")
+    parser.add_argument("--out", required=True, help="motion.json, or a folder of weights for it")
+
+
 def _add_show(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="folder of shards")
     parser.add_argument("--out", help="picture to write; without it the clips are only printed")
     parser.add_argument("-n", type=int, default=4, help="number of clips, spread over the set")
 
 
-def _check_frames(num: int) -> None:
-    """Before anything heavy is imported."""
-    if num < 1 or num % 4 != 1:
-        raise ValueError(f"--frames {num}: a clip has 4k + 1 frames (1, 5, 9, …)")
+def _require_shards(folder: str) -> None:
+    """ValueError for a folder without finished shards, before anything heavy is imported."""
+    if next(Path(folder).rglob("*.index.json"), None) is None:
+        raise ValueError(f"{folder}: no finished shards (NAME.tar with NAME.index.json) in it")
 
 
-def _world(args: argparse.Namespace) -> int:
-    _check_frames(args.frames)
-    from rich.console import Console
-
-    from avatar_v.shards.world_set import WorldSettings, write_world
-
-    settings = WorldSettings(
-        num_clips=args.clips,
-        split=args.split,
-        num_frames=args.frames,
-        size=args.size,
-        clips_per_person=args.clips_per_person,
-        clips_per_shard=args.clips_per_shard,
-        seed=args.seed,
-    )
-    with _progress() as progress:
-        task = progress.add_task(f"world {args.split}", total=args.clips)
-        indexes = write_world(
-            settings,
-            args.out,
-            num_workers=args.workers,
-            on_clip=lambda num_done: progress.update(task, completed=num_done),
-        )
-    failures = [failure for index in indexes for failure in index.failures]
-    console = Console()
-    num_clips, num_bytes = sum(len(i.clips) for i in indexes), sum(i.num_bytes for i in indexes)
-    console.print(
-        f"{num_clips} clips in {len(indexes)} shards, {num_bytes / 1e6:.1f} MB: {args.out}",
-        soft_wrap=True,
-    )
-    for failure in failures[:10]:
-        console.print(f"[red]failed[/red] {failure.key}: {failure.reason}", soft_wrap=True)
-    if failures:
-        console.print(f"{len(failures)} clips failed; the rows are in the shards' indexes")
-    return 1 if failures else 0
-
-
-def _import(args: argparse.Namespace) -> int:
-    _check_frames(args.frames)
-    from avatar_v.shards.importer import ImportSettings, import_folder, print_report
-
-    settings = ImportSettings(
-        num_frames=args.frames,
-        size=args.size,
-        face_crop=not args.no_face_crop,
-        person_is_folder=args.person == "folder",
-        licence=args.licence,
-        consent=args.consent,
-        clips_per_shard=args.clips_per_shard,
-    )
-    with _progress() as progress:
-        task = progress.add_task("import", total=None)
-        report = import_folder(
-            args.folder,
-            args.out,
-            settings,
-            on_file=lambda done, total: progress.update(task, completed=done, total=total),
-        )
-    print_report(report)
-    return 0 if report.num_clips else 1
+def _require_vae(folder: str) -> None:
+    if not (Path(folder) / "config.json").is_file():
+        raise ValueError(f"--vae {folder}: no VAE is there; expected a folder with its config.json")
 
 
 def _encode(args: argparse.Namespace) -> int:
+    _require_shards(args.shards)
+    _require_vae(args.vae)
     from rich.console import Console
 
     from avatar_v.shards.encode import encode_folder
 
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task("encode", total=None)
         num_clips, vae_hash = encode_folder(
             args.shards,
@@ -180,20 +98,23 @@ def _encode(args: argparse.Namespace) -> int:
             device=args.device,
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
-    Console().print(f"{num_clips} clips with latents of VAE {vae_hash}: {args.out}", soft_wrap=True)
+    clips = counted(num_clips, "clip")
+    Console().print(f"{clips} with latents of VAE {vae_hash}: {args.out}", soft_wrap=True)
     return 0
 
 
 def _pictures(args: argparse.Namespace) -> int:
+    _require_shards(args.shards)
+    _require_vae(args.vae)
     from rich.console import Console
 
-    from avatar_v.shards.pictures import CLOSE_UPS, WHOLE_FRAMES, add_pictures
+    from avatar_v.shards.pictures import FACE_CROPS, REF_FRAMES, add_pictures
 
     name = args.shards_command
-    with _progress() as progress:
+    with progress_bar() as progress:
         task = progress.add_task(name, total=None)
         num_clips, num_empty = add_pictures(
-            CLOSE_UPS if name == "faces" else WHOLE_FRAMES,
+            FACE_CROPS if name == "faces" else REF_FRAMES,
             args.shards,
             args.vae,
             num_threads=args.threads,
@@ -201,15 +122,37 @@ def _pictures(args: argparse.Namespace) -> int:
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
     empty = f", {num_empty} of them show no face" if num_empty else ""
-    Console().print(f"{num_clips} clips with {name}{empty}: {args.shards}", soft_wrap=True)
+    Console().print(
+        f"{counted(num_clips, 'clip')} with {name}{empty}: {args.shards}", soft_wrap=True
+    )
+    return 0
+
+
+def _stats(args: argparse.Namespace) -> int:
+    _require_shards(args.folder)
+    from avatar_v.motion.stats import stats_path, write_stats
+    from avatar_v.shards.motion_stats import stats_of_folder
+
+    path = stats_path(args.out)
+    if not path.parent.is_dir():
+        raise ValueError(f"--out {args.out}: there is no folder {path.parent}")
+    with progress_bar() as progress:
+        task = progress.add_task("stats", total=None)
+        stats = stats_of_folder(
+            args.folder,
+            on_clip=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    write_stats(path, stats)
+    print(f"motion statistics of {stats.num_clips} clips of {stats.num_people} people: {path}")
     return 0
 
 
 def _show(args: argparse.Namespace) -> int:
-    from avatar_v.shards.show import pick, print_clips, save_sheet
-
     if args.out and Path(args.out).suffix.lower() not in (".png", ".jpg", ".pdf"):
         raise ValueError(f"--out {args.out}: expected a .png, .jpg or .pdf file")
+    _require_shards(args.folder)
+    from avatar_v.shards.show import pick, print_clips, save_sheet
+
     samples = pick(args.folder, args.n)
     print_clips(samples)
     if args.out:
@@ -218,7 +161,8 @@ def _show(args: argparse.Namespace) -> int:
     return 0
 
 
-def _progress():
+def progress_bar():
+    """A bar that counts clips or files, for a command that takes long."""
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
     from rich.progress import TimeElapsedColumn as Elapsed
     from rich.progress import TimeRemainingColumn as Remaining

@@ -11,9 +11,15 @@ from typing import Any
 import lightning as L
 import torch
 
+from avatar_v import checks
+from avatar_v.parallel.trainer import layout_of
 from avatar_v.shards.buckets import Bucket, assign, natural_buckets, pair_candidates, plan_epoch
 from avatar_v.shards.loader import ClipReader, ResumableLoader, read_folder
 from avatar_v.shards.writer import ClipEntry
+from avatar_v.types import num_latents
+
+MAX_BATCH = 65_536
+MAX_WORKERS = 256
 
 
 @dataclass(frozen=True)
@@ -41,6 +47,7 @@ class ShardData(L.LightningDataModule):
         batch_size: Clips a batch and rank.
         num_workers: Loader processes; 0 reads in the training process.
         decode_video: False leaves the video undecoded and takes the precomputed latents alone.
+        pictures: False leaves latents out as well: batches of motion and sound alone.
         pairs: Give each clip a reference: another clip of the same person from another scene.
             Clips without one are left out, with a warning.
         same_scene_pairs: Let the reference come from the same scene too.
@@ -58,6 +65,7 @@ class ShardData(L.LightningDataModule):
         validation: str | None = None,
         num_workers: int = 0,
         decode_video: bool = True,
+        pictures: bool = True,
         pairs: bool = False,
         same_scene_pairs: bool = False,
         buckets: list[Bucket] | None = None,
@@ -66,10 +74,9 @@ class ShardData(L.LightningDataModule):
         vae_hash: str | None = None,
     ):
         super().__init__()
-        if batch_size < 1 or num_workers < 0:
-            raise ValueError(
-                f"expected batch_size ≥ 1, num_workers ≥ 0: {batch_size}, {num_workers}"
-            )
+        checks.count("batch_size", batch_size, most=MAX_BATCH)
+        checks.count("num_workers", num_workers, least=0, most=MAX_WORKERS)
+        checks.seed("seed", seed)
         if cache and num_workers:
             raise ValueError(
                 f"cache keeps clips in this process: num_workers {num_workers}, expected 0"
@@ -80,7 +87,8 @@ class ShardData(L.LightningDataModule):
         self.validation_folder = validation
         self.batch_size = batch_size
         self.num_workers = num_workers
-        self.decode_video = decode_video
+        self.decode_video = decode_video and pictures
+        self.pictures = pictures
         self.pairs = pairs
         self.same_scene_pairs = same_scene_pairs
         self.buckets = buckets
@@ -119,7 +127,19 @@ class ShardData(L.LightningDataModule):
         """ValueError, naming shard and clip, unless every latent comes from this VAE."""
         self.setup()
         for clip_set in self._sets.values():
-            check_latents(clip_set.clips, vae_hash, required=not self.decode_video)
+            needed = self.pictures and not self.decode_video
+            check_latents(clip_set.clips, vae_hash, required=needed)
+
+    def require_length(self, most_latents: int) -> None:
+        """ValueError, naming the folder, unless every batch has clips of at least so many."""
+        self.setup()
+        for folder, clip_set in self._sets.items():
+            shortest = min(num_latents(bucket.num_frames) for bucket in clip_set.members)
+            if shortest < most_latents:
+                raise ValueError(
+                    f"a window of {most_latents} latents does not fit clips of {shortest} in "
+                    f"{folder}: shorten window_latents, or leave short clips out with buckets"
+                )
 
     def state_dict(self) -> dict[str, Any]:
         loader = self._train_loader
@@ -146,23 +166,17 @@ class ShardData(L.LightningDataModule):
             loader.resume(state["epoch"], state["num_done"])
 
     def _order_settings(self) -> dict[str, Any]:
-        _, num_ranks = self._ranks()
         clip_set = self.clip_set(self.train_folder)
         return {
             "seed": self.seed,
             "batch_size": self.batch_size,
-            "num_ranks": num_ranks,
+            "num_ranks": layout_of(self.trainer).num_data_ranks,
             "num_clips": sum(len(indices) for indices in clip_set.members.values()),
         }
 
-    def _ranks(self) -> tuple[int, int]:
-        if self.trainer is not None:
-            return self.trainer.global_rank, self.trainer.world_size
-        return 0, 1
-
     def _loader(self, folder: str, *, shuffle: bool) -> ResumableLoader:
         clip_set = self.clip_set(folder)
-        rank, num_ranks = self._ranks()
+        layout = layout_of(self.trainer)
 
         def plan_of_epoch(epoch: int):
             return plan_epoch(
@@ -170,10 +184,10 @@ class ShardData(L.LightningDataModule):
                 batch_size=self.batch_size,
                 seed=self.seed,
                 epoch=epoch if shuffle else 0,
-                rank=rank,
-                num_ranks=num_ranks,
+                rank=layout.data_rank,
+                num_ranks=layout.num_data_ranks,
                 shuffle=shuffle,
-                fill=shuffle or num_ranks > 1,
+                fill=shuffle or layout.num_data_ranks > 1,
                 partners=clip_set.partners,
             )
 
@@ -208,6 +222,8 @@ class ShardData(L.LightningDataModule):
         return ClipSet(folder, clips, members, partners, reader)
 
     def _use_latents(self, folder: str, clips: list[ClipEntry]) -> bool:
+        if not self.pictures:
+            return False
         if not self.decode_video:
             check_latents(clips, self.vae_hash, required=True)
             return True

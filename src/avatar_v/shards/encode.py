@@ -18,8 +18,9 @@ from avatar_v.device import check_threads, chosen_device
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_clip, read_members
-from avatar_v.shards.pictures import CLOSE_UPS, WHOLE_FRAMES, pictures_member
+from avatar_v.shards.pictures import FACE_CROPS, REF_FRAMES, pictures_member
 from avatar_v.shards.schema import (
+    CLOSE_UPS,
     FACES,
     LATENTS,
     LOW,
@@ -143,14 +144,14 @@ class _Encoder:
                     raise ValueError(f"{clip.shard}, clip {clip.key}: its latents overflow fp16")
                 meta = dataclasses.replace(sample.meta, vae_hash=self.vae_hash)
                 left_out = {LATENTS, FACES, STILLS, LOW, META} | (
-                    {VIDEO} if self.drop_video else set()
+                    {VIDEO, CLOSE_UPS} if self.drop_video else set()
                 )
                 members = read_members(clip, [m for m in clip.members if m not in left_out])
                 members |= {META: encode_meta(meta), LATENTS: encode_array(own.numpy())}
                 if self.faces:
-                    members[FACES] = pictures_member(CLOSE_UPS, self.vae, sample, self.device)
+                    members[FACES] = pictures_member(FACE_CROPS, self.vae, sample, self.device)
                 if self.stills:
-                    members[STILLS] = pictures_member(WHOLE_FRAMES, self.vae, sample, self.device)
+                    members[STILLS] = pictures_member(REF_FRAMES, self.vae, sample, self.device)
                 if low is not None:
                     members[LOW] = encode_array(low.numpy())
                 yield RawClip(clip.key, members)

@@ -21,8 +21,8 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from avatar_v.loudness import normalise_loudness
-from avatar_v.models.motion import known_mask
+from avatar_v.media.sound import normalise_loudness
+from avatar_v.motion.vectors import known_mask
 from avatar_v.shards.buckets import BatchPlan, Bucket
 from avatar_v.shards.schema import (
     FACES,
@@ -93,7 +93,7 @@ def read_members(clip: ClipEntry, names: Sequence[str]) -> dict[str, bytes]:
 
 
 class ClipReader:
-    """Clip number i of an index, decoded, at the loudness that generation uses (loudness.py).
+    """Clip number i of an index, decoded, at the loudness that generation uses (media/sound.py).
 
     With ``cache`` each is decoded once and then kept.
     Kept clips stay in stored precision: about 0.2 MB for 101 frames as latents, 1.5 MB with the

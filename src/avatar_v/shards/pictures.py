@@ -1,9 +1,9 @@
-"""Single pictures beside the latents of clips: what the reference stream may see of a person.
+"""Single pictures beside the latents of clips, for the reference stream.
 
-Close-ups (`avatar-v shards faces`) show the face, cut out of the video or, for clips of the world,
-drawn again at a higher resolution (world/redrawn.py). Stills (`avatar-v shards stills`) are whole
-frames. A clip gives a few of either, evenly spread over its valid frames, each of the clip's own
-size and encoded alone by the VAE that made the latents.
+Face crops (`avatar-v shards faces`) are the close-ups that a shard holds, or are cut out of its
+video. Reference frames (`avatar-v shards stills`) are whole frames. A clip gives a few of either,
+evenly spread over its valid frames, each of the clip's own size and encoded alone by the VAE that
+made the latents.
 """
 
 from collections.abc import Callable, Iterator
@@ -21,6 +21,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_folder, read_members
 from avatar_v.shards.schema import (
     FACES,
+    NUM_CLOSE_UPS,
     STILLS,
     Sample,
     decode_pictures,
@@ -36,19 +37,16 @@ from avatar_v.shards.writer import (
     read_index,
     write_shard,
 )
-from avatar_v.world.redrawn import close_ups, stills
 
-WORLD = "avatar_v.world"
 Pictures = UInt8[Tensor, "k 3 h w"]
 
 
 @dataclass(frozen=True)
 class Kind:
-    """Which pictures, and the member of a shard that holds them."""
+    """A kind of picture, and the member of a shard that holds it."""
 
     member: str
-    num: int  # of a clip
-    show: Callable[[Sample, Int[Tensor, " k"]], Pictures]  # at these frames
+    select: Callable[[Sample], tuple[Pictures, Int[Tensor, " k"]]]  # pictures, and their frames
 
 
 def add_pictures(
@@ -64,8 +62,8 @@ def add_pictures(
     byte for byte. Returns (clips, those that show no face).
 
     Each shard is written beside the old one and then moved, so an interrupted run goes on where it
-    stopped. ValueError if latents are missing or made by another VAE, or if a clip has neither
-    video nor a recipe of the world; the shards before it are done.
+    stopped. ValueError if latents are missing or made by another VAE, or if a clip has no video;
+    the shards before it are done.
     """
     check_threads(num_threads)
     on = chosen_device(device)
@@ -94,19 +92,9 @@ def add_pictures(
     return len(clips), num_empty
 
 
-def shown(kind: Kind, sample: Sample) -> tuple[Pictures, Int[Tensor, " k"]]:
-    """Pictures of a clip at its own size, and the frames they show.
-
-    ValueError for a clip that has neither video nor a recipe of the world, and for close-ups of one
-    that is not square.
-    """
-    frames = spread_frames(sample.valid, kind.num)
-    return kind.show(sample, frames), frames
-
-
 def pictures_member(kind: Kind, vae: VideoVAE, sample: Sample, device: torch.device) -> bytes:
     """The pictures of a clip as a member of its shard."""
-    pictures, frames = shown(kind, sample)
+    pictures, frames = kind.select(sample)
     return encode_pictures(latents_of(vae, pictures, device), frames)
 
 
@@ -122,23 +110,27 @@ def latents_of(
     return vae.encode(video)[:, 0].to(torch.float16).cpu()
 
 
-def _close_ups(sample: Sample, frames: Int[Tensor, " k"]) -> Pictures:
+def face_crops(sample: Sample) -> tuple[Pictures, Int[Tensor, " k"]]:
+    """Close-ups of the face in the size of the clip, and the frames that they show.
+
+    ValueError for a clip without video and for a clip that is not square.
+    """
     meta = sample.meta
     if meta.height != meta.width:
         raise ValueError(f"{sample.key}: close-ups are square, the clip {meta.height}x{meta.width}")
-    if meta.source == WORLD:
-        return close_ups(*_world_ids(sample), sample.motion[frames], size=meta.height)
-    video = _video(sample)
+    if sample.close_ups is not None and sample.close_up_frames is not None:
+        return sample.close_ups, sample.close_up_frames
+    video, frames = _video(sample), spread_frames(sample.valid, NUM_CLOSE_UPS)
     if len(frames) == 0:
-        return video[:0]
+        return video[:0], frames
     windows = face_windows(sample.face_box[frames], meta.height, meta.width)
-    return crop(video[frames], windows, meta.height)
+    return crop(video[frames], windows, meta.height), frames
 
 
-def _stills(sample: Sample, frames: Int[Tensor, " k"]) -> Pictures:
-    if sample.video is None and sample.meta.source == WORLD:
-        return stills(*_world_ids(sample), sample.motion[frames], size=sample.meta.height)
-    return _video(sample)[frames]
+def ref_frames(sample: Sample) -> tuple[Pictures, Int[Tensor, " k"]]:
+    """Whole frames of a clip, and their numbers. ValueError for a clip without video."""
+    frames = spread_frames(sample.valid, NUM_STILLS)
+    return _video(sample)[frames], frames
 
 
 def _video(sample: Sample) -> Pictures:
@@ -147,16 +139,8 @@ def _video(sample: Sample) -> Pictures:
     return sample.video
 
 
-def _world_ids(sample: Sample) -> tuple[int, int, int]:
-    meta = sample.meta
-    person, scene, speech = (
-        int(name.removeprefix("world-")) for name in (meta.person, meta.scene, meta.sentence)
-    )
-    return person, scene, speech
-
-
-CLOSE_UPS = Kind(FACES, 4, _close_ups)
-WHOLE_FRAMES = Kind(STILLS, NUM_STILLS, _stills)
+FACE_CROPS = Kind(FACES, face_crops)
+REF_FRAMES = Kind(STILLS, ref_frames)
 
 
 def _with_pictures(

@@ -3,6 +3,8 @@
 A clip `key` in a shard is these members of a plain WebDataset tar:
 
     key.audio.flac   16 kHz mono 16-bit, 640 samples a frame
+    key.close_ups.npz  optional, with video: the face, sharper than the video shows it,
+                     pictures "n 3 ch cw" uint8, and frames "n", the frame that each one shows
     key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
     key.faces.npz    optional, with latents: close-ups of the face, latents "n c lh lw" in fp16,
                      each encoded alone by the same VAE, and frames "n", which each one shows
@@ -12,7 +14,8 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
                      the VAE (models/refiner.py), in fp16; what the refiner starts from
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
     key.stills.npz   optional, with latents: whole frames of the clip, as faces.npz holds them
-    key.video.mp4    H.264 yuv444p, 25 fps; absent only where latents replace it
+    key.video.mp4    H.264 yuv444p, 25 fps; absent where latents replace it, and of a clip without
+                     pictures (height 0)
 
 `Sample` is a decoded clip in its stored precision (uint8, int16, fp16), which is also how it is
 cached in memory; `loader.collate` turns samples into the floats of a Batch.
@@ -31,7 +34,9 @@ from av.error import FFmpegError
 from jaxtyping import Bool, Float, Float16, Int, Int16, UInt8
 from torch import Tensor
 
-from avatar_v.media import decode_video_bytes, encode_video_bytes
+from avatar_v.media.containers import open_bytes
+from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
+from avatar_v.stored import parse_json
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 SCHEMA_VERSION = 1
@@ -41,6 +46,9 @@ NO_PHONEME = -1
 AUDIO, FACE, META = "audio.flac", "face.npz", "json"
 LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
 FACES, STILLS, LOW = "faces.npz", "stills.npz", "low.npy"
+CLOSE_UPS = "close_ups.npz"
+NUM_CLOSE_UPS = 4
+"""Of a clip."""
 
 
 @dataclass(frozen=True)
@@ -52,7 +60,7 @@ class Meta:
     sentence: str
     text: str  # the prompt: what is seen, never how the person moves
     num_frames: int
-    height: int
+    height: int  # 0, like the width: the clip has motion and sound alone
     width: int
     licence: str  # SPDX name, or the user's own words
     consent: str  # how the person shown agreed; "synthetic" where nobody is shown
@@ -80,6 +88,8 @@ class Sample:
     valid: Bool[Tensor, " f"]
     phonemes: Int[Tensor, " f"]
     video: UInt8[Tensor, "f 3 h w"] | None = None
+    close_ups: UInt8[Tensor, "n 3 ch cw"] | None = None  # the face, sharper than in the video
+    close_up_frames: Int[Tensor, " n"] | None = None  # with close_ups
     latents: Float16[Tensor, "l c lh lw"] | None = None
     faces: Float16[Tensor, "n c fh fw"] | None = None  # close-ups, each encoded alone
     face_frames: Int[Tensor, " n"] | None = None  # which frame each face is from; with faces
@@ -116,6 +126,11 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     }
     if sample.video is not None:
         members[VIDEO] = encode_video_bytes(sample.video)
+    if sample.close_ups is not None and sample.close_up_frames is not None:
+        frames = sample.close_up_frames.to(torch.int32).numpy()
+        members[CLOSE_UPS] = _encode_arrays(
+            {"pictures": sample.close_ups.numpy(), "frames": frames}
+        )
     if sample.latents is not None:
         members[LATENTS] = encode_array(sample.latents.numpy())
     if sample.faces is not None and sample.face_frames is not None:
@@ -142,6 +157,9 @@ def decode_sample(
     track = _loaded(members[FACE], f"{name}.{FACE}")
     has_video = decode_video and VIDEO in members
     video = decode_video_bytes(members[VIDEO], f"{name}.{VIDEO}") if has_video else None
+    close_ups, close_up_frames = None, None
+    if decode_video and CLOSE_UPS in members:
+        close_ups, close_up_frames = _decode_close_ups(members[CLOSE_UPS], f"{name}.{CLOSE_UPS}")
     latents, low = (
         _loaded(members[member], f"{name}.{member}") if member in members else None
         for member in (LATENTS, LOW)
@@ -162,6 +180,8 @@ def decode_sample(
             valid=torch.from_numpy(track["valid"]),
             phonemes=torch.from_numpy(track["phonemes"]),
             video=video,
+            close_ups=close_ups,
+            close_up_frames=close_up_frames,
             latents=None if latents is None else torch.from_numpy(latents),
             faces=faces,
             face_frames=face_frames,
@@ -175,6 +195,25 @@ def decode_sample(
             raise
         raise ValueError(f"{name}: {error}") from error
     return sample
+
+
+def decode_motion(
+    key: str, members: dict[str, bytes], *, where: str
+) -> tuple[Meta, Float[Tensor, "f m"], Bool[Tensor, " f"]]:
+    """Of a clip what it is, its motion and which frames show a face, from its members META, MOTION
+    and FACE. Errors as in `decode_sample`."""
+    name = f"{where}, clip {key}"
+    meta = decode_meta(members[META], name)
+    motion, track = (_loaded(members[member], f"{name}.{member}") for member in (MOTION, FACE))
+    try:
+        motion, valid = torch.from_numpy(motion), torch.from_numpy(track["valid"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{name}: {error}") from error
+    expected = (meta.num_frames, len(MOTION_NAMES))
+    if tuple(motion.shape) != expected or tuple(valid.shape) != expected[:1]:
+        shapes = f"{tuple(motion.shape)} and {tuple(valid.shape)}"
+        raise ValueError(f"{name}: motion and validity are {shapes}, expected {expected}")
+    return meta, motion, valid
 
 
 def encode_array(array: np.ndarray) -> bytes:
@@ -200,6 +239,16 @@ def decode_pictures(
         raise ValueError(f"{name}: expected arrays latents and frames ({error})") from error
 
 
+def _decode_close_ups(
+    data: bytes, name: str
+) -> tuple[UInt8[Tensor, "n 3 ch cw"], Int[Tensor, " n"]]:
+    loaded = _loaded(data, name)
+    try:
+        return torch.from_numpy(loaded["pictures"]), torch.from_numpy(loaded["frames"])
+    except (IndexError, KeyError, TypeError) as error:
+        raise ValueError(f"{name}: expected arrays pictures and frames ({error})") from error
+
+
 def encode_meta(meta: Meta) -> bytes:
     """The JSON member."""
     return json.dumps(dataclasses.asdict(meta), sort_keys=True).encode()
@@ -208,7 +257,7 @@ def encode_meta(meta: Meta) -> bytes:
 def decode_meta(data: bytes, name: str) -> Meta:
     """The JSON member; ValueError for another schema version, and for missing or unknown fields."""
     try:
-        fields = json.loads(data)
+        fields = parse_json(data, where=name)
         version = fields["schema_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"{name}: the json member is damaged ({error!r})") from error
@@ -227,6 +276,7 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
     frames, meta = sample.meta.num_frames, sample.meta
     if "." in sample.key or "/" in sample.key or not sample.key:
         raise ValueError(f"key {sample.key!r}: expected a name without '.' and '/'")
+    needs_picture = needs_picture and meta.height > 0
     if needs_picture and sample.video is None and sample.latents is None:
         raise ValueError(f"{sample.key}: neither video nor latents")
     if meta.frame_rate_hz != FRAME_RATE_HZ or meta.sample_rate_hz != SAMPLE_RATE_HZ:
@@ -242,6 +292,7 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
     }
     found = {name: tuple(getattr(sample, name).shape) for name in expected}
     for name, pictures, shown in (
+        ("close_ups", sample.close_ups, sample.close_up_frames),
         ("faces", sample.faces, sample.face_frames),
         ("stills", sample.stills, sample.still_frames),
     ):
@@ -258,9 +309,9 @@ def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:
 
 
 def _check_pictures(sample: Sample, name: str, pictures: Tensor, frames: Tensor | None) -> None:
-    """They lie beside latents of their size, and each says which frame it shows."""
+    """Encoded pictures have the size of the latents, and each picture says which frame it shows."""
     latents = sample.latents
-    if latents is not None and pictures.shape[1:] != latents.shape[1:]:
+    if name != "close_ups" and latents is not None and pictures.shape[1:] != latents.shape[1:]:
         sizes = f"{tuple(pictures.shape[1:])}, its latents of {tuple(latents.shape[1:])}"
         raise ValueError(f"{sample.key}: {name} of {sizes}")
     if frames is None or len(frames) != len(pictures):
@@ -300,7 +351,7 @@ def _encode_flac(audio: Int16[Tensor, " s"]) -> bytes:
 
 def _decode_flac(data: bytes, name: str) -> Int16[Tensor, " s"]:
     try:
-        with av.open(io.BytesIO(data), "r") as container:
+        with open_bytes(data, "flac") as container:
             parts = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
     except (FFmpegError, IndexError) as error:
         raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error

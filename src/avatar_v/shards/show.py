@@ -13,6 +13,7 @@ from torch import Tensor
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample, to_float
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ
+from avatar_v.words import counted
 
 FRAMES_SHOWN = 10
 
@@ -37,8 +38,9 @@ def print_clips(samples: Sequence[Sample]) -> None:
         console.print(f"{sample.key}  {meta.text}")
         console.print(f"  person {meta.person} · scene {meta.scene} · sentence {meta.sentence}")
         console.print(
-            f"  {meta.num_frames} frames {meta.height}x{meta.width} · face seen {seen:.0f} % · "
-            f"latents {shape} · licence {meta.licence} · consent {meta.consent}"
+            f"  {counted(meta.num_frames, 'frame')} {meta.height}x{meta.width} · "
+            f"face seen {seen:.0f} % · latents {shape} · "
+            f"licence {meta.licence} · consent {meta.consent}"
         )
 
 

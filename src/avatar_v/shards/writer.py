@@ -17,6 +17,7 @@ from pathlib import Path
 
 from webdataset.writer import TarWriter
 
+from avatar_v.paths import inside
 from avatar_v.shards.schema import (
     LATENTS,
     META,
@@ -26,8 +27,10 @@ from avatar_v.shards.schema import (
     decode_meta,
     encode_sample,
 )
+from avatar_v.stored import parse_json
 
 INDEX_SUFFIX = ".index.json"
+_NO_JSON = (json.JSONDecodeError, UnicodeDecodeError, RecursionError)
 
 
 @dataclass(frozen=True)
@@ -127,18 +130,22 @@ def index_path(shard: str | Path) -> Path:
 
 
 def read_index(path: str | Path) -> ShardIndex:
-    """The index at ``path``; ValueError if it is damaged, of another version, or its tar is cut."""
+    """The index at ``path``; ValueError if it is damaged, of another version, its tar is cut, or
+    is not a file beside it."""
     path = Path(path)
     try:
-        fields = json.loads(path.read_text())
+        fields = parse_json(path.read_bytes(), where=path)
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{path}: not a readable shard index ({error})") from error
+    try:
         version = fields["schema_version"]
         if version != SCHEMA_VERSION:
             raise ValueError(f"{path}: schema version {version}, this code reads {SCHEMA_VERSION}")
-        shard = str(path.parent / fields["shard"])
+        shard = str(inside(path.parent, fields["shard"], where=path))
         clips = tuple(_entry(shard, clip) for clip in fields["clips"])
         failures = tuple(Failure(**row) for row in fields["failures"])
         num_bytes = fields["num_bytes"]
-    except (OSError, json.JSONDecodeError, KeyError, TypeError) as error:
+    except (*_NO_JSON, OSError, KeyError, TypeError, AttributeError) as error:
         raise ValueError(f"{path}: not a readable shard index ({error!r})") from error
     if not Path(shard).is_file():
         raise ValueError(f"{path}: its shard {shard} is missing")
@@ -161,8 +168,9 @@ def scan_shard(
         with tarfile.open(path, "r:") as tar:
             for info in tar:
                 key, _, extension = info.name.partition(".")
-                file = tar.extractfile(info)
-                assert file is not None, f"{info.name} is no plain file"
+                file = tar.extractfile(info) if info.isreg() else None
+                if file is None:  # also links: they would give a member of another name
+                    raise ValueError(f"{name}: {info.name} is no plain file")
                 data = file.read()
                 if len(data) != info.size:
                     raise ValueError(f"{name}: truncated within clip {key}, member {extension}")
@@ -227,4 +235,7 @@ def _row(clip: ClipEntry) -> dict:
 
 def _entry(shard: str, row: dict) -> ClipEntry:
     members = {name: Member(*numbers) for name, numbers in row["members"].items()}
+    for name, member in members.items():
+        if not all(isinstance(x, int) and x >= 0 for x in dataclasses.astuple(member)):
+            raise TypeError(f"clip {row['key']}: {name} lies at {dataclasses.astuple(member)}")
     return ClipEntry(**{**row, "shard": shard, "members": members})

@@ -7,6 +7,7 @@ from 1 or 2 given latents. The flow loss counts face and mouth more.
 import torch
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.losses.flow import latent_boxes, region_weight
 from avatar_v.stages.base import Logs, Stage
 from avatar_v.stages.optim import Optim
@@ -19,7 +20,8 @@ class A2V(Stage):
     """Audio cross-attention on.
 
     Args:
-        face_boost, mouth_boost: extra weight of the flow loss on a covered latent cell.
+        face_boost: extra weight of the flow loss on a latent cell that the face covers.
+        mouth_boost: the same of the mouth, on top.
     """
 
     def __init__(
@@ -32,8 +34,8 @@ class A2V(Stage):
         seed: int = 0,
     ) -> None:
         super().__init__(models, optim, objective, seed)
-        if face_boost < 0 or mouth_boost < 0:
-            raise ValueError(f"boosts are not negative, got {face_boost} and {mouth_boost}")
+        checks.weight("face_boost", face_boost)
+        checks.weight("mouth_boost", mouth_boost)
         self.face_boost = face_boost
         self.mouth_boost = mouth_boost
 

@@ -1,40 +1,47 @@
 """Stage: what every training stage over the DiT shares. Wiring only; mathematics is elsewhere.
 
-One step draws a window of each clip, then ``clean, cond = encode(batch, windows, generator)`` and
-``loss, logs = loss(clean, cond, windows, batch, generator)``. Every draw of a step comes from CPU
-generators seeded by (seed, rank, batch index), so a resumed run repeats the next loss exactly, on
-any device. Draws that decide which parts of the network run come from ``self.common``, which is the
+One batch draws a window of each clip, then ``clean, cond = encode(batch, windows, generator)`` and
+``loss, logs = loss(clean, cond, windows, batch, generator)``. Every draw comes from CPU generators
+seeded by (seed, data rank, batch index), so a resumed run repeats the next loss exactly, on any
+device. Draws that decide which parts of the network run come from ``self.common``, which is the
 same on all ranks: sharded, ranks that run other parts wait for each other for ever. A stage
-overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on).
+overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on); a stage that trains
+several networks overrides ``roles`` and ``iterate`` too (stages/role_module.py). ``self.step``
+counts the student's updates; all schedules go by it.
 """
 
+import dataclasses
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import lightning as L
 import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
+from torch.distributed.device_mesh import DeviceMesh
 
-from avatar_v import flow
+from avatar_v import checks, flow
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
-from avatar_v.models.weights import load_dit, load_pipeline
-from avatar_v.parallel.apply import checkpoint_blocks, shard
+from avatar_v.models.weights import find_stats, load_dit, load_pipeline
+from avatar_v.motion.stats import MotionStats
+from avatar_v.parallel.apply import checkpoint_blocks
+from avatar_v.parallel.mesh import common_generator, own_generator, shard_mesh
+from avatar_v.parallel.sequence import sequence_mesh, spread
+from avatar_v.sampling.rollout import Settings
 from avatar_v.shards.datamodule import ShardData
-from avatar_v.stages.optim import Optim, build_optimizer, warmup_cosine
+from avatar_v.shards.motion_stats import stats_of_folder
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.role_module import RoleModule, keep_frozen_out_of_checkpoints
+from avatar_v.stages.roles import STUDENT, Role
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.windows import Windows, draw_window_times, draw_windows, reduced, value_at
-from avatar_v.types import Batch, Cond, num_latents
+from avatar_v.types import Batch, Cond, MotionCond, num_latents
 
 Logs = dict[str, Tensor]
-VALIDATION_RANK = 1_000_000
-"""Keeps the draws of validation apart from those of every training rank."""
-ALL_RANKS = 999_999
-"""Stands for the rank in draws that all ranks share."""
 
 
 @dataclass(frozen=True)
@@ -43,11 +50,12 @@ class Noised:
 
     x_t: Float[Tensor, "b l c h w"]
     t: Float[Tensor, "b l"]  # 0 on prefix and suffix
+    times: Float[Tensor, " b"]  # of the others; on the CPU
     velocity: Float[Tensor, "b l c h w"]
     scored: Bool[Tensor, "b l"]  # False on prefix and suffix
 
 
-class Stage(L.LightningModule, ABC):
+class Stage(RoleModule, ABC):
     """Base of the stages. ``seed`` is that of fresh weights and of the draws of every step."""
 
     dit: AvatarDiT
@@ -55,12 +63,17 @@ class Stage(L.LightningModule, ABC):
 
     def __init__(self, models: Models, optim: Optim, objective: Objective, seed: int = 0) -> None:
         super().__init__()
+        checks.seed("seed", seed)
         self.models = models
         self.optim = optim
         self.objective = objective
         self.seed = seed
         self.is_built = False
-        self.begin_step(0, 0)
+        self.begin_batch(0)
+
+    def roles(self) -> Mapping[str, Role]:
+        """The student alone, in stages that train nothing beside it."""
+        return {STUDENT: Role(("dit", "conditioner"), self.optim, ema=True, export=True)}
 
     def configure_model(self) -> None:
         """Build or load the models; Lightning calls this once the devices are known."""
@@ -76,30 +89,81 @@ class Stage(L.LightningModule, ABC):
                 self.conditioner.check_fits(self.dit.config)
         else:
             self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
+        self.set_motion_stats()
         self.adapt()
         self.train()
+        if self.conditioner.motion_net is not None:  # it has learned to read what the encoder says
+            self.conditioner.motion_net.requires_grad_(False)
+            self.conditioner.audio_encoder.requires_grad_(False)
         self.select_trainable()
+        self.settle_roles()
         self.is_built = True
         keep_frozen_out_of_checkpoints(self)
         if m.checkpoint_activations:
-            checkpoint_blocks(self.dit)
+            for module in self.modules():
+                if isinstance(module, AvatarDiT):
+                    checkpoint_blocks(module)
         if self.device_mesh is not None:  # of ModelParallelStrategy
-            # gathered weights must be of the type that the trainer computes in
-            dtype = torch.bfloat16 if "bf16" in self.trainer.precision else torch.float32
-            mesh = self.device_mesh["data_parallel"]
-            shard(self.dit, self.conditioner, mesh, compute_dtype=dtype)
+            self.shard_roles(shard_mesh(self.device_mesh))
+        self.spread_videos()
+
+    def spread_videos(self) -> None:
+        """Let the ranks of a sequence group compute each video together."""
+        if self.layout.sequence_size == 1 or self.device_mesh is None:
+            return
+        meshes: dict[int, DeviceMesh] = {}
+        for module in self.modules():
+            if isinstance(module, AvatarDiT):
+                heads = module.config.num_heads
+                if heads not in meshes:
+                    device = self.device_mesh.device_type
+                    meshes[heads] = sequence_mesh(self.layout, heads, device)
+                spread(module, meshes[heads])
+
+    def set_motion_stats(self) -> None:
+        """Give the networks the statistics that motion is normalised by: those of the recipe, else
+        those of the weights that the stage starts from, else those of the training clips. They are
+        part of a checkpoint: a run that goes on keeps them."""
+        stats, given = self.conditioner.motion_stats, self.models.motion_stats
+        if given is not None:
+            stats = find_stats(given)
+        elif stats is None and self.knows_motion:
+            data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+            if not isinstance(data, ShardData):
+                raise ValueError("models.motion_stats: expected a file of motion statistics")
+            stats = stats_of_folder(data.train_folder)
+        self.dit.motion_stats = self.conditioner.motion_stats = stats
+
+    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_save_checkpoint(checkpoint)
+        stats = self.conditioner.motion_stats
+        checkpoint["motion_stats"] = None if stats is None else dataclasses.asdict(stats)
+
+    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        super().on_load_checkpoint(checkpoint)
+        stats = checkpoint["motion_stats"]
+        stats = None if stats is None else MotionStats(**stats)
+        self.dit.motion_stats = self.conditioner.motion_stats = stats
+
+    @property
+    def knows_motion(self) -> bool:
+        """Whether the stage reads motion."""
+        return False
 
     def adapt(self) -> None:
-        """Change the networks that were built or loaded into those this stage trains."""
+        """Change the networks that were built or loaded into those this stage trains, and build
+        those of its other roles."""
 
     def select_trainable(self) -> None:
         """Freeze what this stage does not train. The VAE is frozen already."""
 
     def on_fit_start(self) -> None:
-        """Precomputed latents must come from the VAE that will decode them."""
+        """Precomputed latents must come from the VAE that will decode them, and every window of
+        the schedule must fit the clips."""
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         if isinstance(data, ShardData):
             data.require_vae(self.conditioner.vae.hash())
+            data.require_length(self.longest_window)
 
     @abstractmethod
     def conditions(
@@ -123,7 +187,12 @@ class Stage(L.LightningModule, ABC):
 
     @abstractmethod
     def loss(
-        self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
+        self,
+        clean: Tensor,
+        cond: Cond | MotionCond,
+        windows: Windows,
+        batch: Batch,
+        generator: torch.Generator,
     ) -> tuple[Tensor, Logs]:
         """The loss of the windows and further scalars to log."""
 
@@ -132,58 +201,76 @@ class Stage(L.LightningModule, ABC):
         """Share of samples that lose their reference, in stages that have one."""
         return 0.0
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | int]:
-        index = self.trainer.fit_loop.total_batch_idx
-        generator = self.begin_step(0, index)
+    def iterate(
+        self,
+        clean: Tensor,
+        cond: Cond | MotionCond,
+        windows: Windows,
+        batch: Batch,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Logs]:
+        """One batch of training: the loss, and further scalars to log. Lightning makes the update
+        from them. A stage of several trained roles overrides this with a call of `update` for each
+        role that is due, and returns the student's loss."""
+        return self.loss(clean, cond, windows, batch, generator)
+
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | int | Logs]:
+        generator = self.begin_batch(self.trainer.fit_loop.total_batch_idx)
         windows = self.draw_windows(batch, generator)
         clean, cond = self.encode(batch, windows, generator)
-        loss, logs = self.loss(clean, cond, windows, batch, generator)
+        rates = {name: o.param_groups[0]["lr"] for name, o in self.role_optimizers().items()}
+        loss, logs = self.iterate(clean, cond, windows, batch, generator)
+        logs = {name: value.detach() for name, value in logs.items()}
         self.log("train/loss", loss, prog_bar=True, batch_size=clean.shape[0])
         self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=clean.shape[0])
-        self.log("train/lr", self.optimizers().param_groups[0]["lr"])  # pyright: ignore
-        return {"loss": loss, "num_tokens": self.num_tokens(clean)}
+        for name, rate in rates.items():
+            self.log("train/lr" if name == STUDENT else f"train/lr_{name}", rate)
+        if not self.automatic_optimization:
+            self.log("step", float(self.step))  # Lightning would count batches in its logs
+        return {"loss": loss, "terms": logs, "num_tokens": self.num_tokens(clean)}
 
-    def begin_step(self, base: int, index: int) -> torch.Generator:
-        """The generator of this rank's draws on a batch; ``common`` becomes that of all ranks.
-        ``base`` is the first rank's number: 0, in validation ``VALIDATION_RANK``."""
-        self.common = step_generator(self.seed, base + ALL_RANKS, index)
-        return step_generator(self.seed, base + self.global_rank, index)
+    def begin_batch(self, index: int, *, validation: bool = False) -> torch.Generator:
+        """The generator of this data rank's draws on a batch; ``common`` becomes that of all
+        ranks."""
+        self.common = common_generator(self.seed, index, validation=validation)
+        return own_generator(self.seed, self.layout, index, validation=validation)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The training loss with draws that depend on the batch index alone."""
-        generator = self.begin_step(VALIDATION_RANK, batch_idx)
+        generator = self.begin_batch(batch_idx, validation=True)
         windows = self.draw_windows(batch, generator)
         clean, cond = self.encode(batch, windows, generator)
         loss, _ = self.loss(clean, cond, windows, batch, generator)
         size = clean.shape[0]
         self.log("val/loss", loss, prog_bar=True, batch_size=size, sync_dist=True)
 
-    def configure_optimizers(self):
-        optimizer = build_optimizer(self, self.optim)
-        num_steps = int(self.trainer.estimated_stepping_batches)
-        schedule = warmup_cosine(optimizer, self.optim, num_steps)
-        return {
-            "optimizer": optimizer,
-            "lr_scheduler": {"scheduler": schedule, "interval": "step"},
-        }
+    def sampled_with(self, settings: Settings) -> Settings:
+        """``settings`` as generation changes them for weights of this stage."""
+        return settings
 
     def card_entries(self) -> dict[str, Any]:
-        """What the card of this stage's weights says they can do (models.weights.Card)."""
+        """What the card of this stage's weights says they can do (models.card.Capabilities)."""
         return {}
+
+    @property
+    def longest_window(self) -> int:
+        """Latents of the longest window that this run draws."""
+        windows, steps = self.objective.window_latents, self.trainer.max_steps
+        return max(n for at, n in windows.items() if at < steps or steps < 0)
 
     @property
     def window_length(self) -> int:
         """Latents of a window at this step of the schedule."""
-        return value_at(self.objective.window_latents, self.global_step)
+        return value_at(self.objective.window_latents, self.step)
 
     def at_resolution(self, batch: Batch) -> Batch:
         """``batch`` with its videos at this step's resolution."""
-        return reduced(batch, value_at(self.objective.resolution, self.global_step))
+        return reduced(batch, value_at(self.objective.resolution, self.step))
 
     def draw_windows(self, batch: Batch, generator: torch.Generator) -> Windows:
-        """This step's window of each clip of ``batch``."""
+        """This step's windows: one of each clip of ``batch``, where a stage draws no more."""
         return draw_windows(
-            batch.motion.shape[0],
+            self.num_windows(batch),
             num_latents(batch.motion.shape[1]),
             self.window_length,
             first_share=self.objective.first_share,
@@ -191,6 +278,10 @@ class Stage(L.LightningModule, ABC):
             suffix_share=self.objective.suffix_share,
             generator=generator,
         )
+
+    def num_windows(self, batch: Batch) -> int:
+        """Windows that a step draws from ``batch``."""
+        return len(batch.motion)
 
     def flow_loss(
         self,
@@ -208,10 +299,10 @@ class Stage(L.LightningModule, ABC):
     def noised(self, windows: Windows, clean: Tensor, generator: torch.Generator) -> Noised:
         """This step's noisy version of the ``clean`` latents of windows."""
         noise = torch.randn(clean.shape, generator=generator).to(clean)
-        t = draw_window_times(windows, shift=self.objective.shift, generator=generator)
-        t = t.to(clean.device)
-        scored = windows.scored().to(clean.device)
-        return Noised(flow.interpolate(clean, noise, t), t, flow.velocity(clean, noise), scored)
+        times = draw_window_times(windows, shift=self.objective.shift, generator=generator)
+        t, scored = times.to(clean.device), windows.scored().to(clean.device)
+        x_t, velocity = flow.interpolate(clean, noise, t), flow.velocity(clean, noise)
+        return Noised(x_t, t, times.amax(1), velocity, scored)
 
     def num_tokens(self, clean: Tensor) -> int:
         """Tokens of the generated stream in one step of this rank."""
@@ -220,29 +311,6 @@ class Stage(L.LightningModule, ABC):
         return clean.shape[0] * length * (clean.shape[3] // patch) * (clean.shape[4] // patch)
 
 
-def step_generator(seed: int, rank: int, index: int) -> torch.Generator:
-    """The generator of one batch of one rank, the same in every run."""
-    mixed = (seed * 1_000_003 + rank) * 2_147_483_659 + index
-    return torch.Generator().manual_seed(mixed % 2**63)
-
-
 def happens(share: float, generator: torch.Generator) -> bool:
     """Whether this step is among ``share`` of all; nothing is drawn for 0."""
     return share > 0 and float(torch.rand((), generator=generator)) < share
-
-
-def keep_frozen_out_of_checkpoints(module: torch.nn.Module) -> None:
-    """Checkpoints hold what is trained. Frozen weights (VAE, full-size encoders) come from their
-    folders; every other missing or unexpected key stays an error."""
-    frozen = {name for name, p in module.named_parameters() if not p.requires_grad}
-
-    def drop(_module, state_dict, prefix, _metadata) -> None:
-        for name in frozen:
-            state_dict.pop(prefix + name, None)
-
-    def allow(_module, incompatible) -> None:
-        missing = [key for key in incompatible.missing_keys if key not in frozen]
-        incompatible.missing_keys[:] = missing
-
-    module.register_state_dict_post_hook(drop)
-    module.register_load_state_dict_post_hook(allow)

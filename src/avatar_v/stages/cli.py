@@ -14,12 +14,18 @@ Recipes merge left to right before LightningCLI sees them:
 """
 
 import argparse
+import itertools
+import os
 import tempfile
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
+
+from avatar_v.stages.recipe_file import check_sections, read_recipe
+from avatar_v.stages.weights_there import check_weights
 
 HELP = {
     "run": "train a recipe: avatar-v run recipes/2_a2v.yaml recipes/small.yaml [--key value]",
@@ -44,8 +50,7 @@ def run_words(command: str, words: Sequence[str]) -> int:
     if command == "run":
         recipes, rest = split_recipes(words)
         if not recipes and set(rest) & {"-h", "--help"}:
-            print(__doc__)
-            print("All options of a stage: avatar-v fit --help, or --print_config behind a recipe.")
+            print(run_help())
             return 0
         if not recipes:
             raise ValueError("run needs a recipe: avatar-v run recipes/2_a2v.yaml [overlay] [...]")
@@ -54,10 +59,47 @@ def run_words(command: str, words: Sequence[str]) -> int:
         recipes, rest = split_configs(words)
     with tempfile.TemporaryDirectory() as folder:
         if recipes:
-            merged = Path(folder) / "recipe.yaml"
-            merged.write_text(yaml.safe_dump(merge_recipes(recipes), sort_keys=False), "utf-8")
+            content, merged = merge_recipes(recipes), Path(folder) / "recipe.yaml"
+            if not rest:  # options may name other folders; all is checked again behind them
+                check_weights(
+                    {name: content.get(name, {}) for name in ("model", "data")},
+                    lambda weights: made_by(weights, recipes),
+                )
+            merged.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
             rest = ["-c", str(merged), *rest]
-        return _lightning([command, *rest])
+        return _lightning([command, *rest], recipes)
+
+
+def run_help(folder: Path = Path("recipes")) -> str:
+    """The help of `run`, with the recipes that lie in ``folder``."""
+    return f"""usage: avatar-v run RECIPE [OVERLAY ...] [--KEY VALUE ...]
+
+Trains a recipe, with overlays that change it and options that change both.
+
+  avatar-v run recipes/2_a2v.yaml recipes/small.yaml --trainer.max_steps 100
+
+--KEY VALUE          any value of the recipe by its path, as --model.init_args.seed 1
+--ckpt_path last     go on from the last checkpoint of the run
+--print_config       show the merged recipe with all defaults, and end
+Each recipe begins with its data, its time and what it leaves; avatar-v fit --help has all options
+of the trainer.
+
+{_listed(folder)}"""
+
+
+def _listed(folder: Path) -> str:
+    """Recipes and overlays, each with the first sentence of its header."""
+    found: dict[str, list[str]] = {"recipes": [], "overlays": []}
+    for path in sorted(folder.glob("*.yaml")):
+        lines = itertools.takewhile(lambda line: line.startswith("#"), path.open(encoding="utf-8"))
+        header = " ".join(line.strip("# \n") for line in lines)
+        kind = "overlays" if header.startswith("Overlay") else "recipes"
+        about = header.removeprefix("Overlay: ").partition(". ")[0].partition(" Data: ")[0]
+        about = textwrap.shorten(about.rstrip("."), 58, placeholder=" …")
+        found[kind].append(f"  {path!s:<37} {about}")
+    if not any(found.values()):
+        return f"The recipes are in the folder {folder} of the checkout; there is none here."
+    return "\n".join(f"{kind}:\n" + "\n".join(lines) for kind, lines in found.items() if lines)
 
 
 def split_recipes(words: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -87,13 +129,14 @@ def merge_recipes(paths: Sequence[str]) -> dict[str, Any]:
     stage = Path(paths[0]).stem
     merged: dict[str, Any] = {}
     for path in paths:
-        content = _load(path)
+        content = read_recipe(path)
         parts = content.pop("stages", None)
         merged = merge(merged, content)
         if parts is None:
             continue
         if stage not in parts:
             raise ValueError(f"{path} has no part for {stage}, only for {', '.join(parts)}")
+        check_sections(f"{path}, part {stage}", parts[stage])
         merged = merge(merged, parts[stage])
     return merged
 
@@ -122,21 +165,37 @@ def _objects(value: Any) -> bool:
     )
 
 
-def _load(path: str) -> dict[str, Any]:
-    try:
-        content = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{path} is not YAML: {error}") from error
-    if not isinstance(content, dict):
-        raise ValueError(
-            f"{path} is not a recipe: expected a mapping, got {type(content).__name__}"
-        )
-    return content
+def made_by(folder: str, recipes: Sequence[str]) -> str | None:
+    """The command whose run leaves ``folder``: a recipe beside the first of ``recipes``, under the
+    same overlays, whose ``default_root_dir`` holds it. None where no recipe does."""
+    first, *overlays = recipes
+    for other in sorted(Path(first).parent.glob("*.yaml")):
+        words = [str(other), *overlays]
+        try:
+            root = merge_recipes(words).get("trainer", {}).get("default_root_dir")
+        except (ValueError, OSError):
+            continue  # an overlay, or a recipe that these overlays have no part for
+        if root and Path(folder).is_relative_to(root):
+            return " ".join(["avatar-v run", *words])
+    return None
 
 
-def _lightning(words: list[str]) -> int:
+def _lightning(words: list[str], recipes: Sequence[str]) -> int:
+    from avatar_v.callbacks.finite import FiniteTraining
+    from avatar_v.callbacks.progress import StepProgress
+    from avatar_v.callbacks.terminated import Terminated
+    from avatar_v.stages.finite import EndedTogether
     from avatar_v.stages.recipe import RecipeCLI, quiet
 
     quiet()
-    RecipeCLI(words)
+    try:
+        RecipeCLI(
+            words,
+            callbacks=[Terminated(), FiniteTraining(), StepProgress()],
+            made_by=lambda folder: made_by(folder, recipes) if recipes else None,
+        )
+    except EndedTogether:
+        if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+            raise
+        return 2  # the first rank says it
     return 0

@@ -14,9 +14,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import flow
+from avatar_v import checks, flow
+from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame, join_references
+from avatar_v.motion.stats import MotionStats
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Cond
 
@@ -37,9 +39,7 @@ class Continuation:
     max_estimate_t: float = 0.95  # the more of it comes from reference and sound alone
 
     def __post_init__(self) -> None:
-        for name in ("anchor_share", "estimate_share"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
+        checks.each(checks.share, self, ("anchor_share", "estimate_share"))
         low, high = self.min_estimate_t, self.max_estimate_t
         if not 0 < low <= high <= 1:
             raise ValueError(f"estimates are from 0 < min <= max <= 1, got {low} and {high}")
@@ -51,43 +51,34 @@ def with_estimated_prefix(
     cond: Cond,
     windows: Windows,
     clean: Latents,
-    motion: Motion | None,
     numbers: Continuation,
     generator: torch.Generator,
-) -> tuple[Latents, Motion | None]:
-    """``clean`` and ``motion`` of windows; of ``estimate_share`` of them the prefix is what the
-    model takes for it.
+    *,
+    past: KeyValueCache | None,
+) -> Latents:
+    """``clean`` latents of windows; of ``estimate_share`` of them the prefix is what the model
+    takes for it.
 
     The first latents of each window are noised together and estimated in one step, without a
-    prefix. Windows that start with their clip keep theirs: it is a picture that is given. The
-    network runs whatever is drawn: sharded over ranks, all of them have to call it.
+    prefix; ``past`` is the encoded reference. Windows that start with their clip keep theirs: it is
+    a picture that is given. The network runs whatever is drawn: sharded over ranks, all of them
+    have to call it.
     """
     context = min(CONTEXT_LATENTS, windows.length)
     uniform = torch.rand(clean.shape[0], 1, generator=generator)
     low, high = numbers.min_estimate_t, numbers.max_estimate_t
     t = (low + (high - low) * uniform).expand(-1, context).to(clean.device)
-    audio = None if cond.audio is None else cond.audio[:, :context]
-    cond = dataclasses.replace(cond, audio=audio)
+    audio, motion = (None if x is None else x[:, :context] for x in (cond.audio, cond.motion))
+    cond = dataclasses.replace(cond, audio=audio, motion=motion)
     is_prefix = torch.arange(context) < windows.prefix[:, None]
     chosen = torch.rand(clean.shape[0], generator=generator) < numbers.estimate_share
     replaced = (is_prefix & (chosen & (windows.start > 0))[:, None]).to(clean.device)
-
-    def noised(x: Tensor) -> Tensor:
-        noise = torch.randn(x[:, :context].shape, generator=generator).to(x)
-        return flow.interpolate(x[:, :context], noise, t)
-
-    def estimated(x: Tensor, x_t: Tensor, v: Tensor) -> Tensor:
-        new = x.clone()
-        estimate = flow.clean_from_velocity(x_t, v.float(), t)
-        new[:, :context][replaced] = estimate[replaced].to(x.dtype)
-        return new
-
-    x_t = noised(clean)
-    if motion is None:
-        return estimated(clean, x_t, dit(x_t, t, cond)), None
-    motion_t = noised(motion)
-    v, v_motion = dit(x_t, t, cond, motion_t=motion_t)
-    return estimated(clean, x_t, v), estimated(motion, motion_t, v_motion)
+    noise = torch.randn(clean[:, :context].shape, generator=generator).to(clean)
+    x_t = flow.interpolate(clean[:, :context], noise, t)
+    estimate = flow.clean_from_velocity(x_t, dit(x_t, t, cond, past=past).float(), t)
+    estimate = estimate.to(clean.dtype)
+    begin = torch.where(replaced[..., None, None, None], estimate, clean[:, :context])
+    return torch.cat([begin, clean[:, context:]], dim=1)
 
 
 def with_anchor(
@@ -96,11 +87,14 @@ def with_anchor(
     first: Float[Tensor, "b 1 c h w"],
     audio: Tensor | None,
     motion: Motion | None,
+    stats: MotionStats | None = None,
 ) -> Cond:
     """``cond`` with the first latent frame of each clip behind its reference, for windows from
-    inside the clip: to those that start with it the anchor would show what they have to make."""
+    inside the clip: to those that start with it the anchor would show what they have to make.
+    ``stats``: those of motion, where there is some."""
     assert cond.reference is not None
-    anchor = anchor_frame(first, cond.reference, audio=audio, motion=motion)
+    anchor = anchor_frame(first, cond.reference, audio=audio, motion=motion, stats=stats)
     later = (windows.start > 0)[:, None].to(anchor.valid.device)
-    anchor = dataclasses.replace(anchor, valid=anchor.valid & later)
+    moments = None if anchor.moments is None else anchor.moments * later
+    anchor = dataclasses.replace(anchor, valid=anchor.valid & later, moments=moments)
     return dataclasses.replace(cond, reference=join_references([cond.reference, anchor]))

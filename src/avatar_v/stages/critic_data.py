@@ -17,6 +17,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from avatar_v import checks
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample
@@ -124,6 +125,11 @@ class CriticFrames(L.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        checks.count("persons_per_batch", persons_per_batch)
+        checks.count("scenes_per_person", scenes_per_person)
+        checks.count("batches_per_epoch", batches_per_epoch)
+        checks.count("num_moments", num_moments)
+        checks.seed("seed", seed)
         self.train = train
         self.validation = validation
         self.persons_per_batch = persons_per_batch

@@ -10,11 +10,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
+from avatar_v import checks
 from avatar_v.critics.frozen import as_input
-from avatar_v.critics.layers import augment
+from avatar_v.critics.layers import Backbone, augment
 from avatar_v.critics.sync import audio_windows, distance_table, score_of, shifted_is_farther
 from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet, sync_contrastive_loss
-from avatar_v.stages.critics import CriticStage
+from avatar_v.stages.critics import CriticStage, check_sizes
 from avatar_v.stages.sync_data import SyncRuns
 from avatar_v.types import MOTION_NAMES
 
@@ -46,10 +47,16 @@ class SyncStage(CriticStage):
         num_dims: int = 64,
         temperature: float = 0.1,
         motion_weight: float = 5.0,
+        backbone: Backbone = "residual",
+        held_out: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(recipe, lr, weight_decay, export, seed)
-        self.model = WorldSyncNet(width, num_heads, num_features, num_dims)
+        check_sizes(width=width, num_heads=num_heads, num_features=num_features, num_dims=num_dims)
+        checks.positive("temperature", temperature)
+        checks.weight("motion_weight", motion_weight)
+        sizes = (width, num_heads, num_features, num_dims)
+        self.model = WorldSyncNet(*sizes, backbone=backbone, held_out=held_out)
         self.motion_head = nn.Linear(num_features, len(MOUTH_COLUMNS))
         self.temperature = temperature
         self.motion_weight = motion_weight

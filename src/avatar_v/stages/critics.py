@@ -3,7 +3,7 @@
 Started by recipes/critic_motion.yaml and recipes/critic_face.yaml; the sync critic's own part is in
 critic_sync.py. At the end of a fit the folder ``export`` holds weights, ``log.csv`` and
 ``card.json`` with the validation numbers; the numbers on test persons are measured once, elsewhere
-(eval/avatar_v_eval/critics.py).
+(eval/avatar_v_eval/studies/critics.py).
 """
 
 import csv
@@ -17,19 +17,23 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import PictureCritic, as_input
-from avatar_v.critics.layers import augment
+from avatar_v.critics.layers import Backbone, augment
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.models.motion import component_weights
+from avatar_v.motion.vectors import component_weights
 from avatar_v.stages.critic_data import LabelledFrames
+from avatar_v.stages.finite import require_finite_weights
+from avatar_v.stages.optim import MAX_DECAY, MAX_LR
 from avatar_v.stages.sync_data import SyncRuns
 from avatar_v.types import MOTION_NAMES
 
 Pictures = LabelledFrames | SyncRuns
 
 INPUT_SIZE = PictureCritic.input_size
+MAX_SIZE = 4096
 
 
 class CriticStage(L.LightningModule, ABC):
@@ -39,6 +43,9 @@ class CriticStage(L.LightningModule, ABC):
 
     def __init__(self, recipe: str, lr: float, weight_decay: float, export: str, seed: int) -> None:
         super().__init__()
+        checks.positive("lr", lr, most=MAX_LR)
+        checks.number("weight_decay", weight_decay, least=0, most=MAX_DECAY)
+        checks.seed("seed", seed)
         self.recipe = recipe
         self.lr = lr
         self.weight_decay = weight_decay
@@ -99,6 +106,7 @@ class CriticStage(L.LightningModule, ABC):
         }
 
     def on_train_end(self) -> None:
+        require_finite_weights(self.trainer, self.model, f"export to {self.export}", torch.float16)
         self.model.eval().half().float()  # what ships is stored as float16, and hashed as such
         self.model.save_pretrained(self.export, torch.float16)
         names = ["step", "loss", *self.numbers]
@@ -134,14 +142,17 @@ class MotionStage(CriticStage):
         width: int = 24,
         num_heads: int = 10,
         init_from: str | None = None,
+        backbone: Backbone = "residual",
+        held_out: bool = False,
         seed: int = 0,
     ) -> None:
         """``components``: their weights in the loss by name; every other one has 1.
         ``init_from``: the folder of a meter to go on from, in place of fresh weights."""
         super().__init__(recipe, lr, weight_decay, export, seed)
+        check_sizes(width=width, num_heads=num_heads)
         self.init_from = init_from
         if init_from is None:
-            self.model = MotionMeter(width, num_heads)
+            self.model = MotionMeter(width, num_heads, backbone, held_out)
         else:
             self.model = MotionMeter.from_pretrained(init_from).requires_grad_(True).train()
         self.register_buffer("weights", component_weights(components))
@@ -181,10 +192,14 @@ class FaceStage(CriticStage):
         num_heads: int = 12,
         num_dims: int = 64,
         temperature: float = 0.1,
+        backbone: Backbone = "residual",
+        held_out: bool = False,
         seed: int = 0,
     ) -> None:
         super().__init__(recipe, lr, weight_decay, export, seed)
-        self.model = FaceCritic(width, num_heads, num_dims)
+        check_sizes(width=width, num_heads=num_heads, num_dims=num_dims)
+        checks.positive("temperature", temperature)
+        self.model = FaceCritic(width, num_heads, num_dims, backbone, held_out)
         self.temperature = temperature
 
     def critic_loss(self, images: Tensor, batch: LabelledFrames) -> Tensor:
@@ -196,6 +211,12 @@ class FaceStage(CriticStage):
         person = torch.cat([part.person for part in frames])
         scene = torch.cat([part.scene for part in frames])
         return identity_across_scenes(embedded, person, scene)
+
+
+def check_sizes(**sizes: int) -> None:
+    """ValueError for a number of channels, heads or features that no critic has."""
+    for name, size in sizes.items():
+        checks.count(name, size, most=MAX_SIZE)
 
 
 def identity_across_scenes(

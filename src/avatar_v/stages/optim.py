@@ -8,14 +8,21 @@ of DTensors: sharded, without a copy of its own.
 """
 
 import math
+from collections.abc import Collection
 from dataclasses import dataclass, field
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
+from avatar_v import checks
 from avatar_v.stages.muon import BatchedMuon
 from avatar_v.stages.trainable import FACTORS
+
+MAX_LR = 10.0
+"""An update of Muon or AdamW has a size near lr, so larger ones only destroy weights."""
+MAX_DECAY = 10.0
 
 
 @dataclass(frozen=True)
@@ -29,8 +36,19 @@ class Optim:
     betas: tuple[float, float] = (0.9, 0.95)  # AdamW
     muon_momentum: float = 0.95
     muon_lr_scale: float = 1.0  # lr of the Muon half over that of the AdamW half
+    hidden: Literal["muon", "adamw"] = "muon"  # what updates hidden matrices
     lr_scales: dict[str, float] = field(default_factory=dict)
     """Factor on lr for parameters whose name contains the key, e.g. {"audio": 2.0}."""
+
+    def __post_init__(self) -> None:
+        checks.positive("lr", self.lr, most=MAX_LR)
+        checks.count("num_warmup_steps", self.num_warmup_steps, least=0, most=1e12)
+        checks.share("final_lr_share", self.final_lr_share)
+        checks.number("weight_decay", self.weight_decay, least=0, most=MAX_DECAY)
+        checks.entries(checks.decay, "betas", self.betas)
+        checks.decay("muon_momentum", self.muon_momentum)
+        checks.positive("muon_lr_scale", self.muon_lr_scale)
+        checks.entries(checks.weight, "lr_scales", self.lr_scales)
 
 
 class MuonAdamW(torch.optim.Optimizer):
@@ -86,12 +104,14 @@ class MuonAdamW(torch.optim.Optimizer):
         return loss
 
 
-def build_optimizer(module: nn.Module, optim: Optim) -> MuonAdamW:
-    """The optimiser of all trainable parameters of ``module``."""
+def build_optimizer(
+    module: nn.Module, optim: Optim, names: Collection[str] | None = None
+) -> MuonAdamW:
+    """The optimiser of the trainable parameters of ``module``, or of those with these ``names``."""
     groups: dict[tuple[bool, float, float], list[Tensor]] = {}
-    hidden = hidden_matrices(module)
+    hidden = hidden_matrices(module) if optim.hidden == "muon" else set()
     for name, parameter in module.named_parameters():
-        if not parameter.requires_grad:
+        if not parameter.requires_grad or (names is not None and name not in names):
             continue
         muon = name in hidden
         scale = math.prod(s for key, s in optim.lr_scales.items() if key in name)

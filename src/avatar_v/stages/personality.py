@@ -6,12 +6,12 @@ ever.
 """
 
 import dataclasses
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import torch
 
-from avatar_v.models.conditioner import Conditioner, clip_moments
-from avatar_v.models.motion import component_weights
+from avatar_v import checks
+from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
 from avatar_v.stages.base import happens
 from avatar_v.types import Batch, Reference, num_latents
@@ -22,21 +22,17 @@ PICTURE_DROPOUT = 0.5
 
 @dataclass(frozen=True)
 class Personality:
-    """Numbers of the reference and the motion stream."""
+    """Numbers of the reference and of the motion that the video follows."""
 
     min_reference_latents: int = 1  # of a step, drawn between the two (draw_run)
     max_reference_latents: int = 1_000_000  # cut to what the clip has
     reference_dropout: float = 0.1  # share of samples without a reference
     reference_motion_dropout: float = 0.0  # share of steps whose reference is without its motion
-    motion_weight: float = 1.0  # of the motion stream's flow loss; 0 trains without the stream
-    motion_dropout: float = 0.1  # share of steps that run without the motion stream
-    known_share: float = 0.0  # share of samples whose motion is there before their video
-    alone_windows: int = 0  # further windows of each clip, of motion without its video
-    motion_components: dict[str, float] = field(default_factory=dict)
-    """Weights of motion's components by name in the motion stream's loss; all others have 1."""
+    motion_dropout: float = 0.1  # share of steps whose video is made without its motion
     stills_share: float = 0.0
-    """Share of steps in which single frames stand for the reference's video, beside the habits of
-    its motion (`avatar-v shards stills`); generation then reads frames, too (Card.stills)."""
+    """Share of steps in which single frames stand for the reference's video, beside the statistics
+    of its motion (`avatar-v shards stills`); generation then reads frames, too
+    (Capabilities.stills)."""
     faces: bool = False  # close-ups of the reference's face are read (`avatar-v shards faces`)
     faces_dropout: float = 0.2  # share of steps without them (more with one latent)
 
@@ -45,14 +41,7 @@ class Personality:
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
         shares = ("reference_dropout", "reference_motion_dropout", "motion_dropout")
-        for name in (*shares, "known_share", "stills_share", "faces_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
-        if self.motion_weight < 0:
-            raise ValueError(f"motion_weight is not negative, got {self.motion_weight}")
-        if self.alone_windows < 0:
-            raise ValueError(f"alone_windows is not negative, got {self.alone_windows}")
-        component_weights(self.motion_components)
+        checks.each(checks.share, self, (*shares, "stills_share", "faces_dropout"))
 
 
 def draw_reference(
@@ -154,7 +143,7 @@ def draw_stills(
         batch = _with_a_hidden_still(batch)
     reference = conditioner.encode_stills(batch, places)
     run = slice(start, start + length)
-    moments = clip_moments(batch.motion, batch.valid, run, batch.habits_known)
+    moments = conditioner.clip_moments(batch.motion, batch.valid, run, batch.habits_known)
     return dataclasses.replace(reference, moments=moments.to(reference.latents.device))
 
 

@@ -1,28 +1,45 @@
 """RecipeCLI: LightningCLI with the project's conventions; loaded only when training starts.
 
 A run lives in ``trainer.default_root_dir``: ``recipe.yaml`` (all values, defaults included),
-``checkpoints/`` and what the callbacks and the stage write. Errors of a recipe are ValueErrors of
-one line instead of a usage page.
+``checkpoints/`` and what the callbacks and the stage write. The folder appears when training
+begins, so a recipe that fails before that leaves none. Errors of a recipe are ValueErrors of one
+line instead of a usage page or a traceback.
 """
 
 import argparse
 import logging
-import re
+import signal
+import sys
+import threading
+import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import lightning as L
-from lightning.pytorch.callbacks import ModelCheckpoint
+from lightning.fabric.utilities.exceptions import MisconfigurationException
+from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
+from lightning.pytorch.trainer.states import TrainerStatus
+
+from avatar_v.stages.before import check_experiment_log, check_trainer
+from avatar_v.stages.checkpoint_file import check_checkpoint
+from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
+from avatar_v.stages.messages import located, readable
+from avatar_v.stages.weights_there import MadeBy, check_weights
 
 
 class SaveRecipe(SaveConfigCallback):
-    """The complete recipe beside what it made: ``default_root_dir/recipe.yaml``."""
+    """The complete recipe beside what it made, once training begins:
+    ``default_root_dir/recipe.yaml``."""
 
-    def save_config(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        if stage != "fit":
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """Nothing is written before the networks are built."""
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if not trainer.is_global_zero:
             return
         path = Path(trainer.default_root_dir) / "recipe.yaml"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -32,8 +49,16 @@ class SaveRecipe(SaveConfigCallback):
 class RecipeCLI(LightningCLI):
     """``RecipeCLI(["fit", "-c", "recipe.yaml", "--trainer.max_steps", "10"])``."""
 
-    def __init__(self, words: Sequence[str]) -> None:
+    def __init__(
+        self,
+        words: Sequence[str],
+        callbacks: Sequence[L.Callback] = (),
+        made_by: MadeBy = lambda folder: None,
+    ) -> None:
+        """``callbacks`` stand in front of the recipe's; a progress bar among them is left out where
+        the recipe wants none. ``made_by``: the command that makes a folder of weights."""
         strict = {"exit_on_error": False}
+        self._first_callbacks, self._made_by = list(callbacks), made_by
         try:
             super().__init__(
                 L.LightningModule,
@@ -41,7 +66,6 @@ class RecipeCLI(LightningCLI):
                 subclass_mode_model=True,
                 subclass_mode_data=True,
                 save_config_callback=SaveRecipe,
-                save_config_kwargs={"save_to_log_dir": False},
                 seed_everything_default=0,
                 auto_configure_optimizers=False,
                 parser_kwargs={**strict, "fit": dict(strict), "validate": dict(strict)},
@@ -52,19 +76,36 @@ class RecipeCLI(LightningCLI):
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
+        """Checkpoints are always read as weights alone, so that is no option."""
         return {
-            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule"},
-            "validate": {"model", "dataloaders", "datamodule"},
+            "fit": {"model", "train_dataloaders", "val_dataloaders", "datamodule", "weights_only"},
+            "validate": {"model", "dataloaders", "datamodule", "weights_only"},
         }
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
         self.config = parser.parse_args(args)
 
+    def _parse_ckpt_path(self) -> None:
+        """A checkpoint says nothing about the recipe. (LightningCLI reads settings from it.)"""
+
     def before_instantiate_classes(self) -> None:
-        """The run's folder, before the logger opens its database beside it."""
-        root = self.config[self.config.subcommand].trainer.default_root_dir
-        if root is not None:
-            Path(root).mkdir(parents=True, exist_ok=True)
+        check_trainer(self._settings()["trainer"], trains=self.subcommand == "fit")
+
+    def instantiate_classes(self) -> None:
+        """Build everything but the networks; what a constructor refuses is one line."""
+        try:
+            super().instantiate_classes()
+        except (ValueError, TypeError, MisconfigurationException) as error:
+            raise ValueError(located(readable(str(error)), self._settings())) from error
+
+    def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
+        config = self._get(self.config_init, "trainer")
+        own = config["callbacks"] or []
+        own = own if isinstance(own, list) else [own]
+        has_bar = any(isinstance(callback, ProgressBar) for callback in own)
+        no_bar = has_bar or config["enable_progress_bar"] is False
+        first = [c for c in self._first_callbacks if not (no_bar and isinstance(c, ProgressBar))]
+        return super().instantiate_trainer(callbacks=[*first, *own], **kwargs)
 
     def after_instantiate_classes(self) -> None:
         """Checkpoints lie in the run's folder unless the recipe says otherwise, so that
@@ -73,16 +114,74 @@ class RecipeCLI(LightningCLI):
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(Path(self.trainer.default_root_dir) / "checkpoints")
 
+    def before_fit(self) -> None:
+        """What the run reads and writes is there, before data and networks are."""
+        settings = self._settings()
+        check_weights({name: settings[name] for name in ("model", "data")}, self._made_by)
+        check_experiment_log(settings["trainer"]["logger"])
+        path = settings["ckpt_path"]
+        if path == "last":
+            path = last_checkpoint(self.trainer)
+            if path is None:
+                root = self.trainer.default_root_dir
+                print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
+                      file=sys.stderr)  # fmt: skip
+        if path not in (None, "best", "hpc"):
+            check_checkpoint(str(path))
 
-def readable(message: str) -> str:
-    """The cause in a jsonargparse error, without the list of everything else it tried."""
-    if "Errors:" not in message:
-        return message
-    key = re.search(r'Parser key "([^"]+)"', message)
-    causes = message.split("Errors:", 1)[1].split("Given value type:", 1)[0]
-    lines = [line.strip(" -") for line in causes.splitlines() if line.strip()]
-    kept = [line for line in lines if "NoneType" not in line and "Union subtypes" not in line]
-    return f"{key.group(1) if key else 'recipe'}: {' '.join(kept)}"
+    before_validate = before_fit
+
+    def fit(self, **kwargs: Any) -> None:
+        """Train, and say where everything is, or how to go on."""
+        begin = time.time()
+        with self._answering(kwargs["ckpt_path"]), _terminated_as_interrupted():
+            self.trainer.fit(weights_only=True, **kwargs)
+        if self.trainer.is_global_zero:
+            print(what_is_left(self.trainer, self.model, begin))
+
+    def validate(self, **kwargs: Any) -> None:
+        with self._answering(kwargs["ckpt_path"]):
+            self.trainer.validate(weights_only=True, **kwargs)
+
+    @contextmanager
+    def _answering(self, ckpt_path: str | None) -> Iterator[None]:
+        """Lightning's errors of a run as the project's: an interrupt, or a foreign checkpoint."""
+        try:
+            yield
+        except SystemExit as error:
+            if self.trainer.state.status != TrainerStatus.INTERRUPTED:
+                raise
+            if self.trainer.is_global_zero and self.subcommand == "fit":
+                print(where_to_go_on(self.trainer))
+            raise KeyboardInterrupt from error
+        except MisconfigurationException as error:
+            raise ValueError(str(error)) from error
+        except RuntimeError as error:
+            why = " ".join(str(error).split())
+            if self.trainer.world_size > 1 and "Connection closed by peer" in why:
+                raise ValueError("another rank has ended, and this one with it") from error
+            if ckpt_path is None or not why.startswith("Error(s) in loading state_dict"):
+                raise
+            why = why.partition(": ")[2][:120]
+            raise ValueError(f"ckpt_path: {ckpt_path} does not fit the recipe ({why})") from error
+
+    def _settings(self) -> dict[str, Any]:
+        """The values of the recipe and the command line, as plain mappings."""
+        return self.config[self.config.subcommand].as_dict()
+
+
+@contextmanager
+def _terminated_as_interrupted() -> Iterator[None]:
+    """SIGTERM ends a run like Ctrl-C, before training (then callbacks/terminated.py answers it)
+    and after."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def quiet() -> None:
@@ -94,6 +193,7 @@ def quiet() -> None:
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*LeafSpec.*deprecated.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",  # ShardData resumes
+        ".*Using ModelCheckpoint with manual optimization.*",  # it is to save updated weights
         ".*module\\(s\\) in eval mode at the start of training.*",  # the frozen VAE
     ):
         warnings.filterwarnings("ignore", message=message)

@@ -14,9 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import flow
+from avatar_v import checks, flow
 from avatar_v.losses.flow import flow_loss
-from avatar_v.models.motion import pack_motion
 from avatar_v.models.refiner import SIGMA, as_refiner, low_latents, predict_clean
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Logs, happens
@@ -36,20 +35,19 @@ class Refinement:
     sigma: float = SIGMA  # where the one step starts
     one_step_share: float = 0.5  # samples at t = sigma; the others uniform in (0, sigma]
     temporal_window: int | None = 2  # latent frames each side; None: all of the window
-    min_reference_latents: int = 1  # of a step, drawn between the two (sft.draw_run)
+    min_reference_latents: int = 1  # of a step, drawn between the two (personality.draw_run)
     max_reference_latents: int = 1_000_000
     reference_dropout: float = 0.1  # share of samples without a reference
     motion_dropout: float = 0.1  # share of steps without the video's motion
 
     def __post_init__(self) -> None:
-        if not 0 < self.sigma <= 1:
-            raise ValueError(f"sigma is a time in (0, 1], got {self.sigma}")
+        checks.positive("sigma", self.sigma, most=1)  # a time
+        if self.temporal_window is not None:
+            checks.count("temporal_window", self.temporal_window, least=0)
         low, high = self.min_reference_latents, self.max_reference_latents
         if not 1 <= low <= high:
             raise ValueError(f"a reference has 1 <= min <= max latents, got {low} and {high}")
-        for name in ("one_step_share", "reference_dropout", "motion_dropout"):
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
+        checks.each(checks.share, self, ("one_step_share", "reference_dropout", "motion_dropout"))
 
 
 @dataclass(frozen=True)
@@ -67,7 +65,8 @@ class Refiner(A2V):
 
     Args:
         refinement: where the step starts, the window in time, the reference's length and dropout.
-        face_boost, mouth_boost: as in stage 2.
+        face_boost: as in stage 2.
+        mouth_boost: as in stage 2.
     """
 
     def __init__(
@@ -123,6 +122,10 @@ class Refiner(A2V):
         return low_latents(self.conditioner.vae, video)
 
     @property
+    def knows_motion(self) -> bool:
+        return True
+
+    @property
     def reference_dropout(self) -> float:
         return self.refinement.reference_dropout
 
@@ -156,9 +159,13 @@ class Refiner(A2V):
         assert cond.low is not None
         noise = torch.randn(clean.shape, generator=generator).to(clean)
         x_t, _ = flow.refine_path(clean, cond.low, noise, t, self.refinement.sigma)
-        motion = windows.crop(pack_motion(batch.motion).to(clean.device))
+        motion = windows.crop(self.conditioner.pack_motion(batch.motion).to(clean.device))
         skip = happens(self.refinement.motion_dropout, self.common)
-        predicted = predict_clean(self.dit, x_t, t, cond, motion=None if skip else motion)
+        assert cond.reference is not None
+        past = self.dit.encode_reference(cond.reference)
+        predicted = predict_clean(
+            self.dit, x_t, t, cond, motion=None if skip else motion, past=past
+        )
         return Refined(predicted, clean, cond.low, self.region(windows, clean, batch))
 
     def error(self, x: Latents, refined: Refined) -> Tensor:

@@ -1,57 +1,64 @@
-"""The refiner's second phase: one step, judged by a discriminator.
+"""The refiner's second phase: one step, against a discriminator.
 
 The squared error alone gives the mean of all details that fit, which is blurred. Here every sample
-starts at σ, as in generation, and a judge of latent cells says where the result looks made; the
-mouth counts most (Avatar V §4.6: "particularly the mouth area"). The judge learns in the same
-step, with an optimiser of its own, and is not exported. First phase: stages/refiner.py.
+starts at σ, as in generation, and a discriminator of latent cells tells refined cells from true
+ones; the mouth counts most (Avatar V §4.6: "particularly the mouth area"). The discriminator is a
+role of its own: it is updated before the refiner in every batch, neither averaged nor exported.
+First phase: stages/refiner.py.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from avatar_v.losses.adversarial import deceive_loss, judge_loss, smoothness_loss
+from avatar_v import checks
+from avatar_v.losses.adversarial import discriminator_loss, generator_loss, r1_loss
 from avatar_v.models.discriminator import PatchDiscriminator
 from avatar_v.stages.base import Logs
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.refiner import Latents, Refined, Refinement, Refiner
+from avatar_v.stages.optim import MAX_LR, Optim
+from avatar_v.stages.refiner import Refined, Refinement, Refiner
+from avatar_v.stages.roles import STUDENT, Role, Updates, constant
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.windows import Windows, value_at
 from avatar_v.types import Batch, Cond
 
-JUDGE = "judge_optimizer"
+DISCRIMINATOR = "discriminator"
 
 
 @dataclass(frozen=True)
-class Game:
-    """Numbers of the judge and of what it may say."""
+class Adversarial:
+    """Numbers of the discriminator and of the adversarial term."""
 
     weight: dict[int, float]
-    """Of the adversarial term beside the squared error, {step: weight from that step on}."""
-    width: int = 64  # channels of the judge
+    """Of the term beside the squared error, {step: weight from that step on}."""
+    width: int = 64  # channels of the discriminator
     num_layers: int = 3
     lr: float = 2e-4
     betas: tuple[float, float] = (0.5, 0.9)
-    smoothness: float = 1.0  # of losses/adversarial.smoothness_loss
-    disturbance: float = 0.1  # its noise; latents have a variance of 1
+    r1_weight: float = 1.0  # of losses/adversarial.r1_loss
+    r1_noise: float = 0.1  # standard deviation of its noise; latents have a variance of 1
 
     def __post_init__(self) -> None:
-        if 0 not in self.weight or min(self.weight.values()) < 0:
-            raise ValueError(f"weight needs values >= 0 from step 0 on, got {self.weight}")
-        if self.lr <= 0 or self.smoothness < 0 or self.disturbance <= 0:
-            raise ValueError("lr and disturbance are above 0, smoothness is not negative")
+        checks.by_step(checks.weight, "weight", self.weight)
+        checks.count("width", self.width)
+        checks.count("num_layers", self.num_layers)
+        checks.positive("lr", self.lr, most=MAX_LR)
+        checks.entries(checks.decay, "betas", self.betas)
+        checks.weight("r1_weight", self.r1_weight)
+        checks.positive("r1_noise", self.r1_noise)
 
 
 class AdversarialRefiner(Refiner):
     """One-step distillation of a trained refiner.
 
     Args:
-        game: the judge, and how much what it says counts.
+        adversarial: the discriminator, and how much its term counts.
+        updates: accumulation and clipping, which the trainer leaves to a stage of two roles.
     """
 
-    judge: PatchDiscriminator
+    discriminator: PatchDiscriminator
 
     def __init__(
         self,
@@ -61,75 +68,81 @@ class AdversarialRefiner(Refiner):
         face_boost: float,
         mouth_boost: float,
         refinement: Refinement,
-        game: Game,
+        adversarial: Adversarial,
+        updates: Updates | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(models, optim, objective, face_boost, mouth_boost, refinement, seed)
-        self.game = game
+        self.updates = updates or Updates()
+        self.adversarial = adversarial
 
-    def configure_model(self) -> None:
-        """The refiner's networks, and the judge: frozen but for its own update, so the optimiser
-        and the average of the refiner's weights leave it alone."""
-        if self.is_built:
-            return
-        super().configure_model()
+    def roles(self) -> Mapping[str, Role]:
+        numbers = self.adversarial
+        return {
+            STUDENT: Role(
+                ("dit", "conditioner"),
+                self.optim,
+                ema=True,
+                export=True,
+                gradient_clip=self.updates.gradient_clip_val,
+            ),
+            DISCRIMINATOR: Role(
+                ("discriminator",), constant(numbers.lr, numbers.betas), shard=False
+            ),
+        }
+
+    def adapt(self) -> None:
+        super().adapt()
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
-            self.judge = PatchDiscriminator(
+            self.discriminator = PatchDiscriminator(
                 self.dit.config.latent_channels,
-                width=self.game.width,
-                num_layers=self.game.num_layers,
+                width=self.adversarial.width,
+                num_layers=self.adversarial.num_layers,
             )
-        self.judge.requires_grad_(False).to(self.dit.patch_embed.weight.device)
-        self._judge_optimizer = torch.optim.Adam(
-            self.judge.parameters(), lr=self.game.lr, betas=self.game.betas
-        )
+
+    def iterate(
+        self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
+    ) -> tuple[Tensor, Logs]:
+        """One update of the discriminator, then one of the refiner against it."""
+        refined = self.one_step_of(clean, cond, windows, batch, generator)
+        with self.only(DISCRIMINATOR):
+            learned = self.discriminator_loss(refined, generator)
+            self.update(DISCRIMINATOR, learned)
+        with self.only(STUDENT):
+            loss, logs = self.refiner_loss(refined)
+            self.update(STUDENT, loss)
+        return loss, {**logs, "discriminator": learned}
 
     def loss(
         self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
-        """Squared error of x̂_0 from t = σ, and what the judge, taught first, says of it."""
+        return self.refiner_loss(self.one_step_of(clean, cond, windows, batch, generator))
+
+    def one_step_of(
+        self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
+    ) -> Refined:
+        """x̂_0 from t = σ, with gradients."""
         t = clean.new_full(clean.shape[:2], self.refinement.sigma)
-        refined = self.refined(clean, cond, t, windows, batch, generator)
-        logs = {"error": self.error(refined.predicted, refined)}
-        if self.training:
-            logs["judge"] = self.teach(refined, generator)
-        said = self.judge(refined.predicted, refined.low)
-        logs["deceive"] = deceive_loss(said, refined.weight)
-        weight = value_at(self.game.weight, self.global_step)
-        return logs["error"] + weight * logs["deceive"], logs
+        return self.refined(clean, cond, t, windows, batch, generator)
 
-    def teach(self, refined: Refined, generator: torch.Generator) -> Tensor:
-        """One update of the judge; its loss before it."""
+    def refiner_loss(self, refined: Refined) -> tuple[Tensor, Logs]:
+        """Squared error and the adversarial term; each of them to log."""
+        logs = {
+            "error": self.error(refined.predicted, refined),
+            "generator": generator_loss(
+                self.discriminator(refined.predicted, refined.low), refined.weight
+            ),
+        }
+        weight = value_at(self.adversarial.weight, self.step)
+        return logs["error"] + weight * logs["generator"], logs
+
+    def discriminator_loss(self, refined: Refined, generator: torch.Generator) -> Tensor:
+        """Hinge loss of true and refined cells, and the approximated R1."""
         noise = torch.randn(refined.clean.shape, generator=generator).to(refined.clean)
-        self.judge.requires_grad_(True)
-        loss = self._judge_loss(refined, refined.clean + self.game.disturbance * noise)
-        loss.backward()
-        average_gradients(self.judge)
-        self._judge_optimizer.step()
-        self._judge_optimizer.zero_grad(set_to_none=True)
-        self.judge.requires_grad_(False)
-        return loss.detach()
-
-    def _judge_loss(self, refined: Refined, disturbed: Latents) -> Tensor:
-        real = self.judge(refined.clean, refined.low)
-        made = self.judge(refined.predicted.detach(), refined.low)
-        loss = judge_loss(real, made, refined.weight)
-        smooth = smoothness_loss(real, self.judge(disturbed, refined.low), refined.weight)
-        return loss + self.game.smoothness * smooth
-
-    def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[JUDGE] = self._judge_optimizer.state_dict()
-
-    def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        self._judge_optimizer.load_state_dict(checkpoint[JUDGE])
-
-
-def average_gradients(module: torch.nn.Module) -> None:
-    """The mean over all ranks, for a module that no strategy wraps."""
-    if not torch.distributed.is_initialized() or torch.distributed.get_world_size() == 1:
-        return
-    for parameter in module.parameters():
-        if parameter.grad is not None:
-            torch.distributed.all_reduce(parameter.grad)
-            parameter.grad /= torch.distributed.get_world_size()
+        noisy = refined.clean + self.adversarial.r1_noise * noise
+        real = self.discriminator(refined.clean, refined.low)
+        fake = self.discriminator(refined.predicted.detach(), refined.low)
+        loss = discriminator_loss(real, fake, refined.weight)
+        r1 = r1_loss(real, self.discriminator(noisy, refined.low), refined.weight)
+        return loss + self.adversarial.r1_weight * r1

@@ -2,6 +2,12 @@
 
 from dataclasses import dataclass, field
 
+from avatar_v import checks
+
+MAX_GUIDANCE = 100.0
+MAX_SHIFT = 1000.0
+"""Of the times of training and sampling; published models have 1 to 17."""
+
 
 @dataclass(frozen=True)
 class Models:
@@ -13,6 +19,9 @@ class Models:
     vae: str | None = None  # folders of trained encoders; with init_from: a VAE tuned from its own
     text: str | None = None
     audio: str | None = None
+    motion_stats: str | None = None
+    """File of motion statistics, a folder of weights or the name of some that have it; None: that
+    of init_from or else computed from the training clips, where the stage knows motion."""
     checkpoint_activations: bool = False  # less memory, a third more computation
 
     def __post_init__(self) -> None:
@@ -37,10 +46,12 @@ class Objective:
     audio_dropout: float = 0.0  # and as if they had no audio
 
     def __post_init__(self) -> None:
-        for name in ("window_latents", "resolution"):
-            if 0 not in getattr(self, name):
-                raise ValueError(f"{name} needs an entry for step 0, got {getattr(self, name)}")
+        checks.by_step(checks.count, "window_latents", self.window_latents)
+        checks.by_step(_resolution, "resolution", self.resolution)
+        checks.positive("shift", self.shift, most=MAX_SHIFT)
         shares = ("first_share", "image_share", "suffix_share", "text_dropout", "audio_dropout")
-        for name in shares:
-            if not 0 <= getattr(self, name) <= 1:
-                raise ValueError(f"{name} is in [0, 1], got {getattr(self, name)}")
+        checks.each(checks.share, self, shares)
+
+
+def _resolution(key: str, value: object) -> None:
+    checks.positive(key, value, most=1)

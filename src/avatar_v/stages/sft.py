@@ -1,45 +1,53 @@
 """Stage 3, personality: how a person moves, learned from another video of theirs.
 
 The reference clip comes from another scene of the same person, with its own sound and motion; what
-a step shows of it is stages/personality.py's. The motion of the target is denoised beside its
-picture, and once the schedule says so, critics judge a few predicted frames (Avatar V
-§3.3). Decoding and judging are stages/judged.py's.
+a step shows of it is stages/personality.py's. The video follows its own motion, which in generation
+the motion network makes (stages/motion_prior.py), and once the schedule says so, critics see a few
+predicted frames (Avatar V §3.3): stages/perceptual.py. The loss is two terms, each a method of its
+own: ``flow_term`` and ``perceptual_term``, both of one pass, ``denoise``.
 """
 
 import dataclasses
+from dataclasses import dataclass
 from typing import Any
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
-from avatar_v.models.conditioner import latent_validity
-from avatar_v.models.motion import component_weights, pack_motion
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.stages.a2v import A2V
-from avatar_v.stages.base import Logs, happens
+from avatar_v.stages.base import Logs, Noised, happens
 from avatar_v.stages.continuation import Continuation, with_anchor, with_estimated_prefix
-from avatar_v.stages.judged import HumanTerms, Judged, Judges
-from avatar_v.stages.motion_alone import draw_motion_windows
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.perceptual import PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.stages.personality import Personality, draw_reference
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows
-from avatar_v.types import TEMPORAL_FACTOR, Batch, Cond
+from avatar_v.types import Batch, Cond
+
+
+@dataclass(frozen=True)
+class Denoised:
+    """One pass of the network over noisy windows."""
+
+    noised: Noised
+    v: Float[Tensor, "b l c h w"]
 
 
 class SFT(A2V):
-    """Stage 2 with a reference video, the motion stream and human-aware losses.
+    """Stage 2 with a reference video, its motion and perceptual losses.
 
     Args:
-        personality: the reference's length and dropout, the motion stream's weight.
-        human: which critics judge predicted frames, from which step on, how strongly.
+        personality: the reference's length and dropout, and how often the motion is left out.
+        perceptual: which critics see predicted frames, from which step on, how strongly.
         continuation: how windows from inside a clip see the video before them.
-        trainable: all of the DiT, LoRA factors, or the motion stream alone.
-        face_boost, mouth_boost: as in stage 2.
+        trainable: all of the DiT, LoRA factors, or what reads motion alone.
+        face_boost: as in stage 2.
+        mouth_boost: as in stage 2.
     """
 
     def __init__(
@@ -51,7 +59,7 @@ class SFT(A2V):
         mouth_boost: float,
         personality: Personality,
         continuation: Continuation,
-        human: HumanTerms,
+        perceptual: PerceptualTerms,
         trainable: Trainable,
         seed: int = 0,
     ) -> None:
@@ -59,7 +67,7 @@ class SFT(A2V):
         self.continuation = continuation
         self.trainable = trainable
         self.personality = personality
-        self.judges = Judges(human)
+        self.perceptual = PerceptualLosses(perceptual)
 
     def select_trainable(self) -> None:
         select(self.dit, self.conditioner, self.trainable)
@@ -74,11 +82,19 @@ class SFT(A2V):
         if batch.reference is None:
             raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
         common = None if generator is None else self.common
-        reference = draw_reference(batch.reference, self.conditioner, self.personality, common)
+        shown = self.at_resolution(batch.reference)
+        reference = draw_reference(shown, self.conditioner, self.personality, common)
         cond = dataclasses.replace(super().conditions(batch, windows), reference=reference)
+        if common is None or not happens(self.personality.motion_dropout, common):
+            motion = self._motion(windows, batch).to(reference.latents.device)
+            cond = dataclasses.replace(cond, motion=motion)
         if generator is not None and happens(self.continuation.anchor_share, self.common):
             return self._anchored(cond, windows, batch)
         return cond
+
+    @property
+    def knows_motion(self) -> bool:
+        return True
 
     @property
     def reference_dropout(self) -> float:
@@ -87,7 +103,7 @@ class SFT(A2V):
     def card_entries(self) -> dict[str, Any]:
         return {
             "reference": True,
-            "motion": self.personality.motion_weight > 0,
+            "motion": self.personality.motion_dropout < 1,
             "faces": self.personality.faces,
             "stills": NUM_STILLS if self.personality.stills_share > 0 else 0,
             "anchor": self.continuation.anchor_share > 0,
@@ -96,119 +112,69 @@ class SFT(A2V):
     def loss(
         self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
-        motion = windows.crop(pack_motion(batch.motion).to(clean.device))
-        skip = happens(self.personality.motion_dropout, self.common)
-        skip = skip or self.personality.motion_weight == 0
-        shown, moved = clean, None if skip else motion
+        """Flow of the video, and perceptual losses of the predicted frames."""
+        denoised = self.denoise(clean, cond, windows, generator)
+        video = self.flow_term(denoised, windows, clean, batch)
+        perceptual, more = self.perceptual_term(denoised, clean, windows, batch, generator)
+        return video + perceptual, {"video": video, **more}
+
+    def denoise(
+        self, clean: Tensor, cond: Cond, windows: Windows, generator: torch.Generator
+    ) -> Denoised:
+        """One pass over noisy windows."""
+        assert cond.reference is not None
+        past = self.dit.encode_reference(cond.reference)  # read in every pass of this step
+        shown = clean
         if self.continuation.estimate_share > 0:
-            shown, moved = with_estimated_prefix(
-                self.dit, cond, windows, shown, moved, self.continuation, generator
+            shown = with_estimated_prefix(
+                self.dit, cond, windows, clean, self.continuation, generator, past=past
             )
         noised = self.noised(windows, shown, generator)
-        noise = torch.randn(motion.shape, generator=generator).to(motion)
-        weight = self.region(windows, clean, batch)
-        components = _weights_of_known(self.personality.motion_components, batch)
-        if moved is None:
-            v, predicted = self.dit(noised.x_t, noised.t, cond), None
-            loss = flow_loss(v, noised.velocity, noised.scored, weight)
-            logs = {"video": loss}
-        else:
-            t_motion = noised.t
-            if self.personality.known_share > 0:
-                # denoised beside its video it teaches nothing: both hide the same thing at first,
-                # and once motion is clear the picture shows it already
-                known = (
-                    torch.rand(len(noised.t), generator=generator) < self.personality.known_share
-                )
-                t_motion = noised.t * ~known[:, None].to(noised.t.device)
-            motion_t = flow.interpolate(moved, noise, t_motion)
-            v, v_motion = self.dit(noised.x_t, noised.t, cond, motion_t=motion_t, t_motion=t_motion)
-            valid = windows.crop(latent_validity(batch.valid)).to(clean.device)
-            hidden = noised.scored & valid & (t_motion > 0)
-            logs = {
-                "video": flow_loss(v, noised.velocity, noised.scored, weight),
-                "motion": motion_flow_loss(
-                    v_motion, flow.velocity(motion, noise), hidden, components
-                ),
-            }
-            loss = logs["video"] + self.personality.motion_weight * logs["motion"]
-            predicted = flow.clean_from_velocity(motion_t, v_motion, t_motion)
-        if self.personality.alone_windows > 0 and self.personality.motion_weight > 0:
-            logs["motion_alone"] = self._motion_alone_loss(batch, cond, components, generator)
-            loss = loss + self.personality.motion_weight * logs["motion_alone"]
-        judged, more = self.judges.loss(
-            Judged(
-                predicted=flow.clean_from_velocity(noised.x_t, v.float(), noised.t),
-                clean=clean,
-                t=noised.t.amax(1),
-                motion=motion,
-                motion_known=batch.motion_known,
-                predicted_motion=predicted,
-                first=self._first_latent(batch),
-                audio=batch.audio,
-                start=windows.start,
-            ),
-            self.conditioner.vae,
-            self.global_step,
-            generator,
-        )
-        return loss + judged, {**logs, **more}
+        return Denoised(noised, self.dit(noised.x_t, noised.t, cond, past=past))
 
-    def _motion_alone_loss(
+    def flow_term(
+        self, denoised: Denoised, windows: Windows, clean: Tensor, batch: Batch
+    ) -> Float[Tensor, ""]:
+        """Flow-matching loss of the video, face and mouth counting more."""
+        noised, weight = denoised.noised, self.region(windows, clean, batch)
+        return flow_loss(denoised.v, noised.velocity, noised.scored, weight)
+
+    def perceptual_term(
         self,
+        denoised: Denoised,
+        clean: Tensor,
+        windows: Windows,
         batch: Batch,
-        cond: Cond,
-        components: Float[Tensor, "b m"],
         generator: torch.Generator,
-    ) -> Tensor:
-        drawn = draw_motion_windows(
-            self.personality.alone_windows,
-            batch,
-            cond,
-            self.conditioner,
-            self.objective,
-            length=self.window_length,
-            max_reference_latents=self.personality.max_reference_latents,
-            generator=generator,
+    ) -> tuple[Tensor, Logs]:
+        """What critics say of a few predicted frames, weighed by the schedule; and each term."""
+        noised = denoised.noised
+        assert batch.reference is not None
+        predicted = Predicted(
+            latents=flow.clean_from_velocity(noised.x_t, denoised.v.float(), noised.t),
+            clean=clean,
+            t=noised.times,
+            motion=self._motion(windows, batch).to(clean.device),
+            motion_stats=self.conditioner.known_stats,
+            motion_known=batch.motion_known,
+            reference=batch.reference,
+            audio=batch.audio,
+            start=windows.start,
         )
-        noise = torch.randn(drawn.motion.shape, generator=generator).to(drawn.motion)
-        motion_t = flow.interpolate(drawn.motion, noise, drawn.t)
-        _, v = self.dit(None, drawn.t, drawn.cond, motion_t=motion_t, moments=drawn.moments)
-        components = components.repeat_interleave(self.personality.alone_windows, dim=0)
-        return motion_flow_loss(v, flow.velocity(drawn.motion, noise), drawn.scored, components)
+        return self.perceptual.loss(predicted, self.conditioner.vae, self.step, generator)
+
+    def _motion(self, windows: Windows, batch: Batch) -> Float[Tensor, "b l md"]:
+        return windows.crop(self.conditioner.pack_motion(batch.motion))
 
     def _anchored(self, cond: Cond, windows: Windows, batch: Batch) -> Cond:
-        first = self.conditioner.clean_latents(batch)[:, :1]
+        if batch.latents is not None:
+            first = batch.latents[:, :1].float()
+        else:  # the VAE is causal: its first latent is that of the first frame alone
+            video = self.at_resolution(batch).video
+            assert video is not None, "clean latents were made of it"
+            first = self.conditioner.encode_image(video[:, 0])
         start = torch.zeros(first.shape[0], dtype=torch.long)
         audio = self.conditioner.encode_audio_windows(batch.audio, start, 1)
-        motion = pack_motion(batch.motion)[:, :1].to(first.device)
-        return with_anchor(cond, windows, first, audio, motion)
-
-    def _first_latent(self, batch: Batch) -> Tensor:
-        """The reference's first frame, as a latent: the face that predictions are judged by."""
-        reference = batch.reference
-        assert reference is not None
-        if reference.latents is not None:
-            return reference.latents[:, 0].float()
-        assert reference.video is not None
-        return self.conditioner.encode_image(reference.video[:, 0])[:, 0]
-
-
-def motion_flow_loss(
-    v: Float[Tensor, "b l md"],
-    target: Float[Tensor, "b l md"],
-    scored: Bool[Tensor, "b l"],
-    components: Float[Tensor, "#b m"],
-) -> Float[Tensor, ""]:
-    """Mean squared error of motion velocity over the latent frames that count, ``components``
-    weighing those of each of their four vectors; 0 if no frame counts."""
-    weight = components.repeat(1, TEMPORAL_FACTOR)[:, None].to(v.device)
-    squared = ((v.float() - target.float()).square() * weight).mean(-1) * scored
-    return squared.sum() / scored.sum().clamp_min(1)
-
-
-def _weights_of_known(weights: dict[str, float], batch: Batch) -> Float[Tensor, "b m"]:
-    """`component_weights` of every clip, 0 where its motion was not read: that is no target."""
-    components = component_weights(weights).expand(len(batch.motion), -1)
-    known = batch.motion_known
-    return components if known is None else components * known.to(components)
+        motion = self.conditioner.pack_motion(batch.motion)[:, :1].to(first.device)
+        stats = self.conditioner.motion_stats
+        return with_anchor(cond, windows, first, audio, motion, stats)

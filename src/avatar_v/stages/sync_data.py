@@ -17,6 +17,7 @@ from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
+from avatar_v import checks
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, mfcc
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import to_float
@@ -114,6 +115,11 @@ class SyncData(L.LightningDataModule):
         seed: int = 0,
     ) -> None:
         super().__init__()
+        checks.count("clips_per_batch", clips_per_batch)
+        checks.count("windows_per_clip", windows_per_clip)
+        checks.count("batches_per_epoch", batches_per_epoch)
+        checks.count("num_frames", num_frames)
+        checks.seed("seed", seed)
         self.run_frames = windows_per_clip + WINDOW_FRAMES - 1
         if num_frames <= self.run_frames:
             raise ValueError(

@@ -12,10 +12,11 @@ from peft import LoraConfig, inject_adapter_in_model
 from peft.tuners.lora import LoraLayer
 from torch import nn
 
+from avatar_v import checks
 from avatar_v.models.dit import AvatarDiT
 
 NEW = (
-    "motion_embed", "motion_head", "motion_norm", "motion_inject", "style_embed", "face_embed",
+    "motion_embed", "motion_norm", "motion_inject", "style_embed", "face_embed",
     "anchor_embed",
 )  # fmt: skip
 """The motion stream, habits and the marks of faces and anchor, which stage 2 does not train."""
@@ -34,10 +35,8 @@ class Trainable:
     lora_alpha: float = 32.0  # the factors' product counts alpha / rank
 
     def __post_init__(self) -> None:
-        if self.lora_rank < 1 or self.lora_alpha <= 0:
-            raise ValueError(
-                f"LoRA needs a rank >= 1 and an alpha > 0, got {self.lora_rank}, {self.lora_alpha}"
-            )
+        checks.count("lora_rank", self.lora_rank)
+        checks.positive("lora_alpha", self.lora_alpha)
 
 
 def select(dit: AvatarDiT, conditioner: nn.Module, trainable: Trainable) -> None:

@@ -17,12 +17,14 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from avatar_v import checks
 from avatar_v.losses.flow import box_cover, region_weight
 from avatar_v.models.vae import Latents, Video, VideoVAE
-from avatar_v.stages.base import step_generator
+from avatar_v.parallel.mesh import own_generator
+from avatar_v.parallel.trainer import layout_of
 from avatar_v.stages.optim import MuonAdamW, Optim, warmup_cosine
+from avatar_v.stages.textures import texture_clips
 from avatar_v.types import Batch, num_latents
-from avatar_v.world.textures import texture_clips
 
 
 @dataclass(frozen=True)
@@ -42,15 +44,14 @@ class VAELoss:
     def __post_init__(self) -> None:
         for frames in self.window_shares:
             num_latents(frames)
-        if not self.window_shares or min(self.window_shares.values()) < 0:
-            raise ValueError(f"window_shares needs shares >= 0, got {self.window_shares}")
-        for name in ("change_boost", "temporal_weight"):
-            if getattr(self, name) < 0:
-                raise ValueError(f"{name} is not negative, got {getattr(self, name)}")
+        checks.entries(checks.weight, "window_shares", self.window_shares)
+        if not any(self.window_shares.values()):
+            raise ValueError(f"window_shares needs a share above 0, got {self.window_shares}")
+        names = ("gradient_weight", "temporal_weight", "kl_weight", "face_boost", "mouth_boost")
+        checks.each(checks.weight, self, (*names, "change_boost"))
+        checks.decay("texture_fraction", self.texture_fraction)
         if self.crop is not None and (self.crop < 8 or self.crop % 8):
             raise ValueError(f"crop is a multiple of 8 pixels (the VAE's factor), got {self.crop}")
-        if not 0 <= self.texture_fraction < 1:
-            raise ValueError(f"texture_fraction is in [0, 1), got {self.texture_fraction}")
 
 
 class VAEStage(L.LightningModule):
@@ -80,6 +81,7 @@ class VAEStage(L.LightningModule):
         super().__init__()
         if decoder_only and init_from is None:
             raise ValueError("decoder_only needs init_from: a trained encoder to keep")
+        checks.seed("seed", seed)
         if preset not in PRESETS:
             raise ValueError(f"preset is one of {sorted(PRESETS)}, got {preset!r}")
         self.preset, self.init_from, self.decoder_only = preset, init_from, decoder_only
@@ -100,9 +102,9 @@ class VAEStage(L.LightningModule):
             self.vae.core.quant_conv.requires_grad_(False)
         self.is_built = True
 
-    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | dict[str, Tensor]]:
         index = self.trainer.fit_loop.total_batch_idx
-        generator = step_generator(self.seed, self.global_rank, index)
+        generator = own_generator(self.seed, layout_of(self.trainer), index)
         video, weight = self.window(batch, generator)
         with torch.set_grad_enabled(not self.decoder_only):
             mean, log_var = self.vae.posterior(video)
@@ -122,7 +124,7 @@ class VAEStage(L.LightningModule):
         self.log("train/loss", loss, prog_bar=True, batch_size=size)
         self.log_dict({f"train/{k}": v for k, v in terms.items()}, batch_size=size)
         self.log("train/std", (0.5 * log_var).exp().mean(), batch_size=size)
-        return loss
+        return {"loss": loss, "terms": terms}
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """PSNR of whole clips from the posterior's mean."""
@@ -194,19 +196,23 @@ def draw_corners(
     face box, moved inside the picture. ValueError for pictures that are smaller."""
     if side > min(height, width):
         raise ValueError(f"crops of {side} px do not fit pictures of {height} x {width}")
-    box = face_box.mean(1).cpu()
-    point = torch.rand(len(box), 2, generator=generator)
-    centre = box[:, [1, 0]] + point * (box[:, [3, 2]] - box[:, [1, 0]])
-    size = torch.tensor([height, width])
-    return (centre * size - side / 2).round().long().clamp(min=0).minimum(size - side)
+    left, top, right, bottom = face_box.mean(1).unbind(-1)
+    point = torch.rand(len(face_box), 2, generator=generator).to(face_box.device)
+    y = (top + point[:, 0] * (bottom - top)) * height - side / 2
+    x = (left + point[:, 1] * (right - left)) * width - side / 2
+    y, x = y.round().long().clamp(0, height - side), x.round().long().clamp(0, width - side)
+    return torch.stack([y, x], dim=1)
 
 
 def cropped(
     x: Float[Tensor, "b f c h w"], corners: Int[Tensor, "b 2"], side: int
 ) -> Float[Tensor, "b f c side side"]:
     """The square of each clip, the same in all its frames."""
-    parts = zip(x, corners.tolist(), strict=True)
-    return torch.stack([v[..., top : top + side, left : left + side] for v, (top, left) in parts])
+    along = torch.arange(side, device=x.device)
+    rows = (corners[:, :1] + along)[:, None, None, :, None]
+    columns = (corners[:, 1:] + along)[:, None, None, None]
+    b, f, c = (torch.arange(n, device=x.device) for n in x.shape[:3])
+    return x[b.view(-1, 1, 1, 1, 1), f.view(-1, 1, 1, 1), c.view(-1, 1, 1), rows, columns]
 
 
 PRESETS = {"tiny": VideoVAE.tiny, "small": VideoVAE.small}

@@ -6,12 +6,12 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
+from avatar_v.seeds import derive
 from avatar_v.world.motion import motion_track
 from avatar_v.world.person import sample_person
 from avatar_v.world.prompt import prompt_of
-from avatar_v.world.render import render
+from avatar_v.world.render import render, visible
 from avatar_v.world.scene import sample_scene
-from avatar_v.world.seeds import derive
 from avatar_v.world.speech import say
 from avatar_v.world.splits import split_of
 from avatar_v.world.style import sample_style
@@ -31,7 +31,7 @@ class WorldClip:
     face_box: Float[Tensor, "f 4"] | None
     mouth_box: Float[Tensor, "f 4"] | None
     landmarks: Float[Tensor, "f k 2"] | None
-    valid: Bool[Tensor, "f"] | None  # a face is visible
+    valid: Bool[Tensor, "f"]  # a face is visible
     person_id: int
     scene_id: int
     sentence_id: int  # the speech id
@@ -74,7 +74,7 @@ def make_clip(
         face_box=rendered.face_box if rendered else None,
         mouth_box=rendered.mouth_box if rendered else None,
         landmarks=rendered.landmarks if rendered else None,
-        valid=rendered.valid if rendered else None,
+        valid=visible(motion),
         person_id=person_id,
         scene_id=scene_id,
         sentence_id=speech_id,

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.seeds import stream
 from avatar_v.types import MOTION_NAMES
-from avatar_v.world.seeds import stream
 from avatar_v.world.speech import Speech, frame_times_s
 from avatar_v.world.style import Style
 from avatar_v.world.viseme import mouth_shape

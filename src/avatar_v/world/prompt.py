@@ -1,7 +1,7 @@
 """A prompt in words from scene and clothing. It says nothing of face, voice or style."""
 
+from avatar_v.seeds import stream
 from avatar_v.world.scene import Scene
-from avatar_v.world.seeds import stream
 
 _BACKGROUNDS = {
     "wall": "a plain {} wall",

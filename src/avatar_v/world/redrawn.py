@@ -1,5 +1,4 @@
-"""Frames of the world's clips, drawn again from their recipe: stills, and close-ups of the face at
-a higher resolution.
+"""Close-ups of the face: frames of a clip of the world, drawn again at a higher resolution.
 
 The person, the pose and the light are the frame's; its place within the camera's slow sway is not,
 and the grain is another.
@@ -10,10 +9,10 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import crop, face_windows
+from avatar_v.seeds import derive
 from avatar_v.world.person import sample_person
-from avatar_v.world.render import SIZE_STEP, Rendered, render
+from avatar_v.world.render import SIZE_STEP, render
 from avatar_v.world.scene import sample_scene
-from avatar_v.world.seeds import derive
 
 ENLARGED = 3
 """The whole picture is drawn at so many times the close-up's size: the face is a third of it."""
@@ -27,27 +26,12 @@ def close_ups(
         return torch.zeros(0, 3, size, size, dtype=torch.uint8)
     large = -(-ENLARGED * size // SIZE_STEP) * SIZE_STEP
     # a close-up is reduced anyway
-    drawn = _drawn(person_id, scene_id, speech_id, motion, size=large, supersample=1)
-    return crop(drawn.video, face_windows(drawn.face_box, large, large), size)
-
-
-def stills(
-    person_id: int, scene_id: int, speech_id: int, motion: Float[Tensor, "k m"], *, size: int
-) -> UInt8[Tensor, "k 3 size size"]:
-    """Whole frames of ``size`` pixels at these moments of the clip's motion track."""
-    if len(motion) == 0:
-        return torch.zeros(0, 3, size, size, dtype=torch.uint8)
-    return _drawn(person_id, scene_id, speech_id, motion, size=size, supersample=2).video
-
-
-def _drawn(
-    person_id: int, scene_id: int, speech_id: int, motion: Tensor, *, size: int, supersample: int
-) -> Rendered:
-    return render(
+    drawn = render(
         sample_person(person_id),
         sample_scene(scene_id),
         motion,
-        size=size,
+        size=large,
         seed=derive("clip", person_id, scene_id, speech_id),
-        supersample=supersample,
+        supersample=1,
     )
+    return crop(drawn.video, face_windows(drawn.face_box, large, large), size)

@@ -97,9 +97,13 @@ def render(
     with _on(device):
         landmarks = find_landmarks(person, moves, pose) / canvas
         face_box, mouth_box = landmark_boxes(person, pose, landmarks, canvas)
+    return Rendered(video, face_box, mouth_box, landmarks, visible(motion))
+
+
+def visible(motion: Float[Tensor, "f m"]) -> Bool[Tensor, " f"]:
+    """Frames that show the face: neither covered nor turned away."""
     turned = motion[:, MOTION_NAMES.index("yaw")].abs() >= MAX_YAW
-    valid = ~turned & (motion[:, MOTION_NAMES.index("cover")] < MAX_COVER)
-    return Rendered(video, face_box, mouth_box, landmarks, valid)
+    return ~turned & (motion[:, MOTION_NAMES.index("cover")] < MAX_COVER)
 
 
 def _on(device: torch.device | str) -> AbstractContextManager:

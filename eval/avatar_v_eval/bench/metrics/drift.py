@@ -1,4 +1,4 @@
-"""How far the picture wanders over time, first quarter against last: colour and sharpness.
+"""The change of the picture over time, first quarter against last: colour and sharpness.
 
 Drift of identity is a number of the face metrics.
 """

@@ -1,4 +1,4 @@
-"""How much a picture differs from both its neighbours in time: a formula."""
+"""The difference of a picture from both its neighbours in time: a formula."""
 
 from avatar_v.critics.quality import flicker
 from avatar_v_eval.bench.footage import Clip

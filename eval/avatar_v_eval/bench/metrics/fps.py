@@ -1,4 +1,4 @@
-"""How fast a system was: frames of its video per second of wall clock, as its timing says."""
+"""The speed of a system: frames of its video per second of wall clock, as its timing says."""
 
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.measured import Measured, Output

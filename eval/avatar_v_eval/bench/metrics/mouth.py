@@ -8,7 +8,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import DRAWN, ClipMetric
-from avatar_v_eval.records import pearson
+from avatar_v_eval.intervals import pearson
 
 
 class Mouth(ClipMetric):

@@ -1,4 +1,4 @@
-"""How good the picture is: Q-Align's quality (IQA) and aesthetics (ASE), 1 bad … 5 excellent."""
+"""The quality of the picture: Q-Align's quality (IQA) and aesthetics (ASE), 1 bad … 5 excellent."""
 
 import functools
 

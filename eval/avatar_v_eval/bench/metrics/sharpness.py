@@ -1,4 +1,4 @@
-"""How much fine detail a picture has: a formula, for versions of one video."""
+"""The fine detail of a picture: a formula, for versions of one video."""
 
 from avatar_v.critics.quality import sharpness
 from avatar_v_eval.bench.footage import Clip

@@ -1,4 +1,4 @@
-/* Plays <video data-live="….m3u8"> while the playlist grows (generate/outputs.py: fragmented mp4,
+/* Plays <video data-live="….m3u8"> while the playlist grows (media/files.py: fragmented mp4,
    event playlist). Media Source Extensions where there are any; Safari on phones plays HLS itself.
    A video that leaves the page is let go of. */
 (() => {

@@ -1,0 +1,199 @@
+"""Which files an import reads, and what is known of each: person, scene, caption and split.
+
+A manifest (CSV with a header, or JSON lines) may say all of it; without one every file in and below
+the folder is taken. Nothing is opened here but captions and the manifest.
+"""
+
+import csv
+import os
+import random
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePath
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.critics.dlib_face import SAME_PERSON
+from avatar_v.stored import parse_json
+
+PersonRule = Literal["file", "folder", "face", "manifest"]
+COLUMNS = ("file", "person", "scene", "caption", "split")
+SPLITS = ("train", "validation")
+NOT_MEDIA = {".txt", ".json", ".jsonl", ".md", ".csv"}
+MAX_CAPTION = 1 << 16  # bytes
+
+
+@dataclass(frozen=True)
+class Source:
+    """One file to import."""
+
+    path: str
+    name: str  # its path within the folder, as it can be printed
+    person: str  # "" where the face tells, once it has been read
+    scene: str
+    caption: str  # "" for none
+    caption_note: str  # what was odd about the caption's file
+    split: str  # "" where none is asked, or the person decides
+
+
+def find_sources(
+    folder: Path, manifest: str | None, person: PersonRule | None
+) -> tuple[list[Source], int]:
+    """The files of ``folder`` in the order of their names, or the manifest's in its order, and how
+    many files a manifest leaves out.
+
+    ``person`` None means the manifest's column where it has one, and otherwise one person a file.
+    ValueError for a folder without files and for whatever is wrong in the manifest.
+    """
+    if not folder.is_dir():
+        raise ValueError(f"{folder}: no such folder; expected a folder of videos")
+    files = sorted(p for p in folder.rglob("*") if _may_be_media(p, folder))
+    if manifest is None:
+        if person == "manifest":
+            raise ValueError("--person manifest: pass the manifest too (--manifest FILE)")
+        if not files:
+            raise ValueError(f"{folder}: holds no media files")
+        return [_source(folder, path, {}, person or "file", "") for path in files], 0
+    rows = read_manifest(manifest, folder)
+    if person is None:
+        person = "manifest" if all(row.get("person") for row in rows.values()) else "file"
+    is_split = any(row.get("split") for row in rows.values())
+    sources = []
+    for name, row in rows.items():
+        if person == "manifest" and not row.get("person"):
+            raise ValueError(f"{manifest}: {name} has no person; --person manifest needs one each")
+        split = row.get("split") or ("train" if is_split else "")
+        sources.append(_source(folder, folder / name, row, person, split))
+    _check_splits(sources, manifest)
+    return sources, len({*files} - {folder / name for name in rows})
+
+
+def read_manifest(manifest: str | Path, folder: Path) -> dict[str, dict[str, str]]:
+    """Its rows by file. ValueError, with the line, for unknown columns and splits, files that are
+    named twice or lie outside ``folder``, and anything that is no table."""
+    found: dict[str, dict[str, str]] = {}
+    for number, row in _manifest_rows(Path(manifest)):
+        where = f"{manifest}, line {number}"
+        if unknown := [str(column) for column in row if column not in COLUMNS]:
+            known = ", ".join(COLUMNS)
+            raise ValueError(f"{where}: unknown column {unknown[0]!r}; expected {known}")
+        if odd := [column for column, value in row.items() if not isinstance(value, str)]:
+            raise ValueError(f"{where}: {odd[0]} is no text: {row[odd[0]]!r}")
+        values = {column: value.strip() for column, value in row.items()}
+        name = values.get("file", "")
+        if not name or PurePath(name).is_absolute() or ".." in PurePath(name).parts:
+            raise ValueError(f"{where}: file {name!r}; expected a path within {folder}")
+        name = str(PurePath(name))
+        if "\0" in name or not os.path.lexists(folder / name):
+            raise ValueError(f"{where}: no file {name!r} in {folder}")
+        if name in found:
+            raise ValueError(f"{where}: {name} is named twice")
+        if values.get("split", "") not in ("", *SPLITS):
+            raise ValueError(f"{where}: split {values['split']!r}; expected train or validation")
+        found[name] = values
+    if not found:
+        raise ValueError(f"{manifest}: names no files")
+    return found
+
+
+def read_caption(path: Path) -> tuple[str, str]:
+    """The words beside a video in one line, and what was odd about the file that holds them."""
+    try:
+        if not path.is_file():
+            return "", ""
+        with path.open("rb") as file:
+            data = file.read(MAX_CAPTION)
+    except OSError as error:
+        return "", f"its caption cannot be read ({error.strerror})"
+    note = ""
+    if data[:2] in (b"\xff\xfe", b"\xfe\xff"):
+        text = data.decode("utf-16", "replace")
+    else:
+        try:
+            text = data.decode("utf-8-sig")
+        except UnicodeDecodeError:
+            text = data.decode("cp1252", "replace")
+            note = f"{path.name} is no UTF-8; the caption was read as Windows-1252 (Latin-1)"
+    return " ".join(text.replace("\0", " ").split()), note
+
+
+def cluster_faces(faces: Sequence[Float[Tensor, " d"]], limit: float = SAME_PERSON) -> list[int]:
+    """A person's number for each face: that of the nearest known person, or a new one.
+
+    A person is the mean of the faces found so far; numbers go by first appearance.
+    """
+    persons: list[list[Tensor]] = []
+    numbers = []
+    for face in faces:
+        distances = [float((face - torch.stack(known).mean(0)).norm()) for known in persons]
+        nearest = min(range(len(persons)), key=distances.__getitem__, default=None)
+        if nearest is None or distances[nearest] > limit:
+            nearest = len(persons)
+            persons.append([])
+        persons[nearest].append(face)
+        numbers.append(nearest)
+    return numbers
+
+
+def split_persons(persons: Iterable[str], share: float, seed: int) -> dict[str, str]:
+    """Each person's split: ``share`` of them, at least one, drawn by ``seed``, are validation."""
+    names = sorted(set(persons))
+    if len(names) < 2:
+        raise ValueError(
+            f"--validation {share:g} keeps persons apart and needs two or more; got "
+            f"{len(names)}: leave it out, or name persons (--person, --manifest)"
+        )
+    random.Random(seed).shuffle(names)
+    num = min(max(1, round(share * len(names))), len(names) - 1)
+    return {name: SPLITS[number < num] for number, name in enumerate(names)}
+
+
+def _source(
+    folder: Path, path: Path, row: dict[str, str], person: PersonRule, split: str
+) -> Source:
+    name = os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
+    parent = path.parent.name if path.parent != folder else folder.resolve().name
+    caption, note = row.get("caption", ""), ""
+    if not caption:
+        caption, note = read_caption(path.with_suffix(".txt"))
+    persons = {"file": name, "folder": parent, "face": "", "manifest": row.get("person", "")}
+    return Source(str(path), name, persons[person], row.get("scene") or name, caption, note, split)
+
+
+def _may_be_media(path: Path, folder: Path) -> bool:
+    """Pipes and broken links too: each becomes a row of the report. Hidden files are none."""
+    is_hidden = any(part.startswith(".") for part in path.relative_to(folder).parts)
+    return not is_hidden and path.suffix.lower() not in NOT_MEDIA and not path.is_dir()
+
+
+def _manifest_rows(path: Path) -> list[tuple[int, dict]]:
+    """The rows with their line numbers."""
+    if path.suffix.lower() not in (".csv", ".jsonl"):
+        raise ValueError(f"{path}: a manifest is a .csv or .jsonl file")
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+        if path.suffix.lower() == ".csv":
+            reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
+            rows = [(reader.line_num, row) for row in reader]
+            short = [n for n, row in rows if None in row or None in row.values()]
+            if short:
+                raise ValueError(f"{path}, line {short[0]}: not as many cells as the header has")
+            return rows
+        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+        rows = [(n, parse_json(line, where=f"{path}, line {n}")) for n, line in lines]
+    except (csv.Error, UnicodeDecodeError) as error:
+        raise ValueError(f"{path}: no table in UTF-8 ({error})") from error
+    if odd := [n for n, row in rows if not isinstance(row, dict)]:
+        raise ValueError(f"{path}, line {odd[0]}: expected one object a line")
+    return rows
+
+
+def _check_splits(sources: list[Source], manifest: str) -> None:
+    """No person in both splits, as far as persons are known yet."""
+    split_of: dict[str, str] = {}
+    for source in sources:
+        if source.person and split_of.setdefault(source.person, source.split) != source.split:
+            raise ValueError(f"{manifest}: person {source.person} is in train and in validation")

@@ -1,0 +1,192 @@
+"""Shards of the embedded world: N clips, every person in several scenes, any number of processes.
+
+The plan (which person, scene and speech each clip has) is a pure function of the settings, and a
+clip is a pure function of its three ids, so the shards are the same bytes with 1 worker or 16. The
+settings are kept beside the shards: a second run of the same settings continues where the first
+stopped, one with other settings is refused.
+"""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+from collections.abc import Callable, Iterator
+from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from avatar_v.critics.face_track import spread_frames
+from avatar_v.interrupts import interrupts_deferred
+from avatar_v.shards.schema import NUM_CLOSE_UPS, Meta, Sample, to_int16
+from avatar_v.shards.writer import (
+    Failure,
+    ShardIndex,
+    index_path,
+    read_index,
+    write_shard,
+    write_text_atomically,
+)
+from avatar_v.world import clip as world_clip
+from avatar_v.world.redrawn import close_ups
+from avatar_v.world.splits import RANGES
+from avatar_v_data.world_settings import WorldSettings
+
+SETTINGS_FILE = "world.json"
+SCENE_STRIDE, SPEECH_STRIDE = 618_033, 414_213
+"""Odd and no multiples of 5, so i · stride mod 10⁶ repeats no scene and no speech in 10⁶ clips."""
+
+
+def clip_ids(settings: WorldSettings, index: int) -> tuple[int, int, int]:
+    """Person, scene and speech id of clip ``index``.
+
+    Clips go round the persons, so that a shard holds many of them and a person's clips lie apart;
+    with ``num_clips // clips_per_person`` persons each has at least ``clips_per_person`` clips.
+    """
+    ids = RANGES[settings.split]
+    num_persons = settings.num_clips // settings.clips_per_person
+    start = settings.seed * 7919
+    person = start + index % num_persons
+    scene = start + index * SCENE_STRIDE
+    speech = start + index * SPEECH_STRIDE
+    return ids[person % len(ids)], ids[scene % len(ids)], ids[speech % len(ids)]
+
+
+def make_sample(settings: WorldSettings, index: int) -> Sample:
+    """Render clip ``index`` of the set."""
+    person, scene, speech = clip_ids(settings, index)
+    clip = world_clip.make_clip(
+        person,
+        scene,
+        speech,
+        num_frames=settings.num_frames,
+        size=settings.size,
+        render_video=settings.pictures,
+    )
+    meta = Meta(
+        person=f"world-{person}",
+        scene=f"world-{scene}",
+        sentence=f"world-{clip.sentence_id}",
+        text=clip.text,
+        num_frames=settings.num_frames,
+        height=settings.size if settings.pictures else 0,
+        width=settings.size if settings.pictures else 0,
+        licence="CC0-1.0",
+        consent="synthetic",
+        source="avatar_v.world",
+        transcript=clip.transcript,
+    )
+    pictures, frames = None, None
+    if settings.close_ups:
+        frames = spread_frames(clip.valid, NUM_CLOSE_UPS)
+        pictures = close_ups(person, scene, speech, clip.motion[frames], size=settings.size)
+    return Sample(
+        key=f"{index:07d}_{person}_{scene}_{speech}",
+        meta=meta,
+        audio=to_int16(clip.audio),
+        motion=clip.motion,
+        face_box=_drawn(clip.face_box, settings, 4),
+        mouth_box=_drawn(clip.mouth_box, settings, 4),
+        landmarks=_drawn(clip.landmarks, settings, 0, 2),
+        valid=clip.valid,
+        phonemes=clip.phonemes,
+        video=clip.video,
+        close_ups=pictures,
+        close_up_frames=frames,
+    )
+
+
+def _drawn(track: Tensor | None, settings: WorldSettings, *shape: int) -> Tensor:
+    """The renderer's account of each frame; zeros where nothing is drawn."""
+    return torch.zeros(settings.num_frames, *shape) if track is None else track
+
+
+def write_world(
+    settings: WorldSettings,
+    out: str | Path,
+    *,
+    num_workers: int = 1,
+    on_clip: Callable[[int], None] = lambda num_done: None,
+) -> list[ShardIndex]:
+    """Write every shard that is not finished yet; ``on_clip`` hears the number of clips done.
+
+    Returns all indexes, with a row for each clip that failed. ValueError if ``out`` holds a set of
+    other settings.
+    """
+    out = Path(out)
+    _claim(out, settings)
+    paths = [out / f"world-{settings.split}-{n:06d}.tar" for n in range(settings.num_shards)]
+    todo = [n for n, path in enumerate(paths) if not _is_finished(path)]
+    num_kept = sum(len(_clip_range(settings, n)) for n in range(len(paths)) if n not in todo)
+    on_clip(num_kept)
+    context = multiprocessing.get_context("spawn")
+    counter, stopping = context.Value("q", 0), context.Event()
+    with ProcessPoolExecutor(
+        max(1, min(num_workers, len(todo))), context, _start_worker, (counter, stopping)
+    ) as pool:
+        try:
+            with interrupts_deferred():  # the first tasks start the processes
+                pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
+            while pending:
+                done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
+                for future in done:
+                    future.result()  # a shard that could not be written stops the run
+                on_clip(num_kept + counter.value)
+        except BaseException:
+            stopping.set()  # at their next clip; one that begins needs what ends with this process
+            pool.shutdown(wait=True, cancel_futures=True)
+            raise
+    return [read_index(index_path(path)) for path in paths]
+
+
+def _claim(out: Path, settings: WorldSettings) -> None:
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; shards go into a folder")
+    out.mkdir(parents=True, exist_ok=True)
+    file, text = out / SETTINGS_FILE, json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    if file.exists() and file.read_text() != text:
+        raise ValueError(f"{out} holds a set of other settings: {file.read_text()}, asked: {text}")
+    if not file.exists() and any(out.glob("*.tar")):
+        raise ValueError(f"{out} already holds shards of another origin; choose an empty folder")
+    write_text_atomically(file, text)
+
+
+def _is_finished(path: Path) -> bool:
+    if not index_path(path).exists():
+        return False
+    read_index(index_path(path))  # a finished shard that was damaged since is an error, not redone
+    return True
+
+
+def _clip_range(settings: WorldSettings, shard: int) -> range:
+    start = shard * settings.clips_per_shard
+    return range(start, min(start + settings.clips_per_shard, settings.num_clips))
+
+
+_counter = None  # one per worker process: clips done, over all workers
+_stopping = None  # and whether they are to end
+
+
+def _start_worker(counter, stopping) -> None:
+    global _counter, _stopping
+    _counter, _stopping = counter, stopping
+    torch.set_num_threads(1)
+    os.environ["OMP_NUM_THREADS"] = "1"
+
+
+def _write_one(settings: WorldSettings, shard: int, path: str) -> None:
+    write_shard(path, _items(settings, shard))
+
+
+def _items(settings: WorldSettings, shard: int) -> Iterator[Sample | Failure]:
+    for index in _clip_range(settings, shard):
+        if _stopping is not None and _stopping.is_set():
+            raise KeyboardInterrupt
+        try:
+            yield make_sample(settings, index)
+        except Exception as error:  # recorded in the index and reported by the command
+            yield Failure(f"clip {index}", f"{type(error).__name__}: {error}")
+        if _counter is not None:
+            with _counter.get_lock():
+                _counter.value += 1

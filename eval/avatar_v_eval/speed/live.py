@@ -1,0 +1,198 @@
+"""First frame, steady rate and jitter on a live sound at its own pace.
+
+Speech is handed over in blocks of one video frame (40 ms), each at the moment its last sample would
+have been spoken, to the pipeline that ``avatar-v generate --audio -`` runs, in the same threads.
+
+Time to first frame is Live Avatar's (supplement, "Runtime Metrics"): from the arrival of the sound
+to the picture, the wait for the next frame boundary, denoising and VAE decoding included. Its wait
+is that for one frame, here it is that for all the sound that the first chunk is made from, so it
+counts from the first sample, and the wait, which no computer shortens, is told apart. The
+latency of a chunk is the time from the last sample it needs to its first frame; its percentiles are
+the jitter. A sound of one frame a frame can be followed at 25 frames/s and no faster: whether
+latency grows tells if it is, and the frames of a chunk over the time it keeps the stages busy tell
+by what margin.
+"""
+
+import argparse
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from torch import Tensor
+
+from avatar_v.generate.inputs import read_inputs
+from avatar_v.generate.live import LiveSound
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.record import hash_folder
+from avatar_v.generate.request import LIVE, Request
+from avatar_v.generate.resolve import num_steps_of
+from avatar_v.media.writer import Mp4Writer
+from avatar_v.models.audio import CONTEXT_FRAMES
+from avatar_v.models.card import weights_folder
+from avatar_v.sampling.chunks import Chunk, plan
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
+from avatar_v_eval.cases import drawn_clips, video_of
+from avatar_v_eval.intervals import median_of_repeats
+from avatar_v_eval.protocol import Findings
+from avatar_v_eval.records import Number
+
+CLIP_FRAMES = 101
+PERCENTILES = (50, 95, 99)
+
+
+@dataclass(frozen=True)
+class Run:
+    """Seconds since the first sample was spoken."""
+
+    spoken: np.ndarray  # when each block of a frame's sound was handed over
+    shown: np.ndarray  # when each frame came
+    chunks: tuple[Chunk, ...]
+
+    @property
+    def waits(self) -> np.ndarray:
+        """When the last sample that each chunk needs was handed over."""
+        needed = [num_frames(chunk.latents.stop) + CONTEXT_FRAMES for chunk in self.chunks]
+        return self.spoken[np.minimum(needed, len(self.spoken)) - 1]
+
+    @property
+    def latencies(self) -> np.ndarray:
+        """From a chunk's last sample to its first frame."""
+        return self.shown[[chunk.frames.start for chunk in self.chunks]] - self.waits
+
+    @property
+    def margins(self) -> np.ndarray:
+        """Frames a second of each whole chunk but the first, while it is worked on: from its last
+        sample or the end of the chunk before to its own last frame."""
+        last = self.shown[[chunk.frames.stop - 1 for chunk in self.chunks]]
+        begin = np.maximum(self.waits[1:], last[:-1])
+        num = np.array([len(chunk.frames) for chunk in self.chunks[1:]])
+        return (num / (last[1:] - begin))[:-1]
+
+    @property
+    def rate(self) -> float:
+        """Frames a second from the first chunk's last frame to that of the last whole chunk."""
+        first, last = (chunk.frames.stop - 1 for chunk in (self.chunks[0], self.chunks[-2]))
+        return (last - first) / (self.shown[last] - self.shown[first])
+
+    @property
+    def buffer_s(self) -> float:
+        """For how long a player has to hold the first frame back so as never to stall."""
+        due = self.shown[0] + np.arange(len(self.shown)) / FRAME_RATE_HZ
+        return float((self.shown - due).max())
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--weights", default="small", help="folder, or the name of shipped weights")
+    add("--seconds", type=int, default=30, help="of speech in a run")
+    add("--repeats", type=int, default=5, help="runs, after one that warms up")
+    add("--steps", type=int, help="of the sampler (default: as generation)")
+    add("--audio", type=float, help="audio guidance; 1 is none (default: the card's)")
+    add("--motion", type=float, help="motion guidance; 1 is none (default: the card's)")
+    add("--reference-seconds", type=float, default=4.0, help="0: one picture")
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    pipeline = AvatarPipeline.from_pretrained(options.weights)
+    if options.audio is None:
+        options.audio = pipeline.card.guidance_audio
+    if options.motion is None:
+        options.motion = pipeline.card.guidance_motion
+    options.steps = num_steps_of(options.steps, pipeline.card)
+    runs = [one_run(pipeline, options) for _ in range(options.repeats + 1)][1:]
+    return Findings(
+        "Live speed",
+        numbers_of(runs),
+        recipe=pipeline.card.recipe,
+        weights={"pipeline": hash_folder(weights_folder(options.weights))},
+        notes=[
+            f"{options.repeats} runs of {options.seconds} s of speech at its own pace, after a run "
+            "of the same length that warms up; lowest and highest are those of the runs",
+            f"{options.steps} steps, guidance audio {options.audio} motion {options.motion}, "
+            f"{options.reference_seconds:g} s of reference video, "
+            f"{'bf16' if pipeline.bf16 else 'fp32'}; frames are not encoded",
+            "weights are loaded and the reference's file is read before; encoding it falls into "
+            "the wait for the first chunk's sound",
+        ],
+    )
+
+
+def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
+    """A session from its first sample to its last frame."""
+    (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.side)
+    num = options.seconds * FRAME_RATE_HZ
+    sound = clip.audio.repeat(-(-num // CLIP_FRAMES))[: num * SAMPLES_PER_FRAME]
+    spoken: list[float] = []
+    shown: list[float] = []
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "reference.mp4"
+        with Mp4Writer(path, clip.audio) as writer:
+            writer.write(video_of(clip))
+        request = Request.of(
+            reference=str(path),
+            audio=LIVE,
+            num_steps=options.steps,
+            guidance_audio=options.audio,
+            guidance_motion=options.motion,
+            reference_s=options.reference_seconds,
+            face_crop=False,
+            motion="meter",
+        )
+        inputs = read_inputs(request, pipeline.input_spec, LiveSound(_paced(sound, spoken)))
+    for block in pipeline.clips(inputs, request):
+        shown.extend([time.perf_counter()] * len(block.frames))
+    begin, *handed = spoken
+    chunks = plan(num, chunk_latents=pipeline.format.chunk_latents).chunks
+    return Run(np.array(handed) - begin, np.array(shown) - begin, chunks)
+
+
+def _paced(sound: Tensor, spoken: list[float]) -> Iterator[Tensor]:
+    """Blocks of a frame, each when it has been spoken; notes its beginning and when it handed each
+    of them over."""
+    begin = time.perf_counter()
+    spoken.append(begin)
+    for i, block in enumerate(sound.split(SAMPLES_PER_FRAME)):
+        due = begin + (i + 1) / FRAME_RATE_HZ
+        time.sleep(max(0.0, due - time.perf_counter()))
+        spoken.append(time.perf_counter())
+        yield block
+
+
+def numbers_of(runs: list[Run]) -> dict[str, Number]:
+    """Medians over runs, and percentiles over the chunks of all runs."""
+    if min(len(run.chunks) for run in runs) < 4:
+        raise ValueError("a steady rate needs at least 4 chunks a run; give --seconds more")
+    later = [run.latencies[1:-1] for run in runs]  # the last chunk may be shorter
+    numbers = {
+        "first": median_of_repeats([float(run.shown[0]) for run in runs]).described(
+            "live: time to first frame, from the first sample", unit="s"
+        ),
+        "first_wait": median_of_repeats([float(run.waits[0]) for run in runs]).described(
+            "live: of it waiting for the first chunk's sound", unit="s"
+        ),
+        "first_made": median_of_repeats([float(run.latencies[0]) for run in runs]).described(
+            "live: of it denoising and decoding", unit="s"
+        ),
+        "rate": median_of_repeats([run.rate for run in runs]).described(
+            "live: frames a second, of 25 that the sound allows", unit="frames/s"
+        ),
+        "margin": median_of_repeats([float(np.median(run.margins)) for run in runs]).described(
+            "live: frames a second while a chunk is made", unit="frames/s"
+        ),
+    }
+    for p in PERCENTILES:
+        each = [float(np.percentile(values, p)) for values in later]
+        pooled = np.concatenate(later)
+        numbers[f"latency_p{p}"] = Number(
+            float(np.percentile(pooled, p)), len(pooled), min(each), max(each)
+        ).described(f"live: latency of a chunk, percentile {p} (n: chunks)", unit="s")
+    numbers["growth"] = median_of_repeats(
+        [float(values[-1] - values[0]) for values in later]
+    ).described("live: latency of a run's last whole chunk over its second one's", unit="s")
+    numbers["buffer"] = median_of_repeats([run.buffer_s for run in runs]).described(
+        "live: what a player holds back behind the first frame so as not to stall", unit="s"
+    )
+    return numbers

@@ -1,0 +1,234 @@
+"""Identity, colours and lips of long videos by the minute, and the seams of their chunks.
+
+TEST persons speak for ``--minutes`` in each of the ways to join chunks (`VARIANTS`). The videos are
+read while they stream: nothing of them is kept but numbers and a few frames.
+"""
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import product
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.generate.record import peak_rss_mib
+from avatar_v.sampling.chunks import plan
+from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
+from avatar_v_eval.cases import Case, Video, check_persons, make_cases, video_of
+from avatar_v_eval.generated import inputs_of
+from avatar_v_eval.intervals import bootstrap_mean, pearson
+from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
+from avatar_v_eval.readers import Readers
+from avatar_v_eval.records import Number
+from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.studies.drift_figures import draw_frames, draw_tracks
+
+WINDOW_S = 20
+"""Everything is averaged over windows of so many seconds."""
+REFERENCE_FRAMES = 401
+NUM_PICTURES = 12
+"""Frames of a video that are kept to be looked at."""
+TRACKS = {
+    "identity": "face similarity with the reference",
+    "mouth": "mouth r",
+    "brightness": "mean grey level",
+    "saturation": "mean saturation",
+}
+VARIANTS = {
+    "plain": "prefix",
+    "anchor": "prefix and anchor",
+    "abrupt": "prefix and anchor, not eased",
+    "interpolate": "prefix, anchor and I chunks",
+}
+SEAMS = {"picture": "change of the picture", "motion": "change of the motion read from it"}
+PLACES = {"seam": "a chunk's border", "latent": "other latents' borders"}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_sampling_options(parser)
+    add = parser.add_argument
+    add("--variants", nargs="+", default=list(VARIANTS), choices=list(VARIANTS))
+    add("--persons", type=int, default=4)
+    add("--first", type=int, default=0, help="number of the first person")
+    add("--split", default="test", choices=("test", "validation"))
+    add("--minutes", type=float, default=10.0)
+    add("--workers", type=int, default=1, help="processes of one thread each")
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    check_persons(options, 2)
+    if options.minutes * 60 < 2 * WINDOW_S:
+        raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
+    rollout, readers = Rollout.load(options.weights, options), Readers.load()
+    cases = make_cases(
+        options.split,
+        options.persons,
+        first=options.first,
+        num_frames=round(options.minutes * 60 * FRAME_RATE_HZ),
+        reference_frames=REFERENCE_FRAMES,
+        target_video=False,
+        num_workers=options.workers,
+    )
+    weights = {**rollout.hashes(), **readers.hashes()}
+    readings = read_cases(
+        cases,
+        {name: partial(stream, rollout, name) for name in options.variants},
+        StreamReader(readers, rollout.pipeline.format.chunk_latents),
+        num_workers=options.workers,
+        kept=resumable(options, weights),
+    )
+    numbers = numbers_of(readings)
+    if options.workers == 1:
+        numbers["peak_memory"] = Number(peak_rss_mib(), 1).described(
+            "peak memory of the whole measurement", unit="MiB"
+        )
+    people = f"{options.persons} {options.split.upper()} persons from number {options.first} on"
+    words = {name: VARIANTS[name] for name in options.variants}
+    return Findings(
+        f"{options.minutes:g} minutes of generated video, and the seams of its chunks",
+        numbers,
+        recipe=rollout.recipe,
+        weights=weights,
+        notes=[
+            f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals bootstrapped over "
+            "persons",
+            rollout.described(),
+        ],
+        figures={
+            "": draw_tracks(readings, TRACKS, words, WINDOW_S),
+            "_frames": draw_frames(readings, words, options.minutes),
+        },
+    )
+
+
+def stream(rollout: Rollout, variant: str, case: Case) -> Iterator[Video]:
+    """The video of a case, block by block, its chunks joined in one of the `VARIANTS`."""
+    request = rollout.request_for(case.person_id, case.prompt).changed(
+        anchor=variant != "plain",
+        blend=variant != "abrupt",
+        interpolate=variant == "interpolate",
+    )
+    yield from rollout.pipeline.stream(inputs_of(rollout, case, REFERENCE_FRAMES), request)
+
+
+@dataclass(frozen=True)
+class StreamReader:
+    """Reads a video block by block; of its pictures only the last one is kept."""
+
+    readers: Readers
+    chunk_latents: int
+
+    def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:
+        """The tracks by window, the change at seams, and frames evenly spread over the video."""
+        num = case.num_frames
+        own = self.readers.face.embed_clip(video_of(case.reference)[::25])
+        rows: list[Float[Tensor, "f k"]] = []
+        motions: list[Float[Tensor, "f m"]] = []
+        changes, last, pictures = [], case.image[None], []
+        kept = set(np.linspace(0, num - 1, NUM_PICTURES).round().astype(int).tolist())
+        for frames in blocks:
+            motion = self.readers.meter.measure(frames).values
+            near = self.readers.face.measure(frames).values @ own
+            pixels = frames.float()
+            grey = pixels.mean((1, 2, 3))
+            saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))
+            rows.append(torch.stack([near, motion[:, MOUTH_OPEN], grey, saturation], dim=1))
+            motions.append(motion)
+            both = torch.cat([last, frames]).float()
+            changes.append((both[1:] - both[:-1]).abs().mean((1, 2, 3)))
+            start = sum(map(len, motions)) - len(frames)
+            pictures.extend(frame for i, frame in enumerate(frames, start) if i in kept)
+            last = frames[-1:]
+        motion = torch.cat(motions)
+        moved = (motion[1:] - motion[:-1]).abs().mean(1).numpy()
+        return {
+            **windows(torch.cat(rows).double().numpy(), case.mouth_open),
+            **self._seams({"picture": torch.cat(changes)[1:].numpy(), "motion": moved}, num),
+            "frames": torch.stack(pictures).numpy(),
+        }
+
+    def _seams(self, changes: dict[str, Float[np.ndarray, " f-1"]], num: int) -> Reading:
+        borders = borders_of(num, chunk_latents=self.chunk_latents)
+        latents = sorted(set(range(1, num, TEMPORAL_FACTOR)) - set(borders))
+        found = {}
+        for name, change in changes.items():
+            found[f"seam_{name}"] = change_ratio(change, borders)
+            found[f"latent_{name}"] = change_ratio(change, latents, left_out=borders)
+        return found
+
+
+def windows(
+    values: Float[np.ndarray, "f 4"], mouth_open: Float[np.ndarray, " f"]
+) -> dict[str, np.ndarray]:
+    """Means over whole windows, and the lips' correlation with the truth in each."""
+    size = WINDOW_S * FRAME_RATE_HZ
+    num = max(1, len(values) // size)
+    parts = [slice(i * size, min((i + 1) * size, len(values))) for i in range(num)]
+    identity, opening, grey, saturation = values.T
+    return {
+        "identity": np.array([identity[part].mean() for part in parts]),
+        "mouth": np.array([pearson(opening[part], mouth_open[part]) for part in parts]),
+        "brightness": np.array([grey[part].mean() for part in parts]),
+        "saturation": np.array([saturation[part].mean() for part in parts]),
+    }
+
+
+def borders_of(num_frames: int, *, chunk_latents: int) -> list[int]:
+    """The first frame of every chunk but the first."""
+    chunks = plan(num_frames, chunk_latents=chunk_latents).chunks
+    return [chunk.frames.start for chunk in chunks if chunk.frames.start > 0]
+
+
+def change_ratio(
+    change: Float[np.ndarray, " f-1"], frames: list[int], left_out: Sequence[int] = ()
+) -> float:
+    """Median change into some frames, over that into others than these and those left out.
+
+    ``change[i]`` leads from frame i to frame i + 1.
+    """
+    at, rest = np.array(frames) - 1, np.array([*frames, *left_out]) - 1
+    return float(np.median(change[at]) / np.median(np.delete(change, rest)))
+
+
+def numbers_of(readings: Readings) -> dict[str, Number]:
+    """First and last window and every minute of each track, their change, and the seams; and the
+    gain of each other way over the plain one at the end, paired over persons."""
+    numbers = {}
+    for variant, (name, word) in product(readings.rows, TRACKS.items()):
+        tracks = readings.values(variant, name)
+        key, label = f"{variant}_{name}", f"{word}, {VARIANTS[variant]}"
+        for ending, words, values in _spans(tracks):
+            number = bootstrap_mean(values)
+            numbers[f"{key}_{ending}"] = number.described(f"{label}: {words}")
+        if variant != "plain" and "plain" in readings.rows:
+            gain = bootstrap_mean(tracks[:, -1] - readings.values("plain", name)[:, -1])
+            numbers[f"{key}_gain"] = gain.described(
+                f"{word}, last {WINDOW_S} s: {VARIANTS[variant]} over {VARIANTS['plain']}"
+            )
+    for variant, (place, where), (seam, word) in product(
+        readings.rows, PLACES.items(), SEAMS.items()
+    ):
+        ratios = bootstrap_mean(readings.values(variant, f"{place}_{seam}"))
+        numbers[f"{variant}_{place}_{seam}"] = ratios.described(
+            f"{word} at {where} / inside, medians, {VARIANTS[variant]}",
+            target="≤ 1.2" if place == "seam" else "",
+        )
+    return numbers
+
+
+def _spans(
+    tracks: Float[np.ndarray, "n w"],
+) -> Iterator[tuple[str, str, Float[np.ndarray, " n"]]]:
+    """End of a key, words, and a value for each person."""
+    first, last, a_minute = tracks[:, 0], tracks[:, -1], 60 // WINDOW_S
+    yield "first", f"first {WINDOW_S} s", first
+    yield "last", f"last {WINDOW_S} s", last
+    yield "change", "change", last - first
+    for i in range(tracks.shape[1] // a_minute):
+        minute = tracks[:, i * a_minute : (i + 1) * a_minute].mean(1)
+        yield f"minute_{i + 1}", f"minute {i + 1}", minute

@@ -1,0 +1,297 @@
+"""A real face, end to end, from one clip: imported, trained, generated and scored.
+
+Imports the clip, trains on from the shipped weights by ``recipes/own_face_vae.yaml`` and
+``own_face.yaml``, generates the person speaking ``SPEECH``, and scores the result: is it this
+person (dlib's face embedding, against the clip itself and against other people), and does the mouth
+move with the sound (dlib's landmarks against loudness; the real clip's own value stands beside it).
+Needs the [faces] extra.
+"""
+
+import argparse
+import json
+import subprocess
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float, UInt8
+from matplotlib.figure import Figure
+from torch import Tensor
+from torch.nn import functional as F
+
+from avatar_v.critics.dlib_face import embed_faces
+from avatar_v.critics.face_track import face_crop, track_faces
+from avatar_v.generate.record import hash_folder
+from avatar_v.media import reading
+from avatar_v.types import FRAME_RATE_HZ
+from avatar_v_eval.cases import loudness
+from avatar_v_eval.intervals import bootstrap_mean, fisher, pearson, rate
+from avatar_v_eval.picture_grid import picture_grid
+from avatar_v_eval.protocol import Findings
+from avatar_v_eval.records import Number
+from avatar_v_eval.rollout import AVATAR_V, AVATAR_V_DATA
+
+SHOWN_SIZE = 384
+"""Small pictures are enlarged to this before dlib sees them; its detector needs 80 pixels."""
+MAX_LAG = 5
+TIMES = "times.json"  # wall seconds of each command, in the work folder
+EMBED_EVERY = 5
+INNER_LIPS, BROW_TO_CHIN = (62, 66), (27, 8)
+"""Landmarks of the 68-point scheme."""
+
+Video = UInt8[Tensor, "f 3 h w"]
+Track = tuple[np.ndarray, Tensor]
+"""A mouth's opening by frame, and the sound of the same video."""
+
+
+@dataclass(frozen=True)
+class Reading:
+    """The faces and the mouth that dlib finds in a video."""
+
+    faces: Float[np.ndarray, "k 128"]  # of every 5th frame in which a face was found
+    mouth: Float[np.ndarray, " f"]  # inner lips apart, in heights of brow to chin
+    found: float  # share of frames with a face
+
+    @property
+    def face(self) -> Float[np.ndarray, "128"]:
+        return self.faces.mean(0)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("clip", help="a video of the person speaking")
+    add("speech", help="the sound to speak: audio or video")
+    add("--more-speech", nargs="*", default=[], help="spoken too, to measure lips")
+    add("--others", nargs="*", default=[], help="videos or pictures of others")
+    add("--work", type=Path, default=Path("runs/own_face"), help="folder for shards and weights")
+    add("--tune", action="append", default=[], help="--tune=--OPTION=VALUE")
+    add("--train", action="append", default=[], help="--train=--OPTION=VALUE")
+    add("--frames", type=int, default=97, help="of a training clip, 4k + 1")
+    add("--size", type=int, default=64)
+    add("--score-only", action="store_true", help="WORK/out.mp4 exists; score it")
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    work = options.work
+    others = [_reading_of(path, options.size) for path in options.others]
+    real = _head(reading.read_video(options.clip), options.size)
+    if not options.score_only:
+        make_video(options, work)
+    times = json.loads((work / TIMES).read_text(encoding="utf-8"))
+    paths = [work / name for name in outputs(options)]
+    made, truth = reading.read_video(paths[0]), read(real)
+    results = [read(reading.read_video(path)) for path in paths]
+    numbers = identity_numbers(truth, results[0], others)
+    numbers |= mouth_numbers(
+        (truth.mouth, reading.read_audio(options.clip)),
+        [(r.mouth, reading.read_audio(path)) for r, path in zip(results, paths, strict=True)],
+    )
+    numbers |= {
+        f"time_{k}": Number(v, 1).described(f"time of {step_label(k)}", unit="s")
+        for k, v in times.items()
+    }
+    speeches = ", ".join(Path(speech).name for speech in outputs(options).values())
+    return Findings(
+        f"A real face: {Path(options.clip).name} speaks {speeches}",
+        numbers,
+        recipe="recipes/own_face_vae.yaml, recipes/own_face.yaml",
+        weights={"pipeline": hash_folder(work / "run" / "weights")},
+        notes=[
+            "distance of dlib's ResNet face embeddings; the same person is usually below 0.6",
+            "the clip is the one that was trained on, as a user would do; the speech is new",
+            f"every video is scored at {options.size} px, enlarged to {SHOWN_SIZE} for dlib",
+            "mouth: r of the inner lips' distance with loudness, at the best lag within ±5 frames, "
+            "over all speeches; n counts quarters of a second",
+        ],
+        figures={"": contact_sheet(real, made)},
+    )
+
+
+def make_video(options: argparse.Namespace, work: Path) -> None:
+    """The commands of a user; keeps the seconds each took. Stops where one fails."""
+    work.mkdir(parents=True, exist_ok=True)
+    clips = work / "clips"
+    clips.mkdir(exist_ok=True)
+    link = clips / Path(options.clip).name
+    if not link.exists():
+        link.symlink_to(Path(options.clip).resolve())
+    video, tuned, latents, run = (str(work / x) for x in ("video", "tuned", "latents", "run"))
+    vae = f"{tuned}/vae"
+
+    def trained(recipe: str, data: str, folder: str) -> list[str]:
+        places = ["--data.init_args.train", data, "--trainer.default_root_dir", folder]
+        return ["run", f"recipes/{recipe}.yaml", *places]
+
+    commands = {
+        "import": ["import", str(clips), "--out", video, "--frames", str(options.frames)],
+        "tune": [*trained("own_face_vae", video, tuned), *options.tune],
+        "encode": ["shards", "encode", "--shards", video, "--out", latents, "--vae", vae],
+        "train": [
+            *trained("own_face", latents, run),
+            *("--model.init_args.models.vae", vae),
+            *options.train,
+        ],
+    }
+    for name, speech in outputs(options).items():
+        commands["generate" if name == "out.mp4" else name] = [
+            *("generate", "--reference", options.clip, "--audio", speech),
+            *("--weights", f"{run}/weights", "--out", str(work / name), "--overwrite"),
+        ]
+    times = {}
+    for name, words in commands.items():
+        command = AVATAR_V_DATA if name == "import" else AVATAR_V
+        print("avatar-v-data" if name == "import" else "avatar-v", *words, flush=True)
+        start_s = time.perf_counter()
+        subprocess.run([*command, *words], check=True)
+        times[name] = time.perf_counter() - start_s
+        (work / TIMES).write_text(json.dumps(times) + "\n", encoding="utf-8")
+
+
+def outputs(options: argparse.Namespace) -> dict[str, str]:
+    """Which video says what."""
+    more = {f"more_{i}.mp4": speech for i, speech in enumerate(options.more_speech)}
+    return {"out.mp4": options.speech, **more}
+
+
+def step_label(name: str) -> str:
+    """A step of `make_video` in words."""
+    words = {
+        "import": "importing the clip",
+        "tune": "training the VAE",
+        "encode": "encoding the clip",
+        "train": "training the network",
+        "generate": "generating the first speech",
+    }
+    if name in words:
+        return words[name]
+    number = int(Path(name).stem.removeprefix("more_")) + 1
+    return f"generating further speech {number}"
+
+
+def read(video: Video) -> Reading:
+    """Faces and mouth of a video; ValueError where no frame shows a face."""
+    x = F.interpolate(video.float(), (SHOWN_SIZE, SHOWN_SIZE), mode="bicubic", align_corners=False)
+    large = x.round().clamp(0, 255).byte()
+    seen = track_faces(large)
+    if not bool(seen.found.any()):
+        raise ValueError("dlib finds no face in this video")
+    points = seen.landmarks.double().numpy()
+
+    def apart(pair: tuple[int, int]) -> np.ndarray:
+        return np.linalg.norm(points[:, pair[0]] - points[:, pair[1]], axis=1)
+
+    shown = [i for i in range(0, len(video), EMBED_EVERY) if bool(seen.found[i])]
+    faces = embed_faces(large[shown], seen.landmarks[shown]).values.double().numpy()
+    return Reading(faces, apart(INNER_LIPS) / apart(BROW_TO_CHIN), float(seen.found.float().mean()))
+
+
+def identity_numbers(real: Reading, made: Reading, others: list[Reading]) -> dict[str, Number]:
+    """Embedding distances: generated to real, real to itself, generated to other people."""
+    halves = np.array_split(real.faces, 2)
+    strangers = [float(np.linalg.norm(made.face - other.face)) for other in others]
+    own = np.linalg.norm(made.faces - real.face, axis=1)
+    numbers = {
+        "face_found": Number(made.found, 1).described(
+            "generated frames in which dlib finds a face"
+        ),
+        "face_own": _mean(own).described(
+            "distance of generated frames to the person", target="< 0.6"
+        ),
+        "face_ceiling": Number(
+            float(np.linalg.norm(halves[0].mean(0) - halves[1].mean(0))), 1
+        ).described("distance of the real clip's halves"),
+    }
+    if strangers:
+        nearer = sum(float(np.linalg.norm(made.face - real.face)) < other for other in strangers)
+        numbers["face_others"] = Number(
+            float(np.mean(strangers)), len(strangers), min(strangers), max(strangers)
+        ).described("distance to other people, lowest to highest")
+        numbers["face_nearest"] = rate(nearer, len(strangers)).described(
+            "other people who are farther than the person"
+        )
+    return numbers
+
+
+def mouth_numbers(real: Track, made: list[Track]) -> dict[str, Number]:
+    """Mouths against loudness: generated, generated against the sound of the next video (or of the
+    real clip, where there is one video), and real."""
+    own = [(mouth, _loud(sound, len(mouth))) for mouth, sound in made]
+    louds = [loud for _, loud in own]
+    real_pair = (real[0], _loud(real[1], len(real[0])))
+    others = [*louds[1:], louds[0]] if len(made) > 1 else [real_pair[1]]
+    other = [(mouth, loud) for (mouth, _), loud in zip(own, others, strict=True)]
+    movement = float(np.mean([mouth.std() for mouth, _ in own]) / real[0].std())
+    return {
+        "mouth_made": _with_sound(own).described("generated mouth with its own sound, r"),
+        "mouth_unrelated": _with_sound(other).described("generated mouth with another sound, r"),
+        "mouth_real": _with_sound([real_pair]).described("real mouth with its own sound, r"),
+        "mouth_movement": Number(movement, len(made)).described(
+            "generated mouth movement, share of the real one"
+        ),
+    }
+
+
+def contact_sheet(real: Video, made: Video, num_columns: int = 10) -> Figure:
+    """Frames of the real clip above, of the generated video below, evenly spread over each."""
+    lines = []
+    for video in (real, made):
+        picks = torch.linspace(0, len(video) - 1, num_columns).round().long()
+        lines.append(list(video[picks]))
+    seconds = [len(video) / FRAME_RATE_HZ for video in (real, made)]
+    return picture_grid(
+        lines,
+        row_labels=[
+            f"the real clip\n(0 to {seconds[0]:.0f} s)",
+            f"generated, other\nspeech (0 to {seconds[1]:.0f} s)",
+        ],
+        side_inches=1.2,
+    )
+
+
+def _mean(values: Float[np.ndarray, " k"]) -> Number:
+    if len(values) < 2:
+        return Number(float(values[0]), 1)
+    return bootstrap_mean(values)
+
+
+def _with_sound(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Number:
+    """The largest r within ±5 frames over all pairs of mouth and loudness, each in units of its
+    own spread, with Fisher's interval for one independent pair per quarter of a second (speech and
+    mouths are smooth in time)."""
+
+    def at(lag: int) -> float:
+        late, early = max(lag, 0), max(-lag, 0)
+        cut = []
+        for mouth, loud in pairs:
+            n = min(len(mouth), len(loud))
+            cut.append((mouth[late : n - early], loud[early : n - late]))
+        a, b = (np.concatenate([_unit(pair[i]) for pair in cut]) for i in (0, 1))
+        return pearson(a, b)
+
+    best = max(at(lag) for lag in range(-MAX_LAG, MAX_LAG + 1))
+    independent = max(5, sum(min(len(a), len(b)) for a, b in pairs) // 6)
+    return fisher(best, independent)
+
+
+def _unit(x: np.ndarray) -> np.ndarray:
+    return (x - x.mean()) / max(float(x.std()), 1e-9)
+
+
+def _loud(sound: Tensor, num_frames: int) -> np.ndarray:
+    num = min(num_frames, len(sound) // 640)
+    return loudness(sound[: num * 640], num).double().numpy()
+
+
+def _head(video: Video, size: int) -> Video:
+    """The head as the importer crops it."""
+    return face_crop(video, track_faces(video), size)
+
+
+def _reading_of(path: str, size: int) -> Reading:
+    """Another person's; ValueError, before anything is trained, where no face is found."""
+    try:
+        return read(_head(reading.read_video(path), size))
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from error

@@ -1,0 +1,169 @@
+"""The page itself, and what it says while a job runs: HTML with every foreign word escaped."""
+
+import math
+from html import escape
+from pathlib import Path
+from string import Template
+from typing import Any
+
+from avatar_v.app.form import (
+    CAMERA,
+    CONSENT,
+    FRAMED,
+    GUIDANCE,
+    MAX_PROMPT,
+    MAX_SEED,
+    NEW_SCENE,
+    REFERENCE_S,
+    STEPS,
+    Limits,
+)
+from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner, Progress, Waiting
+from avatar_v.generate.resolve import num_steps_of
+from avatar_v.types import FRAME_RATE_HZ
+
+STATIC = Path(__file__).with_name("static")
+STATIC_TYPES = {
+    name: "text/css" if name.endswith(".css") else "text/javascript"
+    for name in ("page.css", "page.js", "files.js", "player.js")
+}
+EMPTY = """<div class="av-screen av-empty"><p>Your video appears here while it is being made.</p>
+</div>"""
+SCENE = "A woman in a green shirt in front of a window"
+DRAWN_SCENE = "a person in a red hoodie talking in front of a purple curtain, light from the left"
+"""What a scene may be, for any weights and for those that ship, which know the world's words."""
+UNPLAYABLE = "This browser cannot play the video while it grows; download it when it is done."
+NBSP = "\N{NO-BREAK SPACE}"
+
+
+def page(runner: JobRunner) -> str:
+    """The whole page for the weights that a runner has loaded."""
+    pipeline, limits = runner.pipeline, runner.limits
+    names = [pipeline.name, *([pipeline.refiner.name] if pipeline.refiner else [])]
+    named = " and ".join(Path(name).name for name in names)
+    where = f"Weights: {named}, {pipeline.size} × {pipeline.size} pixels"
+    if people := pipeline.card.can.people:
+        where += f"; trained on {people}"
+    reads = pipeline.card.can.reference
+    words: dict[str, Any] = {
+        "scene": DRAWN_SCENE if pipeline.name == "small" else SCENE,
+        "camera": CAMERA,
+        "framed": FRAMED,
+        "new_scene": NEW_SCENE,
+        "new_scene_info": "Else the video begins with a frame of the clip, and stays there"
+        if reads
+        else "Without effect: these weights know a person by one picture",
+        "seconds_info": "How much of the clip is read; 0: one picture"
+        if reads
+        else "Without effect: these weights read one picture of the person",
+        "disabled": "" if reads else "disabled",
+        "consent": CONSENT,
+        "max_prompt": MAX_PROMPT,
+        "max_seed": MAX_SEED,
+        "max_mib": f"{limits.upload_mib:g}",
+        "steps": num_steps_of(None, pipeline.card),
+        "guidance": f"{pipeline.card.guidance_audio:g}",
+    }
+    for name, (low, high) in {"steps": STEPS, "guide": GUIDANCE, "read": REFERENCE_S}.items():
+        words |= {f"{name}_low": f"{low:g}", f"{name}_high": f"{high:g}"}
+    words = {name: escape(str(word)) for name, word in words.items()}
+    words |= {"empty": EMPTY, "stopped": stopped(), "footer": footer(limits, where)}
+    return Template(static_file("page.html")).substitute(words)
+
+
+def static_file(name: str) -> str:
+    return (STATIC / name).read_text(encoding="utf-8")
+
+
+def page_state(state: Waiting | Progress | None = None, *, failed: str = "") -> dict[str, Any]:
+    """The page for a state or a fault: its screen (None: as it is) and its status."""
+    if state is None:
+        return {"screen": EMPTY, "status": fault(failed), "over": True}
+    if isinstance(state, Waiting):
+        return {"screen": EMPTY, "status": waiting(state), "over": False}
+    if state.record is not None:
+        return {"screen": None, "status": done(state), "over": True}
+    screen = None if state.num_frames else player(state)
+    return {"screen": screen, "status": working(state), "over": False}
+
+
+def footer(limits: Limits, where: str) -> str:
+    """What the page takes and what becomes of it; ``where`` says what runs the model."""
+    return (
+        f'<footer class="av-footer"><p>Files up to {limits.upload_mib:g} MiB, clips up to '
+        f"{_span(limits.reference_s)}, speech up to {_span(limits.speech_s)}. One video is made at "
+        "a time; others wait. What you send and what is made stays on the machine that runs this "
+        f"page and is removed {_span(limits.keep_s)} after its last use, or when the page's "
+        f"program ends.</p><p>{escape(where)}. There is no text-to-speech: the voice is yours to "
+        "bring.</p></footer>"
+    )
+
+
+def player(progress: Progress) -> str:
+    """The screen that follows the growing video (static/player.js)."""
+    return (
+        f'<div class="av-screen"><video controls playsinline data-live="jobs/{progress.token}/'
+        f'{LIVE}" aria-label="The generated video"></video>'
+        '<p class="av-soon">The first pictures are on their way …</p>'
+        f'<p class="av-unplayable">{UNPLAYABLE}</p></div>'
+    )
+
+
+def waiting(turn: Waiting) -> str:
+    before = "1 video is" if turn.ahead == 1 else f"{turn.ahead} videos are"
+    return _status(f"Waiting in line: {before} made before yours. Stop leaves the line.", None)
+
+
+def working(progress: Progress) -> str:
+    """How far it is, and whatever is odd about the files."""
+    if not progress.num_frames:
+        return _status(f"Making {_seconds(progress.total)} of video …", None, progress.warnings)
+    left_s = progress.elapsed_s * (progress.total / progress.num_frames - 1)
+    said = f"{_seconds(progress.num_frames)} of {_seconds(progress.total)} made"
+    if progress.num_frames < progress.total:
+        said += f", about {_span(float(math.ceil(left_s)))} to go"
+    return _status(said, progress.num_frames / progress.total, progress.warnings)
+
+
+def done(progress: Progress) -> str:
+    """The downloads."""
+    record = progress.record
+    assert record is not None
+    timing = record.timing
+    said = (
+        f"{_seconds(record.num_frames)} made in {timing.total_s:.1f}{NBSP}s; "
+        f"the first pictures came after {timing.first_frame_s:.1f}{NBSP}s"
+    )
+    folder = f"jobs/{progress.token}"
+    links = (
+        f'<p class="av-links"><a class="av-main" href="{folder}/{VIDEO}" download="{VIDEO}">'
+        f'Download the video</a><a href="{folder}/{RECORD}" download="{RECORD}" title="Settings, '
+        'seed, weights and timing: enough to make it again">and its record (.json)</a></p>'
+    )
+    return _status(said, 1.0, progress.warnings) + links
+
+
+def stopped() -> str:
+    return '<div class="av-status" role="status"><p>Stopped. Nothing of it was kept.</p></div>'
+
+
+def fault(message: str) -> str:
+    return f'<div class="av-status av-failed" role="alert"><p>{escape(message)}</p></div>'
+
+
+def _status(said: str, share: float | None, warnings: tuple[str, ...] = ()) -> str:
+    """A line, a bar (None: nobody knows how far) and notes."""
+    notes = "".join(f"<li>{escape(text)}</li>" for text in warnings)
+    value = "" if share is None else f' value="{share:.3f}"'
+    return (
+        f'<div class="av-status" role="status"><p>{escape(said)}</p>'
+        f'<progress max="1"{value}></progress>' + (f"<ul>{notes}</ul>" if notes else "") + "</div>"
+    )
+
+
+def _seconds(num_frames: int) -> str:
+    return f"{num_frames / FRAME_RATE_HZ:.1f}{NBSP}s"
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:g}{NBSP}s" if seconds < 120 else f"{round(seconds / 60, 1):g}{NBSP}minutes"

@@ -1,0 +1,149 @@
+"""The jobs of the page: weights loaded once, one video at a time, each in a folder of its own.
+
+A job is a generator, so whoever closes it (Stop, a closed browser, the end of the app) ends the
+sampling and both writers, and nothing of it is left. While it runs an HLS playlist grows in its
+folder; when the video is whole the mp4 and its record stand beside it. No page is known here
+(page.py); generate/run.py carries a request out.
+"""
+
+import contextlib
+import dataclasses
+import secrets
+import shutil
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+
+from avatar_v.app.form import CONSENT, Form, Limits, checked_request, form_words
+from avatar_v.app.job_queue import JobQueue
+from avatar_v.app.uploads import Space
+from avatar_v.generate.output_files import json_path
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.record import Record, save_record
+from avatar_v.generate.request import Request
+from avatar_v.generate.run import run
+from avatar_v.media.outputs import output_of
+
+LIVE = "live.m3u8"
+VIDEO = "avatar.mp4"
+RECORD = "avatar.json"
+LOOK_S = 0.5  # how often a job that waits is given a chance to leave the queue
+
+
+@dataclass(frozen=True)
+class Waiting:
+    """Others are served first."""
+
+    ahead: int  # of them
+
+
+@dataclass(frozen=True)
+class Progress:
+    """How far a job is."""
+
+    token: str  # of its folder; hard to guess, since it is all that a download asks for
+    num_frames: int  # made so far
+    total: int  # to be made
+    elapsed_s: float  # since sampling began
+    warnings: tuple[str, ...]  # of the library, about the files
+    record: Record | None = None  # the video is whole
+
+
+class JobRunner:
+    """Loads the weights; ValueError if there are none. ``root`` is a folder that this may fill."""
+
+    def __init__(
+        self,
+        root: Path,
+        *,
+        weights: str | Path = "small",
+        refiner: str | Path | None = None,
+        device: str = "auto",
+        precision: str = "auto",
+        limits: Limits | None = None,
+    ) -> None:
+        begin = time.perf_counter()
+        self.pipeline = AvatarPipeline.from_pretrained(
+            weights, device=device, precision=precision, refiner=refiner
+        )
+        self.limits = limits or Limits()
+        self.uploads, self.jobs = root / "uploads", root / "jobs"
+        for place in (self.uploads, self.jobs):
+            place.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self.space = Space(root, self.limits.total_mib)
+        _ = self.pipeline.weights_hash  # read once, now
+        self._load_s = round(time.perf_counter() - begin, 3)
+        self._queue = JobQueue(self.limits.num_waiting)
+
+    def make(self, form: Form) -> Generator[Waiting | Progress, None, None]:
+        """Check ``form`` and carry it out in its turn; the last progress has the record.
+
+        ValueError for faults that the user can change and for a full queue, OSError if writing
+        fails. After either, and when it is closed, the job's folder is gone. Only a form with a
+        place in the queue is checked, so that no more files are read at once than the queue is
+        long.
+        """
+        token = secrets.token_hex(16)
+        folder = self.jobs / token
+        with self._queue.ticket() as ticket:
+            self.space.check()
+            request = checked_request(form, self.limits, folder / VIDEO)
+            while ahead := ticket.ahead():
+                yield Waiting(ahead)
+                ticket.wait(LOOK_S)
+            folder.mkdir()
+            try:
+                yield from self._made(request, token)
+            except BaseException:
+                shutil.rmtree(folder, ignore_errors=True)
+                raise
+
+    def sweep(self) -> None:
+        """Remove uploads and jobs that nothing was written to for ``limits.keep_s``."""
+        for place in (self.uploads, self.jobs):
+            for path in place.iterdir():
+                with contextlib.suppress(FileNotFoundError):  # a job may end meanwhile
+                    if time.time() - path.stat().st_mtime > self.limits.keep_s:
+                        shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    def _made(self, request: Request, token: str) -> Generator[Progress, None, None]:
+        beside = (output_of(str(Path(str(request.output.out)).with_name(LIVE))),)
+        making = run(request, self.pipeline, beside=beside, keep=False, save=self._save)
+        assert making.inputs.num_frames is not None
+        warnings = tuple(form_words(text, *_files(request)) for text in making.inputs.warnings)
+        now = Progress(token, 0, making.inputs.num_frames, 0.0, warnings)
+        yield now
+        begin = time.perf_counter()
+        with contextlib.closing(iter(making)) as clips:
+            for clip in clips:
+                self.space.check()
+                elapsed_s = time.perf_counter() - begin
+                num_frames = now.num_frames + len(clip.frames)
+                now = dataclasses.replace(now, num_frames=num_frames, elapsed_s=elapsed_s)
+                yield now
+        elapsed_s = time.perf_counter() - begin
+        yield dataclasses.replace(now, elapsed_s=elapsed_s, record=making.record)
+
+    def _save(self, record: Record) -> Record:
+        """Beside the video, with the names of the user's files and not the places where they lay
+        for a while."""
+        request = record.request
+        assert request.output.out is not None
+        files = _files(request)
+        named = dataclasses.replace(
+            record,
+            request=request.changed(
+                reference=Path(request.person.reference).name,
+                audio=Path(request.person.audio).name,
+                out=Path(request.output.out).name,
+            ),
+            warnings=tuple(form_words(text, *files) for text in record.warnings),
+            timing=dataclasses.replace(record.timing, load_s=self._load_s),
+        )
+        save_record(json_path(request.output.out), named, consent=CONSENT)
+        return named
+
+
+def _files(request: Request) -> tuple[str, str]:
+    return request.person.reference, request.person.audio

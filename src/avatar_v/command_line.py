@@ -1,0 +1,78 @@
+"""What all commands share on the command line: their parser, and the line that --version prints.
+
+Nothing heavy is imported, so that --help and --version answer at once. The commands themselves are
+in `cli` and in the modules that it names.
+"""
+
+import argparse
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import NoReturn
+
+import avatar_v
+
+PACKAGE = "avatar_v"
+
+
+class Parser(argparse.ArgumentParser):
+    """A parser, and by inheritance those of its commands, with one-line errors and all defaults.
+
+    A wrong option is one line with the way to --help and exit status 2, not the whole usage. Help
+    shows the default of every option that has one, also where its text does not say so.
+    """
+
+    def error(self, message: str) -> NoReturn:
+        """End the process: the message in one line, status 2."""
+        text = " ".join(message.split())
+        self.exit(2, f"{self.prog}: error: {text}  ({self.prog} --help explains)\n")
+
+    def format_help(self) -> str:
+        """The help with the defaults that its texts leave out."""
+        for action in self._actions:
+            if _is_shown(action) and "%(default)" not in (action.help or ""):
+                action.help = f"{action.help or ''} (%(default)s)".strip()
+        return super().format_help()
+
+
+def front_end(name: str, description: str) -> tuple[Parser, "argparse._SubParsersAction[Parser]"]:
+    """The parser of the command ``name``, and the place where its subcommands are added."""
+    parser = Parser(
+        prog=name,
+        description=description,
+        epilog=f"{name} COMMAND --help explains a command; --debug anywhere shows tracebacks.",
+        allow_abbrev=False,
+    )
+    parser.add_argument("--version", action="store_true", help="print version and commit")
+    return parser, parser.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+
+def version_line(name: str) -> str:
+    """``name``, the version of the package, and the commit where a checkout of git runs."""
+    try:
+        number = version(PACKAGE)
+    except PackageNotFoundError:  # a checkout that was never installed
+        number = avatar_v.__version__
+    commit = _commit(Path(__file__).resolve().parents[2])
+    return f"{name} {number}" + (f" (commit {commit})" if commit else "")
+
+
+def _is_shown(action: argparse.Action) -> bool:
+    """Whether an option has a default that says something: no flag, and not nothing."""
+    if not action.option_strings or action.help == argparse.SUPPRESS:
+        return False
+    default = action.default
+    says_nothing = default is None or isinstance(default, bool) or default in ("", [], ())
+    return not says_nothing and default != argparse.SUPPRESS
+
+
+def _commit(root: Path) -> str:
+    """The commit of the checkout ``root``, "+" behind it if tracked files differ; "" outside."""
+    if not (root / ".git").exists():  # a folder of packages may lie in another project's checkout
+        return ""
+    words = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*"]
+    try:
+        done = subprocess.run([*words, "--dirty=+"], capture_output=True, text=True, check=False)
+    except OSError:  # no git
+        return ""
+    return done.stdout.strip() if done.returncode == 0 else ""

@@ -1,0 +1,78 @@
+"""Readers of samples that are never a reward: what watches an alignment (callbacks/watch_rewards).
+
+They have the call of a reward (reward_terms.py), and more is better. The gaps of levels say whether
+a reward of habits does what it is for; lips and held-out critics say what it costs.
+"""
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.levels import blink_gap, excursion_gap, made_part
+from avatar_v.critics.rewards import MOUTH_OPEN, YAW, Identity, Sync
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.types import Batch
+
+Video = Float[Tensor, "b f 3 h w"]
+Motion = Float[Tensor, "b f m"]
+PerSample = Float[Tensor, " b"]
+
+
+def blink_level(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
+) -> PerSample | None:
+    """Minus the distance of the batch's blink rate from the persons', alike for every sample."""
+    return _nearness(blink_gap(reference, motion, columns["num_given"]), motion)
+
+
+def sway_level(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
+) -> PerSample | None:
+    """The same of how far heads turn."""
+    return _nearness(excursion_gap(YAW, reference, motion, columns["num_given"]), motion)
+
+
+def amplitude_level(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
+) -> PerSample | None:
+    """The same of how far mouths open."""
+    return _nearness(excursion_gap(MOUTH_OPEN, reference, motion, columns["num_given"]), motion)
+
+
+def lips(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+    true_motion: Float[Tensor, "c f m"], **columns: Any,
+) -> PerSample:  # fmt: skip
+    """Pearson's r of the mouth's opening with the true one of that sound, over the frames that a
+    sample made; NaN where one of them does not move."""
+    true = true_motion[columns["condition"]]
+    made, true = (made_part(x, columns["num_given"])[..., MOUTH_OPEN] for x in (motion, true))
+    made, true = (x - x.mean(1, keepdim=True) for x in (made, true))
+    return (made * true).sum(1) / (made.norm(dim=1) * true.norm(dim=1))
+
+
+class HeldOutIdentity(Identity):
+    """rewards.Identity by a critic that is held out. ValueError for one that is not."""
+
+    def __init__(self, critic: str = "face_held_out") -> None:
+        self.critic = _held_out(FaceCritic.from_pretrained(critic), critic)
+
+
+class HeldOutSync(Sync):
+    """rewards.Sync by a critic that is held out. ValueError for one that is not."""
+
+    def __init__(self, critic: str = "sync_held_out") -> None:
+        self.critic = _held_out(WorldSyncNet.from_pretrained(critic), critic)
+
+
+def _held_out(critic: Any, name: str) -> Any:
+    if not critic.held_out:
+        raise ValueError(f"critic {name!r} may be a reward: expected one that is held out")
+    return critic
+
+
+def _nearness(gap: Tensor | None, motion: Motion) -> PerSample | None:
+    return None if gap is None else torch.full_like(motion[:, 0, 0], -float(gap.abs()))

@@ -1,0 +1,50 @@
+"""All that can be said of a request before torch is imported: its values, its files, its output.
+
+A command checks this first, so that a wrong name is an error at once. The contents of the files
+are inputs.py's.
+"""
+
+import os
+
+from avatar_v.generate.output_files import check_output
+from avatar_v.generate.request import LIVE, PersonOptions, Request
+from avatar_v.media import containers
+from avatar_v.options import flag_of
+from avatar_v.stored import converted, fields_of, shown
+
+MAX_PROMPT = 10_000
+"""Characters; the text encoders of most weights take less (models/text.py)."""
+
+
+def check_request(request: Request) -> None:
+    """ValueError for a value out of its range, an input that is no file, or an output that cannot
+    be written."""
+    check_settings(request)
+    check_output(request)
+    check_files(request.person)
+
+
+def check_settings(request: Request) -> None:
+    """ValueError for a field of another type or out of its range (request.py), and for options
+    that exclude each other."""
+    for part in (request.person, request.sampling, request.output):
+        for name, hint in fields_of(type(part)).items():
+            converted(getattr(part, name), hint, where=flag_of(type(part), name))
+    person = request.person
+    if len(person.prompt) > MAX_PROMPT:
+        got = f"{len(person.prompt):,}"
+        raise ValueError(f"--prompt has at most {MAX_PROMPT:,} characters, got {got}")
+    try:
+        person.prompt.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"--prompt is text in Unicode, got {shown(person.prompt)}") from error
+    if person.from_prompt and person.image is not None:
+        raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
+
+
+def check_files(person: PersonOptions) -> None:
+    """ValueError unless every input is a file that may be read."""
+    sound = () if person.audio == LIVE else (person.audio,)
+    for path in (person.reference, *person.also, *sound, person.image):
+        if path is not None:
+            os.close(containers.regular_file(path))

@@ -1,0 +1,115 @@
+"""The part of a request that its weights decide: picture size, chunk length, guidance, inputs.
+
+Known from the card alone (models/card.Card), before any network is loaded.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from avatar_v.generate.inputs import Inputs, InputSpec
+from avatar_v.generate.request import Request
+from avatar_v.models.card import Card
+from avatar_v.models.refiner import FACTOR
+from avatar_v.sampling.rollout import Settings
+
+NUM_STEPS = 4
+"""Denoising steps of weights that are no few-step student: 24 measure the same at small size."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """The sizes that the weights of a preset were trained for."""
+
+    side: int  # pixels of the square picture
+    chunk_latents: int
+    shift: float  # of the sampling times
+    refiner_latents: int = 16  # of each reference clip that a refiner reads
+
+
+FORMATS = {
+    "tiny": Format(side=32, chunk_latents=5, shift=1.0, refiner_latents=4),
+    # as recipes/small.yaml trains
+    "small": Format(side=64, chunk_latents=13, shift=3.0, refiner_latents=5),
+    # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
+    "wan_1_3b": Format(side=624, chunk_latents=41, shift=3.0),
+    "wan_14b": Format(side=624, chunk_latents=41, shift=3.0),
+    "wan22_5b": Format(side=960, chunk_latents=41, shift=5.0),
+}
+
+
+def format_of(card: Card) -> Format:
+    """The sizes of the weights with this card. ValueError for a preset without a format."""
+    if card.preset not in FORMATS:
+        raise ValueError(f"no format for weights of preset {card.preset!r}")
+    sizes, can = FORMATS[card.preset], card.can
+    return dataclasses.replace(
+        sizes, side=can.side or sizes.side, chunk_latents=can.window_latents or sizes.chunk_latents
+    )
+
+
+def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
+    """The inputs that weights with this card take, with a refiner behind them in larger pictures.
+    ValueError for a preset without a format."""
+    side = format_of(card).side * (FACTOR if refined else 1)
+    return InputSpec(side, card.can.reference, card.can.motion, card.can.faces)
+
+
+def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
+    """``request`` with the values that it left to the weights: the number of steps, the guidance of
+    audio and motion, and whether the first frame becomes an anchor. ValueError for overshoot with
+    weights whose steps go to x_0 and back anyway."""
+    asked, trained = request.sampling, card.can.num_steps
+    if trained is not None and asked.overshoot > 0:
+        raise ValueError(
+            f"overshoot {asked.overshoot:g} is for weights of many steps; these are a student of "
+            f"{trained}, whose steps add fresh noise by themselves"
+        )
+    anchor, audio, motion = asked.anchor, asked.guidance_audio, asked.guidance_motion
+    return request.changed(
+        anchor=card.can.anchor and bool(inputs.clips) if anchor is None else anchor,
+        guidance_audio=card.guidance_audio if audio is None else audio,
+        guidance_motion=card.guidance_motion if motion is None else motion,
+        num_steps=num_steps_of(asked.num_steps, card),
+    )
+
+
+def num_steps_of(asked: int | None, card: Card) -> int:
+    """Denoising steps where ``asked`` leaves them to the weights."""
+    return asked or card.can.num_steps or NUM_STEPS
+
+
+def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:
+    """Values of a `resolved` request that the weights were not trained for."""
+    asked, trained = request.sampling.num_steps, card.can.num_steps
+    if trained is None or asked in (1, trained):  # from noise to x_0 is a step of every student
+        return ()
+    return (
+        f"these weights are a student of {trained} steps and were asked for {asked}: they know "
+        "other times of denoising",
+    )
+
+
+def settings_of(request: Request, card: Card, *, bf16: bool) -> Settings:
+    """The sampler's settings for a `resolved` request."""
+    asked, sizes = request.sampling, format_of(card)
+    assert asked.num_steps is not None
+    assert asked.guidance_audio is not None
+    assert asked.guidance_motion is not None
+    return Settings(
+        chunk_latents=sizes.chunk_latents,
+        shift=card.can.shift or sizes.shift,
+        motion_steps=card.can.motion_steps,
+        renoise=card.can.num_steps is not None,
+        num_steps=asked.num_steps,
+        guidance_text=asked.guidance_text,
+        guidance_audio=asked.guidance_audio,
+        guidance_reference=asked.guidance_reference,
+        overshoot=asked.overshoot,
+        from_prompt=request.person.from_prompt,
+        guidance_motion=asked.guidance_motion,
+        anchor=bool(asked.anchor),
+        blend=asked.blend,
+        interpolate=asked.interpolate,
+        seed=asked.seed,
+        bf16=bf16,
+    )

@@ -1,0 +1,219 @@
+"""One request carried out, for the command line, Python and the page alike.
+
+The request is resolved against the card of the weights, its files are read, clips are made, each
+passes the watermark, goes into the outputs and to the caller, and a record is left. Every frame
+that leaves a request passes through here.
+"""
+
+import dataclasses
+import time
+from collections.abc import Callable, Generator, Sequence
+from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
+from typing import TypeAlias
+
+from avatar_v.generate.checks import check_settings
+from avatar_v.generate.generator import Clip
+from avatar_v.generate.inputs import Inputs, completed, read_inputs, reference_checked
+from avatar_v.generate.live import LiveSound
+from avatar_v.generate.output_files import is_file, json_path
+from avatar_v.generate.pipeline import AvatarPipeline, StoredPipeline
+from avatar_v.generate.pixels import Frames
+from avatar_v.generate.record import Record, save_record, timing_of
+from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.resolve import resolved, sampling_warnings
+from avatar_v.generate.resume import KeptChunks, OnKept, keeping
+from avatar_v.media.files import Output
+from avatar_v.media.outputs import output_of
+from avatar_v.media.writer import Writer
+from avatar_v.models.weights import check_parts
+
+Watermark: TypeAlias = Callable[[Frames], Frames]
+OnWarnings: TypeAlias = Callable[[tuple[str, ...]], None]
+
+
+def no_watermark(frames: Frames) -> Frames:
+    """The frames as they are."""
+    return frames
+
+
+def save_beside(record: Record) -> Record:
+    """Write the record beside a video that is a file; no other output has one."""
+    if is_file(record.request.output.out):
+        assert record.request.output.out is not None
+        save_record(json_path(record.request.output.out), record)
+    return record
+
+
+def run(
+    request: Request,
+    weights: Weights | AvatarPipeline,
+    *,
+    sound: LiveSound | None = None,
+    watermark: Watermark | None = None,
+    beside: Sequence[Output] = (),
+    keep: bool = True,
+    save: Callable[[Record], Record] = save_beside,
+    on_warnings: OnWarnings = lambda warnings: None,
+    on_kept: OnKept = lambda folder, num: None,
+    begun: float | None = None,
+) -> "Run":
+    """Check ``request`` and read its files; iterating over the result makes the video.
+
+    Weights that are not loaded yet are checked first and loaded when the video is begun.
+
+    Args:
+        sound: takes the place of stdin for a live request.
+        watermark: drawn into all frames (None: `no_watermark`).
+        beside: further outputs, which take the same frames as the request's own.
+        keep: whether an interrupted run leaves its chunks for ``--resume`` (resume.py).
+        save: takes the record of a whole video; its result is ``Run.record``.
+        on_warnings: told what the loaded weights say of the inputs.
+        on_kept: told of the folder that an interrupted run leaves.
+        begun: the beginning of the command, in the time of `time.perf_counter`.
+
+    ValueError for bad input, before anything is loaded.
+    """
+    entered = time.perf_counter()
+    source = weights if isinstance(weights, AvatarPipeline) else StoredPipeline(weights)
+    check_settings(request)
+    if isinstance(source, StoredPipeline):
+        check_parts(source.folder, prompt=request.person.prompt)
+    inputs = read_inputs(request, source.input_spec, sound)
+    if isinstance(source, AvatarPipeline):
+        if isinstance(inputs.audio, LiveSound):
+            source.live_context()
+        inputs = reference_checked(inputs, request.person, source.check_reference)
+    request = resolved(request, source.card, inputs)
+    more = sampling_warnings(request, source.card)
+    inputs = dataclasses.replace(inputs, warnings=(*inputs.warnings, *more))
+    return Run(
+        request,
+        inputs,
+        source,
+        watermark=watermark or no_watermark,
+        beside=beside,
+        keep=keep,
+        save=save,
+        on_warnings=on_warnings,
+        on_kept=on_kept,
+        begun=entered if begun is None else begun,
+        read_s=time.perf_counter() - entered,
+    )
+
+
+class Run:
+    """A request whose files are read. Iterating over it, once, makes its clips and writes them.
+
+    Closing the iterator ends all threads. Then, and after an error (OSError if writing fails),
+    neither the mp4 nor a record is left, but the video as far as it is written and, of a sound from
+    a file, whole chunks (resume.py); the rest of an HLS stream plays. ``record`` is there when the
+    iterator has ended; a video that goes to the caller alone has none.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        inputs: Inputs,
+        source: AvatarPipeline | StoredPipeline,
+        *,
+        watermark: Watermark,
+        beside: Sequence[Output],
+        keep: bool,
+        save: Callable[[Record], Record],
+        on_warnings: OnWarnings,
+        on_kept: OnKept,
+        begun: float,
+        read_s: float,
+    ) -> None:
+        self.request, self.inputs = request, inputs
+        self.record: Record | None = None
+        self._source, self._watermark, self._beside = source, watermark, beside
+        self._keep, self._save = keep, save
+        self._on_warnings, self._on_kept = on_warnings, on_kept
+        self._begun, self._read_s = begun, read_s
+
+    def finish(self, on_frames: Callable[[Frames], None] = lambda frames: None) -> Record:
+        """Make the whole video and give its record. ``on_frames`` is called with each block."""
+        with closing(iter(self)) as clips:
+            for clip in clips:
+                on_frames(clip.frames)
+        assert self.record is not None, "a video for the caller alone has no record"
+        return self.record
+
+    def __iter__(self) -> Generator[Clip, None, None]:
+        with self._keeping() as kept:
+            begin = time.perf_counter()
+            pipeline = self._loaded()
+            loaded, first, num = time.perf_counter(), None, 0
+            outputs = [*self._beside, *self._outputs(kept)]
+            clips = pipeline.clips(self.inputs, self.request, kept)
+            with ExitStack() as stack:
+                if not isinstance(self._source, AvatarPipeline):
+                    stack.callback(pipeline.close)
+                writers = [stack.enter_context(Writer(output)) for output in outputs]
+                stack.enter_context(closing(clips))
+                for clip in clips:
+                    first = first or time.perf_counter()
+                    clip = dataclasses.replace(clip, frames=self._watermark(clip.frames))
+                    for writer in writers:
+                        writer.write(clip.frames, clip.sound)
+                    num += len(clip.frames)
+                    yield clip
+            self.inputs = completed(self.inputs, num)
+            if self.request.output.out is not None:
+                assert first is not None
+                self._record(pipeline, begin, loaded, first, 0 if kept is None else kept.num_found)
+
+    def _keeping(self) -> AbstractContextManager[KeptChunks | None]:
+        if not (self._keep and is_file(self.request.output.out)):
+            return nullcontext()
+        source = self._source
+        weights = source.weights_hash
+        return keeping(
+            self.request, self.inputs, self._on_kept, weights=weights, **source.made_with
+        )
+
+    def _loaded(self) -> AvatarPipeline:
+        """The networks; those that were not loaded before now judge the inputs."""
+        if isinstance(self._source, AvatarPipeline):
+            return self._source
+        pipeline, num_before = self._source.load(), len(self.inputs.warnings)
+        person, check = self.request.person, pipeline.check_reference
+        self.inputs = reference_checked(self.inputs, person, check)
+        self._on_warnings(self.inputs.warnings[num_before:])
+        return pipeline
+
+    def _outputs(self, kept: KeptChunks | None) -> list[Output]:
+        out = self.request.output.out
+        if out is None:
+            return []
+        growing, goes_on = (None, False) if kept is None else (kept.growing, kept.goes_on)
+        return [output_of(out, growing=growing, goes_on=goes_on)]
+
+    def _record(
+        self, pipeline: AvatarPipeline, begin: float, loaded: float, first: float, num_found: int
+    ) -> None:
+        """Save all that is known about the finished video. Times as `timing_of` takes them."""
+        inputs, sound = self.inputs, self.inputs.audio
+        assert inputs.num_frames is not None
+        arrived = sound.arrived_s if isinstance(sound, LiveSound) else None
+        times = (self._begun, self._read_s, begin, loaded, first, arrived)
+        self.record = self._save(
+            Record(
+                request=self.request,
+                num_frames=inputs.num_frames,
+                size=pipeline.size,
+                reference_frame=inputs.reference_frame,
+                warnings=inputs.warnings,
+                weights=pipeline.name,
+                weights_hash=self._source.weights_hash,
+                weights_card=dataclasses.asdict(pipeline.card),
+                refiner=None if pipeline.refiner is None else pipeline.refiner.name,
+                precision="bf16" if pipeline.bf16 else "fp32",
+                device=str(pipeline.device),
+                timing=timing_of(inputs.num_frames, *times),
+                reference_check=inputs.check,
+                resumed_chunks=num_found,
+                offload=pipeline.offload,
+            )
+        )

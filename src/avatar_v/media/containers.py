@@ -1,0 +1,312 @@
+"""Media opened for reading: regular files of known containers, and nothing that such a file names.
+
+Playlists and other containers that point to further files (HLS, DASH, concat, SDP, numbered images)
+are refused, and no protocol is allowed, so a file that is opened is the only one that is read.
+Sizes, rates and durations beyond sane limits are refused before anything is decoded; the limit on
+pixels is the decoder's too, because headers may lie. Frames and samples are reading.py's.
+"""
+
+import errno
+import io
+import os
+import stat
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import av
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.stream import Disposition
+from av.video.stream import VideoStream
+
+VIDEO_FORMATS = (
+    *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "ogg", "asf", "mxf", "dv"),
+    *("gif", "apng", "yuv4mpegpipe"),
+)
+AUDIO_FORMATS = (
+    "wav",
+    "w64",
+    "aiff",
+    "au",
+    "caf",
+    "flac",
+    "mp3",
+    "aac",
+    "ac3",
+    "eac3",
+    "amr",
+    "wv",
+)
+IMAGE_FORMATS = tuple(
+    f"{name}_pipe" for name in ("jpeg", "png", "webp", "bmp", "tiff", "jpegxl", "ppm", "pgm")
+)
+"""FFmpeg's names of the containers that are read; none of them opens another file."""
+
+MAX_PIXELS = 2**26
+"""Of one picture: 8192 x 8192. Above 8K video (2^25) and the usual 50-megapixel photograph."""
+MIN_SIDE = 8
+"""Pixels: a smaller picture shows nobody."""
+MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
+"""Of sound: below lies no speech, and each sample of a 1 Hz file would become 16,000."""
+MAX_CHANNELS = 64
+MAX_DURATION_S = 24 * 3600
+MAX_STREAMS = 64
+STATES_DURATION = {"mov", "matroska", "avi", "wav", "w64", "aiff", "au", "caf", "flac"}
+_BUFFER = 1 << 18  # bytes a read
+
+
+@contextmanager
+def open_media(path: str | Path) -> Iterator[InputContainer]:
+    """The container at ``path``. ValueError unless it is a regular file of a known container."""
+    with open(regular_file(path), "rb", buffering=0) as file:
+        container = _open(file, (*VIDEO_FORMATS, *AUDIO_FORMATS, *IMAGE_FORMATS), str(path))
+        with container:
+            yield container
+
+
+@contextmanager
+def open_bytes(data: bytes, *formats: str) -> Iterator[InputContainer]:
+    """A container of these formats in memory. FFmpegError if it is none."""
+    container = av.open(io.BytesIO(data), "r", options=_options(formats))
+    with container:
+        yield container
+
+
+def regular_file(path: str | Path) -> int:
+    """A descriptor of the file, open for reading. ValueError that says what ``path`` is instead.
+
+    A pipe, socket or device is refused without waiting for it, and what is opened is what was
+    checked.
+    """
+    expected = "expected a video, image or audio file"
+    try:
+        found = _kind(os.stat(path).st_mode)
+        if found is None:
+            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+            found = _kind(os.fstat(descriptor).st_mode)
+            if found is None:
+                return descriptor
+            os.close(descriptor)
+    except OSError as error:
+        found = why_not(error)
+    except ValueError:  # a zero byte
+        raise ValueError(f"{str(path)!r}: not a path; {expected}") from None
+    raise ValueError(f"{path}: {found}; {expected}")
+
+
+def is_link_circle(path: str | Path) -> bool:
+    """Whether following the links of ``path`` never ends."""
+    try:
+        os.stat(path)
+    except OSError as error:
+        return error.errno == errno.ELOOP
+    return False
+
+
+def why_not(error: OSError) -> str:
+    """Why a path cannot be opened, in words for a sentence."""
+    words = {
+        errno.ENOENT: "no such file",
+        errno.ENOTDIR: "no such file",
+        errno.ELOOP: "its links go in a circle",
+        errno.EACCES: "may not be read",
+    }
+    code = error.errno or 0
+    return words.get(code, os.strerror(code).lower())
+
+
+def video_stream(container: InputContainer, path: str | Path) -> VideoStream | None:
+    """The first video stream with a decoder; the cover picture of a music file is none.
+
+    ValueError for a picture or a duration beyond the limits. The decoder keeps to them too.
+    """
+    _check_duration(container, path)
+    for stream in container.streams.video:
+        if stream.codec_context is None or stream.disposition & Disposition.attached_pic:
+            continue
+        check_pixels(stream.codec_context.width, stream.codec_context.height, path)
+        stream.codec_context.options = {"max_pixels": str(MAX_PIXELS)}
+        large = stream.codec_context.width * stream.codec_context.height > MAX_PIXELS // 8
+        stream.thread_type = "SLICE" if large else "AUTO"  # each thread of AUTO holds a picture
+        return stream
+    return None
+
+
+def audio_stream(container: InputContainer, path: str | Path) -> AudioStream | None:
+    """The first audio stream with a decoder. ValueError for a rate, number of channels or duration
+    beyond the limits."""
+    _check_duration(container, path)
+    for stream in container.streams.audio:
+        if stream.codec_context is None:
+            continue
+        rate, channels = stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels
+        if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+            raise ValueError(
+                f"{path}: its sound has {rate} samples a second; "
+                f"from {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read"
+            )
+        if channels > MAX_CHANNELS:
+            raise ValueError(f"{path}: its sound has {channels} channels, at most {MAX_CHANNELS}")
+        return stream
+    return None
+
+
+def missing(container: InputContainer, kind: str) -> str:
+    """Why there is no such stream to read, ``kind`` being video or audio."""
+    streams = container.streams.video if kind == "video" else container.streams.audio
+    unknown = any(stream.codec_context is None for stream in streams)
+    return f"no decoder for its {kind} stream" if unknown else f"no {kind} stream"
+
+
+def check_pixels(width: float | int, height: int, path: str | Path) -> None:
+    """ValueError for a picture that is too large to be decoded."""
+    if width * height > MAX_PIXELS:
+        raise ValueError(
+            f"{path}: a picture of {width:.0f} x {height:.0f} pixels; "
+            f"at most {MAX_PIXELS} pixels (8192 x 8192) can be read"
+        )
+
+
+def decoded(
+    container: InputContainer, stream: VideoStream | AudioStream, path: str | Path
+) -> Iterator[Any]:
+    """The frames of a stream. ValueError where it is damaged.
+
+    A fault in the last packet only ends the frames, as a file that was cut ends; ``early_end``
+    tells.
+    """
+    kind, num_given, fault = stream.type, 0, None
+    try:
+        for packet in container.demux(stream):
+            if fault is not None and packet.size:
+                raise fault
+            try:
+                frames: list[Any] = packet.decode()
+            except FFmpegError as error:
+                fault = error
+                continue
+            yield from frames
+            num_given += len(frames)
+        if fault is not None and num_given == 0:
+            raise fault
+    except FFmpegError as error:
+        large = f", or of more than {MAX_PIXELS} pixels," if kind == "video" else ""
+        why = error.strerror or error
+        raise ValueError(
+            f"{path}: the {kind} is damaged{large} and cannot be decoded ({why})"
+        ) from error
+
+
+def extent(path: str | Path) -> tuple[float, int]:
+    """Seconds up to the end of the last packet, and the packets of the video streams, of which none
+    holds more than one picture. ValueError as for ``open_media``.
+
+    Headers are not asked: a browser's recording has no duration there, and others may lie.
+    """
+    with open_media(path) as container:
+        try:
+            end, num_pictures, _ = _walk(container)
+        except FFmpegError as error:
+            raise ValueError(f"{path}: cannot be read to its end ({error.strerror})") from error
+    return end, num_pictures
+
+
+def early_end(path: str | Path) -> str | None:
+    """One sentence about a file that ends before its header says, or in the middle of a packet.
+
+    None for a whole one, and where the container states no duration (ts, ogg). Packets are read,
+    not decoded, but for a JPEG, whose decoder fills up what is missing.
+    """
+    with open_media(path) as container:
+        try:
+            if container.format.name == "jpeg_pipe":
+                container.streams.video[0].codec_context.options = {"err_detect": "explode"}
+                next(container.decode(video=0), None)
+            end, _, num_damaged = _walk(container)
+        except FFmpegError as error:
+            return f"{path} is cut or damaged ({error.strerror})"
+        names = {*container.format.name.split(",")}
+        stated_s = (container.duration or 0) / av.time_base
+    states = names & STATES_DURATION or ("mp3" in names and _has_frame_count(path))
+    if states and stated_s - end > max(0.5, 0.02 * stated_s):
+        return f"{path} ends early: it holds {end:.1f} s of the {stated_s:.1f} s in its header"
+    if num_damaged:
+        return f"{path} is cut or damaged: {num_damaged} of its packets are not whole"
+    return None
+
+
+class _Nameless:
+    """An open file without its name, from which FFmpeg would guess what it holds."""
+
+    def __init__(self, file: io.RawIOBase) -> None:
+        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+
+
+def _open(file: io.RawIOBase, formats: tuple[str, ...], path: str) -> InputContainer:
+    try:
+        return av.open(
+            _Nameless(file),
+            "r",
+            options=_options(formats),
+            metadata_errors="replace",  # of a title in Latin-1
+            buffer_size=_BUFFER,
+        )
+    except FFmpegError as error:
+        why = error.strerror
+        if error.errno == errno.EINVAL:  # FFmpeg's answer to a container that is not allowed
+            why = "its container is none that is read, such as mp4, mkv, webm, wav or png"
+        raise ValueError(f"{path}: not a readable media file ({why})") from error
+    except OSError as error:  # of the file below, such as a damaged disk
+        raise ValueError(f"{path}: cannot be read ({why_not(error)})") from error
+
+
+def _options(formats: tuple[str, ...]) -> dict[str, str]:
+    return {
+        "format_whitelist": ",".join(formats),
+        "protocol_whitelist": "none",  # the file is read here, and no other is opened
+        "enable_drefs": "0",
+        "max_streams": str(MAX_STREAMS),
+        "max_pixels": str(MAX_PIXELS),
+    }
+
+
+def _kind(mode: int) -> str | None:
+    """What a path is if it is no regular file."""
+    kinds = {
+        stat.S_IFDIR: "a folder",
+        stat.S_IFIFO: "a pipe",
+        stat.S_IFSOCK: "a socket",
+        stat.S_IFCHR: "a device",
+        stat.S_IFBLK: "a device",
+    }
+    return None if stat.S_ISREG(mode) else kinds.get(stat.S_IFMT(mode), "not a regular file")
+
+
+def _check_duration(container: InputContainer, path: str | Path) -> None:
+    duration_s = (container.duration or 0) / av.time_base
+    if not 0 <= duration_s <= MAX_DURATION_S:
+        raise ValueError(
+            f"{path}: its header says that it lasts {duration_s:.0f} s; "
+            f"at most {MAX_DURATION_S} s (a day) can be read"
+        )
+
+
+def _walk(container: InputContainer) -> tuple[float, int, int]:
+    """The end of the last packet in seconds, the packets of video, and those cut or damaged."""
+    end, num_pictures, num_damaged = 0.0, 0, 0
+    for packet in container.demux():
+        num_pictures += packet.stream.type == "video" and packet.size > 0
+        num_damaged += packet.is_corrupt
+        if packet.pts is not None and packet.time_base is not None:
+            end = max(end, float((packet.pts + (packet.duration or 0)) * packet.time_base))
+    return end, num_pictures, num_damaged
+
+
+def _has_frame_count(path: str | Path) -> bool:
+    """Whether an mp3 says how long it is; otherwise its duration is a guess from its size."""
+    with open(path, "rb") as file:
+        head = file.read(1 << 16)
+    return any(name in head for name in (b"Xing", b"Info", b"VBRI"))

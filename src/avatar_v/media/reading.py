@@ -1,0 +1,328 @@
+"""Media files and bytes to tensors, through PyAV: the lowest reading layer of every data path.
+
+What comes out is always on the project's grid: RGB uint8 frames "f 3 h w" at 25 frames a second,
+upright and with square pixels, and mono float32 audio at 16 kHz. In a file that has both, frame 0
+and sample 0 are the same moment. Every failure is a ValueError naming the file and its trouble.
+Which files are opened, and within which limits, is containers.py's. Videos to watch are written by
+writer.py; the H.264 bytes of a shard are here.
+"""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+from itertools import chain
+from pathlib import Path
+
+import av
+import numpy as np
+import torch
+from av.audio.stream import AudioStream
+from av.container import InputContainer
+from av.error import FFmpegError
+from av.video.frame import VideoFrame
+from av.video.reformatter import VideoReformatter
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.media.containers import (
+    MAX_DURATION_S,
+    MIN_SIDE,
+    audio_stream,
+    check_pixels,
+    decoded,
+    missing,
+    open_bytes,
+    open_media,
+    video_stream,
+)
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
+
+MAX_STILL_S = 600
+"""A picture that stands still for longer, or sound that starts so much later, is a fault."""
+
+Frame = UInt8[Tensor, "3 h w"]
+Frames = UInt8[Tensor, "f 3 h w"]
+Waveform = Float[Tensor, " s"]
+
+
+@dataclass(frozen=True)
+class MediaInfo:
+    """What a file's headers say, before any frame is decoded; None where it has no such stream."""
+
+    path: str
+    duration_s: float | None
+    width: int | None  # as stored: rotation metadata is applied only when frames are read
+    height: int | None
+    frame_rate_hz: float | None  # the average; the file may vary around it
+    sample_rate_hz: int | None
+    num_channels: int | None
+    no_video: str = ""  # why there is none to read: no stream, or no decoder for it
+    no_audio: str = ""
+
+    @property
+    def has_video(self) -> bool:
+        return self.width is not None
+
+    @property
+    def has_audio(self) -> bool:
+        return self.sample_rate_hz is not None
+
+
+def probe(path: str | Path) -> MediaInfo:
+    """Streams and sizes of a media file; a stream without a decoder counts as none.
+
+    ValueError if it is missing, no media file, or beyond the limits of containers.py.
+    """
+    with open_media(path) as container:
+        video, audio = video_stream(container, path), audio_stream(container, path)
+        duration = container.duration
+        rate = video.average_rate if video else None
+        return MediaInfo(
+            path=str(path),
+            duration_s=None if duration is None else duration / av.time_base,
+            width=video.codec_context.width if video else None,
+            height=video.codec_context.height if video else None,
+            frame_rate_hz=None if rate is None else float(rate),
+            sample_rate_hz=audio.codec_context.sample_rate if audio else None,
+            num_channels=audio.codec_context.layout.nb_channels if audio else None,
+            no_video="" if video else missing(container, "video"),
+            no_audio="" if audio else missing(container, "audio"),
+        )
+
+
+def iter_video(
+    path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ, max_side: int | None = None
+) -> Iterator[Frame]:
+    """Frames of a video (or the one frame of an image file), lazily, one in memory at a time.
+
+    Any frame rate, constant or varying, becomes ``frame_rate_hz``: each source frame goes to the
+    grid time nearest to its own and stays until the next one's, so sync with the audio is kept to
+    half a frame. ``max_side`` reduces larger pictures while they are converted. A file that is
+    missing, unreadable, damaged, or without video or frames, and a picture that is too large or
+    too small, or changes its size, are a ValueError of the ``next`` that meets it.
+    """
+    with open_media(path) as container:
+        stream = video_stream(container, path)
+        if stream is None:
+            why = missing(container, "video")
+            raise ValueError(f"{path}: {why}; expected a video or an image")
+        aspect = float(stream.codec_context.sample_aspect_ratio or 1)
+        reformatter, num_given, size = VideoReformatter(), 0, None
+        frames = _checked(decoded(container, stream, path), aspect, path)
+        for frame, count in _on_grid(frames, frame_rate_hz, path):
+            picture = _upright(frame, aspect, max_side, reformatter, path)
+            size = size or picture.shape
+            if picture.shape != size:
+                before, after = (f"{shape[2]} x {shape[1]}" for shape in (size, picture.shape))
+                raise ValueError(
+                    f"{path}: the picture changes its size from {before} to {after} pixels "
+                    f"{num_given / frame_rate_hz:.2f} s into the video; cut the video there"
+                )
+            for _ in range(count):
+                yield picture
+            num_given += count
+        if num_given == 0:
+            raise ValueError(f"{path}: the video stream holds no frames")
+
+
+def read_video(
+    path: str | Path, *, max_frames: int | None = None, frame_rate_hz: int = FRAME_RATE_HZ
+) -> Frames:
+    """All frames of ``iter_video``, or the first ``max_frames`` of them, in one tensor."""
+    frames = []
+    for frame in iter_video(path, frame_rate_hz=frame_rate_hz):
+        frames.append(frame)
+        if len(frames) == max_frames:
+            break
+    return torch.stack(frames)
+
+
+def iter_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Iterator[Waveform]:
+    """The first audio stream as mono float32 (the mean of its channels), in parts as they are
+    decoded, from any rate and format.
+
+    In a file with video, sample 0 is the moment of the first video frame: a late audio track is
+    padded with silence, an early one cut. Full scale is ±1. ValueError for a missing or unreadable
+    file, no audio stream, no samples, or, behind the last part, samples that are not finite.
+    """
+    with open_media(path) as container:
+        stream = audio_stream(container, path)
+        if stream is None:
+            why = missing(container, "audio")
+            raise ValueError(f"{path}: {why}; expected speech to be in it")
+        zero_s = _first_frame_time(path) if video_stream(container, path) else None
+        num_read = num_bad = num_early = 0
+        for time_s, samples in _samples(container, stream, path, sample_rate_hz):
+            if num_read == 0 and time_s is not None and zero_s is not None:
+                if abs(zero_s - time_s) > MAX_STILL_S:
+                    raise ValueError(
+                        f"{path}: its sound starts at {time_s:.0f} s, its picture at {zero_s:.0f} s"
+                    )
+                num_early = round((zero_s - time_s) * sample_rate_hz)
+                if num_early < 0:
+                    yield torch.zeros(-num_early)
+            num_read += len(samples)
+            if num_read > MAX_DURATION_S * sample_rate_hz:
+                raise ValueError(f"{path}: its sound goes on for more than {MAX_DURATION_S} s")
+            num_bad += int((~np.isfinite(samples)).sum())
+            cut = min(max(num_early, 0), len(samples))
+            num_early -= cut
+            if cut < len(samples):
+                yield torch.from_numpy(samples[cut:])
+    if num_read == 0:
+        raise ValueError(f"{path}: the audio stream holds no samples")
+    if num_early > 0:
+        raise ValueError(f"{path}: the sound ends before the picture begins")
+    if num_bad > 0:
+        raise ValueError(f"{path}: {num_bad} of {num_read} audio samples are NaN or infinite")
+
+
+def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Waveform:
+    """All of ``iter_audio`` in one tensor; the same errors."""
+    read = bytearray()  # grows in place, unlike a list of parts
+    for part in iter_audio(path, sample_rate_hz=sample_rate_hz):
+        read += part.numpy().tobytes()
+    return torch.from_numpy(np.frombuffer(read, np.float32))
+
+
+def encode_video_bytes(
+    video: Frames, *, crf: int = 8, frame_rate_hz: int = FRAME_RATE_HZ, preset: str = "medium"
+) -> bytes:
+    """H.264 (yuv444p: colour at full resolution) in mp4, any size, odd ones too.
+
+    One encoder thread and no macroblock tree (x264's reads memory that it has not written), so that
+    the same frames give the same bytes in every process. At crf 8 the mean error is one to two grey
+    levels of 255.
+    """
+    if video.shape[0] == 0:
+        raise ValueError(f"a video needs at least one frame, got shape {tuple(video.shape)}")
+    file = io.BytesIO()
+    options = {"crf": str(crf), "preset": preset, "threads": "1", "mbtree": "0"}
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=frame_rate_hz, options=options)
+        stream.height, stream.width = video.shape[2:]
+        stream.pix_fmt = "yuv444p"
+        for picture in video.permute(0, 2, 3, 1).contiguous().cpu().numpy():
+            container.mux(stream.encode(VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    return file.getvalue()
+
+
+def decode_video_bytes(data: bytes, name: str = "video") -> Frames:
+    """Every frame of ``encode_video_bytes``; ``name`` (file and key) goes into the ValueError."""
+    try:
+        with open_bytes(data, "mov") as container:
+            stream = container.streams.video[0]
+            stream.thread_count = 1  # clips are short: a pool of threads costs more than it saves
+            convert = VideoReformatter().reformat  # one for all: each holds a scaler of its own
+            frames = [
+                convert(frame, format="rgb24").to_ndarray() for frame in container.decode(stream)
+            ]
+    except (FFmpegError, IndexError) as error:
+        raise ValueError(f"{name}: not a readable video, {len(data)} bytes ({error})") from error
+    if not frames:
+        raise ValueError(f"{name}: the video holds no frames")
+    return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()
+
+
+def _checked(frames: Iterator[VideoFrame], aspect: float, path: str | Path) -> Iterator[VideoFrame]:
+    """The frames, each with sides that can be used, square pixels counted."""
+    for frame in frames:
+        width = frame.width * aspect
+        check_pixels(width, frame.height, path)
+        if min(width, frame.height) < MIN_SIDE:
+            raise ValueError(
+                f"{path}: a picture of {width:.0f} x {frame.height} pixels; "
+                f"each side has at least {MIN_SIDE}"
+            )
+        yield frame
+
+
+def _on_grid(
+    frames: Iterator[VideoFrame], rate_hz: int, path: str | Path
+) -> Iterator[tuple[VideoFrame, int]]:
+    """Source frames with the number of grid frames each fills; the sum is the video's duration."""
+    held, held_slot = None, 0
+    start = end = Fraction(0)
+    for frame in frames:
+        if frame.pts is None or frame.time_base is None:  # a stream without times: as they come
+            time, duration = start + Fraction(held_slot + 1, rate_hz), None
+        else:
+            time, duration = frame.pts * frame.time_base, frame.duration * frame.time_base
+        if held is None:
+            start = time
+        elif (slot := _nearest((time - start) * rate_hz)) > held_slot:
+            yield held, _count(slot - held_slot, slot, rate_hz, path)
+            held_slot = slot
+        held, end = frame, time + (duration or Fraction(1, rate_hz))
+    if held is not None:
+        slot = _nearest((end - start) * rate_hz)
+        count = max(slot - held_slot, 1 if held_slot == 0 else 0)
+        yield held, _count(count, slot, rate_hz, path)
+
+
+def _count(count: int, slot: int, rate_hz: int, path: str | Path) -> int:
+    """``count``. ValueError where times in the file would make one picture last for hours."""
+    if count > MAX_STILL_S * rate_hz:
+        raise ValueError(
+            f"{path}: one picture stands still for {count / rate_hz:.0f} s; "
+            f"at most {MAX_STILL_S} s can be read"
+        )
+    if slot > MAX_DURATION_S * rate_hz:
+        raise ValueError(f"{path}: its picture goes on for more than {MAX_DURATION_S} s")
+    return count
+
+
+def _nearest(value: Fraction) -> int:
+    return int(value + Fraction(1, 2))
+
+
+def _upright(
+    frame: VideoFrame,
+    aspect: float,
+    max_side: int | None,
+    reformatter: VideoReformatter,
+    path: str | Path,
+) -> Frame:
+    """RGB with square pixels, turned as the file's rotation metadata asks."""
+    width, height = frame.width * aspect, frame.height
+    reduction = min(1.0, max_side / max(width, height)) if max_side else 1.0
+    size = (max(1, round(width * reduction)), max(1, round(height * reduction)))
+    try:
+        picture = reformatter.reformat(frame, *size, "rgb24", interpolation="AREA").to_ndarray()
+    except FFmpegError as error:
+        why = f"{frame.format.name}, {error.strerror}"
+        raise ValueError(f"{path}: a picture cannot be converted to RGB ({why})") from error
+    turned = np.rot90(picture, k=round(frame.rotation / 90) % 4)  # both count anticlockwise
+    return torch.from_numpy(np.ascontiguousarray(turned.transpose(2, 0, 1)))
+
+
+def _samples(
+    container: InputContainer, stream: AudioStream, path: str | Path, sample_rate_hz: int
+) -> Iterator[tuple[float | None, np.ndarray]]:
+    """Parts of an audio stream, each with the time at which the stream begins."""
+    resampler = av.AudioResampler(format="fltp", rate=sample_rate_hz)  # keeps the channels
+    begin_s, form = None, None
+    for frame in chain(decoded(container, stream, path), [None]):
+        if frame is not None:
+            now = (frame.sample_rate, frame.layout.name, frame.format.name)
+            if form is None:
+                begin_s, form = frame.time, now
+            elif now != form:
+                raise ValueError(f"{path}: the sound changes its form from {form} to {now}")
+        try:
+            parts = resampler.resample(frame)
+        except FFmpegError as error:
+            raise ValueError(f"{path}: the audio cannot be converted ({error})") from error
+        for part in parts:
+            yield begin_s, part.to_ndarray().mean(0).astype(np.float32, copy=False)
+
+
+def _first_frame_time(path: str | Path) -> float | None:
+    with open_media(path) as container:
+        stream = video_stream(container, path)
+        assert stream is not None
+        for frame in decoded(container, stream, path):
+            return frame.time
+    return None

@@ -1,0 +1,225 @@
+"""Frames and sound to H.264 + AAC, encoded while later frames are still being made.
+
+Encoding runs in a thread behind a bounded queue: neither a slow consumer nor a slow model lets
+frames pile up, and a consumer that fails or hangs ends the writing with one OSError. Where the
+bytes go, and what is left of them after a failure, is outputs.py's; no thread is left in any case.
+"""
+
+import queue
+import threading
+import wave
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+from av.audio.frame import AudioFrame
+from av.container import OutputContainer
+from av.video.frame import VideoFrame
+from av.video.reformatter import ColorRange, Colorspace
+from av.video.stream import VideoStream
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.media.files import Mp4File, Output
+from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+
+CRF = 16
+"""x264 quality. At 64 pixels a lower one costs visible detail and saves only kilobytes."""
+AUDIO_BIT_RATE = 96_000
+MAX_WAITING = 4
+"""Blocks of frames in the queue, at most."""
+
+_Block = tuple[np.ndarray, np.ndarray]  # RGB pictures "f h w 3" uint8, and their samples "s"
+
+
+class Writer:
+    """``with Writer(output) as writer: writer.write(frames, sound)``, in playing order.
+
+    ``sound`` is mono in [-1, 1] at 16 kHz, 640 samples for each frame, so both tracks have the same
+    length whatever was written. The picture size is that of the first frames and must be even
+    (H.264 yuv420p).
+    """
+
+    def __init__(self, output: Output) -> None:
+        self.num_frames = 0
+        self._output = output
+        self._queue: queue.Queue[_Block | None] = queue.Queue(MAX_WAITING)
+        self._ended = False
+        self._error: Exception | None = None
+        self._size: tuple[int, int] | None = None
+        self._thread = threading.Thread(target=self._work, name="writer", daemon=True)
+
+    def __enter__(self) -> "Writer":
+        self._thread.start()
+        return self
+
+    def write(self, frames: UInt8[Tensor, "f 3 h w"], sound: Float[Tensor, " s"]) -> None:
+        """Hand frames over; waits where the encoder is behind. Raises what the encoder met."""
+        self._raise_error()
+        height, width = frames.shape[2:]
+        if height % 2 or width % 2:
+            raise ValueError(f"an mp4 picture has even sides, got {width} x {height}")
+        if self._size not in (None, (height, width)):
+            raise ValueError(f"the picture changed size from {self._size} to {(height, width)}")
+        if len(sound) != len(frames) * SAMPLES_PER_FRAME:
+            raise ValueError(f"{len(frames)} frames have 640 samples each, got {len(sound)}")
+        self._size = (height, width)
+        if frames.shape[0]:
+            pictures = frames.permute(0, 2, 3, 1).contiguous().cpu().numpy()
+            self._queue.put((pictures, sound.clamp(-1, 1).cpu().numpy()))
+            self.num_frames += frames.shape[0]
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        try:
+            if kind is None:
+                self._queue.put(None)
+                self._thread.join()
+                self._raise_error()
+                self._finish()
+        finally:  # also where an interrupt comes in the middle of the lines above
+            if self._thread.is_alive():
+                if kind is None or not issubclass(kind, Exception):
+                    self._output.interrupt()  # who stops us does not wait for a slow consumer
+                self._queue.put(None)  # behind the frames that wait: they were handed over
+                self._thread.join()
+            self._output.abandon()
+
+    def _finish(self) -> None:
+        try:
+            self._output.finish()
+        except OSError as error:
+            raise OSError(f"{self._output.name}: writing failed ({error})") from error
+
+    def _raise_error(self) -> None:
+        if self._error is not None:
+            raise OSError(f"{self._output.name}: writing failed ({self._error})") from self._error
+
+    def _check_output(self) -> None:
+        if self._output.failure is not None:
+            raise self._output.failure
+
+    def _work(self) -> None:
+        """The thread. It lives until the end mark, even after an error, so nobody waits in vain."""
+        try:
+            first = next(self._blocks(), None)
+            if first is None:
+                raise ValueError("no frames were made")
+            with self._output.open() as container:
+                self._encode(container, first)
+            self._check_output()
+        except Exception as error:
+            self._error = self._output.failure or error
+            for _ in self._blocks():
+                pass
+
+    def _blocks(self) -> Iterator[_Block]:
+        while not self._ended:
+            block = self._queue.get()
+            if block is None:
+                self._ended = True
+                return
+            yield block
+
+    def _encode(self, container: OutputContainer, first: _Block) -> None:
+        height, width = first[0].shape[1:3]
+        video = _video_stream(container, height, width, self._output)
+        sound = container.add_stream("aac", rate=SAMPLE_RATE_HZ, layout="mono")
+        sound.bit_rate = AUDIO_BIT_RATE
+        index, block = 0, first
+        while True:
+            for picture, samples in zip(block[0], np.split(block[1], len(block[0])), strict=True):
+                container.mux(video.encode(_yuv(picture)))
+                container.mux(sound.encode(_sound(samples, index)))
+                index += 1
+            self._check_output()
+            following = next(self._blocks(), None)
+            if following is None:
+                break
+            block = following
+        container.mux(video.encode(None))
+        container.mux(sound.encode(None))
+
+
+class Mp4Writer:
+    """``with Mp4Writer(path, audio) as writer: writer.write(frames)``: the sound is known before.
+
+    Video frame i carries samples 640 i … 640 (i + 1) of ``audio``: sound beyond the last frame is
+    left out and missing sound is silence. Replaces an existing file (who asks the user first is
+    generate/inputs.py); after an error or an interrupt neither file nor thread is left.
+    """
+
+    def __init__(self, path: str | Path, audio: Float[Tensor, " s"]) -> None:
+        self._writer = Writer(Mp4File(path))
+        self._audio = audio
+
+    @property
+    def num_frames(self) -> int:
+        return self._writer.num_frames
+
+    def __enter__(self) -> "Mp4Writer":
+        self._writer.__enter__()
+        return self
+
+    def write(self, frames: UInt8[Tensor, "f 3 h w"]) -> None:
+        """As ``Writer.write``."""
+        start, num = self.num_frames * SAMPLES_PER_FRAME, len(frames) * SAMPLES_PER_FRAME
+        sound = self._audio[start : start + num]
+        self._writer.write(frames, F.pad(sound, (0, num - len(sound))))
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._writer.__exit__(kind, error, traceback)
+
+
+def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:
+    """Mono 16-bit PCM at 16 kHz; samples beyond [-1, 1] are clipped."""
+    pcm = (samples.clamp(-1, 1) * 32767).round().to(torch.int16)
+    with wave.open(str(path), "wb") as file:
+        file.setnchannels(1)
+        file.setsampwidth(2)
+        file.setframerate(SAMPLE_RATE_HZ)
+        file.writeframes(pcm.numpy().astype("<i2").tobytes())
+
+
+def _video_stream(
+    container: OutputContainer, height: int, width: int, output: Output
+) -> VideoStream:
+    options = {"crf": str(CRF), **output.x264}
+    video = container.add_stream("libx264", rate=FRAME_RATE_HZ, options=options)
+    if output.key_frame_every is not None:
+        video.codec_context.gop_size = output.key_frame_every
+    video.height, video.width = height, width
+    video.pix_fmt = "yuv420p"
+    video.codec_context.color_range = ColorRange.MPEG
+    video.codec_context.colorspace = Colorspace.ITU709
+    return video
+
+
+def _yuv(picture: np.ndarray) -> VideoFrame:
+    """BT.709 limited range, as the stream is tagged: players then show the colours we made."""
+    frame = VideoFrame.from_ndarray(picture, format="rgb24")
+    return frame.reformat(
+        format="yuv420p",
+        dst_colorspace=Colorspace.ITU709,
+        dst_color_range=ColorRange.MPEG,
+    )
+
+
+def _sound(samples: np.ndarray, index: int) -> AudioFrame:
+    """The sound of video frame ``index``."""
+    frame = AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
+    frame.sample_rate = SAMPLE_RATE_HZ
+    frame.pts = index * SAMPLES_PER_FRAME
+    return frame

@@ -1,0 +1,65 @@
+"""Names that a file gives of other files: they stay in the folder they are meant for.
+
+An index, a manifest or a study is often another person's. A name in it that is absolute, climbs by
+``..`` or is a link elsewhere would have any file of this machine read. It holds no file formats.
+"""
+
+import os
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+from avatar_v.stored import parse_json
+
+
+def inside(folder: str | Path, name: object, *, where: str | Path, links_out: bool = False) -> Path:
+    """``folder / name`` for the plain name of a file in ``folder``, which need not exist.
+
+    ValueError, beginning with ``where`` (the file that gives the name), for all that is not text or
+    is a path, and for a link that leads out of the folder unless ``links_out``. Folders of weights
+    allow links: those of the Hub's cache lead to its blobs.
+    """
+    path = below(folder, name, where=where, links_out=links_out)
+    if path.parent != Path(folder):
+        raise ValueError(f"{where}: expected the name of a file in {folder}, got {name!r}")
+    return path
+
+
+def below(folder: str | Path, name: object, *, where: str | Path, links_out: bool = False) -> Path:
+    """``folder / name`` for a relative path that stays below ``folder``; errors as in `inside`."""
+    if not _is_relative(name):
+        raise ValueError(f"{where}: expected a path below {folder}, got {name!r}")
+    path = Path(folder) / str(name)
+    if not links_out and not _real(path).is_relative_to(_real(folder)):
+        raise ValueError(f"{where}: {name!r} leads to {_real(path)}, out of {folder}")
+    return path
+
+
+def indexed_weights(folder: str | Path) -> list[Path]:
+    """The files of weights that the ``*.index.json`` of a folder of the Hub's layout name.
+
+    transformers joins these names to the folder as they are. ValueError for one that is no plain
+    name, and for an index that has no ``weight_map``.
+    """
+    found = {}
+    for index in sorted(Path(folder).glob("*.index.json")):
+        try:
+            names = parse_json(index.read_bytes(), where=index)["weight_map"].values()
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ValueError(f"{index}: not an index with a weight_map ({error!r})") from error
+        found |= {inside(folder, name, where=index, links_out=True): None for name in names}
+    return list(found)
+
+
+def _is_relative(name: object) -> bool:
+    if not isinstance(name, (str, os.PathLike)):
+        return False
+    text = os.fspath(name)
+    if not isinstance(text, str) or "\0" in text or not PurePosixPath(text).parts:
+        return False
+    # A backslash separates on Windows, where C:name is a path as well.
+    kinds = (PurePosixPath(text), PureWindowsPath(text))
+    return not any(kind.anchor or ".." in kind.parts for kind in kinds)
+
+
+def _real(path: str | Path) -> Path:
+    """Without links; where they go in a circle, realpath gives the path as it stands."""
+    return Path(os.path.realpath(path))

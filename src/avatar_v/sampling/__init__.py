@@ -1,0 +1,1 @@
+"""From noise to the latents of a video: solver, guidance, plan of chunks, rollout."""

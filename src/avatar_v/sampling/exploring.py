@@ -1,0 +1,114 @@
+"""Rollouts that explore: some steps add fresh noise and are kept, all others follow the ODE.
+
+Noise costs quality, most of all late (the last of few steps must not have any), so that a window of
+steps has it in the first part of the trajectory. What is kept of those steps is all that a policy
+gradient needs: where each began, its mean, its noise level and where it ended
+(losses/align.py has the objective). Flow-GRPO's SDE or the CPS sampler (solver.py). Pure functions.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v import checks
+from avatar_v.flow import State, schedule
+from avatar_v.sampling.solver import (
+    Draw,
+    Move,
+    Step,
+    VelocityFn,
+    again,
+    coefficient_preserving,
+    euler,
+    flow_sde,
+    trajectory,
+)
+
+MAX_SHIFT = 1000.0
+
+
+@dataclass(frozen=True)
+class Exploration:
+    """How a rollout goes from noise to a sample, and where it tries something else."""
+
+    num_steps: int = 16
+    shift: float = 1.0  # of the sampling times (flow.shift_time)
+    sampler: Literal["flow_sde", "cps"] = "flow_sde"
+    noise: float = 0.3
+    """a of solver.flow_sde, or η of solver.coefficient_preserving. Much noise changes the level of
+    what is sampled, so that a reward hardly sees the fault of the ODE."""
+    window: int = 2  # steps with noise, one behind the other
+    noise_share: float = 0.5  # of the steps, from the first: the window lies among them
+
+    def __post_init__(self) -> None:
+        checks.count("num_steps", self.num_steps, least=2)
+        checks.positive("shift", self.shift, most=MAX_SHIFT)
+        checks.positive("noise", self.noise, most=1 if self.sampler == "cps" else 10)
+        checks.count("window", self.window)
+        checks.share("noise_share", self.noise_share)
+        if self.window > self.num_noisy:
+            raise ValueError(
+                f"window is at most {self.num_noisy}, the first steps that may have noise "
+                f"(noise_share {self.noise_share} of {self.num_steps}, never the last), "
+                f"got {self.window}"
+            )
+
+    @property
+    def num_noisy(self) -> int:
+        """The first steps that may have noise."""
+        return min(round(self.noise_share * self.num_steps), self.num_steps - 1)
+
+    @property
+    def step(self) -> Step:
+        """The step that adds noise."""
+        if self.sampler == "cps":
+            return coefficient_preserving(self.noise)
+        return flow_sde(self.noise)
+
+    def draw_window(self, generator: torch.Generator) -> range:
+        """The numbers of this rollout's steps with noise."""
+        most = self.num_noisy - self.window
+        first = int(torch.randint(most + 1, (), generator=generator))
+        return range(first, first + self.window)
+
+
+def explored(
+    velocity: VelocityFn,
+    noise: State,
+    exploration: Exploration,
+    window: range,
+    draw: Draw | None,
+    prefix: Float[Tensor, "b p *rest"] | None = None,
+) -> tuple[State, list[Move]]:
+    """The sample, its clean ``prefix`` included, and the moves that ``window`` numbers. An empty
+    window gives the ODE's sample."""
+    times = schedule(exploration.num_steps, shift=exploration.shift)
+    steps = [exploration.step if i in window else euler for i in range(exploration.num_steps)]
+    moves = list(
+        trajectory(_joint(velocity), (noise,), times, prefixes=_ends(prefix), step=steps, draw=draw)
+    )
+    (made,) = moves[-1].after
+    whole = made if prefix is None else torch.cat([prefix.to(made), made], dim=1)
+    return whole, [moves[i] for i in window]
+
+
+def mean_again(
+    velocity: VelocityFn,
+    move: Move,
+    exploration: Exploration,
+    prefix: Float[Tensor, "b p *rest"] | None = None,
+) -> State:
+    """The mean of a noisy move by the weights as they are now."""
+    (mean,) = again(_joint(velocity), move, exploration.step, prefixes=_ends(prefix))
+    return mean
+
+
+def _joint(velocity: VelocityFn):
+    return lambda states, t: (velocity(states[0], t),)
+
+
+def _ends(prefix: Tensor | None) -> tuple[Tensor, ...] | None:
+    return None if prefix is None else (prefix,)

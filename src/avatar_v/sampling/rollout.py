@@ -1,0 +1,389 @@
+"""A video's latents, chunk after chunk: the loop that training and generation share.
+
+`begin` encodes the reference; then each chunk takes what the one before hands on (`Carry`), is made
+by `make_chunk`, and hands on its own end (`carried`). `rollout` does so for a whole plan. These are
+functions of tensors for batches of any size, with gradients where the caller wants them: whoever
+wants none enters ``torch.no_grad`` or ``torch.inference_mode``.
+
+The draws of a chunk depend on the seeds and its number alone, so it is the same in whatever order,
+thread, batch and run chunks are made. Guidance is guidance.py's, the steps are solver.py's, and
+which latents belong to a chunk is decided in chunks.py.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.flow import Latents, schedule
+from avatar_v.models.cache import KeyValueCache
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.motion_net import MotionNet
+from avatar_v.models.reference import anchor_frame
+from avatar_v.motion.own_units import style_of
+from avatar_v.motion.stats import MotionStats
+from avatar_v.sampling.chunks import OVERLAP, Chunk, interpolation
+from avatar_v.sampling.guidance import guided
+from avatar_v.sampling.motion import LEAST_MOTION_STEPS, guided_motion
+from avatar_v.sampling.solver import (
+    Draw,
+    States,
+    Step,
+    VelocityFn,
+    normal,
+    overshoot,
+    renoise,
+    sample,
+)
+from avatar_v.seeds import derive
+from avatar_v.types import Cond, MotionCond, Reference, Style
+
+
+@dataclass(frozen=True)
+class ChunkVelocity:
+    """The guided velocities of the first so many latents of a chunk."""
+
+    video: Callable[[int, Tensor | None], VelocityFn]  # given their motion, where there is some
+    motion: Callable[[int], VelocityFn] | None = None
+
+
+BLEND_LATENTS, BLEND_PARTS = 3, 4
+"""So many latents of a chunk move away from the chunk before, in so many parts a side."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """The numbers of sampling, apart from the request."""
+
+    chunk_latents: int  # 13 for the small preset, 41 at full size
+    num_steps: int = 24  # Avatar V §4.2
+    shift: float = 1.0  # of the sampling times (flow.shift_time)
+    guidance_text: float = 1.0
+    guidance_audio: float = 2.0
+    guidance_reference: float = 1.0
+    guidance_motion: float = 1.0  # of the person's style in motion (motion.guided_motion)
+    motion_steps: int | None = None
+    """Of a motion network of few steps, which has guidance inside; None: motion takes the steps of
+    the video, and not fewer than motion.LEAST_MOTION_STEPS."""
+    overshoot: float = 0.0  # c of solver.overshoot
+    renoise: bool = False  # steps of the video go to x_0 and back: those of few-step students
+    from_prompt: bool = False  # the first chunk has no prefix: its first frame is made, too
+    anchor: bool = False  # the first latent joins the reference of later chunks
+    blend: bool = True  # the first latents of a chunk move away from where the one before ended
+    interpolate: bool = (
+        False  # N and I chunks; for weights whose training drew suffixes (suffix_share)
+    )
+    seed: int = 0
+    bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
+
+    @property
+    def step(self) -> Step:
+        """The step of the video."""
+        return renoise if self.renoise else overshoot(self.overshoot)
+
+    @property
+    def motion_times(self) -> Float[Tensor, " steps_plus_1"]:
+        """The times of the motion, from 1 to 0."""
+        steps = self.motion_steps or max(self.num_steps, LEAST_MOTION_STEPS)
+        return schedule(steps, shift=self.shift)
+
+    def times(self, num_moves: int | None = None) -> Float[Tensor, " moves_plus_1"]:
+        """The times of the video, from 1 to 0: of all steps, or of the first ``num_moves``, whose
+        last goes to 0. ValueError for more moves than there are steps."""
+        times = schedule(self.num_steps, shift=self.shift)
+        if num_moves is None:
+            return times
+        if not 1 <= num_moves <= self.num_steps:
+            raise ValueError(f"{num_moves} moves of {self.num_steps} steps")
+        return torch.cat([times[:num_moves], times[-1:]])
+
+
+@dataclass(frozen=True)
+class Words:
+    """The text of a request, encoded."""
+
+    text: Float[Tensor, "b n d"]
+    no_text: Float[Tensor, "b n d"]  # the encoding of "", for guidance
+
+
+@dataclass(frozen=True)
+class Carry:
+    """The state between two chunks: clean latents to begin with, and the encoded reference."""
+
+    prefixes: States  # the first frame, later the end of the chunk before; and its motion
+    past: KeyValueCache | None  # rotated: the encoded reference serves all steps and chunks
+    reference: Reference | None  # of the person, as `begin` was given it
+    motion_stats: MotionStats | None  # those of the network
+    moments: Float[Tensor, "b k"] | None = None  # of the motion of reference and anchor
+    style: Style | None = None  # of the person, for the motion network
+    anchor: Reference | None = None  # the first latent made, which joins at the next chunk
+
+    def detach(self) -> "Carry":
+        """The same without gradients into the chunks before."""
+        prefixes = tuple(prefix.detach() for prefix in self.prefixes)
+        anchor = None if self.anchor is None else self.anchor.map(torch.detach)
+        return dataclasses.replace(self, prefixes=prefixes, anchor=anchor)
+
+
+def begin(
+    dit: AvatarDiT, prefixes: States, reference: Reference | None, settings: Settings
+) -> Carry:
+    """The carry in front of the first chunk. ``prefixes`` are the first latent frame and, where
+    motion is made, its motion (of no frames with ``settings.from_prompt``).
+
+    The reference goes through the network once. ValueError for an anchor without a reference.
+    """
+    if settings.anchor and reference is None:
+        raise ValueError("an anchor joins the reference of a person, and this one has none")
+    cache = None if reference is None else dit.encode_reference(reference)
+    moments, style = dit.moments_of(reference), None
+    if moments is not None and dit.motion_stats is not None:
+        style = style_of(moments, dit.motion_stats)
+    return Carry(
+        prefixes,
+        None if cache is None else cache.rotated(),
+        reference,
+        dit.motion_stats,
+        moments,
+        style,
+    )
+
+
+def joined(dit: AvatarDiT, carry: Carry) -> Carry:
+    """``carry`` with the anchor, if one waits, in the encoded reference."""
+    if carry.anchor is None:
+        return carry
+    added = dit.encode_reference(carry.anchor)
+    assert added is not None, "an anchor has one frame"
+    past = added.rotated() if carry.past is None else carry.past.append(added.rotated())
+    moments, more = carry.moments, dit.moments_of(carry.anchor)
+    moments = None if moments is None or more is None else moments + more
+    return dataclasses.replace(carry, past=past, moments=moments, anchor=None)
+
+
+def carried(
+    carry: Carry, states: States, chunk: Chunk, audio: Float[Tensor, "b l n d"], settings: Settings
+) -> Carry:
+    """The carry behind ``chunk``, which came out as ``states``."""
+    prefixes = tuple(state[:, -OVERLAP:] for state in states)
+    carry = dataclasses.replace(carry, prefixes=prefixes)
+    if chunk.index > 0 or not settings.anchor or carry.reference is None:
+        return carry
+    first, *motion = (state[:, :1] for state in states)
+    anchor = anchor_frame(
+        first,
+        carry.reference,
+        audio=audio[:, :1],
+        motion=motion[0] if motion else None,
+        stats=carry.motion_stats,
+    )
+    return dataclasses.replace(carry, anchor=anchor)
+
+
+def chunk_velocity(
+    dit: AvatarDiT,
+    words: Words,
+    audio: Float[Tensor, "b l n d"] | None,
+    carry: Carry,
+    settings: Settings,
+    motion_net: MotionNet | None = None,
+    weights: Float[Tensor, "b 3"] | None = None,
+) -> ChunkVelocity:
+    """The guided velocities of the chunk that has this sound, if any, and begins with this
+    carry. ``weights`` tell a network with guidance inside the guidance of each sample, in place of
+    that of ``settings``."""
+
+    def heard(num_latents: int) -> Float[Tensor, "b l n d"] | None:
+        return None if audio is None else audio[:, :num_latents]
+
+    def video(num_latents: int, motion: Tensor | None) -> VelocityFn:
+        return guided(
+            dit,
+            Cond(
+                words.text,
+                heard(num_latents),
+                moments=carry.moments,
+                motion=motion,
+                guidance=weights,
+            ),
+            text=settings.guidance_text,
+            audio=settings.guidance_audio,
+            reference=settings.guidance_reference,
+            no_text=words.no_text,
+            past=carry.past,
+        )
+
+    if motion_net is None:
+        return ChunkVelocity(video)
+
+    distilled = settings.motion_steps is not None
+
+    def motion(num_latents: int) -> VelocityFn:
+        return guided_motion(
+            motion_net,
+            MotionCond(heard(num_latents), style=carry.style),
+            audio=1.0 if distilled else settings.guidance_audio,
+            style=1.0 if distilled else settings.guidance_motion,
+        )
+
+    return ChunkVelocity(video, motion)
+
+
+def rollout(
+    dit: AvatarDiT,
+    words: Words,
+    carry: Carry,
+    heard: Iterable[tuple[Chunk, Float[Tensor, "b l n d"]]],
+    settings: Settings,
+    seeds: Sequence[int],
+    motion_net: MotionNet | None = None,
+) -> Iterator[tuple[Chunk, States]]:
+    """The states of every chunk, prefixes included, one seed for each sample of the batch.
+
+    ``heard`` are the chunks of a plan with their audio tokens.
+    """
+    for chunk, audio in heard:
+        carry = joined(dit, carry)
+        velocity = chunk_velocity(dit, words, audio, carry, settings, motion_net)
+        states = make_chunk(velocity, carry.prefixes, chunk, settings, seeds)
+        carry = carried(carry, states, chunk, audio, settings)
+        yield chunk, states
+
+
+def make_chunk(
+    velocity: ChunkVelocity,
+    prefixes: States,
+    chunk: Chunk,
+    settings: Settings,
+    seeds: Sequence[int],
+    *,
+    num_moves: int | None = None,
+) -> States:
+    """All latents of an N chunk, its clean prefix included; and their motion, where it is made.
+    With ``settings.blend`` its picture is `blended`. With ``num_moves`` the video is x_0 as it is
+    seen after so many steps (`Settings.times`).
+    """
+    latents, *motion = _transitioned(velocity, prefixes, chunk, settings, seeds, num_moves)
+    if settings.blend and chunk.mode == "prefix2v":
+        latents = blended(latents, chunk.num_prefix)
+    return (latents, *motion)
+
+
+def check_finite(states: States, chunk: Chunk) -> States:
+    """``states``; ValueError for a video or a motion that is not finite."""
+    if not all(bool(torch.isfinite(state).all()) for state in states):
+        raise ValueError(
+            f"chunk {chunk.index} came out without finite numbers: the weights hold some, or "
+            "guidance is too strong"
+        )
+    return states
+
+
+def blended(latents: Latents, num_prefix: int) -> Latents:
+    """``latents`` whose coarse picture changes over from the prefix within a few latents.
+
+    A chunk agrees with its prefix about what happens and less about how bright each part of the
+    picture is: backgrounds jump at its border, details do not. The step from the last prefix latent
+    to the first new one, averaged over 4 x 4 parts of the picture, is taken back by 3/4, 1/2 and
+    1/4 in the first three new latents (our choice).
+    """
+    new = latents[:, num_prefix:]
+    step = latents[:, num_prefix - 1] - latents[:, num_prefix]
+    parts = F.adaptive_avg_pool2d(step, BLEND_PARTS)
+    coarse = F.interpolate(parts, (step.shape[-2], step.shape[-1]), mode="bilinear")
+    share = 1 - torch.arange(1, BLEND_LATENTS + 1).to(latents) / (BLEND_LATENTS + 1)
+    share = F.pad(share, (0, max(0, new.shape[1] - BLEND_LATENTS)))[: new.shape[1]]
+    new = new + share[:, None, None, None] * coarse[:, None]
+    return torch.cat([latents[:, :num_prefix], new], dim=1)
+
+
+def _transitioned(
+    velocity: ChunkVelocity,
+    prefixes: States,
+    chunk: Chunk,
+    settings: Settings,
+    seeds: Sequence[int],
+    num_moves: int | None,
+) -> States:
+    """The chunk as it is sampled.
+
+    With ``settings.interpolate`` its first new latents are those of its I chunk: made once more
+    between the end of the chunk before and a latent of this one, both of them clean.
+    """
+    states = _sampled(velocity, prefixes, None, chunk, settings, seeds, num_moves)
+    between = interpolation(chunk) if settings.interpolate else None
+    if between is None:
+        return states
+    stop = len(between.latents)
+    last = stop - between.num_suffix
+    suffixes = tuple(state[:, last:stop] for state in states)
+    made = _sampled(velocity, prefixes, suffixes, between, settings, seeds, num_moves)
+    return tuple(
+        torch.cat([x[:, :last], state[:, last:]], dim=1)
+        for x, state in zip(made, states, strict=True)
+    )
+
+
+def _sampled(
+    velocity: ChunkVelocity,
+    prefixes: States,
+    suffixes: States | None,
+    chunk: Chunk,
+    settings: Settings,
+    seeds: Sequence[int],
+    num_moves: int | None,
+) -> States:
+    """Motion first, where it is made, then the video that follows it."""
+    start, fresh = (_drawing(purpose, seeds, chunk) for purpose in ("start", "renoising"))
+    num = len(chunk.latents)
+    noise, *motion_noise = (
+        start((len(prefix), num, *prefix.shape[2:])).to(prefix) for prefix in prefixes
+    )
+    ends = (None, None) if suffixes is None else suffixes
+    motion = None
+    if motion_noise:
+        assert velocity.motion is not None, "a motion to begin with needs a motion network"
+        motion = sample(
+            velocity.motion(num),
+            motion_noise[0],
+            settings.motion_times,
+            prefix=prefixes[1],
+            suffix=ends[1],
+            step=renoise if settings.motion_steps else overshoot(settings.overshoot),
+            draw=fresh,
+        )
+    video = sample(
+        velocity.video(num, motion),
+        noise,
+        settings.times(num_moves),
+        prefix=prefixes[0],
+        suffix=ends[0],
+        step=settings.step,
+        draw=fresh,
+    )
+    return (video,) if motion is None else (video, motion)
+
+
+def starting_noise(
+    chunk: Chunk, prefix: Float[Tensor, "b p c h w"], seeds: Sequence[int]
+) -> Latents:
+    """The noise that the video of ``chunk`` starts from, for latents like those of ``prefix``."""
+    start = _drawing("start", seeds, chunk)
+    return start((len(prefix), len(chunk.latents), *prefix.shape[2:])).to(prefix)
+
+
+def _drawing(purpose: Literal["start", "renoising"], seeds: Sequence[int], chunk: Chunk) -> Draw:
+    """The noise that a chunk starts from; apart from it, so that overshoot changes no start, the
+    fresh noise of its steps."""
+    is_between = int(chunk.mode == "interpolate")
+    return normal(
+        *(
+            torch.Generator().manual_seed(derive(purpose, seed, chunk.index, is_between))
+            for seed in seeds
+        )
+    )

@@ -1,0 +1,318 @@
+"""Stage 5a: rewards move what is sampled, by policy gradients (Avatar V §3.5; Flow-GRPO).
+
+A batch is a rollout: groups of samples of one condition each with noise of their own, made as in
+generation, but for a window of steps that explore (sampling/exploring.py). Rewards judge the
+samples; what is better than its group becomes more likely (stages/policy_gradient.py), near to the
+frozen weights that the stage starts from. The policy is the motion network or the DiT
+(stages/policies.py). Before an update the ratio of the densities is 1 to the last bit, or the
+rollout was not that of the network: the stage asks.
+"""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from typing import Any, Literal
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, known
+from avatar_v.flow import State
+from avatar_v.models.card import read_card
+from avatar_v.sampling.chunks import OVERLAP
+from avatar_v.sampling.exploring import Exploration, explored, mean_again
+from avatar_v.sampling.solver import normal
+from avatar_v.stages.base import Logs, Stage, happens
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.policies import (
+    Guidance,
+    LedWindows,
+    MotionPolicy,
+    Policy,
+    Situation,
+    VideoPolicy,
+    without_gradient,
+)
+from avatar_v.stages.policy_gradient import GRPO, Rolled, advantages_of, densities, step_loss
+from avatar_v.stages.roles import STUDENT, Role, Updates
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable, select
+from avatar_v.stages.windows import Windows, draw_windows
+from avatar_v.types import Batch, Cond, MotionCond, num_latents
+
+FROZEN = "frozen"
+"""The role of the weights that the stage starts from."""
+
+
+class AlignGRPO(Stage):
+    """GRPO on the noisy steps of a flow.
+
+    Args:
+        grpo: groups, clipping, distance.
+        exploration: steps of a rollout and which of them have noise.
+        guidance: weights of the rollouts, as in generation.
+        rewards: what is rewarded, with weights.
+        policy: "motion", the motion network, or "video", the DiT.
+        trainable: of the DiT: all or LoRA factors.
+        updates: accumulation and clipping.
+    """
+
+    frozen: nn.Module
+
+    def __init__(
+        self,
+        models: Models,
+        optim: Optim,
+        objective: Objective,
+        grpo: GRPO,
+        exploration: Exploration,
+        guidance: Guidance,
+        rewards: list[RewardTerm],
+        policy: Literal["motion", "video"] = "motion",
+        trainable: Trainable | None = None,
+        updates: Updates | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(models, optim, objective, seed)
+        updates = updates or Updates()
+        if updates.accumulate_grad_batches > 1 and grpo.updates_per_rollout > 1:
+            raise ValueError(
+                "updates_per_rollout is 1 where batches are accumulated, got "
+                f"{grpo.updates_per_rollout} and {updates.accumulate_grad_batches}"
+            )
+        if policy == "video" and grpo.max_lead > 0:
+            raise ValueError(f"max_lead is 0 with policy video, got {grpo.max_lead}")
+        self.grpo, self.exploration = grpo, exploration
+        self.trainable = trainable or Trainable()
+        # every step of the window is a backward pass of its own
+        every = updates.accumulate_grad_batches * exploration.window
+        self.updates = Updates(every, updates.gradient_clip_val)
+        self.policy: Policy = {"motion": MotionPolicy, "video": VideoPolicy}[policy](guidance)
+        self.rewards = Rewards(rewards)
+
+    @property
+    def automatic_optimization(self) -> bool:
+        return False
+
+    def roles(self) -> Mapping[str, Role]:
+        clip = self.updates.gradient_clip_val
+        return {
+            STUDENT: Role(
+                (self.policy.module,), self.optim, ema=True, export=True, gradient_clip=clip
+            ),
+            FROZEN: Role((FROZEN,)),
+        }
+
+    @property
+    def knows_motion(self) -> bool:
+        return True
+
+    def adapt(self) -> None:
+        """Keep the weights of the start. ValueError for a policy that they do not have."""
+        if self.policy.module.endswith("motion_net") and self.conditioner.motion_net is None:
+            raise ValueError(
+                "policy motion needs weights with a motion network (recipes/3_motion.yaml), and "
+                f"{self.models.init_from or 'fresh ones'} have none"
+            )
+        self.frozen = copy.deepcopy(self.network)
+
+    def select_trainable(self) -> None:
+        self.conditioner.requires_grad_(False)
+        if self.network is self.dit:
+            select(self.dit, self.conditioner, self.trainable)
+        else:
+            self.dit.requires_grad_(False)
+            self.network.requires_grad_(True)
+
+    @property
+    def network(self) -> nn.Module:
+        """The policy's."""
+        return self.get_submodule(self.policy.module)
+
+    def draw_windows(self, batch: Batch, generator: torch.Generator) -> LedWindows:
+        """One window of each clip, all with as many latents given: the first of a clip, or the two
+        that a later chunk of generation begins with. The samples of a batch go through one solver.
+
+        ValueError for clips that are shorter than a window and the chunks before it.
+        """
+        length, lead = self.window_length, 0
+        if self.grpo.max_lead > 0:
+            lead = int(torch.randint(self.grpo.max_lead + 1, (), generator=self.common))
+        room = num_latents(batch.motion.shape[1]) - lead * (length - OVERLAP)
+        if room < length:
+            raise ValueError(
+                f"max_lead {self.grpo.max_lead} needs clips of more latents than "
+                f"{num_latents(batch.motion.shape[1])}"
+            )
+        first = happens(self.objective.first_share, self.common)
+        drawn = draw_windows(
+            self.num_windows(batch),
+            room,
+            length,
+            first_share=1.0 if first else 0.0,
+            image_share=1.0,
+            generator=generator,
+        )
+        start = drawn.start + lead * (length - OVERLAP)
+        given = torch.full_like(start, _num_given(start, length))
+        return LedWindows(start, given, torch.zeros_like(start), length, lead)
+
+    def conditions(
+        self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
+    ) -> MotionCond | Cond:
+        return self.policy.begin(self.conditioner, batch, windows)[1]
+
+    def encode(
+        self, batch: Batch, windows: Windows, generator: torch.Generator
+    ) -> tuple[Tensor, MotionCond | Cond]:
+        """True states of the windows, and their conditions: nothing is dropped. Where chunks lead
+        up to the windows, the end of the last of them is what is given."""
+        assert isinstance(windows, LedWindows)
+        batch, end = self.at_resolution(batch), None
+        with without_gradient():
+            for number in range(windows.lead, 0, -1):
+                start = windows.start - number * (windows.length - OVERLAP)
+                given = torch.full_like(start, _num_given(start, windows.length))
+                before = dataclasses.replace(windows, start=start, prefix=given)
+                clean, cond = self._begun(batch, before, end)
+                made = self.generated(Situation(batch, before, clean, cond, 1), generator)
+                end = made[:, -OVERLAP:]
+            return self._begun(batch, windows, end)
+
+    def _begun(
+        self, batch: Batch, windows: Windows, end: Float[Tensor, "b p *rest"] | None
+    ) -> tuple[State, MotionCond | Cond]:
+        """States and conditions of windows that begin with ``end``, or else with the truth."""
+        clean, cond = self.policy.begin(self.conditioner, batch, windows)
+        return (clean if end is None else torch.cat([end, clean[:, OVERLAP:]], dim=1)), cond
+
+    def iterate(
+        self,
+        clean: Tensor,
+        cond: Cond | MotionCond,
+        windows: Windows,
+        batch: Batch,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Logs]:
+        """A rollout and its updates. The loss to log is that of the weighted raw rewards: that of
+        the policy is 0 before the first update, whatever the samples are."""
+        situation = Situation(batch, windows, clean, cond, self.grpo.group_size)
+        rolled = self.roll(situation, generator)
+        logs, most = dict(rolled.logs), self.trainer.max_steps
+        for index in range(self.grpo.updates_per_rollout):
+            if 0 < most <= self.step:
+                break
+            passes = []
+            for number in range(len(rolled.moves)):
+                loss, found = self.policy_loss(situation, rolled, number, first=index == 0)
+                self.update(STUDENT, loss)
+                passes.append(found)
+            for name in passes[0]:
+                logs[name] = torch.stack([found[name] for found in passes]).mean()
+        kl = logs.get("kl", clean.new_zeros(()))
+        return self.grpo.kl_weight * kl - logs["reward"], logs
+
+    def loss(
+        self,
+        clean: Tensor,
+        cond: Cond | MotionCond,
+        windows: Windows,
+        batch: Batch,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Logs]:
+        """The policy's loss of a rollout, the mean over its noisy steps, with all gradients at once
+        (`iterate` goes step by step)."""
+        situation = Situation(batch, windows, clean, cond, self.grpo.group_size)
+        rolled = self.roll(situation, generator)
+        losses = [
+            self.policy_loss(situation, rolled, number, first=True)[0]
+            for number in range(len(rolled.moves))
+        ]
+        return torch.stack(losses).mean(), rolled.logs
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """The raw rewards of a sample of every condition that follows the ODE."""
+        for name, value in self.rewards(self.plain_samples(batch, batch_idx)).items():
+            if bool(known(value).any()):
+                self.log(f"val/{name}", value.nanmean(), batch_size=len(value), sync_dist=True)
+
+    @torch.no_grad()
+    def plain_samples(self, batch: Batch, index: int) -> Samples:
+        """One sample of every condition as generation makes it, without exploring; the draws
+        depend on ``index`` alone."""
+        generator = self.begin_batch(index, validation=True)
+        windows = self.draw_windows(batch, generator)
+        clean, cond = self.encode(batch, windows, generator)
+        situation = Situation(batch, windows, clean, cond, 1)
+        made = self.generated(situation, generator)
+        return self.policy.samples(self.conditioner, situation, made)
+
+    @torch.no_grad()
+    def generated(self, situation: Situation, generator: torch.Generator) -> State:
+        """Samples by the ODE of the weights as they are."""
+        velocity = self.policy.velocity(self.network, self.conditioner, situation)
+        noise = _noise(situation, generator)
+        return explored(
+            velocity, noise, self.exploration, range(0), None, situation.prefix
+        )[0]  # fmt: skip
+
+    def roll(self, situation: Situation, generator: torch.Generator) -> Rolled:
+        """Samples of every condition, what rewards say of them, and what an update needs."""
+        chosen = self.exploration.draw_window(self.common)
+        with without_gradient():
+            velocity = self.policy.velocity(self.network, self.conditioner, situation)
+            made, moves = explored(
+                velocity,
+                _noise(situation, generator),
+                self.exploration,
+                chosen,
+                normal(generator),
+                situation.prefix,
+            )
+            start = self.policy.velocity(self.frozen, self.conditioner, situation)
+            frozen = [mean_again(start, move, self.exploration, situation.prefix) for move in moves]
+            values = self.rewards(self.policy.samples(self.conditioner, situation, made))
+            credits = {term.credit for term in self.rewards.terms}
+            weights = {credit: self.policy.credit(credit, situation) for credit in sorted(credits)}
+            old = [densities(move, move.mean[0], weights) for move in moves]
+        advantages, logs = advantages_of(
+            values, self.rewards.terms, situation.layout, self.grpo, generator
+        )
+        return Rolled(moves, weights, old, frozen, advantages, logs)
+
+    def policy_loss(
+        self, situation: Situation, rolled: Rolled, number: int, *, first: bool
+    ) -> tuple[Tensor, Logs]:
+        """The loss of one noisy step of a rollout, by the weights as they are now. RuntimeError
+        where the ``first`` pass does not repeat the rollout exactly."""
+        velocity = self.policy.velocity(self.network, self.conditioner, situation)
+        move = rolled.moves[number]
+        mean = mean_again(velocity, move, self.exploration, situation.prefix)
+        return step_loss(rolled, number, mean, self.grpo, first=first)
+
+    def num_tokens(self, clean: Tensor) -> int:
+        """Of the samples of a rollout, once through."""
+        num = len(clean) * self.grpo.group_size * self.window_length
+        cells = clean.shape[-2] * clean.shape[-1] // self.dit.config.patch**2
+        return num if clean.dim() == 3 else num * cells
+
+    def card_entries(self) -> dict[str, Any]:
+        """Those of the weights that are aligned."""
+        start = self.models.init_from
+        if start is None:
+            return {}
+        can = read_card(start).can
+        names = ("reference", "motion", "faces", "stills", "anchor")
+        names += ("num_steps", "shift", "motion_steps")
+        return {name: getattr(can, name) for name in names}
+
+
+def _num_given(start: Tensor, length: int) -> int:
+    """Latents that windows are given: the first of a clip, or the overlap of two chunks."""
+    return 1 if bool((start == 0).all()) else min(OVERLAP, length - 1)
+
+
+def _noise(situation: Situation, generator: torch.Generator) -> State:
+    shape = (len(situation.condition), *situation.clean.shape[1:])
+    return torch.randn(*shape, generator=generator).to(situation.clean)

@@ -1,0 +1,123 @@
+"""All that is checked of a whole recipe before anything is built: trainer and experiment log.
+
+Each error is a ValueError of one line with the key, the value and what is expected. Numbers of the
+stages are checked by their own constructors (checks.py), folders of weights by weights_there.py.
+"""
+
+import os
+import socket
+import sqlite3
+from collections.abc import Mapping
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+from lightning.pytorch.accelerators.cuda import CUDAAccelerator
+from lightning.pytorch.accelerators.mps import MPSAccelerator
+
+from avatar_v import checks
+
+MAX_DEVICES = 1024
+PATIENCE_S = 5.0
+"""A database that another run is writing to, and a server, have so long to answer."""
+SQLITE = "sqlite:///"
+
+
+def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
+    """ValueError for numbers and devices that the trainer would take wrongly or not at all."""
+    _check_root(trainer["default_root_dir"])
+    _check_devices(trainer)
+    if trains:
+        _check_length(trainer)
+    if trainer["gradient_clip_val"] is not None:
+        checks.weight("trainer.gradient_clip_val", trainer["gradient_clip_val"])
+    for name in ("accumulate_grad_batches", "num_nodes"):
+        checks.count(f"trainer.{name}", trainer[name])
+
+
+def check_experiment_log(logger: Any) -> None:
+    """ValueError for an MLflow store that cannot be opened: MLflow tries for over a minute."""
+    for one in logger if isinstance(logger, list) else [logger]:
+        if not isinstance(one, Mapping) or not one.get("class_path", "").endswith("MLFlowLogger"):
+            continue
+        uri = (one.get("init_args") or {}).get("tracking_uri")
+        uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
+        problem = None
+        if uri.startswith(SQLITE):
+            problem = _sqlite_problem(Path(uri.removeprefix(SQLITE).partition("?")[0]))
+        elif urlsplit(uri).scheme in ("http", "https"):
+            problem = _server_problem(uri)
+        if problem is not None:
+            raise ValueError(
+                f"trainer.logger: the MLflow store {uri} cannot be opened ({problem}); expected a "
+                "sqlite:/// file that can be written or a server that answers, or logger: false"
+            )
+
+
+def _check_root(root: Any) -> None:
+    if not root:
+        raise ValueError(
+            f"trainer.default_root_dir is the folder of the run, such as runs/2_a2v, got {root}"
+        )
+    taken = next((p for p in (Path(root), *Path(root).parents) if p.exists()), None)
+    if taken is not None and not taken.is_dir():
+        raise ValueError(f"trainer.default_root_dir is a folder, but {taken} is a file, got {root}")
+
+
+def _check_devices(trainer: Mapping[str, Any]) -> None:
+    accelerator, devices = trainer["accelerator"], trainer["devices"]
+    cuda, mps = CUDAAccelerator.is_available(), MPSAccelerator.is_available()
+    there = {"gpu": cuda or mps, "cuda": cuda, "mps": mps}
+    if not there.get(accelerator, True):
+        raise ValueError(
+            f"trainer.accelerator: this machine has no {accelerator}; expected cpu or auto, for "
+            "the small recipes with --trainer.devices 1 --trainer.strategy auto"
+        )
+    try:
+        number = int(devices)
+    except (TypeError, ValueError):
+        return  # auto, a list of devices or of ranges: Lightning's to judge
+    if number != -1:
+        checks.count("trainer.devices", number, most=MAX_DEVICES)
+    elif accelerator == "cpu":
+        raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
+
+
+def _check_length(trainer: Mapping[str, Any]) -> None:
+    steps, epochs = trainer["max_steps"], trainer["max_epochs"]
+    if steps != -1:
+        checks.count("trainer.max_steps", steps, most=1e12)
+    elif epochs in (None, -1):
+        raise ValueError(
+            "trainer.max_steps is a whole number above 0, got -1: the learning rate needs an end"
+        )
+    if epochs not in (None, -1):
+        checks.count("trainer.max_epochs", epochs, most=1e12)
+
+
+def _sqlite_problem(path: Path) -> str | None:
+    """Why the database in ``path`` cannot be written; None if it can, or can be made."""
+    if not path.exists():
+        folder = next(p for p in path.absolute().parents if p.exists())
+        is_free = folder.is_dir() and os.access(folder, os.W_OK)
+        return None if is_free else f"{folder} is no folder that can be written"
+    try:
+        uri = f"file:{quote(str(path.absolute()))}?mode=rw"
+        with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE_S)) as database:
+            database.execute("BEGIN IMMEDIATE")
+            database.execute("SELECT count(*) FROM sqlite_master").fetchone()
+            database.rollback()
+    except sqlite3.Error as error:
+        return str(error)
+    return None
+
+
+def _server_problem(uri: str) -> str | None:
+    parts = urlsplit(uri)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=PATIENCE_S).close()
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

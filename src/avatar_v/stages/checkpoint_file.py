@@ -1,0 +1,108 @@
+"""Checkpoints that a run goes on from, read so that none can run code, before anything is built.
+
+A checkpoint is a file of ``torch.save``, or the folder of a sharded run. Tensors and plain values
+are all that either may hold. torch itself unpickles the index of a folder and the values beside
+its tensors without a limit, so both are read here first.
+"""
+
+import io
+import pickle
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch.distributed.checkpoint import metadata as dcp
+from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+INDEX = ".metadata"
+REST = "meta.pt"
+EXPECTED = "expected a checkpoint that `avatar-v run` left in its folder checkpoints"
+KEYS = ("state_dict", "global_step", "loops")
+"""What Lightning's checkpoints hold beside others; a sharded one has no state_dict here."""
+
+CLASSES = {
+    ("torch.distributed.checkpoint.filesystem", _StorageInfo.__name__),
+    ("torch.serialization", "_get_layout"),
+    ("torch", "Size"),
+    ("collections", "OrderedDict"),
+    ("pathlib", "PosixPath"),
+    *(
+        ("torch.distributed.checkpoint.metadata", name)
+        for name in (
+            "Metadata", "MetadataIndex", "TensorProperties", "StorageMeta", "_MEM_FORMAT_ENCODING",
+            "TensorStorageMetadata", "BytesStorageMetadata", "ChunkStorageMetadata",
+        )
+    ),
+}  # fmt: skip
+"""All that the index of a sharded checkpoint is made of, beside torch's types of numbers."""
+
+
+def check_checkpoint(name: str) -> None:
+    """ValueError unless ``name`` is a whole checkpoint of tensors and plain values."""
+    path = Path(name)
+    if not (path.is_file() or path.is_dir()):  # devices and pipes are neither
+        raise ValueError(f"ckpt_path: there is no file or folder {name!r}; {EXPECTED}, or last")
+    try:
+        keys = _keys_of_folder(path) if path.is_dir() else _keys_of_file(path)
+    except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
+        why = " ".join(str(error).split("\n")[0].split())[:120]
+        raise ValueError(f"ckpt_path: {name} cannot be read ({why}); {EXPECTED}") from error
+    missing = [key for key in KEYS if key not in keys]
+    if missing:
+        raise ValueError(f"ckpt_path: {name} has no {', '.join(missing)}; {EXPECTED}")
+
+
+def _keys_of_file(path: Path) -> set[str]:
+    if not zipfile.is_zipfile(path):
+        raise ValueError("it is damaged or of another kind")
+    with zipfile.ZipFile(path) as file:
+        broken = file.testzip()
+    if broken is not None:
+        raise ValueError(f"it is damaged at {broken}")
+    return _keys_of(_loaded(path))
+
+
+def _keys_of_folder(folder: Path) -> set[str]:
+    if not ((folder / INDEX).is_file() and (folder / REST).is_file()):
+        raise ValueError(f"the folder lacks {INDEX} or {REST}")
+    with open(folder / INDEX, "rb") as file:
+        index = _IndexReader(file).load()
+    if not isinstance(index, dcp.Metadata):
+        raise ValueError(f"{INDEX} is no index of tensors")
+    for place, part in (index.storage_data or {}).items():
+        file = (folder / part.relative_path).resolve()
+        if file.parent != folder.resolve():
+            raise ValueError(f"{INDEX} names a file outside the folder")
+        if isinstance(index.state_dict_metadata.get(place.fqn), dcp.BytesStorageMetadata):
+            with open(file, "rb") as stream:
+                stream.seek(part.offset)
+                _loaded(io.BytesIO(stream.read(part.length)))
+    return _keys_of(_loaded(folder / REST)) | {"state_dict"}
+
+
+def _keys_of(content: Any) -> set[str]:
+    if not isinstance(content, dict):
+        raise ValueError(f"it holds a {type(content).__name__}")
+    return set(content)
+
+
+def _loaded(source: Path | io.BytesIO) -> Any:
+    """Tensors and plain values alone; whatever else is pickled there is an error."""
+    try:
+        mapped = isinstance(source, Path)  # then tensors stay on the disk
+        return torch.load(source, map_location="cpu", weights_only=True, mmap=mapped)
+    except pickle.UnpicklingError as error:
+        raise ValueError("it holds objects that could run code, or is no checkpoint") from error
+
+
+class _IndexReader(pickle.Unpickler):
+    """Reads the index of a sharded checkpoint and nothing else."""
+
+    def find_class(self, module_name: str, global_name: str) -> Any:
+        if (module_name, global_name) in CLASSES:
+            return super().find_class(module_name, global_name)
+        value = vars(torch).get(global_name) if module_name == "torch" else None
+        if isinstance(value, torch.dtype):
+            return value
+        raise ValueError(f"{INDEX} holds {module_name}.{global_name}, which could run code")

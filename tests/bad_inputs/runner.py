@@ -1,0 +1,153 @@
+"""One command line in a process of its own, and the judgement of its end.
+
+Each case runs in a fork of a server that has imported the heavy packages already, in a fresh
+working folder, with a time limit. The process is a user's: it has no run-time shape checks.
+"""
+
+import multiprocessing
+import os
+import re
+import shutil
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+
+LIMIT_S = 60.0
+"""A process that runs longer is killed and counts as a hang. Busy machines are slow."""
+REFUSED_CPU_S = 10.0
+"""CPU time within which a refusal must come."""
+ERROR = re.compile(r"^avatar-v(-data|-eval)?( [a-z0-9-]+)*: error: .+$")
+MAX_LINE = 500
+"""Characters of an error that a person still reads."""
+FRONTS = {
+    "avatar-v": "avatar_v.cli",
+    "avatar-v-data": "avatar_v_data.cli",
+    "avatar-v-eval": "avatar_v_eval.cli",
+}
+HEAVY = [
+    "bad_inputs.runner",
+    "lightning",
+    "transformers",
+    "avatar_v.generate.pipeline",
+    "avatar_v_data.importer",
+    "avatar_v.stages.recipe",
+    "avatar_v.stages.sft",
+]
+
+
+@dataclass(frozen=True)
+class End:
+    """The end of one command."""
+
+    status: int | None  # None: killed at the time limit
+    stdout: str
+    stderr: str
+    left: tuple[str, ...]  # files and folders that are new in the working folder
+    cpu_s: float
+
+    @property
+    def fault(self) -> str | None:
+        """The reason why no command may end so, whatever it was given; None for a fair end."""
+        text = self.stdout + self.stderr
+        if self.status is None:
+            return "hangs"
+        if "Traceback (most recent call last)" in text:
+            return "traceback"
+        if self.status not in (0, 1, 2):
+            return f"exit status {self.status}"
+        if self.status != 2:
+            return None
+        errors = [line for line in self.stderr.splitlines() if ERROR.match(line)]
+        if len(errors) != 1:
+            return f"{len(errors)} lines of error"
+        if len(errors[0]) > MAX_LINE:
+            return f"an error of {len(errors[0])} characters"
+        if self.left:
+            return f"leaves {', '.join(self.left)}"
+        return f"refused after {self.cpu_s:.0f} s" if self.cpu_s > REFUSED_CPU_S else None
+
+    @property
+    def outcome(self) -> str:
+        """``refused``, ``warned`` or ``accepted``; or the fault."""
+        if self.fault is not None:
+            return self.fault
+        if self.status != 0:
+            return "refused"
+        return "warned" if "warning" in self.stderr.lower() else "accepted"
+
+
+def run(words: list[str], folder: Path, *, limit_s: float = LIMIT_S) -> End:
+    """Run ``words`` ("avatar-v", …) in ``folder``; files that lie there before do not count."""
+    before = _names(folder)
+    with _Logs(folder) as logs:
+        process = _server().Process(target=_child, args=(words, str(folder), *logs.paths))
+        process.start()
+        process.join(limit_s)
+        hangs = process.is_alive()
+        if hangs:
+            process.kill()
+            process.join()
+        stdout, stderr, cpu_s = logs.read()
+    status = None if hangs else process.exitcode
+    return End(status, stdout, stderr, tuple(sorted(_names(folder) - before)), cpu_s)
+
+
+class _Logs:
+    """The two streams and the CPU time of a process, in files beside its folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder.with_name(folder.name + ".logs")
+
+    def __enter__(self) -> "_Logs":
+        self._folder.mkdir()
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        shutil.rmtree(self._folder)
+
+    @property
+    def paths(self) -> tuple[str, str, str]:
+        out, err, cpu = (str(self._folder / name) for name in ("out", "err", "cpu"))
+        return out, err, cpu
+
+    def read(self) -> tuple[str, str, float]:
+        texts = [Path(path).read_text(errors="replace") for path in self.paths[:2]]
+        cpu = Path(self.paths[2])
+        return texts[0], texts[1], float(cpu.read_text()) if cpu.exists() else 0.0
+
+
+def _server() -> multiprocessing.context.ForkServerContext:
+    context = multiprocessing.get_context("forkserver")
+    context.set_forkserver_preload(HEAVY)
+    return context
+
+
+def _child(words: list[str], folder: str, out: str, err: str, cpu: str) -> None:
+    import importlib
+
+    import torch
+
+    for path, stream in ((out, 1), (err, 2)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    os.chdir(folder)
+    torch.set_num_threads(1)
+    begin, status = time.process_time(), 70
+    try:
+        status = importlib.import_module(FRONTS[words[0]]).main(words[1:])
+    except SystemExit as end:
+        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except BaseException:
+        import traceback
+
+        traceback.print_exc()
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        Path(cpu).write_text(str(time.process_time() - begin))
+        os._exit(status)
+
+
+def _names(folder: Path) -> set[str]:
+    return {str(path.relative_to(folder)) for path in folder.rglob("*")}

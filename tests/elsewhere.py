@@ -1,0 +1,115 @@
+"""A device that refuses what a GPU would refuse or wait for, on a machine without one.
+
+Tensors that are moved `there` claim another device and keep their numbers on the CPU. An operation
+on such a tensor and a CPU tensor is an error, as it would be on a GPU; so is whatever makes the
+host wait for the device: reading a number, a copy to the CPU, an index by booleans, nonzero.
+Indices on the CPU and scalars are fine, as they are on a GPU.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, TypeVar
+from unittest import mock
+
+import torch
+from torch import Tensor, nn
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
+
+DEVICE = torch.device("meta")  # the one device besides the CPU that every build of torch knows
+WAITS = {"_local_scalar_dense", "nonzero", "masked_select", "equal", "is_nonzero", "unique_dim"}
+MIXES = {"copy_", "_to_copy"}
+INDEXES = {"index", "index_put", "index_put_", "_index_put_impl_", "_unsafe_index"}
+_Module = TypeVar("_Module", bound=nn.Module)
+
+
+class There(Tensor):
+    """A tensor that claims `DEVICE`."""
+
+    local: Tensor
+
+    @staticmethod
+    def __new__(cls, local: Tensor) -> "There":
+        made = Tensor._make_wrapper_subclass(
+            cls, local.shape, strides=local.stride(), storage_offset=local.storage_offset(),
+            dtype=local.dtype, device=DEVICE, requires_grad=local.requires_grad,
+        )  # fmt: skip
+        made.local = local.detach()
+        return made
+
+    def __repr__(self) -> str:
+        return f"There({tuple(self.shape)})"
+
+    @classmethod
+    def __torch_dispatch__(cls, func, types, args=(), kwargs=None) -> Any:
+        return _run(func, args, kwargs or {})
+
+
+@contextlib.contextmanager
+def elsewhere() -> Iterator[None]:
+    """Within the block `DEVICE` exists: tensors are made there and moved there. It has no
+    autocast."""
+    autocast, enabled = torch.autocast, torch.is_autocast_enabled
+
+    def cast(device_type: str, *args: Any, **kwargs: Any) -> Any:
+        if device_type == DEVICE.type:
+            return contextlib.nullcontext()
+        return autocast(device_type, *args, **kwargs)
+
+    def is_enabled(*device_type: str) -> bool:
+        return device_type != (DEVICE.type,) and enabled(*device_type)
+
+    with (
+        mock.patch.object(torch, "autocast", cast),
+        mock.patch.object(torch, "is_autocast_enabled", is_enabled),
+        _Elsewhere(),
+    ):
+        yield
+
+
+class _Elsewhere(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = kwargs or {}
+        found = [x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, There)]
+        if found or kwargs.get("device") == DEVICE:
+            return _run(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+def there(x: Tensor) -> Tensor:
+    return There(x.contiguous())
+
+
+def module_there(module: _Module) -> _Module:
+    """``module`` with its weights and buffers on the device."""
+    for part in module.modules():
+        for name, parameter in part._parameters.items():
+            if parameter is not None:
+                moved = nn.Parameter(there(parameter.detach()), parameter.requires_grad)
+                part._parameters[name] = moved
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = there(buffer)
+    return module
+
+
+def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
+    name = func._schema.name.removeprefix("aten::")
+    leaves = _pytree.tree_leaves((args, kwargs))
+    remote = [x for x in leaves if isinstance(x, There)]
+    local = [x for x in leaves if isinstance(x, Tensor) and not isinstance(x, There) and x.dim()]
+    if name in INDEXES:
+        local = local if not isinstance(args[0], There) else []
+        if any(x.dtype == torch.bool for x in _pytree.tree_leaves(args[1]) if isinstance(x, There)):
+            raise RuntimeError(f"{name} by booleans waits for the device")
+    if remote and name in WAITS:
+        raise RuntimeError(f"{name} waits for the device")
+    if remote and name == "_to_copy" and kwargs.get("device", DEVICE) != DEVICE:
+        raise RuntimeError("a copy to the CPU waits for the device")
+    if remote and local and name not in MIXES:
+        raise RuntimeError(f"{name}: expected all tensors to be on the same device")
+    kept = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") == DEVICE else kwargs
+    own = _pytree.tree_map_only(There, lambda x: x.local, (args, kept))
+    out = func(*own[0], **own[1])
+    wrapped = _pytree.tree_map_only(Tensor, There, out)
+    return return_and_correct_aliasing(func, args, kwargs, wrapped)

@@ -1,0 +1,119 @@
+"""recipes/all_stages.sh: the chain at its tiny size, stopped, killed, and made to its end."""
+
+import csv
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.models.weights import load_pipeline
+from tiny_run import RECIPES, losses
+
+CHAIN = RECIPES / "all_stages.sh"
+ASSETS = Path(__file__).resolve().parents[2] / "src" / "avatar_v" / "assets"
+NO_PART = re.compile(r"small|tiny|own_face.*|.*_held_out|5a_grpo")
+"""Overlays, what a user trains, and recipes that make no weights that ship."""
+
+
+def test_every_recipe_is_a_part_of_the_chain() -> None:
+    lines = CHAIN.read_text(encoding="utf-8").splitlines()
+    trained = {words[1] for line in lines if (words := line.split())[:1] == ["train"]}
+    critics = {f"critic_{w[1]}" for line in lines if (w := line.split())[:1] == ["critic"]}
+    recipes = {path.stem for path in RECIPES.glob("*.yaml")}
+    assert trained | critics == {name for name in recipes if not NO_PART.fullmatch(name)}
+
+
+def test_an_unknown_size_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [str(CHAIN)], env=environment(tmp_path, SIZE="huge"), capture_output=True, text=True
+    )
+    assert done.returncode == 2
+    assert done.stderr == "all_stages.sh: SIZE is small or tiny, got huge\n"
+    assert not (tmp_path / "work").exists()
+
+
+@pytest.mark.slow
+def test_the_chain_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+    work = tmp_path / "work"
+    stop_when(tmp_path, lambda: (work / "done/draw_shards_vae_train").exists(), signal.SIGTERM)
+    assert [row["ended"] for row in rows(work)] == ["done", "stopped"]
+
+    stop_when(tmp_path, lambda: any(work.glob("runs/tiny/1_t2v/checkpoints/*")), signal.SIGKILL)
+    assert not (work / "runs/tiny/1_t2v/weights").exists()
+    before = rows(work)
+
+    said = chain(tmp_path)
+    assert "1_t2v goes on from its last checkpoint" in said
+    assert len(losses(work / "runs/tiny/1_t2v")) == 8
+    assert rows(work)[: len(before)] == before  # nothing that was finished is made again
+    parts = [row["part"] for row in rows(work) if row["ended"] == "done"]
+    assert len(parts) == len(set(parts)) == len(list((work / "done").iterdir()))
+
+    check_assets(work / "assets")
+    before, begin = rows(work), time.monotonic()
+    chain(tmp_path)
+    assert rows(work) == before
+    assert time.monotonic() - begin < 20  # no part's imports alone; 1 s where nothing else runs
+
+
+def check_assets(folder: Path) -> None:
+    """Everything that ships is there, and can be loaded."""
+    made = {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
+    shipped = {path.relative_to(ASSETS) for path in ASSETS.rglob("*") if path.is_file()}
+    assert {path for path in shipped - made if path.name != "log.csv"} == set()
+    for name in ("small", "small_refiner", "small_4a_distill_cfg"):
+        load_pipeline(folder / name)
+    assert load_pipeline(folder / "small_4a_distill_cfg")[0].config.has_guidance_inside
+    for kind, name in ((FaceCritic, "face"), (MotionMeter, "motion"), (WorldSyncNet, "sync")):
+        kind.from_pretrained(folder / "critics" / name)
+
+
+def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+    scripts = str(Path(sys.executable).parent)
+    path = os.pathsep.join([scripts, os.environ["PATH"]])
+    words = {"SIZE": "tiny", "WORK": str(tmp_path / "work"), "WORKERS": "1", "PATH": path}
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **words,
+            **more}  # fmt: skip
+
+
+def chain(tmp_path: Path) -> str:
+    done = subprocess.run(
+        [str(CHAIN)], env=environment(tmp_path), capture_output=True, text=True, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return done.stdout
+
+
+def stop_when(tmp_path: Path, is_so: Callable[[], bool], how: signal.Signals) -> None:
+    """Begin the chain, and end it once ``is_so``: the script alone, or killed with all it began."""
+    process = subprocess.Popen(
+        [str(CHAIN)], env=environment(tmp_path), cwd=tmp_path, start_new_session=True,
+        stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+    )  # fmt: skip
+    try:
+        while not is_so():
+            assert process.poll() is None, "the chain ended by itself"
+            time.sleep(0.02)
+        if how == signal.SIGTERM:
+            time.sleep(1)  # inside the next part
+            process.terminate()
+            assert process.wait(60) == 130
+    finally:
+        if process.poll() is None:
+            os.killpg(process.pid, signal.SIGKILL)
+            process.wait()
+            time.sleep(1)  # what it began is dead too
+
+
+def rows(work: Path) -> list[dict[str, str]]:
+    with open(work / "times.csv", newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))

@@ -1,0 +1,88 @@
+"""One video by two processes: the frames of one, a stopped video, and the death of a process."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.generate.pipeline import AvatarPipeline, StoredPipeline
+from avatar_v.generate.ranks import check_devices, death_of
+from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.run import run
+from generating import carry_out
+
+pytestmark = pytest.mark.multi
+
+
+@pytest.fixture(scope="module")
+def two(weights: Path) -> Iterator[AvatarPipeline]:
+    threads = torch.get_num_threads()
+    pipeline = AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32", devices=2)
+    yield pipeline
+    pipeline.close()
+    torch.set_num_threads(threads)
+
+
+def test_frames_are_those_of_one_process(
+    two: AvatarPipeline, request_: Request, weights: Path
+) -> None:
+    frames: dict[str, list[torch.Tensor]] = {"one": [], "two": []}
+    carry_out(
+        request_, weights=weights, on_frames=frames["one"].append, device="cpu", precision="fp32"
+    )
+    again = request_.changed(overwrite=True)
+    # whoever drops a video half-way leaves the other process ready for the next one
+    with closing(iter(run(again, two))) as clips:
+        next(clips)
+    record = run(again, two).finish(frames["two"].append)
+    one, both = (torch.cat(parts).int() for parts in frames.values())
+    assert one.shape == both.shape
+    # fp32 in another order: a value in a thousand falls on the other side of a rounding
+    assert int((one - both).abs().max()) <= 1
+    assert float((one != both).float().mean()) < 1e-2
+    assert record.num_frames == len(one)
+
+
+def test_the_death_of_a_process_is_one_error(two: AvatarPipeline, request_: Request) -> None:
+    assert two.ranks is not None
+    (process,) = two.ranks._processes.values()
+    clips = iter(run(request_.changed(overwrite=True), two))
+    next(clips)
+    begun = time.monotonic()
+    os.kill(process.pid or 0, signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match="rank 1 of 2 was killed by signal 9"):
+        list(clips)
+    assert time.monotonic() - begun < 10
+    assert not Path(str(request_.output.out)).exists()
+
+
+def test_a_launcher_starts_the_processes(request_: Request, weights: Path) -> None:
+    """The command under torchrun: one of its processes writes, and both end well."""
+    person, out = request_.person, Path(str(request_.output.out))
+    words = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2"]
+    words += ["-m", "avatar_v.cli", "generate", "--reference", person.reference]
+    words += ["--audio", person.audio, "--out", str(out), "--weights", str(weights)]
+    words += ["--steps", "1", "--no-face-crop", "--device", "cpu", "--precision", "fp32"]
+    env = {**os.environ, "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert done.stdout.count("32 frames") == 1
+    assert out.exists()
+
+
+def test_devices_that_are_not_there(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError, match="--devices counts from 1, got 0"):
+        StoredPipeline(Weights(weights, device="cpu", devices=0))
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "4")
+    check_devices(1, torch.device("cpu"))
+    with pytest.raises(ValueError, match="--devices 2: a launcher has started 4 ranks"):
+        check_devices(2, torch.device("cpu"))
+    assert death_of({}) == ""

@@ -1,0 +1,122 @@
+"""generate/run: one way from a request to frames, which each pass one place for a watermark."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from avatar_v import cli
+from avatar_v.app.form import FRAMED, Form
+from avatar_v.app.jobs import VIDEO, JobRunner
+from avatar_v.generate import run as run_module
+from avatar_v.generate.live import LiveSound
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.request import LIVE, Request, Weights
+from avatar_v.generate.run import run
+from avatar_v.media.reading import read_video
+from generating import carry_out, left_behind
+
+NUM_FRAMES = 32
+
+
+def marked(frames: Tensor) -> Tensor:
+    """A white corner."""
+    frames = frames.clone()
+    frames[:, :, :8, :8] = 255
+    return frames
+
+
+def is_marked(frames: Tensor) -> bool:
+    """In every frame; H.264 changes some grey levels beside its edge."""
+    return bool((frames[:, :, :8, :8].float().mean((1, 2, 3)) > 235).all())
+
+
+def in_memory(request: Request) -> Request:
+    return request.changed(out=None)
+
+
+def test_the_mark_is_in_files_and_in_memory_and_the_rest_of_the_frames_is_as_without(
+    request_: Request, weights: Path, pipe: AvatarPipeline
+) -> None:
+    plain = torch.cat([clip.frames for clip in run(in_memory(request_), pipe)])
+    assert not is_marked(plain)
+    frames: list[Tensor] = []
+    same = Weights(weights, device="cpu", precision="fp32")
+    run(request_, same, watermark=marked).finish(frames.append)
+    assert torch.equal(torch.cat(frames), marked(plain))
+    whole = read_video(str(request_.output.out))
+    assert len(whole) == NUM_FRAMES
+    assert is_marked(whole)
+    making = run(in_memory(request_), pipe, watermark=marked)
+    assert torch.equal(torch.cat([clip.frames for clip in making]), marked(plain))
+    assert making.record is None
+
+
+def test_the_mark_is_in_a_live_video(request_: Request, pipe: AvatarPipeline) -> None:
+    def blocks() -> Iterator[Tensor]:
+        yield from (0.1 * torch.randn(20_000)).split(640)
+
+    live = in_memory(request_).changed(audio=LIVE)
+    making = run(live, pipe, sound=LiveSound(blocks()), watermark=marked)
+    frames = torch.cat([clip.frames for clip in making])
+    assert len(frames) == making.inputs.num_frames == NUM_FRAMES
+    assert is_marked(frames)
+
+
+def test_python_command_line_and_page_take_the_same_way(
+    request_: Request,
+    weights: Path,
+    pipe: AvatarPipeline,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A watermark that is there by default is in all their videos."""
+    monkeypatch.setattr(run_module, "no_watermark", marked)
+    person, out = request_.person, str(request_.output.out)
+    made = pipe(reference=person.reference, audio=person.audio, num_steps=1, face_crop=False)
+    assert is_marked(torch.stack(list(made)))
+    words = ["generate", "--reference", person.reference, "--audio", person.audio, "--out", out]
+    words += ["--weights", str(weights), "--steps", "1", "--no-face-crop"]
+    assert cli.main(words) == 0
+    assert is_marked(read_video(out))
+    runner = JobRunner(tmp_path / "app", weights=weights, device="cpu", precision="fp32")
+    form = Form(
+        reference=person.reference, speech=person.audio, picture=FRAMED, num_steps=1,
+        consent=True, prompt="", new_scene=False, guidance_audio=2.0, reference_s=16, seed=0,
+    )  # fmt: skip
+    folder = runner.jobs / list(runner.make(form))[-1].token
+    assert is_marked(read_video(folder / VIDEO))
+    assert sorted(path.suffix for path in folder.iterdir() if path.stem == "avatar") == [
+        ".json",
+        ".mp4",
+    ]
+
+
+def test_loaded_weights_write_the_record_of_those_that_are_loaded(
+    request_: Request, weights: Path, pipe: AvatarPipeline
+) -> None:
+    first = carry_out(request_, weights=weights, device="cpu", precision="fp32")
+    again = run(request_.changed(overwrite=True), pipe)
+    record = again.finish()
+    assert record.request == again.request
+    assert (record.weights, record.weights_hash) == (first.weights, first.weights_hash)
+    assert (record.precision, record.device) == (first.precision, first.device)
+    assert record.timing.load_s == 0
+    assert sorted(left_behind(request_)) == ["out.json", "out.mp4"]
+
+
+def test_a_record_is_read_back(request_: Request, weights: Path) -> None:
+    record = carry_out(request_, weights=weights, device="cpu")
+    values = json.loads(Path(str(request_.output.out)).with_suffix(".json").read_text())
+    assert Request.from_json(values["request"]) == record.request
+
+
+def test_an_iterator_that_is_closed_leaves_no_thread(request_: Request, weights: Path) -> None:
+    clips = iter(run(request_, Weights(weights, device="cpu")))
+    next(clips)
+    assert "writer" in left_behind(request_)
+    clips.close()
+    assert left_behind(request_) == [".out.mp4.part"]

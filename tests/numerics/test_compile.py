@@ -1,0 +1,73 @@
+"""torch.compile of the whole network in one graph: any lengths, with and without a cache.
+
+The script runs in a process of its own, where functions have no run-time type checks for the
+compiler to trace.
+"""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+SCRIPT = """
+import dataclasses
+
+import torch
+from torch._dynamo.utils import counters
+
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.reference import pack_reference
+from avatar_v.testing import make_cond, make_dit, make_reference
+
+torch.set_num_threads(1)
+config = dataclasses.replace(DiTConfig.tiny(), num_layers=1)
+dit = make_dit(config)
+options = {"fullgraph": True, "backend": "aot_eager", "dynamic": True}
+forward, encode = torch.compile(dit, **options), torch.compile(dit.encode_packed, **options)
+
+
+def same(got, expected):
+    # fp32: the compiler takes the plain formulas of norm and rotation
+    torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+
+
+def graphs():
+    return counters["stats"]["unique_graphs"]
+
+
+def passes(num_samples, num_frames, num_reference):
+    drawn = torch.Generator().manual_seed(num_frames)
+    x = torch.randn(num_samples, num_frames, config.latent_channels, 4, 4, generator=drawn)
+    t = torch.rand(num_samples, num_frames, generator=drawn)
+    cond = make_cond(config, num_samples, num_frames)
+    yield lambda network: network(x, t, cond)
+    valid = torch.ones(num_samples, num_reference, dtype=torch.bool)
+    valid[1, 4] = False
+    packed = pack_reference(make_reference(config, valid), gap=8)
+    yield lambda network: (dit.encode_packed if network is dit else encode)(packed).layers[0]
+    past = dit.encode_packed(packed)
+    yield lambda network: network(x, t, cond, past=past)
+    some = dataclasses.replace(cond, reference_keep=torch.arange(num_samples) > 0)
+    yield lambda network: network(x, t, some, past=past)
+
+
+with torch.no_grad():
+    # sizes that are equal at first would be taken for one: 3 samples, 7 frames, 13 of a reference
+    for call in passes(3, 7, 13):
+        same(call(forward), call(dit))
+    compiled = graphs()
+    for call in passes(5, 11, 29):
+        same(call(forward), call(dit))
+    assert graphs() == compiled, f"{graphs()} graphs, {compiled} of them for the first lengths"
+print("compiled", compiled)
+"""
+
+
+def test_one_graph_serves_all_lengths() -> None:
+    root = Path(__file__).parents[2]
+    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr[-3000:]
+    assert "compiled" in done.stdout

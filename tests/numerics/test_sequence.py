@@ -1,0 +1,110 @@
+"""parallel/sequence.py on 8 gloo processes: groups of 1, 2, 4 and 8 ranks equal one rank."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+
+from avatar_v.kernels.attention import attend_dense
+from avatar_v.kernels.partial import attend_part, merge, part_gradients
+from avatar_v.parallel.sequence import SequenceGroup, degrees
+from sequence_ranks import CASES, case_name, main
+
+NAMES = [case_name(*case[:3]) for case in CASES]
+PLAIN = [case for case in CASES if not case[2]]
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
+    return main(Path(tmp_path_factory.mktemp("ranks")), 8)
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize("name", NAMES)
+def test_ranks_give_the_velocity_and_gradients_of_one(name: str, found) -> None:
+    # fp32: a matrix of fewer rows is multiplied in another order
+    assert found[name]["velocity"] < 1e-6
+    assert found[name]["gradient"] < 1e-6
+    assert found[name]["worst gradient"] < 2e-5  # of one parameter, where most of it cancels
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize(("num_heads", "size", "_changes", "_keep"), PLAIN)
+def test_what_is_sent_is_counted(num_heads: int, size: int, _changes, _keep, found) -> None:
+    ulysses, ring = degrees(num_heads, size)
+    elements = 2 * 48 * num_heads * 6  # b s h d
+    if ring == 1:
+        exchange = 4 * (size - 1) * elements // size**2
+    else:
+        exchange = 4 * (ulysses - 1) * elements // (ulysses * size)
+    part = elements // size  # keys of a rank's heads in its part of the ring
+    case = found[case_name(num_heads, size, {})]
+    back = 2 * (ring - 1) * part + (2 * ring * part if ring > 1 else 0)
+    assert case["without"] == (exchange + 2 * (ring - 1) * part, exchange + back)
+    assert case["with"] == case["without"]  # reference keys do not travel
+    assert case["reference sent"] == 0
+    assert case["heads kept"] == num_heads // ulysses
+    if ring == 1 and size < num_heads:  # each head's attention is the same computation
+        assert case["error"] == 0
+    assert case["error"] < 1e-6  # a ring adds its parts in another order, one head alone too
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize(("num_heads", "size", "_changes", "_keep"), PLAIN)
+def test_guidance_streams_and_bf16_are_right(num_heads, size, _changes, _keep, found) -> None:
+    case = found[case_name(num_heads, size, {})]
+    assert case["guided"] < 3e-6  # passes weighed by up to 3
+    assert case["bf16"] < 2**-6  # a ring rounds its parts, 2^-8 each
+    assert case.get("stream", 0) < 1e-6
+
+
+def test_the_grid_divides_the_heads() -> None:
+    assert degrees(12, 8) == (4, 2)
+    assert degrees(40, 8) == (8, 1)
+    assert degrees(24, 6) == (6, 1)
+    assert degrees(3, 4) == (1, 4)
+
+
+def test_a_stream_of_keys_is_refused_in_a_ring(mesh: DeviceMesh) -> None:
+    group = SequenceGroup(mesh, 3)
+    assert group.of(3, 4, keep_keys=True).cores.video is not None
+    group.__class__ = type("Ring", (SequenceGroup,), {"num_ring": 2})
+    with pytest.raises(ValueError, match="in a ring of 2 each rank has a part"):
+        group.of(3, 4, keep_keys=True)
+
+
+@pytest.fixture
+def mesh():
+    store = dist.HashStore()  # pyright: ignore[reportPrivateImportUsage]
+    dist.init_process_group("gloo", store=store, rank=0, world_size=1)
+    yield init_device_mesh("cpu", (1, 1, 1), mesh_dim_names=("data", "ring", "ulysses"))
+    dist.destroy_process_group()
+
+
+def test_parts_merge_to_the_whole_with_its_gradients() -> None:
+    generator = torch.Generator().manual_seed(0)
+
+    def some(*shape: int) -> torch.Tensor:
+        return torch.randn(shape, generator=generator)
+
+    query, key, value, grad = some(2, 5, 3, 8), some(2, 9, 3, 8), some(2, 9, 3, 8), some(2, 5, 3, 8)
+    mask = torch.ones(2, 9, dtype=torch.bool)
+    mask[0, 6:] = False  # all of the last part
+    mask[1, 1] = False
+    parts = [slice(0, 4), slice(4, 4), slice(4, 6), slice(6, 9)]  # one has no keys
+    out, lse = attend_part(query, key[:, parts[0]], value[:, parts[0]], mask[:, parts[0]])
+    for part in parts[1:]:
+        out, lse = merge(out, lse, *attend_part(query, key[:, part], value[:, part], mask[:, part]))
+    leaves = [x.clone().requires_grad_() for x in (query, key, value)]
+    want = attend_dense(leaves[0], leaves[1], leaves[2], mask[:, None].expand(-1, 5, -1))
+    torch.testing.assert_close(out, want.detach())
+    wanted = torch.autograd.grad(want, leaves, grad)
+    found = [
+        part_gradients(grad, (query, key[:, p], value[:, p], mask[:, p]), out, lse) for p in parts
+    ]
+    torch.testing.assert_close(torch.stack([x[0] for x in found]).sum(0), wanted[0])
+    for i in (1, 2):
+        torch.testing.assert_close(torch.cat([x[i] for x in found], dim=1), wanted[i])

@@ -1,0 +1,213 @@
+"""stages/align_grpo: what the stage samples, asks of its weights, trains, and goes on from."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from aligning import (
+    CLIPS,
+    EYES,
+    GROUP,
+    LENGTH,
+    OBJECTIVE,
+    WINDOW,
+    clips,
+    eyes,
+    fit,
+    make_stage,
+    make_weights,
+)  # fmt: skip
+from avatar_v.critics.reward_terms import RewardTerm
+from avatar_v.sampling.exploring import Exploration
+from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.policies import Guidance, Situation
+from avatar_v.stages.policy_gradient import GRPO
+from avatar_v.stages.roles import Updates
+from avatar_v.stages.settings import Models
+from avatar_v.types import Batch
+
+GIVEN = "avatar_v.critics.rewards."
+PICTURES = RewardTerm(f"{__name__}.brightness", credit=("mouth",))
+
+
+def nothing(frames, audio, reference, motion, **columns) -> torch.Tensor:
+    return torch.zeros(len(motion))
+
+
+def brightness(frames, audio, reference, motion, *, truth, portrait, **columns) -> torch.Tensor:
+    assert truth.shape[0] == portrait.shape[0] == CLIPS
+    assert frames.shape[:2] == motion.shape[:2] == (CLIPS * GROUP, 4 * LENGTH - 3)
+    assert audio.shape == (CLIPS * GROUP, 640 * (4 * LENGTH - 3))
+    return frames.mean((1, 2, 3, 4))
+
+
+@pytest.fixture(scope="module")
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_weights(tmp_path_factory.mktemp("weights"))
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    return clips()
+
+
+def rolled(stage: AlignGRPO, batch: Batch, index: int = 0):
+    generator = stage.begin_batch(index)
+    windows = stage.draw_windows(batch, generator)
+    clean, cond = stage.encode(batch, windows, generator)
+    situation = Situation(batch, windows, clean, cond, stage.grpo.group_size)
+    return situation, stage.roll(situation, generator)
+
+
+@pytest.mark.parametrize(
+    ("policy", "reward", "guard"),
+    [("motion", EYES, False), ("video", PICTURES, True)],
+    ids=["motion", "video"],
+)
+def test_the_ratio_is_exactly_one_before_an_update_and_not_behind_it(
+    weights: str, batch: Batch, policy: str, reward: RewardTerm, guard: bool
+) -> None:
+    grpo = GRPO(group_size=GROUP, guard=guard)
+    aligned = make_stage(weights, reward, policy=policy, grpo=grpo)
+    situation, rollout = rolled(aligned, batch)
+    assert rollout.logs[f"missing_{reward.label}"] == 0
+    assert len(rollout.moves) == WINDOW
+    losses = []
+    for number in range(WINDOW):
+        loss, logs = aligned.policy_loss(situation, rollout, number, first=True)
+        assert logs["ratio"] == 0
+        assert logs["kl"] < 1e-9  # the copy of the weights lies at other addresses in memory
+        loss.backward()
+        losses.append(loss)
+    trained = {name for name, p in aligned.named_parameters() if p.grad is not None}
+    assert trained
+    assert all(name.startswith(f"{aligned.policy.module}.") for name in trained)
+    with torch.no_grad():
+        for p in aligned.network.parameters():
+            if p.grad is not None:
+                p.sub_(1e-2 * p.grad)
+    _, logs = aligned.policy_loss(situation, rollout, 0, first=False)
+    assert logs["ratio"] > 0
+    assert logs["kl"] > 0
+    with pytest.raises(RuntimeError, match="ratio is not 1"):
+        aligned.policy_loss(situation, rollout, 0, first=True)
+
+
+def test_the_ratio_is_one_in_half_precision_whose_copies_carry_gradients(
+    weights: str, batch: Batch
+) -> None:
+    """Autocast keeps its copies of weights: those of the rollout must not serve the update."""
+    aligned = make_stage(weights)
+    with torch.autocast("cpu", torch.bfloat16):
+        situation, rollout = rolled(aligned, batch)
+        loss, _ = aligned.policy_loss(situation, rollout, 0, first=True)
+    loss.backward()
+    grads = [p.grad for n, p in aligned.network.named_parameters() if n.endswith("weight")]
+    assert all(g is not None for g in grads)
+
+
+def test_windows_of_a_batch_have_as_many_latents_given(weights: str, batch: Batch) -> None:
+    aligned = make_stage(weights)
+    assert aligned.draw_windows(batch, aligned.begin_batch(0)).prefix.tolist() == [1] * CLIPS
+    aligned.objective = dataclasses.replace(OBJECTIVE, first_share=0.0)
+    windows = aligned.draw_windows(batch, aligned.begin_batch(0))
+    assert windows.prefix.tolist() == [2] * CLIPS
+    situation, rollout = rolled(aligned, batch)
+    assert situation.prefix is not None
+    assert torch.equal(situation.prefix[:CLIPS], situation.clean[:, :2])
+    assert rollout.moves[0].before[0].shape[:2] == (CLIPS * GROUP, LENGTH - 2)
+
+
+def test_a_rollout_may_begin_with_an_end_of_the_policy_s_own(weights: str, batch: Batch) -> None:
+    aligned = make_stage(weights, grpo=GRPO(group_size=GROUP, max_lead=1))
+    seen = {}
+    for index in range(12):
+        generator = aligned.begin_batch(index)
+        windows = aligned.draw_windows(batch, generator)
+        clean, _ = aligned.encode(batch, windows, generator)
+        true, _ = aligned.policy.begin(aligned.conditioner, batch, windows)
+        seen[windows.lead] = (windows, clean, true)
+    assert set(seen) == {0, 1}
+    _, clean, true = seen[0]
+    assert torch.equal(clean, true)
+    windows, clean, true = seen[1]
+    assert windows.prefix.tolist() == [2] * CLIPS
+    assert int(windows.start.min()) >= LENGTH - 2
+    assert not torch.allclose(clean[:, :2], true[:, :2])
+    assert torch.equal(clean[:, 2:], true[:, 2:])
+    long = make_stage(weights, grpo=GRPO(max_lead=3))
+    generators = [long.begin_batch(0)] * 20
+    with pytest.raises(ValueError, match="max_lead 3 needs clips of more"):
+        _ = [long.draw_windows(batch, generator) for generator in generators]
+    with pytest.raises(ValueError, match="max_lead is 0"):
+        make_stage(weights, grpo=GRPO(max_lead=1), policy="video")
+
+
+def state(aligned: AlignGRPO) -> dict[str, torch.Tensor]:
+    return {name: p.detach().clone() for name, p in aligned.network.named_parameters()}
+
+
+def test_rewards_that_say_nothing_change_nothing(
+    weights: str, batch: Batch, tmp_path: Path
+) -> None:
+    aligned = make_stage(weights, RewardTerm(f"{__name__}.nothing"))
+    before = state(aligned)
+    fit(aligned, batch, tmp_path, 3)
+    assert aligned.step == 3
+    assert all(torch.equal(before[name], value) for name, value in state(aligned).items())
+
+
+def test_what_is_rewarded_is_sampled_more(weights: str, batch: Batch, tmp_path: Path) -> None:
+    """Up with the reward, down against it, and nothing but the policy moves."""
+    levels = []
+    for sign in (1.0, -1.0):
+        reward = dataclasses.replace(EYES, options={"sign": sign})
+        aligned = make_stage(weights, reward, grpo=GRPO(group_size=12, kl_weight=0.0), lr=6e-3)
+        frozen = {n: p.clone() for n, p in aligned.named_parameters() if "motion_net" not in n}
+        fit(aligned, batch, tmp_path, 4)
+        now = dict(aligned.named_parameters())
+        assert all(torch.equal(value, now[name]) for name, value in frozen.items())
+        seen = [aligned.plain_samples(batch, index).motion for index in range(6)]
+        levels.append(eyes(None, None, None, torch.cat(seen)).mean())
+    assert levels[0] > levels[1] + 0.05
+
+
+def test_a_resumed_run_goes_on_exactly(weights: str, batch: Batch, tmp_path: Path) -> None:
+    grpo = GRPO(group_size=GROUP, updates_per_rollout=2)
+    straight = make_stage(weights, grpo=grpo)
+    losses = fit(straight, batch, tmp_path, 6, save=2)
+    assert len(losses) == 3
+    resumed = make_stage(weights, grpo=grpo)
+    assert fit(resumed, batch, tmp_path, 6, ckpt=tmp_path / "middle.ckpt") == losses[1:]
+    assert resumed.step == 6
+    assert all(torch.equal(state(straight)[n], value) for n, value in state(resumed).items())
+
+
+def test_accumulated_batches_are_one_update(weights: str, batch: Batch, tmp_path: Path) -> None:
+    aligned = make_stage(weights, updates=Updates(accumulate_grad_batches=2))
+    assert len(fit(aligned, batch, tmp_path, 2)) == 4
+    with pytest.raises(ValueError, match="updates_per_rollout is 1"):
+        make_stage(
+            weights,
+            updates=Updates(accumulate_grad_batches=2),
+            grpo=GRPO(updates_per_rollout=2),
+        )
+
+
+def test_what_does_not_fit_is_said_before_training(weights: str, batch: Batch) -> None:
+    with pytest.raises(ValueError, match="motion network"):
+        AlignGRPO(
+            Models("tiny", motion_stats="small"), Optim(1e-3, 0), OBJECTIVE, GRPO(),
+            Exploration(), Guidance(), [EYES],
+        ).configure_model()  # fmt: skip
+    for policy, names in (("motion", "components of motion"), ("video", "face and mouth")):
+        wrong = dataclasses.replace(EYES, credit=("nose",))
+        with pytest.raises(ValueError, match=names):
+            rolled(make_stage(weights, wrong, policy=policy), batch)
+    with pytest.raises(ValueError, match="pairs"):
+        rolled(make_stage(weights), dataclasses.replace(batch, reference=None))
+    with pytest.raises(ValueError, match=r"held out|missing"):
+        make_stage(weights, RewardTerm(GIVEN + "Identity", options={"critic": "face_held_out"}))

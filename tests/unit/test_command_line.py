@@ -1,0 +1,114 @@
+"""command_line.py: what the front ends have in common."""
+
+import argparse
+import re
+import subprocess
+from collections.abc import Callable, Iterator
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from avatar_v import cli, command_line
+from avatar_v.command_line import Parser
+from avatar_v_data import cli as data_cli
+from avatar_v_eval import cli as eval_cli
+
+FRONT_ENDS = {
+    "avatar-v": cli.main,
+    "avatar-v-data": data_cli.main,
+    "avatar-v-eval": eval_cli.main,
+}
+
+
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_the_version_is_that_of_the_package_and_of_the_checkout(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert FRONT_ENDS[name](["--version"]) == 0
+    said = capsys.readouterr().out
+    head = subprocess.run(["git", "rev-parse", "HEAD"], capture_output=True, text=True).stdout
+    match = re.fullmatch(
+        rf"{name} {re.escape(version('avatar_v'))}(?: \(commit (\w+)\+?\))?\n", said
+    )
+    assert match, said
+    assert not head or head.startswith(match[1])
+
+
+def test_outside_of_a_checkout_the_version_stands_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(command_line, "__file__", str(tmp_path / "a" / "b" / "c.py"))
+    assert command_line.version_line("x") == f"x {version('avatar_v')}"
+
+
+@pytest.mark.parametrize(
+    ("name", "words", "told"),
+    [
+        ("avatar-v", [], "avatar-v: error: the following arguments are required: COMMAND"),
+        ("avatar-v", ["gnerate"], "avatar-v: error: argument COMMAND: invalid choice: 'gnerate'"),
+        ("avatar-v", ["generate", "--steps", "two"], "--steps: invalid int value: 'two'"),
+        ("avatar-v-data", ["world", "--clips", "x"], "data world: error: argument --clips"),
+        ("avatar-v", ["weights", "copy"], "avatar-v weights: error: argument ACTION"),
+        ("avatar-v", ["app", "--port", "1", "--nope\nx"], "unrecognized arguments: --nope x"),
+        ("avatar-v-eval", ["rate", "x", "--port", "y"], "argument --port: invalid int value: 'y'"),
+        ("avatar-v-eval", ["votes", "burn", "x", "y"], "argument action: invalid choice: 'burn'"),
+    ],
+)
+def test_a_wrong_option_is_one_line_that_leads_to_help(
+    name: str, words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as end:
+        FRONT_ENDS[name](words)
+    assert end.value.code == 2
+    said = capsys.readouterr()
+    assert not said.out
+    assert said.err.count("\n") == 1
+    assert told in said.err
+    hint = re.search(rf"\(({name}.*) --help explains\)\n$", said.err)
+    assert hint, said.err
+    with pytest.raises(SystemExit) as end:  # and the hint is right
+        FRONT_ENDS[name]([*hint[1].split()[1:], "--help"])
+    assert end.value.code == 0
+
+
+def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield parser
+    for action in parser._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from _parsers(one)
+
+
+@pytest.mark.parametrize("build", [cli.build_parser, data_cli.build_parser, eval_cli.build_parser])
+def test_the_help_of_every_command_shows_every_default(
+    build: Callable[[], argparse.ArgumentParser],
+) -> None:
+    num_shown = 0
+    for parser in _parsers(build()):
+        assert isinstance(parser, Parser), f"{parser.prog} has other errors"
+        text = " ".join(parser.format_help().split())
+        assert text == " ".join(parser.format_help().split()), "a second look adds nothing"
+        for action in parser._actions:
+            if action.help == argparse.SUPPRESS:  # on --help-all
+                continue
+            if action.option_strings and isinstance(action.default, (int, float, str)):
+                is_flag = isinstance(action.default, bool) or not str(action.default)
+                if not is_flag and action.default != argparse.SUPPRESS:
+                    num_shown += 1
+                    name = action.option_strings[-1]
+                    shown = text.split("options:")[1].split(f" {name} ")[1]
+                    assert str(action.default) in shown.split(" --")[0], f"{parser.prog} {name}"
+    assert num_shown >= 5
+
+
+def test_help_shows_no_default_that_says_nothing() -> None:
+    parser = Parser(prog="x")
+    parser.add_argument("--flag", action="store_true", help="a flag")
+    parser.add_argument("--none", help="nothing")
+    parser.add_argument("--hidden", default=3, help=argparse.SUPPRESS)
+    parser.add_argument("--many", default=[], nargs="*", help="a list")
+    parser.add_argument("--zero", default=0, type=int)
+    shown = parser.format_help().split("options:")[1]
+    assert re.findall(r"\(.*?\)", shown) == ["(0)"]
+    assert "hidden" not in shown

@@ -1,0 +1,53 @@
+"""A wrong name or number on the command line is an error before torch is imported."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__)
+RECIPES = HERE.resolve().parents[2] / "recipes"
+CASES = (
+    ("generate --reference none.mp4 --audio a.wav --out o.mp4", "none.mp4: no such file"),
+    (f"generate --reference {HERE} --audio none.wav --out o.mp4", "none.wav: no such file"),
+    (f"generate --reference {HERE} --audio {HERE} --out no/o.mp4", "the folder no does not exist"),
+    (f"generate --reference {HERE} --audio {HERE} --out o.avi", "the output is an .mp4 file"),
+    (f"generate --reference {HERE} --audio {HERE} --out o.mp4 --steps 0", "--steps is a whole"),
+    (f"generate --reference {HERE} --audio {HERE} --out o.mp4 --weights no", "no weights 'no'"),
+    ("demo --weights none", "no weights 'none'"),
+    ("app --weights none", "no weights 'none'"),
+    ("shards encode --shards none --vae none --out out", "none: no finished shards"),
+    ("shards stats none --out stats.json", "none: no finished shards"),
+    ("weights average none none --out out", "no file none/card.json"),
+    ("weights import-wan none out", "none: no such folder"),
+    ("run none.yaml", "none.yaml: no such file"),
+    (
+        f"run {RECIPES}/2_a2v.yaml {RECIPES}/small.yaml",
+        "no weights in runs/1_t2v/weights",
+    ),
+    ("data import none --out out", "none: no such folder"),
+    ("data world --clips 1 --out out", "--clips is at least 2"),
+)
+PROGRAM = """
+import sys
+words = sys.argv[1:]
+if words[0] == "data":
+    from avatar_v_data.cli import main
+    words = words[1:]
+else:
+    from avatar_v.cli import main
+code = main(words)
+print(code, "torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(("words", "message"), CASES)
+def test_an_error_comes_before_torch(words: str, message: str, tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", PROGRAM, *words.split()],
+        cwd=tmp_path, capture_output=True, text=True, check=True,
+    )  # fmt: skip
+    assert message in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert done.stdout == "2 False\n"

@@ -1,0 +1,109 @@
+"""Losses on a device apart from the CPU: nothing is mixed, and the host never waits."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from untrained import untrained_critics
+
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.models.vae import VideoVAE
+from avatar_v.stages.a2v import A2V
+from avatar_v.stages.base import Stage
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.perceptual import TERMS, PerceptualLosses, PerceptualTerms, Predicted
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.t2v import T2V
+from avatar_v.testing import make_batch, motion_stats
+from elsewhere import elsewhere, module_there, there
+
+OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
+OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)
+
+
+def t2v() -> Stage:
+    return T2V(Models("tiny"), OPTIM, OBJECTIVE)
+
+
+def a2v() -> Stage:
+    return A2V(Models("tiny"), OPTIM, OBJECTIVE, face_boost=1.0, mouth_boost=2.0)
+
+
+@pytest.mark.parametrize("make", [t2v, a2v])
+def test_a_step_is_the_same_on_another_device_and_never_waits(make) -> None:
+    batch = make_batch(3, 25, 32, latent_channels=16, has_reference=True)
+    losses = []
+    for elsewhere_too in (False, True):
+        stage = make()
+        stage.configure_model()
+        given = batch
+        with elsewhere():
+            if elsewhere_too:
+                module_there(stage)
+                given = batch.map(there)
+            generator = stage.begin_batch(1)
+            windows = stage.draw_windows(given, generator)
+            clean, cond = stage.encode(given, windows, generator)
+            loss, _ = stage.loss(clean, cond, windows, given, generator)
+            loss.backward()
+        losses.append(loss.local if elsewhere_too else loss.detach())
+    torch.testing.assert_close(*losses)
+
+
+@pytest.mark.parametrize("as_latents", [True, False])
+def test_perceptual_losses_are_the_same_on_another_device_and_never_wait(
+    tmp_path: Path, as_latents: bool
+) -> None:
+    critics = untrained_critics(tmp_path)
+    terms = PerceptualTerms(**{name: {0: 1.0} for name in TERMS}, **critics)
+    reference = make_batch(3, 25, 32, latent_channels=16 if as_latents else None)
+    found = []
+    for move in (lambda x: x, there):
+        torch.manual_seed(0)  # of the VAE
+        losses, vae = PerceptualLosses(terms), VideoVAE.tiny().requires_grad_(False)
+        generator = torch.Generator().manual_seed(0)
+        clean, motion = torch.randn(3, 6, 16, 4, 4, generator=generator), torch.ones(3, 6, 64)
+        given = Predicted(
+            latents=move(clean + 0.1).requires_grad_(True),
+            clean=move(clean),
+            t=torch.tensor([0.1, 0.9, 0.3]),
+            motion=move(0 * motion),
+            motion_stats=motion_stats(),
+            motion_known=None,
+            reference=reference.map(move),
+            audio=move(0.1 * torch.randn(3, 640 * 29, generator=generator)),
+            start=torch.tensor([0, 1, 1]),
+        )
+        with elsewhere():
+            if move is there:
+                module_there(vae)
+                for kind, name in (
+                    (FaceCritic, terms.face_critic),
+                    (MotionMeter, terms.motion_meter),
+                    (WorldSyncNet, terms.sync_critic),
+                ):
+                    losses._critics[kind.name] = module_there(kind.as_objective(name))
+            loss, logs = losses.loss(given, vae, 0, generator)
+            loss.backward()
+        assert len(logs) == len(TERMS)
+        found.append({n: x.local if move is there else x.detach() for n, x in logs.items()})
+    torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)  # sums in another order
+
+
+def test_the_device_refuses_mixtures_and_waiting() -> None:
+    x, index = there(torch.arange(6.0)), torch.tensor([0, 2])
+    with elsewhere():
+        assert torch.equal((x[index] + 1).local, torch.tensor([1.0, 3.0]))
+        assert (x * torch.tensor(2.0)).device == x.device
+        for refused, said in (
+            (lambda: x + torch.arange(6.0), "same device"),
+            (lambda: torch.arange(6.0)[there(index)], "same device"),
+            (lambda: float(x[0]), "waits"),
+            (lambda: bool((x > 0).any()), "waits"),
+            (lambda: x[x > 2], "waits"),
+            (lambda: x.cpu(), "waits"),
+        ):
+            with pytest.raises(RuntimeError, match=said):
+                refused()

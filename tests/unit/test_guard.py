@@ -1,0 +1,174 @@
+"""guard.py: which requests reach a server, and how much of a body it is handed."""
+
+import asyncio
+from collections.abc import Iterator
+
+import pytest
+
+from avatar_v.guard import LOOPBACK, Guard, host_of, is_loopback
+
+OWN = {"host": "127.0.0.1:80"}
+EVIL = "http://evil.example"
+LINK = {"sec-fetch-mode": "navigate", "sec-fetch-dest": "document"}
+
+
+class Server:
+    """Reads the whole body and answers with its length."""
+
+    def __init__(self) -> None:
+        self.bodies: list[int] = []
+
+    async def __call__(self, scope, receive, send) -> None:
+        num_bytes, more = 0, True
+        while more:
+            message = await receive()
+            num_bytes, more = num_bytes + len(message["body"]), message["more_body"]
+        self.bodies.append(num_bytes)
+        headers = [(b"x-frame-options", b"ALLOWALL"), (b"content-type", b"text/plain")]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        await send({"type": "http.response.body", "body": b"seen"})
+
+
+def ask(guard: Guard, method: str = "GET", headers=OWN, body=(b"",), path: str = "/") -> dict:
+    """The status, headers and text of an answer. A part of the body that is None never comes."""
+    return asyncio.run(_ask(guard, method, headers, iter(body), path))
+
+
+async def _ask(guard: Guard, method: str, headers, parts: Iterator, path: str) -> dict:
+    pairs = headers.items() if isinstance(headers, dict) else headers
+    answer: dict = {}
+
+    async def receive() -> dict:
+        part = next(parts, b"")
+        if part is None:
+            await asyncio.sleep(60)
+        return {"type": "http.request", "body": part, "more_body": bool(part)}
+
+    async def send(message) -> None:
+        if message["type"] == "http.response.start":
+            answer.update(status=message["status"], headers=dict(message["headers"]))
+        elif message["type"] == "http.response.body":
+            answer["text"] = answer.get("text", "") + message["body"].decode()
+        else:
+            answer.update(message)
+
+    raw = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
+    scope = {"type": "http", "method": method, "path": path, "headers": raw}
+    await guard(scope, receive, send)
+    return answer
+
+
+@pytest.mark.parametrize(
+    ("status", "method", "headers"),
+    [
+        (200, "GET", OWN),
+        (200, "GET", {"host": "LOCALHOST:7860"}),
+        (200, "GET", {"host": "[::1]:7860"}),
+        (200, "GET", {"host": "[0:0::1]"}),
+        (400, "GET", {}),
+        (400, "GET", {"host": "evil.example"}),
+        (400, "GET", {"host": "127.0.0.1.evil.example"}),
+        (400, "GET", {"host": "evil.example@127.0.0.1"}),
+        (400, "GET", {"host": "127.0.0.1:80:80"}),
+        (400, "GET", {"host": "[::1]evil.example"}),
+        (400, "GET", {"host": "[::1"}),
+        (400, "GET", [("host", "127.0.0.1"), ("host", "evil.example")]),
+        (200, "POST", OWN),  # a client that is no browser says nothing about sites
+        (200, "POST", OWN | {"origin": "http://127.0.0.1:80"}),
+        (200, "POST", OWN | {"origin": "http://127.0.0.1:80", "sec-fetch-site": "same-origin"}),
+        (403, "POST", OWN | {"origin": EVIL}),
+        (403, "POST", OWN | {"origin": "null"}),
+        (403, "POST", OWN | {"origin": "http://127.0.0.1:8000"}),
+        (403, "POST", OWN | {"origin": "file://127.0.0.1:80"}),
+        (403, "POST", OWN | {"sec-fetch-site": "cross-site"}),
+        (403, "POST", OWN | {"sec-fetch-site": "same-site"}),
+        (403, "POST", OWN | {"sec-fetch-site": "cross-site"} | LINK),
+        (403, "GET", OWN | {"origin": EVIL}),
+        (403, "GET", OWN | {"sec-fetch-site": "cross-site", "sec-fetch-mode": "no-cors"}),
+        (403, "GET", OWN | {"sec-fetch-site": "cross-site"} | LINK | {"sec-fetch-dest": "iframe"}),
+        (200, "GET", OWN | {"sec-fetch-site": "cross-site"} | LINK),  # a link in a mail
+        (200, "GET", OWN | {"sec-fetch-site": "none"} | LINK),
+        (400, "POST", OWN | {"content-length": "-1"}),
+        (400, "POST", OWN | {"content-length": "1_0"}),
+        (400, "POST", OWN | {"content-length": "1", "transfer-encoding": "chunked"}),
+        (413, "POST", OWN | {"content-length": "11"}),
+    ],
+)
+def test_which_requests_pass(status: int, method: str, headers) -> None:
+    server = Server()
+    guard = Guard(server, hosts=LOOPBACK, max_body=10)
+    answer = ask(guard, method, headers)
+    assert answer["status"] == status, answer["text"]
+    assert len(server.bodies) == (status == 200)
+    assert answer["headers"][b"x-frame-options"] == b"DENY"
+    assert b"frame-ancestors 'none'" in answer["headers"][b"content-security-policy"]
+
+
+def test_a_server_for_others_is_reached_by_addresses_and_its_names() -> None:
+    guard = Guard(Server(), hosts=("box",), any_address=True)
+    hosts = {
+        "box:80": 200,
+        "10.0.0.7:80": 200,
+        "[fe80::1]": 200,
+        "evil.example": 400,
+        "0x7f.1": 400,
+    }
+    for host, status in hosts.items():
+        assert ask(guard, headers={"host": host})["status"] == status, host
+
+
+def test_an_origin_that_is_named_may_send() -> None:
+    guard = Guard(Server(), hosts=None, origins=("https://study.example",))
+    headers = OWN | {"origin": "https://study.example", "sec-fetch-site": "same-origin"}
+    assert ask(guard, "POST", headers)["status"] == 200
+    assert ask(guard, "POST", {"host": "any.example"})["status"] == 200
+    assert ask(guard, "POST", headers | {"origin": "https://study.example.evil"})["status"] == 403
+
+
+def test_a_body_is_counted_whatever_it_declares() -> None:
+    server = Server()
+    guard = Guard(server, hosts=None, max_body=10, large={"/files": 20})
+    assert ask(guard, "POST", body=(b"x" * 5, b"x" * 5))["status"] == 200
+    answer = ask(guard, "POST", body=(b"x" * 6, b"x" * 6))
+    assert (answer["status"], answer["headers"][b"connection"]) == (413, b"close")
+    assert "at most 0.00976562 KiB" in answer["text"]
+    assert ask(guard, "POST", body=(b"x" * 15,), path="/files")["status"] == 200
+    assert ask(guard, "POST", body=(b"x" * 15, b"x" * 15), path="/files")["status"] == 413
+    assert server.bodies == [10, 15]
+
+
+def test_a_body_that_pauses_is_given_up() -> None:
+    guard = Guard(Server(), hosts=None, pause_s=0.01)
+    assert ask(guard, "POST", body=(b"x", None))["status"] == 408
+
+
+def test_only_some_large_bodies_arrive_at_once() -> None:
+    guard = Guard(Server(), hosts=None, large={"/files": 20}, max_large=1, pause_s=0.05)
+
+    async def two() -> list[dict]:
+        bodies = (iter((b"x", None)), iter((b"x",)))
+        asked = (_ask(guard, "POST", OWN, parts, "/files") for parts in bodies)
+        return await asyncio.gather(*asked)
+
+    assert [answer["status"] for answer in asyncio.run(two())] == [408, 503]
+    assert ask(guard, "POST", body=(b"x",), path="/files")["status"] == 200
+
+
+def test_no_web_socket_is_opened() -> None:
+    sent = []
+
+    async def send(message) -> None:
+        sent.append(message["type"])
+
+    async def receive() -> dict:
+        return {"type": "websocket.connect"}
+
+    asyncio.run(Guard(Server(), hosts=None)({"type": "websocket"}, receive, send))
+    assert sent == ["websocket.close"]
+
+
+def test_names_of_hosts() -> None:
+    assert all(map(is_loopback, ("127.0.0.1", "127.0.0.2", "::1", "localhost")))
+    assert not any(map(is_loopback, ("0.0.0.0", "192.168.1.2", "::", "example.org")))
+    assert host_of("Study.Example:443") == "study.example"
+    assert host_of("[::1]") == "::1"

@@ -1,0 +1,172 @@
+"""stages/motion_prior: windows of motion, what they are shown, and when they are."""
+
+import dataclasses
+
+import pytest
+import torch
+
+from avatar_v.motion.own_units import style_of
+from avatar_v.motion.style import motion_moments
+from avatar_v.motion.vectors import MOTION_DIM, pack_motion
+from avatar_v.stages.motion_prior import (
+    MotionPrior,
+    MotionTraining,
+    run_moments,
+)
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.windows import Windows
+from avatar_v.testing import make_batch, motion_stats
+from avatar_v.types import MOTION_NAMES, Batch, MotionCond
+
+STATS = motion_stats()
+AVERAGE_STYLE = STATS.style_average
+
+NUM, CLIPS, LENGTH = 50, 4, 3
+OBJECTIVE = Objective({0: LENGTH}, first_share=0.4, image_share=0.5, shift=3.0, audio_dropout=0.5)
+
+
+@pytest.fixture(scope="module")
+def batch() -> Batch:
+    batch = make_batch(CLIPS, 25, 32, latent_channels=16, has_reference=True)
+    valid = batch.valid.clone()
+    valid[0, 6] = False  # of latent 2
+    return dataclasses.replace(batch, valid=valid)
+
+
+def prior(**numbers) -> MotionPrior:
+    optim = Optim(lr=1e-3, num_warmup_steps=1)
+    models = Models("tiny", motion_stats="small")
+    stage = MotionPrior(models, optim, OBJECTIVE, MotionTraining(**{"num_windows": 3, **numbers}))
+    stage.configure_model()
+    return stage
+
+
+@pytest.fixture(scope="module")
+def stage() -> MotionPrior:
+    return prior(num_windows=NUM, style_dropout=0.3)
+
+
+@pytest.fixture(scope="module")
+def drawn(stage: MotionPrior, batch: Batch) -> tuple[Windows, torch.Tensor, MotionCond]:
+    """Windows of all clips, their motion and what it is shown."""
+    generator = stage.begin_batch(0)
+    windows = stage.draw_windows(batch, generator)
+    return windows, *stage.encode(batch, windows, generator)
+
+
+def moments(stage: MotionPrior, batch: Batch, *, most: int = 100) -> torch.Tensor:
+    clip, generator = stage.clip_of_windows(batch), torch.Generator().manual_seed(0)
+    return run_moments(batch.reference, clip, stage.conditioner, most, generator)
+
+
+def test_windows_are_cut_from_their_clips_with_the_sound_there(stage, batch, drawn) -> None:
+    windows, motion, cond = drawn
+    packed, audio = pack_motion(batch.motion, STATS), stage.conditioner.encode_audio(batch.audio)
+    assert motion.shape == (NUM * CLIPS, LENGTH, MOTION_DIM)
+    for i, start in enumerate(windows.start.tolist()):
+        assert torch.equal(motion[i], packed[i // NUM, start : start + LENGTH])
+        assert torch.equal(cond.audio[i], audio[i // NUM, start : start + LENGTH])
+    assert set(windows.start.tolist()) == set(range(packed.shape[1] - LENGTH + 1))
+    assert 0.35 < float(cond.audio_keep.float().mean()) < 0.65
+    assert 0.55 < float(cond.style_keep.float().mean()) < 0.85
+    assert not torch.equal(cond.style_keep, cond.audio_keep)
+
+
+def test_the_network_sees_the_times_of_the_samplers_steps_and_given_ends(stage, batch) -> None:
+    seen: list[torch.Tensor] = []
+    hook = stage.network.register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    loss_of(stage, batch)
+    hook.remove()
+    (t,) = seen
+    late = t.amax(1)
+    assert ((t == late[:, None]) | (t == 0)).all(), "one time a window, 0 where it is given"
+    assert 0 < late.min() < late.max() < 1
+    # shift_time(1/2, 3) = 0.75: half of the steps lie above; five standard errors of 200 are 0.18
+    assert (late > 0.75).float().mean().item() == pytest.approx(0.5, abs=0.18)
+
+
+def test_motion_of_frames_without_a_face_is_no_target(stage, batch) -> None:
+    changed = batch.motion.clone()
+    changed[0, 5:9] += 3.0  # latent 2 of the first clip, whose face is hidden in one frame
+    spoilt = dataclasses.replace(batch, motion=changed)
+    nothing = torch.zeros_like(stage.network.head.out.weight)
+    stage.network.head.out.weight.data.copy_(nothing)  # v = 0, whatever the network reads
+    assert torch.equal(loss_of(stage, batch), loss_of(stage, spoilt))
+    shown = dataclasses.replace(spoilt, valid=torch.ones_like(spoilt.valid))
+    assert not torch.equal(loss_of(stage, batch), loss_of(stage, shown))
+
+
+def test_styles_are_of_a_run_of_the_reference(stage, batch) -> None:
+    packed = pack_motion(batch.reference.motion, STATS)
+    whole = packed.shape[1]
+    got = moments(stage, batch)
+    lengths = got[:, 0] / 4
+    assert set(lengths.tolist()) == set(range(1, whole + 1))
+    for i, row in enumerate(got):
+        length = int(lengths[i])
+        runs = [packed[i // NUM, k : k + length] for k in range(whole - length + 1)]
+        found = [
+            motion_moments(run[None], torch.ones(1, length, dtype=torch.bool), STATS)
+            for run in runs
+        ]
+        # fp32; sums over zeros besides
+        assert any(torch.allclose(row, other[0], atol=1e-4, rtol=1e-4) for other in found)
+    assert moments(stage, batch, most=2)[:, 0].max() == 8
+
+
+def test_styles_of_components_that_were_not_read_are_an_average_person_s(stage, batch) -> None:
+    known = torch.ones(CLIPS, len(MOTION_NAMES), dtype=torch.bool)
+    known[1] = False
+    partly = dataclasses.replace(batch.reference, habits_known=known)
+    got = moments(stage, dataclasses.replace(batch, reference=partly))
+    whole = moments(stage, batch)
+    hidden = torch.arange(len(got)) // NUM == 1
+    assert torch.equal(got[~hidden], whole[~hidden])
+    means = got[hidden][:, 1 : 1 + len(MOTION_NAMES)] / got[hidden][:, :1]
+    average = AVERAGE_STYLE[: len(MOTION_NAMES)].expand_as(means)
+    torch.testing.assert_close(means, average, atol=1e-5, rtol=1e-5)
+
+
+def loss_of(stage: MotionPrior, batch: Batch, index: int = 0) -> torch.Tensor:
+    generator = stage.begin_batch(index)
+    windows = stage.draw_windows(batch, generator)
+    clean, cond = stage.encode(batch, windows, generator)
+    return stage.loss(clean, cond, windows, batch, generator)[0]
+
+
+def test_the_motion_network_alone_is_trained_and_a_step_repeats(batch: Batch) -> None:
+    stage = prior()
+    loss = loss_of(stage, batch, 3)
+    loss.backward()
+    names = {n for n, p in stage.named_parameters() if p.grad is not None}
+    assert names
+    assert all(name.startswith("conditioner.motion_net.") for name in names)
+    assert torch.equal(loss, loss_of(prior(), batch, 3))
+    assert not torch.equal(loss, loss_of(stage, batch, 4))
+    assert all("motion_net" in name for name in stage.state_dict())
+    entries = stage.card_entries()
+    assert (entries["motion"], entries["anchor"]) == (True, False)
+    with pytest.raises(ValueError, match="pairs"):
+        loss_of(stage, dataclasses.replace(batch, reference=None))
+
+
+def test_motion_that_was_not_read_is_no_target(stage, batch) -> None:
+    known = torch.zeros(CLIPS, len(MOTION_NAMES), dtype=torch.bool)
+    known[:2, MOTION_NAMES.index("yaw")] = True  # of the others nothing was read
+    loss = loss_of(stage := prior(), dataclasses.replace(batch, motion_known=known))
+    loss.backward()
+    net = stage.conditioner.motion_net
+    assert net is not None
+    grad = net.head.out.bias.grad
+    assert grad is not None
+    taught = grad.unflatten(0, (-1, len(MOTION_NAMES))).abs().sum(0) > 0
+    assert [MOTION_NAMES[i] for i in taught.nonzero()[:, 0]] == ["yaw"]
+
+
+def test_styles_of_windows_are_those_of_their_moments(stage, batch, drawn) -> None:
+    style = drawn[2].style
+    assert style is not None
+    assert len(style.code.unique(dim=0)) > CLIPS, "windows of a clip share no run"
+    whole = stage.conditioner.clip_moments(batch.reference.motion, batch.reference.valid)
+    assert style.scale.shape == style_of(whole, STATS).scale.repeat(NUM, 1).shape

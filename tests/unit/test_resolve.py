@@ -1,0 +1,65 @@
+"""generate/resolve: sizes and chunk length come from the card of the weights, before the preset."""
+
+import pytest
+import torch
+
+from avatar_v.generate.inputs import Inputs
+from avatar_v.generate.request import Request
+from avatar_v.generate.resolve import (
+    FORMATS,
+    NUM_STEPS,
+    format_of,
+    input_spec,
+    resolved,
+    sampling_warnings,
+    settings_of,
+)
+from avatar_v.models.card import ASSETS, Capabilities, Card, read_card
+
+INPUTS = Inputs(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(640), 1, 0, ())
+
+
+def test_the_card_says_the_length_of_a_chunk_and_the_preset_where_it_does_not() -> None:
+    assert format_of(Card("small")) == FORMATS["small"]
+    card = Card("small", can=Capabilities(side=128, window_latents=9))
+    assert (format_of(card).side, format_of(card).chunk_latents) == (128, 9)
+    assert format_of(card).shift == FORMATS["small"].shift
+    request = resolved(Request.of(reference="", audio=""), card, INPUTS)
+    assert settings_of(request, card, bf16=False).chunk_latents == 9
+    assert input_spec(card).side == 128
+    assert input_spec(card, refined=True).side == 256
+    with pytest.raises(ValueError, match="no format for weights of preset 'grand'"):
+        format_of(Card("grand"))
+
+
+def test_the_weights_that_ship_say_how_long_their_windows_were() -> None:
+    assert read_card(ASSETS / "small").can.window_latents == 13
+    assert read_card(ASSETS / "small_refiner").can.window_latents == 4
+
+
+def test_what_a_request_leaves_open_is_decided_by_the_card() -> None:
+    card = Card("small", guidance_audio=1.5, guidance_motion=3.0, can=Capabilities(anchor=True))
+    open_ = Request.of(reference="", audio="", seed=3)
+    asked = resolved(open_, card, INPUTS).sampling
+    assert (asked.guidance_audio, asked.guidance_motion, asked.seed) == (1.5, 3.0, 3)
+    assert asked.anchor is False  # there is no clip that an anchor could join
+    assert asked.num_steps == NUM_STEPS
+    given = open_.changed(guidance_audio=2.0, guidance_motion=1.0, anchor=True, num_steps=7)
+    assert resolved(given, card, INPUTS) == given
+
+
+def test_a_few_step_student_says_its_steps_times_and_renoising() -> None:
+    card = Card("small", can=Capabilities(num_steps=2, shift=5.0, motion_steps=1))
+    open_ = Request.of(reference="", audio="")
+    asked = resolved(open_, card, INPUTS)
+    settings = settings_of(asked, card, bf16=False)
+    assert (settings.num_steps, settings.shift, settings.motion_steps) == (2, 5.0, 1)
+    assert settings.renoise
+    assert sampling_warnings(asked, card) == ()
+    assert sampling_warnings(asked.changed(num_steps=1), card) == ()
+    (text,) = sampling_warnings(asked.changed(num_steps=3), card)
+    assert "student of 2 steps and were asked for 3" in text
+    with pytest.raises(ValueError, match=r"overshoot 0\.5 is for weights of many steps"):
+        resolved(open_.changed(overshoot=0.5), card, INPUTS)
+    plain = settings_of(resolved(open_, Card("small"), INPUTS), Card("small"), bf16=False)
+    assert not plain.renoise

@@ -1,0 +1,195 @@
+"""critics/reward_terms.py and critics/rewards.py: what rewards say, and what is missing of it."""
+
+import dataclasses
+import math
+import warnings
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
+from avatar_v.critics.rewards import EYE_OPEN, MOUTH_OPEN, by_latent
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.testing import make_batch
+from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, Batch
+from avatar_v.world.clip import make_clip
+from avatar_v.world.splits import RANGES
+
+NUM, FRAMES, LATENTS = 4, 25, 7
+GIVEN = "avatar_v.critics.rewards."
+
+
+def says(frames, audio, reference, motion, *, value: Any = 1.0, **columns) -> Any:
+    """A reward of the tests, named by its path as a user's."""
+    if isinstance(value, str):
+        raise RuntimeError(value)
+    return value
+
+
+def samples(motion: Tensor, reference: Batch | None = None, **changes: Any) -> Samples:
+    num = len(motion)
+    audio = torch.zeros(num, motion.shape[1] * SAMPLES_PER_FRAME)
+    reference = make_batch(num, 75) if reference is None else reference
+    values = {"frames": None, "condition": torch.arange(num), "num_given": 0, **changes}
+    return Samples(audio=audio, reference=reference, motion=motion, **values)
+
+
+def judged(name: str, given: Samples, **options: Any) -> Tensor:
+    """The values of one of the rewards that come along; a warning would be an error."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        (values,) = Rewards([RewardTerm(GIVEN + name, options=options)])(given).values()
+    return values
+
+
+def of_values(*values: Any) -> Rewards:
+    return Rewards(
+        [RewardTerm(f"{__name__}.says", name=f"r{i}", options={"value": value})
+         for i, value in enumerate(values)]
+    )  # fmt: skip
+
+
+def test_what_a_reward_cannot_say_is_a_missing_value_that_is_told_once() -> None:
+    still = samples(torch.zeros(NUM, FRAMES, len(MOTION_NAMES)))
+    rewards = of_values(
+        torch.arange(4.0), [1.0, None, math.nan, 2.0], None, "it broke",
+        torch.zeros(3), torch.ones(NUM, LATENTS),
+    )  # fmt: skip
+    with pytest.warns(UserWarning, match="counted as missing") as told:
+        values = rewards(still)
+    texts = "\n".join(str(w.message) for w in told)
+    for word in ("r1: 2 of 4 values", "r2: it gave None", "r3: RuntimeError: it broke", r"r4"):
+        assert word in texts
+    assert values["r0"].tolist() == [0, 1, 2, 3]
+    assert torch.isfinite(values["r1"]).tolist() == [True, False, False, True]
+    assert all(torch.isnan(values[name]).all() for name in ("r2", "r3", "r4"))
+    assert values["r5"].shape == (NUM, LATENTS)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rewards(still)
+
+
+@pytest.mark.filterwarnings("ignore:reward r")
+def test_a_batch_of_which_nothing_is_known_is_one_error_with_all_reasons() -> None:
+    with pytest.raises(ValueError, match=r"no reward has a value.*gave None.*it broke"):
+        of_values(None, "it broke")(samples(torch.zeros(NUM, FRAMES, 16)))
+
+
+@pytest.mark.parametrize(
+    ("term", "words"),
+    [
+        ({"path": "avatar_v.critics.rewards.no_such"}, "cannot be imported"),
+        ({"path": "no_such_package.reward"}, "cannot be imported"),
+        ({"path": "blinks"}, "package.module.name"),
+        ({"path": GIVEN + "blinks", "weight": -1.0}, "weight"),
+        ({"path": GIVEN + "EYE_OPEN"}, "no function"),
+        ({"path": GIVEN + "Identity", "options": {"folder": "x"}}, "options do not fit"),
+    ],
+)
+def test_what_is_no_reward_is_refused_when_it_is_named(term: dict, words: str) -> None:
+    with pytest.raises(ValueError, match=words):
+        Rewards([RewardTerm(**term)])
+
+
+def test_held_out_critics_are_no_rewards(tmp_path: Path) -> None:
+    FaceCritic(width=12, num_heads=2, held_out=True).save_pretrained(tmp_path / "face")
+    WorldSyncNet(width=12, num_heads=2, held_out=True).save_pretrained(tmp_path / "sync")
+    for name in ("Identity", "Sync"):
+        critic = str(tmp_path / {"Identity": "face", "Sync": "sync"}[name])
+        with pytest.raises(ValueError, match="held out"):
+            Rewards([RewardTerm(GIVEN + name, options={"critic": critic})])
+
+
+def blinking(num: int, num_frames: int, every: int, first: int = 6) -> Tensor:
+    """Tracks that shut their eyes every so many frames."""
+    motion = torch.zeros(num, num_frames, len(MOTION_NAMES))
+    motion[..., EYE_OPEN] = 1
+    for frame in range(first, num_frames - 4, every):
+        motion[:, frame : frame + 3, EYE_OPEN] = 0
+    return motion
+
+
+def test_blinks_are_wanted_where_people_blink_more_and_not_where_they_blink_less() -> None:
+    motion = blinking(NUM, FRAMES, 100)  # one in each
+    motion[0] = blinking(1, FRAMES, 100, first=60)[0]  # none
+    closed = by_latent(1 - motion[..., EYE_OPEN], "mean") > 0
+
+    def credit(every: int) -> Tensor:
+        reference = dataclasses.replace(make_batch(NUM, 401), motion=blinking(NUM, 401, every))
+        return judged("blinks", samples(motion, reference), around=0)
+
+    more, less = credit(9), credit(200)
+    assert more[closed].min() > 0
+    assert less[closed].max() < 0
+    assert more[0].abs().max() == less[0].abs().max() == 0
+    assert (judged("blinks", samples(motion), around=0)[~closed] == 0).all()
+    hidden = dataclasses.replace(make_batch(NUM, 401), valid=torch.zeros(NUM, 401).bool())
+    with pytest.warns(UserWarning, match="None"), pytest.raises(ValueError, match="no reward"):
+        Rewards([RewardTerm(GIVEN + "blinks")])(samples(motion, hidden))
+
+
+def test_levels_are_of_what_was_made_and_fade_where_they_agree() -> None:
+    generator = torch.Generator().manual_seed(0)
+    own = torch.randn(NUM, 403, len(MOTION_NAMES), generator=generator)
+    reference = dataclasses.replace(make_batch(NUM, 401), motion=own[:, :401])
+    for name in ("sway", "amplitude"):
+        small = judged(name, samples(own[:, :FRAMES] * 0.5, reference, num_given=1))
+        same = judged(name, samples(own[:, :FRAMES], reference, num_given=1))
+        assert small.shape == (NUM, LATENTS)
+        assert small.min() >= 0
+        assert same.abs().mean() < 0.3 * small.abs().mean()
+    frozen = own[:, :FRAMES].clone()
+    frozen[:, 9:] = frozen[:, 9:10]
+    assert judged("frozen_motion", samples(own[:, :FRAMES], reference)).tolist() == [0] * NUM
+    assert judged("frozen_motion", samples(frozen, reference, num_given=3)).max() < -0.4
+
+
+def test_a_mouth_may_move_as_far_as_its_person_s() -> None:
+    own = torch.zeros(2, 401, len(MOTION_NAMES))
+    own[..., MOUTH_OPEN] = (torch.arange(401) % 2) * torch.tensor([[0.2], [0.6]])
+    reference = dataclasses.replace(make_batch(2, 401), motion=own)
+    motion = torch.zeros(4, FRAMES, len(MOTION_NAMES))
+    motion[..., MOUTH_OPEN] = (torch.arange(FRAMES) % 2) * torch.tensor(
+        [[0.2], [0.6], [0.6], [0.1]]
+    )
+    condition = torch.tensor([0, 0, 1, 1])
+    values = judged("over_articulation", samples(motion, reference, condition=condition))
+    assert values.tolist() == pytest.approx([0, -1.9, 0, 0], abs=0.02)
+
+
+@pytest.fixture(scope="module")
+def people() -> list:
+    first = RANGES["validation"][0]
+    return [
+        make_clip(first + i, i, 7 + i, num_frames=FRAMES, size=64) for i in range(2)
+    ]  # fmt: skip
+
+
+def test_pictures_are_judged_against_their_person_sound_and_truth(people: list) -> None:
+    def video(clip: Any) -> Tensor:
+        return torch.as_tensor(clip.video).float() / 127.5 - 1
+
+    first, second = (video(clip) for clip in people)
+    true = torch.stack([first, second])
+    audio = torch.stack([torch.as_tensor(people[0].audio).float()] * 2)
+    grey = first.mean(1, keepdim=True).expand_as(first)
+    shots = samples(
+        torch.zeros(2, FRAMES, 16),
+        frames=true,
+        condition=torch.tensor([0, 0]),
+        columns={"truth": torch.stack([grey, grey]), "portrait": true[:, :2]},
+    )
+    shots = dataclasses.replace(shots, audio=audio)
+    own, other = judged("Identity", shots)
+    assert own > 0.9 > other
+    fits, alien = judged("Sync", shots).mean(1)
+    assert fits > alien + 0.2
+    assert judged("saturation", shots)[0] < -1
+    blurred = torch.nn.functional.avg_pool2d(first, 3, 1, 1)
+    soft = dataclasses.replace(shots, frames=torch.stack([first, blurred]), columns={"truth": true})
+    sharp, dull = judged("sharpness", soft)
+    assert sharp == 1 > dull

@@ -1,0 +1,93 @@
+"""The measurements of speed as far as a CPU goes: the ways do the same, the rows are right."""
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v_eval.speed import offload
+from avatar_v_eval.speed.offload import WAYS, numbers, prepared
+from avatar_v_eval.speed.reference import Peers
+from avatar_v_eval.turns import in_turns, ratio
+from eval_cases import measured
+from fake_streams import FakeStreams
+
+CPU = torch.device("cpu")
+
+
+def test_without_a_gpu_one_line_says_so(
+    tmp_path: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert measured("speed", "offload", "--out", str(tmp_path)) == 0
+    assert "needs a CUDA GPU" in capsys.readouterr().out
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_all_ways_do_the_same_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    streams = FakeStreams()
+    monkeypatch.setattr(offload, "streams_of", lambda device: streams)
+    velocity, video = {}, {}
+    for way in WAYS:
+        torch.manual_seed(0)
+        work = prepared(way, "tiny", CPU)
+        with torch.inference_mode():
+            velocity[way], video[way] = work.denoise(), work.decode()
+        assert offload.measured(work, CPU, rounds=1)["turn_s"] > 0
+    assert velocity["resident"].std() > 0.1
+    for way in WAYS:
+        assert torch.equal(velocity[way], velocity["resident"]), way
+    for way in ("offload", "group"):  # whole models are decoded by diffusers' own loop
+        assert torch.equal(video[way], video["resident"]), way
+    assert streams.peak == 2
+
+
+def test_the_rows() -> None:
+    def times(denoise_s: float, turn_s: float, switch_s: float, peak_mib: float) -> dict:
+        return {
+            "denoise_s": denoise_s,
+            "turn_s": turn_s,
+            "switch_s": switch_s,
+            "switch_read_s": 2 * switch_s,
+            "peak_mib": peak_mib,
+        }
+
+    found = {
+        "resident": [times(2.0, 3.0, 0.0, 900)],
+        "offload": [times(2.2, 3.3, 0.004, 300)],
+        "group": [times(4.4, 0, 0, 0)],
+        "model": [times(0, 6.6, 0, 0)],
+    }
+    rows = numbers(found)
+    assert {key: round(row.value, 6) for key, row in rows.items()} == {
+        "switch_ms": 4.0,
+        "switch_read_ms": 8.0,
+        "denoise_ratio": 1.1,
+        "resident_mib": 900,
+        "offload_mib": 300,
+        "group_ratio": 2.0,
+        "model_ratio": 2.0,
+    }
+    assert rows["switch_ms"].met
+
+
+def test_ways_take_turns_and_a_ratio_is_taken_within_each() -> None:
+    calls: list[str] = []
+    ways = {name: lambda name=name: calls.append(name) for name in "ab"}
+    times = in_turns(ways, 3)
+    assert calls == ["b", "a", "a", "b", "b", "a", "a", "b"]
+    assert {name: len(each) for name, each in times.items()} == {"a": 3, "b": 3}
+    found = ratio({"a": [2.0, 6.0, 4.0], "b": [1.0, 2.0, 4.0]}, "a", "b")
+    assert (found.value, found.low, found.high, found.n) == (2.0, 1.0, 3.0, 3)
+
+
+@pytest.mark.parametrize("ratio", [1, 2])
+def test_the_timed_ways_differ_in_what_the_reference_sees_alone(ratio: int) -> None:
+    """Ours stands at a gap in time and reads no text in the reference, the others do not, so only
+    the mask's effect is compared: dense attention under it is another result than without."""
+    peers = Peers(ratio)
+    with torch.no_grad():
+        ours, naive, masked = peers.ours(), peers.naive(), peers.masked()
+        assert ours.shape == naive.shape == masked.shape
+        assert (masked - naive).abs().max() > 1e-4
+        assert torch.equal(peers.naive(), naive), "the patch is taken back"

@@ -1,0 +1,76 @@
+"""Files of other people are data: no reader runs what they hold.
+
+Each payload makes a folder when it is unpickled or built; the folder may not be there afterwards.
+"""
+
+import io
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from avatar_v.critics.syncnet import WEIGHTS_FILE, SyncNet
+from avatar_v.shards.schema import decode_pictures
+from avatar_v.stages.cli import merge_recipes
+from avatar_v_eval.bench.cache import Cache, key_of
+from avatar_v_eval.human.study import load_study
+
+
+class Payload:
+    """Makes the folder ``mark`` for whoever unpickles it."""
+
+    def __init__(self, mark: Path) -> None:
+        self.mark = mark
+
+    def __reduce__(self) -> tuple:
+        return os.mkdir, (str(self.mark),)
+
+
+def _array(mark: Path) -> bytes:
+    file = io.BytesIO()
+    np.save(file, np.array([Payload(mark)], dtype=object), allow_pickle=True)
+    return file.getvalue()
+
+
+def _syncnet(folder: Path, mark: Path) -> None:
+    torch.save({"weight": Payload(mark)}, folder / WEIGHTS_FILE)
+    SyncNet.load(folder / WEIGHTS_FILE)
+
+
+def _member_of_a_shard(folder: Path, mark: Path) -> None:
+    decode_pictures(_array(mark), "shard, clip a.faces.npz")
+
+
+def _array_of_a_cache(folder: Path, mark: Path) -> None:
+    key = key_of("a", "b", "c", 1, "d")
+    entry = {"values": {}, "frames": {}, "notes": [], "reason": "", "seconds": 0, "has_rows": True}
+    (folder / key[:2]).mkdir()
+    (folder / key[:2] / f"{key}.json").write_text(json.dumps(entry))
+    (folder / key[:2] / f"{key}.npy").write_bytes(_array(mark))
+    Cache(folder).entry(key, lambda: pytest.fail("it was there"))
+
+
+def _study(folder: Path, mark: Path) -> None:
+    (folder / "study.yaml").write_text(f"name: !!python/object/apply:os.mkdir ['{mark}']")
+    load_study(folder)
+
+
+def _recipe(folder: Path, mark: Path) -> None:
+    (folder / "a.yaml").write_text(f"model: !!python/object/apply:os.mkdir ['{mark}']")
+    merge_recipes([str(folder / "a.yaml")])
+
+
+READERS = [_syncnet, _member_of_a_shard, _array_of_a_cache, _study, _recipe]
+
+
+@pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
+def test_nothing_in_a_file_is_run(read: Callable[[Path, Path], None], tmp_path: Path) -> None:
+    mark = tmp_path / "mark"
+    with pytest.raises(ValueError, match=r"\S") as error:
+        read(tmp_path, mark)
+    assert not mark.exists(), "the file made a folder"
+    assert "got it was there" not in str(error.value)
