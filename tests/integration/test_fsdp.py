@@ -74,6 +74,7 @@ iterate = DistillDMD.iterate
 def record(self, clean, cond, windows, batch, generator):
     result = iterate(self, clean, cond, windows, batch, generator)
     kind = (windows.length, windows.prefix.tolist(), hash(bytes(self.common.get_state())))
+    kind += tuple(float(p.double().sum()) for n, p in self.named_parameters() if "lora_" in n)
     with open(f"draws_{self.global_rank}.txt", "a") as file:
         print(self.step, *kind, "|", *batch.key, file=file)
     return result
@@ -81,8 +82,8 @@ def record(self, clean, cond, windows, batch, generator):
 DistillDMD.iterate = record
 sys.exit(main(sys.argv[1:]))
 """
-"""The kind of window, the state of the common generator and the step behind every batch, and its
-clips."""
+"""The kind of window, the state of the common generator, the factors of LoRA and the step behind
+every batch, and its clips."""
 
 
 def train(*options: str, recipe: str, script: str = RECORDING) -> tuple[list[str], ...]:
@@ -163,7 +164,8 @@ def test_a_sequence_group_trains_as_one_rank(
     assert losses("run") == pytest.approx(want, rel=1e-3)
 
 
-DDP = ("--trainer.strategy", "ddp", "--model.init_args.trainable", "{parts: lora, lora_rank: 2}")
+LORA = ("--model.init_args.trainable", "{parts: lora, lora_rank: 2}")
+DDP = ("--trainer.strategy", "ddp_find_unused_parameters_true", *LORA)
 
 
 @pytest.mark.multi

@@ -56,6 +56,22 @@ def test_weights_that_are_told_guidance_begin_as_those_that_are_not(teacher, tmp
         with_guidance_inside(told, RANGES)
 
 
+def test_no_guidance_is_the_teacher_exactly_where_the_embedding_alone_is_trained() -> None:
+    distil = stage(Trainable("new"))
+    embedding = distil.dit.guidance_embed
+    assert embedding is not None
+    trained = {id(p) for p in distil.parameters() if p.requires_grad}
+    assert trained == {id(p) for p in embedding.parameters()}
+    randomise(embedding)  # as after any training
+    cond, x_t, t = conditions(distil.dit, 2)
+    past = distil.teacher.encode_reference(cond.reference)
+    given = torch.tensor([[1.0, 1.0, 1.0], [2.0, 1.0, 1.0]])
+    got = distil.dit(x_t, t, dataclasses.replace(cond, guidance=given), past=past)
+    expected = distil.teacher(x_t, t, cond, past=past)
+    assert torch.equal(got[0], expected[0])
+    assert not torch.allclose(got[1], expected[1])
+
+
 def test_one_pass_whatever_the_weights_and_a_warning_outside_their_range(teacher) -> None:
     told = with_guidance_inside(teacher, RANGES)
     randomise(told)
@@ -84,7 +100,7 @@ def test_the_target_is_the_guided_velocity_of_every_sample(teacher) -> None:
         torch.testing.assert_close(got[i], fn(x_t, t)[i], atol=1e-5, rtol=1e-5)
 
 
-def stage() -> DistillCFG:
+def stage(trainable: Trainable | None = None) -> DistillCFG:
     made = DistillCFG(
         Models("tiny", motion_stats="small"),
         Optim(lr=1e-3, num_warmup_steps=1),
@@ -94,7 +110,7 @@ def stage() -> DistillCFG:
         Personality(motion_dropout=0.0, reference_dropout=0.0),
         Continuation(),
         GuidanceRanges(*RANGES),
-        Trainable(),
+        trainable or Trainable(),
     )
     made.configure_model()
     randomise(made.dit)
@@ -131,3 +147,5 @@ def test_ranges_that_hold_no_weight_are_refused(wrong: tuple[float, float]) -> N
     drawn = GuidanceRanges(*RANGES).draw(100, torch.Generator().manual_seed(0))
     low, high = torch.tensor(RANGES).T
     assert bool(((drawn >= low) & (drawn <= high)).all())
+    drawn = GuidanceRanges(*RANGES, none_share=0.25).draw(1000, torch.Generator().manual_seed(0))
+    assert float((drawn == 1.0).all(1).double().mean()) == pytest.approx(0.25, abs=0.05)

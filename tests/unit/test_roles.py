@@ -216,3 +216,13 @@ def test_every_trained_weight_has_one_role(roles: dict[str, Role]) -> None:
         check_roles({STUDENT: Role(("dit",), OPTIM)})
     with pytest.raises(ValueError, match="are frozen"):
         Role(("real",), ema=True)
+
+
+def test_replicas_must_look_for_weights_without_a_gradient(tmp_path: Path) -> None:
+    """DDP without it never averages the gradients of one role of several."""
+    pair = Pair(Updates())
+    trainer = L.Trainer(strategy="ddp", accelerator="cpu", devices=1, logger=False,
+                        default_root_dir=tmp_path)  # fmt: skip
+    pair.trainer = trainer
+    with pytest.raises(ValueError, match="use strategy ddp_find_unused_parameters_true, not ddp"):
+        pair.settle_roles()

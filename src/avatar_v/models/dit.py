@@ -88,7 +88,8 @@ class AvatarDiT(nn.Module):
         for module in self.modules():
             if isinstance(module, nn.Linear):
                 nn.init.xavier_uniform_(module.weight)
-                nn.init.zeros_(module.bias)
+                if module.bias is not None:
+                    nn.init.zeros_(module.bias)
             elif isinstance(module, RMSNorm | LayerNorm):
                 module.reset_parameters()
             elif isinstance(module, Block | Head):

@@ -121,23 +121,27 @@ class TimeEmbedding(nn.Module):
 
 
 class GuidanceEmbedding(nn.Module):
-    """Guidance weights → what joins the time embedding, in fp32; 0 at the start."""
+    """Guidance weights → what joins the time embedding, in fp32. Weights of 1, which are no
+    guidance, give exactly 0, whatever is trained; at the start all weights do."""
 
     def __init__(self, num_weights: int, freq_dim: int, dim: int) -> None:
         super().__init__()
         self.freq_dim = freq_dim
         self.up = nn.Linear(num_weights * freq_dim, dim)
-        self.down = nn.Linear(dim, dim)
+        self.down = nn.Linear(dim, dim, bias=False)
 
     def reset_parameters(self) -> None:
         """The output is 0 until it is trained."""
         nn.init.zeros_(self.down.weight)
-        nn.init.zeros_(self.down.bias)
 
     def forward(self, weights: Float[Tensor, "b g"]) -> Float[Tensor, "b d"]:
         with without_autocast(weights):
-            x = sinusoidal(weights.float() * GUIDANCE_SCALE, self.freq_dim).flatten(1)
-            return _linear_fp32(self.down, F.silu(_linear_fp32(self.up, x)))
+            hidden = self._hidden(weights) - self._hidden(torch.ones_like(weights))
+            return _linear_fp32(self.down, hidden)
+
+    def _hidden(self, weights: Float[Tensor, "b g"]) -> Float[Tensor, "b d"]:
+        x = sinusoidal(weights.float() * GUIDANCE_SCALE, self.freq_dim).flatten(1)
+        return F.silu(_linear_fp32(self.up, x))
 
 
 def sinusoidal(position: Float[Tensor, "*any"], dim: int) -> Float[Tensor, "*any dim"]:
@@ -201,4 +205,5 @@ def _angles(position: Shaped[Tensor, "*any"], dim: int) -> Float[Tensor, "*any h
 
 
 def _linear_fp32(layer: nn.Linear, x: Tensor) -> Tensor:
-    return F.linear(x, layer.weight.float(), layer.bias.float())
+    bias = None if layer.bias is None else layer.bias.float()
+    return F.linear(x, layer.weight.float(), bias)

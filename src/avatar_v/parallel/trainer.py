@@ -2,7 +2,7 @@
 import and generation does without."""
 
 import lightning as L
-from lightning.pytorch.strategies import ModelParallelStrategy
+from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout
 
@@ -16,3 +16,16 @@ def layout_of(trainer: L.Trainer | None) -> Layout:
     if isinstance(strategy, ModelParallelStrategy):
         sequence_size = strategy.device_mesh["tensor_parallel"].size()
     return Layout(trainer.world_size, trainer.global_rank, sequence_size)
+
+
+def check_replicas(trainer: L.Trainer | None) -> None:
+    """For a stage of several trained roles. DDP averages gradients once all weights have one, and a
+    backward pass reaches the weights of one role. ValueError for DDP that does not look for the
+    weights without a gradient."""
+    if trainer is None or not isinstance(trainer.strategy, DDPStrategy):
+        return
+    if not trainer.strategy._ddp_kwargs.get("find_unused_parameters"):
+        raise ValueError(
+            "this stage trains several roles, one at a time: use strategy "
+            "ddp_find_unused_parameters_true, not ddp"
+        )

@@ -15,6 +15,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
@@ -36,13 +37,19 @@ TEACHER = "teacher"
 
 @dataclass(frozen=True)
 class GuidanceRanges:
-    """The least and the largest guidance weight of each condition; drawn uniformly. 1 is none."""
+    """The least and the largest guidance weight of each condition; drawn uniformly. 1 is none.
+
+    ``none_share`` of the samples draw 1, 1, 1: their target is the teacher's own velocity, which
+    keeps a student that is told no guidance where its teacher was.
+    """
 
     text: tuple[float, float] = (1.0, 3.0)
     audio: tuple[float, float] = (1.0, 4.0)
     reference: tuple[float, float] = (1.0, 3.0)
+    none_share: float = 0.0
 
     def __post_init__(self) -> None:
+        checks.share("guidance.none_share", self.none_share)
         for name in ("text", "audio", "reference"):
             low, high = getattr(self, name)
             if not 0 <= low <= high <= MAX_GUIDANCE:
@@ -69,7 +76,10 @@ class GuidanceRanges:
     def draw(self, num: int, generator: torch.Generator) -> Float[Tensor, "num 3"]:
         """Weights of text, audio and reference for each of ``num`` samples."""
         low, high = torch.tensor(self.ordered).T
-        return low + (high - low) * torch.rand(num, len(low), generator=generator)
+        weights = low + (high - low) * torch.rand(num, len(low), generator=generator)
+        if self.none_share > 0:
+            weights[torch.rand(num, generator=generator) < self.none_share] = 1.0
+        return weights
 
 
 class DistillCFG(SFT):
@@ -77,6 +87,7 @@ class DistillCFG(SFT):
 
     Args:
         guidance: ranges of the weights that the student learns.
+        trainable: all of the student, LoRA factors, or ("new") what reads the weights.
     """
 
     teacher: AvatarDiT
@@ -114,8 +125,12 @@ class DistillCFG(SFT):
             self.dit = with_guidance_inside(self.dit, self.guidance.ordered)
 
     def select_trainable(self) -> None:
-        """The encoders stay the teacher's."""
-        super().select_trainable()
+        """The encoders stay the teacher's. ``trainable.parts: new`` is what reads the guidance
+        weights alone: without guidance such a student is its teacher, exactly."""
+        if self.trainable.parts == "new":
+            self.dit.requires_grad_(False)
+        else:
+            super().select_trainable()
         self.conditioner.requires_grad_(False)
         assert self.dit.guidance_embed is not None, "made by adapt"
         self.dit.guidance_embed.requires_grad_(True)

@@ -172,7 +172,10 @@ class DistillDMD(SFT):
     def select_trainable(self) -> None:
         """The encoders stay as they are."""
         if self.has_adapters and self.device_mesh is not None:
-            raise ValueError("LoRA trains whole replicas: use strategy ddp, not ModelParallel")
+            raise ValueError(
+                "LoRA trains whole replicas: use strategy ddp_find_unused_parameters_true, not "
+                "ModelParallelStrategy"
+            )
         self.conditioner.requires_grad_(False)
 
     def card_entries(self) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import DeviceMesh
 
 from avatar_v.parallel.apply import shard
 from avatar_v.parallel.mesh import Layout
-from avatar_v.parallel.trainer import layout_of
+from avatar_v.parallel.trainer import check_replicas, layout_of
 from avatar_v.stages.optim import build_optimizer, warmup_cosine
 from avatar_v.stages.roles import (
     STUDENT,
@@ -58,9 +58,14 @@ class RoleModule(L.LightningModule):
         return sum(role.trainable for role in self.roles().values()) == 1
 
     def settle_roles(self) -> None:
-        """Freeze what is only read, and note whose each trained weight is."""
+        """Freeze what is only read, and note whose each trained weight is.
+
+        ValueError for a strategy that cannot train these roles.
+        """
         roles = self.roles()
         check_roles(roles)
+        if not self.automatic_optimization:
+            check_replicas(self._trainer)
         freeze_readers(self, roles)
         self._names = trained_names(self, roles)
         self.num_backward = dict.fromkeys(self._names, 0)

@@ -72,7 +72,10 @@ class SFT(A2V):
     def select_trainable(self) -> None:
         select(self.dit, self.conditioner, self.trainable)
         if self.trainable.parts == "lora" and self.device_mesh is not None:
-            raise ValueError("LoRA trains whole replicas: use strategy ddp, not ModelParallel")
+            raise ValueError(
+                "LoRA trains whole replicas: use strategy ddp_find_unused_parameters_true, not "
+                "ModelParallelStrategy"
+            )
 
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
