@@ -41,10 +41,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--sync-frames", type=int, default=73, help="per person, 4k + 1; 0 leaves the critic out")
     add("--vae", default=str(ASSETS / "small" / "vae"), help="folder of a VideoVAE")
+    add("--held-out", action="store_true", help="the critics that were no loss and no reward")
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    readers, vae = Readers.load(), VideoVAE.from_pretrained(options.vae)
+    readers = Readers.held_out() if options.held_out else Readers.load()
+    vae, kind = VideoVAE.from_pretrained(options.vae), "_held_out" if options.held_out else ""
     sync_frames, frames = options.sync_frames, options.frames
     cases = make_cases(
         options.split,
@@ -66,9 +68,9 @@ def measure(options: argparse.Namespace) -> Findings:
         embedded = [embed_clip(readers.lips, video, case.audio) for video, case in through]
         numbers |= sync_numbers(embedded, "_vae", " through the VAE")
     return Findings(
-        "The critics on test persons",
+        f"The {'held-out ' if options.held_out else ''}critics on test persons",
         numbers,
-        recipe="recipes/critic_motion.yaml, recipes/critic_face.yaml, recipes/critic_sync.yaml",
+        recipe=", ".join(f"recipes/critic_{name}{kind}.yaml" for name in ("motion", "face", "sync")),
         weights={**readers.hashes(), "vae": vae.hash()},
         notes=[
             cases_note(options, f", {sync_frames} for the sync critic"),
