@@ -293,10 +293,8 @@ class DistillDMD(SFT):
         noise = starting_noise(turn.chunk, turn.prefix, turn.seeds)
         with torch.no_grad(), self.network(REAL) as real:
             fn, states = turn.velocity(real), [noise[:, free:]]
-            for move in trajectory(
-                lambda x, t: (fn(x[0], t),), (noise,), times, prefixes=(turn.prefix,)
-            ):
-                states.append(move.after[0])
+            for move in trajectory(fn, noise, times, prefix=turn.prefix):
+                states.append(move.after)
         jump = torch.stack([times[at], times[-1]])
         start = torch.cat([turn.prefix, states[at]], dim=1)
         with self.network(STUDENT) as student:
