@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint tiny golden bench tables docs clean
+.PHONY: setup demo test lint tiny chain golden bench tables docs clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -36,6 +36,9 @@ test: lint  ## lint, types and every test that this machine can run
 
 tiny: $(STAMP)  ## every recipe at its smallest size, seconds each
 	$(BIN)/python -m pytest tests/integration tests/test_recipes.py
+
+chain: $(STAMP)  ## every part of recipes/all_stages.sh at the tiny size, and whether all that ships is made
+	$(BIN)/python -m pytest -m chain tests/integration/test_all_stages.py
 
 golden: $(STAMP)  ## write the golden losses anew, after a change that means to move them
 	$(BIN)/python -m pytest tests/golden --write-golden

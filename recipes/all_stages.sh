@@ -2,6 +2,7 @@
 # The chain: every part that the weights that ship are made of, from nothing, in order.
 # Command:  recipes/all_stages.sh              a night or two on 2 CPU cores (not run to its end yet)
 #           SIZE=tiny recipes/all_stages.sh    minutes: the same parts on a handful of clips, for a test
+#           LAST=1_t2v recipes/all_stages.sh   ends after that part; an unknown name lists all parts
 # Leaves:   the folder WORK (runs/all_stages, or runs/all_stages_tiny) with all shards and runs; in it
 #           times.csv, a row for each part, and assets/, laid out like src/avatar_v/assets
 # Resume:   the same command: finished parts are left out, and a training goes on from its last
@@ -19,14 +20,21 @@ esac
 [[ $SIZE == small ]] && default=runs/all_stages || default=runs/all_stages_tiny
 WORK=${WORK:-$default}
 WORKERS=${WORKERS:-2} # processes that draw
-child='' stopped=''
+LAST=${LAST:-assemble}
+child='' stopped='' listing=''
 
 fail() { # MESSAGE
   echo "all_stages.sh: $1" >&2
   exit 2
 }
 
-part() { # NAME LEAVES COMMAND…: once; LEAVES is what it makes
+part() { # NAME LEAVES COMMAND…: once, and the end of the chain if it is the last that is asked for
+  if [[ -n $listing ]]; then echo "$1"; return; fi
+  once "$@"
+  [[ $1 != "$LAST" ]] || { echo "all parts up to $1 are made in $WORK, times in its times.csv"; exit; }
+}
+
+once() { # NAME LEAVES COMMAND…: unless it was made; LEAVES is what it makes
   local name=$1 leaves=$2 stamp=done/$1 begun=$SECONDS status=0 ended=done
   shift 2
   if [[ -e $stamp ]]; then
@@ -106,15 +114,6 @@ assemble() { # what ships, laid out like src/avatar_v/assets; whole or not at al
   mv assets.part assets
 }
 
-command -v avatar-v > /dev/null || fail "the command avatar-v is not on the PATH (. .venv/bin/activate)"
-mkdir -p "$WORK/done"
-cd "$WORK"
-if [[ -e running && $(ps -o stat= -p "$(<running)" 2> /dev/null) == [!Z]* ]]; then # Z: dead, not buried
-  fail "a part of $WORK still runs, as process $(<running)"
-fi
-[[ -e times.csv ]] || echo part,ended_at,took_s,ended > times.csv
-trap 'stopped=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null || true' INT TERM
-
 few=() few_pairs=() few_windows=() stills=() terms=()
 if [[ $SIZE == tiny ]]; then
   few=(--trainer.max_steps 2 --data.init_args.batches_per_epoch 2)
@@ -126,64 +125,80 @@ if [[ $SIZE == tiny ]]; then
     --model.init_args.perceptual.sync '{0: 0.05}')
 fi
 
-# the video VAE, and its decoder once more
-draw shards/vae train 1600 25 --clips-per-person 2 --seed 7
-draw shards/vae validation 32 25 --clips-per-person 2
-draw shards/decoder train 2400 25 --clips-per-person 2 --seed 11
-train 0_vae shards/vae
-train 0_vae_decoder shards/decoder --data.init_args.validation shards/vae/validation \
-  --model.init_args.init_from "$runs/0_vae/vae"
-vae=$runs/0_vae_decoder/vae
+chain() {
+  # the video VAE, and its decoder once more
+  draw shards/vae train 1600 25 --clips-per-person 2 --seed 7
+  draw shards/vae validation 32 25 --clips-per-person 2
+  draw shards/decoder train 2400 25 --clips-per-person 2 --seed 11
+  train 0_vae shards/vae
+  train 0_vae_decoder shards/decoder --data.init_args.validation shards/vae/validation \
+    --model.init_args.init_from "$runs/0_vae/vae"
+  vae=$runs/0_vae_decoder/vae
 
-# stages 1 and 2
-draw runs/shards/short train 960 81
-draw runs/shards/short validation 48 81
-encode runs/shards/short runs/latents/short
-train 1_t2v runs/latents/short --model.init_args.models.vae "$vae" \
-  --model.init_args.objective.resolution '{0: 1.0}'
-train 2_a2v runs/latents/short "$(init_from 1_t2v)"
+  # stages 1 and 2
+  draw runs/shards/short train 960 81
+  draw runs/shards/short validation 48 81
+  encode runs/shards/short runs/latents/short
+  train 1_t2v runs/latents/short --model.init_args.models.vae "$vae" \
+    --model.init_args.objective.resolution '{0: 1.0}'
+  train 2_a2v runs/latents/short "$(init_from 1_t2v)"
 
-# the critics that stage 3 is trained against
-draw runs/shards/critic train 6400 13 --clips-per-person 2 --seed 21
-draw runs/shards/critic validation 128 25
-draw runs/shards/face train 1536 81 --clips-per-shard 48
-encode runs/shards/critic runs/latents/critic
-critic face '[runs/shards/face/train]' '[runs/shards/critic/validation]' "${few_pairs[@]}"
-critic motion '[runs/shards/critic/train, runs/latents/critic/train]' '[runs/shards/critic/validation]' \
-  --data.init_args.vae "$vae" "${few_pairs[@]}"
-critic sync '[runs/shards/short/train]' '[runs/shards/critic/validation]' "${few_windows[@]}"
+  # the critics that stage 3 is trained against
+  draw runs/shards/critic train 6400 13 --clips-per-person 2 --seed 21
+  draw runs/shards/critic validation 128 25
+  draw runs/shards/face train 1536 81 --clips-per-shard 48
+  encode runs/shards/critic runs/latents/critic
+  critic face '[runs/shards/face/train]' '[runs/shards/critic/validation]' "${few_pairs[@]}"
+  critic motion '[runs/shards/critic/train, runs/latents/critic/train]' '[runs/shards/critic/validation]' \
+    --data.init_args.vae "$vae" "${few_pairs[@]}"
+  critic sync '[runs/shards/short/train]' '[runs/shards/critic/validation]' "${few_windows[@]}"
 
-# stage 3: pictures, personality, motion
-draw runs/shards/images train 6000 5 --seed 21
-draw runs/shards/images validation 120 5 --clips-per-person 2
-encode runs/shards/images runs/latents/images --stills
-draw runs/shards/long train 960 401 --clips-per-person 2
-draw runs/shards/long validation 48 401 --clips-per-person 2
-encode runs/shards/long runs/latents/long --stills
-part stats runs/shards/motion.json avatar-v shards stats runs/shards/long/train --out runs/shards/motion.json
-train 3_pictures runs/latents/images "$(init_from 2_a2v)" \
-  --model.init_args.models.motion_stats runs/shards/motion.json "${stills[@]}"
-train 3_sft runs/latents/long "$(init_from 3_pictures)" "${stills[@]}" "${terms[@]}" \
-  --model.init_args.perceptual.face_critic runs/critic_face/face \
-  --model.init_args.perceptual.motion_meter runs/critic_motion/motion \
-  --model.init_args.perceptual.sync_critic runs/critic_sync/sync
-draw runs/shards/motion train 3000 401 --clips-per-person 2 --motion-only --seed 41
-draw runs/shards/motion validation 64 401 --clips-per-person 2 --motion-only
-train 3_motion runs/shards/motion "$(init_from 3_sft)"
+  # stage 3: pictures, personality, motion
+  draw runs/shards/images train 6000 5 --seed 21
+  draw runs/shards/images validation 120 5 --clips-per-person 2
+  encode runs/shards/images runs/latents/images --stills
+  draw runs/shards/long train 960 401 --clips-per-person 2
+  draw runs/shards/long validation 48 401 --clips-per-person 2
+  encode runs/shards/long runs/latents/long --stills
+  part stats runs/shards/motion.json \
+    avatar-v shards stats runs/shards/long/train --out runs/shards/motion.json
+  train 3_pictures runs/latents/images "$(init_from 2_a2v)" \
+    --model.init_args.models.motion_stats runs/shards/motion.json "${stills[@]}"
+  train 3_sft runs/latents/long "$(init_from 3_pictures)" "${stills[@]}" "${terms[@]}" \
+    --model.init_args.perceptual.face_critic runs/critic_face/face \
+    --model.init_args.perceptual.motion_meter runs/critic_motion/motion \
+    --model.init_args.perceptual.sync_critic runs/critic_sync/sync
+  draw runs/shards/motion train 3000 401 --clips-per-person 2 --motion-only --seed 41
+  draw runs/shards/motion validation 64 401 --clips-per-person 2 --motion-only
+  train 3_motion runs/shards/motion "$(init_from 3_sft)"
 
-# stage 4
-train 4a_distill_cfg runs/latents/long "$(init_from 3_motion)" "${stills[@]}"
-train 4b_distill_dmd runs/latents/long "$(init_from 4a_distill_cfg)" "${stills[@]}"
-train 4c_distill_motion runs/shards/motion "$(init_from 4b_distill_dmd)"
+  # stage 4
+  train 4a_distill_cfg runs/latents/long "$(init_from 3_motion)" "${stills[@]}"
+  train 4b_distill_dmd runs/latents/long "$(init_from 4a_distill_cfg)" "${stills[@]}"
+  train 4c_distill_motion runs/shards/motion "$(init_from 4b_distill_dmd)"
 
-# the refiner, of twice the size
-side=$((2 * side))
-draw runs/shards/refiner train 2400 17 --clips-per-person 2 --seed 3
-draw runs/shards/refiner validation 64 17 --clips-per-person 2 --seed 3
-encode runs/shards/refiner runs/latents/refiner --low --bf16
-train refiner runs/latents/refiner "$(init_from 3_sft)"
-train refiner_adversarial runs/latents/refiner "$(init_from refiner)"
-train refiner_decoder runs/shards/refiner --model.init_args.init_from "$vae"
+  # the refiner, of twice the size
+  side=$((2 * side))
+  draw runs/shards/refiner train 2400 17 --clips-per-person 2 --seed 3
+  draw runs/shards/refiner validation 64 17 --clips-per-person 2 --seed 3
+  encode runs/shards/refiner runs/latents/refiner --low --bf16
+  train refiner runs/latents/refiner "$(init_from 3_sft)"
+  train refiner_adversarial runs/latents/refiner "$(init_from refiner)"
+  train refiner_decoder runs/shards/refiner --model.init_args.init_from "$vae"
 
-part assemble assets assemble
-echo "all parts are made: $WORK/assets, times in $WORK/times.csv"
+  part assemble assets assemble
+}
+
+command -v avatar-v > /dev/null || fail "the command avatar-v is not on the PATH (. .venv/bin/activate)"
+parts=$(listing=1 chain)
+[[ $'\n'$parts$'\n' == *$'\n'"$LAST"$'\n'* ]] || \
+  fail "LAST is one of ${parts//$'\n'/ }, got $LAST"
+mkdir -p "$WORK/done"
+cd "$WORK"
+if [[ -e running && $(ps -o stat= -p "$(<running)" 2> /dev/null) == [!Z]* ]]; then # Z: dead, not buried
+  fail "a part of $WORK still runs, as process $(<running)"
+fi
+[[ -e times.csv ]] || echo part,ended_at,took_s,ended > times.csv
+trap 'stopped=1; [[ -z $child ]] || kill -TERM "$child" 2> /dev/null || true' INT TERM
+
+chain

@@ -258,10 +258,10 @@ def test_a_sample_draws_the_same_in_any_batch_and_gradients_pass() -> None:
     def run(rows: list[int]) -> Tensor:
         draw = normal(*[generators()[i] for i in rows])
         moves = trajectory(
-            lambda x, t: (scale * x[0],), (noise[rows],), schedule(4, shift=1.0),
+            lambda x, t: scale * x, noise[rows], schedule(4, shift=1.0),
             step=[renoise, flow_sde(0.7), coefficient_preserving(0.8), euler], draw=draw,
         )  # fmt: skip
-        return list(moves)[-1].after[0]
+        return list(moves)[-1].after
 
     whole = run([0, 1, 2])
     torch.testing.assert_close(torch.cat([run([i]) for i in range(3)]), whole, atol=0, rtol=0)

@@ -118,7 +118,7 @@ def test_windows_of_a_batch_have_as_many_latents_given(weights: str, batch: Batc
     situation, rollout = rolled(aligned, batch)
     assert situation.prefix is not None
     assert torch.equal(situation.prefix[:CLIPS], situation.clean[:, :2])
-    assert rollout.moves[0].before[0].shape[:2] == (CLIPS * GROUP, LENGTH - 2)
+    assert rollout.moves[0].before.shape[:2] == (CLIPS * GROUP, LENGTH - 2)
 
 
 def test_a_rollout_may_begin_with_an_end_of_the_policy_s_own(weights: str, batch: Batch) -> None:

@@ -84,7 +84,8 @@ def test_the_real_score_is_the_guided_network_and_the_student_starts_as_it_is() 
     seen = windows.scored()
     g1, g2 = (torch.Generator().manual_seed(3) for _ in range(2))
     assert float(stage_.matching_term(made, cond, seen, batch, g1)) > 0
-    x_t, t, _ = stage_.noised_motion(made, seen, g2)
+    noised = stage_.noised_motion(made, seen, g2)
+    x_t, t = noised.x_t, noised.t
     with torch.no_grad():
         plain = stage_.fake(x_t, t, cond)
         guided = guided_motion(stage_.real, cond, audio=1.0, style=1.0)(x_t, t)

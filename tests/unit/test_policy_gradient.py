@@ -48,14 +48,14 @@ def rolled_out(
     noise = torch.randn(CONDITIONS * numbers.group_size, LATENTS, 2, generator=generator)
     with torch.no_grad():
         made, moves = explored(policy, noise, exploration, window, normal(generator))
-        old = [densities(move, move.mean[0], WEIGHTS) for move in moves]
+        old = [densities(move, move.mean, WEIGHTS) for move in moves]
     values = {
         "first": -reward * (made[..., 0] - WANTED).square(),
         "second": torch.ones(len(made)),
     }
     layout = Layout(numbers.group_size, LATENTS, 0)
     advantages, logs = advantages_of(values, TERMS, layout, numbers, generator)
-    return Rolled(moves, WEIGHTS, old, [move.mean[0] for move in moves], advantages, logs)
+    return Rolled(moves, WEIGHTS, old, [move.mean for move in moves], advantages, logs)
 
 
 def updated(
@@ -146,9 +146,9 @@ def test_noise_is_in_the_window_alone_and_the_rest_is_the_ode() -> None:
     prefix = torch.full((2, 1, 2), 7.0)
     given, moves = explored(policy, noise, exploration, range(1), normal(generator), prefix)
     assert torch.equal(given[:, :1], prefix)
-    assert moves[0].after[0].shape[1] == LATENTS - 1
+    assert moves[0].after.shape[1] == LATENTS - 1
     again = mean_again(policy, moves[0], exploration, prefix)
-    assert torch.equal(again, moves[0].mean[0])
+    assert torch.equal(again, moves[0].mean)
 
 
 def test_missing_rewards_are_counted_and_have_no_advantage() -> None:

@@ -1,19 +1,25 @@
 """generate/resolve: sizes and chunk length come from the card of the weights, before the preset."""
 
+import json
+import shutil
+from pathlib import Path
+
 import pytest
 import torch
 
 from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.request import Request
+from avatar_v.generate.request import Request, Weights
 from avatar_v.generate.resolve import (
     FORMATS,
     NUM_STEPS,
+    check_fits,
     format_of,
     input_spec,
     resolved,
     sampling_warnings,
     settings_of,
 )
+from avatar_v.generate.run import run
 from avatar_v.models.card import ASSETS, Capabilities, Card, read_card
 
 INPUTS = Inputs(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(640), 1, 0, ())
@@ -59,7 +65,24 @@ def test_a_few_step_student_says_its_steps_times_and_renoising() -> None:
     assert sampling_warnings(asked.changed(num_steps=1), card) == ()
     (text,) = sampling_warnings(asked.changed(num_steps=3), card)
     assert "student of 2 steps and were asked for 3" in text
-    with pytest.raises(ValueError, match=r"overshoot 0\.5 is for weights of many steps"):
-        resolved(open_.changed(overshoot=0.5), card, INPUTS)
     plain = settings_of(resolved(open_, Card("small"), INPUTS), Card("small"), bf16=False)
     assert not plain.renoise
+
+
+def test_overshoot_is_refused_for_a_student_before_files_are_read(tmp_path: Path) -> None:
+    plain, student = Card("small"), Card("small", can=Capabilities(num_steps=2))
+    asked = Request.of(reference="no.mp4", audio="no.wav", out=str(tmp_path / "o.mp4"))
+    check_fits(student, asked)
+    asked = asked.changed(overshoot=0.5)
+    check_fits(plain, asked)
+    message = r"--overshoot 0\.5 is for weights of many steps; these are a student of 2, whose"
+    with pytest.raises(ValueError, match=message):
+        check_fits(student, asked)
+    with pytest.raises(ValueError, match=message):
+        resolved(asked, student, INPUTS)
+    weights = shutil.copytree(ASSETS / "small", tmp_path / "small")
+    content = json.loads((weights / "card.json").read_text(encoding="utf-8"))
+    content["can"]["num_steps"] = 2
+    (weights / "card.json").write_text(json.dumps(content), encoding="utf-8")
+    with pytest.raises(ValueError, match=message):  # and not that there is no file no.mp4
+        run(asked, Weights(str(weights)))

@@ -1,6 +1,7 @@
 """Prefix frames, determinism and edges of the sampler; weights, passes and edges of guidance."""
 
 import dataclasses
+from itertools import pairwise
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ from torch import Tensor, nn
 from avatar_v.flow import schedule
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling.guidance import guided, streams
-from avatar_v.sampling.solver import normal, overshoot, sample, sample_joint
+from avatar_v.sampling.solver import normal, overshoot, sample, trajectory
 from avatar_v.testing import make_cond, make_dit, make_reference, run
 from avatar_v.types import Cond
 
@@ -195,26 +196,22 @@ def test_a_cached_reference_guides_as_one_read_anew(avatar) -> None:
     torch.testing.assert_close(cached, anew, atol=1e-4, rtol=1e-4)
 
 
-def test_joint_states_share_steps_and_stay_apart() -> None:
+def test_a_trajectory_begins_at_the_noise_and_every_move_where_the_last_ended() -> None:
+    """Of motion, "b l md"; towards a point each Euler step is exact, so the end is that point."""
     generator = torch.Generator().manual_seed(0)
-    video, motion = torch.randn(SHAPE, generator=generator), torch.randn(*SHAPE[:2], 7)
-    first = (torch.ones(*SHAPE[:1], 1, *SHAPE[2:]), torch.ones(SHAPE[0], 1, 7))
-    times = schedule(5, shift=2.0)
+    noise, first = torch.randn(*SHAPE[:2], 7, generator=generator), torch.ones(SHAPE[0], 1, 7)
 
-    def towards(target: float):
-        return lambda x, t: (x - target) / t.clamp_min(1e-6).reshape(*t.shape, *[1] * (x.ndim - 2))
+    def towards_two(x: Tensor, t: Tensor) -> Tensor:
+        return (x - 2) / t.clamp_min(1e-6)[..., None]
 
-    def both(states, t):
-        return tuple(towards(i)(x, t) for i, x in enumerate(states))
-
-    made = sample_joint(both, (video, motion), times, prefixes=first)
-    alone = sample(towards(0), video, times, prefix=first[0])
-    assert torch.equal(made[0], alone)
-    # towards a point every Euler step is exact, so the end is that point
-    torch.testing.assert_close(made[1][:, 1:], torch.ones_like(motion[:, 1:]))
-    assert torch.equal(made[1][:, :1], first[1])
-    with pytest.raises(ValueError, match="prefixes of one length"):
-        sample_joint(both, (video, motion), times, prefixes=(first[0], motion[:, :2]))
+    moves = list(trajectory(towards_two, noise, TIMES, prefix=first))
+    assert [(move.t, move.t_next) for move in moves] == list(pairwise(TIMES.tolist()))
+    assert torch.equal(moves[0].before, noise[:, 1:])
+    for move, following in pairwise(moves):
+        assert torch.equal(move.after, following.before)
+    torch.testing.assert_close(moves[-1].after, torch.full_like(noise[:, 1:], 2.0))
+    whole = sample(towards_two, noise, TIMES, prefix=first)
+    assert torch.equal(whole, torch.cat([first, moves[-1].after], dim=1))
 
 
 @pytest.mark.parametrize("has_prefix", [True, False])
@@ -222,16 +219,16 @@ def test_both_ends_are_held_clean_at_time_zero_in_every_step(has_prefix: bool) -
     before, after = torch.full((2, 2, 3, 2, 2), 3.0), torch.full((2, 1, 3, 2, 2), -2.0)
     first, seen = 2 if has_prefix else 0, []
 
-    def velocities(states, t):
-        seen.append((states[0].clone(), t.clone()))
-        return (towards_zero(states[0], t),)
+    def velocity(x: Tensor, t: Tensor) -> Tensor:
+        seen.append((x.clone(), t.clone()))
+        return towards_zero(x, t)
 
-    (out,) = sample_joint(
-        velocities,
-        (torch.randn(SHAPE),),
+    out = sample(
+        velocity,
+        torch.randn(SHAPE),
         TIMES,
-        prefixes=(before,) if has_prefix else None,
-        suffixes=(after,),
+        prefix=before if has_prefix else None,
+        suffix=after,
         step=overshoot(0.5),
         draw=normal(torch.Generator().manual_seed(0)),
     )
@@ -246,9 +243,6 @@ def test_both_ends_are_held_clean_at_time_zero_in_every_step(has_prefix: bool) -
 
 
 def test_bad_suffixes_are_refused() -> None:
-    noise, motion = torch.randn(SHAPE), torch.randn(*SHAPE[:2], 7)
-    before, after, other = noise[:, :3], noise[:, :2], motion[:, :1]
+    noise = torch.randn(SHAPE)
     with pytest.raises(ValueError, match="suffix of 5 latent frames leaves nothing"):
-        sample_joint(lambda x, t: x, (noise,), TIMES, prefixes=(before,), suffixes=(after,))
-    with pytest.raises(ValueError, match="suffixes of one length"):
-        sample_joint(lambda x, t: x, (noise, motion), TIMES, suffixes=(after, other))
+        sample(towards_zero, noise, TIMES, prefix=noise[:, :3], suffix=noise[:, :2])

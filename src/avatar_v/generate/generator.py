@@ -30,6 +30,7 @@ from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
     Settings,
+    States,
     Words,
     begin,
     carried,
@@ -38,7 +39,6 @@ from avatar_v.sampling.rollout import (
     joined,
     make_chunk,
 )
-from avatar_v.sampling.solver import States
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Reference, num_frames
 
 DECODE_LATENTS = 4

@@ -34,7 +34,7 @@ from avatar_v.interrupts import interrupts_deferred
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import sequence_mesh, spread
-from avatar_v.sampling.solver import States
+from avatar_v.sampling.rollout import States
 
 HOST = "127.0.0.1"
 PATIENCE_S = 5.0

@@ -54,16 +54,22 @@ def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
     return InputSpec(side, card.can.reference, card.can.motion, card.can.faces)
 
 
-def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
-    """``request`` with the values that it left to the weights: the number of steps, the guidance of
-    audio and motion, and whether the first frame becomes an anchor. ValueError for overshoot with
-    weights whose steps go to x_0 and back anyway."""
-    asked, trained = request.sampling, card.can.num_steps
-    if trained is not None and asked.overshoot > 0:
+def check_fits(card: Card, request: Request) -> None:
+    """ValueError for what weights with this card cannot do: overshoot, where steps go to x_0 and
+    back anyway. Needs no file of the request."""
+    overshoot, trained = request.sampling.overshoot, card.can.num_steps
+    if trained is not None and overshoot > 0:
         raise ValueError(
-            f"overshoot {asked.overshoot:g} is for weights of many steps; these are a student of "
+            f"--overshoot {overshoot:g} is for weights of many steps; these are a student of "
             f"{trained}, whose steps add fresh noise by themselves"
         )
+
+
+def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
+    """``request`` with the values that it left to the weights: the number of steps, the guidance of
+    audio and motion, and whether the first frame becomes an anchor. ValueError as `check_fits`."""
+    check_fits(card, request)
+    asked = request.sampling
     anchor, audio, motion = asked.anchor, asked.guidance_audio, asked.guidance_motion
     return request.changed(
         anchor=card.can.anchor and bool(inputs.clips) if anchor is None else anchor,

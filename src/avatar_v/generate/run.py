@@ -20,7 +20,7 @@ from avatar_v.generate.pipeline import AvatarPipeline, StoredPipeline
 from avatar_v.generate.pixels import Frames
 from avatar_v.generate.record import Record, save_record, timing_of
 from avatar_v.generate.request import Request, Weights
-from avatar_v.generate.resolve import resolved, sampling_warnings
+from avatar_v.generate.resolve import check_fits, resolved, sampling_warnings
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
@@ -78,6 +78,7 @@ def run(
     check_settings(request)
     if isinstance(source, StoredPipeline):
         check_parts(source.folder, prompt=request.person.prompt)
+    check_fits(source.card, request)
     inputs = read_inputs(request, source.input_spec, sound)
     if isinstance(source, AvatarPipeline):
         if isinstance(inputs.audio, LiveSound):

@@ -87,10 +87,8 @@ def explored(
     window gives the ODE's sample."""
     times = schedule(exploration.num_steps, shift=exploration.shift)
     steps = [exploration.step if i in window else euler for i in range(exploration.num_steps)]
-    moves = list(
-        trajectory(_joint(velocity), (noise,), times, prefixes=_ends(prefix), step=steps, draw=draw)
-    )
-    (made,) = moves[-1].after
+    moves = list(trajectory(velocity, noise, times, prefix=prefix, step=steps, draw=draw))
+    made = moves[-1].after
     whole = made if prefix is None else torch.cat([prefix.to(made), made], dim=1)
     return whole, [moves[i] for i in window]
 
@@ -102,13 +100,4 @@ def mean_again(
     prefix: Float[Tensor, "b p *rest"] | None = None,
 ) -> State:
     """The mean of a noisy move by the weights as they are now."""
-    (mean,) = again(_joint(velocity), move, exploration.step, prefixes=_ends(prefix))
-    return mean
-
-
-def _joint(velocity: VelocityFn):
-    return lambda states, t: (velocity(states[0], t),)
-
-
-def _ends(prefix: Tensor | None) -> tuple[Tensor, ...] | None:
-    return None if prefix is None else (prefix,)
+    return again(velocity, move, exploration.step, prefix=prefix)

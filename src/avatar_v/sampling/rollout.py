@@ -32,7 +32,6 @@ from avatar_v.sampling.guidance import guided
 from avatar_v.sampling.motion import LEAST_MOTION_STEPS, guided_motion
 from avatar_v.sampling.solver import (
     Draw,
-    States,
     Step,
     VelocityFn,
     normal,
@@ -42,6 +41,9 @@ from avatar_v.sampling.solver import (
 )
 from avatar_v.seeds import derive
 from avatar_v.types import Cond, MotionCond, Reference, Style
+
+States = tuple[Tensor, ...]
+"""Of a chunk: latents "b l c h w", and where they follow a motion that motion, "b l md"."""
 
 
 @dataclass(frozen=True)

@@ -19,12 +19,8 @@ from torch import Tensor
 
 from avatar_v.flow import State, Times
 
-States = tuple[Tensor, ...]
-"""Latents "b l c h w", and where it is denoised their motion "b l md"."""
 VelocityFn = Callable[[Tensor, Tensor], Tensor]
-"""``v = velocity_fn(x_t "b l c h w", t "b l")``; clean frames arrive with t = 0."""
-JointVelocityFn = Callable[[States, Times], States]
-"""The same for several states of the same latent frames, video and the motion stream."""
+"""``v = velocity_fn(x_t "b l …", t "b l")`` of video or motion; clean frames arrive with t = 0."""
 Step = Callable[[State, State, float, float], tuple[State, float]]
 """``mean, std = step(x_t, v, t, t_next)`` with 0 <= t_next < t <= 1."""
 Draw = Callable[[Sequence[int]], Tensor]
@@ -33,14 +29,14 @@ Draw = Callable[[Sequence[int]], Tensor]
 
 @dataclass(frozen=True)
 class Move:
-    """One step of a trajectory: of each state the latent frames that move, ends not included."""
+    """One step of a trajectory: the latent frames that move, ends not included."""
 
     t: float
     t_next: float
-    before: States
-    mean: States
+    before: State
+    mean: State
     std: float
-    after: States
+    after: State
 
 
 def euler(x_t: State, v: State, t: float, t_next: float) -> tuple[State, float]:
@@ -141,99 +137,71 @@ def sample(
     step: Step | Sequence[Step] = euler,
     draw: Draw | None = None,
 ) -> State:
-    """`sample_joint` of one state."""
-    (x,) = sample_joint(
-        lambda states, t: (velocity_fn(states[0], t),),
-        (noise,),
-        times,
-        prefixes=None if prefix is None else (prefix,),
-        suffixes=None if suffix is None else (suffix,),
-        step=step,
-        draw=draw,
-    )
-    return x
-
-
-def sample_joint(
-    velocity_fn: JointVelocityFn,
-    noises: States,
-    times: Float[Tensor, " steps_plus_1"],
-    *,
-    prefixes: States | None = None,
-    suffixes: States | None = None,
-    step: Step | Sequence[Step] = euler,
-    draw: Draw | None = None,
-) -> States:
     """The end of a `trajectory`, with the latent frames that were given at both ends."""
-    held, states = _Held.of(prefixes, suffixes), noises
+    x = noise
     for move in trajectory(
-        velocity_fn, noises, times, prefixes=prefixes, suffixes=suffixes, step=step, draw=draw
+        velocity_fn, noise, times, prefix=prefix, suffix=suffix, step=step, draw=draw
     ):
-        states = move.after
-    return held.around(states)
+        x = move.after
+    return _Held(prefix, suffix).around(x)
 
 
 def trajectory(
-    velocity_fn: JointVelocityFn,
-    noises: States,
+    velocity_fn: VelocityFn,
+    noise: State,
     times: Float[Tensor, " steps_plus_1"],
     *,
-    prefixes: States | None = None,
-    suffixes: States | None = None,
+    prefix: Float[Tensor, "b p *rest"] | None = None,
+    suffix: Float[Tensor, "b q *rest"] | None = None,
     step: Step | Sequence[Step] = euler,
     draw: Draw | None = None,
 ) -> Iterator[Move]:
     """The moves from noise along ``times``, which fall strictly to 0 (see flow.schedule).
 
-    The states "b l …" share latent frames and times, and each velocity may depend on all of them.
-    ``prefixes`` and ``suffixes`` are clean latent frames at both ends, of one length each. They are
-    held at t = 0 in every step, in the place of the noise there. ``step`` is one for all moves, or
-    one for each. ``draw`` gives the fresh noise of steps that have some. ValueError for times that
-    do not fall, ends that leave nothing to generate, or a noisy step without ``draw``.
+    ``prefix`` and ``suffix`` are clean latent frames at both ends. They are held at t = 0 in every
+    step, in the place of the noise there. ``step`` is one for all moves, or one for each. ``draw``
+    gives the fresh noise of steps that have some. ValueError for times that do not fall, ends that
+    leave nothing to generate, or a noisy step without ``draw``.
     """
-    _check(noises, times, prefixes, suffixes)
+    held = _Held(prefix, suffix)
+    _check(noise, times, held)
     pairs = list(pairwise(float(t) for t in times))
     steps = [step] * len(pairs) if callable(step) else list(step)
     if len(steps) != len(pairs):
         raise ValueError(f"{len(pairs)} moves need as many steps, got {len(steps)}")
-    held = _Held.of(prefixes, suffixes)
-    states = tuple(held.free(noise.float()) for noise in noises)
+    x = held.free(noise.float())
     for (t, t_next), how in zip(pairs, steps, strict=True):
-        means, std = _moved(velocity_fn, states, t, t_next, how, held)
-        after = means
+        mean, std = _moved(velocity_fn, x, t, t_next, how, held)
+        after = mean
         if std > 0:
             if draw is None:
                 raise ValueError("a step with fresh noise needs a source of it (draw)")
-            after = tuple(mean + std * draw(mean.shape).to(mean) for mean in means)
-        yield Move(t, t_next, states, means, std, after)
-        states = after
+            after = mean + std * draw(mean.shape).to(mean)
+        yield Move(t, t_next, x, mean, std, after)
+        x = after
 
 
 def again(
-    velocity_fn: JointVelocityFn,
+    velocity_fn: VelocityFn,
     move: Move,
     step: Step,
     *,
-    prefixes: States | None = None,
-    suffixes: States | None = None,
-) -> States:
+    prefix: Float[Tensor, "b p *rest"] | None = None,
+    suffix: Float[Tensor, "b q *rest"] | None = None,
+) -> State:
     """The mean of ``move`` by this velocity: the very computation that a `trajectory` made it with,
     so that the network of the trajectory gives the same numbers, to the last bit."""
-    held = _Held.of(prefixes, suffixes)
+    held = _Held(prefix, suffix)
     return _moved(velocity_fn, move.before, move.t, move.t_next, step, held)[0]
 
 
 def _moved(
-    velocity_fn: JointVelocityFn, states: States, t: float, t_next: float, step: Step, held: "_Held"
-) -> tuple[States, float]:
-    """Mean and standard deviation of the step from ``states``."""
-    whole = held.around(states)
-    velocities = velocity_fn(whole, _times_per_frame(whole[0], t, held))
-    means, std = [], 0.0
-    for x, v in zip(states, velocities, strict=True):
-        mean, std = step(x, held.free(v.float()), t, t_next)
-        means.append(mean)
-    return tuple(means), std
+    velocity_fn: VelocityFn, x: State, t: float, t_next: float, step: Step, held: "_Held"
+) -> tuple[State, float]:
+    """Mean and standard deviation of the step from ``x``."""
+    whole = held.around(x)
+    v = velocity_fn(whole, _times_per_frame(whole, t, held))
+    return step(x, held.free(v.float()), t, t_next)
 
 
 def last_with_gradient(velocity: VelocityFn, num_moves: int) -> VelocityFn:
@@ -251,47 +219,41 @@ def last_with_gradient(velocity: VelocityFn, num_moves: int) -> VelocityFn:
 
 @dataclass(frozen=True)
 class _Held:
-    """The clean latent frames at both ends of each state."""
+    """The clean latent frames at both ends."""
 
-    first: int
-    last: int
-    prefixes: States | None
-    suffixes: States | None
+    prefix: Float[Tensor, "b p *rest"] | None
+    suffix: Float[Tensor, "b q *rest"] | None
 
-    @classmethod
-    def of(cls, prefixes: States | None, suffixes: States | None) -> "_Held":
-        first, last = (0 if ends is None else ends[0].shape[1] for ends in (prefixes, suffixes))
-        return cls(first, last, prefixes, suffixes)
+    @property
+    def num_first(self) -> int:
+        return 0 if self.prefix is None else self.prefix.shape[1]
+
+    @property
+    def num_last(self) -> int:
+        return 0 if self.suffix is None else self.suffix.shape[1]
 
     def free(self, x: Tensor) -> Tensor:
         """The latent frames between the ends."""
-        return x[:, self.first : x.shape[1] - self.last]
+        return x[:, self.num_first : x.shape[1] - self.num_last]
 
-    def around(self, states: States) -> States:
-        """Whole states: what lies between the ends, and the ends."""
-        parts = [[x] for x in states]
-        for part, prefix in zip(parts, self.prefixes or (), strict=self.prefixes is not None):
-            part.insert(0, prefix.to(part[0]))
-        for part, suffix in zip(parts, self.suffixes or (), strict=self.suffixes is not None):
-            part.append(suffix.to(part[0]))
-        return tuple(torch.cat(part, dim=1) for part in parts)
+    def around(self, x: Tensor) -> Tensor:
+        """What lies between the ends, and the ends."""
+        parts = (self.prefix, x, self.suffix)
+        return torch.cat([part.to(x) for part in parts if part is not None], dim=1)
 
 
 def _times_per_frame(x: State, t: float, held: _Held) -> Times:
     times = x.new_zeros(x.shape[:2])
-    times[:, held.first : x.shape[1] - held.last] = t
+    held.free(times).fill_(t)
     return times
 
 
-def _check(noises: States, times: Tensor, prefixes: States | None, suffixes: States | None) -> None:
+def _check(noise: State, times: Tensor, held: _Held) -> None:
     if times.numel() < 2 or not bool((times[1:] < times[:-1]).all()) or float(times[-1]) != 0.0:
         raise ValueError(f"sampling times must fall strictly and end at 0, got {times.tolist()}")
-    num_held = sum(held[0].shape[1] for held in (prefixes, suffixes) if held is not None)
-    if num_held >= noises[0].shape[1]:
+    num_held = held.num_first + held.num_last
+    if num_held >= noise.shape[1]:
         raise ValueError(
             f"a prefix and suffix of {num_held} latent frames leaves nothing to generate "
-            f"in a chunk of {noises[0].shape[1]}"
+            f"in a chunk of {noise.shape[1]}"
         )
-    for name, held in (("prefixes", prefixes or ()), ("suffixes", suffixes or ())):
-        if len({tuple(x.shape[:2]) for x in held}) > 1:
-            raise ValueError(f"{name} of one length, got {[tuple(x.shape) for x in held]}")

@@ -275,7 +275,7 @@ class AlignGRPO(Stage):
             values = self.rewards(self.policy.samples(self.conditioner, situation, made))
             credits = {term.credit for term in self.rewards.terms}
             weights = {credit: self.policy.credit(credit, situation) for credit in sorted(credits)}
-            old = [densities(move, move.mean[0], weights) for move in moves]
+            old = [densities(move, move.mean, weights) for move in moves]
         advantages, logs = advantages_of(
             values, self.rewards.terms, situation.layout, self.grpo, generator
         )

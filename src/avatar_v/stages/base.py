@@ -48,10 +48,10 @@ Logs = dict[str, Tensor]
 class Noised:
     """What a step gives the model, and what the model should say."""
 
-    x_t: Float[Tensor, "b l c h w"]
+    x_t: Float[Tensor, "b l *rest"]
     t: Float[Tensor, "b l"]  # 0 on prefix and suffix
     times: Float[Tensor, " b"]  # of the others; on the CPU
-    velocity: Float[Tensor, "b l c h w"]
+    velocity: Float[Tensor, "b l *rest"]
     scored: Bool[Tensor, "b l"]  # False on prefix and suffix
 
 

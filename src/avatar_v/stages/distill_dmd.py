@@ -37,7 +37,7 @@ from avatar_v.stages.adapters import adapter, add_adapters
 from avatar_v.stages.base import Logs, Noised
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.distill_cfg import GuidanceRanges
-from avatar_v.stages.matching import FAKE, REAL, Scores
+from avatar_v.stages.matching import FAKE, REAL, Scores, compared
 from avatar_v.stages.optim import MAX_LR, Optim
 from avatar_v.stages.own_rollout import Latents, OwnRollout, Turn, last_turn
 from avatar_v.stages.perceptual import PerceptualTerms
@@ -235,7 +235,8 @@ class DistillDMD(SFT):
         if self.matching.has_head:
             logs["head"] = self.head_loss(turn, made, turn.window(clean), weight, generator)
             self.update(HEAD, logs["head"])
-        return self.last_loss, {**logs, **_compared(made, turn.window(clean), turn)}
+        found = compared(made, turn.window(clean), turn.prefix.shape[1])
+        return self.last_loss, {**logs, **found}
 
     def turn(self, clean: Tensor, cond: Cond, windows: Windows, generator: torch.Generator) -> Turn:
         """The chunk that is to be made; the student makes those before it."""
@@ -296,10 +297,8 @@ class DistillDMD(SFT):
         noise = starting_noise(turn.chunk, turn.prefix, turn.seeds)
         with torch.no_grad(), self.network(REAL) as real:
             fn, states = turn.velocity(real), [noise[:, free:]]
-            for move in trajectory(
-                lambda x, t: (fn(x[0], t),), (noise,), times, prefixes=(turn.prefix,)
-            ):
-                states.append(move.after[0])
+            for move in trajectory(fn, noise, times, prefix=turn.prefix):
+                states.append(move.after)
         jump = torch.stack([times[at], times[-1]])
         start = torch.cat([turn.prefix, states[at]], dim=1)
         with self.network(STUDENT) as student:
@@ -313,14 +312,10 @@ class DistillDMD(SFT):
         return flow_loss(v, noised.velocity, noised.scored)
 
     def noised_chunk(self, turn: Turn, clean: Latents, generator: torch.Generator) -> Noised:
-        """``clean`` latents of the chunk at one time a sample; the prefix stays clean."""
-        shift = self.objective.shift
-        times = self.matching.draw_times(len(clean), shift=shift, generator=generator)
-        noise = torch.randn(clean.shape, generator=generator).to(clean)
-        scored = turn.scored()
-        t = times.to(clean.device)[:, None] * scored
-        x_t, velocity = flow.interpolate(clean, noise, t), flow.velocity(clean, noise)
-        return Noised(x_t, t, times, velocity, scored)
+        """``clean`` latents of the chunk as the scores see them; the prefix stays clean."""
+        return self.matching.noised(
+            clean, turn.scored(), shift=self.objective.shift, generator=generator
+        )
 
     def generator_term(
         self, turn: Turn, made: Latents, weight: Tensor, generator: torch.Generator
@@ -359,16 +354,8 @@ class DistillDMD(SFT):
             made = turn.make(turn.velocity(student))
         true = turn.window(clean)
         weight = turn.window(self.region(windows, clean, batch))
-        return flow_loss(made, true, turn.scored(), weight), _compared(made, true, turn)
-
-
-def _compared(made: Latents, true: Latents, turn: Turn) -> Logs:
-    """Spread and motion of the student's latents over those of true video: both near 1. Students
-    that saturate, and students that freeze, show there first."""
-    free = turn.prefix.shape[1]
-    made, true = made[:, free:].float(), true[:, free:].float()
-    moved, truly = (x.diff(dim=1).abs().mean() for x in (made, true))
-    return {"spread": made.std() / true.std(), "energy": moved / truly}
+        logs = compared(made, true, turn.prefix.shape[1])
+        return flow_loss(made, true, turn.scored(), weight), logs
 
 
 def _of_tokens(weight: Tensor, cells: Tensor, turn: Turn) -> Float[Tensor, "b l 1 rows columns"]:

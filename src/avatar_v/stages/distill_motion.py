@@ -26,8 +26,8 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.sampling.solver import VelocityFn, last_with_gradient, normal, renoise, sample
-from avatar_v.stages.base import Logs
-from avatar_v.stages.matching import FAKE, REAL, Scores
+from avatar_v.stages.base import Logs, Noised
+from avatar_v.stages.matching import FAKE, REAL, Scores, compared
 from avatar_v.stages.motion_prior import MotionPrior, MotionTraining
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.roles import STUDENT, Role, Updates
@@ -141,12 +141,12 @@ class DistillMotion(MotionPrior):
             self.update(STUDENT, loss)
             self.last_loss = loss.detach()
         made = made.detach()
-        x_t, t, target = self.noised_motion(made, seen, generator)
+        noised = self.noised_motion(made, seen, generator)
         weights = self.component_weights(batch)[self.clip_of_windows(batch)]
-        logs["fake"] = motion_flow_loss(self.fake(x_t, t, cond), target, seen, weights)
+        v = self.fake(noised.x_t, noised.t, cond)
+        logs["fake"] = motion_flow_loss(v, noised.velocity, seen, weights)
         self.update(FAKE, logs["fake"])
-        moved, truly = (x.diff(dim=1).abs().mean() for x in (made, clean))
-        return self.last_loss, {**logs, "energy": moved / truly, "spread": made.std() / clean.std()}
+        return self.last_loss, {**logs, **compared(made, clean, int(windows.prefix[0]))}
 
     def made(
         self,
@@ -184,7 +184,8 @@ class DistillMotion(MotionPrior):
             self.real, cond, audio=numbers.guidance_audio, style=numbers.guidance_style
         )
         with torch.no_grad():
-            x_t, t, _ = self.noised_motion(made.detach(), seen, generator)
+            noised = self.noised_motion(made.detach(), seen, generator)
+            x_t, t = noised.x_t, noised.t
 
             def clean(velocity: VelocityFn) -> Motion:
                 return flow.clean_from_velocity(x_t, velocity(x_t, t).float(), t)
@@ -195,15 +196,9 @@ class DistillMotion(MotionPrior):
         wide = weights.repeat(1, TEMPORAL_FACTOR)[:, None].to(made)
         return distribution_matching_loss(made, g, seen, wide).mean()
 
-    def noised_motion(
-        self, clean: Motion, scored: Tensor, generator: torch.Generator
-    ) -> tuple[Motion, Float[Tensor, "b l"], Motion]:
-        """x_t at one time a window, t, and the velocity; what is given stays clean."""
-        shift = self.objective.shift
-        times = self.matching.draw_times(len(clean), shift=shift, generator=generator)
-        noise = torch.randn(clean.shape, generator=generator).to(clean)
-        t = times.to(clean.device)[:, None] * scored
-        return flow.interpolate(clean, noise, t), t, flow.velocity(clean, noise)
+    def noised_motion(self, clean: Motion, scored: Tensor, generator: torch.Generator) -> Noised:
+        """Motion as the scores see it; what is given stays clean."""
+        return self.matching.noised(clean, scored, shift=self.objective.shift, generator=generator)
 
     def loss(
         self,

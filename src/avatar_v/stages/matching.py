@@ -1,4 +1,5 @@
-"""The fake score of distribution matching: its numbers, its role, and its turn beside the student.
+"""The fake score of distribution matching: its numbers, its role, its turn beside the student, what
+both scores look at, and what is told of the student.
 
 Shared by the distillation of video (stages/distill_dmd.py) and motion (stages/distill_motion.py).
 """
@@ -7,10 +8,12 @@ import dataclasses
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool
 from torch import Tensor
 
 from avatar_v import checks, flow
+from avatar_v.flow import State
+from avatar_v.stages.base import Logs, Noised
 from avatar_v.stages.optim import MAX_LR, Optim
 from avatar_v.stages.roles import Role, Updates, constant
 
@@ -37,12 +40,16 @@ class Scores:
                 f"times are 0 < min_t <= max_t <= 1, got {self.min_t} and {self.max_t}"
             )
 
-    def draw_times(
-        self, num: int, *, shift: float, generator: torch.Generator
-    ) -> Float[Tensor, " num"]:
-        """One time for each sample."""
-        times = flow.shift_time(torch.rand(num, generator=generator), shift)
-        return times.clamp(self.min_t, self.max_t)
+    def noised(
+        self, clean: State, scored: Bool[Tensor, "b l"], *, shift: float, generator: torch.Generator
+    ) -> Noised:
+        """``clean`` at one time a sample; what is not ``scored``, on its device, stays clean."""
+        times = flow.shift_time(torch.rand(len(clean), generator=generator), shift)
+        times = times.clamp(self.min_t, self.max_t)
+        noise = torch.randn(clean.shape, generator=generator).to(clean)
+        t = times.to(clean.device)[:, None] * scored
+        x_t, velocity = flow.interpolate(clean, noise, t), flow.velocity(clean, noise)
+        return Noised(x_t, t, times, velocity, scored)
 
     def fake_role(self, modules: tuple[str, ...], student: Optim, clip: float | None) -> Role:
         """The fake score's role: one learning rate, the student's kind of optimiser."""
@@ -55,3 +62,12 @@ class Scores:
         updates of the fake score, which made ``num_backward`` backward passes so far."""
         group = num_backward // updates.accumulate_grad_batches
         return group % self.fake_updates == self.fake_updates - 1
+
+
+def compared(made: State, true: State, num_given: int) -> Logs:
+    """Spread and motion of what the student made over those of the truth, both near 1, behind the
+    latent frames that were given. Students that saturate, and students that freeze, show there
+    first."""
+    made, true = made[:, num_given:].float(), true[:, num_given:].float()
+    moved, truly = (x.diff(dim=1).abs().mean() for x in (made, true))
+    return {"spread": made.std() / true.std(), "energy": moved / truly}

@@ -110,7 +110,7 @@ def advantages_of(
 
 def densities(move: Move, mean: State, weights: Mapping[Credit, Tensor]) -> dict[Credit, PerLatent]:
     """The log density of where a move ended, for every credit."""
-    each = log_density(move.after[0], mean, move.std)
+    each = log_density(move.after, mean, move.std)
     return {credit: per_latent(each, weight) for credit, weight in weights.items()}
 
 
@@ -133,7 +133,7 @@ def step_loss(
                 "kernels"
             )
         if numbers.guard:
-            drift = per_latent(gaussian_kl(mean, move.mean[0], move.std), rolled.weights[credit])
+            drift = per_latent(gaussian_kl(mean, move.mean, move.std), rolled.weights[credit])
             log_ratio = guarded_log_ratio(log_ratio, drift, move.std)
         ratios.append(log_ratio.exp())
         loss = loss + clipped_policy_loss(ratios[-1], advantage, numbers.clip).mean()
