@@ -100,8 +100,8 @@ def test_clips_that_are_no_pairs_are_refused_before_training(tmp_path: Path) -> 
     write_shard(tmp_path / "clips.tar", [make_clip(0)])
     with pytest.raises(ValueError, match=r"no pair, without pair\.json, pair\.npz; make"):
         PairData(str(tmp_path), 1).setup()
-    with pytest.raises(ValueError, match="second is"):
-        encode_pair(dataclasses.replace(make_pair(0), second=torch.zeros(1, 16)))
+    with pytest.raises(ValueError, match="second has numbers that are no motion"):
+        encode_pair(dataclasses.replace(make_pair(0), second=torch.full((33, 16), torch.nan)))
 
 
 def test_a_batch_has_both_samples_and_the_condition(folder: Path) -> None:
@@ -127,15 +127,16 @@ def test_references_of_several_lengths_show_no_face_behind_their_end(tmp_path: P
 
     write_shard(tmp_path / "a.tar", [encode_pair(make_pair(0)), encode_pair(shorter(make_pair(1)))])
     (batch,) = PairData(str(tmp_path), 2, validation=str(tmp_path)).val_dataloader()
+    assert batch.reference is not None
     assert batch.reference.valid.sum(1).tolist() == [33, 9]
 
 
 def winners(data: PairData) -> dict[str, int]:
-    return {
-        key: int(winner)
-        for batch in data.train_dataloader()
-        for key, winner in zip(batch.key, batch.judged.winner, strict=True)
-    }
+    found = {}
+    for batch in data.train_dataloader():
+        assert batch.judged is not None
+        found |= dict(zip(batch.key, batch.judged.winner.tolist(), strict=True))
+    return found
 
 
 def test_ties_may_be_left_out_and_winners_dealt_anew(folder: Path, tmp_path: Path) -> None:
@@ -153,7 +154,5 @@ def test_ties_may_be_left_out_and_winners_dealt_anew(folder: Path, tmp_path: Pat
 
 
 def test_a_judgment_says_what_it_must() -> None:
-    with pytest.raises(ValueError, match="winner is one of first, second, tie"):
-        Judgment("none", "r")  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match="rater and an axis"):
         Judgment("first", "")

@@ -36,6 +36,8 @@ from avatar_v.stored import built, parse_json
 from avatar_v.types import MOTION_NAMES, Batch, Judged, num_latents
 
 JUDGMENT, TRACKS = "pair.json", "pair.npz"
+NAMES = ("first", "second", "reference", "reference_valid")
+"""The arrays of TRACKS."""
 Winner = Literal["first", "second", "tie"]
 WINNERS: tuple[Winner, ...] = get_args(Winner)
 """In the order of types.Judged.winner."""
@@ -78,14 +80,12 @@ class Pair:
 
 def encode_pair(pair: Pair) -> RawClip:
     """What `writer.write_shard` takes. ValueError if the parts contradict each other."""
-    _check(pair)
-    tracks = {name: getattr(pair, name).float().numpy() for name in ("first", "second")}
-    tracks["reference"] = pair.reference.float().numpy()
-    tracks["reference_valid"] = pair.reference_valid.numpy()
+    tracks = [getattr(pair, name) for name in NAMES]
+    _check(pair.clip, *tracks)
     members = {
         **encode_sample(pair.clip),
         JUDGMENT: json.dumps(dataclasses.asdict(pair.judgment), sort_keys=True).encode(),
-        TRACKS: encode_arrays(tracks),
+        TRACKS: encode_arrays({name: x.numpy() for name, x in zip(NAMES, tracks, strict=True)}),
     }
     return RawClip(pair.clip.key, members)
 
@@ -97,20 +97,16 @@ def read_pair(entry: ClipEntry) -> Pair:
     members = read_members(entry, list(entry.members))
     clip = decode_sample(entry.key, members, where=entry.shard, decode_video=False)
     name = f"{entry.shard}, clip {entry.key}"
-    tracks = load_arrays(members[TRACKS], f"{name}.{TRACKS}")
     try:
-        pair = Pair(
-            clip,
-            *(torch.from_numpy(tracks[of]) for of in ("first", "second", "reference")),
-            torch.from_numpy(tracks["reference_valid"]),
-            decode_judgment(members[JUDGMENT], f"{name}.{JUDGMENT}"),
-        )
-        _check(pair)
+        tracks = load_arrays(members[TRACKS], f"{name}.{TRACKS}")
+        first, second, reference, valid = (torch.from_numpy(tracks[of]) for of in NAMES)
+        _check(clip, first, second, reference, valid)
     except (IndexError, KeyError, TypeError, ValueError) as error:
         if str(error).startswith(name):
             raise
         raise ValueError(f"{name}.{TRACKS}: {error}") from error
-    return pair
+    judgment = decode_judgment(members[JUDGMENT], f"{name}.{JUDGMENT}")
+    return Pair(clip, first, second, reference, valid, judgment)
 
 
 def read_judgment(entry: ClipEntry) -> Judgment:
@@ -173,18 +169,16 @@ def reference_batch(
     )
 
 
-def _check(pair: Pair) -> None:
+def _check(clip: Sample, first: Tensor, second: Tensor, reference: Tensor, valid: Tensor) -> None:
     """ValueError for shapes that do not fit the clip, and for numbers that are no motion."""
-    num, width = pair.clip.meta.num_frames, len(MOTION_NAMES)
-    length = len(pair.reference_valid)
-    expected = {"first": (num, width), "second": (num, width), "reference": (length, width)}
-    for name, shape in expected.items():
-        track = getattr(pair, name)
+    if valid.dtype != torch.bool or valid.dim() != 1:
+        raise ValueError(f"reference_valid is {valid.dtype}, expected a row of truth values")
+    lengths = (clip.meta.num_frames, clip.meta.num_frames, len(valid))
+    for name, track, length in zip(NAMES, (first, second, reference), lengths, strict=False):
+        shape = (length, len(MOTION_NAMES))
         if tuple(track.shape) != shape or track.dtype != torch.float32:
             found = f"{track.dtype} of {tuple(track.shape)}"
-            raise ValueError(f"{pair.clip.key}: {name} is {found}, expected float32 of {shape}")
+            raise ValueError(f"{name} is {found}, expected float32 of {shape}")
         if not bool((track.abs() <= MOST_MOTION).all()):  # neither is NaN
-            raise ValueError(f"{pair.clip.key}: {name} has numbers that are no motion")
-    if pair.reference_valid.dtype != torch.bool or pair.reference_valid.dim() != 1:
-        raise ValueError(f"{pair.clip.key}: reference_valid is not a row of truth values")
-    num_latents(length)
+            raise ValueError(f"{name} has numbers that are no motion")
+    num_latents(len(valid))

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from avatar_v import checks
@@ -30,13 +30,22 @@ from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.sampling.rollout import Settings
 from avatar_v.seeds import derive, stream
 from avatar_v.shards.buckets import Bucket, pair_candidates
-from avatar_v.shards.loader import collate, fit_sample, levelled, read_clip, read_folder
+from avatar_v.shards.loader import (
+    collate,
+    fit_sample,
+    levelled,
+    read_clip,
+    read_folder,
+    read_members,
+)
 from avatar_v.shards.pairs import WINNERS, Judgment, Pair, encode_pair, reference_batch
-from avatar_v.shards.schema import Sample
+from avatar_v.shards.schema import FACE, META, MOTION, Sample, decode_motion
 from avatar_v.shards.writer import ClipEntry, Failure, RawClip, write_shard
 from avatar_v.types import Batch, num_latents
 
 Motion = Float[Tensor, "b f m"]
+Reference = tuple[Float[Tensor, "r m"], Bool[Tensor, " r"]]
+"""The motion of a clip, and where a face is seen."""
 NUM_GIVEN = 1
 """Latents that a sample shares with its clip."""
 
@@ -160,22 +169,28 @@ def _judged(
         for number, draw in zip(numbers, draws, strict=True):
             index = int(conditions[number])
             reference = partners[index][int(draw.integers(len(partners[index])))]
-            chosen.append(_condition(clips[index], settings.num_frames, number, draw))
-            references.append(read_clip(clips[reference], decode_video=False, use_latents=False))
+            key = f"pair-{settings.seed}-{number:06d}"
+            chosen.append(_condition(clips[index], settings.num_frames, key, draw))
+            references.append(_reference(clips[reference]))
         yield judged_pairs(chosen, references, systems, panel, settings.seed, numbers)
 
 
-def _condition(clip: ClipEntry, num_frames: int, number: int, draw: np.random.Generator) -> Sample:
+def _reference(clip: ClipEntry) -> Reference:
+    members = read_members(clip, [META, MOTION, FACE])
+    return decode_motion(clip.key, members, where=clip.shard)[1:]
+
+
+def _condition(clip: ClipEntry, num_frames: int, key: str, draw: np.random.Generator) -> Sample:
     """A part of a clip without its pictures."""
     sample = read_clip(clip, decode_video=False, use_latents=False)
     meta = dataclasses.replace(sample.meta, height=0, width=0, vae_hash=None)
-    sample = dataclasses.replace(sample, key=f"pair-{number:06d}", meta=meta)
+    sample = dataclasses.replace(sample, key=key, meta=meta)
     return fit_sample(sample, Bucket(0, 0, num_frames), draw)
 
 
 def judged_pairs(
     conditions: Sequence[Sample],
-    references: Sequence[Sample],
+    references: Sequence[Reference],
     systems: tuple[MotionSystem, MotionSystem],
     panel: Panel,
     seed: int,
@@ -183,9 +198,8 @@ def judged_pairs(
 ) -> list[Pair | Failure]:
     """Samples of both systems for every condition, in a drawn order, and what a rater of the panel
     that is drawn for each pair says."""
-    rows = [(sample.motion, sample.valid) for sample in references]
     batch = collate([levelled(sample) for sample in conditions])
-    batch = dataclasses.replace(batch, reference=reference_batch(batch, rows))
+    batch = dataclasses.replace(batch, reference=reference_batch(batch, references))
     sides = [
         system.samples(batch, [derive("sample", seed, number, side) for number in numbers])
         for side, system in enumerate(systems)
@@ -211,7 +225,7 @@ def judged_pairs(
         winner = WINNERS[int(answers[i])]
         names = (systems[place].name for place in order)
         judgment = Judgment(winner, rater.name, rater.axis, *names)
-        items.append(Pair(sample, first[i], second[i], *rows[i], judgment))
+        items.append(Pair(sample, first[i], second[i], *references[i], judgment))
     return items
 
 
