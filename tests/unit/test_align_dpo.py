@@ -59,8 +59,7 @@ def gradients(stage: AlignDPO, loss: torch.Tensor) -> list[tuple[torch.Tensor, t
     """The parameters that have one, with it."""
     stage.zero_grad()
     loss.backward()
-    found = [(p, p.grad) for p in stage.network.parameters() if p.grad is not None]
-    return [(p, grad.clone()) for p, grad in found]
+    return [(p, p.grad.clone()) for p in stage.network.parameters() if p.grad is not None]
 
 
 @pytest.mark.parametrize(
@@ -88,16 +87,17 @@ def test_the_gradient_points_from_the_loser_to_the_winner(weights: str) -> None:
         loss, _ = loss_of(stage, pairs([winner] * 4))
         grads = gradients(stage, loss)
         assert stage.frozen.head.out.weight.grad is None
+        size = torch.stack([grad.norm() for _, grad in grads]).norm()
         with torch.no_grad():
             for p, grad in grads:
-                p.sub_(1e-4 * grad)
+                p.sub_(1e-4 / size * grad)
         after, logs = loss_of(stage, pairs([winner] * 4))
         assert after < loss
         assert logs["won"] < logs["lost"]
         assert logs["accuracy"] > 0.5
         with torch.no_grad():
             for p, grad in grads:
-                p.add_(1e-4 * grad)
+                p.add_(1e-4 / size * grad)
 
 
 def test_a_tie_has_no_side(weights: str) -> None:
