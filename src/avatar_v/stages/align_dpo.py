@@ -42,7 +42,7 @@ Motion = Float[Tensor, "b l md"]
 class DPO:
     """Numbers of preference training."""
 
-    beta: float = 500.0  # of the difference of mean squared flow errors
+    beta: float = 100.0  # of the difference of mean squared flow errors
     ties: float = 1.0  # k of losses/align.preference_loss; 1 knows no ties
     hold: float = 0.0
     """Weight of the squared distance from the velocities of the start: β holds the network where
