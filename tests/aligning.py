@@ -11,6 +11,7 @@ from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
 from avatar_v.sampling.exploring import Exploration
 from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.base import Stage
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.policies import Guidance
 from avatar_v.stages.policy_gradient import GRPO
@@ -77,7 +78,7 @@ class Data(L.LightningDataModule):
 
 
 def fit(
-    aligned: AlignGRPO, batch: Batch, folder: Path, steps: int, *, save: int | None = None,
+    aligned: Stage, batch: Batch, folder: Path, steps: int, *, save: int | None = None,
     ckpt: Path | None = None, callbacks: tuple[L.Callback, ...] = (),
 ) -> list[float]:  # fmt: skip
     """The losses of a run, which keeps ``middle.ckpt`` behind step ``save``."""

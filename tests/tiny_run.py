@@ -1,11 +1,13 @@
 """Tiny training runs for tests: shards whose bytes owe nothing to the world, and the recipes."""
 
 import csv
+import dataclasses
 from pathlib import Path
 
 import numpy as np
 import torch
 
+from avatar_v.shards.pairs import Judgment, Pair, encode_pair
 from avatar_v.shards.schema import Meta, Sample
 from avatar_v.shards.writer import write_shard
 from avatar_v.stages.cli import run_words
@@ -15,8 +17,8 @@ RECIPES = Path(__file__).resolve().parents[1] / "recipes"
 NUM_FRAMES, SIZE = 33, 32
 STAGES = (
     "0_vae", "0_vae_decoder", "1_t2v", "2_a2v", "3_pictures", "3_sft", "3_motion",
-    "4a_distill_cfg", "4b_distill_dmd", "4c_distill_motion", "5a_grpo", "own_face_vae", "own_face",
-    "refiner", "refiner_adversarial", "refiner_decoder",
+    "4a_distill_cfg", "4b_distill_dmd", "4c_distill_motion", "5a_grpo", "5b_dpo", "own_face_vae",
+    "own_face", "refiner", "refiner_adversarial", "refiner_decoder",
 )  # fmt: skip
 
 
@@ -25,6 +27,8 @@ def make_shards(folder: Path) -> None:
     for name, num_clips, first in (("train", 8, 0), ("validation", 4, 100), ("own", 1, 200)):
         clips = [make_clip(first + i) for i in range(num_clips)]
         write_shard(folder / "shards" / "tiny" / name / "clips-000000.tar", clips)
+        pairs = [encode_pair(make_pair(first + i)) for i in range(num_clips)]
+        write_shard(folder / "shards" / "tiny" / "pairs" / name / "pairs-000000.tar", pairs)
 
 
 def make_clip(index: int) -> Sample:
@@ -58,6 +62,25 @@ def make_clip(index: int) -> Sample:
         phonemes=torch.zeros(NUM_FRAMES, dtype=torch.int64),
         video=torch.from_numpy(video),
     )  # fmt: skip
+
+
+def make_pair(index: int) -> Pair:
+    """The clip's own motion against a mouth that opens to the quarter of it, in either order."""
+    clip, reference = make_clip(index), make_clip(index ^ 1)
+    meta = dataclasses.replace(clip.meta, height=0, width=0)
+    little = clip.motion.clone()
+    little[1:] *= 0.25
+    own_first = index % 2 == 0
+    first, second = (clip.motion, little) if own_first else (little, clip.motion)
+    winner = "tie" if index % 4 == 3 else "first" if own_first else "second"
+    return Pair(
+        dataclasses.replace(clip, meta=meta, video=None),
+        first,
+        second,
+        reference.motion,
+        reference.valid,
+        Judgment(winner, rater="tests", axis=("overall", "amplitude")[index % 3 == 0]),
+    )
 
 
 def run_stage(stage: str, *options: str) -> None:

@@ -77,6 +77,16 @@ class _Moves:
 
 
 @dataclass(frozen=True)
+class Judged(_Moves):
+    """Two samples of each condition of a batch, and which of them a rater prefers."""
+
+    first: Float[Tensor, "b f m"]
+    second: Float[Tensor, "b f m"]
+    winner: Int[Tensor, " b"]  # 0 the first, 1 the second, 2: neither
+    axis: tuple[str, ...]  # what the rater was asked about
+
+
+@dataclass(frozen=True)
 class Batch(_Moves):
     """Clips of equal size and length, as the loader gives them."""
 
@@ -102,6 +112,7 @@ class Batch(_Moves):
     """Components whose statistics tell a person's habits; None: all."""
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/refiner.py)."""
+    judged: Judged | None = None  # samples that begin like the clip, of shards of pairs
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ STUDIES = {
     "drift": "identity, colours and lips of long videos, and the seams of their chunks",
     "guidance": "guidance in one pass against guidance in several",
     "distill": "students of few steps beside their teacher",
+    "align_dpo": "preferences of simulated raters and habits, before and after DPO",
     "sampling": "steps and overshoot of the sampler",
     "refiner": "the super-resolution refiner against bicubic enlarging",
     "vae": "the video autoencoder, on drawn people and on real faces",

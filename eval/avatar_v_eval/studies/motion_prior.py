@@ -21,10 +21,9 @@ from avatar_v.generate.generator import audio_tokens
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.vectors import unpack_motion
-from avatar_v.sampling.chunks import OVERLAP, plan
-from avatar_v.sampling.motion import guided_motion
-from avatar_v.sampling.solver import normal, overshoot, renoise, sample
-from avatar_v.types import MotionCond, Style
+from avatar_v.sampling.chunks import plan
+from avatar_v.sampling.motion_rollout import roll_motion
+from avatar_v.types import Style
 from avatar_v_eval.cases import Case, cases_note, check_persons, heard, make_cases
 from avatar_v_eval.intervals import bootstrap, bootstrap_mean, correlation, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
@@ -113,34 +112,19 @@ def _moved_at_once(rollout: Rollout, cases: list[Case], num: int) -> Float[Tenso
     conditioner, num_frames = pipeline.conditioner, cases[0].num_frames
     network = conditioner.motion_net
     assert network is not None
-    chunks = plan(num_frames, chunk_latents=settings.chunk_latents)
-    audio_of = [audio_tokens(conditioner, heard(c.target), chunks.num_latents) for c in cases]
-    style = _style(conditioner, cases, num) if num else None
-    prefix = conditioner.pack_motion(torch.stack([case.motion[:1] for case in cases]))
+    length = plan(num_frames, chunk_latents=settings.chunk_latents).num_latents
+    audio_of = [audio_tokens(conditioner, heard(c.target), length) for c in cases]
     seeds = [rollout.request_for(case.person_id, case.prompt).sampling.seed for case in cases]
-    generators = [torch.Generator().manual_seed(seed) for seed in seeds]
-    latents = []
-    for chunk in chunks.chunks:
-        audio = torch.cat([of(chunk.latents) for of in audio_of])
-        velocity = guided_motion(
-            network,
-            MotionCond(audio, style=style),
-            audio=1.0 if settings.motion_steps else settings.guidance_audio,
-            style=1.0 if settings.motion_steps else settings.guidance_motion,
-        )
-        shape = (len(chunk.latents), prefix.shape[-1])
-        noise = torch.stack([torch.randn(shape, generator=g) for g in generators])
-        made = sample(
-            velocity,
-            noise,
-            settings.motion_times,
-            prefix=prefix,
-            step=renoise if settings.motion_steps else overshoot(settings.overshoot),
-            draw=normal(*generators),
-        )
-        prefix = made[:, -OVERLAP:]
-        latents.append(made[:, -len(chunk.new_latents) :])
-    motion = unpack_motion(torch.cat(latents, dim=1), conditioner.known_stats)
+    made = roll_motion(
+        network,
+        settings,
+        conditioner.pack_motion(torch.stack([case.motion[:1] for case in cases])),
+        lambda latents: torch.cat([of(latents) for of in audio_of]),
+        _style(conditioner, cases, num) if num else None,
+        num_frames,
+        [torch.Generator().manual_seed(seed) for seed in seeds],
+    )
+    motion = unpack_motion(made, conditioner.known_stats)
     return motion[:, :num_frames]
 
 

@@ -1,4 +1,4 @@
-"""`avatar-v shards encode | faces | stills | stats | show`: look at shards and add to them.
+"""`avatar-v shards encode | faces | stills | stats | pairs | show`: look at shards and add to them.
 
 Only parsing happens at import; each command imports what it needs when it runs.
 """
@@ -17,6 +17,7 @@ def add_parser(subparsers) -> None:
     _add_pictures(commands.add_parser("faces", help="add close-ups of the face"))
     _add_pictures(commands.add_parser("stills", help="add whole frames, encoded alone"))
     _add_stats(commands.add_parser("stats", help="compute the statistics that motion is read in"))
+    _add_pairs(commands.add_parser("pairs", help="make pairs of samples, ranked by critics"))
     _add_show(commands.add_parser("show", help="print and picture a few clips"))
 
 
@@ -27,6 +28,7 @@ def run(args: argparse.Namespace) -> int:
         "faces": _pictures,
         "stills": _pictures,
         "stats": _stats,
+        "pairs": _pairs,
         "show": _show,
     }
     return commands[args.shards_command](args)
@@ -56,6 +58,19 @@ def _add_pictures(parser: argparse.ArgumentParser) -> None:
 def _add_stats(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("folder", help="folder of training shards, of two people or more")
     parser.add_argument("--out", required=True, help="motion.json, or a folder of weights for it")
+
+
+def _add_pairs(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--shards", required=True, help="folder of clips, several of each person; without pictures")
+    add("--out", required=True, help="folder for the shards of pairs")
+    add("--pairs", type=int, required=True, help="number of pairs")
+    add("--weights", default="small", help="what makes the samples (default: small)")
+    add("--against", metavar="WEIGHTS", help="what makes one of the two (default: the same)")
+    add("--frames", type=int, default=137, help="of a sample, 4k + 1 (default: 137, 5.5 s)")
+    add("--raters", metavar="FILE", help="JSON of who judges (default: habits of the person)")
+    add("--batch-size", type=int, default=64)
+    add("--seed", type=int, default=0)
 
 
 def _add_show(parser: argparse.ArgumentParser) -> None:
@@ -144,6 +159,34 @@ def _stats(args: argparse.Namespace) -> int:
         )
     write_stats(path, stats)
     print(f"motion statistics of {stats.num_clips} clips of {stats.num_people} people: {path}")
+    return 0
+
+
+def _pairs(args: argparse.Namespace) -> int:
+    _require_shards(args.shards)
+    from rich.console import Console
+
+    from avatar_v.critics.raters import Panel, read_panel
+    from avatar_v.stages.pair_making import MotionSystem, PairSettings, make_pairs
+
+    settings = PairSettings(args.pairs, args.frames, args.batch_size, seed=args.seed)
+    panel = Panel() if args.raters is None else read_panel(args.raters)
+    first = MotionSystem.load(args.weights)
+    second = first if args.against is None else MotionSystem.load(args.against)
+    with progress_bar() as progress:
+        task = progress.add_task("pairs", total=args.pairs)
+        num_failed, winners = make_pairs(
+            args.shards,
+            args.out,
+            (first, second),
+            panel,
+            settings,
+            on_pair=lambda done: progress.update(task, completed=done),
+        )
+    said = ", ".join(f"{winner} {num}" for winner, num in winners.items())
+    failed = f"; {num_failed} without a judgment" if num_failed else ""
+    pairs = counted(sum(winners.values()), "pair")
+    Console().print(f"{pairs} ({said}){failed}: {args.out}", soft_wrap=True)
     return 0
 
 

@@ -5,7 +5,9 @@ the checkpoint. A resumed run sees exactly the batches that the uninterrupted on
 """
 
 import warnings
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import lightning as L
@@ -13,10 +15,17 @@ import torch
 
 from avatar_v import checks
 from avatar_v.parallel.trainer import layout_of
-from avatar_v.shards.buckets import Bucket, assign, natural_buckets, pair_candidates, plan_epoch
-from avatar_v.shards.loader import ClipReader, ResumableLoader, read_folder
+from avatar_v.shards.buckets import (
+    BatchPlan,
+    Bucket,
+    assign,
+    natural_buckets,
+    pair_candidates,
+    plan_epoch,
+)
+from avatar_v.shards.loader import ClipReader, ResumableLoader, load_clips, read_folder
 from avatar_v.shards.writer import ClipEntry
-from avatar_v.types import num_latents
+from avatar_v.types import Batch, num_latents
 
 MAX_BATCH = 65_536
 MAX_WORKERS = 256
@@ -30,7 +39,7 @@ class ClipSet:
     clips: list[ClipEntry]
     members: dict[Bucket, list[int]]
     partners: dict[int, list[int]] | None
-    reader: ClipReader
+    load: Callable[[BatchPlan], Batch]
 
     @property
     def vae_hash(self) -> str | None:
@@ -193,7 +202,7 @@ class ShardData(L.LightningDataModule):
 
         return ResumableLoader(
             plan_of_epoch,
-            clip_set.reader,
+            clip_set.load,
             num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(),
         )
@@ -219,7 +228,7 @@ class ShardData(L.LightningDataModule):
         reader = ClipReader(
             clips, decode_video=self.decode_video, use_latents=use_latents, cache=self.cache
         )
-        return ClipSet(folder, clips, members, partners, reader)
+        return ClipSet(folder, clips, members, partners, partial(load_clips, read=reader))
 
     def _use_latents(self, folder: str, clips: list[ClipEntry]) -> bool:
         if not self.pictures:

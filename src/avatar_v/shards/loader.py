@@ -116,37 +116,47 @@ class ClipReader:
     def __call__(self, index: int) -> Sample:
         if self._kept is not None and index in self._kept:
             return self._kept[index]
-        sample = read_clip(
-            self.clips[index], decode_video=self.decode_video, use_latents=self.use_latents
+        sample = levelled(
+            read_clip(
+                self.clips[index], decode_video=self.decode_video, use_latents=self.use_latents
+            )
         )
-        audio = to_int16(normalise_loudness(to_float(sample.audio)))
-        sample = dataclasses.replace(sample, audio=audio)
         if self._kept is not None:
             self._kept[index] = sample
         return sample
 
 
+def levelled(sample: Sample) -> Sample:
+    """The clip at the loudness that generation uses."""
+    audio = to_int16(normalise_loudness(to_float(sample.audio)))
+    return dataclasses.replace(sample, audio=audio)
+
+
 class PlannedBatches(Dataset[Batch]):
     """Batch number i of a plan. Nothing but the plan decides it, so any worker may read it."""
 
-    def __init__(self, plan: Sequence[BatchPlan], read: Callable[[int], Sample]):
+    def __init__(self, plan: Sequence[BatchPlan], load: Callable[[BatchPlan], Batch]):
         self.plan = plan
-        self.read = read
+        self.load = load
 
     def __len__(self) -> int:
         return len(self.plan)
 
     def __getitem__(self, index: int) -> Batch:
-        plan = self.plan[index]
-        rng = np.random.default_rng(plan.seed)
-        batch = self._load(plan.clips, plan.bucket, rng)
-        if plan.references is None:
-            return batch
-        reference = self._load(plan.references, plan.bucket, rng)
-        return dataclasses.replace(batch, reference=reference)
+        return self.load(self.plan[index])
 
-    def _load(self, clips: Sequence[int], bucket: Bucket, rng: np.random.Generator) -> Batch:
-        return collate([fit_sample(self.read(index), bucket, rng) for index in clips])
+
+def load_clips(plan: BatchPlan, read: Callable[[int], Sample]) -> Batch:
+    """The clips of a plan, cut to its bucket, with their references."""
+    rng = np.random.default_rng(plan.seed)
+
+    def load(clips: Sequence[int]) -> Batch:
+        return collate([fit_sample(read(index), plan.bucket, rng) for index in clips])
+
+    batch = load(plan.clips)
+    if plan.references is None:
+        return batch
+    return dataclasses.replace(batch, reference=load(plan.references))
 
 
 class ResumableLoader:
@@ -160,7 +170,7 @@ class ResumableLoader:
     def __init__(
         self,
         plan_of_epoch: Callable[[int], list[BatchPlan]],
-        read: Callable[[int], Sample],
+        load: Callable[[BatchPlan], Batch],
         *,
         num_workers: int,
         pin_memory: bool = False,
@@ -168,7 +178,7 @@ class ResumableLoader:
         self.epoch = 0
         self.num_done = 0
         self._plan_of_epoch = plan_of_epoch
-        self._read = read
+        self._load = load
         self._num_workers = num_workers
         self._pin_memory = pin_memory
         self._in_progress = False
@@ -189,7 +199,7 @@ class ResumableLoader:
         if self._in_progress:  # begun before: a new iteration is a new epoch, finished or not
             self.epoch, self.num_done = self.epoch + 1, 0
         self._in_progress = True
-        batches = PlannedBatches(self._planned(), self._read)
+        batches = PlannedBatches(self._planned(), self._load)
         loader = DataLoader(
             batches,
             batch_size=None,

@@ -120,7 +120,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
     }
     members = {
         AUDIO: _encode_flac(sample.audio),
-        FACE: _encode_arrays(track),
+        FACE: encode_arrays(track),
         META: encode_meta(sample.meta),
         MOTION: encode_array(sample.motion.float().numpy()),
     }
@@ -128,9 +128,7 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         members[VIDEO] = encode_video_bytes(sample.video)
     if sample.close_ups is not None and sample.close_up_frames is not None:
         frames = sample.close_up_frames.to(torch.int32).numpy()
-        members[CLOSE_UPS] = _encode_arrays(
-            {"pictures": sample.close_ups.numpy(), "frames": frames}
-        )
+        members[CLOSE_UPS] = encode_arrays({"pictures": sample.close_ups.numpy(), "frames": frames})
     if sample.latents is not None:
         members[LATENTS] = encode_array(sample.latents.numpy())
     if sample.faces is not None and sample.face_frames is not None:
@@ -154,14 +152,14 @@ def decode_sample(
     if missing:
         raise ValueError(f"{name}: the clip lacks {', '.join(missing)}")
     meta = decode_meta(members[META], name)
-    track = _loaded(members[FACE], f"{name}.{FACE}")
+    track = load_arrays(members[FACE], f"{name}.{FACE}")
     has_video = decode_video and VIDEO in members
     video = decode_video_bytes(members[VIDEO], f"{name}.{VIDEO}") if has_video else None
     close_ups, close_up_frames = None, None
     if decode_video and CLOSE_UPS in members:
         close_ups, close_up_frames = _decode_close_ups(members[CLOSE_UPS], f"{name}.{CLOSE_UPS}")
     latents, low = (
-        _loaded(members[member], f"{name}.{member}") if member in members else None
+        load_arrays(members[member], f"{name}.{member}") if member in members else None
         for member in (LATENTS, LOW)
     )
     (faces, face_frames), (stills, still_frames) = (
@@ -173,7 +171,7 @@ def decode_sample(
             key=key,
             meta=meta,
             audio=_decode_flac(members[AUDIO], f"{name}.{AUDIO}"),
-            motion=torch.from_numpy(_loaded(members[MOTION], f"{name}.{MOTION}")),
+            motion=torch.from_numpy(load_arrays(members[MOTION], f"{name}.{MOTION}")),
             face_box=torch.from_numpy(track["face_box"]),
             mouth_box=torch.from_numpy(track["mouth_box"]),
             landmarks=torch.from_numpy(track["landmarks"]),
@@ -204,7 +202,7 @@ def decode_motion(
     and FACE. Errors as in `decode_sample`."""
     name = f"{where}, clip {key}"
     meta = decode_meta(members[META], name)
-    motion, track = (_loaded(members[member], f"{name}.{member}") for member in (MOTION, FACE))
+    motion, track = (load_arrays(members[member], f"{name}.{member}") for member in (MOTION, FACE))
     try:
         motion, valid = torch.from_numpy(motion), torch.from_numpy(track["valid"])
     except (KeyError, TypeError, ValueError) as error:
@@ -225,14 +223,14 @@ def encode_array(array: np.ndarray) -> bytes:
 
 def encode_pictures(latents: Float16[Tensor, "k c lh lw"], frames: Int[Tensor, " k"]) -> bytes:
     """The member of close-ups or stills."""
-    return _encode_arrays({"latents": latents.numpy(), "frames": frames.to(torch.int32).numpy()})
+    return encode_arrays({"latents": latents.numpy(), "frames": frames.to(torch.int32).numpy()})
 
 
 def decode_pictures(
     data: bytes, name: str
 ) -> tuple[Float16[Tensor, "k c lh lw"], Int[Tensor, " k"]]:
     """Pictures and the frames they show; ValueError if the member ``name`` is damaged."""
-    loaded = _loaded(data, name)
+    loaded = load_arrays(data, name)
     try:
         return torch.from_numpy(loaded["latents"]), torch.from_numpy(loaded["frames"])
     except (IndexError, KeyError, TypeError) as error:
@@ -242,7 +240,7 @@ def decode_pictures(
 def _decode_close_ups(
     data: bytes, name: str
 ) -> tuple[UInt8[Tensor, "n 3 ch cw"], Int[Tensor, " n"]]:
-    loaded = _loaded(data, name)
+    loaded = load_arrays(data, name)
     try:
         return torch.from_numpy(loaded["pictures"]), torch.from_numpy(loaded["frames"])
     except (IndexError, KeyError, TypeError) as error:
@@ -322,14 +320,15 @@ def _check_pictures(sample: Sample, name: str, pictures: Tensor, frames: Tensor 
         raise ValueError(f"{sample.key}: stills of frames {frames.tolist()}, the clip has {where}")
 
 
-def _encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:
+def encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:
+    """The bytes of an .npz file."""
     file = io.BytesIO()
     np.savez(file, allow_pickle=False, **arrays)
     return file.getvalue()
 
 
-def _loaded(data: bytes, name: str):
-    """An array, or the arrays of an npz by name."""
+def load_arrays(data: bytes, name: str):
+    """An array, or the arrays of an npz by name. ValueError if the member ``name`` is damaged."""
     try:
         loaded = np.load(io.BytesIO(data), allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}

@@ -1,0 +1,261 @@
+"""Preferences of simulated raters before and after alignment by DPO, and the habits of the motion.
+
+TEST persons move to a sentence after a clip of theirs, with the weights before, the aligned ones,
+and a control whose pairs had winners dealt out at random (``--control``). Raters whose values are
+known (critics/raters.py) compare every sample of one with every sample of the other, in both
+orders. Levels of blinks, sway and amplitude stand beside those that the persons were drawn with.
+"""
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Mapping
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.critics.raters import FIRST, SECOND, Panel, SimulatedRater, read_panel
+from avatar_v.seeds import derive
+from avatar_v.shards.pairs import reference_batch
+from avatar_v.stages.pair_making import samples_of
+from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
+from avatar_v_eval.cases import (
+    Case,
+    add_case_options,
+    cases_note,
+    check_persons,
+    heard,
+    make_cases,
+)
+from avatar_v_eval.intervals import bootstrap_mean, pearson
+from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
+from avatar_v_eval.protocol import Findings
+from avatar_v_eval.records import Number
+from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.studies.motion_prior import moved
+
+Tracks = Float[np.ndarray, "k n f m"]
+"""k samples of each of n persons."""
+WORDS = {
+    "before": "before alignment",
+    "aligned": "aligned",
+    "control": "control, winners dealt at random",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_case_options(parser, persons=64, frames=401)
+    add_sampling_options(parser)
+    add = parser.add_argument
+    add("--before", default="small", help="the weights that the alignment began with")
+    add("--control", help="weights aligned to shuffled winners")
+    add("--raters", metavar="FILE", help="JSON of who judges (default: as of the pairs)")
+    add("--samples", type=int, default=2, help="of each person and system")
+    add("--judged-frames", type=int, default=137, help="that raters see, 4k + 1")
+    add("--batch", type=int, default=64, help="persons at once")
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    """ValueError for raters who are to see more than there is."""
+    check_persons(options, 4)
+    num_latents(options.judged_frames)
+    if options.judged_frames > options.frames:
+        raise ValueError(
+            f"--judged-frames is at most --frames, {options.frames}, got {options.judged_frames}"
+        )
+    panel = Panel() if options.raters is None else read_panel(options.raters)
+    chosen = {"before": options.before, "aligned": options.weights, "control": options.control}
+    rollouts = {
+        name: Rollout.load(folder, options) for name, folder in chosen.items() if folder is not None
+    }
+    cases = make_cases(
+        options.split,
+        options.persons,
+        first=options.first,
+        num_frames=options.frames,
+        reference_frames=401,
+        target_video=False,
+        reference_video=False,
+        num_workers=options.workers,
+    )
+    tracks = {name: sampled(rollout, cases, options) for name, rollout in rollouts.items()}
+    aligned = rollouts["aligned"]
+    judged = {name: track[:, :, : options.judged_frames] for name, track in tracks.items()}
+    weights = {name: rollout.hashes()["motion"] for name, rollout in rollouts.items()}
+    numbers = win_rates(panel, cases, judged) | levels(cases, tracks)
+    return Findings(
+        "Preferences of simulated raters, and habits, before and after DPO",
+        numbers,
+        recipe=aligned.recipe,
+        weights=weights,
+        notes=[
+            cases_note(options, "; the first frame's motion is given"),
+            f"{options.samples} samples of each person and system; {len(panel.raters)} raters see "
+            f"{options.judged_frames} frames of every pair in both orders; a tie is half a win",
+            aligned.described(),
+        ],
+    )
+
+
+def sampled(rollout: Rollout, cases: list[Case], options: argparse.Namespace) -> Tracks:
+    """Motion of every person, with as many seeds as there are samples."""
+    made = []
+    for number in range(options.samples):
+        seed = derive("sample", options.seed, number) % 2**31
+        own = Rollout(rollout.pipeline, rollout.request.changed(seed=seed))
+        made.append(np.stack(moved(own, cases, 401, f"sample {number + 1}", options.batch)))
+    return np.stack(made)
+
+
+def win_rates(
+    panel: Panel, cases: list[Case], tracks: Mapping[str, Tracks], *, seed: int = 0
+) -> dict[str, Number]:
+    """How often raters prefer each system to the weights before, over persons; and by how much each
+    term of theirs is better, without noise."""
+    batch = _batch(cases, tracks["before"].shape[2])
+    values = {
+        name: [
+            {
+                rater.name: rater.values(samples_of(batch, torch.tensor(one).float()))
+                for rater in panel.raters
+            }
+            for one in track
+        ]
+        for name, track in tracks.items()
+    }
+    generator = torch.Generator().manual_seed(seed)
+    numbers = {}
+    for name in tracks:
+        if name == "before":
+            continue
+        by_rater = {
+            rater.name: torch.stack(
+                [
+                    _won(rater, ours[rater.name], theirs[rater.name], generator)
+                    for ours, theirs in itertools.product(values[name], values["before"])
+                ]
+            ).nanmean(0)
+            for rater in panel.raters
+        }
+        target = {"target": "> 0.6"} if name == "aligned" else {}
+        overall = torch.stack([*by_rater.values()]).nanmean(0)
+        numbers[f"preferred_{name}"] = _mean(overall).described(
+            f"preferred to the weights before: {WORDS[name]}", **target
+        )
+        for rater, won in by_rater.items():
+            numbers[f"preferred_{name}_by_{rater}"] = _mean(won).described(
+                f"preferred to the weights before by rater {rater}: {WORDS[name]}"
+            )
+        for term in panel.raters[0].terms:
+            ours, theirs = (
+                torch.stack([one[panel.raters[0].name][term.path] for one in values[of]]).mean(0)
+                for of in (name, "before")
+            )
+            short = term.path.rpartition(".")[2]
+            numbers[f"{short}_{name}_over_before"] = _mean(ours - theirs).described(
+                f"what raters see of {short.replace('_', ' ')}, over the weights before: "
+                f"{WORDS[name]}"
+            )
+    return numbers
+
+
+def levels(cases: list[Case], tracks: Mapping[str, Tracks]) -> dict[str, Number]:
+    """Means of the motion statistics over persons, those the persons were drawn with, the errors,
+    and both against the weights before, paired; how closely lips follow the truth."""
+    persons = [true_statistics(case.person_id) for case in cases]
+    read = {name: _statistics(cases, track) for name, track in tracks.items()}
+    numbers = {}
+    for statistic, word in STATISTICS.items():
+        own = np.array([person[statistic] for person in persons])
+        numbers[f"{statistic}_own"] = bootstrap_mean(own).described(f"{word}: the persons' own")
+        for name in tracks:
+            level = read[name][statistic].mean(0)
+            error = np.abs(read[name][statistic] - own).mean(0)
+            parts = [("", word, level), ("_error", f"{word}, error", error)]
+            for ending, label, value in parts:
+                key = f"{statistic}{ending}_{name}"
+                numbers[key] = bootstrap_mean(value).described(f"{label}: {WORDS[name]}")
+            if name != "before":
+                then = read["before"][statistic]
+                parts = [
+                    ("", word, level - then.mean(0)),
+                    ("_error", f"{word}, error", error - np.abs(then - own).mean(0)),
+                ]
+                for ending, label, value in parts:
+                    numbers[f"{statistic}{ending}_{name}_over_before"] = bootstrap_mean(
+                        value
+                    ).described(f"{label}: {WORDS[name]} over before")
+    for name in tracks:
+        lips = read[name]["lips"].mean(0)
+        numbers[f"lips_{name}"] = bootstrap_mean(lips).described(f"lips r: {WORDS[name]}")
+        if name != "before":
+            gain = lips - read["before"]["lips"].mean(0)
+            numbers[f"lips_{name}_over_before"] = bootstrap_mean(gain).described(
+                f"lips r: {WORDS[name]} over before"
+            )
+    return numbers
+
+
+def _statistics(cases: list[Case], tracks: Tracks) -> dict[str, Float[np.ndarray, "k n"]]:
+    """Of every sample the motion statistics, and r of the mouth with the true one."""
+    rows = [
+        [
+            {
+                **motion_statistics(motion[1:], case.neutral[1:]),
+                "lips": pearson(motion[1:, MOUTH_OPEN], case.mouth_open[1:]),
+            }
+            for motion, case in zip(one, cases, strict=True)
+        ]
+        for one in tracks
+    ]
+    return {name: np.array([[row[name] for row in one] for one in rows]) for name in rows[0][0]}
+
+
+def _won(
+    rater: SimulatedRater,
+    ours: Mapping[str, Tensor],
+    theirs: Mapping[str, Tensor],
+    generator: torch.Generator,
+) -> Float[Tensor, " n"]:
+    """The share of two judgments, one in each order, that ours wins; NaN where there is none."""
+    margin = rater.margin(ours, theirs)
+    known = margin.isfinite()
+    safe = torch.where(known, margin, 0.0)
+    won = torch.zeros_like(safe)
+    for sign, side in ((1, FIRST), (-1, SECOND)):
+        said = rater.judge(sign * safe, generator)
+        tied = (said != FIRST) & (said != SECOND)
+        won += 0.5 * (said == side) + 0.25 * tied
+    return torch.where(known, won, torch.nan)
+
+
+def _mean(values: Float[Tensor, " n"]) -> Number:
+    """Over the persons that have a value."""
+    return bootstrap_mean(values[values.isfinite()].double().numpy())
+
+
+def _batch(cases: list[Case], num_frames: int) -> Batch:
+    """The beginnings of the cases, with the motion of their references."""
+    motion, valid = (
+        torch.stack([getattr(case.target, name)[:num_frames] for case in cases])
+        for name in ("motion", "valid")
+    )
+    nothing = motion.new_zeros(len(cases), num_frames, 4)
+    persons = tuple(str(case.person_id) for case in cases)
+    batch = Batch(
+        video=None,
+        audio=torch.stack([heard(case.target)[: SAMPLES_PER_FRAME * num_frames] for case in cases]),
+        text=tuple(case.prompt for case in cases),
+        motion=motion,
+        face_box=nothing,
+        mouth_box=nothing,
+        valid=valid,
+        key=persons,
+        person=persons,
+        scene=persons,
+    )
+    rows = [(case.reference.motion, case.reference.valid) for case in cases]
+    return dataclasses.replace(batch, reference=reference_batch(batch, rows))

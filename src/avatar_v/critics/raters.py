@@ -1,0 +1,125 @@
+"""Simulated raters: what they value is known, so that what was learned from them can be checked.
+
+A rater sees two samples of one condition, weighs named terms (likeness.py, or any critic of the
+form of reward_terms.py), errs, leans to the sample shown first, and answers as Bradley-Terry with
+ties has it (Rao & Kupper 1967). Preferences are trained on in losses/align.py.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Annotated
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
+from avatar_v.stored import Within, built, read_json
+
+FIRST, SECOND, TIE = range(3)
+MAX_WEIGHT = 1e3
+
+
+@dataclass(frozen=True)
+class Term:
+    """What a rater weighs."""
+
+    path: str  # of a function or class, e.g. avatar_v.critics.likeness.own_blinks
+    weight: Annotated[float, Within(0, MAX_WEIGHT)] = 1.0
+
+
+@dataclass(frozen=True)
+class SimulatedRater:
+    """One rater. The difference of the weighted terms of two samples is the logarithm of the odds
+    by which one of them is preferred."""
+
+    name: str
+    terms: tuple[Term, ...]
+    axis: str = "overall"  # what the rater was asked about
+    noise: Annotated[float, Within(0, MAX_WEIGHT)] = 0.0
+    """Standard deviation of a normal error of that difference."""
+    position_bias: Annotated[float, Within(-MAX_WEIGHT, MAX_WEIGHT)] = 0.0
+    """Added to the difference in favour of the sample that is shown first."""
+    ties: Annotated[float, Within(1, MAX_WEIGHT)] = 1.5  # k; 1 knows no ties
+
+    def __post_init__(self) -> None:
+        if not self.name or not self.terms:
+            raise ValueError(f"a rater has a name and terms, got {self}")
+        Rewards([RewardTerm(term.path) for term in self.terms])
+
+    def margin(
+        self, first: Mapping[str, Float[Tensor, " p"]], second: Mapping[str, Float[Tensor, " p"]]
+    ) -> Float[Tensor, " p"]:
+        """How much better the first is of pairs whose `values` are given: the weighted difference,
+        without noise and bias; NaN where a term is missing."""
+        return torch.stack(
+            [term.weight * (first[term.path] - second[term.path]) for term in self.terms]
+        ).sum(0)
+
+    def values(self, samples: Samples) -> dict[str, Float[Tensor, " b"]]:
+        """Of every sample what each term says, by its path; of terms with a value for each latent
+        frame the mean."""
+        found = self._rewards(samples)
+        rows = (found[path] for path in (term.path for term in self.terms))
+        rows = [row if row.dim() == 1 else row.mean(1) for row in rows]
+        return {term.path: row for term, row in zip(self.terms, rows, strict=True)}
+
+    def judge(self, margin: Float[Tensor, " p"], generator: torch.Generator) -> Int[Tensor, " p"]:
+        """The answers to pairs of these margins: FIRST, SECOND or TIE."""
+        size = margin.shape
+        error = self.noise * torch.randn(size, generator=generator)
+        chances = outcomes(margin.cpu() + self.position_bias + error, self.ties)
+        drawn = torch.rand(size, generator=generator)
+        return (drawn[:, None] >= chances.cumsum(1)[:, :2]).sum(1)
+
+    @cached_property
+    def _rewards(self) -> Rewards:
+        return Rewards([RewardTerm(term.path, name=term.path) for term in self.terms])
+
+
+def outcomes(margin: Float[Tensor, " p"], ties: float) -> Float[Tensor, "p 3"]:
+    """The probabilities that the first wins, the second does, and neither, with k = ``ties``:
+    ``p(win) = σ(Δ - log k)``, and what both leave is p(tie)."""
+    first, second = ((sign * margin - math.log(ties)).sigmoid() for sign in (1, -1))
+    return torch.stack([first, second, (1 - first - second).clamp_min(0)], dim=1)
+
+
+OWN_HABITS = tuple(
+    SimulatedRater(
+        name,
+        (
+            Term("avatar_v.critics.likeness.own_blinks", blinks),
+            Term("avatar_v.critics.likeness.own_sway", sway),
+            Term("avatar_v.critics.likeness.own_amplitude", amplitude),
+        ),
+        noise=0.5,
+        position_bias=bias,
+    )
+    for name, blinks, sway, amplitude, bias in (
+        ("eyes", 6.0, 1.5, 3.0, 0.3),
+        ("head", 3.0, 3.0, 3.0, 0.3),
+        ("mouth", 3.0, 1.5, 6.0, -0.1),
+    )
+)
+"""Raters who ask for the habits of the person's own, each with an eye for one of them."""
+
+
+@dataclass(frozen=True)
+class Panel:
+    """The raters of a file."""
+
+    raters: tuple[SimulatedRater, ...] = OWN_HABITS
+
+    def __post_init__(self) -> None:
+        names = [rater.name for rater in self.raters]
+        if not names or len(set(names)) != len(names):
+            raise ValueError(f"a panel has raters, each of its own name, got {names}")
+
+
+def read_panel(path: str | Path) -> Panel:
+    """The raters of a JSON file ``{"raters": [{"name": …, "terms": [{"path": …, "weight": …}],
+    "axis": …, "noise": …, "position_bias": …, "ties": …}, …]}``. ValueError for anything else."""
+    return built(Panel, read_json(Path(path)), where=path)

@@ -1,0 +1,184 @@
+"""Shards of pairs: two samples of one condition, and which of them a rater prefers.
+
+A pair is a clip of a shard (schema.py), which is the condition: its sound, its person, its true
+motion. Beside the members of the clip it has
+
+    key.pair.json  Judgment: the winner, who said so, what was asked, which systems made the samples
+    key.pair.npz   first "f m" and second "f m", the motion of both samples, which begin with the
+                   clip's own first frame; reference "r m" and reference_valid "r", the motion that
+                   they were made after, in fp32
+
+so that every reader of clips reads pairs too. A pair that several raters judged, or on several
+axes, is written once for each judgment.
+"""
+
+import dataclasses
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+from torch.nn.utils.rnn import pad_sequence
+
+from avatar_v.shards.loader import collate, levelled, read_members
+from avatar_v.shards.schema import (
+    Sample,
+    decode_sample,
+    encode_arrays,
+    encode_sample,
+    load_arrays,
+)
+from avatar_v.shards.writer import ClipEntry, RawClip
+from avatar_v.stored import built, parse_json
+from avatar_v.types import MOTION_NAMES, Batch, Judged, num_latents
+
+JUDGMENT, TRACKS = "pair.json", "pair.npz"
+NAMES = ("first", "second", "reference", "reference_valid")
+"""The arrays of TRACKS."""
+Winner = Literal["first", "second", "tie"]
+WINNERS: tuple[Winner, ...] = get_args(Winner)
+"""In the order of types.Judged.winner."""
+MOST_MOTION = 1e3
+"""No component of motion is larger, whatever its unit."""
+MAX_WORDS = 200
+
+
+@dataclass(frozen=True)
+class Judgment:
+    """What one rater said of a pair."""
+
+    winner: Winner
+    rater: str
+    axis: str = "overall"  # what was asked, e.g. "blinks"
+    first: str = ""  # the systems that made the samples, in their makers' words
+    second: str = ""
+
+    def __post_init__(self) -> None:
+        if self.winner not in WINNERS:
+            raise ValueError(f"winner is one of {', '.join(WINNERS)}, got {self.winner!r}")
+        if not self.rater or not self.axis:
+            raise ValueError(f"a judgment has a rater and an axis, got {self}")
+        for name in ("rater", "axis", "first", "second"):
+            if len(getattr(self, name)) > MAX_WORDS:
+                raise ValueError(f"{name} has at most {MAX_WORDS} characters")
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One judged pair."""
+
+    clip: Sample  # the condition, of the length of the samples
+    first: Float[Tensor, "f m"]
+    second: Float[Tensor, "f m"]
+    reference: Float[Tensor, "r m"]  # r = 4k + 1
+    reference_valid: Bool[Tensor, " r"]
+    judgment: Judgment
+
+
+def encode_pair(pair: Pair) -> RawClip:
+    """What `writer.write_shard` takes. ValueError if the parts contradict each other."""
+    tracks = [getattr(pair, name) for name in NAMES]
+    _check(pair.clip, *tracks)
+    members = {
+        **encode_sample(pair.clip),
+        JUDGMENT: json.dumps(dataclasses.asdict(pair.judgment), sort_keys=True).encode(),
+        TRACKS: encode_arrays({name: x.numpy() for name, x in zip(NAMES, tracks, strict=True)}),
+    }
+    return RawClip(pair.clip.key, members)
+
+
+def read_pair(entry: ClipEntry) -> Pair:
+    """Decode one pair; its pictures, if it has any, stay where they are. ValueError, naming shard
+    and key, for a clip that is no pair and for bytes that are cut, changed or unfit."""
+    require_pair(entry)
+    members = read_members(entry, list(entry.members))
+    clip = decode_sample(entry.key, members, where=entry.shard, decode_video=False)
+    name = f"{entry.shard}, clip {entry.key}"
+    try:
+        tracks = load_arrays(members[TRACKS], f"{name}.{TRACKS}")
+        first, second, reference, valid = (torch.from_numpy(tracks[of]) for of in NAMES)
+        _check(clip, first, second, reference, valid)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        if str(error).startswith(name):
+            raise
+        raise ValueError(f"{name}.{TRACKS}: {error}") from error
+    judgment = decode_judgment(members[JUDGMENT], f"{name}.{JUDGMENT}")
+    return Pair(clip, first, second, reference, valid, judgment)
+
+
+def read_judgment(entry: ClipEntry) -> Judgment:
+    """What was said of a pair, without the pair. Errors as in `read_pair`."""
+    require_pair(entry)
+    members = read_members(entry, [JUDGMENT])
+    return decode_judgment(members[JUDGMENT], f"{entry.shard}, clip {entry.key}.{JUDGMENT}")
+
+
+def require_pair(entry: ClipEntry) -> None:
+    """ValueError for a clip that is no pair."""
+    missing = [member for member in (JUDGMENT, TRACKS) if member not in entry.members]
+    if missing:
+        raise ValueError(
+            f"{entry.shard}, clip {entry.key}: it is no pair, without {', '.join(missing)}; "
+            "make pairs with `avatar-v shards pairs`"
+        )
+
+
+def decode_judgment(data: bytes, name: str) -> Judgment:
+    """The JSON member; ValueError for missing or unknown keys, and for other types."""
+    values = parse_json(data, where=name)
+    if not isinstance(values, dict):
+        raise ValueError(f"{name} holds a {type(values).__name__}, expected an object")
+    return built(Judgment, values, where=name)
+
+
+def collate_pairs(pairs: Sequence[Pair]) -> Batch:
+    """Pairs of one length to a Batch with ``judged``; the clip is the condition."""
+    batch = collate([levelled(pair.clip) for pair in pairs])
+    reference = reference_batch(batch, [(pair.reference, pair.reference_valid) for pair in pairs])
+    judged = Judged(
+        torch.stack([pair.first for pair in pairs]),
+        torch.stack([pair.second for pair in pairs]),
+        torch.tensor([WINNERS.index(pair.judgment.winner) for pair in pairs]),
+        tuple(pair.judgment.axis for pair in pairs),
+    )
+    return dataclasses.replace(batch, reference=reference, judged=judged)
+
+
+def reference_batch(
+    batch: Batch, rows: Sequence[tuple[Float[Tensor, "_r m"], Bool[Tensor, " _r"]]]
+) -> Batch:
+    """References of the clips of ``batch`` that are known by their motion, and where a face is
+    seen; shorter ones are filled up with frames that show none. They have no sound."""
+    motion, valid = (pad_sequence(list(row), batch_first=True) for row in zip(*rows, strict=True))
+    nothing, words = motion.new_zeros(*motion.shape[:2], 4), ("",) * len(rows)
+    return Batch(
+        video=None,
+        audio=motion.new_zeros(len(rows), 0),
+        text=words,
+        motion=motion,
+        face_box=nothing,
+        mouth_box=nothing,
+        valid=valid,
+        key=batch.key,
+        person=batch.person,
+        scene=words,
+        habits_known=batch.habits_known,
+    )
+
+
+def _check(clip: Sample, first: Tensor, second: Tensor, reference: Tensor, valid: Tensor) -> None:
+    """ValueError for shapes that do not fit the clip, and for numbers that are no motion."""
+    if valid.dtype != torch.bool or valid.dim() != 1:
+        raise ValueError(f"reference_valid is {valid.dtype}, expected a row of truth values")
+    lengths = (clip.meta.num_frames, clip.meta.num_frames, len(valid))
+    for name, track, length in zip(NAMES, (first, second, reference), lengths, strict=False):
+        shape = (length, len(MOTION_NAMES))
+        if tuple(track.shape) != shape or track.dtype != torch.float32:
+            found = f"{track.dtype} of {tuple(track.shape)}"
+            raise ValueError(f"{name} is {found}, expected float32 of {shape}")
+        if not bool((track.abs() <= MOST_MOTION).all()):  # neither is NaN
+            raise ValueError(f"{name} has numbers that are no motion")
+    num_latents(len(valid))

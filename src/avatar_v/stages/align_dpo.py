@@ -1,0 +1,205 @@
+"""Stage 5b: preferences move what is sampled, by Flow-DPO (Avatar V §3.5; Liu et al., 2501.13918).
+
+A pair is two motions of one condition, of which a rater prefers one or neither (shards/pairs.py).
+The network comes to denoise the winner better than the frozen network of the start does, and the
+loser worse, from the same noise at the same time. A rater judged whole samples; every pair gives
+several windows to a step, as the motion network was trained on (stages/motion_prior.py), and a
+pair that was judged on one axis counts in the components of that axis alone.
+"""
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
+from avatar_v import checks, flow
+from avatar_v.flow import shift_time
+from avatar_v.losses.align import flow_dpo_loss, per_latent
+from avatar_v.models.card import read_card
+from avatar_v.models.motion_net import MotionNet
+from avatar_v.motion.vectors import component_weights, known_mask
+from avatar_v.shards.pair_data import PairData
+from avatar_v.shards.pairs import WINNERS
+from avatar_v.stages.base import Logs
+from avatar_v.stages.motion_prior import MotionPrior, MotionTraining
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.policies import repeated, without_gradient
+from avatar_v.stages.roles import STUDENT, Role
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.windows import Windows
+from avatar_v.types import TEMPORAL_FACTOR, Batch, Judged, MotionCond
+
+FROZEN = "frozen"
+"""The role of the weights that the stage starts from."""
+TIE = WINNERS.index("tie")
+Motion = Float[Tensor, "b l md"]
+
+
+@dataclass(frozen=True)
+class DPO:
+    """Numbers of preference training."""
+
+    beta: float = 100.0  # of the difference of mean squared flow errors
+    ties: float = 1.0  # k of losses/align.preference_loss; 1 knows no ties
+    hold: float = 0.0
+    """Weight of the squared distance from the velocities of the start: β holds the network where
+    its errors of winner and loser differ, this holds it wherever it moves."""
+    axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
+    """Components of motion in which pairs of an axis count; of other axes all do."""
+
+    def __post_init__(self) -> None:
+        checks.positive("beta", self.beta)
+        checks.number("ties", self.ties, least=1, most=checks.MOST)
+        checks.weight("hold", self.hold)
+        for names in self.axes.values():
+            component_weights(dict.fromkeys(names, 1.0))
+            if not names:
+                raise ValueError(f"axes name components of motion, got {self.axes}")
+
+
+class AlignDPO(MotionPrior):
+    """DPO of the motion network.
+
+    Args:
+        motion: how many windows of each pair, and which components count most.
+        dpo: how strongly preferences count, ties, axes.
+    """
+
+    frozen: MotionNet
+
+    def __init__(
+        self,
+        models: Models,
+        optim: Optim,
+        objective: Objective,
+        motion: MotionTraining,
+        dpo: DPO,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(models, optim, objective, motion, seed)
+        self.dpo = dpo
+
+    def roles(self) -> Mapping[str, Role]:
+        return {
+            STUDENT: Role(("dit", "conditioner"), self.optim, ema=True, export=True),
+            FROZEN: Role((FROZEN,)),
+        }
+
+    def adapt(self) -> None:
+        """Keep the network of the start. ValueError for weights without one, or with a student of
+        few steps, whose flow errors say nothing of what it samples."""
+        start = self.models.init_from
+        if self.conditioner.motion_net is None:
+            raise ValueError(
+                "preferences need weights with a motion network (recipes/3_motion.yaml), and "
+                f"{start or 'fresh ones'} have none"
+            )
+        steps = None if start is None else read_card(start).can.motion_steps
+        if steps is not None:
+            raise ValueError(
+                f"the motion network of {start} is a student of {steps} steps: align its teacher"
+            )
+        self.frozen = copy.deepcopy(self.network)
+
+    def on_fit_start(self) -> None:
+        """Also: the ties of the pairs need a loss that knows them."""
+        super().on_fit_start()
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        if isinstance(data, PairData) and self.dpo.ties == 1:
+            said = [judgment.winner for judgment in data.judgments(data.train_folder)]
+            if "tie" in said:
+                raise ValueError(
+                    f"{said.count('tie')} of {len(said)} pairs are ties: set dpo.ties above 1, or "
+                    "data.init_args.ties to false"
+                )
+
+    def encode(
+        self, batch: Batch, windows: Windows, generator: torch.Generator
+    ) -> tuple[Tensor, MotionCond]:
+        """The windows of all winners, then those of all losers (of a tie the first sample, then the
+        second), and the condition of each. Nothing is dropped."""
+        judged, clip = _judged(batch), self.clip_of_windows(batch)
+        second_won = (judged.winner == WINNERS.index("second"))[:, None, None]
+        pair = [self.conditioner.pack_motion(of) for of in (judged.first, judged.second)]
+        won, lost = torch.where(second_won, *reversed(pair)), torch.where(second_won, *pair)
+        clean = torch.cat([windows.crop(of[clip]) for of in (won, lost)])
+        cond = self.conditions(batch, windows)
+        return clean.to(self.device), cond.map(lambda x: repeated(x, 2))
+
+    def loss(
+        self,
+        clean: Tensor,
+        cond: MotionCond,
+        windows: Windows,
+        batch: Batch,
+        generator: torch.Generator,
+    ) -> tuple[Tensor, Logs]:
+        """Flow-DPO of the windows. ``accuracy``: the share of decided windows in which the network
+        gained more on the winner than on the loser, one half by chance."""
+        num = len(clean) // 2
+        hidden = windows.scored()
+        times = torch.rand(num, 1, generator=generator)
+        t = torch.where(hidden, shift_time(times, self.objective.shift), 0.0)
+        noise = torch.randn(num, *clean.shape[1:], generator=generator)
+        t, noise, scored = (repeated(x, 2).to(clean.device) for x in (t, noise, hidden))
+        x_t, target = flow.interpolate(clean, noise, t), flow.velocity(clean, noise)
+        v = self.network(x_t, t, cond).float()
+        with without_gradient():
+            start = self.frozen(x_t, t, cond).float()
+        weights = self.axis_weights(batch)[self.clip_of_windows(batch)]
+        wide = repeated(weights.repeat(1, TEMPORAL_FACTOR)[:, None], 2).to(clean.device)
+        ours, theirs = (_errors(of - target, wide, scored).split(num) for of in (v, start))
+        tied = (_judged(batch).winner == TIE)[self.clip_of_windows(batch)].to(clean.device)
+        losses = flow_dpo_loss(
+            *ours, *theirs, beta=self.dpo.beta, tied=tied, ties=self.dpo.ties
+        )  # fmt: skip
+        moved = _errors(v - start, torch.ones_like(wide), scored).mean()
+        won, lost = (of - at for of, at in zip(ours, theirs, strict=True))
+        gained = (lost - won).detach()
+        right = torch.where(gained == 0, 0.5, (gained > 0).float())
+        decided = (~tied).float()
+        logs = {
+            "dpo": losses.mean(),
+            "moved": moved,
+            "accuracy": (right * decided).sum() / decided.sum().clamp_min(1),
+            "won": won.mean(),
+            "lost": lost.mean(),
+        }
+        return logs["dpo"] + self.dpo.hold * moved, logs
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """The loss and the terms of it on pairs that are not trained on."""
+        generator = self.begin_batch(batch_idx, validation=True)
+        windows = self.draw_windows(batch, generator)
+        clean, cond = self.encode(batch, windows, generator)
+        loss, logs = self.loss(clean, cond, windows, batch, generator)
+        found = {"val/loss": loss, **{f"val/{name}": value for name, value in logs.items()}}
+        self.log_dict(found, batch_size=len(batch.motion), sync_dist=True)
+
+    def axis_weights(self, batch: Batch) -> Float[Tensor, "b m"]:
+        """The weight of each component in the errors of each pair, of mean 1: those of the axis
+        that it was judged on."""
+        weights, axes = self.component_weights(batch), self.dpo.axes
+        rows = [
+            row * known_mask(axes[axis])[0] if axis in axes else row
+            for row, axis in zip(weights, _judged(batch).axis, strict=True)
+        ]
+        found = torch.stack(rows)
+        return found / found.mean(1, keepdim=True).clamp_min(1e-6)
+
+
+def _judged(batch: Batch) -> Judged:
+    if batch.judged is None:
+        raise ValueError("preferences need pairs: set data to avatar_v.shards.pair_data.PairData")
+    return batch.judged
+
+
+def _errors(
+    difference: Motion, weight: Float[Tensor, "b 1 md"], scored: Bool[Tensor, "b l"]
+) -> Float[Tensor, " b"]:
+    """The mean square over the latents that are scored."""
+    each = per_latent(difference.square() * weight) * scored
+    return each.sum(1) / scored.sum(1).clamp_min(1)

@@ -1,0 +1,123 @@
+"""stages/pair_making: two samples of each condition, in a drawn order, as raters judge them."""
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from aligning import make_weights
+from avatar_v.cli import main
+from avatar_v.critics.raters import Panel, SimulatedRater, Term
+from avatar_v.shards.loader import collate, read_folder
+from avatar_v.shards.pairs import read_pair, reference_batch
+from avatar_v.shards.writer import Failure, write_shard
+from avatar_v.stages.pair_making import (
+    MotionSystem,
+    PairSettings,
+    judged_pairs,
+    make_pairs,
+    margin_of,
+)
+from tiny_run import make_clip
+
+MOUTH = SimulatedRater("mouth", (Term("avatar_v.critics.likeness.own_amplitude", 100.0),), ties=1.0)
+"""Almost certain of the one whose mouth opens as far as the person's."""
+
+
+def nothing(frames, audio, reference, motion, **columns) -> torch.Tensor:
+    return torch.where(torch.arange(len(motion)) == 0, torch.nan, 1.0)
+
+
+@pytest.fixture(scope="module")
+def system(tmp_path_factory: pytest.TempPathFactory) -> MotionSystem:
+    return MotionSystem.load(make_weights(tmp_path_factory.mktemp("weights")))
+
+
+@pytest.fixture(scope="module")
+def clips(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("clips")
+    write_shard(folder / "a.tar", [make_clip(i) for i in range(4)])
+    return folder
+
+
+def test_pairs_of_one_system_differ_and_repeat(
+    system: MotionSystem, clips: Path, tmp_path: Path
+) -> None:
+    settings = PairSettings(3, num_frames=9, batch_size=2, pairs_per_shard=2, seed=3)
+    made = []
+    for out in (tmp_path / "a", tmp_path / "b"):
+        failed, winners = make_pairs(clips, out, (system, system), Panel((MOUTH,)), settings)
+        assert failed == 0
+        assert sum(winners.values()) == 3
+        made.append([read_pair(entry) for entry in read_folder(out)])
+    assert len(list((tmp_path / "a").glob("*.tar"))) == 2
+    for pair, again in zip(*made, strict=True):
+        assert torch.equal(pair.first, again.first)
+        assert pair.judgment == again.judgment
+        assert not torch.equal(pair.first, pair.second)
+        # the first frame is the clip's own, up to the rounding of normalisation
+        assert torch.allclose(pair.first[0], pair.clip.motion[0], atol=1e-4)
+        assert torch.allclose(pair.second[0], pair.clip.motion[0], atol=1e-4)
+        assert len(pair.first) == pair.clip.meta.num_frames == 9
+        assert len(pair.reference) == 33
+    assert len({pair.clip.key for pair in made[0]}) == 3
+
+
+class Scaled(MotionSystem):
+    """Opens the mouth of every sample so much."""
+
+    def samples(self, batch, seeds):
+        motion = batch.motion.clone()
+        motion[:, 1:] *= float(self.name)
+        return motion
+
+
+def test_the_better_system_wins_wherever_it_is_shown(system: MotionSystem) -> None:
+    good, bad = (Scaled(name, system.conditioner, system.settings) for name in ("1.0", "0.2"))
+    conditions = [make_clip(i) for i in range(16)]
+    references = [(make_clip(i ^ 1).motion, make_clip(i ^ 1).valid) for i in range(16)]
+    items = judged_pairs(conditions, references, (good, bad), Panel((MOUTH,)), 0, range(16))
+    said = [item.judgment for item in items if not isinstance(item, Failure)]
+    assert len(said) == 16
+    assert {judgment.first for judgment in said} == {"1.0", "0.2"}
+    won = [judgment.first if judgment.winner == "first" else judgment.second for judgment in said]
+    assert won == ["1.0"] * 16
+
+
+def test_a_pair_that_no_rater_can_judge_is_a_row_with_a_reason(
+    system: MotionSystem, clips: Path, tmp_path: Path
+) -> None:
+    settings = PairSettings(2, num_frames=9)
+    panel = Panel((SimulatedRater("lost", (Term(f"{__name__}.nothing"),)),))
+    failed, winners = make_pairs(clips, tmp_path, (system, system), panel, settings)
+    assert failed == 1
+    assert sum(winners.values()) == 1
+
+
+def test_margins_are_of_the_rater_alone(system: MotionSystem) -> None:
+
+    batch = collate([make_clip(0)])
+    rows = [(make_clip(1).motion, make_clip(1).valid)]
+    batch = dataclasses.replace(batch, reference=reference_batch(batch, rows))
+    margin = margin_of(MOUTH, batch, batch.motion, 0.2 * batch.motion)
+    assert float(margin_of(MOUTH, batch, 0.2 * batch.motion, batch.motion)) == -float(margin)
+    assert float(margin) > 10
+
+
+def test_the_command_says_what_does_not_fit(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["shards", "pairs", "--shards", str(clips), "--out", str(tmp_path / "out")]
+    raters = tmp_path / "raters.json"
+    raters.write_text(json.dumps({"raters": []}))
+    for words, said in (
+        (["--pairs", "0"], "num_pairs"),
+        (["--pairs", "2", "--frames", "20"], "4k + 1"),
+        (["--pairs", "2", "--raters", str(raters)], "a panel has raters"),
+        (["--pairs", "2"], "no person has two clips of 137 frames"),
+    ):
+        assert main([*command, *words]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
