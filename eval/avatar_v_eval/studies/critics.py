@@ -70,7 +70,9 @@ def measure(options: argparse.Namespace) -> Findings:
     return Findings(
         f"The {'held-out ' if options.held_out else ''}critics on test persons",
         numbers,
-        recipe=", ".join(f"recipes/critic_{name}{kind}.yaml" for name in ("motion", "face", "sync")),
+        recipe=", ".join(
+            f"recipes/critic_{name}{kind}.yaml" for name in ("motion", "face", "sync")
+        ),
         weights={**readers.hashes(), "vae": vae.hash()},
         notes=[
             cases_note(options, f", {sync_frames} for the sync critic"),
