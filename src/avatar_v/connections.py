@@ -6,6 +6,7 @@ The time for a body is guard.py's.
 """
 
 import asyncio
+from typing import cast
 
 import h11
 import uvicorn
@@ -26,7 +27,7 @@ class TimedProtocol(H11Protocol):
     _late: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        super().connection_made(transport)
+        super().connection_made(cast("asyncio.Transport", transport))
         self._watch()
 
     def data_received(self, data: bytes) -> None:
