@@ -174,7 +174,8 @@ def _check(clip: Sample, first: Tensor, second: Tensor, reference: Tensor, valid
     if valid.dtype != torch.bool or valid.dim() != 1:
         raise ValueError(f"reference_valid is {valid.dtype}, expected a row of truth values")
     lengths = (clip.meta.num_frames, clip.meta.num_frames, len(valid))
-    for name, track, length in zip(NAMES, (first, second, reference), lengths, strict=False):
+    tracks = (first, second, reference)
+    for name, track, length in zip(NAMES[:3], tracks, lengths, strict=True):
         shape = (length, len(MOTION_NAMES))
         if tuple(track.shape) != shape or track.dtype != torch.float32:
             found = f"{track.dtype} of {tuple(track.shape)}"
