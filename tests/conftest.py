@@ -1,11 +1,14 @@
 """Shared fixtures. beartype checks every shape of avatar_v and avatar_v_data at run time."""
 
 import os
+import signal
 from pathlib import Path
 
 import pytest
 from jaxtyping import install_import_hook
 
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children too
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
 
