@@ -47,6 +47,12 @@ def chosen_precision(name: str, device: torch.device) -> str:
     return "bf16" if _has_bf16(device) else "fp32"
 
 
+def emulates_bf16(device: torch.device) -> bool:
+    """Whether bf16 products are computed one by one, some 25 times slower than those of fp32: on a
+    processor without AVX-512 (docs/training/small.md)."""
+    return device.type == "cpu" and not torch.cpu._is_avx512_supported()
+
+
 def _has_mps() -> bool:
     return torch.backends.mps.is_available()
 

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from avatar_v import checks
+from avatar_v.device import emulates_bf16
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample
@@ -101,7 +102,8 @@ def _decoded(sample: Sample, vae: VideoVAE | None) -> UInt8[Tensor, "f 3 h w"]:
         raise ValueError(
             f"clip {sample.key} has latents of VAE {sample.meta.vae_hash}, got {vae.hash()}"
         )
-    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16):
+    bf16 = not emulates_bf16(torch.device("cpu"))
+    with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         video = vae.decode(sample.latents[None, :DECODED_LATENTS].float())[0]
     return ((video.float() + 1) * 127.5).round().clamp(0, 255).byte().clone()
 

@@ -13,6 +13,8 @@ from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.tensor import DTensor
 
+from avatar_v.device import emulates_bf16
+
 
 class BatchedMuon(torch.optim.Muon):
     """``torch.optim.Muon`` with ``adjust_lr_fn="match_rms_adamw"`` and Nesterov momentum."""
@@ -68,10 +70,12 @@ def orthogonalise(
     eps: float,
 ) -> Float[Tensor, "n rows columns"]:
     """Each matrix with its singular values brought near 1, by the quintic Newton-Schulz iteration
-    ``X ← a X + (b X Xᵀ + c (X Xᵀ)²) X`` in bf16; the iteration corrects its own rounding."""
+    ``X ← a X + (b X Xᵀ + c (X Xᵀ)²) X`` in bf16 where the hardware multiplies it; the iteration
+    corrects its own rounding."""
     a, b, c = coefficients
     tall = matrices.shape[1] > matrices.shape[2]
-    x = (matrices.mT if tall else matrices).bfloat16()
+    dtype = torch.float32 if emulates_bf16(matrices.device) else torch.bfloat16
+    x = (matrices.mT if tall else matrices).to(dtype)
     x = x / x.norm(dim=(1, 2), keepdim=True).clamp(min=eps)
     for _ in range(num_steps):
         gram = x @ x.mT

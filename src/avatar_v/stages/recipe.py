@@ -19,11 +19,13 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
+import torch
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.trainer.states import TrainerStatus
 
+from avatar_v.device import emulates_bf16
 from avatar_v.stages.before import check_experiment_log, check_trainer
 from avatar_v.stages.checkpoint_file import check_checkpoint
 from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
@@ -89,7 +91,13 @@ class RecipeCLI(LightningCLI):
         """A checkpoint says nothing about the recipe. (LightningCLI reads settings from it.)"""
 
     def before_instantiate_classes(self) -> None:
-        check_trainer(self._settings()["trainer"], trains=self.subcommand == "fit")
+        settings = self._settings()["trainer"]
+        check_trainer(settings, trains=self.subcommand == "fit")
+        on_cpu = settings["accelerator"] == "cpu"
+        if on_cpu and settings["precision"] == "bf16-mixed" and emulates_bf16(torch.device("cpu")):
+            self.config[self.subcommand].trainer.precision = "32-true"
+            print("precision 32-true: this processor has no AVX-512, bf16 would be far slower",
+                  file=sys.stderr)  # fmt: skip
 
     def instantiate_classes(self) -> None:
         """Build everything but the networks; what a constructor refuses is one line."""
