@@ -95,7 +95,7 @@ class RecipeCLI(LightningCLI):
         check_trainer(settings, trains=self.subcommand == "fit")
         on_cpu = settings["accelerator"] == "cpu"
         if on_cpu and settings["precision"] == "bf16-mixed" and emulates_bf16(torch.device("cpu")):
-            self.config[self.subcommand].trainer.precision = "32-true"
+            self.config[str(self.subcommand)].trainer.precision = "32-true"
             print("precision 32-true: this processor has no AVX-512, bf16 would be far slower",
                   file=sys.stderr)  # fmt: skip
 
