@@ -10,6 +10,7 @@ import yaml
 from avatar_v.cli import main
 from avatar_v.models.presets import preset
 from avatar_v.stages import cli as stages_cli
+from avatar_v.stages import recipe as recipe_cli
 from avatar_v.stages.base import Stage
 from avatar_v.stages.cli import merge_recipes, run_words
 from avatar_v.stages.recipe import RecipeCLI
@@ -101,6 +102,17 @@ def test_an_option_overrides_the_recipes(parsed) -> None:
     assert cli.model.mouth_boost == 7
     assert cli.model.objective.image_share == 0.9  # of 2_a2v.yaml
     assert cli.model.objective.window_latents == {0: 5}  # of tiny.yaml, instead of {0: 21, …}
+
+
+@pytest.mark.parametrize(("emulated", "taken"), [(False, "bf16-mixed"), (True, "32-true")])
+def test_bf16_is_fp32_where_the_processor_emulates_it(
+    emulated: bool, taken: str, parsed, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(recipe_cli, "emulates_bf16", lambda device: emulated)
+    cli = parsed(recipe("1_t2v", "tiny"), "--trainer.precision", "bf16-mixed")
+    assert cli.trainer.precision == taken
+    assert cli.config["fit"]["trainer"]["precision"] == taken  # which recipe.yaml says
+    assert ("no AVX-512" in capsys.readouterr().err) == emulated
 
 
 def test_printed_config_parses_to_itself(

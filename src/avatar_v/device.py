@@ -48,8 +48,8 @@ def chosen_precision(name: str, device: torch.device) -> str:
 
 
 def emulates_bf16(device: torch.device) -> bool:
-    """Whether bf16 products are computed one by one, some 25 times slower than those of fp32: on a
-    processor without AVX-512 (docs/training/small.md)."""
+    """Whether bf16 products are far slower than those of fp32: on a processor without AVX-512.
+    One with AVX-512 alone has no native bf16 either, but torch has fast kernels for it."""
     return device.type == "cpu" and not torch.cpu._is_avx512_supported()
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from avatar_v import checks
-from avatar_v.device import emulates_bf16
+from avatar_v.device import chosen_precision
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample
@@ -102,7 +102,7 @@ def _decoded(sample: Sample, vae: VideoVAE | None) -> UInt8[Tensor, "f 3 h w"]:
         raise ValueError(
             f"clip {sample.key} has latents of VAE {sample.meta.vae_hash}, got {vae.hash()}"
         )
-    bf16 = not emulates_bf16(torch.device("cpu"))
+    bf16 = chosen_precision("auto", torch.device("cpu")) == "bf16"
     with torch.inference_mode(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         video = vae.decode(sample.latents[None, :DECODED_LATENTS].float())[0]
     return ((video.float() + 1) * 127.5).round().clamp(0, 255).byte().clone()

@@ -1,9 +1,9 @@
 """Muon whose Newton-Schulz products are batched over all matrices of one shape, on a CPU.
 
 ``torch.optim.Muon`` orthogonalises one matrix at a time, which suits GPUs; on a CPU one product
-over a stack costs less than many small ones. Everything else, state, bf16 iteration and
-hyper-parameters, is torch's, and so is the whole step of any group with a matrix
-that is not a plain CPU tensor (a GPU's, or FSDP2's DTensor).
+over a stack costs less than many small ones. The products are in bf16 as torch's, or in fp32 on a
+processor that emulates bf16. State and hyper-parameters are torch's, and so is the whole step of
+any group with a matrix that is not a plain CPU tensor (a GPU's, or FSDP2's DTensor).
 """
 
 from collections import defaultdict
@@ -70,8 +70,8 @@ def orthogonalise(
     eps: float,
 ) -> Float[Tensor, "n rows columns"]:
     """Each matrix with its singular values brought near 1, by the quintic Newton-Schulz iteration
-    ``X ← a X + (b X Xᵀ + c (X Xᵀ)²) X`` in bf16 where the hardware multiplies it; the iteration
-    corrects its own rounding."""
+    ``X ← a X + (b X Xᵀ + c (X Xᵀ)²) X`` in bf16, or fp32 where bf16 is
+    emulated; the iteration corrects its own rounding."""
     a, b, c = coefficients
     tall = matrices.shape[1] > matrices.shape[2]
     dtype = torch.float32 if emulates_bf16(matrices.device) else torch.bfloat16

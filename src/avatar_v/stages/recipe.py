@@ -91,13 +91,8 @@ class RecipeCLI(LightningCLI):
         """A checkpoint says nothing about the recipe. (LightningCLI reads settings from it.)"""
 
     def before_instantiate_classes(self) -> None:
-        settings = self._settings()["trainer"]
-        check_trainer(settings, trains=self.subcommand == "fit")
-        on_cpu = settings["accelerator"] == "cpu"
-        if on_cpu and settings["precision"] == "bf16-mixed" and emulates_bf16(torch.device("cpu")):
-            self.config[str(self.subcommand)].trainer.precision = "32-true"
-            print("precision 32-true: this processor has no AVX-512, bf16 would be far slower",
-                  file=sys.stderr)  # fmt: skip
+        check_trainer(self._settings()["trainer"], trains=self.subcommand == "fit")
+        self._avoid_emulated_bf16()
 
     def instantiate_classes(self) -> None:
         """Build everything but the networks; what a constructor refuses is one line."""
@@ -105,6 +100,15 @@ class RecipeCLI(LightningCLI):
             super().instantiate_classes()
         except (ValueError, TypeError, MisconfigurationException) as error:
             raise ValueError(located(readable(str(error)), self._settings())) from error
+
+    def _avoid_emulated_bf16(self) -> None:
+        """fp32 in place of bf16 on a processor that emulates it; recipe.yaml says 32-true then."""
+        trainer = self.config[str(self.subcommand)].trainer
+        on_cpu, bf16 = trainer.accelerator == "cpu", trainer.precision in ("bf16", "bf16-mixed")
+        if on_cpu and bf16 and emulates_bf16(torch.device("cpu")):
+            trainer.precision = "32-true"
+            print("precision 32-true: this processor has no AVX-512, bf16 would be far slower",
+                  file=sys.stderr)  # fmt: skip
 
     def instantiate_trainer(self, **kwargs: Any) -> L.Trainer:
         config = self._get(self.config_init, "trainer")
