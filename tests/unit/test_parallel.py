@@ -79,8 +79,9 @@ def test_sharded_training_equals_plain_training(mesh: DeviceMesh) -> None:
             torch.testing.assert_close(parameter.grad.full_tensor(), grads[name], msg=name)
     for models in (plain, sharded):
         models.zero_grad()
-    # Muon works in bf16 and gives a vanishing gradient full size: 2^-8 of lr 0.01, three times
-    assert train(sharded, 3) == pytest.approx(train(plain, 3), rel=1e-4)
+    # Muon gives a vanishing gradient, which is the order of a few sums, full size: the losses of
+    # later steps differ by that noise; a rank that missed a gradient differs by far more
+    assert train(sharded, 3) == pytest.approx(train(plain, 3), rel=1e-3)
     with whole_state(sharded):
         state = sharded.state_dict()
     assert not any(isinstance(x, DTensor) for x in state.values())
