@@ -6,6 +6,7 @@ SPEEDS = {
     "live": "first frame, steady rate and jitter on a sound at its own pace",
     "cache": "sampling with the cached keys and values of the reference, and without",
     "reference": "Sparse Reference Attention against attention without segments",
+    "distilled": "generation with guided steps and with a student of few steps",
     "losses": "the perceptual losses in a training step",
     "offload": "`--offload` on a GPU: switches, passes and peak memory",
 }

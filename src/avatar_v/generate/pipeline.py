@@ -181,21 +181,34 @@ class AvatarPipeline:
     ) -> Generator[Clip, None, None]:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
-        request = resolved(request, self.card, inputs)
-        sound = inputs.audio
-        person = self.person(inputs, from_prompt=request.person.from_prompt)
-        larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
-        chunks = self._audio_chunks(sound, request.person.gain_db)
+        request, person, larger = self._resolved(request, inputs)
+        chunks = self._audio_chunks(inputs.audio, request.person.gain_db)
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
         stages = (
             *self._sampling(request, person, larger, kept),
             lambda sampled: decode_chunks(decoding, self.settings(request), sampled),
         )
-        if isinstance(sound, LiveSound):  # whoever speaks is listened to all the time
-            made = pipelined(chunks, *stages, interrupt=sound.interrupt)
+        if isinstance(inputs.audio, LiveSound):  # whoever speaks is listened to all the time
+            made = pipelined(chunks, *stages, interrupt=inputs.audio.interrupt)
         else:
             made = pipelined(chunks, *stages) if self.overlap else chained(chunks, *stages)
         return made if self.ranks is None else self._led(made, request, person, larger)
+
+    def latents(self, inputs: Inputs, request: Request) -> Iterator[LatentChunk]:
+        """The chunks of ``stream`` before they are decoded, of one rank."""
+        request, person, larger = self._resolved(request, inputs)
+        chunks = self._audio_chunks(inputs.audio, request.person.gain_db)
+        return chained(chunks, *self._sampling(request, person, larger, None))
+
+    def _resolved(self, request: Request, inputs: Inputs) -> tuple[Request, Person, Person | None]:
+        """``request`` with nothing left open, and who is to speak, for the refiner too."""
+        request = resolved(request, self.card, inputs)
+        person = self.person(inputs, from_prompt=request.person.from_prompt)
+        return (
+            request,
+            person,
+            refined_person(self.refiner, inputs, self.size, self.format.refiner_latents),
+        )
 
     def follow(self) -> None:
         """Take part in the videos of rank 0, until it has no more."""
