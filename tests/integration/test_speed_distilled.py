@@ -36,5 +36,6 @@ def test_latents_are_those_that_are_decoded(pipe, request_, monkeypatch) -> None
     monkeypatch.setattr(pipeline, "decode_chunks", noting)
     frames = list(pipe.stream(inputs, request_))
     chunks = list(pipe.latents(inputs, request_))
-    assert frames and len(chunks) == len(seen)
+    assert frames
+    assert len(chunks) == len(seen)
     assert all((a.latents == b.latents).all() for a, b in zip(chunks, seen, strict=True))
