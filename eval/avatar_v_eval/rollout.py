@@ -15,6 +15,7 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request
 from avatar_v.generate.resolve import num_steps_of
 from avatar_v.models.vae import VideoVAE
+from avatar_v.models.weights import load_pipeline
 from avatar_v.seeds import derive
 
 AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
@@ -88,13 +89,15 @@ class Rollout:
         return dataclasses.replace(self, request=request)
 
     def hashes(self) -> dict[str, str]:
-        """Of the tensors of each network."""
-        conditioner = self.pipeline.conditioner
+        """Of the tensors of each network, as they lie in its files."""
+        dit, conditioner = self.pipeline.dit, self.pipeline.conditioner
+        if self.pipeline.bf16 and self.pipeline.folder is not None:  # what is loaded is narrowed
+            dit, conditioner = load_pipeline(self.pipeline.folder)
         net = conditioner.motion_net
         motion = {} if net is None else {"motion": weights_hash(net.state_dict())}
         return {
             **motion,
-            "dit": weights_hash(self.pipeline.dit.state_dict()),
+            "dit": weights_hash(dit.state_dict()),
             "vae": conditioner.vae.hash(),
             "text": weights_hash(conditioner.text_encoder.state_dict()),
             "audio": weights_hash(conditioner.audio_encoder.state_dict()),

@@ -1,5 +1,6 @@
 """AvatarDiT: presets, shapes, what each input may reach, and errors at the edge."""
 
+import copy
 import dataclasses
 import time
 
@@ -8,7 +9,7 @@ import torch
 
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.layers import rotary_split
+from avatar_v.models.layers import narrow, rotary_split
 from avatar_v.models.presets import PRESETS, preset
 from avatar_v.testing import make_cond, make_dit, make_reference
 
@@ -136,15 +137,20 @@ def test_bf16_autocast_is_near_fp32(dit: AvatarDiT) -> None:
     assert (got.float() - exact).square().mean().sqrt() < 0.02 * exact.square().mean().sqrt()
 
 
-def test_bf16_weights_are_near_fp32(dit: AvatarDiT) -> None:
+def test_weights_narrowed_for_autocast_change_nothing_and_take_half(dit: AvatarDiT) -> None:
+    dit, num_bytes = copy.deepcopy(dit).requires_grad_(False), parameter_bytes(dit)
     x, t = x_and_t()
     cond = make_cond(dit.config)
-    exact = dit(x, t, cond)
-    half = make_dit().bfloat16()
-    got = half(x.bfloat16(), t, cond)
-    assert got.dtype == torch.bfloat16
-    # The residual stream is bf16 as well.
-    assert (got.float() - exact).square().mean().sqrt() < 0.04 * exact.square().mean().sqrt()
+    with torch.autocast("cpu", torch.bfloat16):
+        before = dit(x, t, cond)
+        narrow(dit, torch.bfloat16)
+        assert torch.equal(dit(x, t, cond), before)
+    assert parameter_bytes(dit) < 0.65 * num_bytes  # tiny has a large share of time embedding
+    assert dit.time_embed.up.weight.dtype == torch.float32
+
+
+def parameter_bytes(module: torch.nn.Module) -> int:
+    return sum(p.numel() * p.element_size() for p in module.parameters())
 
 
 def test_tables_made_in_inference_mode_serve_training() -> None:

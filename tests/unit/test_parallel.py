@@ -90,6 +90,16 @@ def test_sharded_training_equals_plain_training(mesh: DeviceMesh) -> None:
     torch.testing.assert_close(weight, plain.state_dict()["dit.head.out.weight"], rtol=0, atol=1e-3)
 
 
+def test_time_is_embedded_in_fp32_where_weights_are_gathered_in_bf16(mesh: DeviceMesh) -> None:
+    plain, sharded = Models(), Models()
+    t = torch.tensor([[0.1, 0.5037, 0.9]])
+    expected = plain.dit.time_embed(t)
+    shard(sharded.dit, mesh, compute_dtype=torch.bfloat16)
+    assert isinstance(sharded.dit.time_embed.up.weight, DTensor)
+    found = sharded.dit.time_embed(t)
+    assert all(torch.equal(a, b) for a, b in zip(found, expected, strict=True))
+
+
 def test_the_average_keeps_the_sharding_and_is_saved_whole(mesh: DeviceMesh) -> None:
     models = Models()
     for part in (models.dit, models.conditioner):

@@ -51,6 +51,7 @@ from avatar_v.media.sound import Sound, loudness_gain
 from avatar_v.models.card import Card, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import narrow
 from avatar_v.models.weights import load_pipeline
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import check_offload, streams_of
@@ -101,6 +102,11 @@ class AvatarPipeline:
         networks = [(dit, conditioner)]
         if self.refiner is not None:
             networks.append((self.refiner.dit, self.refiner.conditioner))
+        if self.bf16:
+            for dit, conditioner in networks:
+                narrow(dit, torch.bfloat16)
+                if conditioner.motion_net is not None:
+                    narrow(conditioner.motion_net, torch.bfloat16)
         if offload:
             offload_models(networks, streams_of(self.device))
         else:

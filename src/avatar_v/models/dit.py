@@ -34,6 +34,7 @@ from avatar_v.models.layers import (
     TimeEmbedding,
     Tokens,
     compute_dtype,
+    residual_dtype,
     rotary_grid,
     rotary_table,
 )
@@ -240,10 +241,13 @@ class AvatarDiT(nn.Module):
         return KeyValueCache(tuple(layers), frames.position, frames.key_mask, grid)
 
     def _embed_patches(self, latents: Latents) -> Tokens:
-        return self.patch_embed(self._patches(latents)).to(self.patch_embed.weight.dtype)
+        return self.patch_embed(self._patches(latents)).to(self._residual(latents))
 
     def _embed_low(self, low_embed: nn.Linear, low: Latents) -> Tokens:
-        return low_embed(self._patches(low)).to(self.patch_embed.weight.dtype)
+        return low_embed(self._patches(low)).to(self._residual(low))
+
+    def _residual(self, x: Tensor) -> torch.dtype:
+        return residual_dtype(x, self.patch_embed.weight)
 
     def _patches(self, latents: Latents) -> Float[Tensor, "b l n o"]:
         p = self.config.patch
@@ -273,7 +277,7 @@ class AvatarDiT(nn.Module):
         audio = self._embed_audio(cond.audio)
         if audio is None or cond.audio_keep is None:
             return audio, None
-        return audio, cond.audio_keep[:, None, None, None].to(self.patch_embed.weight.dtype)
+        return audio, cond.audio_keep[:, None, None, None].to(self._residual(audio))
 
     def _embed_style(self, moments: Float[Tensor, "b k"] | None) -> Float[Tensor, "b d"] | None:
         if moments is None:
@@ -292,7 +296,7 @@ class AvatarDiT(nn.Module):
         if motion is None:
             return None
         y = self.motion_embed(motion.to(compute_dtype(motion, self.motion_embed.weight)))
-        return y.to(self.patch_embed.weight.dtype).unsqueeze(2)
+        return y.to(self._residual(motion)).unsqueeze(2)
 
     def _check(self, x_t: Latents, t: Float[Tensor, "b l"], cond: Cond) -> None:
         num_samples, num_frames = x_t.shape[:2]

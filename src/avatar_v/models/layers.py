@@ -1,7 +1,9 @@
 """Small pieces of the DiT: norms, rotary positions, time embedding, feed-forward.
 
 Precision: time, rotary tables, norms and modulation are fp32 whatever the autocast state; linear
-layers run in the autocast dtype, or in that of their weights without autocast.
+layers run in the autocast dtype, or in that of their weights without autocast. Tokens between the
+blocks (the residual stream) are fp32 under autocast, in training as in generation, or else of the
+weights' dtype.
 """
 
 import functools
@@ -29,6 +31,14 @@ def compute_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
     device = x.device.type
     if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
         return torch.get_autocast_dtype(device)
+    return weight.dtype
+
+
+def residual_dtype(x: Tensor, weight: Tensor) -> torch.dtype:
+    """The dtype of the residual stream, whatever the dtype that weights are kept or gathered in."""
+    device = x.device.type
+    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+        return torch.float32
     return weight.dtype
 
 
@@ -142,6 +152,22 @@ class GuidanceEmbedding(nn.Module):
     def _hidden(self, weights: Float[Tensor, "b g"]) -> Float[Tensor, "b d"]:
         x = sinusoidal(weights.float() * GUIDANCE_SCALE, self.freq_dim).flatten(1)
         return F.silu(_linear_fp32(self.up, x))
+
+
+IN_FP32 = (TimeEmbedding, GuidanceEmbedding)
+"""Layers that compute in fp32 whatever the autocast state, so their weights are kept and gathered
+in fp32 too."""
+
+
+def narrow(network: nn.Module, dtype: torch.dtype) -> None:
+    """Store as ``dtype`` what autocast would cast to it in every pass: weights and biases of linear
+    layers but those of `IN_FP32`. For inference under autocast; its results stay the same, bit for
+    bit."""
+    kept = {id(child) for part in network.modules() if isinstance(part, IN_FP32)
+            for child in part.modules()}  # fmt: skip
+    for layer in network.modules():
+        if isinstance(layer, nn.Linear) and id(layer) not in kept:
+            layer.to(dtype)
 
 
 def sinusoidal(position: Float[Tensor, "*any"], dim: int) -> Float[Tensor, "*any dim"]:

@@ -18,6 +18,7 @@ from torch.utils.checkpoint import checkpoint
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import IN_FP32
 
 
 def checkpoint_blocks(dit: AvatarDiT) -> None:
@@ -31,11 +32,15 @@ def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) ->
 
     Of a DiT each block is sharded, then the rest; of a conditioner the two encoders and the motion
     network, since its frozen VAE stays whole on every rank; any other module is sharded as one.
-    Weights are kept and reduced in fp32 and gathered as ``compute_dtype``. Inputs are not cast:
-    times and latents stay fp32 until the layers themselves cast.
+    Weights are kept and reduced in fp32 and gathered as ``compute_dtype``; those of the embeddings
+    of time and guidance, which compute in fp32, as fp32. Inputs are not cast: times and latents
+    stay fp32 until the layers themselves cast.
     """
-    policy = MixedPrecisionPolicy(
-        param_dtype=compute_dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+    policy, exact = (
+        MixedPrecisionPolicy(
+            param_dtype=dtype, reduce_dtype=torch.float32, cast_forward_inputs=False
+        )
+        for dtype in (compute_dtype, torch.float32)
     )
     parts = [module]
     if isinstance(module, AvatarDiT):
@@ -43,6 +48,10 @@ def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) ->
     elif isinstance(module, Conditioner):
         networks = (module.text_encoder, module.audio_encoder, module.motion_net)
         parts = [network for network in networks if network is not None]
+    for part in parts:
+        for child in part.modules():
+            if isinstance(child, IN_FP32):
+                fully_shard(child, mesh=mesh, mp_policy=exact)
     for part in parts:
         fully_shard(part, mesh=mesh, mp_policy=policy)
     if isinstance(module, AvatarDiT):
