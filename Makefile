@@ -31,8 +31,8 @@ lint: $(STAMP)  ## style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/pyright
 
-test: lint  ## lint, types and every test that this machine can run
-	$(BIN)/python -m pytest
+test: lint  ## lint, types and every test that this machine can run, in two processes of one thread
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
 
 tiny: $(STAMP)  ## every recipe at its smallest size, seconds each
 	$(BIN)/python -m pytest tests/integration tests/test_recipes.py

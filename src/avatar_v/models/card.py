@@ -69,8 +69,9 @@ def weights_folder(name_or_path: str | Path) -> Path:
         if (folder / "card.json").is_file():
             return folder
     raise ValueError(
-        f"no weights {str(name_or_path)!r}: expected a name that ships with the package (small; as "
-        "a refiner small_refiner) or a folder with card.json, as `avatar-v run` leaves it"
+        f"no weights {str(name_or_path)!r}: expected a name that ships with the package (small; "
+        "small_student, of two steps; as a refiner small_refiner) or a folder with card.json, as "
+        "`avatar-v run` leaves it"
     )
 
 
