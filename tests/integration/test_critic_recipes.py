@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from avatar_v.critics.clip_features import ClipFeatures
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.preference import PreferenceModel
@@ -103,14 +104,18 @@ def test_the_sync_critic_is_trained_and_repeats_itself(shards, tmp_path):
     assert [row["step"] for row in rows if row["loss"]] == ["0", "1"]
 
 
-def test_the_preference_model_is_trained_and_says_how_often_it_is_right(tmp_path):
+def test_the_preference_model_is_trained_and_says_how_often_it_is_right(tmp_path, monkeypatch):
     shards = tmp_path / "pairs"
     for split, first in (("train", 0), ("validation", 100)):
         pairs = [encode_pair(make_video_pair(first + i)) for i in range(6)]
         write_shard(shards / split / "a.tar", pairs)
     axes = ("--model.init_args.axes=[overall, amplitude]",)
-    folder = run("critic_preference", tmp_path, shards, small=axes)
+    kept = f"--data.init_args.kept={tmp_path / 'kept'}"
+    folder = run("critic_preference", tmp_path, shards, kept, small=axes)
     model = PreferenceModel.from_pretrained(folder)
+    monkeypatch.setattr(ClipFeatures, "__call__", None)  # nothing is read again
+    again = run("critic_preference", tmp_path / "again", shards, kept, small=axes)
+    assert PreferenceModel.from_pretrained(again).hash() == model.hash()
     assert model.axes == ("overall", "amplitude")
     card = json.loads((folder / "card.json").read_text())
     assert (card["critic"], card["weights_hash"], card["steps"]) == ("preference", model.hash(), 2)

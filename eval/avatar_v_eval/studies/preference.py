@@ -75,7 +75,7 @@ def measure(options: argparse.Namespace) -> Findings:
     }
     clips = read_folder(options.work / "test")
     features = models["model"].features()
-    pairs = read_features(clips, models["model"], features)
+    pairs = read_features(clips, models["model"], features, options.work / "features")
     answers = answers_of([read_judgment(clip) for clip in clips], pairs)
     scores = {name: differences(model, pairs) for name, model in models.items()}
     return Findings(
@@ -109,6 +109,7 @@ def trained(work: Path, name: str, *, shuffled: bool, seed: int) -> PreferenceMo
         "model.init_args.seed": seed,
         "data.init_args.train": f"[{work / 'train'}]",
         "data.init_args.validation": f"[{work / 'validation'}]",
+        "data.init_args.kept": work / "features",
         "data.init_args.shuffled": str(shuffled).lower(),
         "trainer.default_root_dir": work / name,
     }

@@ -1,18 +1,22 @@
 """Judged videos for the preference model: what frozen critics say of both samples of every pair.
 
-The features are computed once, when a run begins, and kept: 2 kB a sample. Samples that several
-pairs hold, of several raters or against several others, are read once.
+The features are computed once, when a run begins: 2 kB a sample. Samples that several pairs hold,
+of several raters or against several others, are read once, and with ``kept`` by one of several
+runs.
 """
 
 import dataclasses
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import lightning as L
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
 from rich.progress import track
+from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
@@ -23,6 +27,7 @@ from avatar_v.shards.loader import levelled, read_folder
 from avatar_v.shards.pairs import PORTRAIT, VIDEOS, WINNERS, Pair, read_judgment, read_pair
 from avatar_v.shards.schema import AUDIO, to_float
 from avatar_v.shards.writer import ClipEntry
+from avatar_v.states import read_tensors
 
 
 @dataclass(frozen=True)
@@ -57,6 +62,7 @@ class PreferenceData(L.LightningDataModule):
         batch_size: Pairs.
         batches_per_epoch: Steps between two validations.
         ties: False leaves out the pairs that are ties.
+        kept: A folder in which features are left, and taken from if they are there.
         shuffled: Deal the winners of the training pairs out among them anew: a control whose pairs
             say nothing.
         seed: Of order and shuffling.
@@ -72,6 +78,7 @@ class PreferenceData(L.LightningDataModule):
         batch_size: int,
         batches_per_epoch: int,
         ties: bool = True,
+        kept: str | None = None,
         shuffled: bool = False,
         seed: int = 0,
     ) -> None:
@@ -82,6 +89,7 @@ class PreferenceData(L.LightningDataModule):
         self.train, self.validation = train, validation
         self.batch_size, self.batches_per_epoch = batch_size, batches_per_epoch
         self.ties, self.shuffled, self.seed = ties, shuffled, seed
+        self.kept = None if kept is None else Path(kept)
 
     def read(self, model: PreferenceModel, features: ClipFeatures) -> None:
         """Read all pairs by their features, with the axes of the model.
@@ -96,8 +104,8 @@ class PreferenceData(L.LightningDataModule):
             raise ValueError(f"in training and in validation: {', '.join(sorted(both)[:5])}")
         if len(persons["validation"]) < 2:
             raise ValueError(f"{self.validation}: an interval needs pairs of two persons or more")
-        self.validation_pairs = read_features(clips["validation"], model, features)
-        pairs = read_features(clips["train"], model, features)
+        self.validation_pairs = read_features(clips["validation"], model, features, self.kept)
+        pairs = read_features(clips["train"], model, features, self.kept)
         if self.shuffled:
             dealt = np.random.default_rng(self.seed).permutation(pairs.winner.numpy())
             pairs = dataclasses.replace(pairs, winner=torch.from_numpy(dealt))
@@ -111,13 +119,23 @@ class PreferenceData(L.LightningDataModule):
 
 
 def read_features(
-    clips: Sequence[ClipEntry], model: PreferenceModel, features: ClipFeatures
+    clips: Sequence[ClipEntry],
+    model: PreferenceModel,
+    features: ClipFeatures,
+    kept: Path | None = None,
 ) -> JudgedFeatures:
     """The pairs of an index. Errors as in `PreferenceData.read`."""
     judgments = [read_judgment(clip) for clip in clips]
     axis = model.axis_numbers([judgment.axis for judgment in judgments])
-    known: dict[tuple[object, ...], Tensor] = {}
+    path = None if kept is None else kept / f"features-{features.hash()}.safetensors"
+    known = read_tensors(path) if path is not None and path.is_file() else {}
+    num_known = len(known)
     rows = [_rows(clip, features, known) for clip in track(clips, "reading pairs", transient=True)]
+    if path is not None and len(known) > num_known:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = path.with_suffix(f".{os.getpid()}")
+        save_file(known, temporary)
+        temporary.replace(path)
     persons = {person: i for i, person in enumerate(sorted({clip.person for clip in clips}))}
     return JudgedFeatures(
         torch.stack([first for first, _ in rows]),
@@ -138,12 +156,14 @@ def _clips(folders: Sequence[str], ties: bool) -> list[ClipEntry]:
 
 
 def _rows(
-    clip: ClipEntry, features: ClipFeatures, known: dict[tuple[object, ...], Tensor]
+    clip: ClipEntry, features: ClipFeatures, known: dict[str, Tensor]
 ) -> list[Float[Tensor, " d"]]:
-    """The features of both samples; equal bytes are read once."""
+    """The features of both samples; equal bytes are read once. The portrait stands for all that is
+    known of the person."""
+    shared = [str(clip.members[name].crc32) for name in (AUDIO, PORTRAIT) if name in clip.members]
     keys = [
-        tuple(clip.members.get(name) and clip.members[name].crc32 for name in (AUDIO, PORTRAIT, of))
-        for of in VIDEOS
+        "-".join([*shared, str(clip.members[name].crc32)]) if name in clip.members else ""
+        for name in VIDEOS
     ]
     if any(key not in known for key in keys):
         pair = read_pair(clip, pictures=True)
