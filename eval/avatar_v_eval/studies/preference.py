@@ -48,7 +48,7 @@ class Answers:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--work", type=Path, default=Path("runs/preference"), help="folder for pairs and models")
-    add("--train-persons", type=int, default=240, help="6 pairs each")
+    add("--train-persons", type=int, default=160, help="6 pairs each")
     add("--validation-persons", type=int, default=32)
     add("--persons", type=int, default=96, help="of the test")
     add("--first", type=int, default=8000, help="the first person of validation and test")
