@@ -37,7 +37,9 @@ class ClipFeatures:
     shorter than six frames.
 
     Args:
-        motion, face, sync: Shipped critics' names, or folders.
+        motion: A shipped critic's name, or a folder.
+        face: The same.
+        sync: The same.
     """
 
     def __init__(self, motion: str = "motion", face: str = "face", sync: str = "sync") -> None:

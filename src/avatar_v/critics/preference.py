@@ -28,8 +28,11 @@ class PreferenceModel(Critic):
         num_features: Of a row.
         width: Of the hidden layer.
         axes: What raters were asked, in the order of the scores.
-        motion, face, sync: The critics that make the features, as in ClipFeatures.
+        motion: One of the critics that make the features, as in ClipFeatures.
+        face: Another.
+        sync: Another.
         features_hash: Of these critics; "" for any.
+        held_out: Never a reward.
     """
 
     name = "preference"

@@ -32,7 +32,9 @@ class PreferenceStage(CriticStage):
         ties: k of losses/align.preference_loss; 1 takes no ties.
         width: Of the hidden layer.
         noise: Standard deviation of what is added to the standardised features in training.
-        motion, face, sync: The frozen critics (critics/clip_features.py).
+        motion: One of the frozen critics (critics/clip_features.py).
+        face: Another.
+        sync: Another.
     """
 
     model: PreferenceModel
