@@ -21,6 +21,7 @@ CRITICS = [
     for kind in ("face", "motion", "sync")
     for held_out in ("", "_held_out")
 ]
+CRITICS.append("critic_preference")
 VAE_STAGES = ("0_vae", "0_vae_decoder", "own_face_vae", "refiner_decoder")
 DIT_STAGES = [
     stage for stage in STAGES if stage not in (*VAE_STAGES, "3_motion", "4c_distill_motion")

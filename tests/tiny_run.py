@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from avatar_v.shards.pairs import Judgment, Pair, encode_pair
+from avatar_v.shards.pairs import Judgment, Pair, PairPictures, encode_pair
 from avatar_v.shards.schema import Meta, Sample
 from avatar_v.shards.writer import write_shard
 from avatar_v.stages.cli import run_words
@@ -81,6 +81,17 @@ def make_pair(index: int) -> Pair:
         reference.valid,
         Judgment(winner, rater="tests", axis=("overall", "amplitude")[index % 3 == 0]),
     )
+
+
+def make_video_pair(index: int) -> Pair:
+    """The same with pictures: the one whose mouth opens little is dark."""
+    pair, clip = make_pair(index), make_clip(index)
+    assert clip.video is not None
+    bright, dark = clip.video, clip.video // 2
+    first, second = (bright, dark) if torch.equal(pair.first, clip.motion) else (dark, bright)
+    portrait = make_clip(index ^ 1).video
+    assert portrait is not None
+    return dataclasses.replace(pair, pictures=PairPictures(first, second, portrait[:2]))
 
 
 def run_stage(stage: str, *options: str) -> None:

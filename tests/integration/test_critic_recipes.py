@@ -7,15 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from avatar_v.critics.clip_features import ClipFeatures
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.encode import encode_folder
+from avatar_v.shards.pairs import encode_pair
+from avatar_v.shards.writer import write_shard
 from avatar_v.stages.cli import run_words
 from avatar_v.stages.critics import FaceStage
 from avatar_v_data.world_set import write_world
 from avatar_v_data.world_settings import WorldSettings
+from tiny_run import make_video_pair
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 FEW = [
@@ -97,6 +102,30 @@ def test_the_sync_critic_is_trained_and_repeats_itself(shards, tmp_path):
     assert (folders[0] / "model.safetensors").stat().st_size < 1.5e6
     rows = list(csv.DictReader((folders[0] / "log.csv").open()))
     assert [row["step"] for row in rows if row["loss"]] == ["0", "1"]
+
+
+def test_the_preference_model_is_trained_and_says_how_often_it_is_right(tmp_path, monkeypatch):
+    shards = tmp_path / "pairs"
+    for split, first in (("train", 0), ("validation", 100)):
+        pairs = [encode_pair(make_video_pair(first + i)) for i in range(6)]
+        write_shard(shards / split / "a.tar", pairs)
+    axes = ("--model.init_args.axes=[overall, amplitude]",)
+    kept = f"--data.init_args.kept={tmp_path / 'kept'}"
+    folder = run("critic_preference", tmp_path, shards, kept, small=axes)
+    model = PreferenceModel.from_pretrained(folder)
+    monkeypatch.setattr(ClipFeatures, "__call__", None)  # nothing is read again
+    again = run("critic_preference", tmp_path / "again", shards, kept, small=axes)
+    assert PreferenceModel.from_pretrained(again).hash() == model.hash()
+    assert model.axes == ("overall", "amplitude")
+    card = json.loads((folder / "card.json").read_text())
+    assert (card["critic"], card["weights_hash"], card["steps"]) == ("preference", model.hash(), 2)
+    said = card["validation"]
+    assert said["accuracy_low"] <= said["accuracy"] <= said["accuracy_high"]
+    assert (said["num_pairs"], said["num_persons"]) == (5, 3)  # one of six is a tie
+    rows = list(csv.DictReader((folder / "log.csv").open()))
+    assert [row["step"] for row in rows if row["loss"]] == ["0", "1"]
+    with pytest.raises(ValueError, match=r"axes of this model are overall; got \['amplitude'\]"):
+        run("critic_preference", tmp_path / "one", shards, small=())
 
 
 def test_clips_too_short_for_a_run_are_named(shards, tmp_path):

@@ -7,11 +7,14 @@ from pathlib import Path
 import pytest
 import torch
 
+from avatar_v.media.reading import encode_video_bytes
 from avatar_v.shards.loader import read_folder
 from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import (
     JUDGMENT,
+    PORTRAIT,
     TRACKS,
+    VIDEOS,
     WINNERS,
     Judgment,
     Pair,
@@ -21,7 +24,7 @@ from avatar_v.shards.pairs import (
 )
 from avatar_v.shards.schema import encode_arrays
 from avatar_v.shards.writer import RawClip, write_shard
-from tiny_run import make_clip, make_pair
+from tiny_run import make_clip, make_pair, make_video_pair
 
 NUM = 8
 
@@ -129,6 +132,45 @@ def test_references_of_several_lengths_show_no_face_behind_their_end(tmp_path: P
     (batch,) = PairData(str(tmp_path), 2, validation=str(tmp_path)).val_dataloader()
     assert batch.reference is not None
     assert batch.reference.valid.sum(1).tolist() == [33, 9]
+
+
+def test_judged_videos_come_back_where_they_are_asked_for(folder: Path, tmp_path: Path) -> None:
+    pair = make_video_pair(1)
+    write_shard(tmp_path / "a.tar", [encode_pair(pair)])
+    (entry,) = read_folder(tmp_path)
+    back = read_pair(entry, pictures=True)
+    assert pair.pictures is not None
+    assert back.pictures is not None
+    for name in ("first", "second"):
+        error = getattr(back.pictures, name).float() - getattr(pair.pictures, name).float()
+        assert float(error.abs().mean()) < 2  # of 255, which the codec loses
+    assert torch.equal(back.pictures.portrait, pair.pictures.portrait)
+    assert read_pair(entry).pictures is None
+    (batch,) = PairData(str(tmp_path), 1, validation=str(tmp_path)).val_dataloader()
+    assert batch.video is None
+    with pytest.raises(ValueError, match=r"a pair of motion alone, without pair\.first\.mp4"):
+        read_pair(read_folder(folder)[0], pictures=True)
+
+
+@pytest.mark.parametrize(
+    ("member", "data", "words"),
+    [
+        (VIDEOS[1], b"no video", "pair.second.mp4: not a readable video"),
+        (VIDEOS[0], encode_video_bytes(torch.zeros(5, 3, 32, 32).byte()), "two of 33 frames"),
+        (PORTRAIT, b"no arrays", "pair.portrait.npz: damaged"),
+        (PORTRAIT, encode_arrays({"faces": torch.zeros(1).numpy()}), "pictures"),
+        (PORTRAIT, encode_arrays({"pictures": torch.zeros(1, 3, 8, 8).numpy()}), "portrait are"),
+    ],
+)
+def test_pictures_that_do_not_fit_are_named(
+    member: str, data: bytes, words: str, tmp_path: Path
+) -> None:
+    members = {**encode_pair(make_video_pair(0)).members, member: data}
+    write_shard(tmp_path / "x.tar", [RawClip("clip0000", members)])
+    (entry,) = read_folder(tmp_path)
+    with pytest.raises(ValueError, match=r"x\.tar, clip clip0000") as said:
+        read_pair(entry, pictures=True)
+    assert words in str(said.value)
 
 
 def winners(data: PairData) -> dict[str, int]:

@@ -32,7 +32,7 @@ class Score:
     """Values with the judge that gave them: numbers of two judges must not be compared."""
 
     values: Float[Tensor, "..."]
-    critic: str  # the kind of critic: "motion" or "face"
+    critic: str  # the kind of critic: "motion", "face" or "preference"
     weights_hash: str  # sha256 of its tensors, 12 hex digits
 
 
@@ -42,7 +42,7 @@ class Critic(nn.Module):
 
     name: ClassVar[str]
 
-    def __init__(self, config: dict[str, int | str | bool]) -> None:
+    def __init__(self, config: dict[str, int | str | bool | tuple[str, ...]]) -> None:
         super().__init__()
         self.config = config
 
@@ -62,7 +62,7 @@ class Critic(nn.Module):
         with torch.device("meta"):  # the size that a file promises may be any
             expected = built(cls, values, where=where)
         state = read_frozen(folder / "model.safetensors", expected)
-        model = cls(**values)
+        model = built(cls, values, where=where)
         model.load_state_dict(state)
         model.float().eval().requires_grad_(False)
         return model

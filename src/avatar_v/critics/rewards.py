@@ -195,9 +195,7 @@ class Sync:
         if isinstance(self.critic, torch.nn.Module):
             self.critic.to(frames.device)
         windows = frames.clamp(-1, 1).unfold(1, WINDOW_FRAMES, 1).movedim(-1, 2)
-        sound = batched_mfcc(F.pad(audio, (0, SAMPLES_PER_FRAME)))
-        sound = sound.unfold(1, WINDOW_STEPS, STEPS_PER_FRAME).movedim(-1, 2)
-        sound = sound[:, : windows.shape[1]].to(frames.device)
+        sound = sound_windows(audio, windows.shape[1]).to(frames.device)
         lips = self.critic.embed_video(windows.flatten(0, 1))
         heard = self.critic.embed_audio(sound.flatten(0, 1))
         fit = F.cosine_similarity(lips, heard).unflatten(0, windows.shape[:2])
@@ -210,6 +208,12 @@ class SyncNetSync(Sync):
 
     def __init__(self, path: str) -> None:
         self.critic = SyncNet.load(Path(path))
+
+
+def sound_windows(audio: Float[Tensor, "b s"], num: int) -> Float[Tensor, "b num 20 13"]:
+    """The sound of each window of five frames, as sync critics take it."""
+    sound = batched_mfcc(F.pad(audio, (0, SAMPLES_PER_FRAME)))
+    return sound.unfold(1, WINDOW_STEPS, STEPS_PER_FRAME).movedim(-1, 2)[:, :num]
 
 
 def by_latent(values: Float[Tensor, "b f"], how: str) -> PerLatent:

@@ -4,12 +4,15 @@ A pair is a clip of a shard (schema.py), which is the condition: its sound, its 
 motion. Beside the members of the clip it has
 
     key.pair.json  Judgment: the winner, who said so, what was asked, which systems made the samples
-    key.pair.npz   first "f m" and second "f m", the motion of both samples, which begin with the
-                   clip's own first frame; reference "r m" and reference_valid "r", the motion that
-                   they were made after, in fp32
+    key.pair.npz   first "f m" and second "f m", the motion of both samples; reference "r m" and
+                   reference_valid "r", the motion that they were made after, in fp32
+    key.pair.first.mp4, key.pair.second.mp4, key.pair.portrait.npz
+                   of judged videos: the pictures of both samples, coded as a clip's own, and
+                   pictures "k 3 ph pw" uint8 of the person elsewhere
 
-so that every reader of clips reads pairs too. A pair that several raters judged, or on several
-axes, is written once for each judgment.
+so that every reader of clips reads pairs too. The first sample is the one that was shown first, or
+on the left. Samples of `avatar-v shards pairs` begin with the clip's own first frame. A pair that
+several raters judged, or on several axes, is written once for each judgment.
 """
 
 import dataclasses
@@ -19,12 +22,14 @@ from dataclasses import dataclass
 from typing import Literal, get_args
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
 from avatar_v.shards.loader import collate, levelled, read_members
 from avatar_v.shards.schema import (
+    VIDEO,
     Sample,
     decode_sample,
     encode_arrays,
@@ -36,6 +41,7 @@ from avatar_v.stored import built, parse_json
 from avatar_v.types import MOTION_NAMES, Batch, Judged, num_latents
 
 JUDGMENT, TRACKS = "pair.json", "pair.npz"
+VIDEOS, PORTRAIT = ("pair.first.mp4", "pair.second.mp4"), "pair.portrait.npz"
 NAMES = ("first", "second", "reference", "reference_valid")
 """The arrays of TRACKS."""
 Winner = Literal["first", "second", "tie"]
@@ -67,6 +73,15 @@ class Judgment:
 
 
 @dataclass(frozen=True)
+class PairPictures:
+    """What raters of videos saw."""
+
+    first: UInt8[Tensor, "f 3 h w"]
+    second: UInt8[Tensor, "f 3 h w"]
+    portrait: UInt8[Tensor, "k 3 ph pw"]  # the person elsewhere, a picture or more
+
+
+@dataclass(frozen=True)
 class Pair:
     """One judged pair."""
 
@@ -76,6 +91,7 @@ class Pair:
     reference: Float[Tensor, "r m"]  # r = 4k + 1
     reference_valid: Bool[Tensor, " r"]
     judgment: Judgment
+    pictures: PairPictures | None = None  # None: the pair is one of motion alone
 
 
 def encode_pair(pair: Pair) -> RawClip:
@@ -84,17 +100,36 @@ def encode_pair(pair: Pair) -> RawClip:
     _check(pair.clip, *tracks)
     members = {
         **encode_sample(pair.clip),
-        JUDGMENT: json.dumps(dataclasses.asdict(pair.judgment), sort_keys=True).encode(),
+        JUDGMENT: encode_judgment(pair.judgment),
         TRACKS: encode_arrays({name: x.numpy() for name, x in zip(NAMES, tracks, strict=True)}),
     }
+    if pair.pictures is not None:
+        videos = (pair.pictures.first, pair.pictures.second)
+        _check_pictures(pair.clip, *videos, pair.pictures.portrait)
+        members |= {
+            name: encode_video_bytes(video) for name, video in zip(VIDEOS, videos, strict=True)
+        }
+        members[PORTRAIT] = encode_arrays({"pictures": pair.pictures.portrait.numpy()})
     return RawClip(pair.clip.key, members)
 
 
-def read_pair(entry: ClipEntry) -> Pair:
-    """Decode one pair; its pictures, if it has any, stay where they are. ValueError, naming shard
-    and key, for a clip that is no pair and for bytes that are cut, changed or unfit."""
+def encode_judgment(judgment: Judgment) -> bytes:
+    """The JSON member."""
+    return json.dumps(dataclasses.asdict(judgment), sort_keys=True).encode()
+
+
+def read_pair(entry: ClipEntry, *, pictures: bool = False) -> Pair:
+    """Decode one pair; its pictures, if it has any, stay where they are unless ``pictures``.
+    ValueError, naming shard and key, for a clip that is no pair and for bytes that are cut, changed
+    or unfit; with ``pictures`` also for a pair of motion alone."""
     require_pair(entry)
-    members = read_members(entry, list(entry.members))
+    if pictures and (missing := [of for of in (*VIDEOS, PORTRAIT) if of not in entry.members]):
+        raise ValueError(
+            f"{entry.shard}, clip {entry.key}: a pair of motion alone, without "
+            f"{', '.join(missing)}; expected judged videos, as `avatar-v-eval votes pairs` makes"
+        )
+    unread = (VIDEO, *(() if pictures else (*VIDEOS, PORTRAIT)))
+    members = read_members(entry, [name for name in entry.members if name not in unread])
     clip = decode_sample(entry.key, members, where=entry.shard, decode_video=False)
     name = f"{entry.shard}, clip {entry.key}"
     try:
@@ -106,7 +141,8 @@ def read_pair(entry: ClipEntry) -> Pair:
             raise
         raise ValueError(f"{name}.{TRACKS}: {error}") from error
     judgment = decode_judgment(members[JUDGMENT], f"{name}.{JUDGMENT}")
-    return Pair(clip, first, second, reference, valid, judgment)
+    shown = _read_pictures(clip, members, name) if pictures else None
+    return Pair(clip, first, second, reference, valid, judgment, shown)
 
 
 def read_judgment(entry: ClipEntry) -> Judgment:
@@ -167,6 +203,29 @@ def reference_batch(
         scene=words,
         habits_known=batch.habits_known,
     )
+
+
+def _read_pictures(clip: Sample, members: dict[str, bytes], name: str) -> PairPictures:
+    first, second = (decode_video_bytes(members[of], f"{name}.{of}") for of in VIDEOS)
+    where = f"{name}.{PORTRAIT}"
+    arrays = load_arrays(members[PORTRAIT], where)
+    try:
+        portrait = torch.from_numpy(arrays["pictures"])
+        _check_pictures(clip, first, second, portrait)
+    except (IndexError, KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"{where}: {error}") from error
+    return PairPictures(first, second, portrait)
+
+
+def _check_pictures(clip: Sample, first: Tensor, second: Tensor, portrait: Tensor) -> None:
+    """ValueError for pictures that do not fit the clip or each other."""
+    for name, shown in (("first", first), ("second", second), ("portrait", portrait)):
+        if shown.dtype != torch.uint8 or shown.dim() != 4 or shown.shape[1] != 3 or not len(shown):
+            raise ValueError(f"pictures of {name} are {shown.dtype} of {tuple(shown.shape)}")
+    shape = (clip.meta.num_frames, *first.shape[1:])
+    if tuple(first.shape) != shape or tuple(second.shape) != shape:
+        found = f"{tuple(first.shape)} and {tuple(second.shape)}"
+        raise ValueError(f"videos of {found}, expected two of {clip.meta.num_frames} frames")
 
 
 def _check(clip: Sample, first: Tensor, second: Tensor, reference: Tensor, valid: Tensor) -> None:

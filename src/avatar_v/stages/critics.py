@@ -1,9 +1,9 @@
 """Training of the critics on rendered frames of the world: what all share, motion meter and face.
 
 Started by recipes/critic_motion.yaml and recipes/critic_face.yaml; the sync critic's own part is in
-critic_sync.py. At the end of a fit the folder ``export`` holds weights, ``log.csv`` and
-``card.json`` with the validation numbers; the numbers on test persons are measured once, elsewhere
-(eval/avatar_v_eval/studies/critics.py).
+critic_sync.py, the preference model's in critic_preference.py. At the end of a fit the folder
+``export`` holds weights, ``log.csv`` and ``card.json`` with the validation numbers; the numbers on
+test persons are measured once, elsewhere (eval/avatar_v_eval/studies/critics.py).
 """
 
 import csv
@@ -22,15 +22,17 @@ from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import PictureCritic, as_input
 from avatar_v.critics.layers import Backbone, augment
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.motion.vectors import component_weights
 from avatar_v.stages.critic_data import LabelledFrames
 from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.optim import MAX_DECAY, MAX_LR
+from avatar_v.stages.preference_data import JudgedFeatures
 from avatar_v.stages.sync_data import SyncRuns
 from avatar_v.types import MOTION_NAMES
 
-Pictures = LabelledFrames | SyncRuns
+Pictures = LabelledFrames | SyncRuns | JudgedFeatures
 
 INPUT_SIZE = PictureCritic.input_size
 MAX_SIZE = 4096
@@ -39,7 +41,8 @@ MAX_SIZE = 4096
 class CriticStage(L.LightningModule, ABC):
     """AdamW with a one-cycle rate, augmented pictures, a log kept in memory, export at the end."""
 
-    model: MotionMeter | FaceCritic | WorldSyncNet
+    model: MotionMeter | FaceCritic | WorldSyncNet | PreferenceModel
+    trained_on = "rendered frames of the world, persons, scenes and speech of TRAIN"
 
     def __init__(self, recipe: str, lr: float, weight_decay: float, export: str, seed: int) -> None:
         super().__init__()
@@ -56,6 +59,7 @@ class CriticStage(L.LightningModule, ABC):
 
     def augmented(self, batch: Pictures, generator: torch.Generator) -> tuple[Tensor, Pictures]:
         """Augmented pictures "b 3 64 64" in [-1, 1], and the batch with all else that changes."""
+        assert not isinstance(batch, JudgedFeatures)  # whose stage has its own
         images = as_input(batch.images, INPUT_SIZE).cpu()
         return augment(images, generator).to(self.device), batch
 
@@ -121,7 +125,7 @@ class CriticStage(L.LightningModule, ABC):
             "recipe": self.recipe,
             "steps": self.global_step,
             "validation": {k: round(v, 4) for k, v in self.numbers.items()},
-            "trained_on": "rendered frames of the world, persons, scenes and speech of TRAIN",
+            "trained_on": self.trained_on,
         }
         text = json.dumps(card, indent=1) + "\n"
         (self.export / "card.json").write_text(text, encoding="utf-8")

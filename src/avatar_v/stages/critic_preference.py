@@ -1,0 +1,144 @@
+"""Training of the preference model on judged videos (recipes/critic_preference.yaml).
+
+Only a small head is trained, on features of frozen critics, so a run takes seconds behind the
+reading of its pairs. Its card holds the accuracy on pairs of other persons.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy import stats
+from torch import Tensor
+
+from avatar_v import checks
+from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.preference import PreferenceModel
+from avatar_v.losses.align import preference_loss
+from avatar_v.shards.pairs import WINNERS
+from avatar_v.stages.critics import CriticStage, check_sizes
+from avatar_v.stages.preference_data import JudgedFeatures
+
+FIRST, SECOND, TIE = (WINNERS.index(winner) for winner in ("first", "second", "tie"))
+NUM_RESAMPLES = 2000
+LEAST_SCALE = 1e-2
+"""A feature that varies less in training counts as one that varies so much."""
+
+
+class PreferenceStage(CriticStage):
+    """Bradley-Terry with ties (Rao & Kupper 1967), and a lean to the sample that is shown first.
+
+    Args:
+        axes: What raters were asked; one score for each.
+        ties: k of losses/align.preference_loss; 1 takes no ties.
+        width: Of the hidden layer.
+        noise: Standard deviation of what is added to the standardised features in training.
+        motion: One of the frozen critics (critics/clip_features.py).
+        face: Another.
+        sync: Another.
+    """
+
+    model: PreferenceModel
+    trained_on = "judged pairs of videos"
+
+    def __init__(
+        self,
+        recipe: str,
+        export: str,
+        lr: float,
+        weight_decay: float,
+        axes: list[str],
+        ties: float,
+        width: int = 32,
+        noise: float = 0.0,
+        motion: str = "motion",
+        face: str = "face",
+        sync: str = "sync",
+        seed: int = 0,
+    ) -> None:
+        super().__init__(recipe, lr, weight_decay, export, seed)
+        check_sizes(width=width)
+        checks.number("ties", ties, least=1, most=checks.MOST)
+        checks.weight("noise", noise)
+        self.features = ClipFeatures(motion, face, sync)
+        self.model = PreferenceModel(
+            self.features.num, width, tuple(axes), motion, face, sync, self.features.hash()
+        )
+        self.ties, self.noise = ties, noise
+
+    def on_fit_start(self) -> None:
+        """Read the pairs, and standardise what is read. ValueError for ties that ``ties`` excludes,
+        and as `preference_data.PreferenceData.read`."""
+        super().on_fit_start()
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        data.read(self.model, self.features)
+        num_tied = int((data.train_pairs.winner == TIE).sum())
+        if num_tied and self.ties == 1:
+            raise ValueError(
+                f"{num_tied} of {len(data.train_pairs)} pairs are ties: set ties above 1, or "
+                "data.init_args.ties to false"
+            )
+        seen = torch.cat([data.train_pairs.first, data.train_pairs.second])
+        self.model.center.copy_(seen.mean(0))
+        self.model.scale.copy_(seen.std(0).clamp_min(LEAST_SCALE))
+
+    def augmented(
+        self, batch: JudgedFeatures, generator: torch.Generator
+    ) -> tuple[Tensor, JudgedFeatures]:
+        """The features of the first and the second samples "2 p d", with noise of their own."""
+        both = torch.stack([batch.first, batch.second])
+        drawn = torch.randn(both.shape, generator=generator).to(both)
+        return both + self.noise * self.model.scale * drawn, batch
+
+    def critic_loss(self, images: Float[Tensor, "2 p d"], batch: JudgedFeatures) -> Tensor:
+        margin = self.model.margin(images[0], images[1], batch.axis)
+        won = torch.where(batch.winner == SECOND, -margin, margin)
+        return preference_loss(won, batch.winner == TIE, ties=self.ties).mean()
+
+    @torch.no_grad()
+    def critic_numbers(self, frames: list[JudgedFeatures]) -> dict[str, float]:
+        (pairs,) = frames
+        right = decided_right(self.model, pairs)
+        decided = pairs.winner != TIE
+        margin = self.model.margin(pairs.first, pairs.second, pairs.axis)
+        won = torch.where(pairs.winner == SECOND, -margin, margin)
+        if self.ties > 1:
+            loss = preference_loss(won, ~decided, ties=self.ties)
+        else:
+            loss = preference_loss(won[decided], ties=1)
+        low, high = accuracy_interval(right[decided], pairs.person[decided])
+        return {
+            "held_out_loss": float(loss.mean()),
+            "accuracy": float(right[decided].mean()),
+            "accuracy_low": low,
+            "accuracy_high": high,
+            "num_pairs": float(decided.sum()),
+            "num_persons": float(len(pairs.person[decided].unique())),
+            "lean": float(self.model.lean.mean()),
+        }
+
+
+def decided_right(model: PreferenceModel, pairs: JudgedFeatures) -> Float[Tensor, " p"]:
+    """1 where the score of the winner is the higher one, 0 where it is not, a half where they are
+    equal and for ties. The lean to the first place has no part in it."""
+    difference = model.margin(pairs.first, pairs.second, pairs.axis) - model.lean[pairs.axis]
+    signed = torch.where(pairs.winner == SECOND, -difference, difference)
+    return torch.where((signed == 0) | (pairs.winner == TIE), 0.5, (signed > 0).float())
+
+
+def accuracy_interval(right: Float[Tensor, " p"], person: Int[Tensor, " p"]) -> tuple[float, float]:
+    """The 95 % percentile interval of the mean over pairs, persons drawn with replacement; 0 and 1
+    with fewer than two of them."""
+    names, place = np.unique(person.cpu().numpy(), return_inverse=True)
+    if len(names) < 2:
+        return 0.0, 1.0
+    count = np.bincount(place).astype(float)
+    total = np.bincount(place, weights=right.double().cpu().numpy())
+
+    def accuracy(total: np.ndarray, count: np.ndarray, axis: int = -1) -> np.ndarray:
+        return total.sum(axis) / count.sum(axis)
+
+    found = stats.bootstrap(
+        (total, count), accuracy, paired=True, vectorized=True, method="percentile",
+        n_resamples=NUM_RESAMPLES, rng=0,
+    ).confidence_interval  # fmt: skip
+    return float(found.low), float(found.high)
