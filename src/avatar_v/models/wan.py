@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from avatar_v.models.adapter import read_adapter
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.weights import (
@@ -87,6 +88,41 @@ def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False
     write_state(out, state_to_wan(dit), WAN_STEM)
 
 
+def export_lora(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
+    """Turn an adapter into diffusers' ``pytorch_lora_weights.safetensors`` for Wan's transformer.
+
+    B holds the scale of the factors, so that every reader, also one that knows no alpha, gives them
+    the right one. ValueError for factors and parts that Wan cannot hold, unless ``drop_extras``.
+    """
+    adapter, out = read_adapter(source), _new_folder(Path(out))
+    if not isinstance(adapter.config, DiTConfig):
+        raise ValueError(f"{source} is of a motion network, which Wan does not have")
+    modules = _modules(adapter.config)
+    state, extras = {}, sorted(adapter.whole)
+    for module, (a, b) in adapter.factors.items():
+        if module in modules:
+            state[f"{modules[module]}.lora_A.weight"] = a
+            state[f"{modules[module]}.lora_B.weight"] = adapter.weight * b
+        else:
+            extras.append(module)
+    if extras and not drop_extras:
+        raise ValueError(
+            f"{source} changes {len(extras)} modules that Wan cannot hold (for example "
+            f"{extras[0]}); --drop-extras leaves them out"
+        )
+    if not state:
+        raise ValueError(f"{source} has no factors of matrices that Wan has")
+    from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
+
+    targets = sorted({key.rpartition(".lora_")[0] for key in state})
+    about = {"r": adapter.rank, "lora_alpha": adapter.rank, "target_modules": targets}
+    WanLoraLoaderMixin.save_lora_weights(
+        out,
+        transformer_lora_layers={key: value.contiguous() for key, value in state.items()},
+        transformer_lora_adapter_metadata=about,
+    )
+
+
 def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> AvatarDiT:
     """An AvatarDiT with Wan's weights and new modules for the rest, in the dtype of ``state``."""
     clip = [key for key in state if "add_k_proj" in key or "image_embedder" in key]
@@ -118,11 +154,8 @@ def state_to_wan(dit: AvatarDiT) -> dict[str, Tensor]:
 
 def key_map(config: DiTConfig) -> dict[str, str]:
     """Our key → Wan's key, for every tensor that both have."""
-    modules = dict(_TOP)
-    for i in range(config.num_layers):
-        modules |= {f"blocks.{i}.{a}": f"blocks.{i}.{b}" for a, b in _BLOCK.items()}
     keys = {}
-    for ours, theirs in modules.items():
+    for ours, theirs in _modules(config).items():
         if ours.endswith("modulation") and theirs.endswith("scale_shift_table"):
             keys[ours] = theirs
         elif ours.endswith(("query_norm", "key_norm")):
@@ -130,6 +163,14 @@ def key_map(config: DiTConfig) -> dict[str, str]:
         else:
             keys |= {f"{ours}.{name}": f"{theirs}.{name}" for name in ("weight", "bias")}
     return keys
+
+
+def _modules(config: DiTConfig) -> dict[str, str]:
+    """Our module → Wan's, and the tables of modulation."""
+    modules = dict(_TOP)
+    for i in range(config.num_layers):
+        modules |= {f"blocks.{i}.{a}": f"blocks.{i}.{b}" for a, b in _BLOCK.items()}
+    return modules
 
 
 def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int) -> DiTConfig:
