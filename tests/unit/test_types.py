@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
+from avatar_v.testing import make_batch
 from avatar_v.types import MOTION_NAMES, Cond, Reference, num_frames, num_latents
 
 
@@ -37,3 +39,14 @@ def test_map_reaches_nested_tensors_and_leaves_none() -> None:
     assert cond.audio is None
     assert float(cond.reference.latents.mean()) == 2.0
     assert float(cond.text.mean()) == 2.0
+
+
+def test_the_loader_of_torch_pins_every_tensor_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda self: self.logical_not())
+    batch = make_batch(has_reference=True)
+    pinned = pin_memory(batch)
+    assert batch.video is not None
+    assert torch.equal(pinned.video, batch.video.logical_not())
+    assert batch.reference is not None
+    assert torch.equal(pinned.reference.audio, batch.reference.audio.logical_not())
+    assert pinned.text == batch.text

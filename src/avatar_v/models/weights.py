@@ -128,12 +128,14 @@ def check_parts(folder: Path, *, prompt: str = "") -> None:
         check_bytes(prompt.encode(), limit)
 
 
-def save_dit(folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype = torch.float32) -> None:
-    """config.json and model.safetensors of one DiT, stored as ``dtype``."""
+def save_dit(
+    folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype | None = torch.float32
+) -> None:
+    """config.json and model.safetensors of one DiT, stored as ``dtype``; None: as they are."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", dataclasses.asdict(dit.config))
-    write_state(folder, {k: v.detach().to(dtype) for k, v in dit.state_dict().items()})
+    write_state(folder, {k: v.detach().to(dtype or v.dtype) for k, v in dit.state_dict().items()})
 
 
 def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> AvatarDiT:

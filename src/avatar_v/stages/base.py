@@ -285,7 +285,8 @@ class Stage(RoleModule, ABC):
 
     def at_resolution(self, batch: Batch) -> Batch:
         """``batch`` with its videos at this step's resolution."""
-        return reduced(batch, value_at(self.objective.resolution, self.step))
+        token = self.conditioner.vae.spatial_factor * self.dit.config.patch
+        return reduced(batch, value_at(self.objective.resolution, self.step), multiple=token)
 
     def draw_windows(self, batch: Batch, generator: torch.Generator) -> Windows:
         """This step's windows: one of each clip of ``batch``, where a stage draws no more."""
