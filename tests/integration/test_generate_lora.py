@@ -70,7 +70,12 @@ def test_a_record_names_the_adapter_and_another_scale_is_another_hash(
     [("none", "expected a folder with adapter.json"), ("hash", "was trained on")],
 )
 def test_faults_are_found_before_anything_is_read(
-    weights: Path, adapter: Path, fault: str, message: str, capsys: pytest.CaptureFixture[str]
+    request_: Request,
+    weights: Path,
+    adapter: Path,
+    fault: str,
+    message: str,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     word = str(adapter)
     if fault == "none":
@@ -79,7 +84,16 @@ def test_faults_are_found_before_anything_is_read(
         values = json.loads((adapter / "adapter.json").read_text())
         values["base_hash"] = "0" * 16
         (adapter / "adapter.json").write_text(json.dumps(values))
-    words = ["--reference", "me.png", "--audio", "talk.wav", "--out", "out.mp4"]
-    words += ["--weights", str(weights), "--lora", word, "--device", "cpu"]
+    words = ["--reference", request_.person.reference, "--audio", request_.person.audio]
+    words += [
+        "--out",
+        str(request_.output.out),
+        "--weights",
+        str(weights),
+        "--lora",
+        word,
+        "--device",
+        "cpu",
+    ]
     assert main(["generate", *words]) == 2
     assert message in capsys.readouterr().err
