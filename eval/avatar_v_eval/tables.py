@@ -27,8 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.generate.record import hash_folder
-from avatar_v.models.card import weights_folder
+from avatar_v.models.card import hash_folder, weights_folder
 from avatar_v.models.weights import load_dit
 from avatar_v_eval.records import RESULTS_DIR, Number, Result, read_result
 

@@ -3,6 +3,7 @@
 The files' places and the networks that they make are models/weights.py's and critics/frozen.py's.
 """
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -22,6 +23,12 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except (SafetensorError, OSError) as error:
         raise ValueError(f"{path} is damaged or not a safetensors file: {error}") from error
+
+
+def common_dtype(state: Mapping[str, Tensor]) -> torch.dtype:
+    """The smallest type that holds all of these tensors exactly: of fp16 and bf16 fp32."""
+    dtypes = [value.dtype for value in state.values()]
+    return functools.reduce(torch.promote_types, dtypes)
 
 
 def check_state(

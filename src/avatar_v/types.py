@@ -75,6 +75,10 @@ class _Moves:
     def to(self: _M, device: torch.device | str) -> _M:
         return self.map(lambda x: x.to(device, non_blocking=True))
 
+    def pin_memory(self: _M) -> _M:
+        """In memory from which a GPU copies while it computes; torch's loader calls this."""
+        return self.map(lambda x: x.pin_memory())
+
 
 @dataclass(frozen=True)
 class Judged(_Moves):

@@ -10,10 +10,13 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from safetensors.torch import load_file
 
+from avatar_v.models.adapter import load_merged
+from avatar_v.models.card import Card, Chosen
 from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline
-from avatar_v.testing import motion_stats
+from avatar_v.models.weights import load_pipeline, save_pipeline
+from avatar_v.testing import motion_stats, randomise
 from tiny_run import RECIPES, losses, make_shards, run_stage
 
 OVERLAY = {
@@ -66,6 +69,7 @@ sys.exit(main(sys.argv[1:]))
 
 RECORDING_DMD = """
 import sys
+from torch.distributed.tensor import DTensor
 from avatar_v.cli import main
 from avatar_v.stages.distill_dmd import DistillDMD
 
@@ -74,7 +78,10 @@ iterate = DistillDMD.iterate
 def record(self, clean, cond, windows, batch, generator):
     result = iterate(self, clean, cond, windows, batch, generator)
     kind = (windows.length, windows.prefix.tolist(), hash(bytes(self.common.get_state())))
-    kind += tuple(float(p.double().sum()) for n, p in self.named_parameters() if "lora_" in n)
+    for name, p in self.named_parameters():
+        if "lora_" in name:
+            whole = p.full_tensor() if isinstance(p, DTensor) else p
+            kind += (float(whole.double().sum()),)
     with open(f"draws_{self.global_rank}.txt", "a") as file:
         print(self.step, *kind, "|", *batch.key, file=file)
     return result
@@ -169,7 +176,9 @@ DDP = ("--trainer.strategy", "ddp_find_unused_parameters_true", *LORA)
 
 
 @pytest.mark.multi
-@pytest.mark.parametrize("options", [(), DDP], ids=["three networks sharded", "lora"])
+@pytest.mark.parametrize(
+    "options", [(), LORA, DDP], ids=["three networks sharded", "lora sharded", "lora"]
+)
 def test_ranks_of_distillation_make_the_same_chunks(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -187,3 +196,38 @@ def test_ranks_of_distillation_make_the_same_chunks(
         assert clips != others
     dit, _ = load_pipeline("run/weights", preset="tiny")
     assert all(bool(p.isfinite().all()) for p in dit.parameters())
+
+
+@pytest.mark.multi
+def test_lora_of_stage_3_is_sharded_and_trains_as_on_one_rank(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two ranks of a sequence group compute one clip, with shards of the factors; the run goes on
+    from a checkpoint and leaves the same adapter as one rank does."""
+    make_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    dit, conditioner = build("tiny", seed=0, motion_stats=motion_stats())
+    randomise(dit)  # a head of zeros, frozen, would pass no gradient
+    save_pipeline("base", dit, conditioner, Card("tiny"))
+    steps = ("--trainer.max_steps", "4", "--trainer.precision", "32-true", *STAGE_3, *LORA)
+    alone = {"models": {"vae": None, "init_from": "base"}}
+    Path("alone.yaml").write_text(yaml.safe_dump({"model": {"init_args": alone}}), encoding="utf-8")
+    run_stage("3_sft", "alone.yaml", "--data.init_args.batch_size", "1", *steps)
+    want = losses("runs/tiny/3_sft")
+    write_overlay(data_parallel_size=1, tensor_parallel_size=2)
+    steps = (*steps, "--model.init_args.models.init_from", "base")
+    saving = ("--trainer.callbacks.init_args.every_n_train_steps", "2")
+    train(*steps, *saving, recipe="3_sft.yaml")
+    assert losses("run")[0] == pytest.approx(want[0], rel=1e-6)
+    # AdamW and Muon give a vanishing gradient full size
+    assert losses("run") == pytest.approx(want, rel=1e-3)
+    first = load_file("run/adapter/adapter_model.safetensors")
+    (middle,) = Path("run/checkpoints").glob("*step=2*")
+    train("--ckpt_path", str(middle), *steps, *saving, recipe="3_sft.yaml")
+    again = load_file("run/adapter/adapter_model.safetensors")
+    assert first.keys() == load_file("runs/tiny/3_sft/adapter/adapter_model.safetensors").keys()
+    assert all(torch.equal(value, again[key]) for key, value in first.items())
+    assert any(bool(value.any()) for key, value in first.items() if "lora_B" in key)
+    run, _, _ = load_merged("base", [Chosen(Path("run/adapter"))])
+    written, _ = load_pipeline("run/weights", preset="tiny")
+    assert all(torch.equal(p, written.get_parameter(n)) for n, p in run.named_parameters())

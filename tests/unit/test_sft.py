@@ -15,6 +15,7 @@ from avatar_v.callbacks.record import Export
 from avatar_v.callbacks.samples import Samples, first_samples
 from avatar_v.losses.flow import motion_flow_loss
 from avatar_v.models.card import Capabilities, read_card
+from avatar_v.models.lora import FACTORS, merged
 from avatar_v.models.weights import load_pipeline
 from avatar_v.motion.vectors import MOTION_DIM, component_weights
 from avatar_v.parallel.mesh import step_generator
@@ -33,7 +34,7 @@ from avatar_v.stages.perceptual import TERMS, PerceptualTerms
 from avatar_v.stages.personality import Personality, draw_run
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT
-from avatar_v.stages.trainable import FACTORS, NEW, Trainable, merged
+from avatar_v.stages.trainable import MOTION, Trainable
 from avatar_v.stages.windows import Windows
 from avatar_v.testing import make_batch, randomise
 from avatar_v.types import MOTION_NAMES, Batch
@@ -171,7 +172,7 @@ def test_lora_trains_factors_and_the_motion_stream_and_leaves_no_trace(batch: Ba
     loss_of(stage, batch)[0].backward()
     names = trained(stage)
     assert names
-    assert all(any(part in n for part in (FACTORS, *NEW)) for n in names)
+    assert all(any(part in n for part in (FACTORS, *MOTION)) for n in names)
     assert any("lora_A" in n for n in names)
     assert any("motion_inject" in n for n in names)
     plain = merged(stage.dit)
@@ -187,7 +188,7 @@ def test_lora_trains_factors_and_the_motion_stream_and_leaves_no_trace(batch: Ba
 def test_lora_checkpoints_hold_what_is_trained() -> None:
     state = sft(trainable=Trainable("lora")).state_dict()
     assert state
-    assert all(any(part in name for part in (FACTORS, *NEW)) for name in state)
+    assert all(any(part in name for part in (FACTORS, *MOTION)) for name in state)
     sft(trainable=Trainable("lora")).load_state_dict(state)
 
 
@@ -195,7 +196,7 @@ def test_new_parts_alone_can_be_trained(batch: Batch) -> None:
     stage = sft(trainable=Trainable("new"))
     loss_of(stage, batch)[0].backward()
     assert trained(stage)
-    assert all(any(part in name for part in NEW) for name in trained(stage))
+    assert all(any(part in name for part in MOTION) for name in trained(stage))
     with pytest.raises(ValueError, match="rank"):
         Trainable("lora", lora_rank=0)
 

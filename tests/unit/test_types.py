@@ -2,7 +2,9 @@
 
 import pytest
 import torch
+from torch.utils.data._utils.pin_memory import pin_memory
 
+from avatar_v.testing import make_batch
 from avatar_v.types import MOTION_NAMES, Cond, Reference, num_frames, num_latents
 
 
@@ -37,3 +39,19 @@ def test_map_reaches_nested_tensors_and_leaves_none() -> None:
     assert cond.audio is None
     assert float(cond.reference.latents.mean()) == 2.0
     assert float(cond.text.mean()) == 2.0
+
+
+def test_the_loader_of_torch_pins_every_tensor_of_a_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    pinned: list[torch.Tensor] = []
+
+    def pin(tensor: torch.Tensor) -> torch.Tensor:
+        pinned.append(tensor.clone())
+        return pinned[-1]
+
+    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
+    batch = pin_memory(make_batch(has_reference=True))
+    assert batch.reference is not None
+    for each in (batch, batch.reference):
+        tensors = [value for value in vars(each).values() if isinstance(value, torch.Tensor)]
+        assert len(tensors) == 6
+        assert all(any(value is other for other in pinned) for value in tensors)

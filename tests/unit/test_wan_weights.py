@@ -1,5 +1,6 @@
 """Import and export of Wan's weights: round trips, and errors that name what is wrong."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from safetensors.torch import load_file, save_file
 
 from avatar_v.cli import main
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.refiner import as_refiner
 from avatar_v.models.weights import load_dit, read_state, save_dit
 from avatar_v.testing import make_cond, make_dit, randomise
 
@@ -51,6 +53,47 @@ def test_an_import_keeps_the_stored_dtype(tmp_path: Path) -> None:
     model.save_pretrained(tmp_path / "wan")
     assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 0
     assert read_state(tmp_path / "ours")["head.out.weight"].dtype == torch.bfloat16
+
+
+def test_an_import_of_mixed_dtypes_keeps_each(tmp_path: Path) -> None:
+    """As diffusers stores Wan: norms, tables and time embedding in fp32 beside bf16."""
+    model = save_wan(tmp_path / "wan").bfloat16()
+    model.blocks[0].scale_shift_table.data = torch.full((1, 6, 48), 1 + 2**-12)
+    model.save_pretrained(tmp_path / "wan")
+    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 0
+    state = read_state(tmp_path / "ours")
+    assert state["blocks.0.ffn.up.weight"].dtype == torch.bfloat16
+    assert bool((state["blocks.0.modulation"] == 1 + 2**-12).all())
+    assert state["motion_embed.weight"].dtype == torch.float32
+
+
+def edit_config(folder: Path, drop: str = "", **more: object) -> None:
+    values = json.loads((folder / "config.json").read_text())
+    values.pop(drop, None)
+    (folder / "config.json").write_text(json.dumps({**values, **more}))
+
+
+def test_what_a_config_lacks_or_has_besides_is_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    save_wan(tmp_path / "wan")
+    edit_config(tmp_path / "wan", drop="eps")
+    assert weights("import-wan", tmp_path / "wan", tmp_path / "ours") == 0
+    assert load_dit(tmp_path / "ours").config.eps == 1e-6
+    edit_config(tmp_path / "wan", new_trick=True)
+    with pytest.warns(UserWarning, match=r"not read: \['new_trick'\]"):
+        assert weights("import-wan", tmp_path / "wan", tmp_path / "again") == 0
+    edit_config(tmp_path / "wan", drop="ffn_dim")
+    assert weights("import-wan", tmp_path / "wan", tmp_path / "third") == 2
+    assert "lacks ffn_dim" in capsys.readouterr().err
+
+
+def test_a_refiner_is_not_exported(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Its low_embed has no place in Wan, and without it the rest is nothing."""
+    save_dit(tmp_path / "ours", as_refiner(make_dit(), sigma=0.6, temporal_window=2))
+    assert weights("export-wan", tmp_path / "ours", tmp_path / "wan", "--drop-extras") == 2
+    assert "is a refiner" in capsys.readouterr().err
+    assert not (tmp_path / "wan").exists()
 
 
 @pytest.mark.parametrize(

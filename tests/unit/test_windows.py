@@ -131,6 +131,10 @@ def test_videos_are_reduced_to_multiples_of_16() -> None:
     # a reduced constant is the same constant, up to the rounding of its weights
     torch.testing.assert_close(small, torch.full_like(small, 0.5))
     assert reduced(batch, 1.0) is batch
+    # a VAE of factor 16 under a patch of 2: 240 pixels would be 15 latents
+    whole = reduced(make_batch(size=480), 0.5, multiple=32).video
+    assert whole is not None
+    assert whole.shape[-1] == 256
     with pytest.raises(ValueError, match="at most 1"):
         reduced(batch, 1.5)
     with pytest.raises(ValueError, match="precomputed"):

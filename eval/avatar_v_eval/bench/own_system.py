@@ -8,10 +8,9 @@ from typing import Any
 from urllib.parse import parse_qsl
 
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.record import hash_folder
 from avatar_v.media.reading import read_audio
 from avatar_v.media.writer import Mp4Writer
-from avatar_v.models.card import weights_folder
+from avatar_v.models.card import hash_folder, weights_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.systems import Delivery, place

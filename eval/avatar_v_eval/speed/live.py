@@ -26,12 +26,11 @@ from torch import Tensor
 from avatar_v.generate.inputs import read_inputs
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.record import hash_folder
 from avatar_v.generate.request import LIVE, Request
 from avatar_v.generate.resolve import num_steps_of
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.audio import CONTEXT_FRAMES
-from avatar_v.models.card import weights_folder
+from avatar_v.models.card import hash_folder, weights_folder
 from avatar_v.sampling.chunks import Chunk, plan
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
 from avatar_v_eval.cases import drawn_clips, video_of

@@ -23,8 +23,8 @@ from torch.nn import functional as F
 
 from avatar_v.critics.dlib_face import embed_faces
 from avatar_v.critics.face_track import face_crop, track_faces
-from avatar_v.generate.record import hash_folder
 from avatar_v.media import reading
+from avatar_v.models.card import hash_folder
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval.cases import loudness
 from avatar_v_eval.intervals import bootstrap_mean, fisher, pearson, rate

@@ -14,7 +14,9 @@ from torch import Tensor
 from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
 from avatar_v.generate.resolve import FORMATS
-from avatar_v.models.card import Capabilities, Card
+from avatar_v.models.adapter import save_adapter
+from avatar_v.models.card import AdapterCard, Capabilities, Card, hash_folder
+from avatar_v.models.lora import active_factors
 from avatar_v.models.refiner import FACTOR
 from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.apply import whole_state
@@ -23,7 +25,6 @@ from avatar_v.stages.base import Stage
 from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.role_module import step_of
 from avatar_v.stages.settings import MAX_GUIDANCE
-from avatar_v.stages.trainable import merged
 
 
 class LossCurve(L.Callback):
@@ -86,7 +87,8 @@ class LossCurve(L.Callback):
 
 class Export(L.Callback):
     """At the end of training writes ``default_root_dir/weights``: the averaged weights as a
-    pipeline folder, with the loss curve and the complete recipe beside them."""
+    pipeline folder, with the loss curve and the complete recipe beside them; and of a run with LoRA
+    what it learned alone, ``default_root_dir/adapter``."""
 
     def __init__(
         self,
@@ -137,11 +139,27 @@ class Export(L.Callback):
             if not trainer.is_global_zero:
                 return
             dit, conditioner = pl_module.dit, pl_module.conditioner
-            save_pipeline(folder, merged(dit), conditioner, card, dtype=self.dtype, overwrite=True)
+            save_pipeline(folder, dit, conditioner, card, dtype=self.dtype, overwrite=True)
+            _save_adapter(folder.with_name("adapter"), pl_module, card)
         for name in ("loss.csv", "recipe.yaml"):
             source = Path(trainer.default_root_dir) / name
             if source.is_file():
                 (folder / name).write_bytes(source.read_bytes())
+
+
+def _save_adapter(folder: Path, stage: Stage, card: Card) -> None:
+    """What LoRA learned in ``stage``, if it trains with it."""
+    network, part, models = stage.conditioner.motion_net, "motion", stage.models
+    start = models.init_from or models.dit
+    if active_factors(stage.dit) is not None:
+        network, part = stage.dit, "dit"
+    if network is None or active_factors(network) is None:
+        return
+    base_hash = ""
+    if start is not None:
+        base_hash = hash_folder(start if models.init_from is None else Path(start) / part)
+    about = AdapterCard(part, card, start or "", base_hash)
+    save_adapter(folder, network, about, stage.conditioner.motion_stats)
 
 
 def _chunk(stage: Stage) -> int | None:

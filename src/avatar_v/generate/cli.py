@@ -15,7 +15,7 @@ from avatar_v.generate.request import (
     Weights,
 )
 from avatar_v.media.kinds import STDOUT
-from avatar_v.models.card import read_card, weights_folder
+from avatar_v.models.card import Chosen, read_card, weights_folder
 from avatar_v.options import add_help_all, add_options, parsed
 from avatar_v.words import counted
 
@@ -52,6 +52,8 @@ def run(args: argparse.Namespace) -> int:
     for name in (weights.name, weights.refiner):
         if name is not None:
             read_card(weights_folder(name))
+    for word in weights.lora:
+        Chosen.of(word)
     from avatar_v.generate.ranks import follow_launched, launched_as
 
     if launched_as()[0] > 0:

@@ -41,14 +41,21 @@ from avatar_v.generate.ranks import (
     check_devices,
     leading,
 )
-from avatar_v.generate.record import hash_folder
 from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
 from avatar_v.generate.refine import Refiner, check_refiner, refined_person, refining
 from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.resolve import format_of, input_spec, resolved, settings_of
 from avatar_v.generate.resume import KeptChunks
 from avatar_v.media.sound import Sound, loudness_gain
-from avatar_v.models.card import Card, read_card, weights_folder
+from avatar_v.models.adapter import check_adapters, load_merged
+from avatar_v.models.card import (
+    Card,
+    Chosen,
+    hash_folder,
+    hash_with,
+    read_card,
+    weights_folder,
+)
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
@@ -68,8 +75,9 @@ class AvatarPipeline:
     None is: on an accelerator; on a CPU both need the same cores, and the first frames come later.
     ``offload`` keeps the weights in main memory, from where they visit a GPU block by block; the
     result is the same. A ``refiner`` (refine.py) makes the picture twice as large. ``name`` and
-    ``folder`` say where the weights come from. ``ranks`` make the video together (ranks.py); all of
-    them build a pipeline, those that follow call `follow`, and `close` ends them.
+    ``folder`` say where the weights come from, ``adapters`` what was merged into them. ``ranks``
+    make the video together (ranks.py); all of them build a pipeline, those that follow call
+    `follow`, and `close` ends them.
     """
 
     def __init__(
@@ -85,8 +93,10 @@ class AvatarPipeline:
         refiner: str | Path | None = None,
         name: str = "",
         folder: Path | None = None,
+        adapters: Sequence[Chosen] = (),
         ranks: Ranks | None = None,
     ) -> None:
+        self.adapters = tuple(adapters)
         self.side = input_spec(card).side
         """Pixels of the square pictures that are generated; a refiner's are larger (`size`)."""
         if dit.config.reads_low:
@@ -126,14 +136,21 @@ class AvatarPipeline:
         offload: bool = False,
         refiner: str | Path | None = None,
         devices: int = 1,
+        lora: Sequence[str] = (),
     ) -> "AvatarPipeline":
-        """The weights that ship under a name ("small"), or those of a folder; on ``devices``
-        processes, which `close` ends.
+        """The weights that ship under a name ("small"), or those of a folder, with the adapters
+        ``lora`` ("DIR" or "DIR:SCALE"); on ``devices`` processes, which `close` ends.
 
         ValueError as of `StoredPipeline` and of its ``load``.
         """
         weights = Weights(
-            name_or_path, refiner, device, precision=precision, offload=offload, devices=devices
+            name_or_path,
+            refiner,
+            tuple(lora),
+            device,
+            precision=precision,
+            offload=offload,
+            devices=devices,
         )
         return StoredPipeline(weights).load()
 
@@ -328,7 +345,7 @@ class AvatarPipeline:
         """Of the files that the networks were loaded from. ValueError where there were none."""
         if self.folder is None:
             raise ValueError("these networks come from no folder, so no record can name them")
-        return hash_folder(self.folder)
+        return hash_with(self.folder, self.adapters)
 
     @property
     def made_with(self) -> dict[str, str]:
@@ -347,7 +364,8 @@ class StoredPipeline:
     """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
 
     ValueError, before any network is built, for a missing part, another schema version or an
-    unknown preset, for ``offload`` without a GPU, and for a refiner that is none.
+    unknown preset, for ``offload`` without a GPU, for a refiner that is none, and for an
+    adapter that is none or of other weights. The card is that of the last adapter, if there is one.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -364,11 +382,14 @@ class StoredPipeline:
         if weights.refiner is not None:
             self.made_with["refiner"] = hash_of_refiner(weights.refiner)
         self.card = read_card(self.folder)
+        self.adapters = tuple(Chosen.of(word) for word in weights.lora)
+        if self.adapters:
+            self.card = check_adapters(self.folder, self.adapters)
 
     @functools.cached_property
     def weights_hash(self) -> str:
-        """Of the files of the weights."""
-        return hash_folder(self.folder)
+        """Of the files of the weights and adapters."""
+        return hash_with(self.folder, self.adapters)
 
     @property
     def input_spec(self) -> InputSpec:
@@ -384,8 +405,13 @@ class StoredPipeline:
         weights, device = self.weights, chosen_device(self.weights.device)
         if ranks is None:
             ranks = leading(weights, device)
+        if self.adapters:
+            dit, conditioner, _ = load_merged(self.folder, self.adapters, any_base=True)
+        else:
+            dit, conditioner = load_pipeline(self.folder)
         return AvatarPipeline(
-            *load_pipeline(self.folder),
+            dit,
+            conditioner,
             self.card,
             device=weights.device if ranks is None else str(ranks.device),
             precision=weights.precision,
@@ -393,6 +419,7 @@ class StoredPipeline:
             refiner=weights.refiner,
             name=str(weights.name),
             folder=self.folder,
+            adapters=self.adapters,
             ranks=ranks,
         )
 

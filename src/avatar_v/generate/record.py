@@ -1,7 +1,6 @@
 """out.json: what was asked, with which weights and code it was made, and how long it took."""
 
 import dataclasses
-import hashlib
 import json
 import os
 import platform
@@ -76,6 +75,7 @@ class Record:
     resumed_chunks: int = 0  # that an interrupted run had made
     offload: bool = False  # weights waited in main memory
     refiner: str | None = None  # folder of the refiner, where there was one
+    lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())
@@ -92,20 +92,6 @@ def save_record(path: str | Path, record: Record, **more: Any) -> None:
     except OSError:
         part.unlink(missing_ok=True)
         raise
-
-
-def hash_folder(folder: str | Path) -> str:
-    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files."""
-    folder = Path(folder)
-    digest = hashlib.sha256()
-    for path in sorted(
-        p for p in folder.rglob("*") if p.suffix == ".safetensors" or p.name == "config.json"
-    ):
-        digest.update(path.relative_to(folder).as_posix().encode())
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    return digest.hexdigest()[:16]
 
 
 def code_commit() -> str | None:

@@ -160,6 +160,10 @@ class Weights:
         "small_refiner or a folder: pictures twice as large",
         flag="--refiner", default=None, metavar="NAME|DIR", first=True,
     )  # fmt: skip
+    lora: tuple[str, ...] = option(
+        "an adapter of these weights (runs/NAME/adapter); SCALE 1 is as trained; repeatable",
+        flag="--lora", default=(), metavar="DIR[:SCALE]", first=True,
+    )  # fmt: skip
     device: str = option(
         "cpu, cuda, …; auto: a GPU where there is one (%(default)s)",
         flag="--device", default="auto", metavar="NAME", first=True,

@@ -210,6 +210,7 @@ class Run:
                 weights_hash=self._source.weights_hash,
                 weights_card=dataclasses.asdict(pipeline.card),
                 refiner=None if pipeline.refiner is None else pipeline.refiner.name,
+                lora=tuple(map(str, pipeline.adapters)),
                 precision="bf16" if pipeline.bf16 else "fp32",
                 device=str(pipeline.device),
                 timing=timing_of(inputs.num_frames, *times),

@@ -23,6 +23,7 @@ from avatar_v.models.weights import (
     save_pipeline,
 )
 from avatar_v.motion.stats import stats_path
+from avatar_v.states import common_dtype
 
 AVERAGED = ("dit", "text", "audio")
 
@@ -64,8 +65,8 @@ def average_pipelines(
 
 
 def replace_decoder(folder: str | Path, vae: str | Path, out: str | Path) -> None:
-    """Write the pipeline of ``folder`` to ``out``, in its precision, with the decoder of the VAE in
-    ``vae``.
+    """Write the pipeline of ``folder`` to ``out``, in the precision of its DiT, with the decoder of
+    the VAE in ``vae``.
 
     ValueError if their encoders differ, so that one cannot decode what the other encodes, or for
     an ``out`` that exists.
@@ -75,7 +76,7 @@ def replace_decoder(folder: str | Path, vae: str | Path, out: str | Path) -> Non
     before = VideoVAE.from_pretrained(Path(folder) / "vae")
     if conditioner.vae.encoder_hash() != before.encoder_hash():
         raise ValueError(f"{vae} has another encoder than {folder}: latents do not agree")
-    dtype = next(iter(read_state(Path(folder) / "dit").values())).dtype
+    dtype = common_dtype(read_state(Path(folder) / "dit"))
     save_pipeline(out, dit, conditioner, card, dtype=dtype)
 
 

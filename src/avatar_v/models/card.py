@@ -1,12 +1,15 @@
 """The card of a folder of weights: where they come from and what they can do; and where they lie.
+The same of an adapter.
 
 Torch is not imported, so that a name that leads to no weights is an error at once. The networks of
-the folder are weights.py's.
+the folder are weights.py's, the factors of an adapter adapter.py's.
 """
 
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Literal
 
 from avatar_v.stored import Guidance, Within, built, read_json
 
@@ -16,6 +19,9 @@ SCHEMA_VERSION = 3
 card has `Capabilities`."""
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 """What ships with the package, by name."""
+ADAPTER_CARD, ADAPTER_CONFIG = "adapter.json", "adapter_config.json"
+MAX_SCALE = 10.0
+"""Of an adapter."""
 
 
 @dataclass(frozen=True)
@@ -80,10 +86,95 @@ def read_card(folder: str | Path, *, preset: str | None = None) -> Card:
     another preset if one is given."""
     folder = Path(folder)
     values = read_json(folder / "card.json")
-    version = values.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")
+    _check_version(values, folder)
     card = built(Card, values, where=folder / "card.json")
     if preset is not None and card.preset != preset:
         raise ValueError(f"{folder} holds weights of preset {card.preset!r}, expected {preset!r}")
     return card
+
+
+@dataclass(frozen=True)
+class AdapterCard:
+    """What an adapter was trained on, and the card of the weights that it makes of them."""
+
+    part: Literal["dit", "motion"]  # the folder of the network that it changes
+    card: Card
+    base: str = ""  # folder of the weights that it was trained on
+    base_hash: str = ""  # `hash_folder` of their part; "" where training began with fresh weights
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An adapter and how strongly it counts; 1 is as it was trained."""
+
+    folder: Path
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, word: str) -> "Chosen":
+        """Of ``DIR`` or ``DIR:SCALE``. ValueError for a folder without an adapter, and for a scale
+        that is no number from -10 to 10."""
+        folder, colon, number = word.rpartition(":")
+        if not colon or Path(word).is_dir():
+            folder, number = word, "1"
+        try:
+            scale = float(number)
+        except ValueError:
+            scale = float("nan")
+        if not abs(scale) <= MAX_SCALE:
+            raise ValueError(
+                f"adapter {word!r}: expected DIR or DIR:SCALE with a scale from -{MAX_SCALE:g} to "
+                f"{MAX_SCALE:g}"
+            )
+        read_adapter_card(folder)
+        return cls(Path(folder), scale)
+
+    def __str__(self) -> str:
+        return f"{self.folder}:{self.scale:g}"
+
+
+def read_adapter_card(folder: str | Path) -> AdapterCard:
+    """The card of an adapter; ValueError for another schema version or fields that do not fit."""
+    path = Path(folder) / ADAPTER_CARD
+    missing = [n for n in (ADAPTER_CARD, ADAPTER_CONFIG) if not (Path(folder) / n).is_file()]
+    if missing:
+        raise ValueError(
+            f"no adapter {str(folder)!r}: expected a folder with {missing[0]}, as a run with "
+            "trainable.parts lora leaves it (runs/NAME/adapter)"
+        )
+    values = read_json(path)
+    card = values.get("card")
+    _check_version(card if isinstance(card, dict) else {}, folder)
+    return built(AdapterCard, values, where=path)
+
+
+def hash_folder(folder: str | Path) -> str:
+    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files."""
+    folder = Path(folder)
+    digest = hashlib.sha256()
+    for path in sorted(
+        p for p in folder.rglob("*") if p.suffix == ".safetensors" or p.name == "config.json"
+    ):
+        digest.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    return digest.hexdigest()[:16]
+
+
+def hash_with(folder: str | Path, adapters: Sequence[Chosen]) -> str:
+    """`hash_folder`, and with adapters that of all of them with their scales."""
+    base = hash_folder(folder)
+    if not adapters:
+        return base
+    digest = hashlib.sha256(base.encode())
+    for adapter in adapters:
+        digest.update(f"{hash_folder(adapter.folder)} {adapter.scale!r}".encode())
+        digest.update((adapter.folder / ADAPTER_CONFIG).read_bytes())  # holds alpha
+    return digest.hexdigest()[:16]
+
+
+def _check_version(card: dict[str, Any], folder: str | Path) -> None:
+    version = card.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")

@@ -1,9 +1,10 @@
-"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; ours joined."""
+"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; ours joined, and with
+adapters."""
 
 import argparse
 from pathlib import Path
 
-from avatar_v.models.card import read_card
+from avatar_v.models.card import Chosen, read_adapter_card, read_card, weights_folder
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -53,6 +54,45 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     decoder.add_argument("source", metavar="DIR")
     decoder.add_argument("vae", metavar="VAE", help="folder of the VAE")
     decoder.add_argument("--out", metavar="OUT", required=True, help="folder to create")
+    _add_adapter_actions(actions)
+
+
+def _add_adapter_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    merge = actions.add_parser(
+        "merge",
+        help="weights and adapters of LoRA → weights",
+        description="BASE is a name that ships, a pipeline folder, or the folder of a DiT alone. "
+        "The card is that of the last adapter.",
+        allow_abbrev=False,
+    )
+    merge.add_argument("source", metavar="BASE", help="the weights that they were trained on")
+    merge.add_argument(
+        "adapters", metavar="ADAPTER[:SCALE]", nargs="+", help="runs/NAME/adapter; 1 is as trained"
+    )
+    merge.add_argument("--out", metavar="OUT", required=True, help="folder to create")
+    merge.add_argument("--vae", metavar="DIR", help="a VAE in place of that of BASE")
+    merge.add_argument(
+        "--any-base", action="store_true", help="also on other weights than they were trained on"
+    )
+    merge.add_argument(
+        "--dtype",
+        choices=("float32", "float16", "bfloat16"),
+        default="float32",
+        help="of the stored weights (float32)",
+    )
+    export = actions.add_parser(
+        "export-lora",
+        help="adapter → diffusers' pytorch_lora_weights.safetensors",
+        description="For WanTransformer3DModel.load_lora_adapter and pipelines of Wan.",
+        allow_abbrev=False,
+    )
+    export.add_argument("source", metavar="ADAPTER")
+    export.add_argument("out", metavar="OUT", help="folder to create")
+    export.add_argument(
+        "--drop-extras",
+        action="store_true",
+        help="leave audio, motion and what was trained whole out: Wan has none",
+    )
 
 
 def run(args: argparse.Namespace) -> int:
@@ -60,15 +100,36 @@ def run(args: argparse.Namespace) -> int:
     if args.action in ("average", "decoder"):
         for folder in args.sources if args.action == "average" else [args.source]:
             read_card(folder)
+    elif args.action == "export-lora":
+        read_adapter_card(args.source)
+    elif args.action == "merge":
+        args.adapters = [Chosen.of(word) for word in args.adapters]
+        if not (Path(args.source) / "config.json").is_file():  # that of a DiT alone
+            args.source = weights_folder(args.source)
+            read_card(args.source)
     elif not Path(args.source).is_dir():
         raise ValueError(f"{args.source}: no such folder; expected weights with a config.json")
+    import torch
+
+    from avatar_v.models.adapter import merge_to
     from avatar_v.models.average import average_pipelines, replace_decoder
-    from avatar_v.models.wan import export_wan, import_wan
+    from avatar_v.models.wan import export_lora, export_wan, import_wan
 
     if args.action == "average":
         average_pipelines(args.sources, args.out)
     elif args.action == "decoder":
         replace_decoder(args.source, args.vae, args.out)
+    elif args.action == "merge":
+        merge_to(
+            args.source,
+            args.adapters,
+            args.out,
+            any_base=args.any_base,
+            vae=args.vae,
+            dtype=getattr(torch, args.dtype),
+        )
+    elif args.action == "export-lora":
+        export_lora(args.source, args.out, drop_extras=args.drop_extras)
     elif args.action == "import-wan":
         import_wan(args.source, args.out, audio_dim=args.audio_dim, audio_every=args.audio_every)
     else:

@@ -5,16 +5,17 @@ with CLIP tokens or concatenated channels, are refused: our image and prefix con
 frames at t = 0.
 """
 
+import warnings
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from avatar_v.models.adapter import read_adapter
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.weights import (
-    check_state,
     load_dit,
     read_json,
     read_state,
@@ -22,9 +23,12 @@ from avatar_v.models.weights import (
     write_json,
     write_state,
 )
+from avatar_v.states import check_state, common_dtype
 
 WAN_STEM = "diffusion_pytorch_model"
 WAN_CLASS = "WanTransformer3DModel"
+WAN_EPS = 1e-6
+"""Of every published Wan, and diffusers' default."""
 
 _TOP = {
     "patch_embed": "patch_embedding",
@@ -48,6 +52,15 @@ _BLOCK = {
     **{f"self_attention.{ours}": f"attn1.{theirs}" for ours, theirs in _ATTENTION.items()},
     **{f"text_attention.{ours}": f"attn2.{theirs}" for ours, theirs in _ATTENTION.items()},
 }
+_SIZES = (
+    "num_attention_heads", "attention_head_dim", "num_layers", "ffn_dim", "in_channels",
+    "out_channels", "text_dim", "freq_dim",
+)  # fmt: skip
+_READ = (
+    *_SIZES, "eps", "patch_size", "cross_attn_norm", "qk_norm", "image_dim", "added_kv_proj_dim",
+    "rope_max_seq_len", "pos_embed_seq_len",
+)  # fmt: skip
+"""The last two bound what positions a table holds; ours are computed."""
 
 
 def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_every: int) -> None:
@@ -64,16 +77,17 @@ def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_eve
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         dit = dit_from_wan(config, state, where=str(source))
-    save_dit(out, dit, dtype=next(iter(state.values())).dtype)
+    save_dit(out, dit, dtype=None)
 
 
 def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
     """Turn a DiT folder into a diffusers folder.
 
     Wan has no audio, motion or faces: ValueError when their modules have been trained, unless
-    ``drop_extras``.
+    ``drop_extras``, and always for a refiner, which is nothing without the low video.
     """
     dit, out = load_dit(source), _new_folder(Path(out))
+    _check_no_refiner(dit.config, source)
     trained = [
         key for key, value in dit.state_dict().items() if _is_extra_output(key) and value.any()
     ]
@@ -87,8 +101,44 @@ def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False
     write_state(out, state_to_wan(dit), WAN_STEM)
 
 
+def export_lora(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
+    """Turn an adapter into diffusers' ``pytorch_lora_weights.safetensors`` for Wan's transformer.
+
+    B holds the scale of the factors, so that every reader, also one that knows no alpha, gives them
+    the right one. ValueError for factors and parts that Wan cannot hold, unless ``drop_extras``.
+    """
+    adapter, out = read_adapter(source), _new_folder(Path(out))
+    if not isinstance(adapter.config, DiTConfig):
+        raise ValueError(f"{source} is of a motion network, which Wan does not have")
+    _check_no_refiner(adapter.config, source)
+    modules = _modules(adapter.config)
+    state, extras = {}, sorted(adapter.whole)
+    for module, (a, b) in adapter.factors.items():
+        if module in modules:
+            state[f"{modules[module]}.lora_A.weight"] = a
+            state[f"{modules[module]}.lora_B.weight"] = adapter.weight * b
+        else:
+            extras.append(module)
+    if extras and not drop_extras:
+        raise ValueError(
+            f"{source} changes {len(extras)} modules that Wan cannot hold (for example "
+            f"{extras[0]}); --drop-extras leaves them out"
+        )
+    if not state:
+        raise ValueError(f"{source} has no factors of matrices that Wan has")
+    from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
+
+    targets = sorted({key.rpartition(".lora_")[0] for key in state})
+    about = {"r": adapter.rank, "lora_alpha": adapter.rank, "target_modules": targets}
+    WanLoraLoaderMixin.save_lora_weights(
+        out,
+        transformer_lora_layers={key: value.contiguous() for key, value in state.items()},
+        transformer_lora_adapter_metadata=about,
+    )
+
+
 def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> AvatarDiT:
-    """An AvatarDiT with Wan's weights and new modules for the rest, in the dtype of ``state``."""
+    """An AvatarDiT with Wan's weights, each in its own dtype, and new modules for the rest."""
     clip = [key for key in state if "add_k_proj" in key or "image_embedder" in key]
     if clip:
         raise ValueError(f"{where} is an I2V layout with CLIP tokens (for example {clip[0]})")
@@ -99,8 +149,7 @@ def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> 
     own = {
         ours: state[theirs].reshape(shapes[ours].shape) for ours, theirs in key_map(config).items()
     }
-    dtype = next(iter(state.values())).dtype
-    dit.load_state_dict({**_new_modules(dit, dtype), **own}, assign=True)
+    dit.load_state_dict({**_new_modules(dit, common_dtype(state)), **own}, assign=True)
     return dit
 
 
@@ -118,11 +167,8 @@ def state_to_wan(dit: AvatarDiT) -> dict[str, Tensor]:
 
 def key_map(config: DiTConfig) -> dict[str, str]:
     """Our key → Wan's key, for every tensor that both have."""
-    modules = dict(_TOP)
-    for i in range(config.num_layers):
-        modules |= {f"blocks.{i}.{a}": f"blocks.{i}.{b}" for a, b in _BLOCK.items()}
     keys = {}
-    for ours, theirs in modules.items():
+    for ours, theirs in _modules(config).items():
         if ours.endswith("modulation") and theirs.endswith("scale_shift_table"):
             keys[ours] = theirs
         elif ours.endswith(("query_norm", "key_norm")):
@@ -132,12 +178,24 @@ def key_map(config: DiTConfig) -> dict[str, str]:
     return keys
 
 
+def _modules(config: DiTConfig) -> dict[str, str]:
+    """Our module → Wan's, and the tables of modulation."""
+    modules = dict(_TOP)
+    for i in range(config.num_layers):
+        modules |= {f"blocks.{i}.{a}": f"blocks.{i}.{b}" for a, b in _BLOCK.items()}
+    return modules
+
+
 def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int) -> DiTConfig:
-    """Our config for a diffusers config.json; ValueError for a layout that does not map."""
+    """Our config for a diffusers config.json; ValueError for a layout that does not map, and for
+    sizes that are missing. A warning names keys that are not read."""
     if values.get("_class_name") != WAN_CLASS:
         raise ValueError(f"config.json describes a {values.get('_class_name')}, not {WAN_CLASS}")
     if values.get("image_dim") is not None or values.get("added_kv_proj_dim") is not None:
         raise ValueError("an I2V layout with CLIP tokens (image_dim, added_kv_proj_dim): refused")
+    missing = [key for key in _SIZES if key not in values]
+    if missing:
+        raise ValueError(f"config.json of {WAN_CLASS} lacks {', '.join(missing)}")
     if values["in_channels"] != values["out_channels"]:
         raise ValueError(
             f"an I2V layout with concatenated channels ({values['in_channels']} in, "
@@ -147,6 +205,9 @@ def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int)
     wrong = {key: values.get(key) for key, value in fixed.items() if _plain(values, key) != value}
     if wrong:
         raise ValueError(f"unsupported Wan config {wrong}, expected {fixed}")
+    unknown = [key for key in values if key not in _READ and not key.startswith("_")]
+    if unknown:
+        warnings.warn(f"config.json has keys that are not read: {unknown}", stacklevel=2)
     return DiTConfig(
         dim=values["num_attention_heads"] * values["attention_head_dim"],
         num_heads=values["num_attention_heads"],
@@ -157,7 +218,7 @@ def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int)
         audio_dim=audio_dim,
         audio_every=audio_every,
         freq_dim=values["freq_dim"],
-        eps=values["eps"],
+        eps=values.get("eps", WAN_EPS),
     )
 
 
@@ -202,12 +263,18 @@ def _plain(values: dict[str, Any], key: str) -> Any:
 def _is_extra_output(key: str) -> bool:
     outputs = (
         ".audio_attention.out.",
+        "guidance_embed.down.",
         ".motion_inject.",
         "style_embed",
         "face_embed",
         "anchor_embed",
     )
     return any(name in key for name in outputs)
+
+
+def _check_no_refiner(config: DiTConfig, source: str | Path) -> None:
+    if config.reads_low:
+        raise ValueError(f"{source} is a refiner: it reads a low video, which Wan does not")
 
 
 def _transformer_folder(folder: Path) -> Path:

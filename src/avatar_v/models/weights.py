@@ -20,6 +20,7 @@ from avatar_v.models.card import ASSETS, Card, read_card
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.lora import merged
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
@@ -57,7 +58,8 @@ def save_pipeline(
     dtype: torch.dtype = torch.float32,
     overwrite: bool = False,
 ) -> None:
-    """Write all parts as ``dtype``. The folder appears whole or not at all.
+    """Write all parts as ``dtype``, what LoRA learned in the matrices. The folder appears whole or
+    not at all.
 
     ValueError if it exists (unless ``overwrite``) or if the encoders do not fit the DiT.
     """
@@ -69,11 +71,11 @@ def save_pipeline(
     shutil.rmtree(partial, ignore_errors=True)
     partial.mkdir(parents=True)
     conditioner.vae.save_pretrained(partial / "vae", dtype)
-    save_dit(partial / "dit", dit, dtype=dtype)
+    save_dit(partial / "dit", merged(dit), dtype=dtype)
     _save_encoder(partial / "text", conditioner.text_encoder, dtype)
     _save_encoder(partial / "audio", conditioner.audio_encoder, dtype)
     if conditioner.motion_net is not None:
-        save_motion_net(partial / MOTION, conditioner.motion_net, dtype=dtype)
+        save_motion_net(partial / MOTION, merged(conditioner.motion_net), dtype=dtype)
     if conditioner.motion_stats is not None:
         write_stats(partial, conditioner.motion_stats)
     elif card.can.motion:
@@ -126,12 +128,14 @@ def check_parts(folder: Path, *, prompt: str = "") -> None:
         check_bytes(prompt.encode(), limit)
 
 
-def save_dit(folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype = torch.float32) -> None:
-    """config.json and model.safetensors of one DiT, stored as ``dtype``."""
+def save_dit(
+    folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype | None = torch.float32
+) -> None:
+    """config.json and model.safetensors of one DiT, stored as ``dtype``; None: as they are."""
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     write_json(folder / "config.json", dataclasses.asdict(dit.config))
-    write_state(folder, {k: v.detach().to(dtype) for k, v in dit.state_dict().items()})
+    write_state(folder, {k: v.detach().to(dtype or v.dtype) for k, v in dit.state_dict().items()})
 
 
 def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> AvatarDiT:

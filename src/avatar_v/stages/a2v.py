@@ -12,6 +12,7 @@ from avatar_v.losses.flow import latent_boxes, region_weight
 from avatar_v.stages.base import Logs, Stage
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import AUDIO, Trainable
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Cond
 
@@ -22,6 +23,7 @@ class A2V(Stage):
     Args:
         face_boost: extra weight of the flow loss on a latent cell that the face covers.
         mouth_boost: the same of the mouth, on top.
+        trainable: all, LoRA factors, or what hears alone.
     """
 
     def __init__(
@@ -32,12 +34,19 @@ class A2V(Stage):
         face_boost: float,
         mouth_boost: float,
         seed: int = 0,
+        trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(models, optim, objective, seed)
+        super().__init__(models, optim, objective, seed, trainable)
         checks.weight("face_boost", face_boost)
         checks.weight("mouth_boost", mouth_boost)
         self.face_boost = face_boost
         self.mouth_boost = mouth_boost
+
+    @property
+    def new_parts(self) -> tuple[str, ...]:
+        """What hears, where it gives nothing yet (own_face starts from weights that hear)."""
+        outputs = (p for n, p in self.dit.named_parameters() if ".audio_attention.out." in n)
+        return () if any(bool(p.any()) for p in outputs) else AUDIO
 
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None

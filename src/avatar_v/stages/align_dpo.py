@@ -29,6 +29,7 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.policies import repeated, without_gradient
 from avatar_v.stages.roles import STUDENT, Role
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
 from avatar_v.types import TEMPORAL_FACTOR, Batch, Judged, MotionCond
 
@@ -66,6 +67,7 @@ class AlignDPO(MotionPrior):
     Args:
         motion: how many windows of each pair, and which components count most.
         dpo: how strongly preferences count, ties, axes.
+        trainable: all of the motion network, or LoRA factors.
     """
 
     frozen: MotionNet
@@ -78,8 +80,9 @@ class AlignDPO(MotionPrior):
         motion: MotionTraining,
         dpo: DPO,
         seed: int = 0,
+        trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(models, optim, objective, motion, seed)
+        super().__init__(models, optim, objective, motion, seed, trainable)
         self.dpo = dpo
 
     def roles(self) -> Mapping[str, Role]:

@@ -20,6 +20,8 @@ from torch import Tensor, nn
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, known
 from avatar_v.flow import State
 from avatar_v.models.card import read_card
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
@@ -37,7 +39,7 @@ from avatar_v.stages.policies import (
 from avatar_v.stages.policy_gradient import GRPO, Rolled, advantages_of, densities, step_loss
 from avatar_v.stages.roles import STUDENT, Role, Updates
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.trainable import Trainable, select
+from avatar_v.stages.trainable import MOTION, Trainable, select
 from avatar_v.stages.windows import Windows, draw_windows
 from avatar_v.types import Batch, Cond, MotionCond, num_latents
 
@@ -54,7 +56,7 @@ class AlignGRPO(Stage):
         guidance: weights of the rollouts, as in generation.
         rewards: what is rewarded, with weights.
         policy: "motion", the motion network, or "video", the DiT.
-        trainable: of the DiT: all or LoRA factors.
+        trainable: of the policy's network: all or LoRA factors.
         updates: accumulation and clipping.
     """
 
@@ -74,7 +76,7 @@ class AlignGRPO(Stage):
         updates: Updates | None = None,
         seed: int = 0,
     ) -> None:
-        super().__init__(models, optim, objective, seed)
+        super().__init__(models, optim, objective, seed, trainable)
         updates = updates or Updates()
         if updates.accumulate_grad_batches > 1 and grpo.updates_per_rollout > 1:
             raise ValueError(
@@ -84,7 +86,6 @@ class AlignGRPO(Stage):
         if policy == "video" and grpo.max_lead > 0:
             raise ValueError(f"max_lead is 0 with policy video, got {grpo.max_lead}")
         self.grpo, self.exploration = grpo, exploration
-        self.trainable = trainable or Trainable()
         # every step of the window is a backward pass of its own
         every = updates.accumulate_grad_batches * exploration.window
         self.updates = Updates(every, updates.gradient_clip_val)
@@ -119,11 +120,12 @@ class AlignGRPO(Stage):
 
     def select_trainable(self) -> None:
         self.conditioner.requires_grad_(False)
-        if self.network is self.dit:
-            select(self.dit, self.conditioner, self.trainable)
-        else:
-            self.dit.requires_grad_(False)
-            self.network.requires_grad_(True)
+        self.dit.requires_grad_(False)
+        network = self.network
+        assert isinstance(network, AvatarDiT | MotionNet)
+        network.requires_grad_(True)
+        new = MOTION if network is self.dit else ()
+        select(network, self.trainable, new=new, seed=self.seed)
 
     @property
     def network(self) -> nn.Module:

@@ -38,6 +38,7 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.role_module import RoleModule, keep_frozen_out_of_checkpoints
 from avatar_v.stages.roles import STUDENT, Role
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows, draw_window_times, draw_windows, reduced, value_at
 from avatar_v.types import Batch, Cond, MotionCond, num_latents
 
@@ -56,18 +57,27 @@ class Noised:
 
 
 class Stage(RoleModule, ABC):
-    """Base of the stages. ``seed`` is that of fresh weights and of the draws of every step."""
+    """Base of the stages. ``seed`` is that of fresh weights and of the draws of every step,
+    ``trainable`` says which parts of the network are trained (None: all)."""
 
     dit: AvatarDiT
     conditioner: Conditioner
 
-    def __init__(self, models: Models, optim: Optim, objective: Objective, seed: int = 0) -> None:
+    def __init__(
+        self,
+        models: Models,
+        optim: Optim,
+        objective: Objective,
+        seed: int = 0,
+        trainable: Trainable | None = None,
+    ) -> None:
         super().__init__()
         checks.seed("seed", seed)
         self.models = models
         self.optim = optim
         self.objective = objective
         self.seed = seed
+        self.trainable = trainable or Trainable()
         self.is_built = False
         self.begin_batch(0)
 
@@ -155,7 +165,17 @@ class Stage(RoleModule, ABC):
         those of its other roles."""
 
     def select_trainable(self) -> None:
-        """Freeze what this stage does not train. The VAE is frozen already."""
+        """Freeze what this stage does not train. The VAE is frozen already. Encoders train along
+        with all of the DiT only."""
+        if self.trainable.parts != "all":
+            self.conditioner.requires_grad_(False)
+        select(self.dit, self.trainable, new=self.new_parts, seed=self.seed)
+
+    @property
+    def new_parts(self) -> tuple[str, ...]:
+        """In the names of those parameters of the DiT that the weights which the stage starts from
+        do not know: they are trained whole, beside LoRA's factors."""
+        return ()
 
     def on_fit_start(self) -> None:
         """Precomputed latents must come from the VAE that will decode them, and every window of
@@ -265,7 +285,8 @@ class Stage(RoleModule, ABC):
 
     def at_resolution(self, batch: Batch) -> Batch:
         """``batch`` with its videos at this step's resolution."""
-        return reduced(batch, value_at(self.objective.resolution, self.step))
+        token = self.conditioner.vae.spatial_factor * self.dit.config.patch
+        return reduced(batch, value_at(self.objective.resolution, self.step), multiple=token)
 
     def draw_windows(self, batch: Batch, generator: torch.Generator) -> Windows:
         """This step's windows: one of each clip of ``batch``, where a stage draws no more."""

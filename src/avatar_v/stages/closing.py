@@ -12,6 +12,7 @@ from avatar_v.words import counted
 
 PLACES = {
     "weights": ("weights", "vae"),
+    "adapter": ("adapter",),
     "checkpoints": ("checkpoints",),
     "log": ("loss.csv",),
     "plot": ("loss.png",),

@@ -127,13 +127,13 @@ class DistillCFG(SFT):
     def select_trainable(self) -> None:
         """The encoders stay the teacher's. ``trainable.parts: new`` is what reads the guidance
         weights alone: without guidance such a student is its teacher, exactly."""
-        if self.trainable.parts == "new":
-            self.dit.requires_grad_(False)
-        else:
-            super().select_trainable()
+        super().select_trainable()
         self.conditioner.requires_grad_(False)
-        assert self.dit.guidance_embed is not None, "made by adapt"
-        self.dit.guidance_embed.requires_grad_(True)
+
+    @property
+    def new_parts(self) -> tuple[str, ...]:
+        told = ("guidance_embed",)
+        return told if self.trainable.parts == "new" else (*super().new_parts, *told)
 
     def loss(
         self, clean: Tensor, cond: Cond, windows: Windows, batch: Batch, generator: torch.Generator

@@ -31,9 +31,9 @@ from avatar_v.losses.flow import flow_loss
 from avatar_v.models.card import read_card
 from avatar_v.models.discriminator import TokenDiscriminator, features_into
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.lora import active, add_factors
 from avatar_v.sampling.rollout import Settings, starting_noise
 from avatar_v.sampling.solver import VelocityFn, sample, trajectory
-from avatar_v.stages.adapters import adapter, add_adapters
 from avatar_v.stages.base import Logs, Noised
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.distill_cfg import GuidanceRanges
@@ -161,7 +161,14 @@ class DistillDMD(SFT):
                 )
         self.guidance.check_within(self.dit.config.guidance_ranges)
         if self.has_adapters:
-            add_adapters(self.dit, (STUDENT, FAKE), self.trainable)
+            numbers = self.trainable
+            add_factors(
+                self.dit,
+                (STUDENT, FAKE),
+                rank=numbers.lora_rank,
+                alpha=numbers.lora_alpha,
+                seed=self.seed,
+            )
         else:
             self.fake, self.real = copy.deepcopy(self.dit), copy.deepcopy(self.dit)
         if self.matching.has_head:
@@ -171,11 +178,6 @@ class DistillDMD(SFT):
 
     def select_trainable(self) -> None:
         """The encoders stay as they are."""
-        if self.has_adapters and self.device_mesh is not None:
-            raise ValueError(
-                "LoRA trains whole replicas: use strategy ddp_find_unused_parameters_true, not "
-                "ModelParallelStrategy"
-            )
         self.conditioner.requires_grad_(False)
 
     def card_entries(self) -> dict[str, Any]:
@@ -200,8 +202,8 @@ class DistillDMD(SFT):
         if not self.has_adapters:
             yield {STUDENT: self.dit, FAKE: self.fake, REAL: self.real}[role]
             return
-        with adapter(self.dit, None if role == REAL else role, STUDENT) as dit:
-            yield dit
+        with active(self.dit, None if role == REAL else role, STUDENT):
+            yield self.dit
 
     @property
     def longest_window(self) -> int:

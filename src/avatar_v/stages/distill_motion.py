@@ -32,6 +32,7 @@ from avatar_v.stages.motion_prior import MotionPrior, MotionTraining
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.roles import STUDENT, Role, Updates
 from avatar_v.stages.settings import MAX_GUIDANCE, Models, Objective
+from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows, draw_windows
 from avatar_v.types import TEMPORAL_FACTOR, Batch, MotionCond, num_latents
 
@@ -59,6 +60,7 @@ class DistillMotion(MotionPrior):
     Args:
         matching: the student's steps, the guidance it takes over, the fake score.
         updates: accumulation and clipping, which the trainer leaves to a stage of two roles.
+        trainable: all of the student, or LoRA factors; the fake score is trained whole.
     """
 
     fake: MotionNet
@@ -73,8 +75,9 @@ class DistillMotion(MotionPrior):
         matching: MotionMatching,
         updates: Updates | None = None,
         seed: int = 0,
+        trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(models, optim, objective, motion, seed)
+        super().__init__(models, optim, objective, motion, seed, trainable)
         self.matching = matching
         self.updates = updates or Updates()
         self.register_buffer("last_loss", torch.zeros(()), persistent=False)

@@ -30,6 +30,7 @@ from avatar_v.motion.vectors import component_weights
 from avatar_v.stages.base import Logs, Stage
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, MotionCond
 
@@ -55,6 +56,7 @@ class MotionPrior(Stage):
 
     Args:
         motion: how many windows, whose style, which components count most.
+        trainable: all of the motion network, or LoRA factors on that of the start.
     """
 
     def __init__(
@@ -64,8 +66,9 @@ class MotionPrior(Stage):
         objective: Objective,
         motion: MotionTraining,
         seed: int = 0,
+        trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(models, optim, objective, seed)
+        super().__init__(models, optim, objective, seed, trainable)
         self.motion = motion
 
     @property
@@ -73,9 +76,15 @@ class MotionPrior(Stage):
         return True
 
     def adapt(self) -> None:
-        """A fresh motion network, unless the weights have one."""
+        """A fresh motion network, unless the weights have one. ValueError for LoRA of a fresh one,
+        whose matrices know nothing."""
         if self.conditioner.motion_net is not None:
             return
+        if self.trainable.parts == "lora":
+            raise ValueError(
+                "trainable.parts lora: the weights that the stage starts from have no motion "
+                "network; train it whole first (recipes/3_motion.yaml, parts: all)"
+            )
         audio_dim = self.conditioner.audio_encoder.dim
         config = MotionNetConfig.of_preset(self.models.preset, audio_dim=audio_dim)
         with torch.random.fork_rng(devices=[]):
@@ -86,6 +95,7 @@ class MotionPrior(Stage):
         self.dit.requires_grad_(False)
         self.conditioner.requires_grad_(False)
         self.network.requires_grad_(True)
+        select(self.network, self.trainable, new=(), seed=self.seed)
 
     @property
     def network(self) -> MotionNet:

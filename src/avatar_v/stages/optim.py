@@ -17,8 +17,8 @@ from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
 from avatar_v import checks
+from avatar_v.models.lora import FACTORS
 from avatar_v.stages.muon import BatchedMuon
-from avatar_v.stages.trainable import FACTORS
 
 MAX_LR = 10.0
 """An update of Muon or AdamW has a size near lr, so larger ones only destroy weights."""

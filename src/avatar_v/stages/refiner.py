@@ -22,6 +22,7 @@ from avatar_v.stages.base import Logs, happens
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.personality import draw_run
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Cond, num_latents
 
@@ -67,6 +68,7 @@ class Refiner(A2V):
         refinement: where the step starts, the window in time, the reference's length and dropout.
         face_boost: as in stage 2.
         mouth_boost: as in stage 2.
+        trainable: all, or LoRA factors; of a generator's weights with what a refiner has besides.
     """
 
     def __init__(
@@ -78,15 +80,22 @@ class Refiner(A2V):
         mouth_boost: float,
         refinement: Refinement,
         seed: int = 0,
+        trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(models, optim, objective, face_boost, mouth_boost, seed)
+        super().__init__(models, optim, objective, face_boost, mouth_boost, seed, trainable)
         self.refinement = refinement
+        self._is_new = True
 
     def adapt(self) -> None:
-        numbers = self.refinement
+        numbers, self._is_new = self.refinement, not self.dit.config.reads_low
         self.dit = as_refiner(
             self.dit, sigma=numbers.sigma, temporal_window=numbers.temporal_window
         )
+
+    @property
+    def new_parts(self) -> tuple[str, ...]:
+        """What reads the low video, and the head, which begins anew."""
+        return ("low_embed", "head.") if self._is_new else ()
 
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None

@@ -21,6 +21,7 @@ from avatar_v.stages.optim import MAX_LR, Optim
 from avatar_v.stages.refiner import Refined, Refinement, Refiner
 from avatar_v.stages.roles import STUDENT, Role, Updates, constant
 from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows, value_at
 from avatar_v.types import Batch, Cond
 
@@ -71,8 +72,11 @@ class AdversarialRefiner(Refiner):
         adversarial: Adversarial,
         updates: Updates | None = None,
         seed: int = 0,
+        trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(models, optim, objective, face_boost, mouth_boost, refinement, seed)
+        super().__init__(
+            models, optim, objective, face_boost, mouth_boost, refinement, seed, trainable
+        )
         self.updates = updates or Updates()
         self.adversarial = adversarial
 

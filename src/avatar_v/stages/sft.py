@@ -25,7 +25,7 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.perceptual import PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.stages.personality import Personality, draw_reference
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.trainable import Trainable, select
+from avatar_v.stages.trainable import MOTION, Trainable
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Cond
 
@@ -63,19 +63,14 @@ class SFT(A2V):
         trainable: Trainable,
         seed: int = 0,
     ) -> None:
-        super().__init__(models, optim, objective, face_boost, mouth_boost, seed)
+        super().__init__(models, optim, objective, face_boost, mouth_boost, seed, trainable)
         self.continuation = continuation
-        self.trainable = trainable
         self.personality = personality
         self.perceptual = PerceptualLosses(perceptual)
 
-    def select_trainable(self) -> None:
-        select(self.dit, self.conditioner, self.trainable)
-        if self.trainable.parts == "lora" and self.device_mesh is not None:
-            raise ValueError(
-                "LoRA trains whole replicas: use strategy ddp_find_unused_parameters_true, not "
-                "ModelParallelStrategy"
-            )
+    @property
+    def new_parts(self) -> tuple[str, ...]:
+        return MOTION
 
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None

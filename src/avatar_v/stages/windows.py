@@ -92,8 +92,9 @@ def value_at(schedule: dict[int, Value], step: int) -> Value:
     return schedule[max(begin for begin in schedule if begin <= step)]
 
 
-def reduced(batch: Batch, factor: float) -> Batch:
-    """``batch`` with its videos made smaller by ``factor``, to a multiple of 16 pixels.
+def reduced(batch: Batch, factor: float, *, multiple: int = 16) -> Batch:
+    """``batch`` with its videos made smaller by ``factor``, to a ``multiple`` of pixels: those of
+    one token, the VAE's factor times the DiT's patch.
 
     ValueError for a factor outside (0, 1], and for precomputed latents, which cannot be resized.
     """
@@ -103,6 +104,7 @@ def reduced(batch: Batch, factor: float) -> Batch:
         return batch
     if batch.video is None or batch.latents is not None:
         raise ValueError(f"resolution {factor} needs decoded video and no precomputed latents")
-    size = [max(16, round(side * factor / 16) * 16) for side in batch.video.shape[-2:]]
+    sides = batch.video.shape[-2:]
+    size = [max(1, round(side * factor / multiple)) * multiple for side in sides]
     video = F.interpolate(batch.video.flatten(0, 1), size, mode="bilinear", antialias=True)
     return dataclasses.replace(batch, video=video.unflatten(0, batch.video.shape[:2]))

@@ -1,0 +1,292 @@
+"""Adapters on disk: what LoRA learned, apart from the weights that it was learned on.
+
+A folder in peft's layout (adapter_config.json, adapter_model.safetensors) with three files of our
+own beside it: adapter.json (models/card.AdapterCard), config.json of the network with the adapter,
+and motion statistics where it knows motion. Parts that were trained whole, the new ones of a
+stage, are peft's ``modules_to_save``. `PeftModel.from_pretrained` reads the folder. Only
+safetensors and JSON are read here.
+"""
+
+import copy
+import dataclasses
+import shutil
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from peft import LoraConfig
+from safetensors.torch import save_file
+from torch import Tensor
+
+from avatar_v.models.card import (
+    ADAPTER_CARD,
+    ADAPTER_CONFIG,
+    AdapterCard,
+    Card,
+    Chosen,
+    hash_folder,
+    read_adapter_card,
+    read_card,
+)
+from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.lora import FACTORS, active_factors, product
+from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.weights import load_dit, load_pipeline, save_dit, save_pipeline, write_json
+from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
+from avatar_v.states import check_numbers, check_state, read_tensors
+from avatar_v.stored import Size, converted, read_json, shown
+
+STATE = "adapter_model.safetensors"
+PREFIX = "base_model.model."
+"""Before every key of peft's layout."""
+PLAIN: dict[str, Any] = {
+    "peft_type": "LORA", "bias": "none", "use_dora": False, "use_rslora": False,
+    "lora_bias": False, "fan_in_fan_out": False, "rank_pattern": {}, "alpha_pattern": {},
+    "layer_replication": None, "target_parameters": None,
+}  # fmt: skip
+"""What peft knows and is not merged here: all but these values is refused."""
+ADDED = ("guidance_ranges", "refines_from", "temporal_window")
+"""Fields of a DiT's config that a stage may change in the weights that it starts from."""
+_Network = TypeVar("_Network", AvatarDiT, MotionNet)
+
+
+@dataclass(frozen=True)
+class Adapter:
+    """A stored adapter. ``factors``: A and B of each module; ``whole``: tensors of the network that
+    were trained whole, by their names."""
+
+    folder: Path
+    about: AdapterCard
+    config: DiTConfig | MotionNetConfig
+    weight: float  # of B A: alpha / rank
+    rank: int
+    factors: dict[str, tuple[Tensor, Tensor]]
+    whole: dict[str, Tensor]
+    stats: MotionStats | None
+
+
+def save_adapter(
+    folder: str | Path,
+    network: AvatarDiT | MotionNet,
+    about: AdapterCard,
+    stats: MotionStats | None = None,
+) -> None:
+    """Write the active factors of ``network`` and what else of it requires a gradient, in fp32, in
+    place of what ``folder`` held. It appears whole or not at all."""
+    folder, name = Path(folder), active_factors(network)
+    assert name is not None, "a network with factors"
+    ending = f".{name}.weight"
+    whole = {n for n, p in network.named_parameters() if p.requires_grad and FACTORS not in n}
+    state = {
+        PREFIX + key.removesuffix(ending) + ".weight" * key.endswith(ending): value
+        for key, value in network.state_dict().items()
+        if key in whole or (FACTORS in key and key.endswith(ending))
+    }
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    config: LoraConfig = copy.copy(network.peft_config[name])  # pyright: ignore
+    modules = {key.rpartition(".")[0] for key in whole}
+    config.modules_to_save = sorted(module for module in modules if module) or None
+    config.base_model_name_or_path, config.inference_mode = about.base, True
+    config.save_pretrained(str(partial))
+    save_file({k: x.detach().float().cpu().contiguous() for k, x in state.items()}, partial / STATE)
+    write_json(partial / ADAPTER_CARD, dataclasses.asdict(about))
+    write_json(partial / "config.json", dataclasses.asdict(network.config))
+    if stats is not None:
+        write_stats(partial, stats)
+    if folder.exists():
+        shutil.rmtree(folder)
+    partial.rename(folder)
+
+
+def read_adapter(folder: str | Path) -> Adapter:
+    """ValueError for missing or damaged files, a kind of adapter that cannot be merged, and numbers
+    that are not finite."""
+    folder = Path(folder)
+    about = read_adapter_card(folder)
+    kind = DiTConfig if about.part == "dit" else MotionNetConfig
+    where = str(folder / "config.json")
+    config = kind.from_dict(read_json(folder / "config.json"), where=where)
+    rank, alpha = _numbers(read_json(folder / ADAPTER_CONFIG), folder / ADAPTER_CONFIG)
+    pickled = folder / STATE.replace(".safetensors", ".bin")
+    if pickled.is_file() and not (folder / STATE).is_file():
+        raise ValueError(f"{pickled} could run code and is not read: expected {STATE}")
+    state = read_tensors(folder / STATE)
+    check_numbers(state, where=folder)
+    state = {key.removeprefix(PREFIX): value.float() for key, value in state.items()}
+    factors = {}
+    for key in [key for key in state if key.endswith(".lora_A.weight")]:
+        module = key.removesuffix(".lora_A.weight")
+        if f"{module}.lora_B.weight" not in state:
+            raise ValueError(f"{folder / STATE}: {module} has lora_A and no lora_B")
+        factors[module] = (state.pop(key), state.pop(f"{module}.lora_B.weight"))
+    stats = read_stats(folder) if stats_path(folder).is_file() else None
+    return Adapter(folder, about, config, alpha / rank, rank, factors, state, stats)
+
+
+def load_merged(
+    base: str | Path,
+    chosen: Sequence[Chosen],
+    *,
+    any_base: bool = False,
+    vae: str | Path | None = None,
+) -> tuple[AvatarDiT, Conditioner, Card]:
+    """A pipeline with adapters in its matrices, and the card of the last of them.
+
+    Each adds its change to the weights of ``base``, so their order does not matter. ValueError for
+    an adapter of other weights (``any_base``: only of another shape), and for what `read_adapter`
+    and `load_pipeline` refuse.
+    """
+    base, adapters = Path(base), _adapters(chosen)
+    card = check_adapters(base, chosen, any_base=any_base)
+    dit, conditioner = load_pipeline(base, vae=vae)
+    dit = merge_into(dit, [pair for pair in adapters if pair[0].about.part == "dit"])
+    of_motion = [pair for pair in adapters if pair[0].about.part == "motion"]
+    if of_motion:
+        if conditioner.motion_net is None:
+            raise ValueError(f"{of_motion[0][0].folder} is of a motion network, {base} has none")
+        conditioner.motion_net = merge_into(conditioner.motion_net, of_motion)
+    stats = next((a.stats for a, _ in reversed(adapters) if a.stats), conditioner.motion_stats)
+    dit.motion_stats = conditioner.motion_stats = stats
+    return dit.eval(), conditioner.eval(), card
+
+
+def merge_to(
+    base: str | Path,
+    chosen: Sequence[Chosen],
+    out: str | Path,
+    *,
+    any_base: bool = False,
+    vae: str | Path | None = None,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    """Write what `load_merged` gives to ``out``; where ``base`` is the folder of a DiT alone, that
+    DiT. ValueError for an ``out`` that exists."""
+    base, out = Path(base), Path(out)
+    if out.exists():
+        raise ValueError(f"{out} exists")
+    if (base / "card.json").is_file():
+        dit, conditioner, card = load_merged(base, chosen, any_base=any_base, vae=vae)
+        if [each.scale for each in chosen] != [1.0]:
+            words = " ".join(map(str, chosen))
+            card = dataclasses.replace(card, recipe=f"{base} with {words}")
+        save_pipeline(out, dit, conditioner, card, dtype=dtype)
+        return
+    adapters = _adapters(chosen)
+    for adapter, _ in adapters:
+        check_base(adapter.about, base, adapter.folder, any_base=any_base)
+    save_dit(out, merge_into(load_dit(base), adapters), dtype=dtype)
+
+
+def check_adapters(base: Path, chosen: Sequence[Chosen], *, any_base: bool = False) -> Card:
+    """The card of the pipeline ``base`` with these adapters, before any network is loaded.
+    ValueError for adapters of another preset or, unless ``any_base``, of other weights."""
+    for each in chosen:
+        about = read_adapter_card(each.folder)
+        read_card(base, preset=about.card.preset)
+        check_base(about, base / about.part, each.folder, any_base=any_base)
+    return read_adapter_card(chosen[-1].folder).card
+
+
+def check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool = False) -> None:
+    """ValueError unless ``part`` holds the very network that the adapter in ``folder`` was trained
+    on; where that is not recorded, shapes alone are compared later."""
+    if any_base or not about.base_hash:
+        return
+    found = hash_folder(part)
+    if found != about.base_hash:
+        raise ValueError(
+            f"{folder} was trained on {about.base or 'other weights'} ({about.base_hash}), and "
+            f"{part} holds others ({found}); `avatar-v weights merge --any-base` takes it anyway"
+        )
+
+
+@torch.no_grad()
+def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> _Network:
+    """``network``, whose matrices are changed in place, or one with what the adapters add to it
+    besides. ValueError, before anything is changed, for keys and shapes that do not fit."""
+    adapters, result = list(adapters), network
+    state, added = network.state_dict(), set()
+    for adapter, scale in adapters:
+        _check_config(result.config, adapter)
+        with torch.device("meta"):
+            wanted = type(network)(adapter.config)  # pyright: ignore[reportArgumentType]
+        _check_fits(adapter, scale, state, wanted.state_dict())
+        result = result if result.config == adapter.config else wanted
+        twice = added & adapter.whole.keys()
+        if twice:
+            raise ValueError(f"{adapter.folder}: another adapter has brought {min(twice)} already")
+        added |= adapter.whole.keys() - state.keys()
+    start = {key: state[key].clone() for a, _ in adapters for key in a.whole if key in state}
+    changed: set[str] = set()
+    for adapter, scale in adapters:
+        for module, (a, b) in adapter.factors.items():
+            state[f"{module}.weight"] += product(a, b, scale * adapter.weight)
+        for key, value in adapter.whole.items():
+            if key not in start:
+                state[key] = value
+            elif key in changed:
+                state[key] += scale * (value - start[key])
+            else:  # exact for a scale of 1
+                state[key].copy_(start[key].lerp(value, scale))
+        changed |= set(adapter.whole)
+    result.load_state_dict(state, assign=True)
+    return result
+
+
+def _adapters(chosen: Sequence[Chosen]) -> list[tuple[Adapter, float]]:
+    if not chosen:
+        raise ValueError("expected an adapter or more, got none")
+    return [(read_adapter(each.folder), each.scale) for each in chosen]
+
+
+def _numbers(values: dict[str, Any], where: Path) -> tuple[int, float]:
+    """Rank and alpha. ValueError for what is no plain LoRA."""
+    wrong = {key: values[key] for key, plain in PLAIN.items() if values.get(key, plain) != plain}
+    if wrong:
+        raise ValueError(f"{where}: expected a plain LoRA, got {shown(wrong)}")
+    rank = converted(values.get("r"), Size, where=f"{where}: r")
+    return rank, converted(values.get("lora_alpha"), float, where=f"{where}: lora_alpha")
+
+
+def _check_config(config: DiTConfig | MotionNetConfig, adapter: Adapter) -> None:
+    """ValueError for the adapter of another network, but for what a stage adds to one."""
+    ours, theirs = dataclasses.asdict(config), dataclasses.asdict(adapter.config)
+    wrong = {
+        key: (ours.get(key), theirs.get(key))
+        for key in {**ours, **theirs}
+        if ours.get(key) != theirs.get(key) and (key not in ADDED or ours.get(key) is not None)
+    }
+    if wrong:
+        said = ", ".join(
+            f"{key} {ours}, of the adapter {own}" for key, (ours, own) in wrong.items()
+        )
+        raise ValueError(f"{adapter.folder} is of another network than the weights: {said}")
+
+
+def _check_fits(
+    adapter: Adapter, scale: float, state: dict[str, Tensor], wanted: dict[str, Tensor]
+) -> None:
+    """ValueError for factors of matrices that are not among those ``wanted`` or of other shapes,
+    for parts that are in neither ``state`` nor the adapter, and for parts that ``state`` lacks with
+    another scale than 1."""
+    new = [key for key in wanted if key not in state]
+    expected = {key: wanted[key] for key in (*new, *adapter.whole) if key in wanted}
+    found = dict(adapter.whole)
+    for module, (a, b) in adapter.factors.items():
+        found |= {f"{module}.lora_A.weight": a, f"{module}.lora_B.weight": b}
+        matrix = wanted.get(f"{module}.weight")
+        if matrix is not None and matrix.dim() == 2:
+            expected[f"{module}.lora_A.weight"] = matrix.new_empty(adapter.rank, matrix.shape[1])
+            expected[f"{module}.lora_B.weight"] = matrix.new_empty(matrix.shape[0], adapter.rank)
+    check_state(expected, found, where=str(adapter.folder))
+    if new and scale != 1:
+        raise ValueError(
+            f"{adapter.folder} has parts that the weights lack ({new[0]}), so its scale is 1, got "
+            f"{scale:g}"
+        )
