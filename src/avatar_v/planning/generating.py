@@ -68,9 +68,8 @@ def generation_report(
     ]
     if machine.gpu is not None:
         needed = flops / (machine.mfu * machine.gpu.bf16_tflops * 1e12)
-        lines.append(
-            f"{needed:.1f} s at {machine.mfu:.0%} of {machine.gpu.bf16_tflops:.0f} TFLOP/s"
-        )
+        peak = f"{machine.gpu.bf16_tflops:.0f} TFLOP/s"
+        lines.append(f"{needed:.1f} s at {machine.mfu:.0%} of {peak}, if nothing waits")
     lines += table(parts, 0 if machine.gpu is None else RESERVE_GIB)
     lines.append(f"--offload: {-_offloaded(dit, conditioner) / GIB:+.1f} GiB")
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])

@@ -1,9 +1,9 @@
 """What a computation costs, found by running it on tensors that have no memory.
 
 torch's FakeTensorMode runs the real code of the networks, forward and backward, on tensors of the
-real shapes without values: nothing is computed, and 14 billion parameters need no memory. Operations
-are counted by torch's own formulas, bytes by following every tensor from its making to its end. What
-kernels allocate inside themselves is not seen.
+real shapes without values: nothing is computed, and 14 billion parameters need no memory.
+Operations are counted by torch's own formulas, bytes by following every tensor from its making to
+its end. What kernels allocate inside themselves is not seen.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
+from avatar_v.kernels import attention
 from avatar_v.models.layers import forget_grids
 
 
@@ -47,6 +48,16 @@ def pretending() -> Iterator[FakeTensorMode]:
             yield mode
     finally:
         forget_grids()
+
+
+@contextlib.contextmanager
+def as_on_gpus() -> Iterator[None]:
+    """Within the block attention never holds its scores, which it may do on a CPU alone."""
+    most, attention.MAX_SCORES = attention.MAX_SCORES, 0
+    try:
+        yield
+    finally:
+        attention.MAX_SCORES = most
 
 
 def cost_of(run: Callable[[], Tensor | None], *, bf16: bool, trains: bool) -> Cost:

@@ -1,11 +1,12 @@
 """A plan: the memory of each GPU, part by part, and the work of a step.
 
-What stays is counted from the stage's own networks and roles: weights in fp32, gradients, the states
-of its optimisers, averages, sharded or whole as parallel/apply.py does it. What comes and goes is
-measured without values (planning/measure.py). Gathered shards are computed: FSDP2 holds the weights
-of two blocks and the gradient of one, and what is no block stays gathered between passes.
+What stays is counted from the stage's own networks and roles: weights in fp32, gradients, the
+states of its optimisers, averages, sharded or whole as parallel/apply.py does it. What comes and
+goes is measured without values (planning/measure.py). Gathered shards are computed: FSDP2 holds the
+weights of two blocks and the gradient of one, and what is no block stays gathered between passes.
 """
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from torch import nn
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
-from avatar_v.planning.measure import Cost
+from avatar_v.planning.measure import Cost, as_on_gpus
 from avatar_v.planning.networks import build_networks
 from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, reference_bytes
 from avatar_v.planning.recipe import Recipe, Spread
@@ -42,7 +43,7 @@ class Plan:
     flops: float  # of one GPU in a step
     clips_per_step: int
     window: int
-    size: int  # pixels
+    size: int  # pixels; 0 where no picture is made
 
     @property
     def total(self) -> float:
@@ -62,6 +63,12 @@ def plan_of(
     operations are left out, which takes half the time."""
     stage = recipe.fresh_stage(checkpoints=checkpoints, lora=lora)
     build_networks(stage)
+    on_cpu = recipe.trainer["accelerator"] == "cpu"
+    with contextlib.nullcontext() if on_cpu else as_on_gpus():
+        return _plan(stage, recipe, clips, spread, with_time=with_time)
+
+
+def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
     window, size = _largest(stage, recipe, clips)
     clips = Clips(clips.batch_size, clips.num_frames, size)
     meter = _Meter(stage, recipe, spread)
@@ -92,7 +99,7 @@ def plan_of(
         flops=flops * batches / spread.layout.sequence_size,
         clips_per_step=groups * clips.batch_size,
         window=window,
-        size=size,
+        size=0 if isinstance(longest[-1].of, MotionPass) else size,
     )
 
 

@@ -1,8 +1,8 @@
 """The networks of a stage without memory: their true shapes, on torch's meta device.
 
-What is there already, a DiT that was imported or weights that another stage left, gives its shape by
-its config.json; nothing else of it is read. The encoders that a full size takes from folders have
-the published shape of Wan's and wav2vec 2.0's.
+What is there already, a DiT that was imported or weights that another stage left, gives its shape
+by its config.json; nothing else of it is read. The encoders that a full size takes from folders
+have the published shape of Wan's and wav2vec 2.0's.
 """
 
 import dataclasses

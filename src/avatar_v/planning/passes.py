@@ -1,7 +1,7 @@
 """One pass of a network as the plan sees it, and what it costs at full depth.
 
 A DiT repeats two kinds of blocks, with and without sound. Its cost at any depth is that of what
-stands around the blocks and of each kind, so three shallow networks tell that of a deep one exactly.
+stands around the blocks and of each kind, so three shallow networks tell that of a deep one.
 """
 
 import copy

@@ -92,7 +92,7 @@ def _fits(size: float, machine: Machine) -> bool:
 
 
 def _work(plan: Plan, machine: Machine) -> list[str]:
-    picture = f" at {plan.size} x {plan.size}" if plan.num_tokens > plan.clips_per_step else ""
+    picture = f" at {plan.size} x {plan.size}" if plan.size else ""
     lines = [
         f"trains {_count(plan.num_trained)} of {_count(plan.num_parameters)} parameters",
         f"a step: {plan.clips_per_step} clips, windows of {plan.window} latents{picture}, "

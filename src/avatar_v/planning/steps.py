@@ -1,9 +1,9 @@
-"""Which passes a batch of each stage makes, as its `iterate` does: the longest window at the largest
-picture, with the longest reference for the memory and one of mean length for the time.
+"""Which passes a batch of each stage makes, as its `iterate` does: the longest window at the
+largest picture, with the longest reference for the memory and one of mean length for the time.
 
-Not counted, since each is below a hundredth at full size: losses, discriminators and heads, close-ups
-of the face, the anchor. Perceptual losses and rewards of pictures, which decode video, are not
-counted either, and a plan says so where they are on.
+Not counted, since each is small at full size: losses, discriminators and heads, close-ups of the
+face, the anchor. Perceptual losses and rewards of pictures, which decode video, are not counted
+either, and a plan says so where they are on.
 """
 
 import math
