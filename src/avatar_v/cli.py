@@ -23,6 +23,7 @@ COMMANDS = {
     "shards": "avatar_v.shards.cli",
     "weights": "avatar_v.models.cli",
     "plan": "avatar_v.planning.cli",
+    "doctor": "avatar_v.planning.cli",
     "run": "avatar_v.stages.cli",
     "fit": "avatar_v.stages.cli",
     "validate": "avatar_v.stages.cli",

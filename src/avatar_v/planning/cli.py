@@ -1,4 +1,4 @@
-"""`avatar-v plan`: whether a recipe fits and how long a step takes, before anything starts."""
+"""`avatar-v plan` and `doctor`: what a run takes, and what is missing, before it starts."""
 
 import argparse
 
@@ -31,10 +31,32 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--devices", type=int, default=1, metavar="N", help="of --generate")
     add("--seconds", type=float, default=10.0, metavar="S", help="of the video of --generate")
     add("--reference-seconds", type=float, default=16.0, metavar="S", help="of its reference")
+    doctor = subparsers.add_parser(
+        "doctor",
+        help="what this machine has, and what a recipe lacks before it can start",
+        description="Says what this machine has. With a recipe, its overlays and behind -- its "
+        "options, checks all that `avatar-v run` reads: folders of weights, shards, devices, disk. "
+        "Exit status 0 when nothing is missing, else 1.",
+        allow_abbrev=False,
+    )
+    doctor.add_argument("recipes", nargs="*", metavar="RECIPE", help="a recipe and its overlays")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
+    return _plan(args) if args.command == "plan" else _doctor(args)
+
+
+def _doctor(args: argparse.Namespace) -> int:
+    from avatar_v.planning.doctor import machine, recipe_findings
+
+    found = [*machine(), *(recipe_findings(args.recipes) if args.recipes else [])]
+    for finding in found:
+        print(f"{finding.kind:<9}{finding.text}")
+    return int(any(finding.missing for finding in found))
+
+
+def _plan(args: argparse.Namespace) -> int:
     checks.positive("--mfu", args.mfu, most=1)
     for name in ("gpus", "size", "frames", "devices"):
         if getattr(args, name) is not None:

@@ -9,11 +9,13 @@ weights of two blocks and the gradient of one, and what is no block stays gather
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from torch import nn
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
+from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
 from avatar_v.planning.measure import Cost, as_on_gpus
 from avatar_v.planning.networks import build_networks
@@ -214,12 +216,30 @@ def _gathered(stage: Stage) -> float:
     return around + largest * (2 * HALF + HALF + FULL)
 
 
+def longest_window(recipe: Recipe) -> int:
+    """Latents of the longest window that the run draws."""
+    assert isinstance(recipe.model, Stage)
+    return max(_reached(recipe, recipe.model.objective.window_latents))
+
+
+def checkpoint_bytes(recipe: Recipe) -> float:
+    """Of one checkpoint: what is trained, the states of its optimisers and its average."""
+    stage = recipe.fresh_stage()
+    build_networks(stage)
+    staying = dict(_staying(stage, recipe, Spread("alone", Layout())))
+    return sum(staying[name] for name in ("trained weights", "optimiser states", "averages"))
+
+
+def _reached(recipe: Recipe, schedule: Mapping[int, float]) -> list[Any]:
+    """The values of a schedule that the run comes to."""
+    steps = recipe.trainer["max_steps"]
+    return [value for at, value in schedule.items() if at < steps or steps < 0]
+
+
 def _largest(stage: Stage, recipe: Recipe, clips: Clips) -> tuple[int, int]:
     """The longest window and the largest picture of the run."""
-    steps = recipe.trainer["max_steps"]
-    windows = [n for at, n in stage.objective.window_latents.items() if at < steps or steps < 0]
-    shares = [s for at, s in stage.objective.resolution.items() if at < steps or steps < 0]
-    return max(windows), round(clips.size * max(shares))
+    shares = _reached(recipe, stage.objective.resolution)
+    return longest_window(recipe), round(clips.size * max(shares))
 
 
 def _batches(stage: Stage, recipe: Recipe) -> int:

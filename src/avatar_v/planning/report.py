@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
-from avatar_v.planning.memory import GIB, Plan, frames_of, plan_of
+from avatar_v.planning.memory import GIB, Plan, frames_of, longest_window, plan_of
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips
 from avatar_v.shards.loader import read_folder
@@ -32,9 +32,7 @@ def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     """The largest clips of the training shards where these are, else of the usual size."""
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
     side = SIDES.get(stage.models.preset, FULL_SIDE) * (2 if isinstance(stage, Refiner) else 1)
-    steps = recipe.trainer["max_steps"]
-    windows = stage.objective.window_latents.items()
-    frames = frames_of(stage, max(n for at, n in windows if at < steps or steps < 0))
+    frames = frames_of(stage, longest_window(recipe))
     try:
         found = read_folder(recipe.data.train_folder) if size is None else []
     except ValueError:
