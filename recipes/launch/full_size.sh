@@ -5,12 +5,12 @@
 # Command:  recipes/launch/full_size.sh                       (all stages, from the repository)
 #           STAGES="1_t2v 2_a2v" recipes/launch/full_size.sh --trainer.devices 4
 #           DRY_RUN=1 recipes/launch/full_size.sh             (says what it would run)
-# Overlay:  OVERLAY=recipes/tiny.yaml recipes/launch/full_size.sh
+# Also:     OVERLAY, one file behind each recipe; RECIPES (recipes) and RUNS (runs), two folders.
 # The words behind the command are options of every stage.
 set -euo pipefail
 
 stages=${STAGES:-1_t2v 2_a2v 3_pictures 3_sft 3_motion}
-recipes=$(dirname "$0")/..
+recipes=${RECIPES:-recipes}
 run=${DRY_RUN:+echo}
 
 for stage in $stages; do

@@ -43,7 +43,7 @@ KEPT = 2
 
 _HOW_TO_GET = {
     "train": "avatar-v-data import makes shards of videos, avatar-v shards encode their latents",
-    "validation": "the same commands over videos of other persons, or data.init_args.validation: null",
+    "validation": "the same over videos of other persons, or data.init_args.validation: null",
 }
 
 

@@ -16,7 +16,7 @@ from avatar_v.models.presets import PRESETS
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.planning.gpus import RESERVE_GIB
-from avatar_v.planning.measure import Cost, cost_of, pretending, without_values
+from avatar_v.planning.measure import Cost, Number, as_on_gpus, cost_of, pretending, without_values
 from avatar_v.planning.memory import FULL, GIB
 from avatar_v.planning.networks import conditioner_of, config_of
 from avatar_v.planning.passes import Pass, pass_cost, reference_bytes
@@ -46,9 +46,10 @@ def generation_report(
         dim = conditioner.audio_encoder.dim
         net = MotionNet(MotionNetConfig.of_preset(models.preset, audio_dim=dim))
     made, reads = _passes(dit, conditioner, card, sizes, models.preset, reference_s)
-    encoding = pass_cost(dit, reads, bf16=True) if reads.reference else Cost(0, 0, 0)
-    cost = pass_cost(dit, made, bf16=True)
-    decoding = _decoding(conditioner.vae, sizes)
+    with as_on_gpus():
+        encoding = pass_cost(dit, reads, bf16=True) if reads.reference else Cost(0, 0, 0)
+        cost = pass_cost(dit, made, bf16=True)
+        decoding = _decoding(conditioner.vae, sizes)
     parts = {
         "DiT, fp32": _size(dit),
         "VAE, fp32": _size(conditioner.vae),
@@ -121,7 +122,7 @@ def _decoding(vae: VideoVAE, sizes: Format) -> Cost:
     return Cost(cost.flops * sizes.chunk_latents / FEW_LATENTS, 0, cost.peak)
 
 
-def _offloaded(dit: AvatarDiT, conditioner: Conditioner) -> float:
+def _offloaded(dit: AvatarDiT, conditioner: Conditioner) -> int:
     """Bytes of blocks that wait in main memory, but for those that keep a place."""
     lists = [m for module in (dit, conditioner) for m in module.modules()]
     blocks = [b for m in lists if isinstance(m, nn.ModuleList) for b in m]
@@ -130,7 +131,7 @@ def _offloaded(dit: AvatarDiT, conditioner: Conditioner) -> float:
     return sum(sizes[PLACES:])
 
 
-def _verdict(name: str, total_gib: float, machine: Machine, devices: int) -> str:
+def _verdict(name: str, total_gib: Number, machine: Machine, devices: int) -> str:
     if machine.gpu is None:
         return f"{name}: needs {total_gib:.2f} GiB"
     total, room = total_gib + RESERVE_GIB, machine.gpu.memory_gib
@@ -144,5 +145,5 @@ def _new_latents(seconds: float) -> int:
     return max(1, math.ceil(seconds * FRAME_RATE_HZ / TEMPORAL_FACTOR))
 
 
-def _size(module: nn.Module) -> float:
+def _size(module: nn.Module) -> int:
     return FULL * sum(p.numel() for p in module.parameters())

@@ -23,17 +23,19 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 from avatar_v.kernels import attention
 from avatar_v.models.layers import forget_grids
 
+Number = int | float
+
 
 @dataclass(frozen=True)
 class Cost:
     """Of one computation. Costs of computations one after another are not summed here: their
     operations add up, their peaks do not."""
 
-    flops: float  # forward, backward, and what is computed again
-    saved: float  # bytes that wait for the backward pass, without weights
-    peak: float  # most bytes alive at once, without weights and their gradients
+    flops: Number  # forward, backward, and what is computed again
+    saved: Number  # bytes that wait for the backward pass, without weights
+    peak: Number  # most bytes alive at once, without weights and their gradients
 
-    def mixed(self, other: "Cost", factor: float) -> "Cost":
+    def mixed(self, other: "Cost", factor: Number) -> "Cost":
         """self + factor · other, of every number."""
         pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
         return Cost(*(a + factor * b for a, b in pairs))
@@ -69,7 +71,7 @@ def cost_of(run: Callable[[], Tensor | None], *, bf16: bool, trains: bool) -> Co
     saved: dict[int, int] = {}
 
     def keep(x: Tensor) -> Tensor:
-        if not isinstance(x, nn.Parameter):
+        if not isinstance(x._base if x._is_view() else x, nn.Parameter):
             storage = x.untyped_storage()
             saved[storage._cdata] = storage.nbytes()
         return x

@@ -17,7 +17,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
-from avatar_v.planning.measure import Cost, as_on_gpus
+from avatar_v.planning.measure import Cost, Number, as_on_gpus
 from avatar_v.planning.networks import build_networks
 from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, reference_bytes
 from avatar_v.planning.recipe import Recipe, Spread
@@ -38,17 +38,17 @@ FULL, HALF = 4, 2  # bytes of a number
 class Plan:
     """Of one recipe on so many ranks."""
 
-    parts: Mapping[str, float]  # bytes of each GPU, by what they hold
+    parts: Mapping[str, Number]  # bytes of each GPU, by what they hold
     num_trained: int
     num_parameters: int
-    num_tokens: float  # of the generated stream in a step of all ranks
-    flops: float  # of one GPU in a step
+    num_tokens: Number  # of the generated stream in a step of all ranks
+    flops: Number  # of one GPU in a step
     clips_per_step: int
     window: int
     size: int  # pixels; 0 where no picture is made
 
     @property
-    def total(self) -> float:
+    def total(self) -> Number:
         return sum(self.parts.values())
 
 
@@ -127,7 +127,7 @@ class _Meter:
             )
         return self._known[key]
 
-    def peak(self, found: Repeated) -> float:
+    def peak(self, found: Repeated) -> Number:
         """Bytes of a rank of a sequence group, with the keys of a reference that take no gradient:
         those of its heads."""
         peak, network = self.cost(found).peak, self.network(found.network)
@@ -205,7 +205,7 @@ def _sharded_modules(stage: Stage) -> list[nn.Module]:
     return found
 
 
-def _gathered(stage: Stage) -> float:
+def _gathered(stage: Stage) -> Number:
     largest, around = 0.0, 0.0
     for module in _sharded_modules(stage):
         whole = sum(p.numel() for p in module.parameters())
@@ -222,7 +222,7 @@ def longest_window(recipe: Recipe) -> int:
     return max(_reached(recipe, recipe.model.objective.window_latents))
 
 
-def checkpoint_bytes(recipe: Recipe) -> float:
+def checkpoint_bytes(recipe: Recipe) -> Number:
     """Of one checkpoint: what is trained, the states of its optimisers and its average."""
     stage = recipe.fresh_stage()
     build_networks(stage)
@@ -230,7 +230,7 @@ def checkpoint_bytes(recipe: Recipe) -> float:
     return sum(staying[name] for name in ("trained weights", "optimiser states", "averages"))
 
 
-def _reached(recipe: Recipe, schedule: Mapping[int, float]) -> list[Any]:
+def _reached(recipe: Recipe, schedule: Mapping[int, Any]) -> list[Any]:
     """The values of a schedule that the run comes to."""
     steps = recipe.trainer["max_steps"]
     return [value for at, value in schedule.items() if at < steps or steps < 0]
@@ -262,7 +262,7 @@ def _tokens(stage: Stage, found: Repeated) -> int:
     return num_tokens(network, found.of)
 
 
-def _batch_bytes(stage: Stage, clips: Clips, *, video: bool, pairs: bool) -> float:
+def _batch_bytes(stage: Stage, clips: Clips, *, video: bool, pairs: bool) -> Number:
     """Pictures or latents of a batch, and its sound, in fp32; twice with references."""
     if isinstance(stage, MotionPrior):
         pictures = 0.0

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
+from avatar_v.planning.measure import Number
 from avatar_v.planning.memory import GIB, Plan, frames_of, longest_window, plan_of
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips
@@ -61,7 +62,7 @@ def recipe_report(
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
 
 
-def table(parts: Mapping[str, float], reserve_gib: float) -> list[str]:
+def table(parts: Mapping[str, Number], reserve_gib: Number) -> list[str]:
     """One line a part, in GiB, and their sum."""
     rows = {name: size / GIB for name, size in parts.items() if size > 0}
     if reserve_gib:
@@ -85,7 +86,7 @@ def _verdict(recipe: Recipe, plan: Plan, machine: Machine, spread: Spread) -> st
     )
 
 
-def _fits(size: float, machine: Machine) -> bool:
+def _fits(size: Number, machine: Machine) -> bool:
     return machine.gpu is None or size / GIB + RESERVE_GIB <= machine.gpu.memory_gib
 
 
@@ -145,7 +146,7 @@ def _decodes(stage: Stage) -> bool:
     return any(any(getattr(terms, name).values()) for name in TERMS)
 
 
-def _count(number: float) -> str:
+def _count(number: Number) -> str:
     for size, word in ((1e9, " billion"), (1e6, " million")):
         if number >= size:
             return f"{number / size:.2f}{word}"

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from avatar_v.models.reference import NUM_STILLS
+from avatar_v.planning.measure import Number
 from avatar_v.planning.passes import MotionPass, Pass
 from avatar_v.sampling.guidance import streams
 from avatar_v.stages.a2v import A2V
@@ -53,7 +54,7 @@ class Repeated:
 
     network: str  # attribute of the stage
     of: Pass | MotionPass
-    times: float = 1.0
+    times: Number = 1
 
 
 def passes_of(stage: Stage, clips: Clips, window: int, *, longest: bool) -> list[Repeated]:
