@@ -2,8 +2,8 @@
 
 `types, stored, options, states, checks, paths, flow, seeds, words < media, kernels, interrupts,
 guard, connections < critics, motion < models, world, shards, parallel < sampling < losses <
-generate < stages < callbacks < demo, app, cli`. Command modules (`*/cli.py`) and `testing` are
-entries of their own and are not constrained.
+generate < stages < callbacks, planning < demo, app, cli`. Command modules (`*/cli.py`) and
+`testing` are entries of their own and are not constrained.
 
 Nothing but a demonstration reads the embedded world, and of the three packages avatar_v imports
 neither of the others, avatar_v_data imports avatar_v alone.
@@ -26,7 +26,7 @@ ORDER = [
     ("losses",),
     ("generate",),
     ("stages",),
-    ("callbacks",),
+    ("callbacks", "planning"),
     ("demo", "app", "command_line", "cli"),
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}

@@ -83,7 +83,8 @@ def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
     longest = 1 if stage == "3_pictures" else 41
     assert max(cli.model.objective.window_latents.values()) == longest
     strategy = merge_recipes(recipe(stage))["trainer"]["strategy"]
-    assert strategy["class_path"].endswith("ModelParallelStrategy")
+    assert strategy["class_path"].endswith("ShardedStrategy")
+    assert strategy["init_args"]["data_parallel_size"] == "auto"  # any number of nodes
 
 
 @pytest.mark.parametrize("name", [*STAGES, *CRITICS, "small", "tiny"])

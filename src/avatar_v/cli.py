@@ -22,6 +22,8 @@ COMMANDS = {
     "app": "avatar_v.app.cli",
     "shards": "avatar_v.shards.cli",
     "weights": "avatar_v.models.cli",
+    "plan": "avatar_v.planning.cli",
+    "doctor": "avatar_v.planning.cli",
     "run": "avatar_v.stages.cli",
     "fit": "avatar_v.stages.cli",
     "validate": "avatar_v.stages.cli",

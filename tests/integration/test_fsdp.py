@@ -27,8 +27,8 @@ OVERLAY = {
     "trainer": {
         "devices": 2,
         "strategy": {
-            "class_path": "lightning.pytorch.strategies.ModelParallelStrategy",
-            "init_args": {"data_parallel_size": 2, "tensor_parallel_size": 1},
+            "class_path": "avatar_v.parallel.trainer.ShardedStrategy",
+            "init_args": {"data_parallel_size": "auto", "tensor_parallel_size": 1},
         },
         "default_root_dir": "run",
         "precision": "bf16-mixed",  # as the full-size recipes
@@ -162,7 +162,7 @@ def test_a_sequence_group_trains_as_one_rank(
     Path("alone.yaml").write_text(yaml.safe_dump({"model": {"init_args": alone}}), encoding="utf-8")
     run_stage("3_sft", "alone.yaml", "--data.init_args.batch_size", "1", *steps)
     want = losses("runs/tiny/3_sft")
-    write_overlay(data_parallel_size=1, tensor_parallel_size=2)
+    write_overlay(tensor_parallel_size=2)
     draws = train(*steps, recipe="3_sft.yaml")
     assert len(draws[0]) == 3
     assert draws[0] == draws[1]

@@ -1,10 +1,12 @@
 """parallel/mesh: who reads which data and draws what, for every size of ranks and groups."""
 
+import lightning as L
 import pytest
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator
-from avatar_v.parallel.trainer import layout_of
+from avatar_v.parallel.trainer import ShardedStrategy, data_ranks, layout_of
 
 SIZES = [(world, size) for world in range(1, 9) for size in range(1, 9) if world % size == 0]
 
@@ -58,3 +60,25 @@ def test_impossible_layouts_are_refused() -> None:
     with pytest.raises(ValueError, match="got 2"):
         Layout(2, 2)
     assert layout_of(None) == Layout(1, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("nodes", "devices", "sequence", "groups"), [(1, 8, 1, 8), (2, 8, 1, 16), (4, 8, 2, 16)]
+)
+def test_all_ranks_of_all_nodes_are_groups(
+    nodes: int, devices: int, sequence: int, groups: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What Lightning is told when the processes have started; nothing is started here."""
+    told: list[object] = []
+    strategy = ShardedStrategy(tensor_parallel_size=sequence)
+    monkeypatch.setattr(
+        ModelParallelStrategy, "setup_environment", lambda s: told.append(s._data_parallel_size)
+    )
+    L.Trainer(accelerator="cpu", num_nodes=nodes, devices=devices, strategy=strategy, logger=False)
+    strategy.setup_environment()
+    assert told == [groups]
+
+
+def test_ranks_that_form_no_groups_are_an_error() -> None:
+    with pytest.raises(ValueError, match="8 ranks do not form sequence groups of 3"):
+        data_ranks(8, 3)

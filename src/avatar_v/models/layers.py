@@ -193,6 +193,12 @@ def rotary_grid(
     return make(num_frames, height, width, head_dim, device, start)
 
 
+def forget_grids() -> None:
+    """Drop the tables that are kept: those made of tensors without memory (planning/measure.py)
+    must not meet others."""
+    _kept_grid.cache_clear()
+
+
 def _made_grid(
     num_frames: int, height: int, width: int, head_dim: int, device: torch.device, start: int
 ) -> Float[Tensor, "s 1 half 2"]:

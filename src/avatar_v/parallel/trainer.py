@@ -1,10 +1,28 @@
-"""The layout of ranks that a trainer stands for. Apart from mesh.py, since Lightning is slow to
-import and generation does without."""
+"""The layout of ranks that a trainer stands for, and the strategy that shards over all ranks. Apart
+from mesh.py, since Lightning is slow to import and generation does without."""
 
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout
+
+
+class ShardedStrategy(ModelParallelStrategy):
+    """FSDP2 over all ranks of all nodes. ``data_parallel_size`` "auto" are the ranks that sequence
+    groups of ``tensor_parallel_size`` leave; Lightning's own is the number of nodes, which fits no
+    other group than a whole node."""
+
+    def setup_environment(self) -> None:
+        """ValueError for ranks that do not form such groups."""
+        size = self._tensor_parallel_size
+        if self._data_parallel_size == "auto" and size != "auto":
+            self._data_parallel_size = data_ranks(self.num_nodes * self.num_processes, size)
+        super().setup_environment()
+
+
+def data_ranks(num_ranks: int, sequence_size: int) -> int:
+    """Sequence groups of so many ranks. ValueError for ranks that do not form them."""
+    return Layout(num_ranks, 0, sequence_size).num_data_ranks
 
 
 def layout_of(trainer: L.Trainer | None) -> Layout:

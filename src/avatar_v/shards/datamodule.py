@@ -111,8 +111,14 @@ class ShardData(L.LightningDataModule):
     def setup(self, stage: str | None = None) -> None:
         """Read the indexes; every error of the shards that needs no decoding is raised here."""
         for folder in (self.train_folder, self.validation_folder):
-            if folder is not None and folder not in self._sets:
-                self._sets[folder] = self._clip_set(folder)
+            if folder is not None:
+                self.read_index(folder)
+
+    def read_index(self, folder: str) -> ClipSet:
+        """The clips of one folder, sorted; ValueError as ``setup``."""
+        if folder not in self._sets:
+            self._sets[folder] = self._clip_set(folder)
+        return self._sets[folder]
 
     def train_dataloader(self) -> ResumableLoader:
         loader = self._loader(self.train_folder, shuffle=True)

@@ -89,6 +89,21 @@ class Stage(RoleModule, ABC):
         """Build or load the models; Lightning calls this once the devices are known."""
         if self.is_built:
             return
+        self.load_networks()
+        self.set_motion_stats()
+        self.settle_networks()
+        self.is_built = True
+        keep_frozen_out_of_checkpoints(self)
+        if self.models.checkpoint_activations:
+            for module in self.modules():
+                if isinstance(module, AvatarDiT):
+                    checkpoint_blocks(module)
+        if self.device_mesh is not None:  # of ModelParallelStrategy
+            self.shard_roles(shard_mesh(self.device_mesh))
+        self.spread_videos()
+
+    def load_networks(self) -> None:
+        """The DiT and the conditioner that the stage starts from, with their weights."""
         m = self.models
         if m.init_from is None:
             self.dit, self.conditioner = build(
@@ -99,7 +114,9 @@ class Stage(RoleModule, ABC):
                 self.conditioner.check_fits(self.dit.config)
         else:
             self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
-        self.set_motion_stats()
+
+    def settle_networks(self) -> None:
+        """Make those that this stage trains of what is there, and settle whose each weight is."""
         self.adapt()
         self.train()
         if self.conditioner.motion_net is not None:  # it has learned to read what the encoder says
@@ -107,15 +124,6 @@ class Stage(RoleModule, ABC):
             self.conditioner.audio_encoder.requires_grad_(False)
         self.select_trainable()
         self.settle_roles()
-        self.is_built = True
-        keep_frozen_out_of_checkpoints(self)
-        if m.checkpoint_activations:
-            for module in self.modules():
-                if isinstance(module, AvatarDiT):
-                    checkpoint_blocks(module)
-        if self.device_mesh is not None:  # of ModelParallelStrategy
-            self.shard_roles(shard_mesh(self.device_mesh))
-        self.spread_videos()
 
     def spread_videos(self) -> None:
         """Let the ranks of a sequence group compute each video together."""

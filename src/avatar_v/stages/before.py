@@ -25,15 +25,34 @@ SQLITE = "sqlite:///"
 
 
 def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
-    """ValueError for numbers and devices that the trainer would take wrongly or not at all."""
+    """ValueError for numbers that the trainer would take wrongly or not at all."""
     _check_root(trainer["default_root_dir"])
-    _check_devices(trainer)
     if trains:
         _check_length(trainer)
     if trainer["gradient_clip_val"] is not None:
         checks.weight("trainer.gradient_clip_val", trainer["gradient_clip_val"])
     for name in ("accumulate_grad_batches", "num_nodes"):
         checks.count(f"trainer.{name}", trainer[name])
+
+
+def check_devices(trainer: Mapping[str, Any]) -> None:
+    """ValueError for devices that this machine lacks, or that are no number of them."""
+    accelerator, devices = trainer["accelerator"], trainer["devices"]
+    cuda, mps = CUDAAccelerator.is_available(), MPSAccelerator.is_available()
+    there = {"gpu": cuda or mps, "cuda": cuda, "mps": mps}
+    if not there.get(accelerator, True):
+        raise ValueError(
+            f"trainer.accelerator: this machine has no {accelerator}; expected cpu or auto, for "
+            "the small recipes with --trainer.devices 1 --trainer.strategy auto"
+        )
+    try:
+        number = int(devices)
+    except (TypeError, ValueError):
+        return  # auto, a list of devices or of ranges: Lightning's to judge
+    if number != -1:
+        checks.count("trainer.devices", number, most=MAX_DEVICES)
+    elif accelerator == "cpu":
+        raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
 
 
 def check_experiment_log(logger: Any) -> None:
@@ -63,25 +82,6 @@ def _check_root(root: Any) -> None:
     taken = next((p for p in (Path(root), *Path(root).parents) if p.exists()), None)
     if taken is not None and not taken.is_dir():
         raise ValueError(f"trainer.default_root_dir is a folder, but {taken} is a file, got {root}")
-
-
-def _check_devices(trainer: Mapping[str, Any]) -> None:
-    accelerator, devices = trainer["accelerator"], trainer["devices"]
-    cuda, mps = CUDAAccelerator.is_available(), MPSAccelerator.is_available()
-    there = {"gpu": cuda or mps, "cuda": cuda, "mps": mps}
-    if not there.get(accelerator, True):
-        raise ValueError(
-            f"trainer.accelerator: this machine has no {accelerator}; expected cpu or auto, for "
-            "the small recipes with --trainer.devices 1 --trainer.strategy auto"
-        )
-    try:
-        number = int(devices)
-    except (TypeError, ValueError):
-        return  # auto, a list of devices or of ranges: Lightning's to judge
-    if number != -1:
-        checks.count("trainer.devices", number, most=MAX_DEVICES)
-    elif accelerator == "cpu":
-        raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
 
 
 def _check_length(trainer: Mapping[str, Any]) -> None:

@@ -59,15 +59,21 @@ def run_words(command: str, words: Sequence[str]) -> int:
         recipes, rest = split_configs(words)
     with tempfile.TemporaryDirectory() as folder:
         if recipes:
-            content, merged = merge_recipes(recipes), Path(folder) / "recipe.yaml"
+            content = merge_recipes(recipes)
             if not rest:  # options may name other folders; all is checked again behind them
                 check_weights(
                     {name: content.get(name, {}) for name in ("model", "data")},
                     lambda weights: made_by(weights, recipes),
                 )
-            merged.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
-            rest = ["-c", str(merged), *rest]
+            rest = ["-c", written(content, Path(folder)), *rest]
         return _lightning([command, *rest], recipes)
+
+
+def written(content: dict[str, Any], folder: Path) -> str:
+    """The path of a merged recipe in ``folder``, for LightningCLI."""
+    path = folder / "recipe.yaml"
+    path.write_text(yaml.safe_dump(content, sort_keys=False), "utf-8")
+    return str(path)
 
 
 def run_help(folder: Path = Path("recipes")) -> str:

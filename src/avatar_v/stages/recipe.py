@@ -26,7 +26,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.trainer.states import TrainerStatus
 
 from avatar_v.device import emulates_bf16
-from avatar_v.stages.before import check_experiment_log, check_trainer
+from avatar_v.stages.before import check_devices, check_experiment_log, check_trainer
 from avatar_v.stages.checkpoint_file import check_checkpoint
 from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
 from avatar_v.stages.messages import located, readable
@@ -91,7 +91,9 @@ class RecipeCLI(LightningCLI):
         """A checkpoint says nothing about the recipe. (LightningCLI reads settings from it.)"""
 
     def before_instantiate_classes(self) -> None:
-        check_trainer(self._settings()["trainer"], trains=self.subcommand == "fit")
+        trainer = self._settings()["trainer"]
+        check_trainer(trainer, trains=self.subcommand == "fit")
+        check_devices(trainer)
         self._avoid_emulated_bf16()
 
     def instantiate_classes(self) -> None:

@@ -4,21 +4,36 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-WEIGHTS_KEYS = ("init_from", "vae", "dit")
-"""Settings of a stage that name a folder of weights, which another recipe may make."""
+WAN = "Wan 2.1 T2V in diffusers' layout (Wan-AI/Wan2.1-T2V-1.3B-Diffusers on huggingface.co)"
+SOURCES = {
+    "init_from": "",
+    "dit": f"avatar-v weights import-wan makes it of {WAN}",
+    "vae": f"it is the folder vae of {WAN}",
+    "text": f"UMT5 and its tokenizer are in {WAN}",
+    "audio": "get wav2vec 2.0: facebook/wav2vec2-base-960h on huggingface.co, for 14B a large one",
+}
+"""Settings of a stage that name a folder of weights, and where it comes from if no recipe makes
+it."""
 MadeBy = Callable[[str], str | None]
 """The command that makes a folder of weights, or None where no recipe here does."""
 
 
 def check_weights(settings: Mapping[str, Any], made_by: MadeBy) -> None:
-    """ValueError for the first folder of weights in ``settings`` that does not exist, with the
-    command that makes it. A name without a slash may be one that ships."""
+    """ValueError for the first folder of weights in ``settings`` that does not exist, with what to
+    do. A name without a slash may be one that ships."""
+    for problem in missing_weights(settings, made_by):
+        raise ValueError(problem)
+
+
+def missing_weights(settings: Mapping[str, Any], made_by: MadeBy) -> Iterator[str]:
+    """What `check_weights` says of each such folder."""
     for path, folder in _folders(settings):
         if "/" not in folder or Path(folder).exists():
             continue
         command = made_by(folder)
-        first = "" if command is None else f"; first run: {command}"
-        raise ValueError(f"{path}: there are no weights in {folder}{first}")
+        source = SOURCES[path.rpartition(".")[2]]
+        first = f"first run: {command}" if command is not None else source
+        yield f"{path}: there are no weights in {folder}{first and f'; {first}'}"
 
 
 def _folders(settings: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str, str]]:
@@ -26,5 +41,5 @@ def _folders(settings: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str,
         where = f"{path}.{name}" if path else str(name)
         if isinstance(value, Mapping):
             yield from _folders(value, where)
-        elif name in WEIGHTS_KEYS and isinstance(value, str):
+        elif name in SOURCES and isinstance(value, str):
             yield where, value

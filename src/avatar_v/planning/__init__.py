@@ -1,0 +1,1 @@
+"""Before a run: whether it fits, how long it takes, and what this machine lacks for it."""

@@ -1,0 +1,276 @@
+"""`avatar-v doctor`: what this machine has, and what a recipe lacks before it can start.
+
+The checks are those of `avatar-v run`; here none stops the others, so that all that is missing is
+told at once, each with where to get it.
+"""
+
+import importlib.metadata
+import importlib.util
+import itertools
+import os
+import platform
+import re
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Literal
+
+import av
+import torch
+
+from avatar_v.models.card import read_card
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.vae import VideoVAE
+from avatar_v.models.weights import check_parts
+from avatar_v.paths import indexed_weights
+from avatar_v.planning.memory import GIB, checkpoint_bytes, frames_of, longest_window
+from avatar_v.planning.recipe import Recipe, read_recipe
+from avatar_v.shards.datamodule import ShardData
+from avatar_v.stages.base import Stage
+from avatar_v.stages.before import check_devices, check_experiment_log
+from avatar_v.stages.cli import made_by, split_recipes
+from avatar_v.stages.settings import Models
+from avatar_v.stages.weights_there import missing_weights
+from avatar_v.stored import read_json
+from avatar_v.types import num_latents
+from avatar_v.words import counted
+
+KEPT = 2
+"""Checkpoints that lie on the disk at once: the last, and the one that is being written."""
+
+
+_HOW_TO_GET = {
+    "train": "avatar-v-data import makes shards of videos, avatar-v shards encode their latents",
+    "validation": "the same over videos of other persons, or data.init_args.validation: null",
+}
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One line of the doctor's. ``kind``: "MISSING" is what the user has to supply, "lacks" what
+    some commands alone need, "hint" how to get it."""
+
+    text: str
+    kind: Literal["ok", "lacks", "MISSING", "hint"] = "ok"
+
+    @property
+    def missing(self) -> bool:
+        return self.kind == "MISSING"
+
+
+def machine() -> list[Finding]:
+    """What there is, with or without a recipe: none of it is missing."""
+    page, pages = os.sysconf("SC_PAGE_SIZE"), os.sysconf("SC_PHYS_PAGES")
+    free = shutil.disk_usage(".").free
+    codecs = ".".join(map(str, av.library_versions["libavcodec"]))
+    lines = [
+        f"python {platform.python_version()}, torch {torch.__version__}, "
+        f"lightning {importlib.metadata.version('lightning')}",
+        f"processor: {counted(os.cpu_count() or 1, 'core')}, {page * pages / GIB:.0f} GiB",
+        *_gpus(),
+        f"disk: {free / GIB:.0f} GiB free here",
+        f"media: PyAV {av.__version__} with libavcodec {codecs}; no ffmpeg command is needed",
+        *_attention(),
+    ]
+    return [*(Finding(line) for line in lines), *_extras()]
+
+
+def recipe_findings(words: Sequence[str]) -> list[Finding]:
+    """What a recipe with its overlays and options needs: there or missing."""
+    recipes, options = split_recipes(words)
+    try:
+        recipe = read_recipe(recipes, options)
+    except (ValueError, OSError) as error:
+        return [Finding(f"recipe: {error}", "MISSING")]
+    settings = {name: recipe.settings[name] for name in ("model", "data")}
+    problems = missing_weights(settings, lambda folder: made_by(folder, recipes))
+    absent = [Finding(text, "MISSING") for text in problems]
+    found = [
+        Finding("recipe: every key and value is right"),
+        *_checked("devices", lambda: _devices(recipe)),
+        *(absent or [Finding("weights: every folder is there")]),
+        *_layouts(recipe),
+        *_data(recipe),
+        *_checked("disk", lambda: _disk(recipe)),
+        *_checked("experiment log", lambda: check_experiment_log(recipe.trainer["logger"])),
+    ]
+    if any(finding.missing for finding in found):
+        found += [Finding(f"before: {line}", "hint") for line in before_lines(recipes[0])]
+    return found
+
+
+def before_lines(path: str) -> list[str]:
+    """What the header of a recipe says under "Before:"."""
+    text = Path(path).read_text(encoding="utf-8").splitlines()
+    header = itertools.takewhile(lambda line: line.startswith("#"), text)
+    lines: list[str] = []
+    for line in (line.removeprefix("#") for line in header):
+        if line.startswith(" Before:"):
+            lines.append(line.removeprefix(" Before:").strip())
+        elif lines and line.startswith("    "):
+            lines.append(line.strip())
+        elif lines:
+            break
+    return lines
+
+
+def _checked(what: str, check: Callable[[], str | None]) -> list[Finding]:
+    """What a check says of ``what``, or its error."""
+    try:
+        return [Finding(f"{what}: {check() or 'fine'}")]
+    except (ValueError, OSError) as error:
+        return [Finding(f"{what}: {error}", "MISSING")]
+
+
+def _gpus() -> list[str]:
+    if not torch.cuda.is_available():
+        return ["GPU: none that this torch can use"]
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    return [f"GPU {i}: {p.name}, {p.total_memory / GIB:.0f} GiB" for i, p in enumerate(found)]
+
+
+def _attention() -> list[str]:
+    backends = {
+        "flash": torch.backends.cuda.flash_sdp_enabled(),
+        "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
+        "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
+    }
+    there = ", ".join(name for name, on in backends.items() if on)
+    lines = [f"attention: torch's SDPA, which all passes use; its kernels of GPUs: {there}"]
+    for name, module in (
+        ("flash-attn", "flash_attn"),
+        ("flex", "torch.nn.attention.flex_attention"),
+    ):
+        state = "there" if importlib.util.find_spec(module) else "not there"
+        lines.append(f"attention: {name} is {state}; nothing here uses it")
+    return lines
+
+
+def _extras() -> Iterator[Finding]:
+    """The extras of the package, and what is not installed of each."""
+    needs: dict[str, list[str]] = {}
+    for line in importlib.metadata.requires("avatar_v") or []:
+        match = re.match(r"([\w.-]+).*extra == ['\"]([\w-]+)", line)
+        if match:
+            absent = needs.setdefault(match[2], [])
+            if not _installed(match[1]):
+                absent.append(match[1])
+    for extra, absent in needs.items():
+        if absent:
+            get = f"{', '.join(absent)}: pip install 'avatar_v[{extra}]'"
+            yield Finding(f"extra {extra}: no {get}", "lacks")
+        else:
+            yield Finding(f"extra {extra}: there")
+
+
+def _installed(name: str) -> bool:
+    try:
+        importlib.metadata.version(name)
+    except importlib.metadata.PackageNotFoundError:
+        return False
+    return True
+
+
+def _devices(recipe: Recipe) -> str:
+    check_devices(recipe.trainer)
+    trainer, layout = recipe.trainer, recipe.spread.layout
+    here = layout.world_size // int(trainer["num_nodes"])
+    if trainer["accelerator"] in ("gpu", "cuda") and torch.cuda.device_count() < here:
+        raise ValueError(
+            f"the recipe asks for {here} GPUs on each node, and this one has "
+            f"{torch.cuda.device_count()}: --trainer.devices {torch.cuda.device_count()}"
+        )
+    return f"{counted(layout.world_size, 'rank')}, {recipe.spread.kind}"
+
+
+def _layouts(recipe: Recipe) -> Iterator[Finding]:
+    """Of the folders of weights that are there: whether they hold what their key promises."""
+    if not isinstance(recipe.model, Stage):
+        return
+    models = recipe.model.models
+    checks: dict[str, tuple[str | None, Callable[[str, Models], None]]] = {
+        "init_from": (models.init_from, _pipeline),
+        "dit": (models.dit, _dit),
+        "vae": (models.vae, _vae),
+        "text": (models.text, _encoder),
+        "audio": (models.audio, _encoder),
+    }
+    for key, (folder, check) in checks.items():
+        if folder is not None and Path(folder).is_dir():
+            yield from _checked(f"models.{key} {folder}", partial(check, folder, models))
+    stats = models.motion_stats
+    if stats is not None and "/" in stats and not Path(stats).exists():
+        command = f"avatar-v shards stats SHARDS --out {stats}"
+        yield Finding(f"models.motion_stats: no {stats}; first run: {command}", "MISSING")
+
+
+def _pipeline(folder: str, models: Models) -> None:
+    read_card(folder, preset=models.preset)
+    check_parts(Path(folder))
+
+
+def _dit(folder: str, models: Models) -> None:
+    where = Path(folder) / "config.json"
+    config = DiTConfig.from_dict(read_json(where), where=str(where))
+    if not list(Path(folder).glob("*.safetensors")):
+        raise ValueError("there is no *.safetensors in it")
+    audio, wanted = models.audio, config.audio_dim
+    stored = Path(audio or "") / "config.json"
+    if audio is not None and stored.is_file():
+        width = read_json(stored).get("hidden_size")
+        if width != wanted:
+            raise ValueError(f"it hears sound {wanted} wide, and {audio} gives {width}")
+
+
+def _vae(folder: str, models: Models) -> None:
+    VideoVAE.from_pretrained(folder)
+
+
+def _encoder(folder: str, models: Models) -> None:
+    """transformers' layout, or that of a diffusers pipeline with text_encoder/ and tokenizer/."""
+    split = Path(folder) / "text_encoder"
+    inside = split if split.is_dir() else Path(folder)
+    read_json(inside / "config.json")
+    files = [*inside.glob("*.safetensors"), *inside.glob("*.bin")]
+    absent = [path.name for path in indexed_weights(inside) if not path.is_file()]
+    if absent or not files:
+        raise ValueError(f"{inside} lacks {', '.join(absent) or 'its weights (*.safetensors)'}")
+    if split.is_dir() and not (Path(folder) / "tokenizer").is_dir():
+        raise ValueError("it has text_encoder/ and no tokenizer/")
+
+
+def _data(recipe: Recipe) -> Iterator[Finding]:
+    """Training and validation shards: read as `run` reads them, and long enough."""
+    data = recipe.data
+    if not isinstance(data, ShardData):
+        return
+    folders = {"train": data.train_folder, "validation": data.validation_folder}
+    there = []
+    for split, folder in folders.items():
+        if folder is not None:
+            found = _checked(f"data.{split} {folder}", partial(_num_clips, data, folder))
+            there += [finding for finding in found if not finding.missing]
+            yield from found
+            if found[0].missing:
+                yield Finding(f"{split}: {_HOW_TO_GET[split]}", "hint")
+    if isinstance(recipe.model, Stage) and len(there) == len([f for f in folders.values() if f]):
+        most = num_latents(frames_of(recipe.model, longest_window(recipe)))
+        yield from _checked("length of the clips", partial(data.require_length, most))
+
+
+def _num_clips(data: ShardData, folder: str) -> str:
+    return counted(sum(map(len, data.read_index(folder).members.values())), "clip")
+
+
+def _disk(recipe: Recipe) -> str:
+    if not isinstance(recipe.model, Stage):
+        return "a few hundred MB are enough"
+    needed = KEPT * checkpoint_bytes(recipe)
+    root = Path(recipe.trainer["default_root_dir"]).absolute()
+    free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
+    words = f"{needed / GIB:.1f} GiB for two checkpoints, {free / GIB:.1f} GiB free"
+    if free < needed:
+        raise ValueError(f"{words} in {root}: free some, or set trainer.default_root_dir elsewhere")
+    return words

@@ -1,0 +1,164 @@
+"""What a computation costs, found by running it on tensors that have no memory.
+
+torch's FakeTensorMode runs the real code of the networks, forward and backward, on tensors of the
+real shapes without values: nothing is computed, and 14 billion parameters need no memory.
+Operations are counted by torch's own formulas, bytes by following every tensor from its making to
+its end. What kernels allocate inside themselves is not seen.
+"""
+
+import contextlib
+import dataclasses
+import weakref
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_map_only
+from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
+
+from avatar_v.kernels import attention
+from avatar_v.models.layers import forget_grids
+
+Number = int | float
+
+
+@dataclass(frozen=True)
+class Cost:
+    """Of one computation. Costs of computations one after another are not summed here: their
+    operations add up, their peaks do not."""
+
+    flops: Number  # forward, backward, and what is computed again
+    saved: Number  # bytes that wait for the backward pass, without weights
+    peak: Number  # most bytes alive at once, without weights and their gradients
+
+    def mixed(self, other: "Cost", factor: Number) -> "Cost":
+        """self + factor · other, of every number."""
+        pairs = zip(dataclasses.astuple(self), dataclasses.astuple(other), strict=True)
+        return Cost(*(a + factor * b for a, b in pairs))
+
+
+@contextlib.contextmanager
+def pretending() -> Iterator[FakeTensorMode]:
+    """Within the block tensors have no memory, and networks that are made in it neither."""
+    forget_grids()
+    try:
+        with FakeTensorMode(allow_non_fake_inputs=True) as mode:
+            yield mode
+    finally:
+        forget_grids()
+
+
+@contextlib.contextmanager
+def as_on_gpus() -> Iterator[None]:
+    """Within the block attention never holds its scores, which it may do on a CPU alone."""
+    most, attention.MAX_SCORES = attention.MAX_SCORES, 0
+    try:
+        yield
+    finally:
+        attention.MAX_SCORES = most
+
+
+def cost_of(run: Callable[[], Tensor | None], *, bf16: bool, trains: bool) -> Cost:
+    """Of ``run``, and with ``trains`` of the backward pass from the sum of what it returns.
+
+    ``bf16``: under autocast. Gradients of weights are dropped where they arrive. Call it within
+    `pretending`, or on real tensors to see what a real step keeps.
+    """
+    saved: dict[int, int] = {}
+
+    def keep(x: Tensor) -> Tensor:
+        if not isinstance(x._base if x._is_view() else x, nn.Parameter):
+            storage = x.untyped_storage()
+            saved[storage._cdata] = storage.nbytes()
+        return x
+
+    hooks = torch.autograd.graph.saved_tensors_hooks(keep, lambda x: x)
+    counter = _Counter()
+    with torch.set_grad_enabled(trains), counter:
+        with torch.autocast("cpu", torch.bfloat16, enabled=bf16), hooks:
+            out = run()
+        if trains:
+            assert out is not None, "a pass with gradients returns something"
+            out.float().sum().backward()
+    return Cost(counter.flops, sum(saved.values()), counter.peak)
+
+
+def without_values(module: nn.Module, dtype: torch.dtype) -> None:
+    """Give a module of the meta device weights of the CPU within `pretending`, as ``dtype``, whose
+    gradients are dropped."""
+    for part in module.modules():
+        for name, old in part._parameters.items():
+            if old is None:
+                continue
+            new = nn.Parameter(torch.empty(old.shape, dtype=dtype), requires_grad=old.requires_grad)
+            if new.requires_grad:
+                new.register_post_accumulate_grad_hook(_drop_gradient)
+            part._parameters[name] = new
+        for name, buffer in part._buffers.items():
+            if buffer is not None:
+                part._buffers[name] = torch.empty(buffer.shape, dtype=buffer.dtype)
+
+
+def _drop_gradient(parameter: Tensor) -> None:
+    parameter.grad = None
+
+
+class _Counter(TorchDispatchMode):
+    """Counts operations by torch's formulas, and follows the memory of every tensor that is made.
+    (torch's FlopCounterMode makes cycles of modules and tensors, so that memory stays.)"""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.flops = self.now = self.peak = 0
+        self._known: set[int] = set()  # ids of storages that are alive
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        before = {id(x.untyped_storage()) for x in _tensors((args, kwargs))}
+        out = func(*args, **(kwargs or {}))
+        formula = _FORMULAS.get(func._overloadpacket)
+        if formula is not None:
+            self.flops += formula(*args, **(kwargs or {}), out_val=out)
+        for x in _tensors(out):
+            storage = x.untyped_storage()
+            if id(storage) not in before and id(storage) not in self._known:
+                self._made(storage)
+        return out
+
+    def _made(self, storage: torch.UntypedStorage) -> None:
+        size = storage.nbytes()
+        self._known.add(id(storage))
+        self.now += size
+        self.peak = max(self.peak, self.now)
+        weakref.finalize(storage, self._gone, id(storage), size)
+
+    def _gone(self, key: int, size: int) -> None:
+        self._known.discard(key)
+        self.now -= size
+
+
+def _tensors(values: Any) -> list[Tensor]:
+    found: list[Tensor] = []
+    tree_map_only(Tensor, found.append, values)
+    return found
+
+
+def _attention_flops(query, key, value, *args: Any, out_val: Any = None, **named: Any) -> int:
+    return sdpa_flop_count(query.shape, key.shape, value.shape)
+
+
+def _attention_backward_flops(
+    grad, query, key, value, *args: Any, out_val: Any = None, **named: Any
+) -> int:
+    return sdpa_backward_flop_count(grad.shape, query.shape, key.shape, value.shape)
+
+
+_FORMULAS: dict[Any, Callable[..., int]] = {
+    **flop_registry,
+    # torch knows the kernels of GPUs; that of a CPU keeps and computes the same
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
+    torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
+}

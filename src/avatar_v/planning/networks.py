@@ -1,0 +1,100 @@
+"""The networks of a stage without memory: their true shapes, on torch's meta device.
+
+What is there already, a DiT that was imported or weights that another stage left, gives its shape
+by its config.json; nothing else of it is read. The encoders that a full size takes from folders
+have the published shape of Wan's and wav2vec 2.0's.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import torch
+from torch import nn
+from transformers import UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2Model
+
+from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
+from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.guided import with_guidance_inside
+from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.presets import preset
+from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
+from avatar_v.models.vae import VideoVAE
+from avatar_v.stages.align_dpo import AlignDPO
+from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.base import Stage
+from avatar_v.stages.distill_dmd import DistillDMD
+from avatar_v.stages.distill_motion import DistillMotion
+from avatar_v.stages.settings import Models
+from avatar_v.stored import read_json
+
+AFTER_MOTION = (AlignDPO, AlignGRPO, DistillMotion)
+"""Stages whose weights of the start have a motion network."""
+
+
+class UMT5OfWan(UMT5TextEncoder):
+    """UMT5-XXL's encoder, as in Wan's text_encoder/config.json, without weights and tokenizer."""
+
+    def __init__(self) -> None:
+        nn.Module.__init__(self)
+        config = UMT5Config(
+            vocab_size=256_384, d_model=4096, d_kv=64, d_ff=10_240, num_layers=24, num_heads=64,
+            feed_forward_proj="gated-gelu",
+        )  # fmt: skip
+        self.model = UMT5EncoderModel(config).requires_grad_(False).eval()
+        self.num_tokens, self.dim = 512, config.d_model
+
+
+class Wav2Vec2OfSize(HiddenStateAudioEncoder):
+    """wav2vec 2.0 base (768) or large (1024) without weights."""
+
+    def __init__(self, dim: int) -> None:
+        nn.Module.__init__(self)
+        config = Wav2Vec2Config()
+        if dim > config.hidden_size:
+            config = Wav2Vec2Config(
+                hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
+                intermediate_size=4096,
+            )  # fmt: skip
+        self.kind, self.dim = "wav2vec2", dim
+        self.model = Wav2Vec2Model(config).requires_grad_(False).eval()
+        self.layer_logits = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
+
+
+def build_networks(stage: Stage) -> None:
+    """Give ``stage`` its networks, and each weight its role, as `Stage.configure_model` does."""
+    models = stage.models
+    with torch.device("meta"):
+        dit = AvatarDiT(config_of(models))
+        if isinstance(stage, DistillDMD) and not dit.config.has_guidance_inside:
+            dit = with_guidance_inside(dit, stage.guidance.ordered)  # of stage 4a
+        stage.dit = dit
+        stage.conditioner = conditioner_of(models.preset, dit.config)
+        if isinstance(stage, AFTER_MOTION):
+            dim = stage.conditioner.audio_encoder.dim
+            config = MotionNetConfig.of_preset(models.preset, audio_dim=dim)
+            stage.conditioner.motion_net = MotionNet(config)
+        stage.models = dataclasses.replace(models, init_from=None)  # no card is read
+        stage.settle_networks()
+        stage.models = models
+
+
+def config_of(models: Models) -> DiTConfig:
+    """The shape of the DiT: of its folder where there is one, else the preset's."""
+    folder = models.dit or (models.init_from and f"{models.init_from}/dit")
+    stored = None if folder is None else Path(folder) / "config.json"
+    if stored is None or not stored.is_file():
+        return preset(models.preset)
+    return DiTConfig.from_dict(read_json(stored), where=str(stored))
+
+
+def conditioner_of(name: str, config: DiTConfig) -> Conditioner:
+    """VAE and encoders of a preset, of the shapes that a DiT of ``config`` reads. Call it with
+    torch.device("meta")."""
+    if name == "tiny":
+        return Conditioner(VideoVAE.tiny(), ByteTextEncoder.tiny(), LogMelEncoder.tiny())
+    if name == "small":
+        return Conditioner(VideoVAE.small(), ByteTextEncoder.small(), LogMelEncoder.small())
+    vae = VideoVAE.wan22() if config.latent_channels == 48 else VideoVAE.wan21()
+    return Conditioner(vae, UMT5OfWan(), Wav2Vec2OfSize(config.audio_dim))

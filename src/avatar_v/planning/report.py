@@ -1,0 +1,153 @@
+"""Plans as text: whether it fits, what the memory holds, what a step costs, and what would help."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from avatar_v.planning.gpus import GPU, RESERVE_GIB
+from avatar_v.planning.measure import Number
+from avatar_v.planning.memory import GIB, Plan, frames_of, longest_window, plan_of
+from avatar_v.planning.recipe import Recipe, Spread
+from avatar_v.planning.steps import Clips
+from avatar_v.shards.loader import read_folder
+from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.base import Stage
+from avatar_v.stages.perceptual import TERMS
+from avatar_v.stages.policies import VideoPolicy
+from avatar_v.stages.refiner import Refiner
+from avatar_v.stages.sft import SFT
+
+SIDES = {"tiny": 32, "small": 64}
+"""Pixels of the pictures of these presets; of the full sizes 480, as the recipes say."""
+FULL_SIDE = 480
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan is for. Without a ``gpu`` a recipe for CPUs is planned without time."""
+
+    gpu: GPU | None
+    mfu: float  # share of the peak that is reached
+
+
+def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
+    """The largest clips of the training shards where these are, else of the usual size."""
+    stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
+    side = SIDES.get(stage.models.preset, FULL_SIDE) * (2 if isinstance(stage, Refiner) else 1)
+    frames = frames_of(stage, longest_window(recipe))
+    try:
+        found = read_folder(recipe.data.train_folder) if size is None else []
+    except ValueError:
+        found = []  # none yet: `avatar-v doctor` says so
+    if found:
+        side = max(max(clip.height, clip.width) for clip in found) or side
+        frames = max(frames, *(clip.num_frames for clip in found))
+    return Clips(batch_size, num_frames or frames, size or side)
+
+
+def recipe_report(
+    recipe: Recipe, machine: Machine, spread: Spread, clips: Clips | None, *, measures: bool
+) -> str:
+    """All that is said of one recipe; of one that trains neither DiT nor motion network why it
+    needs no plan. With ``measures`` what would help is told where it fits, too."""
+    if not isinstance(recipe.model, Stage):
+        kind = type(recipe.model).__name__
+        return f"{recipe.name}: {kind} trains a network of a few million weights; it needs no plan"
+    assert clips is not None
+    plan = plan_of(recipe, clips, spread)
+    lines = [_verdict(recipe, plan, machine, spread), *_work(plan, machine), *_table(plan, machine)]
+    if measures or not _fits(plan.total, machine):
+        lines += ["what would change it:", *_measures(recipe, plan, spread, clips)]
+    if _decodes(recipe.model):
+        lines.append("not counted: perceptual losses or rewards that decode pictures")
+    return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
+
+
+def table(parts: Mapping[str, Number], reserve_gib: Number) -> list[str]:
+    """One line a part, in GiB, and their sum."""
+    rows = {name: size / GIB for name, size in parts.items() if size > 0}
+    if reserve_gib:
+        rows["CUDA, NCCL, gaps (assumed)"] = reserve_gib
+    rows["in all"] = sum(rows.values())
+    return [f"{name:<32}{value:9.2f} GiB" for name, value in rows.items()]
+
+
+def _verdict(recipe: Recipe, plan: Plan, machine: Machine, spread: Spread) -> str:
+    ranks, gib = spread.layout.world_size, plan.total / GIB
+    how = {"alone": "", "ddp": ", whole copies (DDP)", "fsdp": ", sharded (FSDP2)"}[spread.kind]
+    if spread.layout.sequence_size > 1:
+        how += f", {spread.layout.sequence_size} for each video"
+    if machine.gpu is None:
+        return f"{recipe.name}: needs {gib:.2f} GiB of memory"
+    gib += RESERVE_GIB
+    verdict = "fits" if _fits(plan.total, machine) else "does not fit"
+    return (
+        f"{recipe.name}: {verdict}: {gib:.0f} of {machine.gpu.memory_gib:.0f} GiB "
+        f"on each of {ranks} {machine.gpu.name}{how}"
+    )
+
+
+def _fits(size: Number, machine: Machine) -> bool:
+    return machine.gpu is None or size / GIB + RESERVE_GIB <= machine.gpu.memory_gib
+
+
+def _work(plan: Plan, machine: Machine) -> list[str]:
+    picture = f" at {plan.size} x {plan.size}" if plan.size else ""
+    lines = [
+        f"trains {_count(plan.num_trained)} of {_count(plan.num_parameters)} parameters",
+        f"a step: {plan.clips_per_step} clips, windows of {plan.window} latents{picture}, "
+        f"{_count(plan.num_tokens)} tokens, {plan.flops:.2e} operations on each rank",
+    ]
+    if machine.gpu is not None:
+        seconds = plan.flops / (machine.mfu * machine.gpu.bf16_tflops * 1e12)
+        lines.append(
+            f"{seconds:.2f} s a step at {machine.mfu:.0%} of {machine.gpu.bf16_tflops:.0f} "
+            "TFLOP/s, if nothing waits"
+        )
+    return lines
+
+
+def _table(plan: Plan, machine: Machine) -> list[str]:
+    return table(plan.parts, 0 if machine.gpu is None else RESERVE_GIB)
+
+
+def _measures(recipe: Recipe, plan: Plan, spread: Spread, clips: Clips) -> list[str]:
+    stage, ranks = recipe.fresh_stage(), spread.layout.world_size
+    tried: dict[str, Plan] = {}
+    if not stage.models.checkpoint_activations:
+        tried["models.checkpoint_activations: true"] = plan_of(
+            recipe, clips, spread, checkpoints=True, with_time=False
+        )
+    if isinstance(stage, SFT) and stage.trainable.parts == "all":
+        copies = Spread("alone" if ranks == 1 else "ddp", replace(spread.layout, sequence_size=1))
+        tried["trainable.parts: lora, whole copies (DDP)"] = plan_of(
+            recipe, clips, copies, lora=True, with_time=False
+        )
+    if spread.kind == "fsdp":
+        tried[f"{2 * ranks} GPUs"] = plan_of(recipe, clips, spread.over(2 * ranks), with_time=False)
+        size = 2 * spread.layout.sequence_size
+        if ranks % size == 0:
+            tried[f"tensor_parallel_size: {size}, the GPUs of one video"] = plan_of(
+                recipe, clips, spread.over(ranks, size), with_time=False
+            )
+    if clips.batch_size > 1:
+        fewer = replace(clips, batch_size=clips.batch_size // 2)
+        tried[f"batch_size: {fewer.batch_size}"] = plan_of(recipe, fewer, spread, with_time=False)
+    return [
+        f"{words}: {(other.total - plan.total) / GIB:+.1f} GiB" for words, other in tried.items()
+    ] or ["fewer window_latents, a smaller picture"]
+
+
+def _decodes(stage: Stage) -> bool:
+    if isinstance(stage, AlignGRPO):
+        return isinstance(stage.policy, VideoPolicy)
+    if not isinstance(stage, SFT):
+        return False
+    terms = stage.perceptual.terms
+    return any(any(getattr(terms, name).values()) for name in TERMS)
+
+
+def _count(number: Number) -> str:
+    for size, word in ((1e9, " billion"), (1e6, " million")):
+        if number >= size:
+            return f"{number / size:.2f}{word}"
+    return f"{number:.0f}"
