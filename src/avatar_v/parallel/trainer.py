@@ -15,7 +15,7 @@ class ShardedStrategy(ModelParallelStrategy):
     def setup_environment(self) -> None:
         """ValueError for ranks that do not form such groups."""
         size = self._tensor_parallel_size
-        if self._data_parallel_size == "auto" and size != "auto":
+        if self._data_parallel_size == "auto" and isinstance(size, int):
             self._data_parallel_size = data_ranks(self.num_nodes * self.num_processes, size)
         super().setup_environment()
 

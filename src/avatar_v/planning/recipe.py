@@ -16,6 +16,7 @@ from avatar_v.stages.base import Stage
 from avatar_v.stages.before import check_trainer
 from avatar_v.stages.cli import merge_recipes, written
 from avatar_v.stages.recipe import RecipeCLI, quiet
+from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
 
 DEVICES = 8
@@ -111,7 +112,8 @@ class Recipe:
         if checkpoints is not None:
             stage.models = dataclasses.replace(stage.models, checkpoint_activations=checkpoints)
         if lora:
-            stage.trainable = Trainable("lora")  # pyright: ignore[reportAttributeAccessIssue]
+            assert isinstance(stage, SFT)
+            stage.trainable = Trainable("lora")
         return stage
 
 

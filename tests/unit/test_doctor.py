@@ -1,0 +1,91 @@
+"""planning/doctor.py: all that is missing is told at once; and the scripts that ask it first."""
+
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from avatar_v.cli import main
+from avatar_v.planning.doctor import before_lines
+from tiny_run import RECIPES, make_shards
+
+LAUNCH = RECIPES / "launch"
+TINY = (str(RECIPES / "1_t2v.yaml"), str(RECIPES / "tiny.yaml"))
+
+
+def test_a_recipe_whose_inputs_are_there_may_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", *TINY, "--", "--model.init_args.models.vae", "null"]) == 0
+    said = capsys.readouterr().out
+    assert "ok       data.train shards/tiny/train: 8 clips" in said
+    assert "MISSING" not in said
+    assert not (tmp_path / "runs").exists()
+
+
+def test_all_that_is_missing_is_told_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["doctor", *TINY]) == 1
+    missing = [line for line in capsys.readouterr().out.splitlines() if line.startswith("MISSING")]
+    assert len(missing) == 3
+    assert f"first run: avatar-v run {RECIPES / '0_vae.yaml'} {TINY[1]}" in missing[0]
+    assert "data.train shards/tiny/train: shards/tiny/train: no finished shards" in missing[1]
+    assert "data.validation shards/tiny/validation" in missing[2]
+
+
+def test_the_header_of_a_recipe_says_what_comes_before() -> None:
+    lines = before_lines(str(RECIPES / "1_t2v.yaml"))
+    assert lines[0].startswith("avatar-v weights import-wan")
+    assert lines[1].startswith("avatar-v-data import VIDEOS")
+    assert len(lines) == 2
+
+
+@pytest.mark.parametrize(
+    ("script", "words", "env", "told"),
+    [
+        (
+            "torchrun.sh",
+            ["recipes/2_a2v.yaml"],
+            {"NODES": "2", "NODE_RANK": "1", "HOST": "a"},
+            ["torchrun --nnodes 2 --node-rank 1", "--trainer.num_nodes 2 --trainer.devices 8"],
+        ),
+        (
+            "slurm.sh",
+            ["x.yaml"],
+            {"SLURM_NNODES": "4"},
+            ["srun avatar-v run x.yaml", "num_nodes 4"],
+        ),
+        (
+            "full_size.sh",
+            ["--trainer.devices", "4"],
+            {"STAGES": "1_t2v 2_a2v"},
+            [
+                "avatar-v doctor recipes/1_t2v.yaml -- --trainer.devices 4\n"
+                "avatar-v run recipes/1_t2v.yaml --trainer.devices 4 --ckpt_path last\n"
+                "avatar-v doctor recipes/2_a2v.yaml"
+            ],
+        ),
+    ],
+)
+def test_launch_scripts_call_what_there_is(
+    script: str, words: list[str], env: dict[str, str], told: list[str], tmp_path: Path
+) -> None:
+    command = ["bash", str(LAUNCH / script), *words]
+    env = {"PATH": os.environ["PATH"], "DRY_RUN": "1", **env}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    for text in told:
+        assert text in done.stdout
+
+
+def test_nodes_without_a_number_are_an_error(tmp_path: Path) -> None:
+    command = ["bash", str(LAUNCH / "torchrun.sh"), "x.yaml"]
+    env = {"PATH": os.environ["PATH"]}
+    done = subprocess.run(command, env=env, cwd=tmp_path, capture_output=True, text=True)
+    assert done.returncode != 0
+    assert "how many nodes" in done.stderr

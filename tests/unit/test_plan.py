@@ -1,0 +1,155 @@
+"""planning: what is planned is what real networks and real steps on the CPU take."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.cli import main
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.presets import build
+from avatar_v.parallel.apply import checkpoint_blocks
+from avatar_v.parallel.mesh import Layout
+from avatar_v.planning import passes
+from avatar_v.planning.gpus import GPU
+from avatar_v.planning.measure import Cost, cost_of
+from avatar_v.planning.memory import Plan, plan_of
+from avatar_v.planning.passes import Pass, pass_cost
+from avatar_v.planning.recipe import Recipe, Spread, read_recipe
+from avatar_v.planning.report import Machine, clips_of, recipe_report
+from avatar_v.planning.steps import Clips, mean_run
+from avatar_v.stages.personality import draw_run
+from avatar_v.testing import make_batch, motion_stats
+from tiny_run import RECIPES
+
+FRESH = (
+    *("--model.init_args.models.init_from", "null"),
+    *("--model.init_args.models.vae", "null"),
+)
+
+
+def tiny(stage: str, *options: str) -> Recipe:
+    return read_recipe([str(RECIPES / f"{stage}.yaml"), str(RECIPES / "tiny.yaml")], options)
+
+
+@pytest.mark.parametrize("checkpoints", [False, True])
+def test_three_shallow_networks_tell_what_a_deep_one_takes(checkpoints: bool) -> None:
+    """A real pass and backward pass of five blocks, three of them with sound."""
+    config = dataclasses.replace(DiTConfig.tiny(), num_layers=5, audio_every=2)
+    of = Pass(2, 3, (4, 4), trains=True, text_tokens=8)
+    with torch.device("meta"):
+        network = AvatarDiT(config)
+    planned = pass_cost(network, of, bf16=False, checkpoints=checkpoints)
+    real = AvatarDiT(config)
+    for parameter in real.parameters():
+        parameter.register_post_accumulate_grad_hook(lambda p: setattr(p, "grad", None))
+    if checkpoints:
+        checkpoint_blocks(real)
+    counted = cost_of(lambda: passes._velocity(real, of, None), bf16=False, trains=True)
+    assert planned.flops == pytest.approx(counted.flops, rel=0.02)
+    assert planned.saved == pytest.approx(counted.saved, rel=0.02)
+    assert planned.peak == pytest.approx(counted.peak, rel=0.05)
+
+
+def test_a_real_step_does_what_is_planned() -> None:
+    recipe = tiny("2_a2v", *FRESH, "--data.init_args.decode_video", "false")
+    clips = Clips(recipe.data.batch_size, 33, 32)
+    plan = plan_of(recipe, clips, recipe.spread)
+    counted = real_step(recipe, clips)
+    num_batches = recipe.trainer["accumulate_grad_batches"]
+    # losses are not planned, and at this size they count
+    assert plan.flops / num_batches == pytest.approx(counted.flops, rel=0.25)
+    assert plan.parts["activations"] == pytest.approx(counted.peak, rel=0.25)
+
+
+def real_step(recipe: Recipe, clips: Clips) -> Cost:
+    """The mean operations and the most memory of real batches of a stage on the CPU."""
+    stage = recipe.fresh_stage()
+    stage.dit, stage.conditioner = build("tiny", motion_stats=motion_stats())
+    stage.dit.motion_stats = stage.conditioner.motion_stats = motion_stats()
+    stage.settle_networks()
+    batch = make_batch(
+        clips.batch_size, clips.num_frames, clips.size,
+        latent_channels=16, has_reference=recipe.data.pairs,
+    )  # fmt: skip
+
+    def run() -> torch.Tensor:
+        windows = stage.draw_windows(batch, generator)
+        clean, cond = stage.encode(batch, windows, generator)
+        return stage.loss(clean, cond, windows, batch, generator)[0]
+
+    found = []
+    for index in range(4):
+        generator = stage.begin_batch(index)
+        found.append(cost_of(run, bf16=recipe.bf16, trains=True))
+        stage.zero_grad()
+    flops = sum(cost.flops for cost in found) / len(found)
+    gradients = 4 * sum(p.numel() for p in stage.parameters() if p.requires_grad)
+    return Cost(flops, 0, max(cost.peak for cost in found) - gradients)
+
+
+@pytest.fixture(scope="module")
+def full() -> Plan:
+    """The motion network of full size over 8 GPUs, its time left out."""
+    return full_plan(8)
+
+
+def full_plan(num_ranks: int) -> Plan:
+    recipe = read_recipe([str(RECIPES / "3_motion.yaml")])
+    return plan_of(
+        recipe, Clips(1, 161, 480), Spread("fsdp", Layout(num_ranks)), with_time=False
+    )  # fmt: skip
+
+
+def test_shards_of_twice_the_ranks_are_half_as_large(full: Plan) -> None:
+    twice = full_plan(16)
+    for name in ("trained weights", "gradients", "optimiser states", "averages"):
+        assert twice.parts[name] == pytest.approx(full.parts[name] / 2)
+    assert full.num_parameters == 7_450_168_320  # 1.54 billion, and UMT5's encoder
+
+
+def test_a_recipe_that_does_not_fit_says_what_would_help() -> None:
+    recipe = tiny("2_a2v", *FRESH)
+    little = Machine(GPU("small card", 3.0, 1.0), 0.5)
+    clips = clips_of(recipe, None, None)
+    assert (clips.size, clips.num_frames) == (32, 17)  # of the preset, and of the longest window
+    text = recipe_report(recipe, little, recipe.spread, clips, measures=False)
+    assert "does not fit: 3 of 3 GiB on each of 1 small card" in text
+    assert "models.checkpoint_activations: true: " in text
+    assert "batch_size: 2: -0.0 GiB" in text
+
+
+def test_a_run_of_a_reference_has_the_mean_length_of_what_is_drawn() -> None:
+    generator = torch.Generator().manual_seed(0)
+    drawn = [draw_run(41, 1, 41, generator)[1] for _ in range(4000)]
+    assert mean_run(1, 41) == pytest.approx(sum(drawn) / len(drawn), rel=0.05)
+
+
+def test_generation_is_planned_of_weights_and_of_presets(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["plan", "--generate", "small", "--seconds", "4"]) == 0
+    said = capsys.readouterr().out
+    assert said.startswith("small: fits: 3 of 80 GiB on each of 1 H100")
+    assert "4 s of 64 x 64" in said
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        ([], "plan needs a recipe, or --generate"),
+        (["x.yaml", "--gpu", "h1000"], "no GPU 'h1000'; there are h100"),
+        (["x.yaml", "--mfu", "2"], "--mfu"),
+        (["x.yaml", "--gpus", "0"], "--gpus"),
+        (["x.yaml"], "x.yaml: no such file"),
+    ],
+)
+def test_what_cannot_be_planned_is_one_line(
+    words: list[str], told: str, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert main(["plan", *words]) == 2
+    assert told in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
