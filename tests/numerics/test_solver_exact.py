@@ -207,7 +207,9 @@ def test_without_noise_every_step_is_the_odes(step: Step, t: float, t_next: floa
 
 
 @pytest.mark.parametrize(
-    "step", [renoise, coefficient_preserving(0.3), coefficient_preserving(0.8)], ids=str
+    "step",
+    [renoise, coefficient_preserving(0.3), coefficient_preserving(0.8)],
+    ids=["renoise", "cps 0.3", "cps 0.8"],
 )
 def test_steps_that_renoise_keep_the_exact_marginal_of_a_point_mass(step: Step) -> None:
     num, t, t_next = 400_000, 0.8, 0.55

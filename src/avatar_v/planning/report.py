@@ -118,10 +118,7 @@ def _measures(recipe: Recipe, plan: Plan, spread: Spread, clips: Clips) -> list[
             recipe, clips, spread, checkpoints=True, with_time=False
         )
     if isinstance(stage, SFT) and stage.trainable.parts == "all":
-        copies = Spread("alone" if ranks == 1 else "ddp", replace(spread.layout, sequence_size=1))
-        tried["trainable.parts: lora, whole copies (DDP)"] = plan_of(
-            recipe, clips, copies, lora=True, with_time=False
-        )
+        tried["trainable.parts: lora"] = plan_of(recipe, clips, spread, lora=True, with_time=False)
     if spread.kind == "fsdp":
         tried[f"{2 * ranks} GPUs"] = plan_of(recipe, clips, spread.over(2 * ranks), with_time=False)
         size = 2 * spread.layout.sequence_size
