@@ -108,7 +108,10 @@ def test_a_recipe_names_it_as_a_reward(folder: Path) -> None:
     moved = dataclasses.replace(of, frames=None)
     reward = Preference(str(folder))
     assert reward(None, of.audio, of.reference, of.motion, condition=of.condition) is None
-    with pytest.raises(ValueError, match="no reward has a value"):
+    with (
+        pytest.warns(UserWarning, match="it gave None"),
+        pytest.raises(ValueError, match="no reward has a value"),
+    ):
         Rewards([term])(moved)
 
 
