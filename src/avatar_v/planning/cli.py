@@ -28,8 +28,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--size", type=int, metavar="PX", help="side of the pictures; of the shards, else 480")
     add("--frames", type=int, metavar="N", help="frames of a clip; of the shards, else a window's")
     add("--measures", action="store_true", help="what would help, also where it fits")
-    add("--devices", type=int, default=1, metavar="N", help="of --generate")
-    add("--seconds", type=float, default=10.0, metavar="S", help="of the video of --generate")
+    add("--devices", type=int, default=1, metavar="N", help="of a generation")
+    add("--seconds", type=float, default=10.0, metavar="S", help="of the video of a generation")
     add("--reference-seconds", type=float, default=16.0, metavar="S", help="of its reference")
     doctor = subparsers.add_parser(
         "doctor",
