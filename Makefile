@@ -44,7 +44,7 @@ golden: $(STAMP)  ## write the golden losses anew, after a change that means to 
 	$(BIN)/python -m pytest tests/golden --write-golden
 
 bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
-	for name in throughput memory live cache reference distilled losses offload; do \
+	for name in throughput memory live cache reference distilled plan losses offload; do \
 	  $(BIN)/avatar-v-eval speed $$name || exit 1; done
 	$(BIN)/avatar-v-eval speed live --steps 4 --audio 1 --name speed_live_4
 

@@ -14,7 +14,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.generate import pipeline as pipeline_module
+from avatar_v.generate import stored_pipeline
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request
 from avatar_v.generate.run import run
@@ -149,7 +149,7 @@ def test_bad_input_is_found_before_any_model_is_loaded(
     def fail(*args: object, **kwargs: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(pipeline_module, "load_pipeline", fail)
+    monkeypatch.setattr(stored_pipeline, "load_pipeline", fail)
     for change, message in [
         ({"audio": "nothing.wav"}, "no such file"),
         ({"reference": request_.person.audio}, "no video stream"),

@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.generate.pipeline import AvatarPipeline, StoredPipeline
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.ranks import check_devices, death_of
 from avatar_v.generate.request import Request, Weights
 from avatar_v.generate.run import run
+from avatar_v.generate.stored_pipeline import StoredPipeline
 from generating import carry_out
 
 pytestmark = pytest.mark.multi

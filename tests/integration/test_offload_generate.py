@@ -10,6 +10,7 @@ from torch import Tensor
 
 from avatar_v import cli
 from avatar_v.generate import pipeline as pipeline_module
+from avatar_v.generate import stored_pipeline
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request
 from avatar_v.media.writer import Mp4Writer
@@ -28,7 +29,7 @@ def streams(monkeypatch: pytest.MonkeyPatch) -> FakeStreams:
     """A device that `--offload` finds in the place of a GPU."""
     streams = FakeStreams()
     monkeypatch.setattr(pipeline_module, "streams_of", lambda device: streams)
-    monkeypatch.setattr(pipeline_module, "check_offload", lambda device: None)
+    monkeypatch.setattr(stored_pipeline, "check_offload", lambda device: None)
     return streams
 
 
@@ -109,7 +110,7 @@ def test_a_cpu_has_nothing_to_offload_to(
     def fail(*args: object) -> None:
         raise AssertionError("a model was loaded")
 
-    monkeypatch.setattr(pipeline_module, "load_pipeline", fail)
+    monkeypatch.setattr(stored_pipeline, "load_pipeline", fail)
     words = ["generate", "--reference", request_.person.reference, "--audio", request_.person.audio]
     words += ["--out", request_.output.out, "--weights", str(weights), "--device", "cpu"]
     words += ["--offload"]

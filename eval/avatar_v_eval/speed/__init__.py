@@ -7,6 +7,7 @@ SPEEDS = {
     "cache": "sampling with the cached keys and values of the reference, and without",
     "reference": "Sparse Reference Attention against attention without segments",
     "distilled": "generation with guided steps and with a student of few steps",
+    "plan": "memory and operations that `avatar-v plan` foresees, against a real step",
     "losses": "the perceptual losses in a training step",
     "offload": "`--offload` on a GPU: switches, passes and peak memory",
 }

@@ -38,30 +38,23 @@ from avatar_v.generate.ranks import (
     Ranks,
     SharedChunks,
     Stopped,
-    check_devices,
-    leading,
 )
 from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
-from avatar_v.generate.refine import Refiner, check_refiner, refined_person, refining
+from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person, refining
 from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.resolve import format_of, input_spec, resolved, settings_of
 from avatar_v.generate.resume import KeptChunks
 from avatar_v.media.sound import Sound, loudness_gain
-from avatar_v.models.adapter import check_adapters, load_merged
 from avatar_v.models.card import (
     Card,
     Chosen,
-    hash_folder,
     hash_with,
-    read_card,
-    weights_folder,
 )
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
-from avatar_v.models.weights import load_pipeline
 from avatar_v.parallel.offload import offload_models
-from avatar_v.parallel.streams import check_offload, streams_of
+from avatar_v.parallel.streams import streams_of
 from avatar_v.sampling.rollout import Settings
 
 Frame = UInt8[Tensor, "3 h w"]
@@ -141,8 +134,10 @@ class AvatarPipeline:
         """The weights that ship under a name ("small"), or those of a folder, with the adapters
         ``lora`` ("DIR" or "DIR:SCALE"); on ``devices`` processes, which `close` ends.
 
-        ValueError as of `StoredPipeline` and of its ``load``.
+        ValueError as of `StoredPipeline` (stored_pipeline.py) and of its ``load``.
         """
+        from avatar_v.generate.stored_pipeline import StoredPipeline  # which makes pipelines
+
         weights = Weights(
             name_or_path,
             refiner,
@@ -358,72 +353,3 @@ class AvatarPipeline:
         """Compare ``pictures`` with those that the weights know; also the warnings."""
         people = self.card.can.people
         return check_reference(pictures, self.conditioner.vae, side=self.side, people=people)
-
-
-class StoredPipeline:
-    """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
-
-    ValueError, before any network is built, for a missing part, another schema version or an
-    unknown preset, for ``offload`` without a GPU, for a refiner that is none, and for an
-    adapter that is none or of other weights. The card is that of the last adapter, if there is one.
-    """
-
-    def __init__(self, weights: Weights) -> None:
-        self.weights = weights
-        device = chosen_device(weights.device)
-        if weights.offload:
-            check_offload(device)
-        check_devices(weights.devices, device)
-        self.folder = weights_folder(weights.name)
-        self.made_with = {
-            "precision": chosen_precision(weights.precision, device),
-            "device": device.type,
-        }
-        if weights.refiner is not None:
-            self.made_with["refiner"] = hash_of_refiner(weights.refiner)
-        self.card = read_card(self.folder)
-        self.adapters = tuple(Chosen.of(word) for word in weights.lora)
-        if self.adapters:
-            self.card = check_adapters(self.folder, self.adapters)
-
-    @functools.cached_property
-    def weights_hash(self) -> str:
-        """Of the files of the weights and adapters."""
-        return hash_with(self.folder, self.adapters)
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The inputs that are to be read of a person."""
-        return input_spec(self.card, refined=self.weights.refiner is not None)
-
-    def load(self, ranks: Ranks | None = None) -> AvatarPipeline:
-        """The networks; of rank 0, which brings the others (ranks.py), or of ``ranks``.
-
-        ValueError for every key that does not fit (models/weights.py), ChildProcessError for a
-        rank that ends before it has begun.
-        """
-        weights, device = self.weights, chosen_device(self.weights.device)
-        if ranks is None:
-            ranks = leading(weights, device)
-        if self.adapters:
-            dit, conditioner, _ = load_merged(self.folder, self.adapters, any_base=True)
-        else:
-            dit, conditioner = load_pipeline(self.folder)
-        return AvatarPipeline(
-            dit,
-            conditioner,
-            self.card,
-            device=weights.device if ranks is None else str(ranks.device),
-            precision=weights.precision,
-            offload=weights.offload,
-            refiner=weights.refiner,
-            name=str(weights.name),
-            folder=self.folder,
-            adapters=self.adapters,
-            ranks=ranks,
-        )
-
-
-def hash_of_refiner(name_or_path: str | Path) -> str:
-    """ValueError for weights that are no refiner."""
-    return hash_folder(check_refiner(name_or_path))

@@ -190,7 +190,9 @@ def launched_as() -> tuple[int, int]:
 
 def follow_launched(weights: Weights) -> int:
     """The whole work of a rank above 0 that a launcher has started."""
-    from avatar_v.generate.pipeline import StoredPipeline  # which leads and follows through here
+    from avatar_v.generate.stored_pipeline import (
+        StoredPipeline,  # which leads and follows through here
+    )
 
     rank, size = launched_as()
     device = place_of(chosen_device(weights.device), int(os.environ["LOCAL_RANK"]))
@@ -234,7 +236,9 @@ def place_of(device: torch.device, local_rank: int) -> torch.device:
 def _follow(rank: int, weights: Weights, port: int) -> None:
     """The process of a follower: it serves until rank 0 ends."""
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    from avatar_v.generate.pipeline import StoredPipeline  # which leads and follows through here
+    from avatar_v.generate.stored_pipeline import (
+        StoredPipeline,  # which leads and follows through here
+    )
 
     device = place_of(chosen_device(weights.device), rank)
     _share_threads(weights.devices, device)

@@ -24,7 +24,7 @@ from avatar_v.generate.pipelining import Stage
 from avatar_v.generate.pixels import clamped
 from avatar_v.generate.request import Request
 from avatar_v.models.cache import KeyValueCache
-from avatar_v.models.card import read_card, weights_folder
+from avatar_v.models.card import hash_folder, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -246,3 +246,8 @@ def _noise(like: Latents, seed: int, chunk: int) -> Latents:
 
 def _joined(old: Tensor | None, new: Tensor) -> Tensor:
     return new if old is None else torch.cat([old, new.to(old)], dim=1)
+
+
+def hash_of_refiner(name_or_path: str | Path) -> str:
+    """Of the files of a refiner. ValueError for weights that are none."""
+    return hash_folder(check_refiner(name_or_path))

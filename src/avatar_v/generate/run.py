@@ -16,12 +16,13 @@ from avatar_v.generate.generator import Clip
 from avatar_v.generate.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.output_files import is_file, json_path
-from avatar_v.generate.pipeline import AvatarPipeline, StoredPipeline
+from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import Frames
 from avatar_v.generate.record import Record, save_record, timing_of
 from avatar_v.generate.request import Request, Weights
 from avatar_v.generate.resolve import check_fits, resolved, sampling_warnings
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
+from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
