@@ -1,0 +1,185 @@
+"""What `avatar-v plan` says of a training step, against a real one on this machine.
+
+Each case is a process: a stage of the small size, untrained, takes three steps on clips of noise.
+Planned memory stands beside the growth of the process's resident memory over the second step, which
+holds weights, gradients, states of the optimiser, an average and what waits for the backward pass.
+Planned operations stand beside those of the third, counted while it runs.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import gc
+import multiprocessing
+import os
+import threading
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from avatar_v.models.presets import build
+from avatar_v.parallel.apply import checkpoint_blocks
+from avatar_v.planning.measure import cost_of
+from avatar_v.planning.memory import plan_of
+from avatar_v.planning.recipe import read_recipe
+from avatar_v.planning.steps import Clips
+from avatar_v.stages.optim import build_optimizer
+from avatar_v.testing import make_batch, motion_stats
+from avatar_v_eval.protocol import Findings
+from avatar_v_eval.records import Number
+
+RECIPES = ("1_t2v", "2_a2v", "3_sft")
+FRAMES, SIDE, LATENT_CHANNELS = 49, 64, 16
+PAGE = os.sysconf("SC_PAGE_SIZE")
+MIB = 2**20
+
+
+@dataclass(frozen=True)
+class Case:
+    recipe: str
+    batch_size: int
+    checkpoints: bool
+
+    @property
+    def words(self) -> str:
+        kept = "checkpointed" if self.checkpoints else "not checkpointed"
+        return f"{self.recipe}, {self.batch_size} clips, {kept}"
+
+
+@dataclass(frozen=True)
+class Step:
+    """Of a case: planned and real, in MiB and in operations."""
+
+    planned_mib: float
+    real_mib: float
+    planned_flops: float
+    real_flops: float
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    parser.set_defaults(name="speed_plan")
+    add = parser.add_argument
+    add("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
+    add("--batch-sizes", type=int, nargs="+", default=[2, 8])
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    cases = [
+        Case(name, size, checkpoints)
+        for name in options.recipes
+        for size in options.batch_sizes
+        for checkpoints in (False, True)
+    ]
+    numbers: dict[str, Number] = {}
+    context = multiprocessing.get_context("spawn")
+    for case in cases:
+        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
+            step = pool.submit(one_step, case).result()
+        key = f"{case.recipe}_{case.batch_size}_{'checkpointed' if case.checkpoints else 'plain'}"
+        numbers[f"real_mib_{key}"] = Number(step.real_mib, 1).described(
+            f"growth of the process: {case.words}", unit="MiB"
+        )
+        numbers[f"memory_{key}"] = Number(step.planned_mib / step.real_mib, 1).described(
+            f"planned memory over real: {case.words}"
+        )
+        numbers[f"operations_{key}"] = Number(step.planned_flops / step.real_flops, 1).described(
+            f"planned operations over real: {case.words}"
+        )
+    off = [abs(numbers[key].value - 1) for key in numbers if key.startswith("memory_")]
+    numbers["within"] = Number(sum(x <= 0.1 for x in off), len(off)).described(
+        "plans of memory within 10 % of the real step", target=f"≥ {len(off)}"
+    )
+    return Findings(
+        "Plans against real steps",
+        numbers,
+        notes=[
+            f"small preset, untrained; clips of noise, {FRAMES} frames at {SIDE} px as latents; "
+            "one process for each case, fp32, one step read (n 1)",
+        ],
+    )
+
+
+def one_step(case: Case) -> Step:
+    """Plan the case, and take its steps. In a process of its own: its memory is read."""
+    fresh = [f"--model.init_args.models.{name}" for name in ("init_from", "vae")]
+    words = ["--data.init_args.batch_size", str(case.batch_size), "--trainer.precision", "32-true"]
+    options = [*words, *(word for name in fresh for word in (name, "null"))]
+    if case.recipe == "3_sft":  # clips of noise have no stills
+        options += ["--model.init_args.personality.stills_share", "0.0"]
+    recipe = read_recipe([f"recipes/{case.recipe}.yaml", "recipes/small.yaml"], options)
+    stage = recipe.fresh_stage(checkpoints=case.checkpoints)
+    torch.manual_seed(0)
+    _warmed_up()
+    gc.collect()
+    before = _resident()
+    stage.dit, stage.conditioner = build("small", motion_stats=motion_stats())
+    stage.settle_networks()
+    if case.checkpoints:
+        checkpoint_blocks(stage.dit)
+    average = [p.detach().clone() for p in stage.parameters() if p.requires_grad]
+    optimizer = build_optimizer(stage, stage.optim)
+    batch = make_batch(
+        case.batch_size, FRAMES, SIDE, latent_channels=LATENT_CHANNELS,
+        has_reference=recipe.data.pairs,
+    )  # fmt: skip
+
+    def loss_of(index: int) -> Tensor:
+        generator = stage.begin_batch(index)
+        windows = stage.draw_windows(batch, generator)
+        clean, cond = stage.encode(batch, windows, generator)
+        return stage.loss(clean, cond, windows, batch, generator)[0]
+
+    loss_of(0).backward()
+    optimizer.step()
+    optimizer.zero_grad(set_to_none=False)
+    with _peak() as most:
+        loss_of(1).backward()
+    flops = cost_of(lambda: loss_of(2), bf16=False, trains=True).flops
+    del average
+    plan = plan_of(
+        dataclasses.replace(recipe, model=recipe.fresh_stage(checkpoints=case.checkpoints)),
+        Clips(case.batch_size, FRAMES, SIDE),
+        recipe.spread,
+    )
+    return Step(
+        float(plan.total) / MIB,
+        (most[0] - before) / MIB,
+        float(plan.flops),
+        float(flops),
+    )
+
+
+def _resident() -> int:
+    """Bytes of this process in memory now."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * PAGE
+
+
+@contextlib.contextmanager
+def _peak() -> Iterator[list[int]]:
+    """The most resident bytes within the block, in a list of one."""
+    most, ended = [0], threading.Event()
+
+    def watch() -> None:
+        while not ended.is_set():
+            most[0] = max(most[0], _resident())
+            time.sleep(0.002)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield most
+    finally:
+        ended.set()
+        thread.join()
+
+
+def _warmed_up() -> None:
+    """Have the libraries of products, attention and backward passes take what they keep."""
+    layer = torch.nn.Linear(64, 64)
+    parts = (layer(torch.randn(1, 2, 32, 64)) for _ in range(3))
+    torch.nn.functional.scaled_dot_product_attention(*parts).sum().backward()

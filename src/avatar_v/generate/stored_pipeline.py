@@ -1,0 +1,79 @@
+"""Weights on a disk that are found and checked first, and load as an `AvatarPipeline` later."""
+
+import functools
+
+from avatar_v.device import chosen_device, chosen_precision
+from avatar_v.generate.inputs import InputSpec
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.ranks import Ranks, check_devices, leading
+from avatar_v.generate.refine import hash_of_refiner
+from avatar_v.generate.request import Weights
+from avatar_v.generate.resolve import input_spec
+from avatar_v.models.adapter import check_adapters, load_merged
+from avatar_v.models.card import Chosen, hash_with, read_card, weights_folder
+from avatar_v.models.weights import load_pipeline
+from avatar_v.parallel.streams import check_offload
+
+
+class StoredPipeline:
+    """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
+
+    ValueError, before any network is built, for a missing part, another schema version or an
+    unknown preset, for ``offload`` without a GPU, for a refiner that is none, and for an
+    adapter that is none or of other weights. The card is that of the last adapter, if there is one.
+    """
+
+    def __init__(self, weights: Weights) -> None:
+        self.weights = weights
+        device = chosen_device(weights.device)
+        if weights.offload:
+            check_offload(device)
+        check_devices(weights.devices, device)
+        self.folder = weights_folder(weights.name)
+        self.made_with = {
+            "precision": chosen_precision(weights.precision, device),
+            "device": device.type,
+        }
+        if weights.refiner is not None:
+            self.made_with["refiner"] = hash_of_refiner(weights.refiner)
+        self.card = read_card(self.folder)
+        self.adapters = tuple(Chosen.of(word) for word in weights.lora)
+        if self.adapters:
+            self.card = check_adapters(self.folder, self.adapters)
+
+    @functools.cached_property
+    def weights_hash(self) -> str:
+        """Of the files of the weights and adapters."""
+        return hash_with(self.folder, self.adapters)
+
+    @property
+    def input_spec(self) -> InputSpec:
+        """The inputs that are to be read of a person."""
+        return input_spec(self.card, refined=self.weights.refiner is not None)
+
+    def load(self, ranks: Ranks | None = None) -> AvatarPipeline:
+        """The networks; of rank 0, which brings the others (ranks.py), or of ``ranks``.
+
+        ValueError for every key that does not fit (models/weights.py), ChildProcessError for a
+        rank that ends before it has begun.
+        """
+        weights, device = self.weights, chosen_device(self.weights.device)
+        if ranks is None:
+            ranks = leading(weights, device)
+        if self.adapters:
+            dit, conditioner, _ = load_merged(self.folder, self.adapters, any_base=True)
+        else:
+            dit, conditioner = load_pipeline(self.folder)
+        return AvatarPipeline(
+            dit,
+            conditioner,
+            self.card,
+            device=weights.device if ranks is None else str(ranks.device),
+            precision=weights.precision,
+            offload=weights.offload,
+            refiner=weights.refiner,
+            name=str(weights.name),
+            folder=self.folder,
+            adapters=self.adapters,
+            ranks=ranks,
+        )
