@@ -11,13 +11,14 @@ from avatar_v.generate.resolve import FORMATS, Format, format_of, num_steps_of
 from avatar_v.models.card import Card, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import narrow
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.presets import PRESETS
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.planning.gpus import RESERVE_GIB
 from avatar_v.planning.measure import Cost, Number, as_on_gpus, cost_of, pretending, without_values
-from avatar_v.planning.memory import FULL, GIB
+from avatar_v.planning.memory import GIB
 from avatar_v.planning.networks import conditioner_of, config_of
 from avatar_v.planning.passes import Pass, pass_cost, reference_bytes
 from avatar_v.planning.report import Machine, table
@@ -45,13 +46,15 @@ def generation_report(
         conditioner = conditioner_of(models.preset, dit.config)
         dim = conditioner.audio_encoder.dim
         net = MotionNet(MotionNetConfig.of_preset(models.preset, audio_dim=dim))
+    for network in (dit, net):  # as generation keeps them (generate/pipeline.py)
+        narrow(network, torch.bfloat16)
     made, reads = _passes(dit, conditioner, card, sizes, models.preset, reference_s)
     with as_on_gpus():
         encoding = pass_cost(dit, reads, bf16=True) if reads.reference else Cost(0, 0, 0)
         cost = pass_cost(dit, made, bf16=True)
         decoding = _decoding(conditioner.vae, sizes)
     parts = {
-        "DiT, fp32": _size(dit),
+        "DiT, bf16": _size(dit),
         "VAE, fp32": _size(conditioner.vae),
         "encoders of text and sound, fp32": _size(conditioner) - _size(conditioner.vae),
         "motion network": _size(net),
@@ -146,4 +149,4 @@ def _new_latents(seconds: float) -> int:
 
 
 def _size(module: nn.Module) -> int:
-    return FULL * sum(p.numel() for p in module.parameters())
+    return sum(p.numel() * p.element_size() for p in module.parameters())
