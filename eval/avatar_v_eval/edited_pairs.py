@@ -139,7 +139,7 @@ def write_edited(
 ) -> None:
     """Shards of the pairs of ``num`` conditions, each of a person of its own, persons ``first`` and
     on; finished shards are kept. ValueError for a folder that holds pairs of something else."""
-    named = f"{split}-{first}-{num_frames}-{seed}"
+    named = f"{split}-{first}-{num}-{num_frames}-{seed}"
     if any(not path.name.startswith(named) for path in folder.glob("*.tar")):
         raise ValueError(f"{folder} holds other pairs than {named}: choose an empty folder")
     for start in range(0, num, CONDITIONS_PER_SHARD):
@@ -160,7 +160,7 @@ def _clips(split: Split, numbers: range, num_frames: int, seed: int) -> Iterator
 def edited_pairs(split: Split, number: int, *, num_frames: int, seed: int) -> list[Pair]:
     """All pairs of the samples of person ``number`` of a split, in drawn order, each judged by a
     drawn rater."""
-    draw = stream("edited", seed, number)
+    draw = stream(f"edited {split}", seed, number)
     faults = [draw_faults(draw) for _ in range(SAMPLES)]
     (person, stranger), (place, elsewhere) = persons(split, 2, number), scenes(split, 2, 2 * number)
     said, before = sentences(split, 2, 2 * number)

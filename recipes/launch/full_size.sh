@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# All stages of a full-size model on one node, each behind `avatar-v doctor`, which checks every
+# Stages 1 to 3 of a full-size model on one node, each behind `avatar-v doctor`, which checks every
 # input of a stage before the stage starts. What is done is not done again: a stage goes on from its
 # last checkpoint, and one whose weights are there is left out.
-# Command:  recipes/launch/full_size.sh                       (all stages, from the repository)
+# Command:  recipes/launch/full_size.sh                       (these stages, from the repository)
 #           STAGES="1_t2v 2_a2v" recipes/launch/full_size.sh --trainer.devices 4
 #           DRY_RUN=1 recipes/launch/full_size.sh             (says what it would run)
 # Also:     OVERLAY, one file behind each recipe; RECIPES (recipes) and RUNS (runs), two folders.

@@ -9,6 +9,9 @@ set -euo pipefail
 
 nodes=${NODES:?how many nodes}
 gpus=${GPUS:-8}
+if ((nodes > 1)); then
+  : "${NODE_RANK:?the number of this node, 0 to NODES - 1}"
+fi
 launch=(
   torchrun --nnodes "$nodes" --node-rank "${NODE_RANK:-0}" --nproc-per-node "$gpus"
   --master-addr "${HOST:?the name or address of node 0}" --master-port "${PORT:-29500}"

@@ -228,6 +228,6 @@ def test_lora_of_stage_3_is_sharded_and_trains_as_on_one_rank(
     assert first.keys() == load_file("runs/tiny/3_sft/adapter/adapter_model.safetensors").keys()
     assert all(torch.equal(value, again[key]) for key, value in first.items())
     assert any(bool(value.any()) for key, value in first.items() if "lora_B" in key)
-    run, _, _ = load_merged("base", [Chosen(Path("run/adapter"))])
+    run, _ = load_merged("base", [Chosen(Path("run/adapter"))])
     written, _ = load_pipeline("run/weights", preset="tiny")
     assert all(torch.equal(p, written.get_parameter(n)) for n, p in run.named_parameters())

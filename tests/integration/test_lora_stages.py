@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from avatar_v.models.adapter import load_merged, read_adapter
+from avatar_v.models.adapter import check_adapters, load_merged, read_adapter
 from avatar_v.models.card import Card, Chosen, read_card
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
@@ -82,7 +82,9 @@ def test_an_adapter_on_its_base_is_what_the_run_leaves(
     } - {"audio_attention"}
     assert any(bool(b.any()) for _, b in adapter.factors.values())
     assert sum(factor.shape[-1] == 2 for _, factor in adapter.factors.values()) >= 8
-    dit, conditioner, card = load_merged(base, [Chosen(tmp_path / "adapter")])
+    chosen = [Chosen(tmp_path / "adapter")]
+    card = check_adapters(Path(base), chosen)
+    dit, conditioner = load_merged(Path(base), chosen)
     written = load_pipeline(tmp_path / "weights", preset="tiny")
     assert same(state(dit, conditioner), state(*written))
     assert not same(state(*load_pipeline(base)), state(*written))

@@ -180,6 +180,37 @@ def test_adapters_add_up(base: Path, tmp_path: Path) -> None:
         torch.testing.assert_close(other.state_dict()[key], value, rtol=1e-4, atol=1e-5)
 
 
+def test_a_part_set_whole_keeps_what_factors_add_to_it(base: Path, tmp_path: Path) -> None:
+    """One adapter has factors on a matrix that another trained whole."""
+    name = "blocks.0.audio_attention.query"
+    with_factors = trained(load_pipeline(base)[0], new=())
+    set_whole = trained(load_pipeline(base)[0], new=("audio_attention",), seed=6)
+    folders = [left(tmp_path / n, d, base) for n, d in (("f", with_factors), ("w", set_whole))]
+    first, second = map(read_adapter, folders)
+    assert name in first.factors
+    assert f"{name}.weight" in second.whole
+    orders = (folders, folders[::-1])
+    found = [load_merged(base, [Chosen(each) for each in order])[0] for order in orders]
+    a, b = first.factors[name]
+    expected = second.whole[f"{name}.weight"] + first.weight * b @ a
+    for each in found:
+        torch.testing.assert_close(each.get_parameter(f"{name}.weight"), expected)
+
+
+def test_an_adapter_of_another_vae_needs_that_vae(
+    base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = left(tmp_path / "a", trained(load_pipeline(base)[0]), base)
+    values = json.loads((folder / "adapter.json").read_text())
+    (folder / "adapter.json").write_text(json.dumps({**values, "vae_hash": "0" * 16}))
+    words = ["weights", "merge", str(base), str(folder), "--out", str(tmp_path / "out")]
+    assert main(words) == 2
+    assert "was trained with another VAE" in capsys.readouterr().err
+    assert main([*words[:4], str(folder), *words[4:]]) == 2
+    assert "is named twice" in capsys.readouterr().err
+    assert main([*words, "--any-base"]) == 0
+
+
 def test_parts_that_the_base_lacks_come_along(base: Path, tmp_path: Path) -> None:
     dit = with_guidance_inside(load_pipeline(base)[0], ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0)))
     adapter = left(tmp_path / "told", trained(dit, ("guidance_embed",)), base)
@@ -192,6 +223,12 @@ def test_parts_that_the_base_lacks_come_along(base: Path, tmp_path: Path) -> Non
         load_merged(base, [Chosen(adapter, 0.5)])
     with pytest.raises(ValueError, match=r"another adapter has brought guidance_embed"):
         load_merged(base, [Chosen(adapter), Chosen(adapter)])
+    plain = left(tmp_path / "plain", trained(load_pipeline(base)[0], seed=3), base)
+    orders = ([Chosen(adapter), Chosen(plain)], [Chosen(plain), Chosen(adapter)])
+    first, second = (load_merged(base, order)[0] for order in orders)
+    assert first.config == second.config == dit.config
+    for key, value in first.state_dict().items():
+        torch.testing.assert_close(second.state_dict()[key], value, msg=key)
 
 
 def test_an_adapter_of_the_motion_network(base: Path, tmp_path: Path) -> None:

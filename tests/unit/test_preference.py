@@ -130,13 +130,13 @@ def test_models_that_must_not_judge_are_refused(folder: Path, tmp_path: Path) ->
         PreferenceModel(4, 8, ("a", "a"))
 
 
-def test_the_lean_to_the_first_place_is_no_part_of_what_is_right() -> None:
+def test_the_bias_to_the_first_place_is_no_part_of_what_is_right() -> None:
     model = PreferenceModel(2, 1)
     with torch.no_grad():
         for parameter in model.parameters():
             parameter.zero_()
         model.head[0].weight[0, 0] = model.head[2].weight[0, 0] = 1.0
-        model.lean[0] = 5.0
+        model.position_bias[0] = 5.0
     better, worse = torch.tensor([[1.0, 0.0]]), torch.tensor([[0.0, 0.0]])
     first, second = (
         torch.cat([better, worse, worse, better]),

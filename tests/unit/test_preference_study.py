@@ -59,7 +59,7 @@ def test_pairs_show_their_faults_and_repeat(tmp_path: Path) -> None:
             assert torch.equal(pair.pictures.first, pair.pictures.second)
         else:
             assert not torch.equal(pair.pictures.first, pair.pictures.second)
-    with pytest.raises(ValueError, match="holds other pairs than test-5-5-2"):
+    with pytest.raises(ValueError, match="holds other pairs than test-5-1-5-2"):
         write_edited(tmp_path, "test", 1, first=5, num_frames=5, seed=2)
 
 

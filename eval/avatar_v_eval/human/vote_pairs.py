@@ -2,7 +2,7 @@
 
 Every vote that counts becomes a pair (avatar_v.shards.pairs): the two videos as the rater saw them,
 left before right, their sound, the motion that is read from both, and the case's reference clip.
-What the true motion was nobody knows: that of the clip is the first video's.
+Nobody knows the true motion, so the clip's is that of the first video.
 """
 
 import os
@@ -121,7 +121,7 @@ def _pair_votes(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) ->
         num = sum(vote.kind == "pair" and vote.role == "study" for vote in votes)
         why = "".join(f"; {left_out.rater}: {left_out.reason}" for left_out in excluded)
         raise ValueError(f"study {study.name}: none of {num} pairwise votes counts{why}")
-    return sorted(chosen, key=lambda vote: vote.key)
+    return sorted(chosen, key=lambda vote: (vote.question, vote.rater))  # those of an item together
 
 
 def _split(votes: Sequence[Vote], persons: dict[str, str], settings: VotePairSettings) -> list[str]:
@@ -184,10 +184,10 @@ def _made(
             continue
         try:
             members = encoded(item, vote.second_on_left)
+            judgment = encode_judgment(_judgment(vote))
         except ValueError as error:
             yield Failure(key, str(error)), vote.answer
             continue
-        judgment = encode_judgment(_judgment(vote))
         yield RawClip(key, {**members, JUDGMENT: judgment}), vote.answer
 
 

@@ -90,13 +90,16 @@ def measure(options: argparse.Namespace) -> Findings:
 def notes(
     options: argparse.Namespace, model: PreferenceModel, features: ClipFeatures, num: int
 ) -> list[str]:
-    lean, bias = float(model.lean.mean()), np.mean([of.position_bias for of in PANEL.raters])
+    fitted, bias = (
+        float(model.position_bias.mean()),
+        np.mean([of.position_bias for of in PANEL.raters]),
+    )
     return [
         f"{len(read_folder(options.work / 'train'))} pairs of {options.train_persons} training "
         f"persons, {num} of {options.persons} test persons from {options.first} on; clips of "
         f"{options.frames} frames, drawn with faults and not sampled",
         f"{len(PANEL.raters)} raters, noise {PANEL.raters[0].noise}, ties "
-        f"{PANEL.raters[0].ties}, mean lean to the first place {bias:.2f}; fitted: {lean:.2f}",
+        f"{PANEL.raters[0].ties}, mean bias to the first place {bias:.2f}; fitted: {fitted:.2f}",
         f"{features.num} features of each clip; intervals are over persons",
     ]
 

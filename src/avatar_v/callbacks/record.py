@@ -108,10 +108,16 @@ class Export(L.Callback):
         checks.number("guidance_motion", guidance_motion, least=0, most=MAX_GUIDANCE)
         checks.count("stills_from_prompt", stills_from_prompt, least=0)
         self.recipe = recipe
+        self._base: tuple[str, str] | None = None
         self.guidance_audio, self.guidance_motion = guidance_audio, guidance_motion
         self.stills_from_prompt = stills_from_prompt
         self.people = people
         self.dtype = {"float32": torch.float32, "float16": torch.float16}.get(dtype, torch.bfloat16)
+
+    def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """Note which weights an adapter is trained on, before anything can replace them."""
+        if isinstance(pl_module, Stage) and trainer.is_global_zero:
+            self._base = _base_of(pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not isinstance(pl_module, Stage):
@@ -140,25 +146,40 @@ class Export(L.Callback):
                 return
             dit, conditioner = pl_module.dit, pl_module.conditioner
             save_pipeline(folder, dit, conditioner, card, dtype=self.dtype, overwrite=True)
-            _save_adapter(folder.with_name("adapter"), pl_module, card)
+            _save_adapter(folder.with_name("adapter"), pl_module, card, self._base)
         for name in ("loss.csv", "recipe.yaml"):
             source = Path(trainer.default_root_dir) / name
             if source.is_file():
                 (folder / name).write_bytes(source.read_bytes())
 
 
-def _save_adapter(folder: Path, stage: Stage, card: Card) -> None:
-    """What LoRA learned in ``stage``, if it trains with it."""
-    network, part, models = stage.conditioner.motion_net, "motion", stage.models
-    start = models.init_from or models.dit
+def _part_of_factors(stage: Stage) -> Literal["dit", "motion"] | None:
+    """Which network LoRA trains in ``stage``."""
     if active_factors(stage.dit) is not None:
-        network, part = stage.dit, "dit"
-    if network is None or active_factors(network) is None:
+        return "dit"
+    net = stage.conditioner.motion_net
+    return None if net is None or active_factors(net) is None else "motion"
+
+
+def _base_of(stage: Stage) -> tuple[str, str] | None:
+    """Folder and hash of the weights that LoRA is trained on in ``stage``; "" for fresh ones."""
+    part, models = _part_of_factors(stage), stage.models
+    if part is None:
+        return None
+    if models.init_from is not None:
+        return models.init_from, hash_folder(Path(models.init_from) / part)
+    return ("", "") if models.dit is None else (models.dit, hash_folder(models.dit))
+
+
+def _save_adapter(folder: Path, stage: Stage, card: Card, base: tuple[str, str] | None) -> None:
+    """What LoRA learned in ``stage``, if it trains with it."""
+    part = _part_of_factors(stage)
+    if part is None or base is None:
+        shutil.rmtree(folder, ignore_errors=True)  # of an earlier run with LoRA
         return
-    base_hash = ""
-    if start is not None:
-        base_hash = hash_folder(start if models.init_from is None else Path(start) / part)
-    about = AdapterCard(part, card, start or "", base_hash)
+    network = stage.dit if part == "dit" else stage.conditioner.motion_net
+    assert network is not None
+    about = AdapterCard(part, card, *base, stage.conditioner.vae.hash())
     save_adapter(folder, network, about, stage.conditioner.motion_stats)
 
 

@@ -21,8 +21,8 @@ from avatar_v.types import Batch
 class PreferenceModel(Critic):
     """Rows of ClipFeatures to scores, one for each axis.
 
-    ``center`` and ``scale`` are mean and spread of the features in training. ``lean`` is by how
-    much raters prefer what is shown first, fitted beside the scores and in none of them.
+    ``center`` and ``scale`` are mean and spread of the features in training. ``position_bias`` is
+    by how much raters prefer what is shown first, fitted beside the scores and in none of them.
 
     Args:
         num_features: Of a row.
@@ -61,7 +61,7 @@ class PreferenceModel(Critic):
         self.head = nn.Sequential(
             nn.Linear(num_features, width), nn.SiLU(), nn.Linear(width, len(self.axes))
         )
-        self.lean = nn.Parameter(torch.zeros(len(self.axes)))
+        self.position_bias = nn.Parameter(torch.zeros(len(self.axes)))
         self.register_buffer("center", torch.zeros(num_features))
         self.register_buffer("scale", torch.ones(num_features))
 
@@ -76,7 +76,7 @@ class PreferenceModel(Critic):
         axis: Int[Tensor, " p"],
     ) -> Float[Tensor, " p"]:
         """The logarithm of the odds that the clip that is shown first is preferred, ties apart."""
-        difference = self(first) - self(second) + self.lean
+        difference = self(first) - self(second) + self.position_bias
         return difference.gather(1, axis[:, None])[:, 0]
 
     def features(self) -> ClipFeatures:

@@ -61,7 +61,7 @@ class StoredPipeline:
         if ranks is None:
             ranks = leading(weights, device)
         if self.adapters:
-            dit, conditioner, _ = load_merged(self.folder, self.adapters, any_base=True)
+            dit, conditioner = load_merged(self.folder, self.adapters)
         else:
             dit, conditioner = load_pipeline(self.folder)
         return AvatarPipeline(

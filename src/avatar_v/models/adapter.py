@@ -2,8 +2,8 @@
 
 A folder in peft's layout (adapter_config.json, adapter_model.safetensors) with three files of our
 own beside it: adapter.json (models/card.AdapterCard), config.json of the network with the adapter,
-and motion statistics where it knows motion. Parts that were trained whole, the new ones of a
-stage, are peft's ``modules_to_save``. `PeftModel.from_pretrained` reads the folder. Only
+and motion statistics where it knows motion. Layers that a stage adds are trained in full
+and stored as peft's ``modules_to_save``. `PeftModel.from_pretrained` reads the folder. Only
 safetensors and JSON are read here.
 """
 
@@ -133,18 +133,25 @@ def load_merged(
     base: str | Path,
     chosen: Sequence[Chosen],
     *,
-    any_base: bool = False,
     vae: str | Path | None = None,
-) -> tuple[AvatarDiT, Conditioner, Card]:
-    """A pipeline with adapters in its matrices, and the card of the last of them.
+    any_vae: bool = False,
+) -> tuple[AvatarDiT, Conditioner]:
+    """A pipeline with adapters in its matrices; what `check_adapters` finds is checked before.
 
-    Each adds its change to the weights of ``base``, so their order does not matter. ValueError for
-    an adapter of other weights (``any_base``: only of another shape), and for what `read_adapter`
-    and `load_pipeline` refuse.
+    Each adapter adds its change to the weights of ``base``. ValueError for an adapter that was
+    trained with another VAE than that of ``base`` or ``vae`` (unless ``any_vae``), and for what
+    `read_adapter` and `load_pipeline` refuse.
     """
     base, adapters = Path(base), _adapters(chosen)
-    card = check_adapters(base, chosen, any_base=any_base)
     dit, conditioner = load_pipeline(base, vae=vae)
+    for adapter, _ in adapters:
+        trained_with = adapter.about.vae_hash
+        if trained_with and trained_with != conditioner.vae.hash() and not any_vae:
+            raise ValueError(
+                f"{adapter.folder} was trained with another VAE ({trained_with}) than that of "
+                f"{vae or base}: `avatar-v weights merge {base} {adapter.folder} --vae DIR` takes "
+                "the folder of its own"
+            )
     dit = merge_into(dit, [pair for pair in adapters if pair[0].about.part == "dit"])
     of_motion = [pair for pair in adapters if pair[0].about.part == "motion"]
     if of_motion:
@@ -153,7 +160,7 @@ def load_merged(
         conditioner.motion_net = merge_into(conditioner.motion_net, of_motion)
     stats = next((a.stats for a, _ in reversed(adapters) if a.stats), conditioner.motion_stats)
     dit.motion_stats = conditioner.motion_stats = stats
-    return dit.eval(), conditioner.eval(), card
+    return dit.eval(), conditioner.eval()
 
 
 def merge_to(
@@ -171,29 +178,36 @@ def merge_to(
     if out.exists():
         raise ValueError(f"{out} exists")
     if (base / "card.json").is_file():
-        dit, conditioner, card = load_merged(base, chosen, any_base=any_base, vae=vae)
+        card = check_adapters(base, chosen, any_base=any_base)
+        dit, conditioner = load_merged(base, chosen, vae=vae, any_vae=any_base)
         if [each.scale for each in chosen] != [1.0]:
             words = " ".join(map(str, chosen))
             card = dataclasses.replace(card, recipe=f"{base} with {words}")
         save_pipeline(out, dit, conditioner, card, dtype=dtype)
         return
+    if vae is not None:
+        raise ValueError(f"--vae is for a pipeline, and {base} is the folder of a DiT alone")
     adapters = _adapters(chosen)
     for adapter, _ in adapters:
-        check_base(adapter.about, base, adapter.folder, any_base=any_base)
+        _check_base(adapter.about, base, adapter.folder, any_base=any_base)
     save_dit(out, merge_into(load_dit(base), adapters), dtype=dtype)
 
 
 def check_adapters(base: Path, chosen: Sequence[Chosen], *, any_base: bool = False) -> Card:
-    """The card of the pipeline ``base`` with these adapters, before any network is loaded.
-    ValueError for adapters of another preset or, unless ``any_base``, of other weights."""
+    """The card of the last adapter, before any network is loaded. ValueError for adapters of
+    another preset or, unless ``any_base``, of other weights, and for one that is named twice."""
+    folders = [each.folder.resolve() for each in chosen]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise ValueError(f"adapter {folder} is named twice: {folder}:2 is twice its strength")
     for each in chosen:
         about = read_adapter_card(each.folder)
         read_card(base, preset=about.card.preset)
-        check_base(about, base / about.part, each.folder, any_base=any_base)
+        _check_base(about, base / about.part, each.folder, any_base=any_base)
     return read_adapter_card(chosen[-1].folder).card
 
 
-def check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool = False) -> None:
+def _check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool) -> None:
     """ValueError unless ``part`` holds the very network that the adapter in ``folder`` was trained
     on; where that is not recorded, shapes alone are compared later."""
     if any_base or not about.base_hash:
@@ -209,24 +223,25 @@ def check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool =
 @torch.no_grad()
 def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> _Network:
     """``network``, whose matrices are changed in place, or one with what the adapters add to it
-    besides. ValueError, before anything is changed, for keys and shapes that do not fit."""
-    adapters, result = list(adapters), network
-    state, added = network.state_dict(), set()
+    besides. Changes are of the weights as they came, so their order does not matter. ValueError,
+    before anything is changed, for keys and shapes that do not fit."""
+    adapters, state = list(adapters), network.state_dict()
+    config, added = network.config, set()
     for adapter, scale in adapters:
-        _check_config(result.config, adapter)
+        _check_config(network.config, adapter)
         with torch.device("meta"):
             wanted = type(network)(adapter.config)  # pyright: ignore[reportArgumentType]
         _check_fits(adapter, scale, state, wanted.state_dict())
-        result = result if result.config == adapter.config else wanted
         twice = added & adapter.whole.keys()
         if twice:
             raise ValueError(f"{adapter.folder}: another adapter has brought {min(twice)} already")
         added |= adapter.whole.keys() - state.keys()
+        brought = {key: getattr(adapter.config, key, None) for key in ADDED}
+        brought = {key: value for key, value in brought.items() if value is not None}
+        config = dataclasses.replace(config, **brought)  # pyright: ignore[reportArgumentType]
     start = {key: state[key].clone() for a, _ in adapters for key in a.whole if key in state}
     changed: set[str] = set()
     for adapter, scale in adapters:
-        for module, (a, b) in adapter.factors.items():
-            state[f"{module}.weight"] += product(a, b, scale * adapter.weight)
         for key, value in adapter.whole.items():
             if key not in start:
                 state[key] = value
@@ -235,6 +250,13 @@ def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> 
             else:  # exact for a scale of 1
                 state[key].copy_(start[key].lerp(value, scale))
         changed |= set(adapter.whole)
+    for adapter, scale in adapters:  # behind all parts that are set as a whole
+        for module, (a, b) in adapter.factors.items():
+            state[f"{module}.weight"] += product(a, b, scale * adapter.weight)
+    result = network
+    if config != network.config:
+        with torch.device("meta"):
+            result = type(network)(config)  # pyright: ignore[reportArgumentType]
     result.load_state_dict(state, assign=True)
     return result
 

@@ -101,6 +101,7 @@ class AdapterCard:
     card: Card
     base: str = ""  # folder of the weights that it was trained on
     base_hash: str = ""  # `hash_folder` of their part; "" where training began with fresh weights
+    vae_hash: str = ""  # of the VAE whose latents it was trained on; "" where that is not recorded
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,7 @@ class Chosen:
         return cls(Path(folder), scale)
 
     def __str__(self) -> str:
-        return f"{self.folder}:{self.scale:g}"
+        return f"{self.folder}:{self.scale!r}".removesuffix(".0")
 
 
 def read_adapter_card(folder: str | Path) -> AdapterCard:

@@ -61,8 +61,8 @@ def add_factors(
 
 
 def activate(network: nn.Module, name: str | None) -> None:
-    """Let the factors of ``name`` alone count, with None those of no name. Which parameters require
-    a gradient does not change."""
+    """Switch on the factors called ``name`` and all others off; None switches all off. Which
+    parameters require a gradient does not change."""
     factors = [(p, p.requires_grad) for n, p in network.named_parameters() if FACTORS in n]
     for _, layer in lora_layers(network):
         layer.enable_adapters(name is not None)

@@ -24,6 +24,7 @@ from avatar_v.models.weights import (
     write_state,
 )
 from avatar_v.states import check_state, common_dtype
+from avatar_v.stored import Size, checked
 
 WAN_STEM = "diffusion_pytorch_model"
 WAN_CLASS = "WanTransformer3DModel"
@@ -196,6 +197,7 @@ def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int)
     missing = [key for key in _SIZES if key not in values]
     if missing:
         raise ValueError(f"config.json of {WAN_CLASS} lacks {', '.join(missing)}")
+    values |= checked(values, dict.fromkeys(_SIZES, Size), where="config.json")
     if values["in_channels"] != values["out_channels"]:
         raise ValueError(
             f"an I2V layout with concatenated channels ({values['in_channels']} in, "

@@ -1,6 +1,8 @@
 """The layout of ranks that a trainer stands for, and the strategy that shards over all ranks. Apart
 from mesh.py, since Lightning is slow to import and generation does without."""
 
+from typing import Any, Literal
+
 import lightning as L
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
@@ -10,7 +12,16 @@ from avatar_v.parallel.mesh import Layout
 class ShardedStrategy(ModelParallelStrategy):
     """FSDP2 over all ranks of all nodes. ``data_parallel_size`` "auto" are the ranks that sequence
     groups of ``tensor_parallel_size`` leave; Lightning's own is the number of nodes, which fits no
-    other group than a whole node."""
+    other group than a whole node. A sequence group is one rank unless told otherwise, where
+    Lightning makes it a whole node."""
+
+    def __init__(
+        self,
+        data_parallel_size: int | Literal["auto"] = "auto",
+        tensor_parallel_size: int = 1,
+        **options: Any,
+    ) -> None:
+        super().__init__(data_parallel_size, tensor_parallel_size, **options)
 
     def setup_environment(self) -> None:
         """ValueError for ranks that do not form such groups."""

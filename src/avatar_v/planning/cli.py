@@ -9,6 +9,9 @@ DESCRIPTION = """Plans a recipe, with its overlays, or generation. The recipe is
 true sizes: no GPU, no weights and no data are needed. Options of the recipe itself come last,
 behind --."""
 
+MAX_SECONDS = 86_400
+"""Of a video that is planned: a day."""
+
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `plan`."""
@@ -21,14 +24,18 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add = parser.add_argument
     add("recipes", nargs="*", metavar="RECIPE", help="a recipe and its overlays")
     add("--generate", metavar="NAME|DIR|PRESET", help="plan generation by these weights instead")
-    add("--gpus", type=int, metavar="N", help="ranks; those of the recipe where not given")
+    add(
+        "--gpus",
+        type=int,
+        metavar="N",
+        help="of all nodes; those of the recipe where not given, 1 for a generation",
+    )
     add("--gpu", metavar="KIND", help="h100, h200, b200, a100, a100_40, l40s, rtx4090; h100 where "
         "the recipe asks for GPUs")  # fmt: skip
     add("--mfu", type=float, default=0.4, help="share of the GPU's bf16 peak that is reached")
     add("--size", type=int, metavar="PX", help="side of the pictures; of the shards, else 480")
     add("--frames", type=int, metavar="N", help="frames of a clip; of the shards, else a window's")
     add("--measures", action="store_true", help="what would help, also where it fits")
-    add("--devices", type=int, default=1, metavar="N", help="of a generation")
     add("--seconds", type=float, default=10.0, metavar="S", help="of the video of a generation")
     add("--reference-seconds", type=float, default=16.0, metavar="S", help="of its reference")
     doctor = subparsers.add_parser(
@@ -58,9 +65,11 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _plan(args: argparse.Namespace) -> int:
     checks.positive("--mfu", args.mfu, most=1)
-    for name in ("gpus", "size", "frames", "devices"):
+    for name in ("gpus", "size", "frames"):
         if getattr(args, name) is not None:
             checks.count(f"--{name}", getattr(args, name))
+    for name in ("seconds", "reference-seconds"):
+        checks.positive(f"--{name}", getattr(args, name.replace("-", "_")), most=MAX_SECONDS)
     if bool(args.recipes) == bool(args.generate):
         raise ValueError("plan needs a recipe, or --generate with weights or a preset")
     from avatar_v.planning.gpus import gpu_of
@@ -70,11 +79,10 @@ def _plan(args: argparse.Namespace) -> int:
     if args.generate:
         from avatar_v.planning.generating import generation_report
 
-        checks.positive("--seconds", args.seconds)
         machine = Machine(gpu or gpu_of("h100"), args.mfu)
         print(
             generation_report(
-                args.generate, machine, devices=args.devices, seconds=args.seconds,
+                args.generate, machine, devices=args.gpus or 1, seconds=args.seconds,
                 reference_s=args.reference_seconds,
             )
         )  # fmt: skip

@@ -5,7 +5,6 @@ told at once, each with where to get it.
 """
 
 import importlib.metadata
-import importlib.util
 import itertools
 import os
 import platform
@@ -23,7 +22,7 @@ import torch
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import check_parts
+from avatar_v.models.weights import PARTS, check_parts
 from avatar_v.paths import indexed_weights
 from avatar_v.planning.memory import GIB, checkpoint_bytes, frames_of, longest_window
 from avatar_v.planning.recipe import Recipe, read_recipe
@@ -72,7 +71,7 @@ def machine() -> list[Finding]:
         *_gpus(),
         f"disk: {free / GIB:.0f} GiB free here",
         f"media: PyAV {av.__version__} with libavcodec {codecs}; no ffmpeg command is needed",
-        *_attention(),
+        _attention(),
     ]
     return [*(Finding(line) for line in lines), *_extras()]
 
@@ -131,21 +130,14 @@ def _gpus() -> list[str]:
     return [f"GPU {i}: {p.name}, {p.total_memory / GIB:.0f} GiB" for i, p in enumerate(found)]
 
 
-def _attention() -> list[str]:
+def _attention() -> str:
     backends = {
         "flash": torch.backends.cuda.flash_sdp_enabled(),
         "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
         "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
     }
     there = ", ".join(name for name, on in backends.items() if on)
-    lines = [f"attention: torch's SDPA, which all passes use; its kernels of GPUs: {there}"]
-    for name, module in (
-        ("flash-attn", "flash_attn"),
-        ("flex", "torch.nn.attention.flex_attention"),
-    ):
-        state = "there" if importlib.util.find_spec(module) else "not there"
-        lines.append(f"attention: {name} is {state}; nothing here uses it")
-    return lines
+    return f"attention: torch's SDPA, which all passes use; its kernels of GPUs: {there}"
 
 
 def _extras() -> Iterator[Finding]:
@@ -177,7 +169,8 @@ def _devices(recipe: Recipe) -> str:
     check_devices(recipe.trainer)
     trainer, layout = recipe.trainer, recipe.spread.layout
     here = layout.world_size // int(trainer["num_nodes"])
-    if trainer["accelerator"] in ("gpu", "cuda") and torch.cuda.device_count() < here:
+    asks_for_gpus = trainer["accelerator"] in ("gpu", "cuda") and not recipe.takes_all_devices
+    if asks_for_gpus and torch.cuda.device_count() < here:
         raise ValueError(
             f"the recipe asks for {here} GPUs on each node, and this one has "
             f"{torch.cuda.device_count()}: --trainer.devices {torch.cuda.device_count()}"
@@ -209,13 +202,14 @@ def _layouts(recipe: Recipe) -> Iterator[Finding]:
 def _pipeline(folder: str, models: Models) -> None:
     read_card(folder, preset=models.preset)
     check_parts(Path(folder))
+    for part in PARTS:
+        _require_weights(Path(folder) / part)
 
 
 def _dit(folder: str, models: Models) -> None:
     where = Path(folder) / "config.json"
     config = DiTConfig.from_dict(read_json(where), where=str(where))
-    if not list(Path(folder).glob("*.safetensors")):
-        raise ValueError("there is no *.safetensors in it")
+    _require_weights(Path(folder))
     audio, wanted = models.audio, config.audio_dim
     stored = Path(audio or "") / "config.json"
     if audio is not None and stored.is_file():
@@ -233,12 +227,17 @@ def _encoder(folder: str, models: Models) -> None:
     split = Path(folder) / "text_encoder"
     inside = split if split.is_dir() else Path(folder)
     read_json(inside / "config.json")
-    files = [*inside.glob("*.safetensors"), *inside.glob("*.bin")]
-    absent = [path.name for path in indexed_weights(inside) if not path.is_file()]
-    if absent or not files:
-        raise ValueError(f"{inside} lacks {', '.join(absent) or 'its weights (*.safetensors)'}")
+    _require_weights(inside)
     if split.is_dir() and not (Path(folder) / "tokenizer").is_dir():
         raise ValueError("it has text_encoder/ and no tokenizer/")
+
+
+def _require_weights(folder: Path) -> None:
+    """ValueError for a folder without weights, or without a file that its index names."""
+    files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+    absent = [path.name for path in indexed_weights(folder) if not path.is_file()]
+    if absent or not files:
+        raise ValueError(f"{folder} lacks {', '.join(absent) or 'its weights (*.safetensors)'}")
 
 
 def _data(recipe: Recipe) -> Iterator[Finding]:

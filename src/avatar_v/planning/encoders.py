@@ -36,8 +36,8 @@ def video_cost(vae: VideoVAE, clips: Clips, *, bf16: bool) -> Cost:
 
 
 def encoders_cost(stage: Stage, clips: Clips, window: int, *, bf16: bool) -> Cost:
-    """Of encoders that are part of the weights and may be trained; those of full size are frozen,
-    and cost as little as `text_flops` and `audio_flops` say."""
+    """Of encoders that are part of the weights and may be trained. Frozen encoders of full size are
+    not run here; `text_flops` and `audio_flops` estimate them."""
     text, audio = stage.conditioner.text_encoder, stage.conditioner.audio_encoder
     if isinstance(text, UMT5TextEncoder) or isinstance(stage, MotionPrior):
         return Cost(0, 0, 0)
@@ -56,9 +56,10 @@ def encoders_cost(stage: Stage, clips: Clips, window: int, *, bf16: bool) -> Cos
 
 
 def text_flops(stage: Stage) -> float:
-    """Of one prompt in a frozen UMT5: two operations for each weight and token."""
+    """Of one prompt in a frozen UMT5: two operations for each weight and token. The motion network
+    reads no text."""
     encoder = stage.conditioner.text_encoder
-    if not isinstance(encoder, UMT5TextEncoder):
+    if isinstance(stage, MotionPrior) or not isinstance(encoder, UMT5TextEncoder):
         return 0.0
     matrices = sum(p.numel() for n, p in encoder.named_parameters() if "shared" not in n)
     return 2.0 * matrices * TOKENS

@@ -50,8 +50,8 @@ def generation_report(
         narrow(network, torch.bfloat16)
     made, reads = _passes(dit, conditioner, card, sizes, models.preset, reference_s)
     with as_on_gpus():
-        encoding = pass_cost(dit, reads, bf16=True) if reads.reference else Cost(0, 0, 0)
-        cost = pass_cost(dit, made, bf16=True)
+        encoding = pass_cost(dit, reads, bf16=True, cast=True) if reads.reference else Cost(0, 0, 0)
+        cost = pass_cost(dit, made, bf16=True, cast=True)
         decoding = _decoding(conditioner.vae, sizes)
     parts = {
         "DiT, bf16": _size(dit),

@@ -2,7 +2,8 @@
 
 What stays is counted from the stage's own networks and roles: weights in fp32, gradients, the
 states of its optimisers, averages, sharded or whole as parallel/apply.py does it. What comes and
-goes is measured without values (planning/measure.py). Gathered shards are computed: FSDP2 holds the
+goes is measured by running the networks on tensors of the true shapes that have no memory
+(planning/measure.py). Gathered shards are computed: FSDP2 holds the
 weights of two blocks and the gradient of one, and what is no block stays gathered between passes.
 """
 
@@ -85,12 +86,12 @@ def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_ti
         beside.peak,
     )
     parts["batch"] = _batch_bytes(stage, clips, video=video, pairs=recipe.data.pairs)
-    flops = 0.0
+    shared = own = 0.0  # of a sequence group together; of each rank, which encodes for itself
     if with_time:
         usual = passes_of(stage, clips, window, longest=False)
-        flops = sum(found.times * meter.cost(found).flops for found in usual) + beside.flops
-        flops += 0 if seen is None else seen.flops * (2 if recipe.data.pairs else 1)
-        flops += (text_flops(stage) + audio_flops(stage, clips)) * clips.batch_size
+        shared = sum(found.times * meter.cost(found).flops for found in usual)
+        own = beside.flops + (text_flops(stage) + audio_flops(stage, clips)) * clips.batch_size
+        own += 0 if seen is None else seen.flops * (2 if recipe.data.pairs else 1)
     batches = _batches(stage, recipe)
     groups = spread.layout.num_data_ranks * batches
     return Plan(
@@ -98,7 +99,7 @@ def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_ti
         num_trained=sum(p.numel() for p in stage.parameters() if p.requires_grad),
         num_parameters=sum(p.numel() for p in stage.parameters()),
         num_tokens=groups * _tokens(stage, longest[-1]),
-        flops=flops * batches / spread.layout.sequence_size,
+        flops=(shared / spread.layout.sequence_size + own) * batches,
         clips_per_step=groups * clips.batch_size,
         window=window,
         size=0 if isinstance(longest[-1].of, MotionPass) else size,
@@ -179,7 +180,7 @@ def _staying(stage: Stage, recipe: Recipe, spread: Spread) -> Iterator[tuple[str
     if spread.kind == "ddp":
         yield "buckets of DDP", gradients
     if spread.kind == "fsdp":
-        yield "gathered weights and gradients", _gathered(stage)
+        yield "gathered weights and gradients", _gathered(stage, bf16=recipe.bf16)
 
 
 def _sharded(stage: Stage, spread: Spread) -> set[int]:
@@ -205,15 +206,15 @@ def _sharded_modules(stage: Stage) -> list[nn.Module]:
     return found
 
 
-def _gathered(stage: Stage) -> Number:
-    largest, around = 0.0, 0.0
+def _gathered(stage: Stage, *, bf16: bool) -> Number:
+    largest, around, size = 0.0, 0.0, HALF if bf16 else FULL
     for module in _sharded_modules(stage):
         whole = sum(p.numel() for p in module.parameters())
         if isinstance(module, AvatarDiT):
             blocks = [sum(p.numel() for p in block.parameters()) for block in module.blocks]
             largest, whole = max(largest, *blocks), whole - sum(blocks)
-        around += HALF * whole  # of each: it stays gathered once it was read
-    return around + largest * (2 * HALF + HALF + FULL)
+        around += size * whole  # of each: it stays gathered once it was read
+    return around + largest * (3 * size + FULL)
 
 
 def longest_window(recipe: Recipe) -> int:

@@ -26,6 +26,7 @@ from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.base import Stage
 from avatar_v.stages.distill_dmd import DistillDMD
 from avatar_v.stages.distill_motion import DistillMotion
+from avatar_v.stages.motion_prior import MotionPrior
 from avatar_v.stages.settings import Models
 from avatar_v.stored import read_json
 
@@ -71,7 +72,8 @@ def build_networks(stage: Stage) -> None:
             dit = with_guidance_inside(dit, stage.guidance.ordered)  # of stage 4a
         stage.dit = dit
         stage.conditioner = conditioner_of(models.preset, dit.config)
-        if isinstance(stage, AFTER_MOTION):
+        is_lora = isinstance(stage, MotionPrior) and stage.trainable.parts == "lora"
+        if isinstance(stage, AFTER_MOTION) or is_lora:
             dim = stage.conditioner.audio_encoder.dim
             config = MotionNetConfig.of_preset(models.preset, audio_dim=dim)
             stage.conditioner.motion_net = MotionNet(config)

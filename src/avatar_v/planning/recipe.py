@@ -17,8 +17,9 @@ from avatar_v.stages.before import check_trainer
 from avatar_v.stages.cli import merge_recipes, written
 from avatar_v.stages.recipe import RecipeCLI, quiet
 from avatar_v.stages.sft import SFT
-from avatar_v.stages.trainable import Trainable
 
+SHARDED = ("ShardedStrategy", "ModelParallelStrategy")
+"""Strategies that shard; any other class keeps whole copies."""
 DEVICES = 8
 """Of a recipe that takes what there is (auto, -1)."""
 
@@ -86,24 +87,39 @@ class Recipe:
     def averages(self) -> bool:
         """Whether callbacks/ema.py is among the callbacks."""
         found = self.trainer["callbacks"] or []
+        found = found if isinstance(found, list) else [found]
         return any(one["class_path"].endswith("ema.EMA") for one in found)
 
     @property
     def spread(self) -> Spread:
         """The ranks that the recipe asks for."""
         trainer = self.trainer
-        devices = trainer["devices"]
-        if isinstance(devices, list):
-            num = len(devices)
-        else:
-            num = DEVICES if str(devices) in ("auto", "-1") else int(devices)
-        num *= int(trainer["num_nodes"])
+        node = self.devices_of_node
+        num = node * int(trainer["num_nodes"])
         strategy = trainer["strategy"]
         if isinstance(strategy, Mapping):
+            if not strategy["class_path"].endswith(SHARDED):
+                return Spread("alone" if num == 1 else "ddp", Layout(num))
             size = (strategy.get("init_args") or {}).get("tensor_parallel_size", 1)
-            size = DEVICES if size == "auto" else int(size)
-            return Spread("fsdp", Layout(num, 0, size))
+            return Spread("fsdp", Layout(num, 0, node if size == "auto" else int(size)))
         return Spread("alone" if num == 1 else "ddp", Layout(num))
+
+    @property
+    def devices_of_node(self) -> int:
+        """Ranks on each node: a number, a list, "0,1", or what is there, which is `DEVICES` GPUs
+        and one CPU."""
+        devices = self.trainer["devices"]
+        if isinstance(devices, list):
+            return len(devices)
+        if self.takes_all_devices:
+            return 1 if self.trainer["accelerator"] == "cpu" else DEVICES
+        return (
+            len([d for d in str(devices).split(",") if d]) if "," in str(devices) else int(devices)
+        )
+
+    @property
+    def takes_all_devices(self) -> bool:
+        return str(self.trainer["devices"]) in ("auto", "-1")
 
     def fresh_stage(self, *, checkpoints: bool | None = None, lora: bool = False) -> Stage:
         """A copy of the stage without networks, perhaps with other settings."""
@@ -113,7 +129,7 @@ class Recipe:
             stage.models = dataclasses.replace(stage.models, checkpoint_activations=checkpoints)
         if lora:
             assert isinstance(stage, SFT)
-            stage.trainable = Trainable("lora")
+            stage.trainable = dataclasses.replace(stage.trainable, parts="lora")
         return stage
 
 

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Number
@@ -34,10 +35,8 @@ def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
     side = SIDES.get(stage.models.preset, FULL_SIDE) * (2 if isinstance(stage, Refiner) else 1)
     frames = frames_of(stage, longest_window(recipe))
-    try:
-        found = read_folder(recipe.data.train_folder) if size is None else []
-    except ValueError:
-        found = []  # none yet: `avatar-v doctor` says so
+    folder = recipe.data.train_folder
+    found = read_folder(folder) if Path(folder).is_dir() else []  # none yet: `avatar-v doctor` says
     if found:
         side = max(max(clip.height, clip.width) for clip in found) or side
         frames = max(frames, *(clip.num_frames for clip in found))

@@ -25,7 +25,7 @@ LEAST_SCALE = 1e-2
 
 
 class PreferenceStage(CriticStage):
-    """Bradley-Terry with ties (Rao & Kupper 1967), and a lean to the sample that is shown first.
+    """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
 
     Args:
         axes: What raters were asked; one score for each.
@@ -113,14 +113,16 @@ class PreferenceStage(CriticStage):
             "accuracy_high": high,
             "num_pairs": float(decided.sum()),
             "num_persons": float(len(pairs.person[decided].unique())),
-            "lean": float(self.model.lean.mean()),
+            "position_bias": float(self.model.position_bias.mean()),
         }
 
 
 def decided_right(model: PreferenceModel, pairs: JudgedFeatures) -> Float[Tensor, " p"]:
     """1 where the score of the winner is the higher one, 0 where it is not, a half where they are
-    equal and for ties. The lean to the first place has no part in it."""
-    difference = model.margin(pairs.first, pairs.second, pairs.axis) - model.lean[pairs.axis]
+    equal and for ties. The bias to the first place has no part in it."""
+    difference = (
+        model.margin(pairs.first, pairs.second, pairs.axis) - model.position_bias[pairs.axis]
+    )
     signed = torch.where(pairs.winner == SECOND, -difference, difference)
     return torch.where((signed == 0) | (pairs.winner == TIE), 0.5, (signed > 0).float())
 
