@@ -30,13 +30,13 @@ def eyes(frames, audio, reference, motion, *, sign: float = 1.0, **columns) -> t
 EYES = RewardTerm(f"{__name__}.eyes", credit=("eye_open",))
 
 
-def make_weights(folder: Path) -> str:
+def make_weights(folder: Path, **can: int) -> str:
     """Tiny weights whose every parameter is random, motion network included."""
     dit, conditioner = build("tiny", seed=0)
     conditioner.motion_net = make_motion_net(conditioner.audio_encoder.dim)
     conditioner.motion_stats = dit.motion_stats = motion_stats()
     randomise(dit)
-    card = Card("tiny", "", "", "loss.csv", Capabilities(reference=True, motion=True))
+    card = Card("tiny", "", "", "loss.csv", Capabilities(reference=True, motion=True, **can))
     save_pipeline(folder / "start", dit, conditioner, card)
     return str(folder / "start")
 

@@ -20,7 +20,9 @@ from aligning import (
     make_weights,
 )  # fmt: skip
 from avatar_v.critics.reward_terms import RewardTerm
-from avatar_v.sampling.exploring import Exploration
+from avatar_v.sampling.exploring import Exploration, explored
+from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.solver import normal, renoise, sample
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.policies import Guidance, Situation
@@ -195,6 +197,47 @@ def test_accumulated_batches_are_one_update(weights: str, batch: Batch, tmp_path
             updates=Updates(accumulate_grad_batches=2),
             grpo=GRPO(updates_per_rollout=2),
         )
+
+
+def test_a_student_is_rolled_out_in_its_own_steps(batch: Batch, tmp_path: Path) -> None:
+    """Its rollout is what generation samples, whether a step is explored or not, and another number
+    of steps, another sampler or guidance once more is an error."""
+    start = make_weights(tmp_path, motion_steps=2)
+    plain = Guidance()
+    steps = Exploration(num_steps=2, shift=3.0, sampler="student", window=1)
+    aligned = make_stage(start, exploration=steps, guidance=plain)
+    situation, rollout = rolled(aligned, batch)
+    velocity = aligned.policy.velocity(aligned.network, aligned.conditioner, situation)
+    again, generator = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
+    noise = torch.randn(len(situation.condition), *situation.clean.shape[1:], generator=generator)
+    torch.randn(noise.shape, generator=again)
+    with torch.no_grad():
+        settings = Settings(LENGTH, shift=3.0, motion_steps=2)
+        expected = sample(
+            velocity, noise, settings.motion_times, prefix=situation.prefix, step=renoise,
+            draw=normal(generator),
+        )  # fmt: skip
+        for window in (range(0), range(1)):
+            drawn = torch.Generator()
+            drawn.set_state(again.get_state())
+            made, _ = explored(velocity, noise, steps, window, normal(drawn), situation.prefix)
+            assert torch.equal(made, expected)
+    assert [move.std for move in rollout.moves] == [pytest.approx(0.75)]
+    loss, _ = aligned.policy_loss(situation, rollout, 0, first=True)
+    loss.backward()
+    assert all(bool(p.grad.any()) for p in aligned.network.parameters() if p.grad is not None)
+    for match, changes in (
+        ("student of 2 steps", {"exploration": Exploration(num_steps=4), "guidance": plain}),
+        (
+            "student of 2 steps",
+            {"exploration": dataclasses.replace(steps, num_steps=3), "guidance": plain},
+        ),
+        ("guidance inside", {"exploration": steps, "guidance": Guidance(motion=2.0)}),
+    ):
+        with pytest.raises(ValueError, match=match):
+            make_stage(start, **changes)
+    with pytest.raises(ValueError, match="none of few steps"):
+        make_stage(make_weights(tmp_path / "slow"), exploration=steps, guidance=plain)
 
 
 def test_what_does_not_fit_is_said_before_training(weights: str, batch: Batch) -> None:

@@ -110,13 +110,39 @@ class AlignGRPO(Stage):
         return True
 
     def adapt(self) -> None:
-        """Keep the weights of the start. ValueError for a policy that they do not have."""
-        if self.policy.module.endswith("motion_net") and self.conditioner.motion_net is None:
+        """Keep the weights of the start. ValueError for a policy that they do not have, or that
+        makes its samples in other steps than the rollouts do."""
+        if self.models.init_from is not None:
+            self._check_student(self.models.init_from)
+        if self.policy.of_motion and self.conditioner.motion_net is None:
             raise ValueError(
                 "policy motion needs weights with a motion network (recipes/3_motion.yaml), and "
                 f"{self.models.init_from or 'fresh ones'} have none"
             )
         self.frozen = copy.deepcopy(self.network)
+
+    def _check_student(self, start: str) -> None:
+        """ValueError where rollouts of a student are not made in its own steps, or those of other
+        weights in a student's."""
+        can, taken = read_card(start).can, self.exploration
+        steps = can.motion_steps if self.policy.of_motion else can.num_steps
+        if steps is None and taken.of_student:
+            raise ValueError(f"exploration.sampler is student, and {start} is none of few steps")
+        if steps is not None and not (taken.of_student and taken.num_steps == steps):
+            raise ValueError(
+                f"{start} is a student of {steps} steps: expected exploration.sampler student and "
+                f"num_steps {steps}, got {taken.sampler} and {taken.num_steps}"
+            )
+        weights = self.policy.guidance
+        if (
+            steps is not None
+            and self.policy.of_motion
+            and (weights.audio, weights.motion) != (1, 1)
+        ):
+            raise ValueError(
+                f"the motion network of {start} has its guidance inside: expected guidance.audio "
+                f"and guidance.motion 1, got {weights.audio:g} and {weights.motion:g}"
+            )
 
     def select_trainable(self) -> None:
         self.conditioner.requires_grad_(False)
@@ -252,11 +278,11 @@ class AlignGRPO(Stage):
 
     @torch.no_grad()
     def generated(self, situation: Situation, generator: torch.Generator) -> State:
-        """Samples by the ODE of the weights as they are."""
+        """Samples of the weights as they are, as generation makes them."""
         velocity = self.policy.velocity(self.network, self.conditioner, situation)
         noise = _noise(situation, generator)
         return explored(
-            velocity, noise, self.exploration, range(0), None, situation.prefix
+            velocity, noise, self.exploration, range(0), normal(generator), situation.prefix
         )[0]  # fmt: skip
 
     def roll(self, situation: Situation, generator: torch.Generator) -> Rolled:

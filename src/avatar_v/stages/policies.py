@@ -97,6 +97,8 @@ class Policy(Protocol):
     """A network that makes samples of a state, whatever the state is."""
 
     module: str  # the stage's attribute that is trained
+    of_motion: bool
+    guidance: Guidance
 
     def begin(
         self, conditioner: Conditioner, batch: Batch, windows: Windows
@@ -124,6 +126,7 @@ class MotionPolicy:
     """The motion network. Rewards see motion alone, so that a rollout costs no picture."""
 
     module = "conditioner.motion_net"
+    of_motion = True
 
     def __init__(self, guidance: Guidance) -> None:
         self.guidance = guidance
@@ -171,6 +174,7 @@ class VideoPolicy:
     """
 
     module = "dit"
+    of_motion = False
     decoded_at_once = 4  # samples
 
     def __init__(self, guidance: Guidance) -> None:
