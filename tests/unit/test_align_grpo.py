@@ -72,9 +72,10 @@ def rolled(stage: AlignGRPO, batch: Batch, index: int = 0):
 def test_the_ratio_is_exactly_one_before_an_update_and_not_behind_it(
     weights: str, batch: Batch, policy: str, reward: RewardTerm, guard: bool
 ) -> None:
-    grpo = GRPO(group_size=GROUP, guard=guard)
+    grpo = GRPO(group_size=GROUP, guard=guard, hold={reward.credit[0]: 2.0})
     aligned = make_stage(weights, reward, policy=policy, grpo=grpo)
     situation, rollout = rolled(aligned, batch)
+    assert [(weight, bool(of.any())) for weight, of in rollout.held] == [(2.0, True)]
     assert rollout.logs[f"missing_{reward.label}"] == 0
     assert len(rollout.moves) == WINDOW
     losses = []

@@ -303,11 +303,15 @@ class AlignGRPO(Stage):
             values = self.rewards(self.policy.samples(self.conditioner, situation, made))
             credits = {term.credit for term in self.rewards.terms}
             weights = {credit: self.policy.credit(credit, situation) for credit in sorted(credits)}
+            held = [
+                (weight, self.policy.credit((name,), situation))
+                for name, weight in self.grpo.hold.items()
+            ]
             old = [densities(move, move.mean, weights) for move in moves]
         advantages, logs = advantages_of(
             values, self.rewards.terms, situation.layout, self.grpo, generator
         )
-        return Rolled(moves, weights, old, frozen, advantages, logs)
+        return Rolled(moves, weights, old, frozen, held, advantages, logs)
 
     def policy_loss(
         self, situation: Situation, rolled: Rolled, number: int, *, first: bool

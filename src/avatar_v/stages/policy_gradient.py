@@ -7,7 +7,7 @@ and which network made them is the stage's business.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 import torch
@@ -42,6 +42,9 @@ class GRPO:
     group_size: int = 8
     clip: float = 1e-3  # of the ratio, to both sides of 1
     kl_weight: float = 0.004  # of the distance to the frozen weights
+    hold: dict[str, float] = field(default_factory=dict)
+    """Further weights of that distance, in parts named as in RewardTerm.credit: what no reward is
+    about changes with what one is, since they share a network."""
     guard: bool = False  # GRPO-Guard's correction of the ratio
     max_lead: int = 0
     """Before a rollout up to so many chunks are made by the ODE, so that it begins with an end of
@@ -55,6 +58,8 @@ class GRPO:
         checks.count("group_size", self.group_size, least=2)
         checks.positive("clip", self.clip, most=1)
         checks.weight("kl_weight", self.kl_weight)
+        for name, weight in self.hold.items():
+            checks.weight(f"hold.{name}", weight)
         checks.count("max_lead", self.max_lead, least=0)
         checks.count("updates_per_rollout", self.updates_per_rollout)
 
@@ -76,6 +81,7 @@ class Rolled:
     weights: dict[Credit, Tensor]  # how much each number counts for a credit
     old: list[dict[Credit, PerLatent]]  # log densities of each move, by credit
     frozen: list[State]  # means of each move by the weights that the stage started from
+    held: list[tuple[float, Tensor]]  # GRPO.hold: weights, and how much each number counts for them
     advantages: dict[Credit, PerLatent]
     logs: Logs
 
@@ -139,9 +145,12 @@ def step_loss(
         loss = loss + clipped_policy_loss(ratios[-1], advantage, numbers.clip).mean()
     if numbers.guard:
         loss = loss / (move.t - move.t_next)
-    kl = gaussian_kl(mean, rolled.frozen[number], move.std).mean()
+    distance = gaussian_kl(mean, rolled.frozen[number], move.std)
+    kl, held = distance.mean(), mean.new_zeros(())
+    for weight, of in rolled.held:
+        held = held + weight * per_latent(distance, of).mean()
     off = (torch.stack(ratios) - 1).detach().abs()
-    return loss + numbers.kl_weight * kl, {
+    return loss + numbers.kl_weight * kl + held, {
         "objective": loss.detach(),
         "kl": kl.detach(),
         "ratio": off.mean(),  # its distance from 1
