@@ -63,12 +63,16 @@ def rolled_out(
 
 
 def updated(
-    policy: nn.Module, exploration: Exploration, numbers: GRPO, num_updates: int, **more: float
+    policy: nn.Module,
+    exploration: Exploration,
+    numbers: GRPO,
+    num_updates: int,
+    reward: float = 1.0,
 ) -> None:
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(0)
     for _ in range(num_updates):
-        rolled = rolled_out(policy, exploration, numbers, generator, **more)
+        rolled = rolled_out(policy, exploration, numbers, generator, reward)
         optimizer.zero_grad()
         for number, move in enumerate(rolled.moves):
             loss, _ = step_loss(
