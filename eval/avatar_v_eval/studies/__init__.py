@@ -10,6 +10,7 @@ STUDIES = {
     "guidance": "guidance in one pass against guidance in several",
     "distill": "students of few steps beside their teacher",
     "align_dpo": "preferences of simulated raters and habits, before and after DPO",
+    "reward_signal": "what rewards can teach, before anything is trained",
     "preference": "the preference model against raters whose values are known",
     "sampling": "steps and overshoot of the sampler",
     "refiner": "the super-resolution refiner against bicubic enlarging",

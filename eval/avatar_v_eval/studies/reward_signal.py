@@ -1,0 +1,236 @@
+"""What the rewards of a recipe can teach, before anything is trained.
+
+A reward can move a policy only where three things hold: samples are not yet as the persons are
+(room), samples of one condition differ in it (spread), and independent batches agree in which
+direction the weights should go (the cosine of their gradients). Each reward of
+`recipes/5a_grpo.yaml` is measured alone on the same rollouts of the shipped weights, in three ways:
+as the recipe sets it, with credit for each latent frame; whole, as one number for a sample that all
+of its frames and components earn; and as the recipe sets it with advantages dealt out at random
+(``grpo.control random``), the floor. Nothing is updated.
+"""
+
+import argparse
+import dataclasses
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from rich.progress import track
+from torch import Tensor
+
+from avatar_v.critics.levels import blink_gap, excursion_gap
+from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, load_reward
+from avatar_v.critics.rewards import MOUTH_OPEN, YAW
+from avatar_v.models.card import hash_folder, read_card, weights_folder
+from avatar_v.planning.recipe import read_recipe
+from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.policies import Situation
+from avatar_v.types import Batch
+from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.protocol import Findings
+from avatar_v_eval.records import Number
+
+RECIPES = ("recipes/5a_grpo.yaml", "recipes/small.yaml")
+WAYS = {
+    "local": "credit for each latent frame",
+    "whole": "one number for a sample",
+    "random": "advantages dealt at random",
+}
+GAPS = {"blinks": "blink rate", "sway": "sway", "amplitude": "mouth amplitude"}
+LEAST_PAIRS = 4
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
+    add("--weights", default="small_student", help="the policy before alignment")
+    add("--shards", required=True, metavar="DIR", help="clips of motion and sound, in pairs")
+    add("--pairs", type=int, default=8, help="of batches whose gradients are compared")
+    add("--batch-size", type=int, default=12, help="conditions in a batch")
+    add("--group-size", type=int, default=8, help="samples of a condition")
+    add("--seed", type=int, default=0)
+    parser.set_defaults(name="reward_signal")
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    """ValueError for fewer than four pairs of batches, and for what `avatar-v run` refuses."""
+    if options.pairs < LEAST_PAIRS:
+        raise ValueError(f"--pairs is at least {LEAST_PAIRS}, got {options.pairs}")
+    folder = weights_folder(options.weights)
+    recipe = read_recipe(RECIPES, words_of(options, str(folder)))
+    stage = recipe.model
+    assert isinstance(stage, AlignGRPO)
+    stage.configure_model()
+    batches = _batches(recipe.data, 2 * options.pairs)
+    terms = stage.rewards.terms
+    numbers = room(stage, batches)
+    for way, words in WAYS.items():
+        for term in terms:
+            found = [
+                signal(stage, batch, index, asked(term, way), is_random=way == "random")
+                for index, batch in enumerate(
+                    track(batches, f"{term.label}, {words}", transient=True)
+                )
+            ]
+            numbers |= told(term.label, way, found)
+    return Findings(
+        "What rewards can teach",
+        numbers,
+        recipe=" ".join(RECIPES),
+        weights={"pipeline": hash_folder(folder)},
+        notes=[
+            f"{2 * options.pairs} batches of {options.batch_size} conditions with "
+            f"{options.group_size} samples each, from {options.shards}; cosines over "
+            f"{options.pairs} pairs of batches that share no clip and no noise",
+            "intervals bootstrapped over batches, those of cosines over pairs of batches",
+        ],
+    )
+
+
+def words_of(options: argparse.Namespace, folder: str) -> list[str]:
+    """The recipe's options for these weights: a student takes its own steps."""
+    settings = {
+        "model.init_args.models.init_from": folder,
+        "model.init_args.seed": options.seed,
+        "model.init_args.grpo.group_size": options.group_size,
+        "data.init_args.train": options.shards,
+        "data.init_args.validation": "null",
+        "data.init_args.batch_size": options.batch_size,
+        "data.init_args.seed": options.seed,
+        "data.init_args.cache": "false",
+    }
+    steps = read_card(folder).can.motion_steps
+    if steps is not None:
+        settings |= {
+            "model.init_args.exploration.sampler": "student",
+            "model.init_args.exploration.num_steps": steps,
+            "model.init_args.exploration.window": 1,
+            "model.init_args.guidance.audio": 1.0,
+            "model.init_args.guidance.motion": 1.0,
+        }
+    return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+
+
+def _batches(data: Any, num: int) -> list[Batch]:
+    """The first batches of an epoch. ValueError where it has fewer."""
+    data.setup()
+    found = [batch for _, batch in zip(range(num), data.train_dataloader(), strict=False)]
+    if len(found) < num:
+        raise ValueError(f"{data.train_folder} has {len(found)} batches, and {num} are compared")
+    return found
+
+
+def asked(term: RewardTerm, way: str) -> RewardTerm:
+    """The reward as it is, or as one number for a sample."""
+    if way != "whole":
+        return term
+    options = {"path": term.path, **term.options}
+    return dataclasses.replace(
+        term, path=f"{__name__}.whole", options=options, credit=(), name=term.label
+    )
+
+
+def whole(
+    frames: Any, audio: Tensor, reference: Batch, motion: Tensor, *, path: str, num_given: int,
+    **columns: Any,
+) -> Float[Tensor, " b"] | None:  # fmt: skip
+    """A reward's mean over the latent frames that a sample made."""
+    value = load_reward(RewardTerm(path))(
+        frames, audio, reference, motion, num_given=num_given, **columns
+    )
+    if value is None:
+        return None
+    assert isinstance(value, Tensor)
+    return value[:, num_given:].mean(1) if value.dim() > 1 else value
+
+
+@dataclasses.dataclass(frozen=True)
+class Signal:
+    """Of one reward in one batch."""
+
+    gradient: Float[Tensor, " p"] | None  # None where the reward says nothing
+    spread: float  # of its advantages, before they are weighted
+
+
+def signal(
+    stage: AlignGRPO, batch: Batch, index: int, term: RewardTerm, *, is_random: bool
+) -> Signal:
+    """The gradient of one reward alone, at the weights as they are. The rollout depends on the
+    batch and its ``index`` alone."""
+    whole_run = stage.rewards, stage.grpo
+    control = "random" if is_random else "none"
+    try:
+        stage.rewards = Rewards([term])
+        stage.grpo = dataclasses.replace(stage.grpo, control=control, hold={})
+        situation, generator = begun(stage, batch, index)
+        try:
+            rolled = stage.roll(situation, generator)
+        except ValueError:  # no value for any sample
+            return Signal(None, 0.0)
+        stage.zero_grad(set_to_none=True)
+        for number in range(len(rolled.moves)):
+            stage.policy_loss(situation, rolled, number, first=True)[0].backward()
+        gradient = torch.cat(
+            [p.grad.flatten() for p in stage.network.parameters() if p.grad is not None]
+        )
+        spread = float(rolled.logs[f"advantage_{term.label}"])
+        return Signal(gradient if bool(gradient.any()) else None, spread)
+    finally:
+        stage.rewards, stage.grpo = whole_run
+        stage.zero_grad(set_to_none=True)
+
+
+def begun(stage: AlignGRPO, batch: Batch, index: int) -> tuple[Situation, torch.Generator]:
+    """The situation of a batch, as training has it at that index."""
+    generator = stage.begin_batch(index)
+    windows = stage.draw_windows(batch, generator)
+    clean, cond = stage.encode(batch, windows, generator)
+    return Situation(batch, windows, clean, cond, stage.grpo.group_size), generator
+
+
+def room(stage: AlignGRPO, batches: list[Batch]) -> dict[str, Number]:
+    """By how much the level of each habit in samples is below the persons' own (levels.py)."""
+    found: dict[str, list[float]] = {name: [] for name in GAPS}
+    for index, batch in enumerate(track(batches, "levels", transient=True)):
+        samples = stage.plain_samples(batch, index)
+        assert samples.reference is not None
+        for name, gap in gaps(samples).items():
+            if gap is not None:
+                found[name].append(float(gap))
+    return {
+        f"room_{name}": bootstrap_mean(np.array(values)).described(
+            f"{GAPS[name]} below the persons' own, relative"
+        )
+        for name, values in found.items()
+        if len(values) > 1
+    }
+
+
+def gaps(samples: Samples) -> dict[str, Tensor | None]:
+    reference, motion, given = samples.reference, samples.motion, samples.num_given
+    assert reference is not None
+    return {
+        "blinks": blink_gap(reference, motion, given),
+        "sway": excursion_gap(YAW, reference, motion, given),
+        "amplitude": excursion_gap(MOUTH_OPEN, reference, motion, given),
+    }
+
+
+def told(name: str, way: str, found: list[Signal]) -> dict[str, Number]:
+    """The spread of a reward's advantages, and how well gradients of two batches agree."""
+    spreads = np.array([one.spread for one in found])
+    numbers = {
+        f"spread_{way}_{name}": bootstrap_mean(spreads).described(
+            f"spread of advantages in groups, {name}: {WAYS[way]}"
+        )
+    }
+    cosines = [
+        float(torch.nn.functional.cosine_similarity(a.gradient, b.gradient, dim=0))
+        for a, b in zip(found[::2], found[1::2], strict=True)
+        if a.gradient is not None and b.gradient is not None
+    ]
+    if len(cosines) > 1:
+        numbers[f"cosine_{way}_{name}"] = bootstrap_mean(np.array(cosines)).described(
+            f"cosine of two batches' gradients, {name}: {WAYS[way]}"
+        )
+    return numbers
