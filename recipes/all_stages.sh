@@ -103,14 +103,14 @@ init_from() { echo "--model.init_args.models.init_from=$runs/$1/weights"; } # RE
 assemble() { # what ships, laid out like src/avatar_v/assets; whole or not at all
   rm -rf assets.part && mkdir -p assets.part/critics
   cp -r "$runs/3_motion/weights" assets.part/small
-  cp -r "$runs/4c_distill_motion/weights" assets.part/small_student
+  cp -r "$runs/5a_grpo/weights" assets.part/small_student
   avatar-v weights decoder "$runs/refiner/weights" "$runs/refiner_decoder/vae" --out assets.part/small_refiner
   cp "$runs/refiner/weights/"{loss.csv,recipe.yaml} assets.part/small_refiner
   for name in face motion sync; do cp -r "runs/critic_$name/$name" "assets.part/critics/$name"; done
   mv assets.part assets
 }
 
-few=() few_pairs=() few_windows=() stills=() terms=()
+few=() few_pairs=() few_windows=() stills=() terms=() of_student=()
 if [[ $SIZE == tiny ]]; then
   few=(--trainer.max_steps 2 --data.init_args.batches_per_epoch 2)
   few_pairs=("${few[@]}" --data.init_args.persons_per_batch 2 --data.init_args.scenes_per_person 2)
@@ -119,6 +119,8 @@ if [[ $SIZE == tiny ]]; then
   stills=(--model.init_args.personality.stills_share 1.0)
   terms=(--model.init_args.perceptual.identity '{0: 0.05}' --model.init_args.perceptual.motion '{0: 0.05}'
     --model.init_args.perceptual.sync '{0: 0.05}')
+  of_student=(--model.init_args.exploration.sampler student --model.init_args.exploration.num_steps 2
+    --model.init_args.exploration.window 1 --model.init_args.guidance.motion 1.0)
 fi
 
 chain() {
@@ -172,6 +174,9 @@ chain() {
   train 4a_distill_cfg runs/latents/long "$(init_from 3_motion)" "${stills[@]}"
   train 4b_distill_dmd runs/latents/long "$(init_from 4a_distill_cfg)" "${stills[@]}"
   train 4c_distill_motion runs/shards/motion "$(init_from 4b_distill_dmd)"
+
+  # stage 5, of the student
+  train 5a_grpo runs/shards/motion "$(init_from 4c_distill_motion)" "${of_student[@]}"
 
   # the refiner, of twice the size
   side=$((2 * side))

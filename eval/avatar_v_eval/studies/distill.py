@@ -83,7 +83,7 @@ def measure(options: argparse.Namespace) -> Findings:
     shipped, held_out = Readers.load(), Readers.held_out()
     weights = {**shipped.hashes(), **{f"held-out {k}": v for k, v in held_out.hashes().items()}}
     for name, rollout in systems.items():
-        weights[f"dit of {name}"] = rollout.hashes()["dit"]
+        weights |= {f"{part} of {name}": rollout.hashes()[part] for part in ("dit", "motion")}
     cases = make_cases(
         options.split,
         options.persons,
