@@ -7,8 +7,9 @@ import pytest
 
 from avatar_v.critics.raters import Panel, SimulatedRater, Term
 from avatar_v_eval.cases import make_cases
+from avatar_v_eval.motion_levels import levels
 from avatar_v_eval.studies import align_dpo
-from avatar_v_eval.studies.align_dpo import levels, win_rates
+from avatar_v_eval.studies.align_dpo import WORDS, win_rates
 
 PANEL = Panel(
     (
@@ -41,7 +42,7 @@ def test_who_moves_like_the_persons_is_preferred_and_equals_share(cases) -> None
     assert 0.2 < found["preferred_control"].value < 0.8
     assert found["own_amplitude_aligned_over_before"].value > 1
     assert found["own_amplitude_control_over_before"].value == 0
-    found = levels(cases, tracks)
+    found = levels(cases, tracks, WORDS, [("aligned", "before"), ("control", "aligned")])
     assert found["lips_aligned"].value == pytest.approx(1)
     own, aligned, before = (
         found[f"mouth_amplitude_{of}"].value for of in ("own", "aligned", "before")
@@ -51,6 +52,9 @@ def test_who_moves_like_the_persons_is_preferred_and_equals_share(cases) -> None
     gain = found["mouth_amplitude_error_aligned_over_before"]
     assert gain.high is not None
     assert gain.high < 0
+    assert found["lips_control_over_aligned"].value == pytest.approx(0)
+    loss = found["mouth_amplitude_error_control_over_aligned"]
+    assert loss.value == pytest.approx(-gain.value)
 
 
 def test_raters_cannot_see_more_than_there_is() -> None:

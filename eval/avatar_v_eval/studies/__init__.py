@@ -9,6 +9,7 @@ STUDIES = {
     "drift": "identity, colours and lips of long videos, and the seams of their chunks",
     "guidance": "guidance in one pass against guidance in several",
     "distill": "students of few steps beside their teacher",
+    "align_grpo": "habits of the motion before and after GRPO, beside controls",
     "align_dpo": "preferences of simulated raters and habits, before and after DPO",
     "reward_signal": "what rewards can teach, before anything is trained",
     "preference": "the preference model against raters whose values are known",

@@ -11,14 +11,11 @@ import dataclasses
 import itertools
 from collections.abc import Mapping
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.critics.raters import FIRST, SECOND, Panel, SimulatedRater, read_panel
-from avatar_v.seeds import derive
 from avatar_v.shards.pairs import reference_batch
 from avatar_v.stages.pair_making import samples_of
 from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
@@ -28,17 +25,13 @@ from avatar_v_eval.cases import (
     cases_note,
     check_persons,
     heard,
-    make_cases,
 )
-from avatar_v_eval.intervals import bootstrap_mean, pearson
-from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
+from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.motion_levels import Tracks, levels, motion_cases, sampled
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
-from avatar_v_eval.studies.motion_prior import moved
 
-Tracks = Float[np.ndarray, "k n f m"]
-"""k samples of each of n persons."""
 WORDS = {
     "before": "before alignment",
     "aligned": "aligned",
@@ -71,21 +64,12 @@ def measure(options: argparse.Namespace) -> Findings:
     rollouts = {
         name: Rollout.load(folder, options) for name, folder in chosen.items() if folder is not None
     }
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=401,
-        target_video=False,
-        reference_video=False,
-        num_workers=options.workers,
-    )
+    cases = motion_cases(options)
     tracks = {name: sampled(rollout, cases, options) for name, rollout in rollouts.items()}
     aligned = rollouts["aligned"]
     judged = {name: track[:, :, : options.judged_frames] for name, track in tracks.items()}
     weights = {name: rollout.hashes()["motion"] for name, rollout in rollouts.items()}
-    numbers = win_rates(panel, cases, judged) | levels(cases, tracks)
+    numbers = win_rates(panel, cases, judged) | levels(cases, tracks, WORDS)
     return Findings(
         "Preferences of simulated raters, and habits, before and after DPO",
         numbers,
@@ -98,16 +82,6 @@ def measure(options: argparse.Namespace) -> Findings:
             aligned.described(),
         ],
     )
-
-
-def sampled(rollout: Rollout, cases: list[Case], options: argparse.Namespace) -> Tracks:
-    """Motion of every person, with as many seeds as there are samples."""
-    made = []
-    for number in range(options.samples):
-        seed = derive("sample", options.seed, number) % 2**31
-        own = Rollout(rollout.pipeline, rollout.request.changed(seed=seed))
-        made.append(np.stack(moved(own, cases, 401, f"sample {number + 1}", options.batch)))
-    return np.stack(made)
 
 
 def win_rates(
@@ -160,58 +134,6 @@ def win_rates(
                 f"{WORDS[name]}"
             )
     return numbers
-
-
-def levels(cases: list[Case], tracks: Mapping[str, Tracks]) -> dict[str, Number]:
-    """Means of the motion statistics over persons, those the persons were drawn with, the errors,
-    and both against the weights before, paired; how closely lips follow the truth."""
-    persons = [true_statistics(case.person_id) for case in cases]
-    read = {name: _statistics(cases, track) for name, track in tracks.items()}
-    numbers = {}
-    for statistic, word in STATISTICS.items():
-        own = np.array([person[statistic] for person in persons])
-        numbers[f"{statistic}_own"] = bootstrap_mean(own).described(f"{word}: the persons' own")
-        for name in tracks:
-            level = read[name][statistic].mean(0)
-            error = np.abs(read[name][statistic] - own).mean(0)
-            parts = [("", word, level), ("_error", f"{word}, error", error)]
-            for ending, label, value in parts:
-                key = f"{statistic}{ending}_{name}"
-                numbers[key] = bootstrap_mean(value).described(f"{label}: {WORDS[name]}")
-            if name != "before":
-                then = read["before"][statistic]
-                parts = [
-                    ("", word, level - then.mean(0)),
-                    ("_error", f"{word}, error", error - np.abs(then - own).mean(0)),
-                ]
-                for ending, label, value in parts:
-                    numbers[f"{statistic}{ending}_{name}_over_before"] = bootstrap_mean(
-                        value
-                    ).described(f"{label}: {WORDS[name]} over before")
-    for name in tracks:
-        lips = read[name]["lips"].mean(0)
-        numbers[f"lips_{name}"] = bootstrap_mean(lips).described(f"lips r: {WORDS[name]}")
-        if name != "before":
-            gain = lips - read["before"]["lips"].mean(0)
-            numbers[f"lips_{name}_over_before"] = bootstrap_mean(gain).described(
-                f"lips r: {WORDS[name]} over before"
-            )
-    return numbers
-
-
-def _statistics(cases: list[Case], tracks: Tracks) -> dict[str, Float[np.ndarray, "k n"]]:
-    """Of every sample the motion statistics, and r of the mouth with the true one."""
-    rows = [
-        [
-            {
-                **motion_statistics(motion[1:], case.neutral[1:]),
-                "lips": pearson(motion[1:, MOUTH_OPEN], case.mouth_open[1:]),
-            }
-            for motion, case in zip(one, cases, strict=True)
-        ]
-        for one in tracks
-    ]
-    return {name: np.array([[row[name] for row in one] for one in rows]) for name in rows[0][0]}
 
 
 def _won(
