@@ -54,7 +54,7 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     except USER_ERRORS as error:
         if "--debug" in words:
             raise
-        text = _readable(error)
+        text = readable(error)
         print(f"{name}: error: {text}  (--debug shows where)", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
@@ -62,10 +62,10 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
         return 130
 
 
-def _readable(error: ValueError | OSError) -> str:
-    """One line; of the system's errors about a file without their numbers."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{_short(str(error.filename))}: {error.strerror.lower()}"
+def readable(error: ValueError | OSError) -> str:
+    """An error in one line; those of the system about a file without their numbers."""
+    if isinstance(error, OSError) and error.filename is not None and error.strerror:
+        return f"{_short(str(error.filename) or repr(''))}: {error.strerror.lower()}"
     words = [_short(word) for word in str(error).split()]
     return " ".join(words) or type(error).__name__
 

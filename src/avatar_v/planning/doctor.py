@@ -19,6 +19,7 @@ from typing import Literal
 import av
 import torch
 
+from avatar_v.cli import readable
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
@@ -82,7 +83,7 @@ def recipe_findings(words: Sequence[str]) -> list[Finding]:
     try:
         recipe = read_recipe(recipes, options)
     except (ValueError, OSError) as error:
-        return [Finding(f"recipe: {error}", "MISSING")]
+        return [Finding(f"recipe: {readable(error)}", "MISSING")]
     settings = {name: recipe.settings[name] for name in ("model", "data")}
     problems = missing_weights(settings, lambda folder: made_by(folder, recipes))
     absent = [Finding(text, "MISSING") for text in problems]
@@ -120,7 +121,7 @@ def _checked(what: str, check: Callable[[], str | None]) -> list[Finding]:
     try:
         return [Finding(f"{what}: {check() or 'fine'}")]
     except (ValueError, OSError) as error:
-        return [Finding(f"{what}: {error}", "MISSING")]
+        return [Finding(f"{what}: {readable(error)}", "MISSING")]
 
 
 def _gpus() -> list[str]:

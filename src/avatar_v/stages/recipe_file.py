@@ -5,6 +5,8 @@ lists than any memory holds. Files are limited in size, and their content in the
 that it has with all aliases written out.
 """
 
+import os
+import stat
 from typing import Any
 
 import yaml
@@ -17,6 +19,8 @@ SECTIONS = ("trainer", "stages")
 
 def read_recipe(path: str) -> dict[str, Any]:
     """The mapping in ``path``. ValueError, with the path, for all that is no recipe; OSError."""
+    if stat.S_ISFIFO(os.stat(path).st_mode):  # it would be waited for
+        raise ValueError(f"{path} is no recipe: it is a pipe, expected a file")
     with open(path, "rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
