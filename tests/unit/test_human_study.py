@@ -75,7 +75,7 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
         ),
         ({"rules": {**RULES, "max_wrong_golds": -1}}, "max_wrong_golds is a whole number of at"),
         ({"rules": {**RULES, "count_unfinished": "no"}}, "count_unfinished is true or false"),
-        ({"title": BOMB}, "study: title is text"),
+        ({"title": BOMB}, "aliases .* make more than"),
         ({"refused": {"ours": [BOMB]}}, "refused names systems and cases"),
         ({"tasks": [{"kind": BOMB, "systems": ["ours"], **NUMBERS}]}, "task: kind is text"),
         ({"colour": "red"}, "unexpected keyword argument 'colour'"),
