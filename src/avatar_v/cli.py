@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from avatar_v.command_line import front_end, version_line
+from avatar_v.words import readable
 
 COMMANDS = {
     "demo": "avatar_v.demo",
@@ -32,8 +33,6 @@ COMMANDS = {
 
 TRAINING = ("run", "fit", "validate")
 USER_ERRORS = (ValueError, OSError)
-MAX_WORD = 300
-"""Characters of one word of an error that are shown."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -60,19 +59,6 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
-
-
-def readable(error: ValueError | OSError) -> str:
-    """An error in one line; those of the system about a file without their numbers."""
-    if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{_short(str(error.filename) or repr(''))}: {error.strerror.lower()}"
-    words = [_short(word) for word in str(error).split()]
-    return " ".join(words) or type(error).__name__
-
-
-def _short(word: str) -> str:
-    """A word that no path of a sane system fills, without its middle."""
-    return word if len(word) <= MAX_WORD else f"{word[:80]}…{word[-40:]}"
 
 
 def build_parser(commands: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:

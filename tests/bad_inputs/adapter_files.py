@@ -36,6 +36,7 @@ CONFIGS: dict[str, dict[str, Any]] = {
     "alpha_nan": {"lora_alpha": float("nan")},
     "alpha_inf": {"lora_alpha": float("inf")},
     "alpha_large": {"lora_alpha": 1e30},
+    "alpha_top": {"lora_alpha": 1e6},
     "alpha_none": {"lora_alpha": None},
     "dora": {"use_dora": True},
 }

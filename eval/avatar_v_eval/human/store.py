@@ -271,7 +271,8 @@ def _check_own(path: Path) -> None:
     if not path.exists():
         return
     if not path.is_file():
-        raise ValueError(f"{path} cannot be used as a file of votes: it is no file")
+        kind = "a directory" if path.is_dir() else "no file"
+        raise ValueError(f"{path} cannot be used as a file of votes: it is {kind}")
     if not path.stat().st_size:
         return
     known = {}

@@ -19,7 +19,6 @@ from typing import Literal
 import av
 import torch
 
-from avatar_v.cli import readable
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
@@ -35,7 +34,7 @@ from avatar_v.stages.settings import Models
 from avatar_v.stages.weights_there import missing_weights
 from avatar_v.stored import read_json
 from avatar_v.types import num_latents
-from avatar_v.words import counted
+from avatar_v.words import counted, readable
 
 KEPT = 2
 """Checkpoints that lie on the disk at once: the last, and the one that is being written."""
