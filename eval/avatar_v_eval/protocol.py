@@ -12,6 +12,7 @@ import argparse
 import dataclasses
 import hashlib
 import json
+import os
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 
 from avatar_v.command_line import Parser
+from avatar_v.paths import inside
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case
 from avatar_v_eval.generated import GeneratedClip
@@ -76,6 +78,7 @@ def run_measurement(command: str, name: str, module: ModuleType, words: Sequence
     )
     module.add_options(parser)
     options = parser.parse_args(words)
+    _check_place(options)
     options.state, options.kept = records.git_state(), None
     findings = module.measure(options)
     if findings is not None:
@@ -83,6 +86,17 @@ def run_measurement(command: str, name: str, module: ModuleType, words: Sequence
     if options.kept is not None:
         shutil.rmtree(options.kept, ignore_errors=True)
     return 0
+
+
+def _check_place(options: argparse.Namespace) -> None:
+    """ValueError, before hours of work, for a result that could not be written."""
+    inside(options.out, f"{options.name}.json", where="--name", links_out=True)
+    place = next(path for path in (options.out, *options.out.absolute().parents) if path.exists())
+    if not options.name or not place.is_dir() or not os.access(place, os.W_OK):
+        raise ValueError(
+            f"--out {options.out} --name {options.name}: expected a name, and a folder that can be "
+            "written or made"
+        )
 
 
 def _write(findings: Findings, options: argparse.Namespace, command: str) -> None:

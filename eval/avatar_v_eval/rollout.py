@@ -11,6 +11,7 @@ from torch import Tensor
 
 from avatar_v.critics.frozen import weights_hash
 from avatar_v.device import PRECISIONS
+from avatar_v.generate.checks import check_settings
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request
 from avatar_v.generate.resolve import num_steps_of
@@ -35,7 +36,8 @@ class Rollout:
 
     @classmethod
     def load(cls, weights: str | Path, options: argparse.Namespace) -> "Rollout":
-        """Of a folder or a shipped name, with the values of ``add_sampling_options``."""
+        """Of a folder or a shipped name, with the values of ``add_sampling_options``. ValueError
+        for one that generation does not take."""
         request = Request.of(
             reference="",
             audio="",
@@ -44,6 +46,7 @@ class Rollout:
             guidance_text=options.text,
             guidance_reference=options.reference,
         )
+        check_settings(request.changed(guidance_audio=options.audio or 1.0))
         pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
         card = pipeline.card
         audio = card.guidance_audio if options.audio is None else options.audio

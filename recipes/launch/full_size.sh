@@ -12,6 +12,10 @@ set -euo pipefail
 stages=${STAGES:-1_t2v 2_a2v 3_pictures 3_sft 3_motion}
 recipes=${RECIPES:-recipes}
 run=${DRY_RUN:+echo}
+if [[ -z ${stages//[[:space:]]/} ]]; then
+  echo "full_size.sh: STAGES names no stage" >&2
+  exit 2
+fi
 
 for stage in $stages; do
   words=("$recipes/$stage.yaml")

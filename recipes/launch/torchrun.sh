@@ -9,6 +9,13 @@ set -euo pipefail
 
 nodes=${NODES:?how many nodes}
 gpus=${GPUS:-8}
+: "${1:?a recipe, such as recipes/2_a2v.yaml}"
+for name in nodes gpus; do
+  if [[ ! ${!name} =~ ^[1-9][0-9]{0,3}$ ]]; then
+    echo "torchrun.sh: ${name^^} is a whole number from 1 to 9999, got ${!name}" >&2
+    exit 2
+  fi
+done
 if ((nodes > 1)); then
   : "${NODE_RANK:?the number of this node, 0 to NODES - 1}"
 fi

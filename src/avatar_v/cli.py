@@ -15,6 +15,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from avatar_v.command_line import front_end, version_line
+from avatar_v.words import readable
 
 COMMANDS = {
     "demo": "avatar_v.demo",
@@ -32,8 +33,6 @@ COMMANDS = {
 
 TRAINING = ("run", "fit", "validate")
 USER_ERRORS = (ValueError, OSError)
-MAX_WORD = 300
-"""Characters of one word of an error that are shown."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -54,25 +53,12 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     except USER_ERRORS as error:
         if "--debug" in words:
             raise
-        text = _readable(error)
+        text = readable(error)
         print(f"{name}: error: {text}  (--debug shows where)", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
-
-
-def _readable(error: ValueError | OSError) -> str:
-    """One line; of the system's errors about a file without their numbers."""
-    if isinstance(error, OSError) and error.filename and error.strerror:
-        return f"{_short(str(error.filename))}: {error.strerror.lower()}"
-    words = [_short(word) for word in str(error).split()]
-    return " ".join(words) or type(error).__name__
-
-
-def _short(word: str) -> str:
-    """A word that no path of a sane system fills, without its middle."""
-    return word if len(word) <= MAX_WORD else f"{word[:80]}…{word[-40:]}"
 
 
 def build_parser(commands: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:

@@ -1,10 +1,14 @@
-"""Names that a file gives of other files: they stay in the folder they are meant for.
+"""Names that a file gives of other files: they stay in the folder they are meant for. Also folders
+that are there whole or not at all.
 
 An index, a manifest or a study is often another person's. A name in it that is absolute, climbs by
 ``..`` or is a link elsewhere would have any file of this machine read. It holds no file formats.
 """
 
+import contextlib
 import os
+import shutil
+from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from avatar_v.stored import parse_json
@@ -47,6 +51,23 @@ def indexed_weights(folder: str | Path) -> list[Path]:
             raise ValueError(f"{index}: not an index with a weight_map ({error!r})") from error
         found |= {inside(folder, name, where=index, links_out=True): None for name in names}
     return list(found)
+
+
+@contextlib.contextmanager
+def whole_folder(folder: Path) -> Iterator[Path]:
+    """A folder beside ``folder`` to be filled, which takes its name and place behind the block; one
+    that an error ends leaves nothing."""
+    partial = folder.with_name(folder.name + ".partial")
+    shutil.rmtree(partial, ignore_errors=True)
+    partial.mkdir(parents=True)
+    try:
+        yield partial
+        if folder.exists():
+            shutil.rmtree(folder)
+        partial.rename(folder)
+    except BaseException:
+        shutil.rmtree(partial, ignore_errors=True)
+        raise
 
 
 def _is_relative(name: object) -> bool:

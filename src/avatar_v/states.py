@@ -11,7 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-MAX_LINES = 12
+MAX_LINES = 4
+"""Keys that an error names: it is one line on the command line."""
 
 
 def read_tensors(path: Path) -> dict[str, Tensor]:
@@ -34,7 +35,7 @@ def common_dtype(state: Mapping[str, Tensor]) -> torch.dtype:
 def check_state(
     expected: Mapping[str, Tensor], found: Mapping[str, Tensor], *, where: str | Path
 ) -> None:
-    """One ValueError that names missing, unexpected and misshapen keys, a dozen at most."""
+    """One ValueError that names missing, unexpected and misshapen keys, `MAX_LINES` at most."""
     lines = [f"missing: {key}" for key in expected if key not in found]
     lines += [f"unexpected: {key}" for key in found if key not in expected]
     lines += [
@@ -64,8 +65,8 @@ def check_numbers(
         elif not bool(_exact(value).isfinite().all()):
             wrong.append(f"{key} holds numbers that are not finite")
     if wrong:
-        more = f" (and {len(wrong) - 5} more)" if len(wrong) > 5 else ""
-        raise ValueError(f"weights in {where}: {'; '.join(wrong[:5])}{more}")
+        more = f" (and {len(wrong) - 2} more)" if len(wrong) > 2 else ""
+        raise ValueError(f"weights in {where}: {'; '.join(wrong[:2])}{more}")
 
 
 def _exact(value: Tensor) -> Tensor:

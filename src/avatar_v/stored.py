@@ -57,8 +57,9 @@ def built(
     unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
     if unknown or missing:
         raise ValueError(f"{where}: unknown keys {unknown}, missing keys {missing}")
+    found = checked(values, hints, where=where)
     try:
-        return make(**checked(values, hints, where=where), **given)
+        return make(**found, **given)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 

@@ -14,7 +14,8 @@ from pathlib import Path
 from rich.progress import track
 
 from avatar_v_eval.records import Number, Result, make_result, write_result
-from bad_inputs.cases import ACCEPTED, REFUSED, WARNED, all_cases
+from bad_inputs.case import ACCEPTED, REFUSED, WARNED
+from bad_inputs.cases import all_cases
 from bad_inputs.files import make_files
 from bad_inputs.judge import Verdict, judged
 from bad_inputs.runner import LIMIT_S

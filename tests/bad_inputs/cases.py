@@ -5,28 +5,11 @@
 ``accepted``. No case may end in a traceback, a hang, or success with numbers that are not finite.
 """
 
-import shlex
 from collections.abc import Iterator
-from dataclasses import dataclass
 
+from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
 from bad_inputs.files import PARTS, WRONG
-
-REFUSED, WARNED, ACCEPTED = "refused", "warned", "accepted"
-
-
-@dataclass(frozen=True)
-class Case:
-    """One command line. ``says`` are words that the error or warning must hold."""
-
-    name: str
-    command: str
-    end: str = REFUSED
-    says: str = ""
-
-    def words(self, files: str) -> list[str]:
-        """The words of the command, with the folder of files filled in."""
-        words = shlex.split(self.command.replace("FILES", files))
-        return [word.replace("<NUL>", "\0").replace("<LONG>", "x" * 100_000) for word in words]
+from bad_inputs.later import adapters, judged_pairs, plans
 
 
 def all_cases() -> list[Case]:
@@ -34,6 +17,7 @@ def all_cases() -> list[Case]:
     groups = (
         _references, _sounds, _pictures, _outputs, _weights, _numbers, _other_options, _app, _demo,
         _world, _import, _shards, _training, _checkpoints, _joined_weights, _benchmark, _studies,
+        adapters, plans, judged_pairs,
     )  # fmt: skip
     return [case for group in groups for case in group()]
 

@@ -20,6 +20,8 @@ from avatar_v.models.card import Card
 from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import motion_stats
+from bad_inputs.adapter_files import make_adapters
+from bad_inputs.vote_files import make_rated_studies, make_raters
 from clip_files import clip_file
 from tiny_run import make_shards
 
@@ -41,6 +43,9 @@ def make_files(folder: Path) -> None:
     _shards(folder / "shards" / "tiny" / "train", folder / "shards" / "bad")
     _recipes(folder / "recipes")
     _studies(folder)
+    make_adapters(folder / "weights" / "tiny", folder / "adapters")
+    make_rated_studies(folder / "rated")
+    make_raters(folder / "raters")
 
 
 def frames(num: int, size: int = 40) -> Tensor:

@@ -9,7 +9,7 @@ import av
 import numpy as np
 from safetensors.torch import load_file
 
-from bad_inputs.cases import Case
+from bad_inputs.case import Case
 from bad_inputs.runner import End, run
 
 ROOT = Path(__file__).resolve().parents[2]

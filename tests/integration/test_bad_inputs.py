@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from bad_inputs.cases import Case, all_cases
+from bad_inputs.case import Case
+from bad_inputs.cases import all_cases
 from bad_inputs.files import make_files
 from bad_inputs.judge import judged
 

@@ -1,6 +1,7 @@
 """Recipes and options that do not fit: one line with where, what is expected and what was given,
 exit status 2, and nothing is left behind."""
 
+import os
 import pickle
 import sqlite3
 from pathlib import Path
@@ -67,7 +68,8 @@ TRAINERS = [
     ("default_root_dir", "null", "trainer.default_root_dir is the folder of the run, such as"),
     ("default_root_dir", "fresh.yaml/x", "but fresh.yaml is a file, got fresh.yaml/x"),
     ("precision", "7-bit", "trainer.precision: expected int or"),
-    ("strategy", "nonsense", "invalid strategy name: `strategy='nonsense'`"),
+    ("strategy", "nonsense", "trainer.strategy is auto, ddp, another name that Lightning knows"),
+    ("accelerator", "quantum", "trainer.accelerator is one of auto, gpu, "),
     ("limit_val_batches", "-3", "limit_val_batches"),
     ("callbacks", "[7]", "trainer.callbacks: Not a valid subclass of Callback, got 7"),
 ]
@@ -170,6 +172,13 @@ def test_files_that_are_no_recipe(
     line = refused([*words("1_t2v"), str(path)], capsys)
     assert str(path) in line
     assert said in line
+
+
+def test_a_pipe_is_no_recipe_and_is_not_waited_for(
+    here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    assert "it is a pipe" in refused([*words("1_t2v"), str(tmp_path / "pipe")], capsys)
 
 
 def test_a_device_that_never_ends_is_no_recipe(

@@ -96,5 +96,5 @@ def test_who_scores_as_raters_want_is_right_as_often_as_they_are() -> None:
 def test_a_part_of_one_person_is_refused() -> None:
     parser = argparse.ArgumentParser()
     preference.add_options(parser)
-    with pytest.raises(ValueError, match="two persons or more"):
+    with pytest.raises(ValueError, match="persons of test is a whole number from 2"):
         preference.measure(parser.parse_args(["--persons", "1"]))

@@ -14,9 +14,10 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from urllib.parse import quote
 
 from avatar_v_eval.human.items import Item
 from avatar_v_eval.human.votes import Rater, State, Vote
@@ -66,6 +67,7 @@ class Store:
 
     def __init__(self, path: Path | str, fingerprint: str) -> None:
         self.path = Path(path)
+        _check_own(self.path)
         _make_private(self.path)
         self._lock = threading.RLock()
         self._db = sqlite3.connect(path, check_same_thread=False, isolation_level=None)
@@ -203,9 +205,13 @@ class Store:
         return any(new)
 
     def votes(self) -> list[Vote]:
-        """Every vote, oldest first."""
-        with self._lock:
-            return [_vote(row) for row in self._db.execute("SELECT * FROM votes ORDER BY rowid")]
+        """Every vote, oldest first. ValueError for rows that somebody else has written wrongly."""
+        try:
+            with self._lock:
+                rows = self._db.execute("SELECT * FROM votes ORDER BY rowid")
+                return [_vote(row) for row in rows]
+        except (ValueError, sqlite3.Error) as error:
+            raise ValueError(f"{self.path}: {error}") from error
 
     def add_votes(self, votes: Sequence[Vote]) -> int:
         """Import votes, all or none; returns how many were new. Unknown raters count as done."""
@@ -257,6 +263,32 @@ _RATERS = """SELECT r.*,
   (SELECT COUNT(*) FROM screens s WHERE s.rater = r.name) AS assigned,
   (SELECT COUNT(*) FROM screens s WHERE s.rater = r.name AND s.answered_s NOTNULL) AS answered
   FROM raters r"""
+
+
+def _check_own(path: Path) -> None:
+    """ValueError for a file that is there and holds other tables than those of votes, or none. It
+    is not written to, unlike one that is opened as a store."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        kind = "a directory" if path.is_dir() else "no file"
+        raise ValueError(f"{path} cannot be used as a file of votes: it is {kind}")
+    if not path.stat().st_size:
+        return
+    known = {}
+    try:
+        uri = f"file:{quote(str(path.absolute()))}?mode=ro"
+        with closing(sqlite3.connect(uri, uri=True)) as db:
+            for (name,) in db.execute("SELECT name FROM sqlite_master WHERE type = 'table'"):
+                columns = db.execute("SELECT name FROM pragma_table_info(?)", (name,))
+                known[name] = {column for (column,) in columns}
+    except sqlite3.Error as error:
+        raise ValueError(f"{path} cannot be used as a file of votes: {error}") from error
+    if known and ("meta" not in known or not known.get("votes", set()) >= set(_COLUMNS)):
+        raise ValueError(
+            f"{path} cannot be used as a file of votes: it is another database, with the tables "
+            f"{', '.join(sorted(known))}"
+        )
 
 
 def _make_private(path: Path) -> None:

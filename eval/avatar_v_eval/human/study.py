@@ -14,9 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-import yaml
-
 from avatar_v.paths import below
+from avatar_v.stages.recipe_file import read_yaml
 
 Kind = Literal["mos", "pair", "turing"]
 CheckRole = Literal["qualification", "gold", "trap"]
@@ -151,14 +150,13 @@ def load_study(path: Path | str) -> Study:
     file = path / "study.yaml" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"no study at {path}: expected a study.yaml or a folder that holds one")
-    try:
-        raw = yaml.safe_load(file.read_text(encoding="utf-8"))
-    except yaml.YAMLError as error:
-        raise ValueError(f"{file} is not YAML: {error}") from error
+    raw = read_yaml(str(file), "study")
     try:
         study = _study(raw, file.parent.resolve())
         check_study(study)
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except KeyError as error:
+        raise ValueError(f"{file}: the key {error} is missing") from error
+    except (ValueError, TypeError, AttributeError) as error:
         raise ValueError(f"{file}: {error}") from error
     return study
 
@@ -290,7 +288,12 @@ def _no_twins(what: str, names: Sequence[str]) -> None:
 
 
 def _study(raw: dict, root: Path) -> Study:
+    if not isinstance(raw, dict):
+        raise ValueError(f"a study is a mapping, got {_SHORT.repr(raw)}")
     raw = dict(raw)
+    for key in ("systems", "rules", "refused"):
+        if not isinstance(raw.get(key, {}), dict):
+            raise ValueError(f"{key} is a mapping, got {_SHORT.repr(raw[key])}")
     dimensions = raw.pop("dimensions", None)
     systems = tuple(System(name, Path(folder)) for name, folder in raw.pop("systems").items())
     refused = raw.pop("refused", {})
@@ -319,6 +322,9 @@ def _task(raw: dict) -> Task:
 def _paths(raw: dict) -> dict:
     """The same mapping with its media as Paths."""
     done = dict(raw)
+    names = [done.get("reference") or "", *done.get("videos", ())]
+    if not all(isinstance(name, str) for name in names):
+        raise ValueError(f"reference and videos are paths, got {_SHORT.repr(names)}")
     if done.get("reference"):
         done["reference"] = Path(done["reference"])
     if "videos" in done:

@@ -32,7 +32,7 @@ from avatar_v.shards.pairs import (
     encode_pair,
 )
 from avatar_v.shards.schema import NO_PHONEME, Meta, Sample, to_int16
-from avatar_v.shards.writer import Failure, RawClip, write_shard
+from avatar_v.shards.writer import Failure, RawClip, index_path, write_shard
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME, num_latents
 from avatar_v_data.import_plan import split_persons
 from avatar_v_eval.human.exclude import counted, exclusions
@@ -98,12 +98,19 @@ def write_vote_pairs(
     split = _split(chosen, persons, settings)
     extractor = find_extractor(settings.motion, face_crop=settings.face_crop)
     name, answers, failures = _slug(study.name), Counter(), []
+    new = [folder for folder in _folders(out, split) if not folder.exists()]
     for part in sorted(set(split)):
         numbered = [(i, vote) for i, vote in enumerate(chosen) if split[i] == part]
         made = _made(name, numbered, items, persons, extractor, settings)
         index = write_shard(out / part / f"{name}.tar", _counted(made, answers))
         failures += index.failures
     if not answers:
+        for part in set(split):
+            path = out / part / f"{name}.tar"
+            path.unlink()
+            index_path(path).unlink()
+        for folder in new:
+            folder.rmdir()
         raise ValueError(
             f"no vote of study {study.name} is a pair; the first: {failures[0].reason}"
         )
@@ -136,6 +143,11 @@ def _split(votes: Sequence[Vote], persons: dict[str, str], settings: VotePairSet
         )
     of = split_persons(names, settings.validation, settings.seed)
     return [of[persons[vote.case]] if vote.case in persons else "train" for vote in votes]
+
+
+def _folders(out: Path, split: Sequence[str]) -> list[Path]:
+    """Where shards are written, the innermost first."""
+    return [*(out / part for part in sorted(set(split)) if part), out]
 
 
 def _counted(

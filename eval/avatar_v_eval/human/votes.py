@@ -6,9 +6,10 @@ Storage is in `store`, files in `exchange`.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
+from avatar_v import checks
 from avatar_v_eval.human.study import KINDS, Dimension, Kind
 
 Role = Literal["study", "qualification", "gold", "trap"]
@@ -16,6 +17,8 @@ ROLES: tuple[Role, ...] = get_args(Role)
 State = Literal["invited", "qualifying", "rating", "done", "failed", "withdrawn"]
 STATES: tuple[State, ...] = get_args(State)
 
+MAX_NAME = 200
+"""Characters of the name of a rater (avatar_v/shards/pairs.py)."""
 SCORES = ("1", "2", "3", "4", "5")
 CHOICES: dict[Kind, tuple[str, ...]] = {
     "mos": SCORES,
@@ -43,6 +46,16 @@ class Vote:
     time: str = ""  # ISO 8601, UTC
 
     def __post_init__(self) -> None:
+        for field in fields(self):
+            value = getattr(self, field.name)
+            if field.name == "duration_s":
+                checks.number("duration_s of a vote", value, least=0)
+            elif field.name != "second_on_left" and not isinstance(value, str):
+                raise ValueError(f"{field.name} of a vote is text, got {value!r:.60}")
+        if len(self.rater) > MAX_NAME:
+            raise ValueError(
+                f"rater of a vote has at most {MAX_NAME} characters, got {self.rater[:60]!r}"
+            )
         if self.kind not in KINDS or self.role not in ROLES:
             raise ValueError(f"a vote has kind {KINDS} and role {ROLES}, got {self}")
         if self.answer not in CHOICES[self.kind]:

@@ -8,7 +8,8 @@ steps. What is left of making the frames is the decoder, which distillation does
 import argparse
 from collections.abc import Callable
 
-from avatar_v.types import FRAME_RATE_HZ
+from avatar_v import checks
+from avatar_v.types import FRAME_RATE_HZ, num_latents
 from avatar_v_eval.cases import make_cases
 from avatar_v_eval.generated import inputs_of
 from avatar_v_eval.intervals import median_of_repeats
@@ -23,6 +24,7 @@ SYSTEMS = (
     "four=small?num_steps=4",
     "two=small?num_steps=2",
 )
+MAX_FRAMES = 100_001
 PARTS = {"made": "frames", "sampled": "latents"}
 
 
@@ -36,6 +38,9 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
+    checks.count("--frames", options.frames, least=5, most=MAX_FRAMES)
+    num_latents(options.frames)
+    checks.count("--repeats", options.repeats, most=1000)
     systems = {name: system_of(text, options) for name, text in named(options.systems)}
     if len(systems) < 2:
         raise ValueError("--systems names at least two, the slow one first")

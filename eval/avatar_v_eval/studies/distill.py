@@ -16,6 +16,7 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
+from avatar_v.generate.checks import check_settings
 from avatar_v.models.weights import find_stats
 from avatar_v_eval.bench.own_system import parse_options
 from avatar_v_eval.cases import (
@@ -143,6 +144,7 @@ def system_of(text: str, options: argparse.Namespace) -> Rollout:
     weights, _, fields = text.partition("?")
     rollout = Rollout.load(weights, options)
     request = rollout.request.changed(**parse_options(fields))
+    check_settings(request)
     return dataclasses.replace(rollout, request=request)
 
 

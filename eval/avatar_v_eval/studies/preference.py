@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
+from avatar_v import checks
 from avatar_v.critics.clip_features import ClipFeatures
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.shards.loader import read_folder
@@ -22,7 +23,7 @@ from avatar_v.shards.pairs import WINNERS, Judgment, read_judgment
 from avatar_v.stages.cli import run_words
 from avatar_v.stages.preference_data import JudgedFeatures, read_features
 from avatar_v.types import num_latents
-from avatar_v.world.splits import Split
+from avatar_v.world.splits import Split, persons
 from avatar_v_eval.edited_pairs import PANEL, TERMS, Faults, margins, values_of, write_edited
 from avatar_v_eval.intervals import bootstrap, pearson
 from avatar_v_eval.protocol import Findings
@@ -31,6 +32,7 @@ from avatar_v_eval.records import RESULTS_DIR, Number
 RECIPE = "recipes/critic_preference.yaml"
 TRAIN_FIRST = 400_000
 """The first training person: none that a critic was trained on."""
+MAX_FRAMES, MAX_PERSONS = 1501, 100_000
 WORDS = {"model": "preference model", "control": "control, winners dealt at random"}
 
 
@@ -57,15 +59,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    """ValueError for too few persons, and frames that are not 4k + 1."""
+    """ValueError, before anything is written, for too few persons or such as are not there, and
+    for frames that are not 4k + 1."""
+    checks.count("--frames", options.frames, least=5, most=MAX_FRAMES)
     num_latents(options.frames)
+    checks.seed("--seed", options.seed)
+    checks.count("--first", options.first, least=0)
     sizes: dict[Split, tuple[int, int]] = {
         "train": (options.train_persons, TRAIN_FIRST),
         "validation": (options.validation_persons, options.first),
         "test": (options.persons, options.first),
     }
-    if min(num for num, _ in sizes.values()) < 2:
-        raise ValueError(f"two persons or more for each part, got {sizes}")
+    for split, (num, first) in sizes.items():
+        checks.count(f"persons of {split}", num, least=2, most=MAX_PERSONS)
+        persons(split, num, first)
     for split, (num, first) in sizes.items():
         folder = options.work / split
         write_edited(folder, split, num, first=first, num_frames=options.frames, seed=options.seed)

@@ -43,7 +43,7 @@ class RewardTerm:
 
     def __post_init__(self) -> None:
         checks.weight("weight", self.weight)
-        if "." not in self.path:
+        if not all(part.isidentifier() for part in self.path.split(".")) or "." not in self.path:
             raise ValueError(f"path is package.module.name of a reward, got {self.path!r}")
 
     @property

@@ -9,11 +9,10 @@ safetensors and JSON are read here.
 
 import copy
 import dataclasses
-import shutil
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
 import torch
 from peft import LoraConfig
@@ -37,8 +36,9 @@ from avatar_v.models.lora import FACTORS, active_factors, product
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.weights import load_dit, load_pipeline, save_dit, save_pipeline, write_json
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
+from avatar_v.paths import whole_folder
 from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import Size, converted, read_json, shown
+from avatar_v.stored import Size, Within, converted, read_json, shown
 
 STATE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -49,6 +49,7 @@ PLAIN: dict[str, Any] = {
     "layer_replication": None, "target_parameters": None,
 }  # fmt: skip
 """What peft knows and is not merged here: all but these values is refused."""
+Alpha = Annotated[float, Within(0, 1e6)]
 ADDED = ("guidance_ranges", "refines_from", "temporal_window")
 """Fields of a DiT's config that a stage may change in the weights that it starts from."""
 _Network = TypeVar("_Network", AvatarDiT, MotionNet)
@@ -76,7 +77,8 @@ def save_adapter(
     stats: MotionStats | None = None,
 ) -> None:
     """Write the active factors of ``network`` and what else of it requires a gradient, in fp32, in
-    place of what ``folder`` held. It appears whole or not at all."""
+    place of what ``folder`` held. It appears whole or not at all. ValueError for factors that are
+    not finite."""
     folder, name = Path(folder), active_factors(network)
     assert name is not None, "a network with factors"
     ending = f".{name}.weight"
@@ -86,22 +88,19 @@ def save_adapter(
         for key, value in network.state_dict().items()
         if key in whole or (FACTORS in key and key.endswith(ending))
     }
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
     config: LoraConfig = copy.copy(network.peft_config[name])  # pyright: ignore
     modules = {key.rpartition(".")[0] for key in whole}
     config.modules_to_save = sorted(module for module in modules if module) or None
     config.base_model_name_or_path, config.inference_mode = about.base, True
-    config.save_pretrained(str(partial))
-    save_file({k: x.detach().float().cpu().contiguous() for k, x in state.items()}, partial / STATE)
-    write_json(partial / ADAPTER_CARD, dataclasses.asdict(about))
-    write_json(partial / "config.json", dataclasses.asdict(network.config))
-    if stats is not None:
-        write_stats(partial, stats)
-    if folder.exists():
-        shutil.rmtree(folder)
-    partial.rename(folder)
+    state = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
+    check_numbers(state, where=folder)
+    with whole_folder(folder) as partial:
+        config.save_pretrained(str(partial))
+        save_file(state, partial / STATE)
+        write_json(partial / ADAPTER_CARD, dataclasses.asdict(about))
+        write_json(partial / "config.json", dataclasses.asdict(network.config))
+        if stats is not None:
+            write_stats(partial, stats)
 
 
 def read_adapter(folder: str | Path) -> Adapter:
@@ -224,7 +223,8 @@ def _check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool)
 def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> _Network:
     """``network``, whose matrices are changed in place, or one with what the adapters add to it
     besides. Changes are of the weights as they came, so their order does not matter. ValueError,
-    before anything is changed, for keys and shapes that do not fit."""
+    before anything is changed, for keys and shapes that do not fit; and for a sum that is not
+    finite."""
     adapters, state = list(adapters), network.state_dict()
     config, added = network.config, set()
     for adapter, scale in adapters:
@@ -253,12 +253,21 @@ def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> 
     for adapter, scale in adapters:  # behind all parts that are set as a whole
         for module, (a, b) in adapter.factors.items():
             state[f"{module}.weight"] += product(a, b, scale * adapter.weight)
+    check_numbers(state, where=f"the sum with {', '.join(str(a.folder) for a, _ in adapters)}")
     result = network
     if config != network.config:
         with torch.device("meta"):
             result = type(network)(config)  # pyright: ignore[reportArgumentType]
     result.load_state_dict(state, assign=True)
     return result
+
+
+def check_network(adapter: Adapter) -> None:
+    """ValueError for factors and parts that do not fit the adapter's own network."""
+    kind = AvatarDiT if isinstance(adapter.config, DiTConfig) else MotionNet
+    with torch.device("meta"):
+        wanted = kind(adapter.config).state_dict()  # pyright: ignore[reportArgumentType]
+    _check_fits(adapter, 1.0, wanted, wanted)
 
 
 def _adapters(chosen: Sequence[Chosen]) -> list[tuple[Adapter, float]]:
@@ -273,7 +282,7 @@ def _numbers(values: dict[str, Any], where: Path) -> tuple[int, float]:
     if wrong:
         raise ValueError(f"{where}: expected a plain LoRA, got {shown(wrong)}")
     rank = converted(values.get("r"), Size, where=f"{where}: r")
-    return rank, converted(values.get("lora_alpha"), float, where=f"{where}: lora_alpha")
+    return rank, converted(values.get("lora_alpha"), Alpha, where=f"{where}: lora_alpha")
 
 
 def _check_config(config: DiTConfig | MotionNetConfig, adapter: Adapter) -> None:

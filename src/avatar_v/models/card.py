@@ -150,12 +150,15 @@ def read_adapter_card(folder: str | Path) -> AdapterCard:
 
 
 def hash_folder(folder: str | Path) -> str:
-    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files."""
+    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files;
+    ValueError for one of such a name that is no file."""
     folder = Path(folder)
     digest = hashlib.sha256()
     for path in sorted(
         p for p in folder.rglob("*") if p.suffix == ".safetensors" or p.name == "config.json"
     ):
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError(f"{path} is no file that can be read")
         digest.update(path.relative_to(folder).as_posix().encode())
         with path.open("rb") as file:
             while block := file.read(1 << 20):

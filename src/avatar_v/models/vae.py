@@ -151,12 +151,13 @@ class VideoVAE(nn.Module):
 
     def save_pretrained(self, directory: str | Path, dtype: torch.dtype = torch.float32) -> None:
         """Writes config.json (diffusers' schema), model.safetensors stored as ``dtype`` and what is
-        known of training pictures, known.json."""
+        known of training pictures, known.json. ValueError for weights that are not finite."""
         directory = Path(directory)
+        state = {k: v.detach().cpu().to(dtype).contiguous() for k, v in self._state()}
+        check_numbers(state, where=directory)
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps({"_class_name": "AutoencoderKLWan", **self._config()}, indent=2)
         (directory / "config.json").write_text(text + "\n")
-        state = {k: v.detach().cpu().to(dtype).contiguous() for k, v in self._state()}
         save_file(state, directory / WEIGHT_FILES[0])
         if self.known is not None:
             values = json.dumps(dataclasses.asdict(self.known), indent=2)

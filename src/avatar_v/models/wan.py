@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avatar_v.models.adapter import read_adapter
+from avatar_v.models.adapter import check_network, read_adapter
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.weights import (
@@ -23,7 +23,7 @@ from avatar_v.models.weights import (
     write_json,
     write_state,
 )
-from avatar_v.states import check_state, common_dtype
+from avatar_v.states import check_numbers, check_state, common_dtype
 from avatar_v.stored import Size, checked
 
 WAN_STEM = "diffusion_pytorch_model"
@@ -106,12 +106,14 @@ def export_lora(source: str | Path, out: str | Path, *, drop_extras: bool = Fals
     """Turn an adapter into diffusers' ``pytorch_lora_weights.safetensors`` for Wan's transformer.
 
     B holds the scale of the factors, so that every reader, also one that knows no alpha, gives them
-    the right one. ValueError for factors and parts that Wan cannot hold, unless ``drop_extras``.
+    the right one. ValueError for factors and parts that Wan cannot hold, unless ``drop_extras``,
+    for such as do not fit the adapter's own network, and for factors that are not finite.
     """
     adapter, out = read_adapter(source), _new_folder(Path(out))
     if not isinstance(adapter.config, DiTConfig):
         raise ValueError(f"{source} is of a motion network, which Wan does not have")
     _check_no_refiner(adapter.config, source)
+    check_network(adapter)
     modules = _modules(adapter.config)
     state, extras = {}, sorted(adapter.whole)
     for module, (a, b) in adapter.factors.items():
@@ -127,6 +129,7 @@ def export_lora(source: str | Path, out: str | Path, *, drop_extras: bool = Fals
         )
     if not state:
         raise ValueError(f"{source} has no factors of matrices that Wan has")
+    check_numbers(state, where=f"{source} with alpha / r = {adapter.weight:g}")
     from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
 
     targets = sorted({key.rpartition(".lora_")[0] for key in state})

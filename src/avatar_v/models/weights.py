@@ -7,7 +7,6 @@ which says which preset, schema, recipe and commit made it. Frozen encoders keep
 
 import dataclasses
 import json
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -25,7 +24,7 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
-from avatar_v.paths import inside
+from avatar_v.paths import inside, whole_folder
 from avatar_v.states import check_numbers, check_state, read_tensors
 from avatar_v.stored import built, checked, fields_of, read_json
 
@@ -61,29 +60,25 @@ def save_pipeline(
     """Write all parts as ``dtype``, what LoRA learned in the matrices. The folder appears whole or
     not at all.
 
-    ValueError if it exists (unless ``overwrite``) or if the encoders do not fit the DiT.
+    ValueError if it exists (unless ``overwrite``), if the encoders do not fit the DiT, and for
+    weights that are not finite as ``dtype``.
     """
     folder = Path(folder)
     conditioner.check_fits(dit.config)
     if folder.exists() and not overwrite:
         raise ValueError(f"{folder} exists")
-    partial = folder.with_name(folder.name + ".partial")
-    shutil.rmtree(partial, ignore_errors=True)
-    partial.mkdir(parents=True)
-    conditioner.vae.save_pretrained(partial / "vae", dtype)
-    save_dit(partial / "dit", merged(dit), dtype=dtype)
-    _save_encoder(partial / "text", conditioner.text_encoder, dtype)
-    _save_encoder(partial / "audio", conditioner.audio_encoder, dtype)
-    if conditioner.motion_net is not None:
-        save_motion_net(partial / MOTION, merged(conditioner.motion_net), dtype=dtype)
-    if conditioner.motion_stats is not None:
-        write_stats(partial, conditioner.motion_stats)
-    elif card.can.motion:
-        raise ValueError("weights that know motion are written with its statistics")
-    write_json(partial / "card.json", dataclasses.asdict(card))
-    if folder.exists():
-        shutil.rmtree(folder)
-    partial.rename(folder)
+    with whole_folder(folder) as partial:
+        conditioner.vae.save_pretrained(partial / "vae", dtype)
+        save_dit(partial / "dit", merged(dit), dtype=dtype)
+        _save_encoder(partial / "text", conditioner.text_encoder, dtype)
+        _save_encoder(partial / "audio", conditioner.audio_encoder, dtype)
+        if conditioner.motion_net is not None:
+            save_motion_net(partial / MOTION, merged(conditioner.motion_net), dtype=dtype)
+        if conditioner.motion_stats is not None:
+            write_stats(partial, conditioner.motion_stats)
+        elif card.can.motion:
+            raise ValueError("weights that know motion are written with its statistics")
+        write_json(partial / "card.json", dataclasses.asdict(card))
 
 
 def load_pipeline(
@@ -133,9 +128,8 @@ def save_dit(
 ) -> None:
     """config.json and model.safetensors of one DiT, stored as ``dtype``; None: as they are."""
     folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    write_json(folder / "config.json", dataclasses.asdict(dit.config))
     write_state(folder, {k: v.detach().to(dtype or v.dtype) for k, v in dit.state_dict().items()})
+    write_json(folder / "config.json", dataclasses.asdict(dit.config))
 
 
 def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> AvatarDiT:
@@ -202,7 +196,10 @@ def read_state(folder: str | Path, stem: str = STEM) -> dict[str, Tensor]:
 
 
 def write_state(folder: Path, state: dict[str, Tensor], stem: str = STEM) -> None:
-    """``stem``.safetensors, in shards with an index above 5 GB."""
+    """``stem``.safetensors, in shards with an index above 5 GB. ValueError, before the folder is
+    made, for weights that are not finite: a type of less range makes such of large ones."""
+    check_numbers(state, where=folder)
+    folder.mkdir(parents=True, exist_ok=True)
     from huggingface_hub import save_torch_state_dict
 
     save_torch_state_dict(

@@ -11,6 +11,7 @@ behind --."""
 
 MAX_SECONDS = 86_400
 """Of a video that is planned: a day."""
+LEAST_MFU = 1e-3
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -36,8 +37,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--size", type=int, metavar="PX", help="side of the pictures; of the shards, else 480")
     add("--frames", type=int, metavar="N", help="frames of a clip; of the shards, else a window's")
     add("--measures", action="store_true", help="what would help, also where it fits")
-    add("--seconds", type=float, default=10.0, metavar="S", help="of the video of a generation")
-    add("--reference-seconds", type=float, default=16.0, metavar="S", help="of its reference")
+    add("--seconds", type=float, metavar="S", help="of the video of a generation; 10")
+    add("--reference-seconds", type=float, metavar="S", help="of its reference; 16")
     doctor = subparsers.add_parser(
         "doctor",
         help="what this machine has, and what a recipe lacks before it can start",
@@ -63,15 +64,28 @@ def _doctor(args: argparse.Namespace) -> int:
     return int(any(finding.missing for finding in found))
 
 
+def _check_effect(args: argparse.Namespace) -> None:
+    """ValueError for an option that the plan asked for would not look at."""
+    of_generation = ("seconds", "reference_seconds")
+    for name in ("size", "frames", "measures") if args.generate else of_generation:
+        if getattr(args, name):
+            other = "a recipe" if args.generate else "--generate"
+            raise ValueError(f"--{name.replace('_', '-')} is for {other}")
+
+
 def _plan(args: argparse.Namespace) -> int:
-    checks.positive("--mfu", args.mfu, most=1)
+    checks.number("--mfu", args.mfu, least=LEAST_MFU, most=1)
     for name in ("gpus", "size", "frames"):
         if getattr(args, name) is not None:
             checks.count(f"--{name}", getattr(args, name))
-    for name in ("seconds", "reference-seconds"):
-        checks.positive(f"--{name}", getattr(args, name.replace("-", "_")), most=MAX_SECONDS)
+    for name, value in {
+        "--seconds": args.seconds, "--reference-seconds": args.reference_seconds
+    }.items():  # fmt: skip
+        if value is not None:
+            checks.positive(name, value, most=MAX_SECONDS)
     if bool(args.recipes) == bool(args.generate):
         raise ValueError("plan needs a recipe, or --generate with weights or a preset")
+    _check_effect(args)
     from avatar_v.planning.gpus import gpu_of
     from avatar_v.planning.report import Machine
 
@@ -82,8 +96,8 @@ def _plan(args: argparse.Namespace) -> int:
         machine = Machine(gpu or gpu_of("h100"), args.mfu)
         print(
             generation_report(
-                args.generate, machine, devices=args.gpus or 1, seconds=args.seconds,
-                reference_s=args.reference_seconds,
+                args.generate, machine, devices=args.gpus or 1, seconds=args.seconds or 10.0,
+                reference_s=args.reference_seconds or 16.0,
             )
         )  # fmt: skip
         return 0

@@ -34,7 +34,7 @@ from avatar_v.stages.settings import Models
 from avatar_v.stages.weights_there import missing_weights
 from avatar_v.stored import read_json
 from avatar_v.types import num_latents
-from avatar_v.words import counted
+from avatar_v.words import counted, readable
 
 KEPT = 2
 """Checkpoints that lie on the disk at once: the last, and the one that is being written."""
@@ -82,7 +82,7 @@ def recipe_findings(words: Sequence[str]) -> list[Finding]:
     try:
         recipe = read_recipe(recipes, options)
     except (ValueError, OSError) as error:
-        return [Finding(f"recipe: {error}", "MISSING")]
+        return [Finding(f"recipe: {readable(error)}", "MISSING")]
     settings = {name: recipe.settings[name] for name in ("model", "data")}
     problems = missing_weights(settings, lambda folder: made_by(folder, recipes))
     absent = [Finding(text, "MISSING") for text in problems]
@@ -120,7 +120,7 @@ def _checked(what: str, check: Callable[[], str | None]) -> list[Finding]:
     try:
         return [Finding(f"{what}: {check() or 'fine'}")]
     except (ValueError, OSError) as error:
-        return [Finding(f"{what}: {error}", "MISSING")]
+        return [Finding(f"{what}: {readable(error)}", "MISSING")]
 
 
 def _gpus() -> list[str]:

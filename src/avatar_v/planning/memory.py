@@ -19,7 +19,7 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
 from avatar_v.planning.measure import Cost, Number, as_on_gpus
-from avatar_v.planning.networks import build_networks
+from avatar_v.planning.networks import build_networks, config_of
 from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, reference_bytes
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips, Repeated, passes_of
@@ -73,6 +73,9 @@ def plan_of(
 
 def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
     window, size = _largest(stage, recipe, clips)
+    factor = stage.conditioner.vae.spatial_factor * config_of(stage.models).patch
+    if size % factor and not isinstance(stage, MotionPrior):
+        raise ValueError(f"the side of the pictures is a multiple of {factor}, got {size}")
     clips = Clips(clips.batch_size, clips.num_frames, size)
     meter = _Meter(stage, recipe, spread)
     video = recipe.data.decode_video and not isinstance(stage, MotionPrior)

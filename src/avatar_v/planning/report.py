@@ -36,7 +36,7 @@ def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     side = SIDES.get(stage.models.preset, FULL_SIDE) * (2 if isinstance(stage, Refiner) else 1)
     frames = frames_of(stage, longest_window(recipe))
     folder = recipe.data.train_folder
-    found = read_folder(folder) if Path(folder).is_dir() else []  # none yet: `avatar-v doctor` says
+    found = read_folder(folder) if Path(folder).exists() else []  # none yet: `avatar-v doctor` says
     if found:
         side = max(max(clip.height, clip.width) for clip in found) or side
         frames = max(frames, *(clip.num_frames for clip in found))

@@ -13,8 +13,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.accelerators.cuda import CUDAAccelerator
 from lightning.pytorch.accelerators.mps import MPSAccelerator
+from lightning.pytorch.strategies import StrategyRegistry
 
 from avatar_v import checks
 
@@ -25,8 +27,10 @@ SQLITE = "sqlite:///"
 
 
 def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
-    """ValueError for numbers that the trainer would take wrongly or not at all."""
+    """ValueError for numbers and names that the trainer would take wrongly or not at all."""
     _check_root(trainer["default_root_dir"])
+    _check_names(trainer)
+    _check_number_of(trainer["devices"])
     if trains:
         _check_length(trainer)
     if trainer["gradient_clip_val"] is not None:
@@ -36,8 +40,8 @@ def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
 
 
 def check_devices(trainer: Mapping[str, Any]) -> None:
-    """ValueError for devices that this machine lacks, or that are no number of them."""
-    accelerator, devices = trainer["accelerator"], trainer["devices"]
+    """ValueError for devices that this machine lacks."""
+    accelerator = trainer["accelerator"]
     cuda, mps = CUDAAccelerator.is_available(), MPSAccelerator.is_available()
     there = {"gpu": cuda or mps, "cuda": cuda, "mps": mps}
     if not there.get(accelerator, True):
@@ -45,13 +49,7 @@ def check_devices(trainer: Mapping[str, Any]) -> None:
             f"trainer.accelerator: this machine has no {accelerator}; expected cpu or auto, for "
             "the small recipes with --trainer.devices 1 --trainer.strategy auto"
         )
-    try:
-        number = int(devices)
-    except (TypeError, ValueError):
-        return  # auto, a list of devices or of ranges: Lightning's to judge
-    if number != -1:
-        checks.count("trainer.devices", number, most=MAX_DEVICES)
-    elif accelerator == "cpu":
+    if accelerator == "cpu" and _number(trainer["devices"]) == -1:
         raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
 
 
@@ -72,6 +70,36 @@ def check_experiment_log(logger: Any) -> None:
                 f"trainer.logger: the MLflow store {uri} cannot be opened ({problem}); expected a "
                 "sqlite:/// file that can be written or a server that answers, or logger: false"
             )
+
+
+def _check_names(trainer: Mapping[str, Any]) -> None:
+    accelerator, strategy = trainer["accelerator"], trainer["strategy"]
+    known = ("auto", "gpu", *AcceleratorRegistry.available_accelerators())
+    if isinstance(accelerator, str) and accelerator not in known:
+        raise ValueError(f"trainer.accelerator is one of {', '.join(known)}, got {accelerator}")
+    known = ("auto", *StrategyRegistry.available_strategies())
+    if isinstance(strategy, str) and strategy not in known:
+        raise ValueError(
+            f"trainer.strategy is auto, ddp, another name that Lightning knows, or a class such as "
+            f"avatar_v.parallel.trainer.ShardedStrategy, got {strategy}"
+        )
+
+
+def _check_number_of(devices: Any) -> None:
+    number = _number(devices)
+    if number not in (None, -1):
+        checks.count("trainer.devices", number, most=MAX_DEVICES)
+    parts = devices.split(",") if isinstance(devices, str) and number is None else []
+    if devices != "auto" and not all(part.strip().isdigit() for part in parts if part):
+        raise ValueError(f"trainer.devices is a number, numbers as 0,1 or auto, got {devices}")
+
+
+def _number(devices: Any) -> int | None:
+    """How many; None for auto and for devices by their numbers."""
+    try:
+        return int(devices)
+    except (TypeError, ValueError):
+        return None
 
 
 def _check_root(root: Any) -> None:

@@ -132,6 +132,8 @@ def split_configs(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 def merge_recipes(paths: Sequence[str]) -> dict[str, Any]:
     """The one recipe that ``paths`` merge to. FileNotFoundError, or ValueError for bad YAML."""
+    if not paths:
+        raise ValueError("no recipe stands before the options: expected recipes/2_a2v.yaml or so")
     stage = Path(paths[0]).stem
     merged: dict[str, Any] = {}
     for path in paths:

@@ -5,6 +5,8 @@ lists than any memory holds. Files are limited in size, and their content in the
 that it has with all aliases written out.
 """
 
+import os
+import stat
 from typing import Any
 
 import yaml
@@ -17,22 +19,30 @@ SECTIONS = ("trainer", "stages")
 
 def read_recipe(path: str) -> dict[str, Any]:
     """The mapping in ``path``. ValueError, with the path, for all that is no recipe; OSError."""
+    value = read_yaml(path)
+    check_sections(path, value)
+    return value
+
+
+def read_yaml(path: str, what: str = "recipe") -> Any:
+    """What is in a file of YAML that should be a ``what``. ValueError, with the path, for a pipe,
+    what is no YAML, and more than the bounds allow; OSError."""
+    if stat.S_ISFIFO(os.stat(path).st_mode):  # it would be waited for
+        raise ValueError(f"{path} is no {what}: it is a pipe, expected a file")
     with open(path, "rb") as file:
         content = file.read(MAX_BYTES + 1)
     if len(content) > MAX_BYTES:
-        raise ValueError(f"{path} is no recipe: it has more than {MAX_BYTES:,} bytes")
+        raise ValueError(f"{path} is no {what}: it has more than {MAX_BYTES:,} bytes")
     try:
-        value = _parsed(content.decode("utf-8"))
+        return _parsed(content.decode("utf-8"))
     except yaml.YAMLError as error:
         raise ValueError(f"{path} is not YAML: {' '.join(str(error).split())}") from error
     except UnicodeDecodeError as error:
         raise ValueError(f"{path} is not YAML: it is not text in UTF-8") from error
     except RecursionError as error:
-        raise ValueError(f"{path} is no recipe: its values are nested too deeply") from error
+        raise ValueError(f"{path} is no {what}: its values are nested too deeply") from error
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from error
-    check_sections(path, value)
-    return value
 
 
 def check_sections(path: str, value: Any) -> None:
