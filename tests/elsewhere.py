@@ -13,6 +13,7 @@ from unittest import mock
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode, return_and_correct_aliasing
 
@@ -46,9 +47,9 @@ class There(Tensor):
 
 
 @contextlib.contextmanager
-def elsewhere() -> Iterator[None]:
+def elsewhere(*, waits: bool = False) -> Iterator[None]:
     """Within the block `DEVICE` exists: tensors are made there and moved there. It has no
-    autocast."""
+    autocast. With ``waits`` the host may wait for it; mixtures stay errors."""
     autocast, enabled = torch.autocast, torch.is_autocast_enabled
 
     def cast(device_type: str, *args: Any, **kwargs: Any) -> Any:
@@ -62,9 +63,15 @@ def elsewhere() -> Iterator[None]:
     with (
         mock.patch.object(torch, "autocast", cast),
         mock.patch.object(torch, "is_autocast_enabled", is_enabled),
+        mock.patch.object(_Rules, "waits", waits),
         _Elsewhere(),
+        _Numbers(),
     ):
         yield
+
+
+class _Rules:
+    waits = False
 
 
 class _Elsewhere(TorchDispatchMode):
@@ -73,6 +80,21 @@ class _Elsewhere(TorchDispatchMode):
         found = [x for x in _pytree.tree_leaves((args, kwargs)) if isinstance(x, There)]
         if found or kwargs.get("device") == DEVICE:
             return _run(func, args, kwargs)
+        return func(*args, **kwargs)
+
+
+class _Numbers(TorchFunctionMode):
+    """Python numbers become tensors below the dispatcher: without their values on that device."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None) -> Any:
+        kwargs = dict(kwargs or {})
+        if func is torch.tensor and kwargs.get("device") is not None:
+            where = torch.device(kwargs.pop("device"))
+            return func(*args, **kwargs).to(where)
+        if func in (Tensor.__getitem__, Tensor.__setitem__):
+            where = args[1] if isinstance(args[1], tuple) else (args[1],)
+            where = tuple(torch.tensor(i) if isinstance(i, list) else i for i in where)
+            args = (args[0], where, *args[2:])
         return func(*args, **kwargs)
 
 
@@ -98,18 +120,24 @@ def _run(func: Any, args: tuple, kwargs: dict[str, Any]) -> Any:
     leaves = _pytree.tree_leaves((args, kwargs))
     remote = [x for x in leaves if isinstance(x, There)]
     local = [x for x in leaves if isinstance(x, Tensor) and not isinstance(x, There) and x.dim()]
+    if any(x.device == DEVICE for x in local):
+        raise RuntimeError(f"{name}: a tensor without numbers, which this device did not make")
     if name in INDEXES:
         local = local if not isinstance(args[0], There) else []
-        if any(x.dtype == torch.bool for x in _pytree.tree_leaves(args[1]) if isinstance(x, There)):
+        if not _Rules.waits and any(
+            x.dtype == torch.bool for x in _pytree.tree_leaves(args[1]) if isinstance(x, There)
+        ):
             raise RuntimeError(f"{name} by booleans waits for the device")
-    if remote and name in WAITS:
-        raise RuntimeError(f"{name} waits for the device")
-    if remote and name == "_to_copy" and kwargs.get("device", DEVICE) != DEVICE:
-        raise RuntimeError("a copy to the CPU waits for the device")
+    leaves_device = name == "_to_copy" and (kwargs.get("device") or DEVICE) != DEVICE
+    if remote and not _Rules.waits and (name in WAITS or leaves_device):
+        what = "a copy to the CPU" if leaves_device else name
+        raise RuntimeError(f"{what} waits for the device")
     if remote and local and name not in MIXES:
         raise RuntimeError(f"{name}: expected all tensors to be on the same device")
     kept = {**kwargs, "device": torch.device("cpu")} if kwargs.get("device") == DEVICE else kwargs
     own = _pytree.tree_map_only(There, lambda x: x.local, (args, kept))
     out = func(*own[0], **own[1])
+    if leaves_device:
+        return out
     wrapped = _pytree.tree_map_only(Tensor, There, out)
     return return_and_correct_aliasing(func, args, kwargs, wrapped)

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request
-from avatar_v.models.card import Card
+from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import make_motion_net, motion_stats
@@ -31,7 +31,8 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for block in dit.blocks:
             block.audio_attention.out.weight.normal_(std=0.2, generator=draw)
     folder = tmp_path_factory.mktemp("weights") / "tiny"
-    save_pipeline(folder, dit, conditioner, Card(preset="tiny", recipe="none"))
+    can = Capabilities(side=32, window_latents=5, shift=1.0)
+    save_pipeline(folder, dit, conditioner, Card(preset="tiny", recipe="none", can=can))
     return folder
 
 

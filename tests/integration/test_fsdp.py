@@ -11,6 +11,7 @@ import pytest
 import torch
 import yaml
 from safetensors.torch import load_file
+from torch.distributed.checkpoint import FileSystemReader
 
 from avatar_v.models.adapter import load_merged
 from avatar_v.models.card import Card, Chosen
@@ -125,6 +126,15 @@ def test_two_ranks_train_resume_and_export(tmp_path: Path, monkeypatch: pytest.M
     assert all(bool(p.isfinite().all()) for p in dit.parameters())
     assert bool(dit.head.out.weight.any()), "the head starts at zero"
     (middle,) = Path("run/checkpoints").glob("*step=4*")
+    # of the average each rank wrote its own shards, and neither had it whole
+    state = torch.load(middle / "meta.pt", weights_only=True)["callbacks"]["EMA"]
+    assert state["average"] == {}
+    stored = FileSystemReader(middle).read_metadata().state_dict_metadata
+    for name in state["sharded"]:
+        averaged, weight = (stored[f"state_dict.{place}{name}"] for place in ("average.", ""))
+        assert averaged.size == weight.size
+        assert [c.offsets for c in averaged.chunks] == [c.offsets for c in weight.chunks]
+    assert len(stored["state_dict.average.dit.blocks.0.ffn.up.weight"].chunks) == 2
     train("--ckpt_path", str(middle), recipe="refiner_adversarial.yaml")
     # the same draws, shards and reductions: the rest of the run is repeated to the last bit
     assert losses("run") == straight

@@ -14,6 +14,7 @@ from avatar_v.generate.resolve import (
     NUM_STEPS,
     check_fits,
     format_of,
+    format_warnings,
     input_spec,
     resolved,
     sampling_warnings,
@@ -36,6 +37,25 @@ def test_the_card_says_the_length_of_a_chunk_and_the_preset_where_it_does_not() 
     assert input_spec(card, refined=True).side == 256
     with pytest.raises(ValueError, match="no format for weights of preset 'grand'"):
         format_of(Card("grand"))
+
+
+def test_sizes_that_the_card_does_not_say_and_a_refiner_of_others_are_told() -> None:
+    said = Capabilities(side=480, window_latents=41, shift=3.0)
+    assert format_warnings(Card("wan_1_3b", can=said)) == ()
+    (text,) = format_warnings(Card("wan_1_3b", can=Capabilities(window_latents=41)))
+    assert "size of their pictures (taken: 624 pixels), the shift of their times (taken: 3)" in text
+    assert "as preset wan_1_3b has it" in text
+    card, refiner = Card("wan_1_3b", can=said), Capabilities(side=960)
+    assert format_warnings(card, Card("wan_1_3b", can=refiner)) == ()
+    (text,) = format_warnings(card, Card("wan_1_3b", can=Capabilities(side=1248)))
+    assert "trained on pictures of 1248 pixels, and makes 960 of these weights' 480" in text
+
+
+@pytest.mark.parametrize("name", ["small", "small_student"])
+def test_the_weights_that_ship_say_their_sizes(name: str) -> None:
+    card = read_card(ASSETS / name)
+    assert format_of(card) == FORMATS["small"]
+    assert format_warnings(card, read_card(ASSETS / "small_refiner")) == ()
 
 
 def test_the_weights_that_ship_say_how_long_their_windows_were() -> None:

@@ -264,6 +264,7 @@ class Finished(L.Trainer):
     callbacks: ClassVar = []
     default_root_dir = ""
     strategy = SingleDeviceStrategy()
+    datamodule = None
 
     def __init__(self, root: Path) -> None:
         self.default_root_dir = str(root)
@@ -277,7 +278,7 @@ def test_the_exported_card_says_how_the_weights_are_to_be_sampled(tmp_path: Path
     card = read_card(tmp_path / "weights", preset="tiny")
     assert {name: getattr(card, name) for name in sampled} == sampled
     assert card.can == Capabilities(
-        "drawn people", 32, 5, reference=True, motion=True, faces=True, anchor=True
+        "drawn people", None, 5, reference=True, motion=True, faces=True, anchor=True, shift=1.0
     )
     assert card.recipe == "recipes/3_sft.yaml"
     dit, _ = load_pipeline(tmp_path / "weights")

@@ -1,23 +1,30 @@
 """Exponential moving average of the trained weights: in a stage, of the roles that ask for it.
 
 The average is kept in fp32 beside each parameter, with its sharding: under FSDP2 every rank
-averages its own shards. Checkpoints hold it whole, on rank 0, so that a run saved on 2 ranks
-continues on 1. Validation, samples and the exported weights use the average. (Lightning's own
-callback copies the module and breaks under FSDP2.)
+averages its own shards, and a sharded checkpoint holds them beside those of the weights. No rank
+ever has it whole, and another number of ranks can read it. Validation, samples and the exported
+weights use the average. (Lightning's own callback copies the module and breaks under FSDP2.)
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed.checkpoint as dcp
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
 from avatar_v import checks
 from avatar_v.stages.role_module import RoleModule, step_of
+
+SHARDED = "sharded"
+"""Where the state in a sharded checkpoint has the names of the averages that lie elsewhere."""
+PLACE = "average."
+"""What those names begin with among the tensors."""
 
 
 class EMA(L.Callback):
@@ -77,24 +84,49 @@ class EMA(L.Callback):
             self._swap_out(pl_module)
 
     def state_dict(self) -> dict[str, Any]:
-        """Called on all ranks; the tensors are whole, and empty away from rank 0."""
+        """The averages as they lie on this rank; `on_save_checkpoint` takes shards out of it."""
         source = self._stored if self._stored is not None else self.average
-        return {
-            "num_updates": self.num_updates,
-            "average": {name: _whole(tensor) for name, tensor in source.items()},
-        }
+        average = {name: _own(tensor) for name, tensor in source.items()}
+        return {"num_updates": self.num_updates, "average": average}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         self.num_updates = state_dict["num_updates"]
-        self._stored = state_dict["average"]
+        if SHARDED not in state_dict:
+            self._stored = state_dict["average"]
+
+    def on_save_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
+        """A sharded checkpoint keeps what is beside tensors of the weights in one file of rank 0:
+        move the averages to the tensors. Without shards they stay."""
+        state = checkpoint["callbacks"][self.state_key]
+        if not any(isinstance(tensor, DTensor) for tensor in state["average"].values()):
+            return
+        assert isinstance(trainer.strategy, ModelParallelStrategy)
+        if not trainer.strategy._save_distributed_checkpoint:  # one file, of rank 0
+            state["average"] = {name: _whole(x) for name, x in state["average"].items()}
+            return
+        average, state["average"] = state["average"], {}
+        state[SHARDED] = sorted(average)
+        checkpoint["state_dict"].update({PLACE + name: x for name, x in average.items()})
+
+    def on_load_checkpoint(self, trainer, pl_module, checkpoint: dict[str, Any]) -> None:
+        """Read the shards of this rank. ValueError for averages of other weights."""
+        names = checkpoint["callbacks"].get(self.state_key, {}).get(SHARDED)
+        if names is None:
+            return
+        trainable = dict(_averaged(pl_module))
+        _check_names(trainable.keys(), names)
+        self.average = {
+            name: torch.zeros_like(p, dtype=torch.float32, requires_grad=False)
+            for name, p in trainable.items()
+        }
+        wanted = {"state_dict": {PLACE + name: x for name, x in self.average.items()}}
+        dcp.load(wanted, checkpoint_id=trainer.strategy.broadcast(trainer.ckpt_path))
 
     def _ready(self, module: nn.Module) -> bool:
         """Whether there is an average; one from a checkpoint is first placed like the weights."""
         if self._stored is not None:
             trainable = dict(_averaged(module))
-            if trainable.keys() != self._stored.keys():
-                odd = sorted(trainable.keys() ^ self._stored.keys())
-                raise ValueError(f"the checkpoint's EMA does not fit the model: {odd[:5]}")
+            _check_names(trainable.keys(), self._stored)
             self.average = {n: _like(self._stored[n], p) for n, p in trainable.items()}
             self._stored = None
         return bool(self.average)
@@ -138,11 +170,20 @@ def _averaged(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 
 
+def _check_names(trainable: Collection[str], stored: Collection[str]) -> None:
+    odd = sorted(set(trainable) ^ set(stored))
+    if odd:
+        raise ValueError(f"the checkpoint's EMA does not fit the model: {odd[:5]}")
+
+
 def _whole(tensor: Tensor) -> Tensor:
-    if not isinstance(tensor, DTensor):
-        return tensor.detach().cpu()
-    full = tensor.full_tensor()
-    return full.cpu() if torch.distributed.get_rank() == 0 else full.new_empty(0, device="cpu")
+    whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
+    return whole.cpu()
+
+
+def _own(tensor: Tensor) -> Tensor:
+    """The shard of this rank, or the whole on the CPU."""
+    return tensor.detach() if isinstance(tensor, DTensor) else tensor.detach().cpu()
 
 
 def _like(whole: Tensor, parameter: nn.Parameter) -> Tensor:

@@ -1,6 +1,7 @@
 """What a run leaves behind: the loss of every step while it runs, the weights when it ends."""
 
 import csv
+import math
 import shutil
 import subprocess
 from pathlib import Path
@@ -13,18 +14,18 @@ from torch import Tensor
 
 from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
-from avatar_v.generate.resolve import FORMATS
 from avatar_v.models.adapter import save_adapter
 from avatar_v.models.card import AdapterCard, Capabilities, Card, hash_folder
 from avatar_v.models.lora import active_factors
-from avatar_v.models.refiner import FACTOR
 from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.apply import whole_state
 from avatar_v.sampling.chunks import OVERLAP
+from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.base import Stage
 from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.role_module import step_of
 from avatar_v.stages.settings import MAX_GUIDANCE
+from avatar_v.stages.windows import to_tokens, value_at
 
 
 class LossCurve(L.Callback):
@@ -124,12 +125,12 @@ class Export(L.Callback):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
         preset = pl_module.models.preset
+        sizes = {"side": _side(trainer, pl_module), "window_latents": _chunk(pl_module)}
+        entries: dict[str, Any] = sizes | pl_module.card_entries()
         can = Capabilities(
             people=self.people,
-            side=FORMATS[preset].side * (FACTOR if pl_module.dit.config.reads_low else 1),
-            window_latents=_chunk(pl_module),
             stills_from_prompt=self.stills_from_prompt,
-            **pl_module.card_entries(),
+            **entries,
         )
         card = Card(
             preset,
@@ -183,10 +184,20 @@ def _save_adapter(folder: Path, stage: Stage, card: Card, base: tuple[str, str] 
     save_adapter(folder, network, about, stage.conditioner.motion_stats)
 
 
+def _side(trainer: L.Trainer, stage: Stage) -> int | None:
+    """Pixels of a square as large as the pictures of the last step; None where the stage has not
+    learned from pictures of shards."""
+    data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+    size = data.picture_size if isinstance(data, ShardData) else None
+    if size is None:
+        return None
+    share = value_at(stage.objective.resolution, max(stage.step - 1, 0))
+    return to_tokens(share * math.prod(size) ** 0.5, stage.token_side)
+
+
 def _chunk(stage: Stage) -> int | None:
     """Latents of the last windows, where generation can make chunks of that length."""
-    windows = stage.objective.window_latents
-    length = windows[max(windows)]
+    length = value_at(stage.objective.window_latents, max(stage.step - 1, 0))
     return length if length > OVERLAP else None
 
 

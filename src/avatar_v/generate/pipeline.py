@@ -335,6 +335,11 @@ class AvatarPipeline:
         """The inputs that are to be read of a person."""
         return input_spec(self.card, refined=self.refiner is not None)
 
+    @property
+    def refiner_card(self) -> Card | None:
+        """Of the refiner, where there is one."""
+        return None if self.refiner is None else self.refiner.card
+
     @functools.cached_property
     def weights_hash(self) -> str:
         """Of the files that the networks were loaded from. ValueError where there were none."""

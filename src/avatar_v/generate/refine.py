@@ -24,7 +24,7 @@ from avatar_v.generate.pipelining import Stage
 from avatar_v.generate.pixels import clamped
 from avatar_v.generate.request import Request
 from avatar_v.models.cache import KeyValueCache
-from avatar_v.models.card import hash_folder, read_card, weights_folder
+from avatar_v.models.card import Card, hash_folder, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -50,6 +50,7 @@ class Refiner:
     dit: AvatarDiT
     conditioner: Conditioner
     low_vae: VideoVAE  # the generator's: decodes what is to be refined
+    card: Card
     name: str = ""  # under which it ships, or its folder
 
     @classmethod
@@ -60,7 +61,8 @@ class Refiner:
         ValueError for weights that are no refiner, or whose VAE has another encoder, or whose
         motion is in other units.
         """
-        dit, conditioner = load_pipeline(check_refiner(name_or_path))
+        folder = check_refiner(name_or_path)
+        dit, conditioner = load_pipeline(folder)
         hashes = [c.vae.encoder_hash() for c in (conditioner, beside)]
         if hashes[0] != hashes[1]:
             raise ValueError(
@@ -73,7 +75,8 @@ class Refiner:
                 f"--refiner {name_or_path}: its motion statistics (motion.json) are not those of "
                 "the weights that it is to refine"
             )
-        return cls(dit.eval(), conditioner.eval(), beside.vae, str(name_or_path))
+        card = read_card(folder)
+        return cls(dit.eval(), conditioner.eval(), beside.vae, card, str(name_or_path))
 
 
 def check_refiner(name_or_path: str | Path) -> Path:

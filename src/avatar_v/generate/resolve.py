@@ -43,8 +43,38 @@ def format_of(card: Card) -> Format:
         raise ValueError(f"no format for weights of preset {card.preset!r}")
     sizes, can = FORMATS[card.preset], card.can
     return dataclasses.replace(
-        sizes, side=can.side or sizes.side, chunk_latents=can.window_latents or sizes.chunk_latents
+        sizes,
+        side=can.side or sizes.side,
+        chunk_latents=can.window_latents or sizes.chunk_latents,
+        shift=can.shift or sizes.shift,
     )
+
+
+def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
+    """Sizes that weights with this card, and a refiner behind them, may not have been trained for.
+
+    ValueError for a preset without a format.
+    """
+    sizes, can = format_of(card), card.can
+    unsaid = {
+        f"the size of their pictures (taken: {sizes.side} pixels)": can.side,
+        f"the length of their windows (taken: {sizes.chunk_latents} latents)": can.window_latents,
+        f"the shift of their times (taken: {sizes.shift:g})": can.shift,
+    }
+    missing = [what for what, value in unsaid.items() if value is None]
+    warnings: list[str] = []
+    if missing:
+        warnings.append(
+            f"the card of these weights does not say {', '.join(missing)}: as preset "
+            f"{card.preset} has it, which may not be what they were trained with"
+        )
+    side = sizes.side * FACTOR
+    if refiner is not None and refiner.can.side not in (None, side):
+        warnings.append(
+            f"the refiner was trained on pictures of {refiner.can.side} pixels, and makes {side} "
+            f"of these weights' {sizes.side}"
+        )
+    return tuple(warnings)
 
 
 def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
@@ -103,7 +133,7 @@ def settings_of(request: Request, card: Card, *, bf16: bool) -> Settings:
     assert asked.guidance_motion is not None
     return Settings(
         chunk_latents=sizes.chunk_latents,
-        shift=card.can.shift or sizes.shift,
+        shift=sizes.shift,
         motion_steps=card.can.motion_steps,
         renoise=card.can.num_steps is not None,
         num_steps=asked.num_steps,

@@ -20,7 +20,12 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import Frames
 from avatar_v.generate.record import Record, save_record, timing_of
 from avatar_v.generate.request import Request, Weights
-from avatar_v.generate.resolve import check_fits, resolved, sampling_warnings
+from avatar_v.generate.resolve import (
+    check_fits,
+    format_warnings,
+    resolved,
+    sampling_warnings,
+)
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.media.files import Output
@@ -87,6 +92,7 @@ def run(
         inputs = reference_checked(inputs, request.person, source.check_reference)
     request = resolved(request, source.card, inputs)
     more = sampling_warnings(request, source.card)
+    more += format_warnings(source.card, source.refiner_card)
     inputs = dataclasses.replace(inputs, warnings=(*inputs.warnings, *more))
     return Run(
         request,

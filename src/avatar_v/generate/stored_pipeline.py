@@ -34,8 +34,10 @@ class StoredPipeline:
             "precision": chosen_precision(weights.precision, device),
             "device": device.type,
         }
+        self.refiner_card = None
         if weights.refiner is not None:
             self.made_with["refiner"] = hash_of_refiner(weights.refiner)
+            self.refiner_card = read_card(weights_folder(weights.refiner))
         self.card = read_card(self.folder)
         self.adapters = tuple(Chosen.of(word) for word in weights.lora)
         if self.adapters:

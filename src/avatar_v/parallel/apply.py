@@ -16,9 +16,13 @@ from torch.distributed.fsdp import (
 from torch.distributed.tensor import DTensor
 from torch.utils.checkpoint import checkpoint
 
+from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import IN_FP32
+from avatar_v.models.motion_net import MotionNet
+from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
+from avatar_v.parallel.offload import blocks_of
 
 
 def checkpoint_blocks(dit: AvatarDiT) -> None:
@@ -30,8 +34,10 @@ def checkpoint_blocks(dit: AvatarDiT) -> None:
 def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) -> None:
     """Shard parameters, gradients and optimiser state of ``module`` over ``mesh``.
 
-    Of a DiT each block is sharded, then the rest; of a conditioner the two encoders and the motion
-    network, since its frozen VAE stays whole on every rank; any other module is sharded as one.
+    Of a DiT each block is sharded, then the rest; of a conditioner each layer of the two encoders
+    and of the motion network, then the rest of each, which is put back into shards behind every
+    pass too: they run once a step. Its frozen VAE stays whole on every rank; any other module is
+    sharded as one.
     Weights are kept and reduced in fp32 and gathered as ``compute_dtype``; those of the embeddings
     of time and guidance, which compute in fp32, as fp32. Inputs are not cast: times and latents
     stay fp32 until the layers themselves cast.
@@ -42,20 +48,30 @@ def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) ->
         )
         for dtype in (compute_dtype, torch.float32)
     )
-    parts = [module]
-    if isinstance(module, AvatarDiT):
-        parts = [*module.blocks, module]
-    elif isinstance(module, Conditioner):
-        networks = (module.text_encoder, module.audio_encoder, module.motion_net)
-        parts = [network for network in networks if network is not None]
+    networks: list[nn.Module | None] = [module]
+    if isinstance(module, Conditioner):
+        networks = [module.text_encoder, module.audio_encoder, module.motion_net]
+    parts = [part for network in networks if network is not None for part in shard_units(network)]
     for part in parts:
         for child in part.modules():
             if isinstance(child, IN_FP32):
                 fully_shard(child, mesh=mesh, mp_policy=exact)
+    # None: all but the outermost are put back into shards behind a pass
+    back = True if isinstance(module, Conditioner) else None
     for part in parts:
-        fully_shard(part, mesh=mesh, mp_policy=policy)
+        fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=back)
     if isinstance(module, AvatarDiT):
         register_fsdp_forward_method(module, "encode_reference")
+
+
+def shard_units(network: nn.Module) -> list[nn.Module]:
+    """What is gathered at a time: the blocks of a DiT, the layers of an encoder or of a motion
+    network (elements of a list that it calls one by one), and last the network, for the rest."""
+    kinds = (AvatarDiT, ByteTextEncoder, UMT5TextEncoder, LogMelEncoder, MotionNet)
+    if not isinstance(network, (*kinds, HiddenStateAudioEncoder)):
+        return [network]
+    layers = [b for b in blocks_of(network) if not isinstance(b, nn.Embedding)]
+    return [*layers, network]
 
 
 @contextlib.contextmanager

@@ -4,7 +4,8 @@ What stays is counted from the stage's own networks and roles: weights in fp32, 
 states of its optimisers, averages, sharded or whole as parallel/apply.py does it. What comes and
 goes is measured by running the networks on tensors of the true shapes that have no memory
 (planning/measure.py). Gathered shards are computed: FSDP2 holds the
-weights of two blocks and the gradient of one, and what is no block stays gathered between passes.
+weights of two blocks and the gradient of one, and what is no block stays gathered between passes;
+the encoders are put back into shards before the DiT runs.
 """
 
 import contextlib
@@ -16,6 +17,7 @@ from torch import nn
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
+from avatar_v.parallel.apply import shard_units
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
 from avatar_v.planning.measure import Cost, Number, as_on_gpus
@@ -210,14 +212,17 @@ def _sharded_modules(stage: Stage) -> list[nn.Module]:
 
 
 def _gathered(stage: Stage, *, bf16: bool) -> Number:
-    largest, around, size = 0.0, 0.0, HALF if bf16 else FULL
+    largest, around, passing, size = 0.0, 0.0, 0.0, HALF if bf16 else FULL
+    encoders = set(stage.conditioner.children()) - {stage.conditioner.motion_net}
     for module in _sharded_modules(stage):
-        whole = sum(p.numel() for p in module.parameters())
-        if isinstance(module, AvatarDiT):
-            blocks = [sum(p.numel() for p in block.parameters()) for block in module.blocks]
-            largest, whole = max(largest, *blocks), whole - sum(blocks)
-        around += size * whole  # of each: it stays gathered once it was read
-    return around + largest * (3 * size + FULL)
+        *blocks, _ = ([p.numel() for p in unit.parameters()] for unit in shard_units(module))
+        sizes = [sum(block) for block in blocks]
+        rest, most = sum(p.numel() for p in module.parameters()) - sum(sizes), max(sizes, default=0)
+        if module in encoders:  # they are read before the others, and gathered no longer than that
+            passing = max(passing, size * (rest + 2 * most))
+            continue
+        largest, around = max(largest, most), around + size * rest  # stays once it was read
+    return max(passing, around + largest * (3 * size + FULL))
 
 
 def longest_window(recipe: Recipe) -> int:

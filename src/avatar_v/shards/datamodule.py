@@ -145,6 +145,15 @@ class ShardData(L.LightningDataModule):
             needed = self.pictures and not self.decode_video
             check_latents(clip_set.clips, vae_hash, required=needed)
 
+    @property
+    def picture_size(self) -> tuple[int, int] | None:
+        """Height and width of the largest pictures of the training clips; None without any."""
+        if not self.pictures:
+            return None
+        buckets = self.read_index(self.train_folder).members
+        size = max(((b.height, b.width) for b in buckets), key=lambda s: s[0] * s[1])
+        return size if all(size) else None
+
     def require_length(self, most_latents: int) -> None:
         """ValueError, naming the folder, unless every batch has clips of at least so many."""
         self.setup()

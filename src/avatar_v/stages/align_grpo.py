@@ -335,7 +335,7 @@ class AlignGRPO(Stage):
         if start is None:
             return {}
         can = read_card(start).can
-        names = ("reference", "motion", "faces", "stills", "anchor")
+        names = ("side", "window_latents", "reference", "motion", "faces", "stills", "anchor")
         names += ("num_steps", "shift", "motion_steps")
         return {name: getattr(can, name) for name in names}
 

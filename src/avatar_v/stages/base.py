@@ -278,7 +278,12 @@ class Stage(RoleModule, ABC):
 
     def card_entries(self) -> dict[str, Any]:
         """What the card of this stage's weights says they can do (models.card.Capabilities)."""
-        return {}
+        return {"shift": self.objective.shift}
+
+    @property
+    def token_side(self) -> int:
+        """Pixels of the side of a token."""
+        return self.conditioner.vae.spatial_factor * self.dit.config.patch
 
     @property
     def longest_window(self) -> int:
@@ -293,8 +298,8 @@ class Stage(RoleModule, ABC):
 
     def at_resolution(self, batch: Batch) -> Batch:
         """``batch`` with its videos at this step's resolution."""
-        token = self.conditioner.vae.spatial_factor * self.dit.config.patch
-        return reduced(batch, value_at(self.objective.resolution, self.step), multiple=token)
+        share = value_at(self.objective.resolution, self.step)
+        return reduced(batch, share, multiple=self.token_side)
 
     def draw_windows(self, batch: Batch, generator: torch.Generator) -> Windows:
         """This step's windows: one of each clip of ``batch``, where a stage draws no more."""

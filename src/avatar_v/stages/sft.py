@@ -100,6 +100,7 @@ class SFT(A2V):
 
     def card_entries(self) -> dict[str, Any]:
         return {
+            **super().card_entries(),
             "reference": True,
             "motion": self.personality.motion_dropout < 1,
             "faces": self.personality.faces,

@@ -92,6 +92,11 @@ def value_at(schedule: dict[int, Value], step: int) -> Value:
     return schedule[max(begin for begin in schedule if begin <= step)]
 
 
+def to_tokens(side: float, token: int) -> int:
+    """The side of a picture that is whole tokens of ``token`` pixels, at least one."""
+    return max(1, round(side / token)) * token
+
+
 def reduced(batch: Batch, factor: float, *, multiple: int = 16) -> Batch:
     """``batch`` with its videos made smaller by ``factor``, to a ``multiple`` of pixels: those of
     one token, the VAE's factor times the DiT's patch.
@@ -105,6 +110,6 @@ def reduced(batch: Batch, factor: float, *, multiple: int = 16) -> Batch:
     if batch.video is None or batch.latents is not None:
         raise ValueError(f"resolution {factor} needs decoded video and no precomputed latents")
     sides = batch.video.shape[-2:]
-    size = [max(1, round(side * factor / multiple)) * multiple for side in sides]
+    size = [to_tokens(side * factor, multiple) for side in sides]
     video = F.interpolate(batch.video.flatten(0, 1), size, mode="bilinear", antialias=True)
     return dataclasses.replace(batch, video=video.unflatten(0, batch.video.shape[:2]))
