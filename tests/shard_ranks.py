@@ -101,8 +101,9 @@ def text_encoder(mesh: DeviceMesh) -> dict[str, Any]:
     def note(*_: Any) -> None:
         largest.append(_gathered(encoder))
 
-    for block in encoder.model.encoder.block:
-        block.layer[-1].register_forward_hook(note)  # inside, before the block is put back
+    for name, part in encoder.named_modules():
+        if name.endswith(".DenseReluDense"):  # the end of a block, before it is put back
+            part.register_forward_hook(note)
     found = encoder(["a", "b"])
     return {
         "text off": float((found - alone(["a", "b"])).abs().max()),

@@ -5,6 +5,7 @@ clips must not (test_elsewhere.py)."""
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -47,9 +48,8 @@ NUMBERS = Refinement(temporal_window=1, motion_dropout=0.0)
 
 
 def sft(folder: Path) -> Stage:
-    terms = PerceptualTerms(
-        **{name: {0: 1.0} for name in TERMS}, **untrained_critics(folder), latest_t=1.0
-    )
+    numbers: dict[str, Any] = {name: {0: 1.0} for name in TERMS} | untrained_critics(folder)
+    terms = PerceptualTerms(**numbers, latest_t=1.0)
     anchored = Continuation(anchor_share=0.5)
     return SFT(MODELS, OPTIM, OBJECTIVE, 1.0, 1.0, SHOWN, anchored, terms, Trainable())
 

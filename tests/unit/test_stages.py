@@ -7,12 +7,16 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.weights import save_dit
 from avatar_v.parallel.mesh import Layout, step_generator
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Stage
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.t2v import T2V
+from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Batch, Cond, num_frames
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
@@ -29,6 +33,26 @@ def a2v(objective: Objective = OBJECTIVE, mouth_boost: float = 4.0) -> A2V:
     stage = A2V(Models("tiny"), OPTIM, objective, face_boost=0.0, mouth_boost=mouth_boost)
     stage.configure_model()
     return stage
+
+
+def test_no_random_network_is_made_where_a_trained_one_is_given(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One that is loaded is built without memory, and no other is built."""
+    trained = AvatarDiT(DiTConfig.tiny())
+    randomise(trained)
+    save_dit(tmp_path, trained)
+    drawn, reset = [], AvatarDiT.reset_parameters
+
+    def noted(dit: AvatarDiT) -> None:
+        drawn.append(dit.style_embed.device.type)
+        reset(dit)
+
+    monkeypatch.setattr(AvatarDiT, "reset_parameters", noted)
+    stage = T2V(Models("tiny", dit=str(tmp_path)), OPTIM, OBJECTIVE)
+    stage.configure_model()
+    assert drawn == ["meta"]
+    assert torch.equal(stage.dit.style_embed, trained.style_embed)
 
 
 @pytest.fixture

@@ -12,9 +12,9 @@ from typing import Any
 
 import lightning as L
 import torch
-import torch.distributed.checkpoint as dcp
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 
@@ -120,7 +120,7 @@ class EMA(L.Callback):
             for name, p in trainable.items()
         }
         wanted = {"state_dict": {PLACE + name: x for name, x in self.average.items()}}
-        dcp.load(wanted, checkpoint_id=trainer.strategy.broadcast(trainer.ckpt_path))
+        load(wanted, checkpoint_id=trainer.strategy.broadcast(trainer.ckpt_path))
 
     def _ready(self, module: nn.Module) -> bool:
         """Whether there is an average; one from a checkpoint is first placed like the weights."""

@@ -36,12 +36,14 @@ def build(
     name: str,
     *,
     seed: int = 0,
+    dit: AvatarDiT | None = None,
     vae: str | Path | None = None,
     text: str | Path | None = None,
     audio: str | Path | None = None,
     motion_stats: MotionStats | None = None,
 ) -> tuple[AvatarDiT, Conditioner]:
-    """An untrained DiT and conditioner, the same for the same seed.
+    """An untrained DiT and conditioner, the same for the same seed. With ``dit``, a trained one,
+    none is made.
 
     ``vae``, ``text`` (UMT5) and ``audio`` (wav2vec 2.0 or Whisper) are folders of trained
     networks, ``motion_stats`` what motion is normalised by. `tiny` and `small` fall back to
@@ -50,11 +52,11 @@ def build(
     config = preset(name)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(seed)
-        dit = AvatarDiT(config, motion_stats)
+        dit = dit or AvatarDiT(config, motion_stats)
         conditioner = build_conditioner(
             name, vae=vae, text=text, audio=audio, motion_stats=motion_stats
         )
-    conditioner.check_fits(config)
+    conditioner.check_fits(dit.config)
     return dit, conditioner
 
 

@@ -106,12 +106,10 @@ class Stage(RoleModule, ABC):
         """The DiT and the conditioner that the stage starts from, with their weights."""
         m = self.models
         if m.init_from is None:
+            dit = None if m.dit is None else load_dit(m.dit)
             self.dit, self.conditioner = build(
-                m.preset, seed=self.seed, vae=m.vae, text=m.text, audio=m.audio
+                m.preset, seed=self.seed, dit=dit, vae=m.vae, text=m.text, audio=m.audio
             )
-            if m.dit is not None:
-                self.dit = load_dit(m.dit)
-                self.conditioner.check_fits(self.dit.config)
         else:
             self.dit, self.conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
 
