@@ -99,7 +99,7 @@ def answer(
         rater.name,
         answers,
         second_on_left=screen.second_on_left,
-        duration_s=now_s - screen.shown_s,
+        duration_s=max(0.0, now_s - screen.shown_s),  # a clock may be set back meanwhile
         time=datetime.datetime.fromtimestamp(now_s, datetime.UTC).isoformat(timespec="seconds"),
     )
     store.answer(screen, votes, now_s)

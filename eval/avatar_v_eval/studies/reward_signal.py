@@ -11,6 +11,7 @@ of its frames and components earn; and as the recipe sets it with advantages dea
 
 import argparse
 import dataclasses
+import itertools
 from typing import Any
 
 import numpy as np
@@ -20,7 +21,13 @@ from rich.progress import track
 from torch import Tensor
 
 from avatar_v.critics.levels import blink_gap, excursion_gap
-from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, load_reward
+from avatar_v.critics.reward_terms import (
+    NothingRewarded,
+    Rewards,
+    RewardTerm,
+    Samples,
+    load_reward,
+)
 from avatar_v.critics.rewards import MOUTH_OPEN, YAW
 from avatar_v.models.card import hash_folder, read_card, weights_folder
 from avatar_v.planning.recipe import read_recipe
@@ -114,7 +121,7 @@ def words_of(options: argparse.Namespace, folder: str) -> list[str]:
 def _batches(data: Any, num: int) -> list[Batch]:
     """The first batches of an epoch. ValueError where it has fewer."""
     data.setup()
-    found = [batch for _, batch in zip(range(num), data.train_dataloader(), strict=False)]
+    found = list(itertools.islice(data.train_dataloader(), num))
     if len(found) < num:
         raise ValueError(f"{data.train_folder} has {len(found)} batches, and {num} are compared")
     return found
@@ -157,7 +164,7 @@ def signal(
 ) -> Signal:
     """The gradient of one reward alone, at the weights as they are. The rollout depends on the
     batch and its ``index`` alone."""
-    whole_run = stage.rewards, stage.grpo
+    as_set = stage.rewards, stage.grpo
     control = "random" if is_random else "none"
     try:
         stage.rewards = Rewards([term])
@@ -165,7 +172,7 @@ def signal(
         situation, generator = begun(stage, batch, index)
         try:
             rolled = stage.roll(situation, generator)
-        except ValueError:  # no value for any sample
+        except NothingRewarded:
             return Signal(None, 0.0)
         stage.zero_grad(set_to_none=True)
         for number in range(len(rolled.moves)):
@@ -176,7 +183,7 @@ def signal(
         spread = float(rolled.logs[f"advantage_{term.label}"])
         return Signal(gradient if bool(gradient.any()) else None, spread)
     finally:
-        stage.rewards, stage.grpo = whole_run
+        stage.rewards, stage.grpo = as_set
         stage.zero_grad(set_to_none=True)
 
 

@@ -68,6 +68,10 @@ class Samples:
         return num_latents(self.motion.shape[1])
 
 
+class NothingRewarded(ValueError):
+    """No reward says anything of any sample of a batch."""
+
+
 class Rewards:
     """The rewards of a recipe, loaded. ValueError for a path that leads to no callable, for options
     that do not fit, and for two of one name; a reward's constructor may have its own."""
@@ -82,8 +86,8 @@ class Rewards:
 
     @torch.no_grad()
     def __call__(self, samples: Samples) -> dict[str, Float[Tensor, "b *l"]]:
-        """The raw values of every reward, NaN where one is missing. ValueError, with all reasons,
-        where no reward has a value for any sample."""
+        """The raw values of every reward, NaN where one is missing. NothingRewarded, with all
+        reasons, where no reward has a value for any sample."""
         values, reasons = {}, []
         for name, function in self._functions.items():
             values[name], reason = _judged(function, samples)
@@ -94,7 +98,7 @@ class Rewards:
                 self._told.add(reasons[-1])
                 warnings.warn(f"reward {reasons[-1]}; counted as missing", stacklevel=2)
         if not any(bool(known(value).any()) for value in values.values()):
-            raise ValueError(f"no reward has a value for any sample ({'; '.join(reasons)})")
+            raise NothingRewarded(f"no reward has a value for any sample ({'; '.join(reasons)})")
         return values
 
 
