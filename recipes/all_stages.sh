@@ -120,7 +120,8 @@ if [[ $SIZE == tiny ]]; then
   terms=(--model.init_args.perceptual.identity '{0: 0.05}' --model.init_args.perceptual.motion '{0: 0.05}'
     --model.init_args.perceptual.sync '{0: 0.05}')
   of_student=(--model.init_args.exploration.sampler student --model.init_args.exploration.num_steps 2
-    --model.init_args.exploration.window 1 --model.init_args.guidance.motion 1.0)
+    --model.init_args.exploration.window 1 --model.init_args.exploration.shift 1.0
+    --model.init_args.guidance.motion 1.0)
 fi
 
 chain() {

@@ -30,7 +30,7 @@ def eyes(frames, audio, reference, motion, *, sign: float = 1.0, **columns) -> t
 EYES = RewardTerm(f"{__name__}.eyes", credit=("eye_open",))
 
 
-def make_weights(folder: Path, **can: int) -> str:
+def make_weights(folder: Path, **can: float) -> str:
     """Tiny weights whose every parameter is random, motion network included."""
     dit, conditioner = build("tiny", seed=0)
     conditioner.motion_net = make_motion_net(conditioner.audio_encoder.dim)

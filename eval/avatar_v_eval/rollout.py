@@ -46,7 +46,7 @@ class Rollout:
             guidance_text=options.text,
             guidance_reference=options.reference,
         )
-        check_settings(request.changed(guidance_audio=options.audio or 1.0))
+        check_settings(request.changed(guidance_audio=options.audio))
         pipeline = AvatarPipeline.from_pretrained(weights, precision=options.precision)
         card = pipeline.card
         audio = card.guidance_audio if options.audio is None else options.audio

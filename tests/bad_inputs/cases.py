@@ -111,7 +111,7 @@ def _sounds() -> Iterator[Case]:
         "slow.wav": REFUSED,
         "truncated.wav": WARNED,
         "silent.wav": WARNED,
-        "one_sample.wav": WARNED,
+        "one_sample.wav": REFUSED,
         "me.mkv": ACCEPTED,
         "talk.mp3": ACCEPTED,
     }

@@ -20,7 +20,7 @@ from avatar_v.models.card import Card
 from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import motion_stats
-from bad_inputs.adapter_files import make_adapters
+from bad_inputs.adapter_files import SAID, make_adapters
 from bad_inputs.vote_files import make_rated_studies, make_raters
 from clip_files import clip_file
 from tiny_run import make_shards
@@ -193,7 +193,7 @@ def _weights(folder: Path) -> None:
     """`tiny` with random weights, and copies of it with one thing wrong each."""
     good = folder / "tiny"
     dit, conditioner = build("tiny", seed=1, motion_stats=motion_stats())
-    save_pipeline(good, dit, conditioner, Card(preset="tiny", recipe="none"))
+    save_pipeline(good, dit, conditioner, Card(preset="tiny", recipe="none", can=SAID))
     for part in PARTS:
         state = load_file(good / part / STATE)
         key = next(k for k, v in state.items() if v.is_floating_point() and v.numel() > 1)

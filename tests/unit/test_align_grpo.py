@@ -203,7 +203,7 @@ def test_accumulated_batches_are_one_update(weights: str, batch: Batch, tmp_path
 def test_a_student_is_rolled_out_in_its_own_steps(batch: Batch, tmp_path: Path) -> None:
     """Its rollout is what generation samples, whether a step is explored or not, and another number
     of steps, another sampler or guidance once more is an error."""
-    start = make_weights(tmp_path, motion_steps=2)
+    start = make_weights(tmp_path, motion_steps=2, shift=3.0)
     plain = Guidance()
     steps = Exploration(num_steps=2, shift=3.0, sampler="student", window=1)
     aligned = make_stage(start, exploration=steps, guidance=plain)
@@ -233,6 +233,7 @@ def test_a_student_is_rolled_out_in_its_own_steps(batch: Batch, tmp_path: Path) 
             "student of 2 steps",
             {"exploration": dataclasses.replace(steps, num_steps=3), "guidance": plain},
         ),
+        ("with shift 3", {"exploration": dataclasses.replace(steps, shift=1.0), "guidance": plain}),
         ("guidance inside", {"exploration": steps, "guidance": Guidance(motion=2.0)}),
     ):
         with pytest.raises(ValueError, match=match):

@@ -1,14 +1,21 @@
 """Text and audio encoders: bytes; tiny random UMT5, wav2vec 2.0 and Whisper in local folders."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
 import torch
 
+from avatar_v.cli import main
 from avatar_v.models.audio import HiddenStateAudioEncoder
+from avatar_v.models.card import Card
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.presets import build
 from avatar_v.models.text import PAD, ByteTextEncoder, UMT5TextEncoder
+from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.offload import Residency
 from fake_streams import FakeStreams
+from tiny_run import RECIPES
 
 
 def test_bytes_are_padded_and_what_follows_them_is_seen() -> None:
@@ -50,6 +57,24 @@ def umt5_folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     config = UMT5Config(vocab_size=8, d_model=16, d_kv=4, d_ff=32, num_layers=2, num_heads=4)
     UMT5EncoderModel(config).save_pretrained(folder / "text_encoder")
     return folder
+
+
+def test_doctor_knows_a_pipeline_with_it(
+    umt5_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its weights lie in text/backbone, and in text itself there are none."""
+    dit, conditioner = build("tiny", seed=0)
+    dit = AvatarDiT(dataclasses.replace(dit.config, text_dim=16))
+    conditioner.text_encoder = UMT5TextEncoder(umt5_folder, num_tokens=10)
+    save_pipeline(tmp_path / "made", dit, conditioner, Card("tiny"))
+    recipe = [str(RECIPES / "2_a2v.yaml"), str(RECIPES / "tiny.yaml")]
+    options = ["--", "--model.init_args.models.init_from", str(tmp_path / "made")]
+    main(["doctor", *recipe, *options])
+    assert f"ok       models.init_from {tmp_path / 'made'}" in capsys.readouterr().out
+    (backbone,) = (tmp_path / "made" / "text").rglob("*.safetensors")
+    backbone.unlink()
+    main(["doctor", *recipe, *options])
+    assert f"MISSING  models.init_from {tmp_path / 'made'}" in capsys.readouterr().out
 
 
 def test_umt5_encodes_to_a_fixed_length_with_zeros_behind(umt5_folder: Path) -> None:

@@ -221,8 +221,9 @@ def test_parts_that_the_base_lacks_come_along(base: Path, tmp_path: Path) -> Non
     assert all(torch.equal(value, expected[key]) for key, value in found.state_dict().items())
     with pytest.raises(ValueError, match=r"parts that the weights lack \(guidance_embed"):
         load_merged(base, [Chosen(adapter, 0.5)])
+    again = left(tmp_path / "again", trained(dit, ("guidance_embed",)), base)
     with pytest.raises(ValueError, match=r"another adapter has brought guidance_embed"):
-        load_merged(base, [Chosen(adapter), Chosen(adapter)])
+        load_merged(base, [Chosen(adapter), Chosen(again)])
     plain = left(tmp_path / "plain", trained(load_pipeline(base)[0], seed=3), base)
     orders = ([Chosen(adapter), Chosen(plain)], [Chosen(plain), Chosen(adapter)])
     first, second = (load_merged(base, order)[0] for order in orders)

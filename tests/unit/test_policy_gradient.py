@@ -59,7 +59,9 @@ def rolled_out(
     }
     layout = Layout(numbers.group_size, LATENTS, 0)
     advantages, logs = advantages_of(values, TERMS, layout, numbers, generator)
-    return Rolled(moves, WEIGHTS, old, [move.mean for move in moves], list(held), advantages, logs)
+    return Rolled(
+        moves, WEIGHTS, old, [move.mean for move in moves], list(held), values, advantages, logs
+    )
 
 
 def updated(

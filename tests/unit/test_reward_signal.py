@@ -1,65 +1,87 @@
 """The study `reward_signal`: what it says of gradients that are known, and of rewards that say
 nothing."""
 
+import itertools
+
 import pytest
 import torch
 
 from aligning import EYES, GROUP, clips, make_stage, make_weights
 from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v_eval.studies.reward_signal import Signal, asked, begun, signal, told
+from avatar_v_eval.studies.reward_signal import WAYS, Signal, begun, signals, told, whole_of
 
 
 def nothing(frames, audio, reference, motion, **columns) -> None:
     return None
 
 
-def frames_up(frames, audio, reference, motion, **columns) -> torch.Tensor:
-    """1 in the latent frames that were given, 3 in the others."""
-    value = torch.full((len(motion), (motion.shape[1] + 3) // 4), 3.0)
-    value[:, : columns["num_given"]] = 1.0
-    return value
+class FramesUp:
+    """1 in the latent frames that were given, ``most`` in the others."""
+
+    def __init__(self, most: float) -> None:
+        self.most = most
+
+    def __call__(self, frames, audio, reference, motion, **columns) -> torch.Tensor:
+        value = torch.full((len(motion), (motion.shape[1] + 3) // 4), self.most)
+        value[:, : columns["num_given"]] = 1.0
+        return value
 
 
 @pytest.fixture(scope="module")
-def stage(tmp_path_factory: pytest.TempPathFactory) -> AlignGRPO:
-    return make_stage(make_weights(tmp_path_factory.mktemp("weights")))
+def weights(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return make_weights(tmp_path_factory.mktemp("weights"))
 
 
-def test_a_gradient_is_of_one_reward_in_one_batch(stage: AlignGRPO) -> None:
-    batch, before = clips(), [p.detach().clone() for p in stage.network.parameters()]
-    first, again = (signal(stage, batch, 3, EYES, is_random=False) for _ in range(2))
-    assert first.gradient is not None
-    assert again.gradient is not None
-    assert torch.equal(first.gradient, again.gradient)
-    assert first.spread > 0
-    for other in (
-        signal(stage, batch, 3, EYES, is_random=True),
-        signal(stage, batch, 4, EYES, is_random=False),
-        signal(stage, batch, 3, asked(EYES, "whole"), is_random=False),
-    ):
-        assert other.gradient is not None
-        assert not torch.allclose(other.gradient, first.gradient)
+def asked(weights: str, *terms: RewardTerm) -> AlignGRPO:
+    return make_stage(weights, *terms, *map(whole_of, terms))
+
+
+def test_each_reward_has_a_gradient_of_its_own(weights: str) -> None:
     none = RewardTerm(f"{__name__}.nothing")
-    assert signal(stage, batch, 3, none, is_random=False) == Signal(None, 0.0)
-    assert stage.rewards.terms == (EYES,)
-    assert stage.grpo.control == "none"
+    stage, batch = asked(weights, EYES, none), clips()
+    before = [p.detach().clone() for p in stage.network.parameters()]
+    found, again, other = (signals(stage, (EYES, none), batch, index) for index in (3, 3, 4))
+    keys = {(term, way) for term in ("eyes", "nothing") for way in WAYS}
+    assert found.keys() == keys
+    gradients = []
+    for key in keys:
+        if key[0] == "nothing":
+            assert found[key] == Signal(None, 0.0)
+            continue
+        (first, same, later) = (one[key].gradient for one in (found, again, other))
+        assert first is not None
+        assert same is not None
+        assert later is not None
+        assert torch.equal(first, same)
+        assert not torch.allclose(first, later)
+        assert found[key].spread > 0
+        gradients.append(first)
+    assert not any(torch.allclose(a, b) for a, b in itertools.combinations(gradients, 2))
+    # alone, the same reward has the same gradient
+    alone = signals(asked(weights, EYES), (EYES,), batch, 3)["eyes", "local"].gradient
+    expected = found["eyes", "local"].gradient
+    assert alone is not None
+    assert expected is not None
+    assert torch.equal(alone, expected)
     assert all(p.grad is None for p in stage.parameters())
     assert all(map(torch.equal, before, stage.network.parameters()))
 
 
-def test_a_whole_reward_is_the_mean_of_what_a_sample_made(stage: AlignGRPO) -> None:
+def test_a_batch_without_any_reward_says_nothing(weights: str) -> None:
+    none = RewardTerm(f"{__name__}.nothing")
+    found = signals(asked(weights, none), (none,), clips(), 0)
+    assert set(found.values()) == {Signal(None, 0.0)}
+
+
+def test_a_whole_reward_is_the_mean_of_what_a_sample_made(weights: str) -> None:
+    term = RewardTerm(f"{__name__}.FramesUp", options={"most": 3.0})
+    stage = asked(weights, term)
     situation, generator = begun(stage, clips(), 0)
-    rewards = make_stage(
-        str(stage.models.init_from), asked(RewardTerm(f"{__name__}.frames_up"), "whole")
-    ).rewards
-    samples = stage.policy.samples(
-        stage.conditioner, situation, stage.generated(situation, generator)
-    )
-    (value,) = rewards(samples).values()
-    assert value.shape == (len(situation.condition),)
-    assert len(value) == 2 * GROUP
-    assert (value == 3).all()
+    made = stage.generated(situation, generator)
+    values = stage.rewards(stage.policy.samples(stage.conditioner, situation, made))
+    assert values["framesup_whole"].shape == (2 * GROUP,)
+    assert (values["framesup_whole"] == 3).all()
 
 
 def test_cosines_are_those_of_pairs_of_batches() -> None:

@@ -7,6 +7,7 @@ Nobody knows the true motion, so the clip's is that of the first video.
 
 import os
 import re
+import tempfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -98,22 +99,22 @@ def write_vote_pairs(
     split = _split(chosen, persons, settings)
     extractor = find_extractor(settings.motion, face_crop=settings.face_crop)
     name, answers, failures = _slug(study.name), Counter(), []
-    new = [folder for folder in _folders(out, split) if not folder.exists()]
-    for part in sorted(set(split)):
-        numbered = [(i, vote) for i, vote in enumerate(chosen) if split[i] == part]
-        made = _made(name, numbered, items, persons, extractor, settings)
-        index = write_shard(out / part / f"{name}.tar", _counted(made, answers))
-        failures += index.failures
-    if not answers:
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
+        for part in sorted(set(split)):
+            numbered = [(i, vote) for i, vote in enumerate(chosen) if split[i] == part]
+            made = _made(name, numbered, items, persons, extractor, settings)
+            index = write_shard(Path(beside) / part / f"{name}.tar", _counted(made, answers))
+            failures += index.failures
+        if not answers:
+            raise ValueError(
+                f"no vote of study {study.name} is a pair; the first: {failures[0].reason}"
+            )
         for part in set(split):
-            path = out / part / f"{name}.tar"
-            path.unlink()
-            index_path(path).unlink()
-        for folder in new:
-            folder.rmdir()
-        raise ValueError(
-            f"no vote of study {study.name} is a pair; the first: {failures[0].reason}"
-        )
+            (out / part).mkdir(parents=True, exist_ok=True)
+            shard = Path(beside) / part / f"{name}.tar"
+            for path in (shard, index_path(shard)):
+                path.replace(out / part / path.name)
     return answers, failures
 
 
@@ -143,11 +144,6 @@ def _split(votes: Sequence[Vote], persons: dict[str, str], settings: VotePairSet
         )
     of = split_persons(names, settings.validation, settings.seed)
     return [of[persons[vote.case]] if vote.case in persons else "train" for vote in votes]
-
-
-def _folders(out: Path, split: Sequence[str]) -> list[Path]:
-    """Where shards are written, the innermost first."""
-    return [*(out / part for part in sorted(set(split)) if part), out]
 
 
 def _counted(

@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
 from avatar_v import checks
+from avatar_v.shards.pairs import MAX_WORDS
 from avatar_v_eval.human.study import KINDS, Dimension, Kind
 
 Role = Literal["study", "qualification", "gold", "trap"]
@@ -17,8 +18,6 @@ ROLES: tuple[Role, ...] = get_args(Role)
 State = Literal["invited", "qualifying", "rating", "done", "failed", "withdrawn"]
 STATES: tuple[State, ...] = get_args(State)
 
-MAX_NAME = 200
-"""Characters of the name of a rater (avatar_v/shards/pairs.py)."""
 SCORES = ("1", "2", "3", "4", "5")
 CHOICES: dict[Kind, tuple[str, ...]] = {
     "mos": SCORES,
@@ -52,9 +51,9 @@ class Vote:
                 checks.number("duration_s of a vote", value, least=0)
             elif field.name != "second_on_left" and not isinstance(value, str):
                 raise ValueError(f"{field.name} of a vote is text, got {value!r:.60}")
-        if len(self.rater) > MAX_NAME:
+        if len(self.rater) > MAX_WORDS:
             raise ValueError(
-                f"rater of a vote has at most {MAX_NAME} characters, got {self.rater[:60]!r}"
+                f"rater of a vote has at most {MAX_WORDS} characters, got {self.rater[:60]!r}"
             )
         if self.kind not in KINDS or self.role not in ROLES:
             raise ValueError(f"a vote has kind {KINDS} and role {ROLES}, got {self}")

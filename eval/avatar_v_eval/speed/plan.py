@@ -1,17 +1,15 @@
 """What `avatar-v plan` says of a training step, against a real one on this machine.
 
 Each case is a process: a stage of the small size, untrained, takes steps on clips of noise. Planned
-memory stands beside the most that torch's allocator had given away at any moment of the steps
-behind the first: weights, gradients, states of the optimiser, an average, and what waits for the
-backward pass. The profiler keeps the allocator's book; the size of the process says less, since the
-C library keeps what was freed. Planned operations stand beside those of one step more, counted
-while it runs.
+memory stands beside the most that torch's allocator had given away at any moment of the forward and
+backward passes behind the first step: weights, gradients, states of the optimiser, an average, and
+what waits for the backward pass. The profiler keeps the allocator's book; the size of the process
+says less, since the C library keeps what was freed. Planned operations stand beside those of one
+pass more, counted while it runs.
 """
 
 import argparse
-import concurrent.futures
 import dataclasses
-import multiprocessing
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,14 +25,15 @@ from avatar_v.planning.recipe import read_recipe
 from avatar_v.planning.steps import Clips
 from avatar_v.stages.optim import build_optimizer
 from avatar_v.testing import make_batch, motion_stats
+from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
 RECIPES = ("1_t2v", "2_a2v", "3_sft")
 FRAMES, SIDE, LATENT_CHANNELS = 49, 64, 16
-STEPS = 4
-"""Whose largest peak counts: windows, dropout and perceptual terms differ from step to step, and a
-plan is made for the largest."""
+NUM_PASSES = 4
+"""Forward and backward passes whose largest peak counts: windows, dropout and perceptual terms
+differ from one to the next, and a plan is made for the largest."""
 COUNTED = "counted"
 MIB = 2**20
 
@@ -76,10 +75,8 @@ def measure(options: argparse.Namespace) -> Findings:
         for checkpoints in (False, True)
     ]
     numbers: dict[str, Number] = {}
-    context = multiprocessing.get_context("spawn")
     for case in cases:
-        with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-            step = pool.submit(one_step, case).result()
+        step = in_a_process(one_step, case)
         key = f"{case.recipe}_{case.batch_size}_{'checkpointed' if case.checkpoints else 'plain'}"
         numbers[f"real_mib_{key}"] = Number(step.real_mib, 1).described(
             f"most memory of tensors: {case.words}", unit="MiB"
@@ -99,7 +96,7 @@ def measure(options: argparse.Namespace) -> Findings:
         numbers,
         notes=[
             f"small preset, untrained; clips of noise, {FRAMES} frames at {SIDE} px as latents; "
-            f"one process for each case, fp32, the largest of {STEPS} steps",
+            f"one process for each case, fp32, the largest of {NUM_PASSES} passes",
         ],
     )
 
@@ -137,10 +134,10 @@ def one_step(case: Case) -> Step:
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
     with record_function(COUNTED):
-        for index in range(1, STEPS + 1):
+        for index in range(1, NUM_PASSES + 1):
             loss_of(index).backward()
     book.stop()
-    flops = cost_of(lambda: loss_of(STEPS + 1), bf16=False, trains=True).flops
+    flops = cost_of(lambda: loss_of(NUM_PASSES + 1), bf16=False, trains=True).flops
     del average
     plan = plan_of(
         dataclasses.replace(recipe, model=recipe.fresh_stage(checkpoints=case.checkpoints)),

@@ -2,8 +2,8 @@
 
 A reward can move a policy only where three things hold: samples are not yet as the persons are
 (room), samples of one condition differ in it (spread), and independent batches agree in which
-direction the weights should go (the cosine of their gradients). Each reward of
-`recipes/5a_grpo.yaml` is measured alone on the same rollouts of the shipped weights, in three ways:
+direction the weights should go (the cosine of their gradients). Each reward of the two `RECIPES`,
+the second over the first, is measured alone on the same rollouts, in three ways:
 as the recipe sets it, with credit for each latent frame; whole, as one number for a sample that all
 of its frames and components earn; and as the recipe sets it with advantages dealt out at random
 (``grpo.control random``), the floor. Nothing is updated.
@@ -12,6 +12,7 @@ of its frames and components earn; and as the recipe sets it with advantages dea
 import argparse
 import dataclasses
 import itertools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -29,10 +30,12 @@ from avatar_v.critics.reward_terms import (
     load_reward,
 )
 from avatar_v.critics.rewards import MOUTH_OPEN, YAW
+from avatar_v.generate.resolve import format_of
 from avatar_v.models.card import hash_folder, read_card, weights_folder
 from avatar_v.planning.recipe import read_recipe
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.policies import Situation
+from avatar_v.stages.policy_gradient import Rolled, advantages_of
 from avatar_v.types import Batch
 from avatar_v_eval.intervals import bootstrap_mean
 from avatar_v_eval.protocol import Findings
@@ -69,17 +72,16 @@ def measure(options: argparse.Namespace) -> Findings:
     assert isinstance(stage, AlignGRPO)
     stage.configure_model()
     batches = _batches(recipe.data, 2 * options.pairs)
-    terms = stage.rewards.terms
     numbers = room(stage, batches)
-    for way, words in WAYS.items():
+    terms = stage.rewards.terms
+    stage.rewards = Rewards([*terms, *map(whole_of, terms)])
+    found: dict[tuple[str, str], list[Signal]] = {}
+    for index, batch in enumerate(track(batches, "rollouts and gradients", transient=True)):
+        for key, one in signals(stage, terms, batch, index).items():
+            found.setdefault(key, []).append(one)
+    for way in WAYS:
         for term in terms:
-            found = [
-                signal(stage, batch, index, asked(term, way), is_random=way == "random")
-                for index, batch in enumerate(
-                    track(batches, f"{term.label}, {words}", transient=True)
-                )
-            ]
-            numbers |= told(term.label, way, found)
+            numbers |= told(term.label, way, found[term.label, way])
     return Findings(
         "What rewards can teach",
         numbers,
@@ -106,12 +108,14 @@ def words_of(options: argparse.Namespace, folder: str) -> list[str]:
         "data.init_args.seed": options.seed,
         "data.init_args.cache": "false",
     }
-    steps = read_card(folder).can.motion_steps
+    card = read_card(folder)
+    steps = card.can.motion_steps
     if steps is not None:
         settings |= {
             "model.init_args.exploration.sampler": "student",
             "model.init_args.exploration.num_steps": steps,
             "model.init_args.exploration.window": 1,
+            "model.init_args.exploration.shift": format_of(card).shift,
             "model.init_args.guidance.audio": 1.0,
             "model.init_args.guidance.motion": 1.0,
         }
@@ -127,28 +131,28 @@ def _batches(data: Any, num: int) -> list[Batch]:
     return found
 
 
-def asked(term: RewardTerm, way: str) -> RewardTerm:
-    """The reward as it is, or as one number for a sample."""
-    if way != "whole":
-        return term
-    options = {"path": term.path, **term.options}
+def whole_of(term: RewardTerm) -> RewardTerm:
+    """The same reward as one number for a sample, which all of its components earn."""
+    inner = {"path": term.path, "options": term.options}
     return dataclasses.replace(
-        term, path=f"{__name__}.whole", options=options, credit=(), name=term.label
+        term, path=f"{__name__}.Whole", options=inner, credit=(), name=f"{term.label}_whole"
     )
 
 
-def whole(
-    frames: Any, audio: Tensor, reference: Batch, motion: Tensor, *, path: str, num_given: int,
-    **columns: Any,
-) -> Float[Tensor, " b"] | None:  # fmt: skip
+class Whole:
     """A reward's mean over the latent frames that a sample made."""
-    value = load_reward(RewardTerm(path))(
-        frames, audio, reference, motion, num_given=num_given, **columns
-    )
-    if value is None:
-        return None
-    assert isinstance(value, Tensor)
-    return value[:, num_given:].mean(1) if value.dim() > 1 else value
+
+    def __init__(self, path: str, options: dict[str, Any]) -> None:
+        self.reward = load_reward(RewardTerm(path, options=options))
+
+    def __call__(
+        self, frames: Any, audio: Tensor, reference: Batch, motion: Tensor, *, num_given: int,
+        **columns: Any,
+    ) -> Any:  # fmt: skip
+        value = self.reward(frames, audio, reference, motion, num_given=num_given, **columns)
+        if isinstance(value, Tensor) and value.dim() > 1:
+            return value[:, num_given:].mean(1)
+        return value
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,32 +163,42 @@ class Signal:
     spread: float  # of its advantages, before they are weighted
 
 
-def signal(
-    stage: AlignGRPO, batch: Batch, index: int, term: RewardTerm, *, is_random: bool
-) -> Signal:
-    """The gradient of one reward alone, at the weights as they are. The rollout depends on the
-    batch and its ``index`` alone."""
-    as_set = stage.rewards, stage.grpo
-    control = "random" if is_random else "none"
+def signals(
+    stage: AlignGRPO, terms: Sequence[RewardTerm], batch: Batch, index: int
+) -> dict[tuple[str, str], Signal]:
+    """Of one rollout what each reward alone would do to the weights, in each way. The rewards of
+    the stage are the ``terms`` and `whole_of` each."""
+    situation, generator = begun(stage, batch, index)
     try:
-        stage.rewards = Rewards([term])
-        stage.grpo = dataclasses.replace(stage.grpo, control=control, hold={})
-        situation, generator = begun(stage, batch, index)
-        try:
-            rolled = stage.roll(situation, generator)
-        except NothingRewarded:
-            return Signal(None, 0.0)
-        stage.zero_grad(set_to_none=True)
-        for number in range(len(rolled.moves)):
-            stage.policy_loss(situation, rolled, number, first=True)[0].backward()
-        gradient = torch.cat(
-            [p.grad.flatten() for p in stage.network.parameters() if p.grad is not None]
-        )
-        spread = float(rolled.logs[f"advantage_{term.label}"])
-        return Signal(gradient if bool(gradient.any()) else None, spread)
-    finally:
-        stage.rewards, stage.grpo = as_set
-        stage.zero_grad(set_to_none=True)
+        rolled = stage.roll(situation, generator)
+    except NothingRewarded:
+        return {(term.label, way): Signal(None, 0.0) for term in terms for way in WAYS}
+    found = {}
+    for term in terms:
+        for way in WAYS:
+            one = whole_of(term) if way == "whole" else term
+            numbers = dataclasses.replace(
+                stage.grpo, control="random" if way == "random" else "none"
+            )
+            advantages, logs = advantages_of(
+                rolled.values, [one], situation.layout, numbers, generator
+            )
+            alone = dataclasses.replace(rolled, advantages=advantages)
+            spread = float(logs[f"advantage_{one.label}"])
+            found[term.label, way] = Signal(_gradient(stage, situation, alone), spread)
+    return found
+
+
+def _gradient(stage: AlignGRPO, situation: Situation, rolled: Rolled) -> Tensor | None:
+    """That of the policy's loss at the weights as they are, where any distance from the start has
+    none; None where it is 0."""
+    stage.zero_grad(set_to_none=True)
+    for number in range(len(rolled.moves)):
+        stage.policy_loss(situation, rolled, number, first=True)[0].backward()
+    grads = [p.grad.flatten() for p in stage.network.parameters() if p.grad is not None]
+    stage.zero_grad(set_to_none=True)
+    gradient = torch.cat(grads)
+    return gradient if bool(gradient.any()) else None
 
 
 def begun(stage: AlignGRPO, batch: Batch, index: int) -> tuple[Situation, torch.Generator]:

@@ -1,9 +1,10 @@
 """Exponential moving average of the trained weights: in a stage, of the roles that ask for it.
 
 The average is kept in fp32 beside each parameter, with its sharding: under FSDP2 every rank
-averages its own shards, and a sharded checkpoint holds them beside those of the weights. No rank
-ever has it whole, and another number of ranks can read it. Validation, samples and the exported
-weights use the average. (Lightning's own callback copies the module and breaks under FSDP2.)
+averages its own shards, and a sharded checkpoint holds them beside those of the weights, where
+another number of ranks can read them. A checkpoint of one file has it whole, from rank 0.
+Validation, samples and the exported weights use the average. (Lightning's own callback copies the
+module and breaks under FSDP2.)
 """
 
 import contextlib
@@ -12,6 +13,7 @@ from typing import Any
 
 import lightning as L
 import torch
+import torch.distributed as dist
 from lightning.pytorch.strategies import ModelParallelStrategy
 from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
@@ -22,9 +24,9 @@ from avatar_v import checks
 from avatar_v.stages.role_module import RoleModule, step_of
 
 SHARDED = "sharded"
-"""Where the state in a sharded checkpoint has the names of the averages that lie elsewhere."""
+"""Key under which a sharded checkpoint lists the names of the averaged weights."""
 PLACE = "average."
-"""What those names begin with among the tensors."""
+"""The averages are among the checkpoint's tensors, each under its name behind this prefix."""
 
 
 class EMA(L.Callback):
@@ -177,8 +179,9 @@ def _check_names(trainable: Collection[str], stored: Collection[str]) -> None:
 
 
 def _whole(tensor: Tensor) -> Tensor:
+    """On rank 0, which writes it; nothing elsewhere. All ranks take part."""
     whole = tensor.full_tensor() if isinstance(tensor, DTensor) else tensor
-    return whole.cpu()
+    return whole.cpu() if dist.get_rank() == 0 else whole.new_empty(0, device="cpu")
 
 
 def _own(tensor: Tensor) -> Tensor:

@@ -143,9 +143,10 @@ def load_merged(
     """
     base, adapters = Path(base), _adapters(chosen)
     dit, conditioner = load_pipeline(base, vae=vae)
-    for adapter, _ in adapters:
-        trained_with = adapter.about.vae_hash
-        if trained_with and trained_with != conditioner.vae.hash() and not any_vae:
+    asked = [(a, a.about.vae_hash) for a, _ in adapters if a.about.vae_hash and not any_vae]
+    found = conditioner.vae.hash() if asked else ""
+    for adapter, trained_with in asked:
+        if trained_with != found:
             raise ValueError(
                 f"{adapter.folder} was trained with another VAE ({trained_with}) than that of "
                 f"{vae or base}: `avatar-v weights merge {base} {adapter.folder} --vae DIR` takes "
@@ -195,10 +196,7 @@ def merge_to(
 def check_adapters(base: Path, chosen: Sequence[Chosen], *, any_base: bool = False) -> Card:
     """The card of the last adapter, before any network is loaded. ValueError for adapters of
     another preset or, unless ``any_base``, of other weights, and for one that is named twice."""
-    folders = [each.folder.resolve() for each in chosen]
-    for folder in folders:
-        if folders.count(folder) > 1:
-            raise ValueError(f"adapter {folder} is named twice: {folder}:2 is twice its strength")
+    _check_once(chosen)
     for each in chosen:
         about = read_adapter_card(each.folder)
         read_card(base, preset=about.card.preset)
@@ -236,9 +234,7 @@ def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> 
         if twice:
             raise ValueError(f"{adapter.folder}: another adapter has brought {min(twice)} already")
         added |= adapter.whole.keys() - state.keys()
-        brought = {key: getattr(adapter.config, key, None) for key in ADDED}
-        brought = {key: value for key, value in brought.items() if value is not None}
-        config = dataclasses.replace(config, **brought)  # pyright: ignore[reportArgumentType]
+        config = _united(config, adapter)
     start = {key: state[key].clone() for a, _ in adapters for key in a.whole if key in state}
     changed: set[str] = set()
     for adapter, scale in adapters:
@@ -270,9 +266,18 @@ def check_network(adapter: Adapter) -> None:
     _check_fits(adapter, 1.0, wanted, wanted)
 
 
-def _adapters(chosen: Sequence[Chosen]) -> list[tuple[Adapter, float]]:
+def _check_once(chosen: Sequence[Chosen]) -> None:
+    """ValueError for no adapter, or one that is named twice."""
     if not chosen:
         raise ValueError("expected an adapter or more, got none")
+    folders = [each.folder.resolve() for each in chosen]
+    for folder in folders:
+        if folders.count(folder) > 1:
+            raise ValueError(f"adapter {folder} is named twice: {folder}:2 is twice its strength")
+
+
+def _adapters(chosen: Sequence[Chosen]) -> list[tuple[Adapter, float]]:
+    _check_once(chosen)
     return [(read_adapter(each.folder), each.scale) for each in chosen]
 
 
@@ -283,6 +288,19 @@ def _numbers(values: dict[str, Any], where: Path) -> tuple[int, float]:
         raise ValueError(f"{where}: expected a plain LoRA, got {shown(wrong)}")
     rank = converted(values.get("r"), Size, where=f"{where}: r")
     return rank, converted(values.get("lora_alpha"), Alpha, where=f"{where}: lora_alpha")
+
+
+def _united(config: DiTConfig | MotionNetConfig, adapter: Adapter) -> DiTConfig | MotionNetConfig:
+    """``config`` with what the adapter's stage added to the network. ValueError where another
+    adapter has added it differently."""
+    ours, theirs = dataclasses.asdict(config), dataclasses.asdict(adapter.config)
+    added = {key: theirs[key] for key in theirs if key in ADDED and theirs[key] is not None}
+    for key, value in added.items():
+        if ours[key] not in (None, value):
+            raise ValueError(
+                f"{adapter.folder}: {key} is {value}, and another has made it {ours[key]}"
+            )
+    return dataclasses.replace(config, **added)
 
 
 def _check_config(config: DiTConfig | MotionNetConfig, adapter: Adapter) -> None:

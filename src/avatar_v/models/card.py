@@ -5,6 +5,7 @@ Torch is not imported, so that a name that leads to no weights is an error at on
 the folder are weights.py's, the factors of an adapter adapter.py's.
 """
 
+import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -48,6 +49,11 @@ class Capabilities:
     motion_steps: Annotated[int, Within(1, 1000)] | None = None
     """Of a motion network of few steps with guidance inside (stages/distill_motion.py); None: as
     many as the video's, and not fewer than sampling/motion.LEAST_MOTION_STEPS."""
+
+    def inherited(self) -> dict[str, Any]:
+        """What weights keep that another stage trains on; the recipe says the rest anew."""
+        own = ("people", "stills_from_prompt")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in own}
 
     def num_stills(self, *, from_prompt: bool) -> int:
         """Single frames that stand for each clip of the reference; 0: none do."""

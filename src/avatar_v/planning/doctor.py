@@ -22,7 +22,7 @@ import torch
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import PARTS, check_parts
+from avatar_v.models.weights import BACKBONE, PARTS, check_parts
 from avatar_v.paths import indexed_weights
 from avatar_v.planning.memory import GIB, checkpoint_bytes, frames_of, longest_window
 from avatar_v.planning.recipe import Recipe, read_recipe
@@ -202,14 +202,20 @@ def _layouts(recipe: Recipe) -> Iterator[Finding]:
 def _pipeline(folder: str, models: Models) -> None:
     read_card(folder, preset=models.preset)
     check_parts(Path(folder))
-    for part in PARTS:
-        _require_weights(Path(folder) / part)
+    parts = [Path(folder) / part for part in PARTS]
+    motion = Path(folder) / "motion"
+    for part in [*parts, *([motion] if motion.is_dir() else [])]:
+        backbone = part / BACKBONE  # a text or audio encoder of another library
+        if backbone.is_dir():
+            _encoder(str(backbone), models)
+        else:
+            _require_weights(part, "*.safetensors")
 
 
 def _dit(folder: str, models: Models) -> None:
     where = Path(folder) / "config.json"
     config = DiTConfig.from_dict(read_json(where), where=str(where))
-    _require_weights(Path(folder))
+    _require_weights(Path(folder), "*.safetensors")
     audio, wanted = models.audio, config.audio_dim
     stored = Path(audio or "") / "config.json"
     if audio is not None and stored.is_file():
@@ -227,14 +233,15 @@ def _encoder(folder: str, models: Models) -> None:
     split = Path(folder) / "text_encoder"
     inside = split if split.is_dir() else Path(folder)
     read_json(inside / "config.json")
-    _require_weights(inside)
+    _require_weights(inside, "*.safetensors", "*.bin")
     if split.is_dir() and not (Path(folder) / "tokenizer").is_dir():
         raise ValueError("it has text_encoder/ and no tokenizer/")
 
 
-def _require_weights(folder: Path) -> None:
-    """ValueError for a folder without weights, or without a file that its index names."""
-    files = [*folder.glob("*.safetensors"), *folder.glob("*.bin")]
+def _require_weights(folder: Path, *patterns: str) -> None:
+    """ValueError for a folder without a file of one of the patterns, or without one that its index
+    names."""
+    files = [path for pattern in patterns for path in folder.glob(pattern)]
     absent = [path.name for path in indexed_weights(folder) if not path.is_file()]
     if absent or not files:
         raise ValueError(f"{folder} lacks {', '.join(absent) or 'its weights (*.safetensors)'}")

@@ -21,7 +21,7 @@ from avatar_v.parallel.apply import shard_units
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
 from avatar_v.planning.measure import Cost, Number, as_on_gpus
-from avatar_v.planning.networks import build_networks, config_of
+from avatar_v.planning.networks import build_networks
 from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, reference_bytes
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips, Repeated, passes_of
@@ -75,9 +75,10 @@ def plan_of(
 
 def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
     window, size = _largest(stage, recipe, clips)
-    factor = stage.conditioner.vae.spatial_factor * config_of(stage.models).patch
-    if size % factor and not isinstance(stage, MotionPrior):
-        raise ValueError(f"the side of the pictures is a multiple of {factor}, got {size}")
+    if size % stage.token_side and not isinstance(stage, MotionPrior):
+        raise ValueError(
+            f"the side of the pictures is a multiple of {stage.token_side}, got {size}"
+        )
     clips = Clips(clips.batch_size, clips.num_frames, size)
     meter = _Meter(stage, recipe, spread)
     video = recipe.data.decode_video and not isinstance(stage, MotionPrior)
@@ -212,7 +213,13 @@ def _sharded_modules(stage: Stage) -> list[nn.Module]:
 
 
 def _gathered(stage: Stage, *, bf16: bool) -> Number:
-    largest, around, passing, size = 0.0, 0.0, 0.0, HALF if bf16 else FULL
+    """The most bytes that FSDP2 has gathered at once.
+
+    Of what is trained that is everything around the blocks, which stays, the weights of two blocks,
+    and the gradient of one with its sum in fp32. Encoders run before that, without gradients.
+    """
+    size = HALF if bf16 else FULL
+    largest = around = passing = 0.0
     encoders = set(stage.conditioner.children()) - {stage.conditioner.motion_net}
     for module in _sharded_modules(stage):
         *blocks, _ = ([p.numel() for p in unit.parameters()] for unit in shard_units(module))

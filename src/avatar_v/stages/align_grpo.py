@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, known
 from avatar_v.flow import State
+from avatar_v.generate.resolve import format_of
 from avatar_v.models.card import read_card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
@@ -111,9 +112,12 @@ class AlignGRPO(Stage):
 
     def adapt(self) -> None:
         """Keep the weights of the start. ValueError for a policy that they do not have, or that
-        makes its samples in other steps than the rollouts do."""
+        makes its samples in other steps than the rollouts do, and for parts that it does not
+        have."""
+        for names in (tuple(self.grpo.hold), *(term.credit for term in self.rewards.terms)):
+            self.policy.check_names(names)
         if self.models.init_from is not None:
-            self._check_student(self.models.init_from)
+            self._check_steps(self.models.init_from)
         if self.policy.of_motion and self.conditioner.motion_net is None:
             raise ValueError(
                 "policy motion needs weights with a motion network (recipes/3_motion.yaml), and "
@@ -121,10 +125,11 @@ class AlignGRPO(Stage):
             )
         self.frozen = copy.deepcopy(self.network)
 
-    def _check_student(self, start: str) -> None:
+    def _check_steps(self, start: str) -> None:
         """ValueError where rollouts of a student are not made in its own steps, or those of other
         weights in a student's."""
-        can, taken = read_card(start).can, self.exploration
+        card, taken = read_card(start), self.exploration
+        can, shift = card.can, format_of(card).shift
         steps = can.motion_steps if self.policy.of_motion else can.num_steps
         if steps is None and taken.of_student:
             raise ValueError(f"exploration.sampler is student, and {start} is none of few steps")
@@ -133,12 +138,15 @@ class AlignGRPO(Stage):
                 f"{start} is a student of {steps} steps: expected exploration.sampler student and "
                 f"num_steps {steps}, got {taken.sampler} and {taken.num_steps}"
             )
+        if steps is None:
+            return
+        if taken.shift != shift:
+            raise ValueError(
+                f"{start} samples with shift {shift:g}: expected exploration.shift {shift:g}, got "
+                f"{taken.shift:g}"
+            )
         weights = self.policy.guidance
-        if (
-            steps is not None
-            and self.policy.of_motion
-            and (weights.audio, weights.motion) != (1, 1)
-        ):
+        if self.policy.of_motion and (weights.audio, weights.motion) != (1, 1):
             raise ValueError(
                 f"the motion network of {start} has its guidance inside: expected guidance.audio "
                 f"and guidance.motion 1, got {weights.audio:g} and {weights.motion:g}"
@@ -238,8 +246,9 @@ class AlignGRPO(Stage):
                 passes.append(found)
             for name in passes[0]:
                 logs[name] = torch.stack([found[name] for found in passes]).mean()
-        kl = logs.get("kl", clean.new_zeros(()))
-        return self.grpo.kl_weight * kl - logs["reward"], logs
+        none = clean.new_zeros(())
+        distance = self.grpo.kl_weight * logs.get("kl", none) + logs.get("held", none)
+        return distance - logs["reward"], logs
 
     def loss(
         self,
@@ -260,7 +269,7 @@ class AlignGRPO(Stage):
         return torch.stack(losses).mean(), rolled.logs
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """The raw rewards of a sample of every condition that follows the ODE."""
+        """The raw rewards of a sample of every condition as generation makes it."""
         for name, value in self.rewards(self.plain_samples(batch, batch_idx)).items():
             if bool(known(value).any()):
                 self.log(f"val/{name}", value.nanmean(), batch_size=len(value), sync_dist=True)
@@ -311,7 +320,7 @@ class AlignGRPO(Stage):
         advantages, logs = advantages_of(
             values, self.rewards.terms, situation.layout, self.grpo, generator
         )
-        return Rolled(moves, weights, old, frozen, held, advantages, logs)
+        return Rolled(moves, weights, old, frozen, held, values, advantages, logs)
 
     def policy_loss(
         self, situation: Situation, rolled: Rolled, number: int, *, first: bool
@@ -334,10 +343,7 @@ class AlignGRPO(Stage):
         start = self.models.init_from
         if start is None:
             return {}
-        can = read_card(start).can
-        names = ("side", "window_latents", "reference", "motion", "faces", "stills", "anchor")
-        names += ("num_steps", "shift", "motion_steps")
-        return {name: getattr(can, name) for name in names}
+        return read_card(start).can.inherited()
 
 
 def _num_given(start: Tensor, length: int) -> int:

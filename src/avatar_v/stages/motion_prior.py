@@ -170,10 +170,7 @@ class MotionPrior(Stage):
         """Those of the weights that the network is added to, which now know motion."""
         start = self.models.init_from
         can = Capabilities() if start is None else read_card(start).can
-        names = ("side", "window_latents", "reference", "faces", "stills", "anchor")
-        names += ("num_steps", "shift")
-        kept = {name: getattr(can, name) for name in names}
-        return {**kept, "motion": True}
+        return {**can.inherited(), "motion": True, "motion_steps": None}
 
 
 def run_moments(

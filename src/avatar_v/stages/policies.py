@@ -116,9 +116,13 @@ class Policy(Protocol):
         """What rewards see."""
         ...
 
+    def check_names(self, names: Sequence[str]) -> None:
+        """ValueError for what no sample has a part of."""
+        ...
+
     def credit(self, names: Sequence[str], situation: Situation) -> Tensor:
         """How much each number of the generated latents counts for a reward about ``names``; it
-        broadcasts to them. No name is everything. ValueError for names that there are not."""
+        broadcasts to them. No name is everything."""
         ...
 
 
@@ -156,12 +160,14 @@ class MotionPolicy:
     def samples(self, conditioner: Conditioner, situation: Situation, made: State) -> Samples:
         return _samples(conditioner, situation, made, None, {})
 
-    def credit(self, names: Sequence[str], situation: Situation) -> Float[Tensor, "1 1 md"]:
+    def check_names(self, names: Sequence[str]) -> None:
         wrong = sorted(set(names) - set(MOTION_NAMES))
         if wrong:
             raise ValueError(
                 f"credit names components of motion, {', '.join(MOTION_NAMES)}; got {wrong}"
             )
+
+    def credit(self, names: Sequence[str], situation: Situation) -> Float[Tensor, "1 1 md"]:
         mask = known_mask(names or MOTION_NAMES).float().repeat(1, TEMPORAL_FACTOR)
         return mask[None].to(situation.clean.device)
 
@@ -233,10 +239,12 @@ class VideoPolicy:
         motion = repeated(situation.cond.motion, situation.num)
         return _samples(conditioner, situation, motion, frames, columns)
 
-    def credit(self, names: Sequence[str], situation: Situation) -> Tensor:
+    def check_names(self, names: Sequence[str]) -> None:
         wrong = sorted(set(names) - {"face", "mouth"})
         if wrong:
             raise ValueError(f"credit names parts of the picture, face and mouth; got {wrong}")
+
+    def credit(self, names: Sequence[str], situation: Situation) -> Tensor:
         clean, batch = situation.clean, situation.batch
         if not names:
             return clean.new_ones(1, 1, 1, 1, 1)

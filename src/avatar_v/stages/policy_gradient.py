@@ -47,8 +47,9 @@ class GRPO:
     about changes with what one is, since they share a network."""
     guard: bool = False  # GRPO-Guard's correction of the ratio
     max_lead: int = 0
-    """Before a rollout up to so many chunks are made by the ODE, so that it begins with an end of
-    the policy's own: what goes wrong in a long video may not show behind a true one."""
+    """Before a rollout up to so many chunks are made as generation makes them, so that it begins
+    with an end of the policy's own: what goes wrong in a long video may not show behind a true
+    one."""
     updates_per_rollout: int = 1  # with guidance 1: later ones are of another policy
     control: Literal["none", "random"] = "none"
     """"random" gives every sample the advantage of a random one of its group: the noise floor that
@@ -82,6 +83,7 @@ class Rolled:
     old: list[dict[Credit, PerLatent]]  # log densities of each move, by credit
     frozen: list[State]  # means of each move by the weights that the stage started from
     held: list[tuple[float, Tensor]]  # GRPO.hold: weights, and how much each number counts for them
+    values: dict[str, Tensor]  # what each reward says of the samples
     advantages: dict[Credit, PerLatent]
     logs: Logs
 
@@ -153,6 +155,7 @@ def step_loss(
     return loss + numbers.kl_weight * kl + held, {
         "objective": loss.detach(),
         "kl": kl.detach(),
+        "held": held.detach(),
         "ratio": off.mean(),  # its distance from 1
         "clipped": (off > numbers.clip).float().mean(),
     }
