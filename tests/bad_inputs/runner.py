@@ -88,13 +88,20 @@ def run(words: list[str], folder: Path, *, limit_s: float = LIMIT_S) -> End:
         if hangs:
             process.kill()
             process.join()
-        stdout, stderr, cpu_s = logs.read()
-    status = None if hangs else process.exitcode
+        stdout, stderr, cpu_s, status = logs.read()
+    if hangs:
+        status = None
+    elif status is None:
+        status = process.exitcode
     return End(status, stdout, stderr, tuple(sorted(_names(folder) - before)), cpu_s)
 
 
 class _Logs:
-    """The two streams and the CPU time of a process, in files beside its folder."""
+    """The two streams, the CPU time and the exit status of a process, in files beside its folder.
+
+    ``Process.exitcode`` is 255 where two threads ask the server for it at once, which
+    ``Process.start`` of another thread does: a command's own word comes first.
+    """
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder.with_name(folder.name + ".logs")
@@ -108,13 +115,16 @@ class _Logs:
 
     @property
     def paths(self) -> tuple[str, str, str]:
-        out, err, cpu = (str(self._folder / name) for name in ("out", "err", "cpu"))
-        return out, err, cpu
+        out, err, end = (str(self._folder / name) for name in ("out", "err", "end"))
+        return out, err, end
 
-    def read(self) -> tuple[str, str, float]:
+    def read(self) -> tuple[str, str, float, int | None]:
+        """Without CPU time and status (0, None) where a signal ended the process."""
         texts = [Path(path).read_text(errors="replace") for path in self.paths[:2]]
-        cpu = Path(self.paths[2])
-        return texts[0], texts[1], float(cpu.read_text()) if cpu.exists() else 0.0
+        end = Path(self.paths[2])
+        words = end.read_text().split() if end.exists() else []
+        cpu_s, status = (float(words[0]), int(words[1])) if len(words) == 2 else (0.0, None)
+        return texts[0], texts[1], cpu_s, status
 
 
 def _server() -> multiprocessing.context.ForkServerContext:
@@ -123,7 +133,7 @@ def _server() -> multiprocessing.context.ForkServerContext:
     return context
 
 
-def _child(words: list[str], folder: str, out: str, err: str, cpu: str) -> None:
+def _child(words: list[str], folder: str, out: str, err: str, end: str) -> None:
     import importlib
 
     import torch
@@ -136,8 +146,8 @@ def _child(words: list[str], folder: str, out: str, err: str, cpu: str) -> None:
     begin, status = time.process_time(), 70
     try:
         status = importlib.import_module(FRONTS[words[0]]).main(words[1:])
-    except SystemExit as end:
-        status = end.code if isinstance(end.code, int) else int(end.code is not None)
+    except SystemExit as exit_:
+        status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
     except BaseException:
         import traceback
 
@@ -145,7 +155,7 @@ def _child(words: list[str], folder: str, out: str, err: str, cpu: str) -> None:
     finally:
         sys.stdout.flush()
         sys.stderr.flush()
-        Path(cpu).write_text(str(time.process_time() - begin))
+        Path(end).write_text(f"{time.process_time() - begin} {status}")
         os._exit(status)
 
 
