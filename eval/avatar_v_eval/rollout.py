@@ -15,6 +15,7 @@ from avatar_v.generate.checks import check_settings
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request
 from avatar_v.generate.resolve import num_steps_of
+from avatar_v.models.card import DEFAULT_WEIGHTS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import load_pipeline
 from avatar_v.seeds import derive
@@ -115,7 +116,9 @@ class Rollout:
 
 def add_sampling_options(parser: argparse.ArgumentParser) -> None:
     """Options for ``Rollout.load``, with the defaults of ``avatar-v generate``."""
-    parser.add_argument("--weights", default="small", help="folder, or the name of shipped weights")
+    parser.add_argument(
+        "--weights", default=DEFAULT_WEIGHTS, help="folder, or the name of shipped weights"
+    )
     parser.add_argument("--steps", type=int, help="of the sampler (default: as generation)")
     parser.add_argument("--text", type=float, default=1.0, help="text guidance; 1 is none")
     parser.add_argument(

@@ -4,7 +4,7 @@ import argparse
 from pathlib import Path
 
 from avatar_v.generate.request import Request
-from avatar_v.models.card import read_card, weights_folder
+from avatar_v.models.card import DEFAULT_WEIGHTS, read_card, weights_folder
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -24,7 +24,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--frames", type=int, default=213, help="length, 25 a second (%(default)s)")
     add("--steps", type=int, help="denoising steps (default: as `avatar-v generate`)")
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
-    add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
+    add(
+        "--weights",
+        default=DEFAULT_WEIGHTS,
+        metavar="NAME|DIR",
+        help="shipped or own (%(default)s)",
+    )
 
 
 def run(args: argparse.Namespace) -> int:

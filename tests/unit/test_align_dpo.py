@@ -48,11 +48,9 @@ def make_stage(weights: str | None, *, lr: float = 1e-3, **numbers) -> AlignDPO:
 
 
 def loss_of(stage: AlignDPO, batch: Batch, index: int = 0):
-    generator = stage.begin_batch(index)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    assert len(clean) == 2 * 3 * len(batch.motion)
-    return stage.loss(clean, cond, windows, batch, generator)
+    begun = stage.begin(batch, index)
+    assert len(begun.clean) == 2 * 3 * len(batch.motion)
+    return stage.loss(begun.clean, begun.cond, begun.windows, batch, begun.generator)
 
 
 def gradients(stage: AlignDPO, loss: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:

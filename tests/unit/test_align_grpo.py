@@ -57,11 +57,9 @@ def batch() -> Batch:
 
 
 def rolled(stage: AlignGRPO, batch: Batch, index: int = 0):
-    generator = stage.begin_batch(index)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    situation = Situation(batch, windows, clean, cond, stage.grpo.group_size)
-    return situation, stage.roll(situation, generator)
+    begun = stage.begin(batch, index)
+    situation = Situation(batch, begun.windows, begun.clean, begun.cond, stage.grpo.group_size)
+    return situation, stage.roll(situation, begun.generator)
 
 
 @pytest.mark.parametrize(

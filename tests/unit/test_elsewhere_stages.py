@@ -163,13 +163,11 @@ def _losses(stage: Stage, batch: Batch) -> list[Tensor]:
         return True
 
     stage.update = update
-    generator = stage.begin_batch(1)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
     if stage.automatic_optimization or isinstance(stage, AlignGRPO):
-        update("student", stage.loss(clean, cond, windows, batch, generator)[0])
+        update("student", stage.loss_at(batch, 1)[0])
     else:
-        stage.iterate(clean, cond, windows, batch, generator)
+        begun = stage.begin(batch, 1)
+        stage.iterate(begun.clean, begun.cond, begun.windows, batch, begun.generator)
     return losses
 
 

@@ -129,10 +129,7 @@ def test_styles_of_components_that_were_not_read_are_an_average_person_s(stage, 
 
 
 def loss_of(stage: MotionPrior, batch: Batch, index: int = 0) -> torch.Tensor:
-    generator = stage.begin_batch(index)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    return stage.loss(clean, cond, windows, batch, generator)[0]
+    return stage.loss_at(batch, index)[0]
 
 
 def test_the_motion_network_alone_is_trained_and_a_step_repeats(batch: Batch) -> None:

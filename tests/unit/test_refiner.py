@@ -54,10 +54,7 @@ def batch() -> Batch:
 
 
 def loss_of(stage: Refiner, batch: Batch, index: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
-    generator = stage.begin_batch(index)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    return stage.loss(clean, cond, windows, batch, generator)
+    return stage.loss_at(batch, index)
 
 
 def test_it_starts_as_the_enlarged_video(batch: Batch) -> None:

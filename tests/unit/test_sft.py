@@ -80,10 +80,7 @@ def critics(tmp_path: Path) -> dict[str, str]:
 
 
 def loss_of(stage: SFT, batch: Batch, index: int = 0) -> tuple[torch.Tensor, dict]:
-    generator = stage.begin_batch(index)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    return stage.loss(clean, cond, windows, batch, generator)
+    return stage.loss_at(batch, index)
 
 
 def trained(stage: SFT) -> set[str]:

@@ -90,10 +90,7 @@ def test_what_runs_is_drawn_alike_on_all_ranks(monkeypatch: pytest.MonkeyPatch) 
 
 
 def loss_of(stage: Stage, batch: Batch, index: int = 0) -> Tensor:
-    generator = stage.begin_batch(index)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    return stage.loss(clean, cond, windows, batch, generator)[0]
+    return stage.loss_at(batch, index)[0]
 
 
 @pytest.mark.parametrize("make", [t2v, a2v])

@@ -30,7 +30,7 @@ from avatar_v.generate.request import LIVE, Request
 from avatar_v.generate.resolve import num_steps_of
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.audio import CONTEXT_FRAMES
-from avatar_v.models.card import hash_folder, weights_folder
+from avatar_v.models.card import DEFAULT_WEIGHTS, hash_folder, weights_folder
 from avatar_v.sampling.chunks import Chunk, plan
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
 from avatar_v_eval.cases import drawn_clips, video_of
@@ -85,7 +85,7 @@ class Run:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--weights", default="small", help="folder, or the name of shipped weights")
+    add("--weights", default=DEFAULT_WEIGHTS, help="folder, or the name of shipped weights")
     add("--seconds", type=int, default=30, help="of speech in a run")
     add("--repeats", type=int, default=5, help="runs, after one that warms up")
     add("--steps", type=int, help="of the sampler (default: as generation)")

@@ -20,7 +20,7 @@ from pathlib import Path
 import numpy as np
 
 from avatar_v.media.writer import Mp4Writer
-from avatar_v.models.card import Card
+from avatar_v.models.card import DEFAULT_WEIGHTS, Card
 from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
@@ -55,7 +55,7 @@ class Run:
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--preset", choices=("tiny",), help="untrained weights, not --weights")
-    add("--weights", default="small", help="folder, or the name of shipped weights")
+    add("--weights", default=DEFAULT_WEIGHTS, help="folder, or the name of shipped weights")
     add("--seconds", type=int, nargs="+", default=(10, 60, 600), help="durations")
     add("--steps", type=int, default=2, help="of the sampler")
     add("--repeats", type=int, default=2)

@@ -125,10 +125,7 @@ def one_step(case: Case) -> Step:
     )  # fmt: skip
 
     def loss_of(index: int) -> Tensor:
-        generator = stage.begin_batch(index)
-        windows = stage.draw_windows(batch, generator)
-        clean, cond = stage.encode(batch, windows, generator)
-        return stage.loss(clean, cond, windows, batch, generator)[0]
+        return stage.loss_at(batch, index)[0]
 
     loss_of(0).backward()
     optimizer.step()

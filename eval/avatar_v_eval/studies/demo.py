@@ -16,6 +16,7 @@ import matplotlib.image
 from matplotlib.figure import Figure
 
 from avatar_v.generate.showcase import NUM_SHUFFLES
+from avatar_v.models.card import DEFAULT_WEIGHTS
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -25,7 +26,7 @@ MAX_COMMAND_S = 180
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--weights", default="small", help="shipped name or folder")
+    parser.add_argument("--weights", default=DEFAULT_WEIGHTS, help="shipped name or folder")
     parser.add_argument("options", nargs="*", help="further options of avatar-v demo, behind --")
 
 

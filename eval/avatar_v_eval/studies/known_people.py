@@ -18,7 +18,7 @@ from avatar_v.generate.best_frame import best_frame
 from avatar_v.generate.reference_check import check_reference
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
-from avatar_v.models.card import ASSETS, read_card
+from avatar_v.models.card import ASSETS, DEFAULT_WEIGHTS, read_card
 from avatar_v.models.vae import VideoVAE
 from avatar_v_eval.cases import drawn_clips, video_of
 from avatar_v_eval.intervals import rate
@@ -30,7 +30,7 @@ SIZES = (64, 128, 256)
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--weights", default=str(ASSETS / "small"), help="folder of a pipeline")
+    add("--weights", default=str(ASSETS / DEFAULT_WEIGHTS), help="folder of a pipeline")
     add("--persons", type=int, default=64)
     add("--first", type=int, default=0, help="number of the first test person")
     add("--real", nargs="+", default=[], help="videos or pictures of real faces")

@@ -53,7 +53,7 @@ LEAST_PAIRS = 4
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--weights", default="small_student", help="the policy before alignment")
+    add("--weights", required=True, help="the policy before alignment: of 4c_distill_motion.yaml")
     add("--shards", required=True, metavar="DIR", help="clips of motion and sound, in pairs")
     add("--pairs", type=int, default=8, help="of batches whose gradients are compared")
     add("--batch-size", type=int, default=12, help="conditions in a batch")
@@ -203,10 +203,9 @@ def _gradient(stage: AlignGRPO, situation: Situation, rolled: Rolled) -> Tensor 
 
 def begun(stage: AlignGRPO, batch: Batch, index: int) -> tuple[Situation, torch.Generator]:
     """The situation of a batch, as training has it at that index."""
-    generator = stage.begin_batch(index)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    return Situation(batch, windows, clean, cond, stage.grpo.group_size), generator
+    drawn = stage.begin(batch, index)
+    situation = Situation(batch, drawn.windows, drawn.clean, drawn.cond, stage.grpo.group_size)
+    return situation, drawn.generator
 
 
 def room(stage: AlignGRPO, batches: list[Batch]) -> dict[str, Number]:

@@ -2,7 +2,7 @@
 
 import argparse
 
-from avatar_v.models.card import read_card, weights_folder
+from avatar_v.models.card import DEFAULT_WEIGHTS, read_card, weights_folder
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -19,7 +19,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--host", default="127.0.0.1", help="address to listen on; no password (%(default)s)")
     add("--port", type=int, default=7860, help="0: any free one (%(default)s)")
     add("--name", action="append", default=[], help="another name it is reached by; repeatable")
-    add("--weights", default="small", metavar="NAME|DIR", help="shipped or own (%(default)s)")
+    add(
+        "--weights",
+        default=DEFAULT_WEIGHTS,
+        metavar="NAME|DIR",
+        help="shipped or own (%(default)s)",
+    )
     add("--refiner", metavar="NAME|DIR", help="small_refiner or own: pictures twice as large")
     add("--device", default="auto", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")

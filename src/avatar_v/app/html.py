@@ -20,6 +20,7 @@ from avatar_v.app.form import (
 )
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner, Progress, Waiting
 from avatar_v.generate.resolve import num_steps_of
+from avatar_v.models.card import SHIPPED
 from avatar_v.types import FRAME_RATE_HZ
 
 STATIC = Path(__file__).with_name("static")
@@ -46,7 +47,7 @@ def page(runner: JobRunner) -> str:
         where += f"; trained on {people}"
     reads = pipeline.card.can.reference
     words: dict[str, Any] = {
-        "scene": DRAWN_SCENE if pipeline.name == "small" else SCENE,
+        "scene": DRAWN_SCENE if pipeline.name in SHIPPED else SCENE,
         "camera": CAMERA,
         "framed": FRAMED,
         "new_scene": NEW_SCENE,

@@ -24,6 +24,7 @@ from avatar_v.generate.record import Record, save_record
 from avatar_v.generate.request import Request
 from avatar_v.generate.run import run
 from avatar_v.media.outputs import output_of
+from avatar_v.models.card import DEFAULT_WEIGHTS
 
 LIVE = "live.m3u8"
 VIDEO = "avatar.mp4"
@@ -57,7 +58,7 @@ class JobRunner:
         self,
         root: Path,
         *,
-        weights: str | Path = "small",
+        weights: str | Path = DEFAULT_WEIGHTS,
         refiner: str | Path | None = None,
         device: str = "auto",
         precision: str = "auto",

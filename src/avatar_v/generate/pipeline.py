@@ -1,6 +1,6 @@
 """AvatarPipeline: trained weights as one callable.
 
-``for frame in AvatarPipeline.from_pretrained("small")(reference="me.mp4", audio="talk.wav")``.
+``for frame in AvatarPipeline.from_pretrained()(reference="me.mp4", audio="talk.wav")``.
 The weights decide picture size and chunk length (resolve.py); everything else is the request's,
 and run.py carries a request out.
 """
@@ -46,6 +46,7 @@ from avatar_v.generate.resolve import format_of, input_spec, resolved, settings_
 from avatar_v.generate.resume import KeptChunks
 from avatar_v.media.sound import Sound, loudness_gain
 from avatar_v.models.card import (
+    DEFAULT_WEIGHTS,
     Card,
     Chosen,
     hash_with,
@@ -122,7 +123,7 @@ class AvatarPipeline:
     @classmethod
     def from_pretrained(
         cls,
-        name_or_path: str | Path = "small",
+        name_or_path: str | Path = DEFAULT_WEIGHTS,
         *,
         device: str = "auto",
         precision: str = "auto",
@@ -131,7 +132,7 @@ class AvatarPipeline:
         devices: int = 1,
         lora: Sequence[str] = (),
     ) -> "AvatarPipeline":
-        """The weights that ship under a name ("small"), or those of a folder, with the adapters
+        """The weights that ship under a name, or those of a folder, with the adapters
         ``lora`` ("DIR" or "DIR:SCALE"); on ``devices`` processes, which `close` ends.
 
         ValueError as of `StoredPipeline` (stored_pipeline.py) and of its ``load``.

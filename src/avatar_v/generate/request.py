@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from avatar_v.models.card import DEFAULT_WEIGHTS
 from avatar_v.options import option
 from avatar_v.stored import Count, Guidance, Within, built
 
@@ -154,7 +155,7 @@ class Weights:
 
     name: str | Path = option(
         "the name of shipped weights or a folder of your own (%(default)s)",
-        flag="--weights", default="small", metavar="NAME|DIR", first=True,
+        flag="--weights", default=DEFAULT_WEIGHTS, metavar="NAME|DIR", first=True,
     )  # fmt: skip
     refiner: str | Path | None = option(
         "small_refiner or a folder: pictures twice as large",

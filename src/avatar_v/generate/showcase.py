@@ -26,7 +26,7 @@ from avatar_v.generate.run import run
 from avatar_v.generate.sheet import Curves, Row, save_sheet
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer, write_wav
-from avatar_v.models.card import read_card, weights_folder
+from avatar_v.models.card import DEFAULT_WEIGHTS, read_card, weights_folder
 from avatar_v.models.weights import load_pipeline
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
@@ -74,7 +74,7 @@ def showcase(
     *,
     num_steps: int | None = None,
     seed: int = 0,
-    weights: str | Path = "small",
+    weights: str | Path = DEFAULT_WEIGHTS,
     meter: str | Path = "motion",
 ) -> tuple[Record, LipSync]:
     """Generate, measure and draw, in ``folder``: out.mp4 with its out.json, the same shown through

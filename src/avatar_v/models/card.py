@@ -19,6 +19,10 @@ SCHEMA_VERSION = 3
 ``style_embed`` reads styles in units of how far people differ (motion/style.style_code). 3: the
 card has `Capabilities`."""
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
+DEFAULT_WEIGHTS = "small_student"
+"""Of generation: two steps of one pass."""
+SHIPPED = {DEFAULT_WEIGHTS: "two steps", "small": "undistilled, to train from"}
+"""The pipelines that ship, all of drawn people."""
 """What ships with the package, by name."""
 ADAPTER_CARD, ADAPTER_CONFIG = "adapter.json", "adapter_config.json"
 MAX_SCALE = 10.0
@@ -80,10 +84,10 @@ def weights_folder(name_or_path: str | Path) -> Path:
     for folder in (named, Path(name_or_path)):
         if (folder / "card.json").is_file():
             return folder
+    names = ", ".join(f"{name}: {words}" for name, words in SHIPPED.items())
     raise ValueError(
-        f"no weights {str(name_or_path)!r}: expected a name that ships with the package (small; "
-        "small_student, of two steps; as a refiner small_refiner) or a folder with card.json, as "
-        "`avatar-v run` leaves it"
+        f"no weights {str(name_or_path)!r}: expected a name that ships with the package ({names}; "
+        "as a refiner small_refiner) or a folder with card.json, as `avatar-v run` leaves it"
     )
 
 

@@ -175,10 +175,7 @@ class AlignDPO(MotionPrior):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The loss and the terms of it on pairs that are not trained on."""
-        generator = self.begin_batch(batch_idx, validation=True)
-        windows = self.draw_windows(batch, generator)
-        clean, cond = self.encode(batch, windows, generator)
-        loss, logs = self.loss(clean, cond, windows, batch, generator)
+        loss, logs = self.loss_at(batch, batch_idx, validation=True)
         found = {"val/loss": loss, **{f"val/{name}": value for name, value in logs.items()}}
         self.log_dict(found, batch_size=len(batch.motion), sync_dist=True)
 

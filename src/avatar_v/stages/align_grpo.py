@@ -278,11 +278,9 @@ class AlignGRPO(Stage):
     def plain_samples(self, batch: Batch, index: int) -> Samples:
         """One sample of every condition as generation makes it, without exploring; the draws
         depend on ``index`` alone."""
-        generator = self.begin_batch(index, validation=True)
-        windows = self.draw_windows(batch, generator)
-        clean, cond = self.encode(batch, windows, generator)
-        situation = Situation(batch, windows, clean, cond, 1)
-        made = self.generated(situation, generator)
+        begun = self.begin(batch, index, validation=True)
+        situation = Situation(batch, begun.windows, begun.clean, begun.cond, 1)
+        made = self.generated(situation, begun.generator)
         return self.policy.samples(self.conditioner, situation, made)
 
     @torch.no_grad()

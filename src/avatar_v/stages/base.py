@@ -1,13 +1,12 @@
 """Stage: what every training stage over the DiT shares. Wiring only; mathematics is elsewhere.
 
-One batch draws a window of each clip, then ``clean, cond = encode(batch, windows, generator)`` and
-``loss, logs = loss(clean, cond, windows, batch, generator)``. Every draw comes from CPU generators
-seeded by (seed, data rank, batch index), so a resumed run repeats the next loss exactly, on any
-device. Draws that decide which parts of the network run come from ``self.common``, which is the
-same on all ranks: sharded, ranks that run other parts wait for each other for ever. A stage
-overrides ``conditions`` (what it sees) and ``loss`` (what it is trained on); a stage that trains
-several networks overrides ``roles`` and ``iterate`` too (stages/role_module.py). ``self.step``
-counts the student's updates; all schedules go by it.
+`Stage.begin` draws a window of each clip of a batch and encodes it; `Stage.loss` takes what it
+gives. Every draw comes from CPU generators seeded by (seed, data rank, batch index), so a resumed
+run repeats the next loss exactly, on any device. Draws that decide which parts of the network run
+come from ``self.common``, which is the same on all ranks: sharded, ranks that run other parts wait
+for each other for ever. A stage overrides ``conditions`` (what it sees) and ``loss`` (what it is
+trained on); a stage that trains several networks overrides ``roles`` and ``iterate`` too
+(stages/role_module.py). ``self.step`` counts the student's updates; all schedules go by it.
 """
 
 import dataclasses
@@ -54,6 +53,16 @@ class Noised:
     times: Float[Tensor, " b"]  # of the others; on the CPU
     velocity: Float[Tensor, "b l *rest"]
     scored: Bool[Tensor, "b l"]  # False on prefix and suffix
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A batch with the draws of its step, as `Stage.loss` takes it."""
+
+    windows: Windows
+    clean: Tensor
+    cond: Cond | MotionCond
+    generator: torch.Generator  # of the draws that follow
 
 
 class Stage(RoleModule, ABC):
@@ -241,19 +250,18 @@ class Stage(RoleModule, ABC):
         return self.loss(clean, cond, windows, batch, generator)
 
     def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor | int | Logs]:
-        generator = self.begin_batch(self.trainer.fit_loop.total_batch_idx)
-        windows = self.draw_windows(batch, generator)
-        clean, cond = self.encode(batch, windows, generator)
+        begun = self.begin(batch, self.trainer.fit_loop.total_batch_idx)
         rates = {name: o.param_groups[0]["lr"] for name, o in self.role_optimizers().items()}
-        loss, logs = self.iterate(clean, cond, windows, batch, generator)
+        loss, logs = self.iterate(begun.clean, begun.cond, begun.windows, batch, begun.generator)
         logs = {name: value.detach() for name, value in logs.items()}
-        self.log("train/loss", loss, prog_bar=True, batch_size=clean.shape[0])
-        self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=clean.shape[0])
+        size = len(begun.clean)
+        self.log("train/loss", loss, prog_bar=True, batch_size=size)
+        self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=size)
         for name, rate in rates.items():
             self.log("train/lr" if name == STUDENT else f"train/lr_{name}", rate)
         if not self.automatic_optimization:
             self.log("step", float(self.step))  # Lightning would count batches in its logs
-        return {"loss": loss, "terms": logs, "num_tokens": self.num_tokens(clean)}
+        return {"loss": loss, "terms": logs, "num_tokens": self.num_tokens(begun.clean)}
 
     def begin_batch(self, index: int, *, validation: bool = False) -> torch.Generator:
         """The generator of this data rank's draws on a batch; ``common`` becomes that of all
@@ -261,13 +269,22 @@ class Stage(RoleModule, ABC):
         self.common = common_generator(self.seed, index, validation=validation)
         return own_generator(self.seed, self.layout, index, validation=validation)
 
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        """The training loss with draws that depend on the batch index alone."""
-        generator = self.begin_batch(batch_idx, validation=True)
+    def begin(self, batch: Batch, index: int, *, validation: bool = False) -> Begun:
+        """The windows of ``batch`` that are drawn when it is the ``index``-th, encoded."""
+        generator = self.begin_batch(index, validation=validation)
         windows = self.draw_windows(batch, generator)
         clean, cond = self.encode(batch, windows, generator)
-        loss, _ = self.loss(clean, cond, windows, batch, generator)
-        size = clean.shape[0]
+        return Begun(windows, clean, cond, generator)
+
+    def loss_at(self, batch: Batch, index: int, *, validation: bool = False) -> tuple[Tensor, Logs]:
+        """The loss of ``batch`` as the ``index``-th one, and further scalars to log."""
+        begun = self.begin(batch, index, validation=validation)
+        return self.loss(begun.clean, begun.cond, begun.windows, batch, begun.generator)
+
+    def validation_step(self, batch: Batch, batch_idx: int) -> None:
+        """The training loss with draws that depend on the batch index alone."""
+        loss, _ = self.loss_at(batch, batch_idx, validation=True)
+        size = len(batch.motion)
         self.log("val/loss", loss, prog_bar=True, batch_size=size, sync_dist=True)
 
     def sampled_with(self, settings: Settings) -> Settings:
