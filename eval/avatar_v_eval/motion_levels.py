@@ -14,11 +14,11 @@ from jaxtyping import Float
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.seeds import derive
 from avatar_v_eval.cases import Case, make_cases
+from avatar_v_eval.generated_motion import moved
 from avatar_v_eval.intervals import bootstrap_mean, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
-from avatar_v_eval.studies.motion_prior import moved
 
 Tracks = Float[np.ndarray, "k n f m"]
 """k samples of each of n persons."""

@@ -6,14 +6,19 @@ its rate badly however well they are read.
 """
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from avatar_v.motion.habits import blink_rate_hz
+from avatar_v.motion.stats import MotionStats
+from avatar_v.motion.style import motion_moments, style_statistics
+from avatar_v.motion.vectors import pack_motion
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.speech import frame_times_s, say
 from avatar_v.world.style import HABIT_RANGES, sample_style
 from avatar_v.world.viseme import mouth_shape
 from avatar_v.world.voice import sample_voice
+from avatar_v_eval.protocol import Readings
 
 Motion = Float[np.ndarray, "f m"]
 
@@ -92,3 +97,23 @@ def spread(x: Float[np.ndarray, " f"]) -> float:
     """The standard deviation that the quartiles suggest: a rare turn away does not count."""
     low, high = np.quantile(x, [0.25, 0.75])
     return float(high - low) / 1.349
+
+
+def style_of(motion: Float[np.ndarray, "f m"], stats: MotionStats) -> Float[np.ndarray, " s"]:
+    """The motion statistics that models read, of the last 4k + 1 vectors."""
+    packed = pack_motion(torch.from_numpy(motion[3:]).float()[None], stats)
+    moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool), stats)
+    return style_statistics(moments)[0].numpy()
+
+
+def with_distance(readings: Readings) -> Readings:
+    """The readings with the root mean square distance of "style" from the ceiling's."""
+    return Readings(
+        {
+            name: [
+                {**row, "distance": float(np.sqrt(np.mean((row["style"] - true["style"]) ** 2)))}
+                for row, true in zip(rows, readings.rows["ceiling"], strict=True)
+            ]
+            for name, rows in readings.rows.items()
+        }
+    )

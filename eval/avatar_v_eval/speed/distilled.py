@@ -16,15 +16,18 @@ from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
-from avatar_v_eval.studies.distill import REFERENCE_FRAMES, named, system_of
+from avatar_v_eval.systems import named, system_of
 from avatar_v_eval.turns import in_turns, ratio, turns_note
 
 SYSTEMS = (
     "guided_24=small?num_steps=24&guidance_text=2&guidance_audio=2&guidance_reference=2",
-    "four=small?num_steps=4",
-    "two=small?num_steps=2",
+    "undistilled_4=small?num_steps=4",
+    "undistilled_2=small?num_steps=2",
+    "student=small_student",
 )
 MAX_FRAMES = 100_001
+REFERENCE_FRAMES = 201
+"""Of the reference clip: 8 s."""
 PARTS = {"made": "frames", "sampled": "latents"}
 
 

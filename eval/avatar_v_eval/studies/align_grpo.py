@@ -12,7 +12,7 @@ from avatar_v_eval.cases import add_case_options, cases_note, check_persons
 from avatar_v_eval.motion_levels import BEFORE, levels, motion_cases, sampled
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.rollout import Rollout, add_sampling_options
-from avatar_v_eval.studies.distill import named, pair_of
+from avatar_v_eval.systems import named, pair_of
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:

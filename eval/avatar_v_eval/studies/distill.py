@@ -16,9 +16,7 @@ from functools import partial
 import numpy as np
 from matplotlib.figure import Figure
 
-from avatar_v.generate.checks import check_settings
 from avatar_v.models.weights import find_stats
-from avatar_v_eval.bench.own_system import parse_options
 from avatar_v_eval.cases import (
     Case,
     Video,
@@ -29,6 +27,7 @@ from avatar_v_eval.cases import (
 )
 from avatar_v_eval.generated import GeneratedClip, generate, through_vae
 from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.motion_statistics import style_of, with_distance
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import (
     Condition,
@@ -43,7 +42,7 @@ from avatar_v_eval.protocol import (
 from avatar_v_eval.readers import MEASURES, Readers, mouth_r, picture_shares
 from avatar_v_eval.rollout import Rollout, add_sampling_options
 from avatar_v_eval.studies.distill_figure import draw, shown
-from avatar_v_eval.studies.personality import style_of
+from avatar_v_eval.systems import named, pair_of, system_of
 
 REFERENCE_FRAMES = 201
 """Of the reference clip: 8 s."""
@@ -130,32 +129,6 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def named(systems: list[str]) -> list[tuple[str, str]]:
-    """NAME and what it stands for. ValueError for a system without a name, or two of one name."""
-    pairs = [tuple(text.split("=", 1)) for text in systems]
-    names = [pair[0] for pair in pairs]
-    if any(len(pair) != 2 for pair in pairs) or len(set(names)) != len(names):
-        raise ValueError(f"systems are NAME=WEIGHTS, each name once, got {systems}")
-    return [(name, rest) for name, rest in pairs]
-
-
-def system_of(text: str, options: argparse.Namespace) -> Rollout:
-    """The weights of ``WEIGHTS?FIELD=VALUE&…``, sampled so."""
-    weights, _, fields = text.partition("?")
-    rollout = Rollout.load(weights, options)
-    request = rollout.request.changed(**parse_options(fields))
-    check_settings(request)
-    return dataclasses.replace(rollout, request=request)
-
-
-def pair_of(text: str, systems: Mapping[str, Rollout]) -> tuple[str, str]:
-    """Both systems of ``A:B``. ValueError for a name that is none."""
-    first, _, second = text.partition(":")
-    if first not in systems or second not in systems:
-        raise ValueError(f"--pairs {text}: the systems are {', '.join(systems)}")
-    return first, second
-
-
 def _begun(systems: Mapping[str, Rollout], starts: list[str]) -> dict[str, Rollout]:
     return {
         f"{name}_{start}": rollout if start == "image" else rollout.from_prompt()
@@ -233,20 +206,6 @@ def apart(case: Case, clips: list[GeneratedClip]) -> Reading:
     """Mean absolute difference of two videos of a case behind the frame that both were given."""
     first, second = (clip.video[1:].float() for clip in clips)
     return {"diversity": float((first - second).abs().mean())}
-
-
-def with_distance(readings: Readings) -> Readings:
-    """The readings with the distance of "style" from the ceiling's."""
-    ceiling = readings.rows["ceiling"]
-    return Readings(
-        {
-            name: [
-                {**row, "distance": float(np.sqrt(np.mean((row["style"] - true["style"]) ** 2)))}
-                for row, true in zip(rows, ceiling, strict=True)
-            ]
-            for name, rows in readings.rows.items()
-        }
-    )
 
 
 def shares_of(seeds: Readings, words: Mapping[str, str], pairs: list[tuple[str, str]]) -> dict:

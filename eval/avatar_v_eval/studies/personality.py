@@ -15,13 +15,9 @@ from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
-import torch
-from jaxtyping import Float
 
 from avatar_v.models.weights import find_stats
 from avatar_v.motion.stats import MotionStats
-from avatar_v.motion.style import motion_moments, style_statistics
-from avatar_v.motion.vectors import pack_motion
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval.cases import Case, cases_note, check_persons, make_cases
 from avatar_v_eval.generated import (
@@ -37,7 +33,9 @@ from avatar_v_eval.motion_statistics import (
     STATISTICS,
     motion_statistics,
     slope,
+    style_of,
     true_statistics,
+    with_distance,
 )
 from avatar_v_eval.protocol import (
     Condition,
@@ -188,26 +186,6 @@ class PersonReader:
                 found[f"followed_{name}_r"] = pearson(x, y)
                 found[f"followed_{name}_slope"] = slope(x, y) if x.std() > 1e-6 else 0.0
         return found
-
-
-def style_of(motion: Float[np.ndarray, "f m"], stats: MotionStats) -> Float[np.ndarray, " s"]:
-    """The motion statistics that models read, of the last 4k + 1 vectors."""
-    packed = pack_motion(torch.from_numpy(motion[3:]).float()[None], stats)
-    moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool), stats)
-    return style_statistics(moments)[0].numpy()
-
-
-def with_distance(readings: Readings) -> Readings:
-    """The readings with the root mean square distance of "style" from the ceiling's."""
-    return Readings(
-        {
-            name: [
-                {**row, "distance": float(np.sqrt(np.mean((row["style"] - true["style"]) ** 2)))}
-                for row, true in zip(rows, readings.rows["ceiling"], strict=True)
-            ]
-            for name, rows in readings.rows.items()
-        }
-    )
 
 
 def statistics_numbers(
