@@ -7,7 +7,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 
-.PHONY: setup demo test lint tiny chain golden bench tables docs clean
+.PHONY: setup demo test slow lint tiny chain golden bench tables docs clean
 .DEFAULT_GOAL := test
 
 $(STAMP): pyproject.toml
@@ -33,6 +33,9 @@ lint: $(STAMP)  ## style and types
 
 test: lint  ## lint, types and every test that this machine can run, in two processes of one thread
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --durations 20
+
+slow: $(STAMP)  ## the tests that take minutes each, which `make test` leaves out
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -m slow -n 2 --dist loadfile --durations 20
 
 tiny: $(STAMP)  ## every recipe at its smallest size, seconds each
 	$(BIN)/python -m pytest tests/integration tests/test_recipes.py

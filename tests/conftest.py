@@ -20,18 +20,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`media` tests read real clips beside the checkout, `gpu` tests a CUDA device; `chain` tests
-    wait to be asked for."""
+    """`media` tests read real clips beside the checkout, `gpu` tests a CUDA device; `slow` and
+    `chain` tests wait to be asked for."""
     import torch
 
-    asks_for_chain = config.getoption("markexpr") == "chain"
+    asked = config.getoption("markexpr")
     for item in items:
         if item.get_closest_marker("media") and not MEDIA.is_dir():
             item.add_marker(pytest.mark.skip(reason=f"no real clips at {MEDIA}"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
-        if item.get_closest_marker("chain") and not asks_for_chain:
-            item.add_marker(pytest.mark.skip(reason="many minutes: make chain"))
+        for name in ("slow", "chain"):
+            if item.get_closest_marker(name) and name not in asked:
+                item.add_marker(pytest.mark.skip(reason=f"minutes: make {name}"))
 
 
 @pytest.fixture
