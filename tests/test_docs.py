@@ -83,7 +83,6 @@ def wav_bytes(audio: torch.Tensor) -> bytes:
     return buffer.getvalue()
 
 
-@pytest.mark.slow
 def test_bash_blocks_run(folder: Path) -> None:
     lines = commands("bash")
     assert len(lines) >= 3

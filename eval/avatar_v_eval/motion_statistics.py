@@ -18,7 +18,6 @@ from avatar_v.world.speech import frame_times_s, say
 from avatar_v.world.style import HABIT_RANGES, sample_style
 from avatar_v.world.viseme import mouth_shape
 from avatar_v.world.voice import sample_voice
-from avatar_v_eval.protocol import Readings
 
 Motion = Float[np.ndarray, "f m"]
 
@@ -104,16 +103,3 @@ def style_of(motion: Float[np.ndarray, "f m"], stats: MotionStats) -> Float[np.n
     packed = pack_motion(torch.from_numpy(motion[3:]).float()[None], stats)
     moments = motion_moments(packed, torch.ones(packed.shape[:2], dtype=torch.bool), stats)
     return style_statistics(moments)[0].numpy()
-
-
-def with_distance(readings: Readings) -> Readings:
-    """The readings with the root mean square distance of "style" from the ceiling's."""
-    return Readings(
-        {
-            name: [
-                {**row, "distance": float(np.sqrt(np.mean((row["style"] - true["style"]) ** 2)))}
-                for row, true in zip(rows, readings.rows["ceiling"], strict=True)
-            ]
-            for name, rows in readings.rows.items()
-        }
-    )

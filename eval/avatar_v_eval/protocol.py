@@ -164,6 +164,19 @@ def read_cases(
     return Readings(rows)
 
 
+def with_distance(readings: Readings) -> Readings:
+    """The readings with the root mean square distance of "style" from the ceiling's."""
+    return Readings(
+        {
+            name: [
+                {**row, "distance": float(np.sqrt(np.mean((row["style"] - true["style"]) ** 2)))}
+                for row, true in zip(rows, readings.rows["ceiling"], strict=True)
+            ]
+            for name, rows in readings.rows.items()
+        }
+    )
+
+
 def means(
     readings: Readings,
     measures: Mapping[str, str],

@@ -58,6 +58,7 @@ def peak_mib(folder: Path, num_seconds: int) -> float:
     return int(done.stdout.split("peak")[1]) / 1024
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="VmHWM is Linux's")
 def test_memory_is_flat(tmp_path: Path) -> None:
     short = peak_mib(tmp_path / "short", 12)

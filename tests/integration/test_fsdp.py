@@ -187,7 +187,12 @@ DDP = ("--trainer.strategy", "ddp_find_unused_parameters_true", *LORA)
 
 @pytest.mark.multi
 @pytest.mark.parametrize(
-    "options", [(), LORA, DDP], ids=["three networks sharded", "lora sharded", "lora"]
+    "options",
+    [
+        pytest.param((), id="three networks sharded", marks=pytest.mark.slow),
+        pytest.param(LORA, id="lora sharded"),
+        pytest.param(DDP, id="lora", marks=pytest.mark.slow),
+    ],
 )
 def test_ranks_of_distillation_make_the_same_chunks(
     options: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -208,6 +213,7 @@ def test_ranks_of_distillation_make_the_same_chunks(
     assert all(bool(p.isfinite().all()) for p in dit.parameters())
 
 
+@pytest.mark.slow
 @pytest.mark.multi
 def test_lora_of_stage_3_is_sharded_and_trains_as_on_one_rank(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -55,7 +55,6 @@ def answer_item(page) -> str:
     return kind
 
 
-@pytest.mark.slow
 def test_a_whole_session_by_keyboard(tmp_path: Path) -> None:
     study = make_study(tmp_path, study_yaml(2, mos=1, pairs=1, turing=1))
     with serve(study, tmp_path / "votes") as site, playwright.sync_playwright() as player:

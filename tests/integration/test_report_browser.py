@@ -59,7 +59,6 @@ def test_what_has_changed_is_said_and_not_shown(report: Path):
     assert source.count("<video") == 3
 
 
-@pytest.mark.slow
 def test_the_page_plays_alone_and_fits(report: Path, tmp_path: Path):
     with playwright.sync_playwright() as player:
         browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])

@@ -3,6 +3,7 @@
 import json
 from pathlib import Path
 
+import pytest
 import torch
 from PIL import Image
 
@@ -11,6 +12,7 @@ from avatar_v.models.card import ASSETS, read_card
 from eval_cases import measured
 
 
+@pytest.mark.slow
 def test_the_measurement_of_the_shipped_refiner(tmp_path: Path) -> None:
     num_threads = torch.get_num_threads()
     words = "--split validation --first 520 --persons 2 --frames 9 --rows 2 --name quick --out"

@@ -2,8 +2,6 @@
 
 from pathlib import Path
 
-import pytest
-
 from avatar_v.app.example import draw_person
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.models.card import ASSETS, read_card
@@ -20,8 +18,7 @@ def test_it_says_where_it_comes_from() -> None:
     assert (card.can.people, card.can.window_latents) == (teacher.can.people, 13)
 
 
-@pytest.mark.parametrize("weight", [1.0, 2.0])
-def test_a_chunk_takes_two_passes_whatever_the_guidance(tmp_path: Path, weight: float) -> None:
+def test_a_chunk_takes_two_passes_whatever_the_guidance(tmp_path: Path) -> None:
     clip, speech = draw_person(tmp_path, 5)
     pipeline, passes = AvatarPipeline.from_pretrained("small_student"), []
     noted = AvatarDiT.forward
@@ -31,7 +28,7 @@ def test_a_chunk_takes_two_passes_whatever_the_guidance(tmp_path: Path, weight: 
         return noted(self, x_t, *args, **options)
 
     pipeline.dit.forward = noting.__get__(pipeline.dit)
-    frames = list(pipeline(reference=clip, audio=speech, face_crop=False, guidance_audio=weight))
+    frames = list(pipeline(reference=clip, audio=speech, face_crop=False, guidance_audio=2.0))
     chunks = plan(len(frames), chunk_latents=13).chunks
     assert len(chunks) > 1
     assert len(passes) == 2 * len(chunks)

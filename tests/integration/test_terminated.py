@@ -16,7 +16,7 @@ ENDS_S = 60.0
 
 
 @pytest.mark.multi
-@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_two_ranks_end_together(rank: int, tmp_path: Path) -> None:
     make_shards(tmp_path)
     options = {

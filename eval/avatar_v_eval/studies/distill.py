@@ -27,7 +27,7 @@ from avatar_v_eval.cases import (
 )
 from avatar_v_eval.generated import GeneratedClip, generate, through_vae
 from avatar_v_eval.intervals import bootstrap_mean
-from avatar_v_eval.motion_statistics import style_of, with_distance
+from avatar_v_eval.motion_statistics import style_of
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import (
     Condition,
@@ -38,6 +38,7 @@ from avatar_v_eval.protocol import (
     means,
     read_cases,
     resumable,
+    with_distance,
 )
 from avatar_v_eval.readers import MEASURES, Readers, mouth_r, picture_shares
 from avatar_v_eval.rollout import Rollout, add_sampling_options

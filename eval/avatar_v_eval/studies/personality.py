@@ -35,7 +35,6 @@ from avatar_v_eval.motion_statistics import (
     slope,
     style_of,
     true_statistics,
-    with_distance,
 )
 from avatar_v_eval.protocol import (
     Condition,
@@ -47,6 +46,7 @@ from avatar_v_eval.protocol import (
     means,
     read_cases,
     resumable,
+    with_distance,
 )
 from avatar_v_eval.readers import MEASURES, Readers, mouth_r, scene_distance
 from avatar_v_eval.records import Number
