@@ -36,6 +36,7 @@ from avatar_v.shards.schema import (
     to_int16,
 )
 from avatar_v.shards.store import is_url, read_ranges
+from avatar_v.shards.table import ClipTable
 from avatar_v.shards.writer import ClipEntry
 from avatar_v.types import (
     SAMPLES_PER_FRAME,
@@ -45,17 +46,15 @@ from avatar_v.types import (
 )
 
 
-def read_folder(folder: str | Path) -> list[ClipEntry]:
+def read_folder(folder: str | Path) -> ClipTable:
     """Every clip of the finished shards in and below ``folder``, in the order of their paths.
 
     ValueError if there is none, a shard is damaged, or two shards hold a clip of one key.
     """
-    clips = [clip for index in read_indexes(folder) for clip in index.clips]
-    shard_of: dict[str, str] = {}
-    for clip in clips:
-        if shard_of.setdefault(clip.key, clip.shard) != clip.shard:
-            raise ValueError(f"clip {clip.key} is in {shard_of[clip.key]} and in {clip.shard}")
-    return clips
+    table = ClipTable(clip for index in read_indexes(folder) for clip in index.clips)
+    if not table:
+        raise ValueError(f"{folder}: its shards hold no clips")
+    return table
 
 
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
@@ -172,7 +171,7 @@ class ResumableLoader:
 
     def __init__(
         self,
-        plan_of_epoch: Callable[[int], list[BatchPlan]],
+        plan_of_epoch: Callable[[int], Sequence[BatchPlan]],
         load: Callable[[BatchPlan], Batch],
         *,
         num_workers: int,
@@ -185,7 +184,7 @@ class ResumableLoader:
         self._num_workers = num_workers
         self._pin_memory = pin_memory
         self._in_progress = False
-        self._plan: tuple[int, list[BatchPlan]] | None = None
+        self._plan: tuple[int, Sequence[BatchPlan]] | None = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch, wherever in it the loader stands."""
@@ -214,7 +213,7 @@ class ResumableLoader:
             self.num_done += 1
             yield batch
 
-    def _planned(self) -> list[BatchPlan]:
+    def _planned(self) -> Sequence[BatchPlan]:
         if self._plan is None or self._plan[0] != self.epoch:
             self._plan = (self.epoch, self._plan_of_epoch(self.epoch))
         return self._plan[1]

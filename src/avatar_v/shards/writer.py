@@ -14,6 +14,7 @@ import zlib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from webdataset.writer import TarWriter
 
@@ -53,9 +54,8 @@ class RawClip:
     members: dict[str, bytes]
 
 
-@dataclass(frozen=True)
-class Member:
-    """Where a member's bytes lie in the tar."""
+class Member(NamedTuple):
+    """Where a member's bytes lie in the tar. A tuple: an index of a million clips makes many."""
 
     offset: int
     size: int
@@ -266,9 +266,9 @@ def _entry(shard: str, num_bytes: int, row: dict) -> ClipEntry:
     if not members:
         raise TypeError(f"clip {entry.key}: it has no members")
     for name, m in members.items():
-        numbers = (m.offset, m.size, m.crc32)
-        if not all(isinstance(x, int) and x >= 0 for x in numbers) or m.crc32 >> 32:
-            raise TypeError(f"clip {entry.key}: {name} lies at {shown(numbers)}")
-        if m.offset + m.size > num_bytes:
+        offset, size, crc32 = m
+        if not type(offset) is type(size) is type(crc32) is int or min(m) < 0 or crc32 >> 32:
+            raise TypeError(f"clip {entry.key}: {name} lies at {shown(m)}")
+        if offset + size > num_bytes:
             raise TypeError(f"clip {entry.key}: {name} ends behind the {num_bytes} bytes")
     return entry
