@@ -29,12 +29,24 @@ def inside(folder: str | Path, name: object, *, where: str | Path, links_out: bo
 
 def below(folder: str | Path, name: object, *, where: str | Path, links_out: bool = False) -> Path:
     """``folder / name`` for a relative path that stays below ``folder``; errors as in `inside`."""
-    if not _is_relative(name):
+    if not is_relative(name):
         raise ValueError(f"{where}: expected a path below {folder}, got {name!r}")
     path = Path(folder) / str(name)
     if not links_out and not _real(path).is_relative_to(_real(folder)):
         raise ValueError(f"{where}: {name!r} leads to {_real(path)}, out of {folder}")
     return path
+
+
+def is_relative(name: object) -> bool:
+    """Whether a name, wherever it is joined, leads no higher: relative, without ``..``."""
+    if not isinstance(name, (str, os.PathLike)):
+        return False
+    text = os.fspath(name)
+    if not isinstance(text, str) or "\0" in text or not PurePosixPath(text).parts:
+        return False
+    # A backslash separates on Windows, where C:name is a path as well.
+    kinds = (PurePosixPath(text), PureWindowsPath(text))
+    return not any(kind.anchor or ".." in kind.parts for kind in kinds)
 
 
 def indexed_weights(folder: str | Path) -> list[Path]:
@@ -68,17 +80,6 @@ def whole_folder(folder: Path) -> Iterator[Path]:
     except BaseException:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-
-
-def _is_relative(name: object) -> bool:
-    if not isinstance(name, (str, os.PathLike)):
-        return False
-    text = os.fspath(name)
-    if not isinstance(text, str) or "\0" in text or not PurePosixPath(text).parts:
-        return False
-    # A backslash separates on Windows, where C:name is a path as well.
-    kinds = (PurePosixPath(text), PureWindowsPath(text))
-    return not any(kind.anchor or ".." in kind.parts for kind in kinds)
 
 
 def _real(path: str | Path) -> Path:

@@ -9,6 +9,7 @@ SPEEDS = {
     "distilled": "generation with guided steps and with a student of few steps",
     "plan": "memory and operations that `avatar-v plan` foresees, against a real step",
     "losses": "the perceptual losses in a training step",
+    "loader": "the index of a million clips, and a full-size clip against a planned step",
     "offload": "`--offload` on a GPU: switches, passes and peak memory",
 }
 """Name → one line, in the order of the list."""

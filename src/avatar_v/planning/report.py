@@ -36,7 +36,8 @@ def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     side = SIDES.get(stage.models.preset, FULL_SIDE) * (2 if isinstance(stage, Refiner) else 1)
     frames = frames_of(stage, longest_window(recipe))
     folder = recipe.data.train_folder
-    found = read_folder(folder) if Path(folder).exists() else []  # none yet: `avatar-v doctor` says
+    there = Path(folder).exists()  # if not, `avatar-v doctor` says so; a URL is not asked
+    found = [clip for clip, _ in read_folder(folder).kinds()] if there else []
     if found:
         side = max(max(clip.height, clip.width) for clip in found) or side
         frames = max(frames, *(clip.num_frames for clip in found))

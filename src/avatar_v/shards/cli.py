@@ -6,6 +6,7 @@ Only parsing happens at import; each command imports what it needs when it runs.
 import argparse
 from pathlib import Path
 
+from avatar_v.shards.store import is_url
 from avatar_v.words import counted
 
 
@@ -35,7 +36,7 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _add_encode(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--shards", required=True, help="folder of shards with video")
+    parser.add_argument("--shards", required=True, help="folder of shards with video, or s3://…")
     parser.add_argument("--out", required=True, help="another folder, for the shards with latents")
     parser.add_argument("--vae", required=True, help="folder of a VideoVAE, e.g. assets/small/vae")
     parser.add_argument("--drop-video", action="store_true", help="write the latents alone")
@@ -80,8 +81,8 @@ def _add_show(parser: argparse.ArgumentParser) -> None:
 
 
 def _require_shards(folder: str) -> None:
-    """ValueError for a folder without finished shards, before anything heavy is imported."""
-    if next(Path(folder).rglob("*.index.json"), None) is None:
+    """ValueError for a local folder without finished shards, before anything heavy is imported."""
+    if not is_url(folder) and next(Path(folder).rglob("*.index.json"), None) is None:
         raise ValueError(f"{folder}: no finished shards (NAME.tar with NAME.index.json) in it")
 
 

@@ -5,12 +5,13 @@ the checkpoint. A resumed run sees exactly the batches that the uninterrupted on
 """
 
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import lightning as L
+import numpy as np
 import torch
 
 from avatar_v import checks
@@ -18,13 +19,14 @@ from avatar_v.parallel.trainer import layout_of
 from avatar_v.shards.buckets import (
     BatchPlan,
     Bucket,
+    Partners,
+    Positions,
     assign,
     natural_buckets,
-    pair_candidates,
     plan_epoch,
 )
 from avatar_v.shards.loader import ClipReader, ResumableLoader, load_clips, read_folder
-from avatar_v.shards.writer import ClipEntry
+from avatar_v.shards.table import ClipTable
 from avatar_v.types import Batch, num_latents
 
 MAX_BATCH = 65_536
@@ -36,9 +38,9 @@ class ClipSet:
     """The clips of one folder, sorted into buckets, with the partners each may be paired with."""
 
     folder: str
-    clips: list[ClipEntry]
-    members: dict[Bucket, list[int]]
-    partners: dict[int, list[int]] | None
+    clips: ClipTable
+    members: dict[Bucket, Positions]
+    partners: dict[Bucket, Partners] | None
     load: Callable[[BatchPlan], Batch]
 
     @property
@@ -225,14 +227,9 @@ class ShardData(L.LightningDataModule):
     def _clip_set(self, folder: str) -> ClipSet:
         clips = read_folder(folder)
         use_latents = self._use_latents(folder, clips)
-        buckets = self.buckets or natural_buckets(clips)
-        members: dict[Bucket, list[int]] = {}
-        for index, clip in enumerate(clips):
-            bucket = assign(clip, buckets, uses_latents=use_latents)
-            if bucket is not None:
-                members.setdefault(bucket, []).append(index)
+        members = sorted_clips(clips, self.buckets, uses_latents=use_latents)
         num_fitting = sum(map(len, members.values()))
-        _report_left_out(folder, len(clips), num_fitting, f"fit none of the buckets {buckets}")
+        _report_left_out(folder, len(clips), num_fitting, f"fit none of the buckets {self.buckets}")
         partners = None
         if self.pairs:
             members, partners = self._paired(clips, members)
@@ -245,39 +242,53 @@ class ShardData(L.LightningDataModule):
         )
         return ClipSet(folder, clips, members, partners, partial(load_clips, read=reader))
 
-    def _use_latents(self, folder: str, clips: list[ClipEntry]) -> bool:
+    def _use_latents(self, folder: str, clips: ClipTable) -> bool:
         if not self.pictures:
             return False
         if not self.decode_video:
             check_latents(clips, self.vae_hash, required=True)
             return True
-        without = next((clip for clip in clips if not clip.has_video), None)
+        kinds = [clip for clip, _ in clips.kinds()]
+        without = next((clip for clip in kinds if not clip.has_video), None)
         if without is not None:
             raise ValueError(
                 f"{without.shard}, clip {without.key}: no video (encoded with --drop-video); "
                 "set decode_video to false to train on its latents"
             )
         check_latents(clips, self.vae_hash, required=False)
-        return self.buckets is None and all(clip.has_latents for clip in clips)
+        return self.buckets is None and all(clip.has_latents for clip in kinds)
 
     def _paired(
-        self, clips: list[ClipEntry], members: dict[Bucket, list[int]]
-    ) -> tuple[dict[Bucket, list[int]], dict[int, list[int]]]:
-        kept, partners = {}, {}
-        for bucket, indices in members.items():
-            found = pair_candidates(clips, indices, same_scene=self.same_scene_pairs)
-            partners |= found
-            if found:
-                kept[bucket] = [index for index in indices if index in found]
-        return kept, partners
+        self, clips: ClipTable, members: dict[Bucket, Positions]
+    ) -> tuple[dict[Bucket, Positions], dict[Bucket, Partners]]:
+        found = {
+            bucket: Partners(clips, positions, same_scene=self.same_scene_pairs)
+            for bucket, positions in members.items()
+        }
+        found = {bucket: partners for bucket, partners in found.items() if len(partners.paired)}
+        return {bucket: partners.paired for bucket, partners in found.items()}, found
 
 
-def check_latents(clips: list[ClipEntry], vae_hash: str | None, *, required: bool) -> None:
+def sorted_clips(
+    clips: ClipTable, buckets: Sequence[Bucket] | None, *, uses_latents: bool
+) -> dict[Bucket, Positions]:
+    """The positions of the clips of each bucket, ascending; None: buckets as they occur."""
+    kinds = clips.kinds()
+    buckets = buckets or natural_buckets(clip for clip, _ in kinds)
+    found: dict[Bucket, list[Positions]] = {}
+    for clip, positions in kinds:
+        bucket = assign(clip, buckets, uses_latents=uses_latents)
+        if bucket is not None:
+            found.setdefault(bucket, []).append(positions)
+    return {bucket: np.sort(np.concatenate(parts)) for bucket, parts in found.items()}
+
+
+def check_latents(clips: ClipTable, vae_hash: str | None, *, required: bool) -> None:
     """ValueError naming shard and clip where latents are missing or made by another VAE.
 
     Without ``vae_hash`` the first clip's decides, so that two VAEs are never mixed.
     """
-    for clip in clips:
+    for clip, _ in clips.kinds():
         where = f"{clip.shard}, clip {clip.key}"
         if not clip.has_latents:
             if required:

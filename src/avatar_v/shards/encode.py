@@ -17,6 +17,7 @@ from torch import Tensor
 from avatar_v.device import check_threads, chosen_device
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.models.vae import VideoVAE
+from avatar_v.shards.folder import name_below, read_indexes
 from avatar_v.shards.loader import read_clip, read_members
 from avatar_v.shards.pictures import FACE_CROPS, REF_FRAMES, pictures_member
 from avatar_v.shards.schema import (
@@ -30,14 +31,13 @@ from avatar_v.shards.schema import (
     encode_array,
     encode_meta,
 )
+from avatar_v.shards.store import is_url
 from avatar_v.shards.writer import (
-    INDEX_SUFFIX,
     ClipEntry,
     Failure,
     RawClip,
     ShardIndex,
     index_path,
-    read_index,
     write_shard,
     write_text_atomically,
 )
@@ -63,22 +63,20 @@ def encode_folder(
 ) -> tuple[int, str]:
     """Write every shard of ``folder`` with latents to ``out``; returns (clips, the VAE's hash).
 
-    ``low``: those of the clip enlarged from half its size too, for the refiner. ``bf16``: in
-    autocast, faster where the hardware has it and a little less exact. ValueError if
-    ``out`` is ``folder``, holds shards of another VAE or other choices, a clip has no video or
-    sides that cannot be halved, or the latents do not fit in fp16.
+    ``folder`` may be an object store's. ``low``: those of the clip enlarged from half its size too,
+    for the refiner. ``bf16``: in autocast, faster where the hardware has it and a little less
+    exact. ValueError if ``out`` is ``folder``, holds shards of another VAE or other choices, a clip
+    has no video or sides that cannot be halved, or the latents do not fit in fp16.
     """
-    folder, out = Path(folder), Path(out)
-    if out.resolve() == folder.resolve():
+    out = Path(out)
+    if not is_url(folder) and out.resolve() == Path(folder).resolve():
         raise ValueError(f"{out}: the shards with latents go to another folder than their source")
     if batch_size < 1:
         raise ValueError(f"batch size is at least 1, got {batch_size}")
     check_threads(num_threads)
     kind = chosen_device(device)
-    indexes = [read_index(path) for path in sorted(folder.rglob(f"*{INDEX_SUFFIX}"))]
+    indexes = list(read_indexes(folder))
     clips = [clip for index in indexes for clip in index.clips]
-    if not clips:
-        raise ValueError(f"{folder}: no finished shards in it")
     for clip in clips:
         if not clip.has_video:
             raise ValueError(f"{clip.shard}, clip {clip.key}: no video to encode")
@@ -96,7 +94,7 @@ def encode_folder(
         torch.set_num_threads(num_threads)
     num_done = 0
     for index in indexes:
-        target = out / Path(index.shard).relative_to(folder)
+        target = out / name_below(folder, index.shard)
         if not index_path(target).exists():
             encoder = _Encoder(
                 vae=vae,

@@ -3,12 +3,11 @@
 WebDataset's own loader streams a tar from its beginning: to resume exactly it would have to read
 and throw away everything before, and it shuffles within a buffer whose state no checkpoint holds.
 So the tars stay WebDataset tars (any of its readers takes them) but are read here by the offsets in
-their indexes: a batch is a pure function of the plan (buckets.py), whichever worker reads it. That
-needs local or mounted files; shards behind a pipe (`pipe:aws s3 cp …`) are for WebDataset's reader.
+their indexes, from a disk or as ranges from an object store (store.py): a batch is a pure function
+of the plan (buckets.py), whichever worker reads it.
 """
 
 import dataclasses
-import warnings
 import zlib
 from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch.utils.data import DataLoader, Dataset
 from avatar_v.media.sound import normalise_loudness
 from avatar_v.motion.vectors import known_mask
 from avatar_v.shards.buckets import BatchPlan, Bucket
+from avatar_v.shards.folder import read_indexes
 from avatar_v.shards.schema import (
     FACES,
     LATENTS,
@@ -35,7 +35,9 @@ from avatar_v.shards.schema import (
     to_float,
     to_int16,
 )
-from avatar_v.shards.writer import INDEX_SUFFIX, ClipEntry, read_index
+from avatar_v.shards.store import is_url, read_ranges
+from avatar_v.shards.table import ClipTable
+from avatar_v.shards.writer import ClipEntry
 from avatar_v.types import (
     SAMPLES_PER_FRAME,
     TEMPORAL_FACTOR,
@@ -44,25 +46,15 @@ from avatar_v.types import (
 )
 
 
-def read_folder(folder: str | Path) -> list[ClipEntry]:
+def read_folder(folder: str | Path) -> ClipTable:
     """Every clip of the finished shards in and below ``folder``, in the order of their paths.
 
     ValueError if there is none, a shard is damaged, or two shards hold a clip of one key.
     """
-    paths = sorted(Path(folder).rglob(f"*{INDEX_SUFFIX}"))
-    clips = [clip for path in paths for clip in read_index(path).clips]
-    if not clips:
-        raise ValueError(f"{folder}: no finished shards (NAME.tar with NAME{INDEX_SUFFIX}) in it")
-    unfinished = {p.with_suffix("") for p in Path(folder).rglob("*.tar")} - {
-        Path(str(path).removesuffix(INDEX_SUFFIX)) for path in paths
-    }
-    if unfinished:
-        warnings.warn(f"{folder}: tars without an index are left out: {unfinished}", stacklevel=2)
-    shard_of: dict[str, str] = {}
-    for clip in clips:
-        if shard_of.setdefault(clip.key, clip.shard) != clip.shard:
-            raise ValueError(f"clip {clip.key} is in {shard_of[clip.key]} and in {clip.shard}")
-    return clips
+    table = ClipTable(clip for index in read_indexes(folder) for clip in index.clips)
+    if not table:
+        raise ValueError(f"{folder}: its shards hold no clips")
+    return table
 
 
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
@@ -75,14 +67,12 @@ def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool =
 
 def read_members(clip: ClipEntry, names: Sequence[str]) -> dict[str, bytes]:
     """Bytes of some members, checked against their CRC-32. Errors as in ``read_clip``."""
-    members = {}
+    at = [clip.members[name] for name in names]
     try:
-        with open(clip.shard, "rb") as file:
-            for name in names:
-                file.seek(clip.members[name].offset)
-                members[name] = file.read(clip.members[name].size)
-    except OSError as error:
+        data = _read_at(clip.shard, [(member.offset, member.size) for member in at])
+    except (OSError, ValueError) as error:
         raise ValueError(f"{clip.shard}, clip {clip.key}: cannot be read ({error})") from error
+    members = dict(zip(names, data, strict=True))
     for name, data in members.items():
         member, where = clip.members[name], f"{clip.shard}, clip {clip.key}"
         if len(data) != member.size:
@@ -90,6 +80,18 @@ def read_members(clip: ClipEntry, names: Sequence[str]) -> dict[str, bytes]:
         if zlib.crc32(data) != member.crc32:
             raise ValueError(f"{where}: {name} is corrupt (its CRC-32 differs)")
     return members
+
+
+def _read_at(shard: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
+    """Bytes of a shard, as (offset, size)."""
+    if is_url(shard):
+        return read_ranges(shard, ranges)
+    found = []
+    with open(shard, "rb") as file:
+        for offset, size in ranges:
+            file.seek(offset)
+            found.append(file.read(size))
+    return found
 
 
 class ClipReader:
@@ -169,7 +171,7 @@ class ResumableLoader:
 
     def __init__(
         self,
-        plan_of_epoch: Callable[[int], list[BatchPlan]],
+        plan_of_epoch: Callable[[int], Sequence[BatchPlan]],
         load: Callable[[BatchPlan], Batch],
         *,
         num_workers: int,
@@ -182,7 +184,7 @@ class ResumableLoader:
         self._num_workers = num_workers
         self._pin_memory = pin_memory
         self._in_progress = False
-        self._plan: tuple[int, list[BatchPlan]] | None = None
+        self._plan: tuple[int, Sequence[BatchPlan]] | None = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch, wherever in it the loader stands."""
@@ -211,7 +213,7 @@ class ResumableLoader:
             self.num_done += 1
             yield batch
 
-    def _planned(self) -> list[BatchPlan]:
+    def _planned(self) -> Sequence[BatchPlan]:
         if self._plan is None or self._plan[0] != self.epoch:
             self._plan = (self.epoch, self._plan_of_epoch(self.epoch))
         return self._plan[1]

@@ -1,12 +1,13 @@
 """PairData: folders of judged pairs to Lightning, as batches with ``judged`` (shards/pairs.py)."""
 
 import dataclasses
+from collections.abc import Sequence
 from functools import partial
 
 import numpy as np
 
-from avatar_v.shards.buckets import BatchPlan, Bucket, natural_buckets
-from avatar_v.shards.datamodule import ClipSet, ShardData
+from avatar_v.shards.buckets import BatchPlan
+from avatar_v.shards.datamodule import ClipSet, ShardData, sorted_clips
 from avatar_v.shards.loader import read_folder
 from avatar_v.shards.pairs import (
     WINNERS,
@@ -18,6 +19,7 @@ from avatar_v.shards.pairs import (
     read_pair,
     require_pair,
 )
+from avatar_v.shards.table import ClipTable
 from avatar_v.shards.writer import ClipEntry
 from avatar_v.types import Batch
 
@@ -25,7 +27,7 @@ from avatar_v.types import Batch
 class PairReader:
     """Pair number i of an index; with ``cache`` each is decoded once and then kept."""
 
-    def __init__(self, clips: list[ClipEntry], winners: list[Winner] | None, *, cache: bool):
+    def __init__(self, clips: Sequence[ClipEntry], winners: list[Winner] | None, *, cache: bool):
         """``winners`` in the place of those that the pairs have."""
         self.clips = clips
         self.winners = winners
@@ -87,15 +89,13 @@ class PairData(ShardData):
 
     def _clip_set(self, folder: str) -> ClipSet:
         clips = read_folder(folder)
-        for clip in clips:
+        for clip, _ in clips.kinds():
             require_pair(clip)
         if not self.ties:
-            clips = [clip for clip in clips if read_judgment(clip).winner != "tie"]
+            clips = ClipTable(clip for clip in clips if read_judgment(clip).winner != "tie")
             if not clips:
                 raise ValueError(f"{folder}: all pairs are ties, and ties is false")
-        members: dict[Bucket, list[int]] = {bucket: [] for bucket in natural_buckets(clips)}
-        for index, clip in enumerate(clips):
-            members[Bucket(clip.height, clip.width, clip.num_frames)].append(index)
+        members = sorted_clips(clips, None, uses_latents=False)
         winners = None
         if self.shuffled and folder == self.train_folder:
             found = [WINNERS.index(read_judgment(clip).winner) for clip in clips]

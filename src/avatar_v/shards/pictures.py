@@ -28,6 +28,7 @@ from avatar_v.shards.schema import (
     decode_sample,
     encode_pictures,
 )
+from avatar_v.shards.store import is_url
 from avatar_v.shards.writer import (
     INDEX_SUFFIX,
     ClipEntry,
@@ -65,6 +66,8 @@ def add_pictures(
     stopped. ValueError if latents are missing or made by another VAE, or if a clip has no video;
     the shards before it are done.
     """
+    if is_url(folder):
+        raise ValueError(f"{folder}: shards are changed in place, in a local folder")
     check_threads(num_threads)
     on = chosen_device(device)
     vae = VideoVAE.from_pretrained(vae_path).to(on).eval()

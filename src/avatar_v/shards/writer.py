@@ -11,9 +11,10 @@ import json
 import os
 import tarfile
 import zlib
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from webdataset.writer import TarWriter
 
@@ -27,9 +28,13 @@ from avatar_v.shards.schema import (
     decode_meta,
     encode_sample,
 )
-from avatar_v.stored import parse_json
+from avatar_v.stored import parse_json, shown
 
 INDEX_SUFFIX = ".index.json"
+MAX_WORD = 4096
+"""Characters of a key, a person or a scene."""
+MAX_SIDE = 1 << 20
+"""Frames of a clip, or pixels of a side."""
 _NO_JSON = (json.JSONDecodeError, UnicodeDecodeError, RecursionError)
 
 
@@ -49,9 +54,8 @@ class RawClip:
     members: dict[str, bytes]
 
 
-@dataclass(frozen=True)
-class Member:
-    """Where a member's bytes lie in the tar."""
+class Member(NamedTuple):
+    """Where a member's bytes lie in the tar. A tuple: an index of a million clips makes many."""
 
     offset: int
     size: int
@@ -134,27 +138,43 @@ def read_index(path: str | Path) -> ShardIndex:
     is not a file beside it."""
     path = Path(path)
     try:
-        fields = parse_json(path.read_bytes(), where=path)
-    except (OSError, ValueError) as error:
+        data = path.read_bytes()
+    except OSError as error:
         raise ValueError(f"{path}: not a readable shard index ({error})") from error
+    index = parse_index(data, path, lambda name: str(inside(path.parent, name, where=path)))
+    if not Path(index.shard).is_file():
+        raise ValueError(f"{path}: its shard {index.shard} is missing")
+    require_whole(index, Path(index.shard).stat().st_size)
+    return index
+
+
+def parse_index(data: bytes, where: str | Path, shard_at: Callable[[object], str]) -> ShardIndex:
+    """The index of a shard whose place ``shard_at`` tells by its name; ValueError as `read_index`.
+    Whether the shard is there and whole is not looked at."""
+    try:
+        fields = parse_json(data, where=where)
+    except ValueError as error:
+        raise ValueError(f"{where}: not a readable shard index ({error})") from error
     try:
         version = fields["schema_version"]
         if version != SCHEMA_VERSION:
-            raise ValueError(f"{path}: schema version {version}, this code reads {SCHEMA_VERSION}")
-        shard = str(inside(path.parent, fields["shard"], where=path))
-        clips = tuple(_entry(shard, clip) for clip in fields["clips"])
-        failures = tuple(Failure(**row) for row in fields["failures"])
+            raise ValueError(f"{where}: schema version {version}, this code reads {SCHEMA_VERSION}")
+        shard = shard_at(fields["shard"])
         num_bytes = fields["num_bytes"]
+        clips = tuple(_entry(shard, num_bytes, clip) for clip in fields["clips"])
+        failures = tuple(Failure(**row) for row in fields["failures"])
     except (*_NO_JSON, OSError, KeyError, TypeError, AttributeError) as error:
-        raise ValueError(f"{path}: not a readable shard index ({error!r})") from error
-    if not Path(shard).is_file():
-        raise ValueError(f"{path}: its shard {shard} is missing")
-    found = Path(shard).stat().st_size
-    if found != num_bytes:
-        cut = [c.key for c in clips if any(m.offset + m.size > found for m in c.members.values())]
-        first = f"; the first clip cut off is {cut[0]}" if cut else ""
-        raise ValueError(f"{shard}: {found} bytes, its index says {num_bytes}{first}")
+        raise ValueError(f"{where}: not a readable shard index ({error!r})") from error
     return ShardIndex(shard, num_bytes, clips, failures)
+
+
+def require_whole(index: ShardIndex, found: int) -> None:
+    """ValueError, naming the first clip that is cut, unless the shard has ``found`` bytes."""
+    if found != index.num_bytes:
+        ends = {c.key: max(m.offset + m.size for m in c.members.values()) for c in index.clips}
+        cut = [key for key, end in ends.items() if end > found]
+        first = f"; the first clip cut off is {cut[0]}" if cut else ""
+        raise ValueError(f"{index.shard}: {found} bytes, its index says {index.num_bytes}{first}")
 
 
 def scan_shard(
@@ -233,9 +253,22 @@ def _row(clip: ClipEntry) -> dict:
     return row
 
 
-def _entry(shard: str, row: dict) -> ClipEntry:
+def _entry(shard: str, num_bytes: int, row: dict) -> ClipEntry:
+    """TypeError for a row of other types, or with members that are not in the shard."""
     members = {name: Member(*numbers) for name, numbers in row["members"].items()}
-    for name, member in members.items():
-        if not all(isinstance(x, int) and x >= 0 for x in dataclasses.astuple(member)):
-            raise TypeError(f"clip {row['key']}: {name} lies at {dataclasses.astuple(member)}")
-    return ClipEntry(**{**row, "shard": shard, "members": members})
+    entry = ClipEntry(**{**row, "shard": shard, "members": members})
+    words = (entry.key, entry.person, entry.scene, entry.vae_hash or "")
+    sizes = (entry.num_frames, entry.height, entry.width)
+    if not all(isinstance(word, str) and len(word) <= MAX_WORD for word in words):
+        raise TypeError(f"clip {shown(entry.key)}: its words are {shown(words)}")
+    if not all(isinstance(size, int) and 0 <= size <= MAX_SIDE for size in sizes):
+        raise TypeError(f"clip {entry.key}: frames, height and width are {shown(sizes)}")
+    if not members:
+        raise TypeError(f"clip {entry.key}: it has no members")
+    for name, m in members.items():
+        offset, size, crc32 = m
+        if not type(offset) is type(size) is type(crc32) is int or min(m) < 0 or crc32 >> 32:
+            raise TypeError(f"clip {entry.key}: {name} lies at {shown(m)}")
+        if offset + size > num_bytes:
+            raise TypeError(f"clip {entry.key}: {name} ends behind the {num_bytes} bytes")
+    return entry

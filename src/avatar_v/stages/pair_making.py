@@ -29,7 +29,7 @@ from avatar_v.motion.vectors import unpack_motion
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.sampling.rollout import Settings
 from avatar_v.seeds import derive, stream
-from avatar_v.shards.buckets import Bucket, pair_candidates
+from avatar_v.shards.buckets import Bucket, Partners
 from avatar_v.shards.loader import (
     collate,
     fit_sample,
@@ -40,6 +40,7 @@ from avatar_v.shards.loader import (
 )
 from avatar_v.shards.pairs import WINNERS, Judgment, Pair, encode_pair, reference_batch
 from avatar_v.shards.schema import FACE, META, MOTION, Sample, decode_motion
+from avatar_v.shards.table import ClipTable
 from avatar_v.shards.writer import ClipEntry, Failure, RawClip, write_shard
 from avatar_v.types import Batch, num_latents
 
@@ -128,9 +129,9 @@ def make_pairs(
 
     ValueError where no person has two clips.
     """
-    clips = [clip for clip in read_folder(folder) if clip.num_frames >= settings.num_frames]
-    partners = pair_candidates(clips, range(len(clips)), same_scene=False)
-    if not partners:
+    clips = ClipTable(c for c in read_folder(folder) if c.num_frames >= settings.num_frames)
+    partners = Partners(clips, np.arange(len(clips)), same_scene=False)
+    if not len(partners.paired):
         raise ValueError(
             f"{folder}: no person has two clips of {settings.num_frames} frames or more in two "
             "scenes"
@@ -152,14 +153,14 @@ def make_pairs(
 
 
 def _judged(
-    clips: list[ClipEntry],
-    partners: dict[int, list[int]],
+    clips: ClipTable,
+    partners: Partners,
     systems: tuple[MotionSystem, MotionSystem],
     panel: Panel,
     settings: PairSettings,
 ) -> Iterator[list[Pair | Failure]]:
     """The pairs, batch after batch; every draw is one of the seed and the number of the pair."""
-    names, order = list(partners), stream("pairs", settings.seed)
+    names, order = partners.paired, stream("pairs", settings.seed)
     rounds = -(-settings.num_pairs // len(names))
     conditions = np.concatenate([order.permutation(names) for _ in range(rounds)])
     for begin in range(0, settings.num_pairs, settings.batch_size):
@@ -168,7 +169,8 @@ def _judged(
         chosen, references = [], []
         for number, draw in zip(numbers, draws, strict=True):
             index = int(conditions[number])
-            reference = partners[index][int(draw.integers(len(partners[index])))]
+            found = partners.of(index)
+            reference = found[int(draw.integers(len(found)))]
             key = f"pair-{settings.seed}-{number:06d}"
             chosen.append(_condition(clips[index], settings.num_frames, key, draw))
             references.append(_reference(clips[reference]))
