@@ -193,3 +193,10 @@ def test_pictures_are_judged_against_their_person_sound_and_truth(people: list) 
     soft = dataclasses.replace(shots, frames=torch.stack([first, blurred]), columns={"truth": true})
     sharp, dull = judged("sharpness", soft)
     assert sharp == 1 > dull
+    noisy = first + 0.1 * torch.randn(first.shape, generator=torch.Generator().manual_seed(0))
+    noisy[:-8] = first[:-8]  # the last two latent frames alone
+    restless = dataclasses.replace(soft, frames=torch.stack([first, noisy]))
+    steady, uneasy = judged("flicker", restless)
+    assert bool((uneasy[-2:] < steady[-2:]).all())
+    torch.testing.assert_close(uneasy[:-3], steady[:-3])
+    assert float(judged("flicker", soft)[1].sum()) >= float(judged("flicker", soft)[0].sum())

@@ -1,9 +1,9 @@
 """The order in which the benchmark's metrics put systems whose order a person would know.
 
-Reads a run of the benchmark on world70 whose systems are ours, earlier weights (image, stage2,
-stage1) and controls (still, blurred, unsynced; ``avatar-v-eval cases controls``): the mean of every
-metric for every system, then the differences that a person would expect, paired over cases, each
-with the sign it should have.
+Reads a run of the benchmark on world70 whose systems are ours, ours with one frame of reference
+(image) and controls (still, blurred, unsynced; ``avatar-v-eval cases controls``), and weights of
+earlier stages (stage2, stage1) where there are any: the mean of every metric for every system, then
+the differences that a person would expect, paired over cases, each with the sign it should have.
 """
 
 import argparse
@@ -15,12 +15,13 @@ from avatar_v_eval.bench.summary import Line, summarise
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
+EARLIER = {"stage2": "stage 2", "stage1": "stage 1, which does not hear"}
+"""What a run may lack: these weights do not ship."""
 SYSTEMS = {
     "truth": "the truth",
     "ours": "shipped weights",
     "image": "shipped weights, one reference frame",
-    "stage2": "stage 2",
-    "stage1": "stage 1, which does not hear",
+    **EARLIER,
     "still": "the first picture, still",
     "unsynced": "the truth, other words on its lips",
     "blurred": "the truth, blurred",
@@ -78,10 +79,11 @@ def measure(options: argparse.Namespace) -> Findings:
 
 def numbers(run: Run) -> dict[str, Number]:
     """Means by output and system, then the expected differences. ValueError for a run that lacks
-    one of the systems."""
-    if missing := [name for name in SYSTEMS if name not in run.info.systems]:
+    one of the systems that ship."""
+    there = [name for name in SYSTEMS if name in run.info.systems]
+    if missing := [name for name in SYSTEMS if name not in {*there, *EARLIER}]:
         raise ValueError(f"the run lacks the systems {', '.join(missing)}")
-    lines = {line.output.key: line for line in summarise(run, list(SYSTEMS))}
+    lines = {line.output.key: line for line in summarise(run, there)}
     found = {
         f"{key}_{name}": number.described(f"{line.output.label}: {SYSTEMS[name]}")
         for key, line in lines.items()
@@ -90,6 +92,7 @@ def numbers(run: Run) -> dict[str, Number]:
     return found | {
         f"order_{one.output}_{one.better}_{one.worse}": gain(lines[one.output], one)
         for one in EXPECTED
+        if {one.better, one.worse} <= set(there)
     }
 
 

@@ -22,6 +22,7 @@ from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.levels import blink_gap, excursion_gap, made_part
 from avatar_v.critics.mfcc import batched_mfcc
+from avatar_v.critics.quality import flicker as unsteadiness
 from avatar_v.critics.quality import sharpness as laplacian
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS, SyncCritic
 from avatar_v.critics.syncnet import SyncNet
@@ -126,6 +127,22 @@ def sharpness(
         for video in (frames, truth)
     )
     return (made / true[columns["condition"]].clamp_min(1e-6)).clamp(max=1)
+
+
+def flicker(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+    truth: Pictures | None = None, tolerance: float = 0.02, **columns: Any,
+) -> PerLatent | None:  # fmt: skip
+    """A penalty from -2 to 0 at each latent frame: by how much more its pictures flicker than the
+    true ones do on average (critics/quality.py). Blur lowers it, too: `sharpness` belongs beside it.
+    """
+    if frames is None or truth is None:
+        return None
+    made, true = (
+        torch.stack([unsteadiness(_stored(clip)) for clip in video]) for video in (frames, truth)
+    )
+    own = true.mean(1, keepdim=True)[columns["condition"]].clamp_min(1e-3)
+    return -(by_latent(made / own, "mean") - 1 - tolerance).clamp(0, MOST_PENALTY)
 
 
 class Identity:
