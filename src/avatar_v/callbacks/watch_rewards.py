@@ -6,6 +6,7 @@ start is one of the weights.
 """
 
 import csv
+import itertools
 import math
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
-from avatar_v.critics.reward_terms import Rewards, RewardTerm, known
+from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, known
 from avatar_v.stages.align_grpo import AlignGRPO
 
 CLEAR = 2.0
@@ -115,22 +116,25 @@ class WatchRewards(L.Callback):
         rewards = self.rewards or stage.rewards
         loader = trainer.datamodule.val_dataloader()  # pyright: ignore[reportAttributeAccessIssue]
         parts: dict[str, list[Tensor]] = {}
-        with averaged(trainer, stage), trainer.precision_plugin.forward_context():
-            for index, batch in enumerate(loader):
-                if index == self.num_batches:
-                    break
-                samples = stage.plain_samples(move_data_to_device(batch, stage.device), index)
-                found = {name: _per_sample(x) for name, x in rewards(samples).items()}
-                found["reward"] = torch.stack(
-                    [term.weight * found[term.label].nan_to_num() for term in rewards.terms]
-                ).sum(0)
-                read = {name: _per_sample(x) for name, x in self.readers(samples).items()}
-                for name, value in {**found, **read}.items():
+        with averaged(trainer, stage):
+            # batches are read outside the precision's context: PyTorch stacks no fp16 inside it
+            for index, batch in enumerate(itertools.islice(loader, self.num_batches)):
+                with trainer.precision_plugin.forward_context():
+                    samples = stage.plain_samples(move_data_to_device(batch, stage.device), index)
+                    found = self._judged(rewards, samples)
+                for name, value in found.items():
                     parts.setdefault(name, []).append(value.cpu())
         if not parts:
             raise ValueError("there is nothing to watch rewards on: set data.init_args.validation")
         torch.clear_autocast_cache()
         return {name: torch.cat(values) for name, values in parts.items()}
+
+    def _judged(self, rewards: Rewards, samples: Samples) -> Values:
+        found = {name: _per_sample(x) for name, x in rewards(samples).items()}
+        found["reward"] = torch.stack(
+            [term.weight * found[term.label].nan_to_num() for term in rewards.terms]
+        ).sum(0)
+        return found | {name: _per_sample(x) for name, x in self.readers(samples).items()}
 
 
 def change(now: Float[Tensor, " n"], start: Float[Tensor, " n"]) -> float:

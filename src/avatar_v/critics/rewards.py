@@ -134,8 +134,7 @@ def flicker(
     truth: Pictures | None = None, tolerance: float = 0.02, **columns: Any,
 ) -> PerLatent | None:  # fmt: skip
     """A penalty from -2 to 0 at each latent frame: by how much more its pictures flicker than the
-    true ones do on average (critics/quality.py). Blur lowers it, too: `sharpness` belongs beside it.
-    """
+    true ones do on average (critics/quality.py). Blur lowers it, too: set `sharpness` beside it."""
     if frames is None or truth is None:
         return None
     made, true = (
