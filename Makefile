@@ -49,7 +49,6 @@ golden: $(STAMP)  ## write the golden losses anew, after a change that means to 
 bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 	for name in throughput memory live cache reference distilled plan losses offload; do \
 	  $(BIN)/avatar-v-eval speed $$name || exit 1; done
-	$(BIN)/avatar-v-eval speed live --steps 4 --audio 1 --name speed_live_4
 
 tables: $(STAMP)  ## the tables of README and docs from eval/results
 	$(BIN)/avatar-v-eval tables
