@@ -3,7 +3,8 @@
 A chunk of random latents goes through the sampler of ``avatar-v generate``, all steps of it, at
 R / G = 1 … 32 reference latents per generated one. With the cache the reference goes through the
 network once; without, in every step, beside the generated latents. Both give the same latents,
-which is measured too. Nothing is extrapolated: each time is that of a whole sampling.
+which is measured too. Nothing is extrapolated: each time is that of a whole sampling. On a GPU
+(`--device cuda --preset wan_1_3b --grid 30`) passes run under bf16 autocast.
 """
 
 import argparse
@@ -13,6 +14,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from avatar_v.device import chosen_device
 from avatar_v.flow import schedule
 from avatar_v.generate.resolve import FORMATS
 from avatar_v.models.dit import AvatarDiT
@@ -27,31 +29,34 @@ from avatar_v_eval.records import Number
 from avatar_v_eval.turns import in_turns, ratio, turns_note
 
 RATIOS = (1, 2, 4, 8, 16, 32)
-GRID = (4, 4)  # tokens of a latent frame of 64 px
+GRID = 4  # tokens of a side of a latent frame of 64 px
 TEXT_TOKENS = 64
 
 
 class Chunk:
     """A chunk to sample, under text, sound and a reference of ``ratio`` times its length."""
 
-    def __init__(self, name: str, ratio: int, num_steps: int) -> None:
+    def __init__(
+        self, name: str, ratio: int, num_steps: int, grid: int, device: torch.device
+    ) -> None:
         config, chunk = preset(name), FORMATS[name]
         self.dit = AvatarDiT(config).eval()
         randomise(self.dit)
+        self.dit.to(device)
         self.times = schedule(num_steps, shift=chunk.shift)
         draw = torch.Generator().manual_seed(1)
-        size = (config.latent_channels, GRID[0] * config.patch, GRID[1] * config.patch)
+        size = (config.latent_channels, grid * config.patch, grid * config.patch)
         num = chunk.chunk_latents
-        self.noise = torch.randn(1, num, *size, generator=draw)
+        self.noise = torch.randn(1, num, *size, generator=draw).to(device)
         self.cond = Cond(
             text=torch.randn(1, TEXT_TOKENS, config.text_dim, generator=draw),
             audio=torch.randn(1, num, config.num_audio_tokens, config.audio_dim, generator=draw),
-        )
+        ).to(device)
         self.reference = Reference(
             torch.randn(1, ratio * num, *size, generator=draw),
             torch.ones(1, ratio * num, dtype=torch.bool),
             segments(ratio * num)[None],
-        )
+        ).to(device)
 
     def cached(self) -> Tensor:
         cache = self.dit.encode_reference(self.reference)
@@ -69,35 +74,40 @@ class Chunk:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--preset", default="small", choices=("tiny", "small"))
+    add("--device", default="cpu", help="cpu, cuda (%(default)s)")
+    add("--preset", default="small", choices=("tiny", "small", "wan_1_3b"))
+    add("--grid", type=int, default=GRID, help="tokens of a side; 30: 480 px (%(default)s)")
     add("--ratios", type=int, nargs="+", default=list(RATIOS))
     add("--steps", type=int, default=24)
     add("--repeats", type=int, default=3)
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    numbers: dict[str, Number] = {}
-    with torch.inference_mode():
+    device, numbers = chosen_device(options.device), {}
+    bf16 = device.type == "cuda"
+    with torch.inference_mode(), torch.autocast(device.type, torch.bfloat16, enabled=bf16):
         for num in options.ratios:
-            numbers |= cache_numbers(options.preset, num, options.steps, options.repeats)
+            chunk = Chunk(options.preset, num, options.steps, options.grid, device)
+            numbers |= cache_numbers(chunk, num, options.steps, options.repeats)
     return Findings(
         "Sampling with the reference cache",
         numbers,
         notes=[
             f"{options.preset} preset, untrained; a chunk of "
             f"{FORMATS[options.preset].chunk_latents} latents with text and sound, one pass a step "
-            f"(no guidance), fp32, batch 1, {options.steps} steps; no video is decoded",
+            f"(no guidance), {'bf16' if bf16 else 'fp32'}, batch 1, {options.steps} steps; no "
+            f"video is decoded; {options.grid} x {options.grid} tokens a latent, on {device.type}",
             turns_note(options.repeats),
         ],
     )
 
 
-def cache_numbers(name: str, num: int, num_steps: int, repeats: int) -> dict[str, Number]:
+def cache_numbers(chunk: Chunk, num: int, num_steps: int, repeats: int) -> dict[str, Number]:
     """Ratio of the times within each turn, both times, and the difference of the results."""
-    chunk, found = Chunk(name, num, num_steps), {}
+    found: dict[str, Tensor] = {}
 
     def keep(way: str) -> None:
-        found[way] = getattr(chunk, way)()
+        found[way] = getattr(chunk, way)().float().cpu()  # waits for a GPU
 
     ways = ("cached", "uncached")
     times = in_turns({way: partial(keep, way) for way in ways}, repeats)

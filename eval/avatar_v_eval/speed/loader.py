@@ -198,8 +198,9 @@ def reading_numbers(folder: str, repeats: int) -> dict[str, Number]:
 
 
 def waiting_numbers(numbers: dict[str, Number], options: argparse.Namespace) -> dict[str, Number]:
-    """By the plan of each recipe: the workers a rank needs to read a batch within a step, and the
-    share of a step that one worker makes it wait. A clip has a reference where the recipe pairs."""
+    """By the plan of each recipe: the workers that a rank needs so as to read the clips of a step
+    within it, and the share of a step that one worker makes it wait. A clip has a reference where
+    the recipe pairs."""
     found = {}
     for name in options.recipes:
         recipe = read_recipe([f"recipes/{name}.yaml"], [])
@@ -207,23 +208,24 @@ def waiting_numbers(numbers: dict[str, Number], options: argparse.Namespace) -> 
         plan = plan_of(recipe, clips, recipe.spread)
         step_s = float(plan.flops) / (options.mfu * gpu_of(options.gpu).bf16_tflops * 1e12)
         found[f"step_{name}"] = Number(step_s, 1).described(f"{name}: a step as planned", unit="s")
-        num = clips.batch_size * (2 if recipe.data.pairs else 1)
+        num = plan.clips_per_step // recipe.spread.layout.num_data_ranks  # of all its batches
+        num *= 2 if recipe.data.pairs else 1
         for kind in ("video", "latents"):
             if f"clip_{kind}" not in numbers:
                 continue
-            batch_s = num * numbers[f"clip_{kind}"].value
-            found[f"workers_{name}_{kind}"] = Number(math.ceil(batch_s / step_s), 1).described(
+            read_s = num * numbers[f"clip_{kind}"].value
+            found[f"workers_{name}_{kind}"] = Number(math.ceil(read_s / step_s), 1).described(
                 f"{name}: workers a rank that read {kind} without a wait"
             )
-            found[f"wait_{name}_{kind}"] = Number(waiting_share(batch_s, step_s, 1), 1).described(
+            found[f"wait_{name}_{kind}"] = Number(waiting_share(read_s, step_s, 1), 1).described(
                 f"{name}: share of a step spent waiting for one worker, {kind}", target="< 0.05"
             )
     return found
 
 
-def waiting_share(batch_s: float, step_s: float, num_workers: int) -> float:
-    """Of the time between two steps, when each of the workers takes ``batch_s`` for a batch."""
-    return max(0.0, 1 - step_s * num_workers / batch_s)
+def waiting_share(read_s: float, step_s: float, num_workers: int) -> float:
+    """Of the time between two steps, when one worker takes ``read_s`` for the clips of one."""
+    return max(0.0, 1 - step_s * num_workers / read_s)
 
 
 def _index(first: int) -> tuple:

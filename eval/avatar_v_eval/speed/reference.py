@@ -3,12 +3,16 @@
 One pass of the small preset's DiT over G generated and R reference tokens, R / G = 1 … 32: ours
 (the reference within its segments, the generated tokens over all), naive concatenation (everything
 looks at everything), and dense attention under the block mask; and the memory of a pass of each.
-The measurement `cache` tells how much the cache of the reference saves over many passes.
+The measurement `cache` tells how much the cache of the reference saves over many passes. On a GPU
+(`--device cuda --preset wan_1_3b --grid 30 --ways ours naive`) passes run under bf16 autocast, and
+memory is the GPU's.
 """
 
 import argparse
+import functools
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
@@ -17,10 +21,11 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from avatar_v.device import chosen_device
 from avatar_v.generate.record import peak_rss_mib
 from avatar_v.models import attention
-from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.presets import preset
 from avatar_v.models.reference import segments
 from avatar_v.testing import randomise
 from avatar_v.types import Cond, Reference
@@ -33,10 +38,12 @@ from avatar_v_eval.turns import in_turns, turns_note
 
 RATIOS = (1, 2, 4, 8, 16, 32)
 GENERATED_LATENTS = 13
-GRID = (4, 4)  # tokens of a latent frame of 64 px
+GRID = 4  # tokens of a side of a latent frame of 64 px
 TEXT_TOKENS = 64
 WAYS = ("ours", "naive", "masked")
 MEMORY_RATIOS = (8, 32)
+Taken = dict[tuple[str, bool, int], list[float]]
+"""Seconds of each turn by way, with backward or not, and R / G."""
 LABELS = {
     "ours": "Sparse Reference Attention",
     "naive": "naive concatenation",
@@ -44,46 +51,76 @@ LABELS = {
 }
 
 
+@dataclass(frozen=True)
+class Setting:
+    """Which network, over how many tokens of a latent frame, and where."""
+
+    preset: str = "small"
+    grid: int = GRID
+    device: str = "cpu"
+
+    @property
+    def on_gpu(self) -> bool:
+        return torch.device(self.device).type == "cuda"
+
+
+SMALL = Setting()
+
+
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(name="reference_attention")
-    parser.add_argument("--repeats", type=int, default=5)
+    add = parser.add_argument
+    add("--repeats", type=int, default=5)
+    add("--device", default="cpu", help="cpu, cuda (%(default)s)")
+    add("--preset", default="small", choices=("tiny", "small", "wan_1_3b"))
+    add("--grid", type=int, default=GRID, help="tokens of a side; 30: 480 px (%(default)s)")
+    add("--ways", nargs="+", default=list(WAYS), choices=WAYS, help="beside ours, the others")
+    add("--ratios", type=int, nargs="+", default=list(RATIOS), choices=RATIOS, metavar="R/G")
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    times = attention_times(options.repeats)
+    setting = Setting(options.preset, options.grid, str(chosen_device(options.device)))
+    ways = [way for way in WAYS if way == "ours" or way in options.ways]
+    times = attention_times(setting, ways, options.ratios, options.repeats)
     return Findings(
         "The cost of a long reference",
-        attention_numbers(times) | memory_numbers(max(1, options.repeats // 2)),
+        attention_numbers(times, ways, options.ratios)
+        | memory_numbers(setting, ways, options.ratios, max(1, options.repeats // 2)),
         notes=[
-            f"one pass of the small preset without audio, {GENERATED_LATENTS} generated latents, "
-            f"fp32, batch 1; {turns_note(options.repeats)}",
+            f"one pass of the {setting.preset} preset without audio, {GENERATED_LATENTS} generated "
+            f"latents of {setting.grid} x {setting.grid} tokens, "
+            f"{'bf16' if setting.on_gpu else 'fp32'}, batch 1; {turns_note(options.repeats)}",
         ],
-        figures={"": draw(times)},
+        figures={"": draw(times, ways, options.ratios)},
     )
 
 
 class Peers:
-    """The small preset's DiT over generated and reference latents, three ways."""
+    """The DiT of a preset over generated and reference latents, three ways."""
 
-    def __init__(self, ratio: int) -> None:
-        self.dit = make_small()
+    def __init__(self, ratio: int, setting: Setting = SMALL) -> None:
+        self.dit = make_dit_of(setting.preset).to(setting.device)
         config = self.dit.config
         draw = torch.Generator().manual_seed(1)
-        size = (config.latent_channels, GRID[0] * config.patch, GRID[1] * config.patch)
+        size = (config.latent_channels, setting.grid * config.patch, setting.grid * config.patch)
         frames = ratio * GENERATED_LATENTS
-        self.x = torch.randn(1, GENERATED_LATENTS, *size, generator=draw)
-        self.t = torch.full((1, GENERATED_LATENTS), 0.5)
-        self.reference = torch.randn(1, frames, *size, generator=draw)
-        text = torch.randn(1, TEXT_TOKENS, config.text_dim, generator=draw)
+        self.x = torch.randn(1, GENERATED_LATENTS, *size, generator=draw).to(setting.device)
+        self.t = torch.full((1, GENERATED_LATENTS), 0.5, device=setting.device)
+        self.reference = torch.randn(1, frames, *size, generator=draw).to(setting.device)
+        text = torch.randn(1, TEXT_TOKENS, config.text_dim, generator=draw).to(setting.device)
         self.text = Cond(text=text)
         valid = torch.ones(1, frames, dtype=torch.bool)
         self.cond = Cond(
             text=text, reference=Reference(self.reference, valid, segments(frames)[None])
-        )
-        tokens = GRID[0] * GRID[1]
+        ).to(setting.device)
+        tokens = setting.grid**2
         number = torch.cat([segments(frames) + 1, torch.zeros(GENERATED_LATENTS, dtype=torch.long)])
-        number = number.repeat_interleave(tokens)
-        self.mask = (number[:, None] == number[None]) | (number[:, None] == 0)
+        self.number = number.repeat_interleave(tokens).to(setting.device)
+
+    @functools.cached_property
+    def mask(self) -> Tensor:
+        """Which token sees which: a reference's its own segment, a generated one all."""
+        return (self.number[:, None] == self.number[None]) | (self.number[:, None] == 0)
 
     def ours(self) -> Tensor:
         assert self.cond.reference is not None
@@ -113,44 +150,50 @@ class Peers:
             attention.attend = plain
 
 
-def make_small() -> AvatarDiT:
-    """The small preset with weights that are all in use."""
-    dit = AvatarDiT(DiTConfig.small()).eval()
+def make_dit_of(name: str) -> AvatarDiT:
+    """A preset with weights that are all in use."""
+    dit = AvatarDiT(preset(name)).eval()
     randomise(dit)
     return dit
 
 
-def attention_times(repeats: int) -> dict[tuple[str, bool, int], list[float]]:
+def attention_times(
+    setting: Setting, ways: Sequence[str], ratios: Sequence[int], repeats: int
+) -> Taken:
     """Seconds by way, with backward or not, and R / G. The ways take turns; the first warms up."""
     times = {}
-    for num in RATIOS:
-        peers = Peers(num)
-        ways = {(way, trains): partial(_run, peers, getattr(peers, way), trains)
-                for way in WAYS for trains in (False, True)}  # fmt: skip
-        found = in_turns({f"{way} {trains}": call for (way, trains), call in ways.items()}, repeats)
-        times |= {(way, trains, num): found[f"{way} {trains}"] for way, trains in ways}
+    for num in ratios:
+        peers = Peers(num, setting)
+        calls = {(way, trains): partial(_run, peers, getattr(peers, way), trains)
+                 for way in ways for trains in (False, True)}  # fmt: skip
+        found = in_turns({f"{way} {trains}": c for (way, trains), c in calls.items()}, repeats)
+        times |= {(way, trains, num): found[f"{way} {trains}"] for way, trains in calls}
     return times
 
 
-def attention_numbers(times: dict[tuple[str, bool, int], list[float]]) -> dict[str, Number]:
+def attention_numbers(
+    times: Taken, ways: Sequence[str], ratios: Sequence[int]
+) -> dict[str, Number]:
     """Ratios within each turn, and how straight our cost is in R."""
     numbers = {}
     for trains, word in ((False, "forward"), (True, "forward and backward")):
-        for ratio in RATIOS:
+        for ratio in ratios:
             ours = times["ours", trains, ratio]
-            for way in WAYS[1:]:
-                ratios = [t / o for t, o in zip(times[way, trains, ratio], ours, strict=True)]
+            for way in ways[1:]:
+                over = [t / o for t, o in zip(times[way, trains, ratio], ours, strict=True)]
                 wanted = way == "naive" and not trains and ratio == 32
                 numbers[f"{way}_{'train' if trains else 'forward'}_{ratio}"] = median_of_repeats(
-                    ratios
+                    over
                 ).described(
                     f"{LABELS[way]} / ours, {word}, R/G = {ratio}", target="≥ 3.9" if wanted else ""
                 )
-        median = np.array([np.median(times["ours", trains, ratio]) for ratio in RATIOS])
-        line = np.polynomial.Polynomial.fit(np.array(RATIOS), median, 1)
-        off = np.abs(line(np.array(RATIOS)) - median).max() / median.max()
+        if len(ratios) < 3:  # two points always lie on a line
+            continue
+        median = np.array([np.median(times["ours", trains, ratio]) for ratio in ratios])
+        line = np.polynomial.Polynomial.fit(np.array(ratios), median, 1)
+        off = np.abs(line(np.array(ratios)) - median).max() / median.max()
         numbers[f"linear_{'train' if trains else 'forward'}"] = Number(
-            float(off), len(RATIOS)
+            float(off), len(ratios)
         ).described(
             f"our cost against R, {word}: largest distance from a line / largest cost",
             target="< 0.1",
@@ -158,11 +201,15 @@ def attention_numbers(times: dict[tuple[str, bool, int], list[float]]) -> dict[s
     return numbers
 
 
-def memory_numbers(repeats: int) -> dict[str, Number]:
+def memory_numbers(
+    setting: Setting, ways: Sequence[str], ratios: Sequence[int], repeats: int
+) -> dict[str, Number]:
     """The growth of the peak memory of a process by one pass, for each of the ways."""
-    numbers = {}
-    for way, trains, ratio in itertools.product(WAYS, ("forward", "train"), MEMORY_RATIOS):
-        grown = [in_a_process(grown_mib, way, trains == "train", ratio) for _ in range(repeats)]
+    numbers, some = {}, [ratio for ratio in MEMORY_RATIOS if ratio in ratios]
+    for way, trains, ratio in itertools.product(ways, ("forward", "train"), some):
+        grown = [
+            in_a_process(grown_mib, way, trains == "train", ratio, setting) for _ in range(repeats)
+        ]
         word = "forward" if trains == "forward" else "forward and backward"
         numbers[f"memory_{way}_{trains}_{ratio}"] = median_of_repeats(grown).described(
             f"memory of a pass, {LABELS[way]}, {word}, R/G = {ratio}", unit="MiB"
@@ -170,26 +217,36 @@ def memory_numbers(repeats: int) -> dict[str, Number]:
     return numbers
 
 
-def grown_mib(way: str, trains: bool, ratio: int) -> float:
-    """By how much one pass raises the peak memory of this process."""
-    _run(Peers(1), Peers(1).ours, trains)  # libraries load here
-    peers = Peers(ratio)
-    before = peak_rss_mib()
+def grown_mib(way: str, trains: bool, ratio: int, setting: Setting) -> float:
+    """By how much one pass raises the peak memory of this process, or of the GPU."""
+    first = Peers(1, setting)
+    _run(first, first.ours, trains)  # libraries load here
+    del first
+    peers = Peers(ratio, setting)
+    if setting.on_gpu:
+        torch.cuda.reset_peak_memory_stats()
+    before = _peak_mib(setting)
     _run(peers, getattr(peers, way), trains)
-    return peak_rss_mib() - before
+    return _peak_mib(setting) - before
 
 
-def draw(times: dict[tuple[str, bool, int], list[float]]) -> Figure:
-    """Milliseconds against R / G, forward, all three ways."""
+def _peak_mib(setting: Setting) -> float:
+    return torch.cuda.max_memory_allocated() / 2**20 if setting.on_gpu else peak_rss_mib()
+
+
+def draw(times: Taken, ways: Sequence[str], ratios: Sequence[int]) -> Figure:
+    """Milliseconds against R / G, forward, all ways."""
     figure, (ax,) = panels(1, width=6.4, height=3.6)
     for way, label, colour in (
         ("masked", "dense with block mask", "#9aa5b1"),
         ("naive", "naive concatenation", GREY),
         ("ours", "Sparse Reference Attention", RED),
     ):
-        rows = [np.array(times[way, False, ratio]) * 1e3 for ratio in RATIOS]
+        if way not in ways:
+            continue
+        rows = [np.array(times[way, False, ratio]) * 1e3 for ratio in ratios]
         low, high = [row.min() for row in rows], [row.max() for row in rows]
-        band(ax, RATIOS, [np.median(row) for row in rows], low, high, colour=colour, label=label)
+        band(ax, ratios, [np.median(row) for row in rows], low, high, colour=colour, label=label)
     ax.set_xlabel("reference tokens per generated token, R / G")
     ax.set_ylabel("one pass, forward, ms")
     ax.legend(frameon=False)
@@ -197,9 +254,13 @@ def draw(times: dict[tuple[str, bool, int], list[float]]) -> Figure:
 
 
 def _run(peers: Peers, way: Callable[[], Tensor], trains: bool) -> None:
-    if not trains:
-        with torch.inference_mode():
-            way()
-        return
-    peers.dit.zero_grad()
-    way().mean().backward()
+    device = peers.x.device.type
+    with torch.autocast(device, torch.bfloat16, enabled=device == "cuda"):
+        if trains:
+            peers.dit.zero_grad()
+            way().float().mean().backward()
+        else:
+            with torch.inference_mode():
+                way()
+    if device == "cuda":
+        torch.cuda.synchronize()
