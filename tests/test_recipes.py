@@ -60,6 +60,18 @@ def test_every_stage_is_built_with_every_overlay(stage: str, overlay: str, parse
     assert cli.trainer.num_devices == 1
 
 
+@pytest.mark.parametrize("overlay", ["wan_14b", "wan22_5b"])
+def test_larger_networks_have_a_part_for_every_stage(overlay: str) -> None:
+    wanted = [s for s in STAGES if s[0] in "12345"]
+    text = (RECIPES / f"{overlay}.yaml").read_text(encoding="utf-8")
+    assert set(yaml.safe_load(text)["stages"]) == set(wanted)
+    merged = merge_recipes(
+        [str(RECIPES / f"{s}.yaml") for s in ("4b_distill_dmd",)]
+        + [str(RECIPES / f"{overlay}.yaml")]
+    )
+    assert merged["model"]["init_args"]["models"]["preset"] == overlay
+
+
 @pytest.mark.parametrize("stage", [*VAE_STAGES, "own_face"])
 def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
     assert parsed(recipe(stage)).trainer.max_steps > 0

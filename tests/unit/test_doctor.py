@@ -38,6 +38,21 @@ def test_all_that_is_missing_is_told_at_once(
     assert "data.validation shards/tiny/validation" in missing[2]
 
 
+def test_clips_of_one_window_and_clips_without_stills_are_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_shards(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    window = ["--model.init_args.objective.window_latents", "{0: 9}"]  # all of a clip
+    main(["doctor", str(RECIPES / "3_sft.yaml"), TINY[1], "--", *window,
+          "--model.init_args.models.init_from", "null",
+          "--model.init_args.personality.stills_share", "0.5"])  # fmt: skip
+    said = capsys.readouterr().out
+    assert "no clip has more than the 9 latents of a window" in said
+    assert "no stills, which personality.stills_share needs" in said
+    assert "GiB for two checkpoints and" in said
+
+
 def test_the_header_of_a_recipe_says_what_comes_before() -> None:
     lines = before_lines(str(RECIPES / "1_t2v.yaml"))
     assert lines[0].startswith("avatar-v weights import-wan")

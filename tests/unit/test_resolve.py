@@ -16,6 +16,7 @@ from avatar_v.generate.resolve import (
     format_of,
     format_warnings,
     input_spec,
+    motion_warnings,
     resolved,
     sampling_warnings,
     settings_of,
@@ -49,6 +50,14 @@ def test_sizes_that_the_card_does_not_say_and_a_refiner_of_others_are_told() -> 
     assert format_warnings(card, Card("wan_1_3b", can=refiner)) == ()
     (text,) = format_warnings(card, Card("wan_1_3b", can=Capabilities(side=1248)))
     assert "trained on pictures of 1248 pixels, and makes 960 of these weights' 480" in text
+
+
+def test_weights_that_follow_a_motion_and_make_none_say_so() -> None:
+    follows = Card("small", can=Capabilities(motion=True))
+    (text,) = motion_warnings(follows, makes_motion=False)
+    assert "recipes/3_motion.yaml" in text
+    assert motion_warnings(follows, makes_motion=True) == ()
+    assert motion_warnings(Card("small"), makes_motion=False) == ()
 
 
 @pytest.mark.parametrize("name", ["small", "small_student"])

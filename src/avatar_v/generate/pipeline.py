@@ -341,6 +341,11 @@ class AvatarPipeline:
         """Of the refiner, where there is one."""
         return None if self.refiner is None else self.refiner.card
 
+    @property
+    def makes_motion(self) -> bool:
+        """Whether there is a motion network."""
+        return self.conditioner.motion_net is not None
+
     @functools.cached_property
     def weights_hash(self) -> str:
         """Of the files that the networks were loaded from. ValueError where there were none."""

@@ -77,6 +77,16 @@ def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
     return tuple(warnings)
 
 
+def motion_warnings(card: Card, *, makes_motion: bool) -> tuple[str, ...]:
+    """What weights lack that were trained to follow a motion and have no network to make it."""
+    if makes_motion or not card.can.motion:
+        return ()
+    return (
+        "these weights follow a motion and have no motion network to make it, so the person's way "
+        "of moving is lost: recipes/3_motion.yaml trains one",
+    )
+
+
 def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
     """The inputs that weights with this card take, with a refiner behind them in larger pictures.
     ValueError for a preset without a format."""

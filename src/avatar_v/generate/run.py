@@ -23,6 +23,7 @@ from avatar_v.generate.request import Request, Weights
 from avatar_v.generate.resolve import (
     check_fits,
     format_warnings,
+    motion_warnings,
     resolved,
     sampling_warnings,
 )
@@ -93,6 +94,7 @@ def run(
     request = resolved(request, source.card, inputs)
     more = sampling_warnings(request, source.card)
     more += format_warnings(source.card, source.refiner_card)
+    more += motion_warnings(source.card, makes_motion=source.makes_motion)
     inputs = dataclasses.replace(inputs, warnings=(*inputs.warnings, *more))
     return Run(
         request,

@@ -11,7 +11,7 @@ from avatar_v.generate.request import Weights
 from avatar_v.generate.resolve import input_spec
 from avatar_v.models.adapter import check_adapters, load_merged
 from avatar_v.models.card import Chosen, hash_with, read_card, weights_folder
-from avatar_v.models.weights import load_pipeline
+from avatar_v.models.weights import MOTION, load_pipeline
 from avatar_v.parallel.streams import check_offload
 
 
@@ -52,6 +52,11 @@ class StoredPipeline:
     def input_spec(self) -> InputSpec:
         """The inputs that are to be read of a person."""
         return input_spec(self.card, refined=self.weights.refiner is not None)
+
+    @property
+    def makes_motion(self) -> bool:
+        """Whether there is a motion network."""
+        return (self.folder / MOTION).is_dir()
 
     def load(self, ranks: Ranks | None = None) -> AvatarPipeline:
         """The networks; of rank 0, which brings the others (ranks.py), or of ``ranks``.

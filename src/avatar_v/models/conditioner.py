@@ -77,13 +77,15 @@ class Conditioner(nn.Module):
         if wrong:
             raise ValueError(f"the encoders do not fit the DiT; {'; '.join(wrong)}")
 
-    def clean_latents(self, batch: Batch) -> Latents:
-        """``batch.latents``, or the VAE's encoding of ``batch.video``; ValueError for neither."""
+    def clean_latents(self, batch: Batch, most: int | None = None) -> Latents:
+        """``batch.latents``, or the VAE's encoding of ``batch.video``, of the latter only the first
+        ``most`` latents: no later frame changes them. ValueError for neither."""
         if batch.latents is not None:
             return batch.latents.float()
         if batch.video is None:
             raise ValueError(f"batch {batch.key[:3]} has neither video nor latents")
-        return self.encode_video(batch.video)
+        frames = slice(None if most is None else num_frames(most))
+        return self.encode_video(batch.video[:, frames])
 
     def encode_reference(
         self, batch: Batch, start: int = 0, length: int | None = None

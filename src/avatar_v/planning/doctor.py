@@ -24,7 +24,13 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import BACKBONE, PARTS, check_parts
 from avatar_v.paths import indexed_weights
-from avatar_v.planning.memory import GIB, checkpoint_bytes, frames_of, longest_window
+from avatar_v.planning.memory import (
+    GIB,
+    checkpoint_bytes,
+    export_bytes,
+    frames_of,
+    longest_window,
+)
 from avatar_v.planning.recipe import Recipe, read_recipe
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.base import Stage
@@ -42,7 +48,8 @@ KEPT = 2
 
 _HOW_TO_GET = {
     "train": "avatar-v-data import makes shards of videos, avatar-v shards encode their latents",
-    "validation": "the same over videos of other persons, or data.init_args.validation: null",
+    "validation": "avatar-v-data import --validation 0.02 sets persons aside for it; or set "
+    "data.init_args.validation to null",
 }
 
 
@@ -264,6 +271,22 @@ def _data(recipe: Recipe) -> Iterator[Finding]:
     if isinstance(recipe.model, Stage) and len(there) == len([f for f in folders.values() if f]):
         most = num_latents(frames_of(recipe.model, longest_window(recipe)))
         yield from _checked("length of the clips", partial(data.require_length, most))
+        if note := recipe.model.unlearned(data.most_latents, most):
+            yield Finding(f"length of the clips: {note}", "hint")
+        yield from _latents(data, recipe.model)
+
+
+def _latents(data: ShardData, stage: Stage) -> Iterator[Finding]:
+    """Whether latents are those of the VAE that will decode them, and have the stills that the
+    stage reads."""
+    models = stage.models
+    inside = None if models.init_from is None else Path(models.init_from) / "vae"
+    folder = models.vae or inside
+    if folder is not None and Path(folder).is_dir():
+        vae = VideoVAE.from_pretrained(folder)
+        yield from _checked("latents", lambda: data.require_vae(vae.hash()))
+    if stage.reads_stills:
+        yield from _checked("stills", data.require_stills)
 
 
 def _num_clips(data: ShardData, folder: str) -> str:
@@ -273,10 +296,16 @@ def _num_clips(data: ShardData, folder: str) -> str:
 def _disk(recipe: Recipe) -> str:
     if not isinstance(recipe.model, Stage):
         return "a few hundred MB are enough"
-    needed = KEPT * checkpoint_bytes(recipe)
+    checkpoints, weights = (
+        x / GIB for x in (KEPT * checkpoint_bytes(recipe), export_bytes(recipe))
+    )
+    needed = (checkpoints + weights) * GIB
     root = Path(recipe.trainer["default_root_dir"]).absolute()
     free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
-    words = f"{needed / GIB:.1f} GiB for two checkpoints, {free / GIB:.1f} GiB free"
+    words = (
+        f"{checkpoints:.1f} GiB for two checkpoints and {weights:.1f} for the weights, "
+        f"{free / GIB:.1f} GiB free"
+    )
     if free < needed:
         raise ValueError(f"{words} in {root}: free some, or set trainer.default_root_dir elsewhere")
     return words

@@ -246,6 +246,13 @@ def checkpoint_bytes(recipe: Recipe) -> Number:
     return sum(staying[name] for name in ("trained weights", "optimiser states", "averages"))
 
 
+def export_bytes(recipe: Recipe) -> Number:
+    """Of the weights that a run leaves, at most: encoders may be stored in fewer than 32 bits."""
+    stage = recipe.fresh_stage()
+    build_networks(stage)
+    return FULL * sum(p.numel() for p in stage.parameters())
+
+
 def _reached(recipe: Recipe, schedule: Mapping[int, Any]) -> list[Any]:
     """The values of a schedule that the run comes to."""
     steps = recipe.trainer["max_steps"]

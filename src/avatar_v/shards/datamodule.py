@@ -26,6 +26,7 @@ from avatar_v.shards.buckets import (
     plan_epoch,
 )
 from avatar_v.shards.loader import ClipReader, ResumableLoader, load_clips, read_folder
+from avatar_v.shards.schema import STILLS
 from avatar_v.shards.table import ClipTable
 from avatar_v.types import Batch, num_latents
 
@@ -147,6 +148,17 @@ class ShardData(L.LightningDataModule):
             needed = self.pictures and not self.decode_video
             check_latents(clip_set.clips, vae_hash, required=needed)
 
+    def require_stills(self) -> None:
+        """ValueError, naming shard and clip, unless every clip has whole frames beside it."""
+        self.setup()
+        for clip_set in self._sets.values():
+            for clip, _ in clip_set.clips.kinds():
+                if STILLS not in clip.members:
+                    raise ValueError(
+                        f"{clip.shard}, clip {clip.key}: no stills, which personality.stills_share "
+                        "needs; make them with `avatar-v shards encode --stills`"
+                    )
+
     @property
     def picture_size(self) -> tuple[int, int] | None:
         """Height and width of the largest pictures of the training clips; None without any."""
@@ -166,6 +178,12 @@ class ShardData(L.LightningDataModule):
                     f"a window of {most_latents} latents does not fit clips of {shortest} in "
                     f"{folder}: shorten window_latents, or leave short clips out with buckets"
                 )
+
+    @property
+    def most_latents(self) -> int:
+        """Of the longest training clips."""
+        buckets = self.read_index(self.train_folder).members
+        return max(num_latents(bucket.num_frames) for bucket in buckets)
 
     def state_dict(self) -> dict[str, Any]:
         loader = self._train_loader

@@ -10,6 +10,7 @@ trained on); a stage that trains several networks overrides ``roles`` and ``iter
 """
 
 import dataclasses
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -199,6 +200,20 @@ class Stage(RoleModule, ABC):
         if isinstance(data, ShardData):
             data.require_vae(self.conditioner.vae.hash())
             data.require_length(self.longest_window)
+            if self.reads_stills:
+                data.require_stills()
+            if note := self.unlearned(data.most_latents, self.longest_window):
+                warnings.warn(note, stacklevel=2)
+
+    def unlearned(self, clip_latents: int, longest_window: int) -> str:
+        """What a run cannot teach where no clip is longer than so many latents; empty: nothing."""
+        if clip_latents > longest_window or self.objective.first_share == 1 or longest_window == 1:
+            return ""
+        return (
+            f"no clip has more than the {clip_latents} latents of a window: all windows of that "
+            "length begin their clip, and no later chunk of a video is trained; longer clips teach "
+            f"it (objective.first_share is {self.objective.first_share:g})"
+        )
 
     @abstractmethod
     def conditions(
@@ -218,7 +233,8 @@ class Stage(RoleModule, ABC):
             reference=self.reference_dropout,
             generator=generator,
         )
-        return windows.crop(self.conditioner.clean_latents(self.at_resolution(batch))), cond
+        clean = self.conditioner.clean_latents(self.at_resolution(batch), windows.stop)
+        return windows.crop(clean), cond
 
     @abstractmethod
     def loss(
@@ -230,6 +246,11 @@ class Stage(RoleModule, ABC):
         generator: torch.Generator,
     ) -> tuple[Tensor, Logs]:
         """The loss of the windows and further scalars to log."""
+
+    @property
+    def reads_stills(self) -> bool:
+        """Whether steps show whole frames of a reference for its video."""
+        return False
 
     @property
     def reference_dropout(self) -> float:

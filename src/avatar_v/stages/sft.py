@@ -95,6 +95,10 @@ class SFT(A2V):
         return True
 
     @property
+    def reads_stills(self) -> bool:
+        return self.personality.stills_share > 0
+
+    @property
     def reference_dropout(self) -> float:
         return self.personality.reference_dropout
 

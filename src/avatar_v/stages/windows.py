@@ -32,6 +32,11 @@ class Windows:
     suffix: Int[Tensor, " b"]  # and at its end, 0 or 1
     length: int
 
+    @property
+    def stop(self) -> int:
+        """Behind the last latent of any window."""
+        return int(self.start.max()) + self.length
+
     def crop(self, x: Shaped[Tensor, "b clip *rest"]) -> Shaped[Tensor, "b l *rest"]:
         """The window of each sample of ``x``, whose axis 1 counts latents."""
         return window(x, self.start, self.length)
