@@ -5,8 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from avatar_v.cli import main
+from avatar_v.kernels import backends
 from avatar_v.planning.doctor import before_lines
 from tiny_run import RECIPES, make_shards
 
@@ -36,6 +38,17 @@ def test_all_that_is_missing_is_told_at_once(
     assert f"first run: avatar-v run {RECIPES / '0_vae.yaml'} {TINY[1]}" in missing[0]
     assert "data.train shards/tiny/train: shards/tiny/train: no finished shards" in missing[1]
     assert "data.validation shards/tiny/validation" in missing[2]
+
+
+def test_backends_of_attention_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "ok       attention: " in said
+    if not torch.cuda.is_available():
+        assert "lacks    attention by flash: needs a CUDA device" in said
+        with backends.using("flash"):
+            assert main(["doctor"]) == 1
+        assert "MISSING  attention by name: AVATAR_V_ATTENTION is flash" in capsys.readouterr().out
 
 
 def test_the_header_of_a_recipe_says_what_comes_before() -> None:

@@ -68,6 +68,20 @@ def check_named(device: torch.device) -> None:
         raise ValueError(f"{VARIABLE} is {_named}, which needs {lacks}; here run {there}")
 
 
+def told(device: torch.device) -> str:
+    """Which backends there are on ``device``, and which of them are used, in words."""
+    there = ", ".join(name for name in NAMES if lacking(name, device) is None)
+    if _named is not None:
+        return f"{there}; {VARIABLE} asks for {_named}"
+    if device.type == "cpu":
+        return f"{there}; used: products for short bf16, else sdpa"
+    if device.type == "cuda" and lacking("flash", device) is None:
+        return f"{there}; used: flash in bf16 and fp16, else sdpa"
+    if device.type == "cuda" and lacking("varlen", device) is None:
+        return f"{there}; used: varlen where samples see different keys in bf16 and fp16, else sdpa"
+    return f"{there}; used: sdpa"
+
+
 @functools.cache
 def lacking(name: str, device: torch.device) -> str | None:
     """What there has to be for a backend to run on ``device``; None: it runs."""
@@ -114,6 +128,7 @@ def chosen(query: Heads, key: Keys, value: Keys, mask: KeyMask | None) -> str:
 
 def run(name: str, query: Heads, key: Keys, value: Keys, mask: KeyMask | None) -> Heads:
     """`attend` by the backend ``name``."""
+    assert mask is None or mask.groups is None or mask.seen.shape[1] == key.shape[1]
     if name in ("flash", "varlen"):
         return _packed(name, query, key, value, mask)
     if name == "flex":

@@ -156,9 +156,9 @@ class AvatarDiT(nn.Module):
             past = past.expand(num_samples)
             past_rotary, seen = past.rotary(), past.seen_frames(cond.reference_keep)
         key_mask = motion_key_mask = None
-        if seen is not None:  # the new tokens' own keys lie in front
+        if past is not None and seen is not None:  # the new tokens' own keys lie in front
             own = torch.ones(num_samples, 1, dtype=torch.bool)
-            keys = (Part(own, rotary.shape[0]), Part(seen, grid[0] * grid[1]))
+            keys = (Part(own, rotary.shape[0]), Part(seen, past.grid[0] * past.grid[1]))
             key_mask = mask_of(*keys, device=x_t.device)
             motion_key_mask = mask_of(Part(own, num_frames), *keys, device=x_t.device)
         style = self._embed_style(kept_moments(self._moments_in(cond), cond.reference_keep))

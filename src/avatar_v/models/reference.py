@@ -8,7 +8,8 @@ stays on the CPU: attention reads from it which keys each sample has (kernels/ke
 leaves the padding alone. Padding costs its own queries, of at most one partly filled segment.
 
 Which frames are valid decides shapes, so `pack_reference` computes indices on the CPU; behind it
-the network (models/dit.py) reads tensors alone, and no device is waited for. The stream leaves a
+the network (models/dit.py) reads tensors alone, and no device is waited for. A compiler leaves it
+between two graphs. The stream leaves a
 KeyValueCache behind (models/cache.py).
 
 An anchor, the first frame of the video that is made, joins behind the clips and moves no frame.
@@ -16,8 +17,9 @@ Close-ups of the face are further frames, each a segment of its own, on the othe
 face i lies ``FACE_GAP + i`` latent frames before the clip's first, whatever the clip's length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,6 +28,8 @@ from torch import Tensor
 from avatar_v.motion.stats import MotionStats
 from avatar_v.motion.style import motion_moments
 from avatar_v.types import Reference
+
+_F = TypeVar("_F", bound=Callable)
 
 SEGMENT_LENGTH = 8
 """Latent frames of one clip that form a segment (our choice)."""
@@ -198,6 +202,12 @@ class PackedReference:
     faces: PackedFrames | None
 
 
+def _between_graphs(fn: _F) -> _F:
+    """``fn`` as it is, also where a compiler traces its caller: its numbers decide shapes."""
+    return torch.compiler.disable(fn)
+
+
+@_between_graphs
 def pack_reference(reference: Reference, *, gap: int) -> PackedReference | None:
     """The reference ready for the network, or None for one of no frames and no faces.
 
