@@ -170,7 +170,8 @@ class Cond(_Moves):
     audio: Float[Tensor, "b l audio_n audio_d"] | None = None  # tokens of each latent frame
     audio_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had no audio
     reference: Reference | None = None  # read by AvatarDiT.encode_reference, not in its passes
-    reference_keep: Bool[Tensor, "b"] | None = None  # False: as if this sample had none
+    reference_keep: Bool[Tensor, "b"] | None = None
+    """False: as if this sample had none. On the CPU: it decides which keys are read."""
     moments: Float[Tensor, "b moment"] | None = None
     """Of the motion of the person (motion/style.motion_moments); None: those of ``reference``."""
     low: Float[Tensor, "b l c h w"] | None = None  # upsampled low resolution, of the refiner
@@ -178,3 +179,6 @@ class Cond(_Moves):
     guidance: Float[Tensor, "b g"] | None = None
     """Guidance weights of text, audio and reference, which weights with guidance inside read
     (DiTConfig.guidance_ranges)."""
+
+    def to(self, device: torch.device | str) -> "Cond":
+        return dataclasses.replace(super().to(device), reference_keep=self.reference_keep)

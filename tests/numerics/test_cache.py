@@ -206,8 +206,8 @@ def test_masks_follow_their_frames_and_keep_hides_context_alone() -> None:
     cache = context.append(numbered(2, first=2))
     assert cache.mask is not None
     assert cache.mask.tolist() == [[True, False, True, True]]
-    assert cache.token_mask(torch.tensor([False])).tolist() == [[False, False, True, True]]  # pyright: ignore
-    assert numbered(3).token_mask() is None
+    assert cache.seen_frames(torch.tensor([False])).tolist() == [[False, False, True, True]]  # pyright: ignore
+    assert numbered(3).seen_frames() is None
     with pytest.raises(ValueError, match="context lies in front"):
         numbered(2).append(context)
     with pytest.raises(ValueError, match="one number of samples and one grid"):

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.kernels.attention import attend_blocks, attend_dense
+from avatar_v.kernels.key_mask import KeyMask, Part
 from avatar_v.models import attention, blocks
 from avatar_v.models.attention import Pattern
 from avatar_v.models.card import ASSETS
@@ -47,7 +48,8 @@ def test_near_equals_dense_masked_attention(window: int, masked: bool) -> None:
         torch.cat([value.flatten(1, 2), extra[1]], dim=1),
         mask,
     )
-    got = attend_blocks(query, key, value, Pattern.local(window).blocks(6), extra, keep)
+    hidden = None if keep is None else KeyMask.of(Part(keep, 1))
+    got = attend_blocks(query, key, value, Pattern.local(window).blocks(6), extra, hidden)
     torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -81,7 +83,7 @@ def test_the_network_equals_one_with_masked_attention(
         num_frames, num_keys = key.shape[1:3]
         near = near_mask(num_frames, query.shape[1] // num_frames, num_keys, window)
         seen = extra[0].new_ones(extra[0].shape[:2], dtype=torch.bool)
-        seen = seen if extra_mask is None else extra_mask
+        seen = seen if extra_mask is None else extra_mask.seen
         mask = torch.cat(
             [near.expand(2, -1, -1), seen[:, None].expand(-1, query.shape[1], -1)], dim=2
         )

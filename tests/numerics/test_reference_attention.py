@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.kernels.attention import attend_dense
+from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.norm import rotate
 from avatar_v.models import attention
 from avatar_v.models.config import DiTConfig
@@ -32,12 +33,12 @@ from references import (
 
 
 @pytest.fixture
-def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, Tensor | None]]:
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Tensor, Tensor, KeyMask | None]]:
     """Query, key and key mask of every attention that runs from here on."""
     seen = []
     original = attention.attend
 
-    def spy(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+    def spy(query: Tensor, key: Tensor, value: Tensor, mask: KeyMask | None = None) -> Tensor:
         seen.append((query, key, mask))
         return original(query, key, value, mask)
 
@@ -179,7 +180,7 @@ def test_what_a_reference_without_a_valid_frame_holds_is_never_read(dit: AvatarD
 
 
 def test_every_rank_runs_the_same_blocks_whatever_is_valid(
-    dit: AvatarDiT, calls: list[tuple[Tensor, Tensor, Tensor | None]]
+    dit: AvatarDiT, calls: list[tuple[Tensor, Tensor, KeyMask | None]]
 ) -> None:
     """Sharded over ranks, a block that one rank runs alone waits for the others for ever."""
     x_t, t = target(dit.config)
@@ -207,7 +208,7 @@ def test_a_dropped_reference_is_dropped_for_its_sample_alone(dit: AvatarDiT) -> 
 
 
 def test_the_target_does_not_reach_the_reference(
-    dit: AvatarDiT, calls: list[tuple[Tensor, Tensor, Tensor | None]]
+    dit: AvatarDiT, calls: list[tuple[Tensor, Tensor, KeyMask | None]]
 ) -> None:
     """The keys that generated tokens read: no gradient from the reference ones to x_t."""
     x_t, t = target(dit.config)
@@ -255,7 +256,7 @@ def test_reference_tokens_see_their_own_segment_alone(dit: AvatarDiT) -> None:
 
 
 def test_attention_sizes_are_linear_in_the_reference(
-    dit: AvatarDiT, calls: list[tuple[Tensor, Tensor, Tensor | None]]
+    dit: AvatarDiT, calls: list[tuple[Tensor, Tensor, KeyMask | None]]
 ) -> None:
     """Masks are of b x keys alone, and reference tokens are never given more than a segment."""
     x_t, t = target(dit.config)
@@ -266,7 +267,7 @@ def test_attention_sizes_are_linear_in_the_reference(
     shapes = [(q.shape[1], k.shape[1], mask) for q, k, mask in calls]
     masks = [mask for _, _, mask in shapes if mask is not None]
     assert len(masks) == 2 * dit.config.num_layers
-    assert all(mask.dim() == 2 for mask in masks)
+    assert all(mask.seen.dim() == 2 for mask in masks)
     longest = int(valid.sum(1).max()) * tokens
     assert max(k for _, k, _ in shapes) == num_target + longest
     assert max(k for q, k, _ in shapes if q != num_target) <= SEGMENT_LENGTH * tokens
@@ -307,7 +308,7 @@ def test_a_reference_of_the_wrong_shape_is_refused(dit: AvatarDiT) -> None:
 
 
 def test_two_minutes_of_reference_at_the_small_preset(
-    calls: list[tuple[Tensor, Tensor, Tensor | None]],
+    calls: list[tuple[Tensor, Tensor, KeyMask | None]],
 ) -> None:
     """3,001 frames, 12,016 tokens: generated tokens need no mask, and the reference attends to
     nothing beyond its segments; R x R scores would be 144 million numbers a head."""

@@ -5,8 +5,10 @@ import subprocess
 from pathlib import Path
 
 import pytest
+import torch
 
 from avatar_v.cli import main
+from avatar_v.kernels import backends
 from avatar_v.planning.doctor import before_lines
 from tiny_run import RECIPES, make_shards
 
@@ -51,6 +53,17 @@ def test_clips_of_one_window_and_clips_without_stills_are_told(
     assert "no clip has more than the 9 latents of a window" in said
     assert "no stills, which personality.stills_share needs" in said
     assert "GiB for two checkpoints and" in said
+
+
+def test_backends_of_attention_are_told(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["doctor"]) == 0
+    said = capsys.readouterr().out
+    assert "ok       attention: " in said
+    if not torch.cuda.is_available():
+        assert "lacks    attention by flash: needs a CUDA device" in said
+        with backends.using("flash"):
+            assert main(["doctor"]) == 1
+        assert "MISSING  attention by name: AVATAR_V_ATTENTION is flash" in capsys.readouterr().out
 
 
 def test_the_header_of_a_recipe_says_what_comes_before() -> None:

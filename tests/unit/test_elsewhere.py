@@ -1,5 +1,6 @@
 """Losses on a device apart from the CPU: nothing is mixed, and the host never waits."""
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -9,6 +10,7 @@ from untrained import untrained_critics
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Stage
@@ -16,7 +18,7 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.perceptual import TERMS, PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.t2v import T2V
-from avatar_v.testing import make_batch, motion_stats
+from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, motion_stats
 from elsewhere import elsewhere, module_there, there
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
@@ -87,6 +89,45 @@ def test_perceptual_losses_are_the_same_on_another_device_and_never_wait(
         assert len(logs) == len(TERMS)
         found.append({n: x.local if move is there else x.detach() for n, x in logs.items()})
     torch.testing.assert_close(*found, rtol=1e-3, atol=1e-5)  # sums in another order
+
+
+def test_samples_without_their_reference_are_found_without_waiting() -> None:
+    dit = make_dit(DiTConfig.tiny())
+    valid = torch.tensor([[True, True, True], [True, False, True], [True, True, True]])
+    reference = make_reference(dit.config, valid, size=4)
+    past = dit.encode_reference(reference)
+    assert past is not None
+    keep = torch.tensor([True, True, False])
+    cond = dataclasses.replace(make_cond(dit.config, 3, 2), reference_keep=keep)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 2, dit.config.latent_channels, 4, 4, generator=generator)
+    t = torch.rand(3, 2, generator=generator)
+    found = [dit(x, t, cond, past=past).detach()]
+    with elsewhere():
+        module_there(dit)
+        moved = dataclasses.replace(past.map(there), mask=past.mask)
+        given = dataclasses.replace(cond.map(there), reference_keep=keep)
+        found.append(dit(there(x), there(t), given, past=moved).local)
+    torch.testing.assert_close(*found)
+
+
+def test_samples_without_their_reference_are_found_without_waiting() -> None:
+    dit = make_dit(DiTConfig.tiny())
+    valid = torch.tensor([[True, True, True], [True, False, True], [True, True, True]])
+    past = dit.encode_reference(make_reference(dit.config, valid, size=4))
+    assert past is not None
+    keep = torch.tensor([True, True, False])
+    cond = dataclasses.replace(make_cond(dit.config, 3, 2), reference_keep=keep)
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(3, 2, dit.config.latent_channels, 4, 4, generator=generator)
+    t = torch.rand(3, 2, generator=generator)
+    found = [dit(x, t, cond, past=past).detach()]
+    with elsewhere():
+        module_there(dit)
+        moved = dataclasses.replace(past.map(there), mask=past.mask)
+        given = dataclasses.replace(cond.map(there), reference_keep=keep)
+        found.append(dit(there(x), there(t), given, past=moved).local)
+    torch.testing.assert_close(*found)
 
 
 def test_the_device_refuses_mixtures_and_waiting() -> None:

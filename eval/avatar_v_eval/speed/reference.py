@@ -23,6 +23,7 @@ from torch import Tensor
 
 from avatar_v.device import chosen_device
 from avatar_v.generate.record import peak_rss_mib
+from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.models import attention
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import preset
@@ -137,7 +138,9 @@ class Peers:
         """The same sequence under the block mask of our segments, made beforehand."""
         plain = attention.attend
 
-        def attend(query: Tensor, key: Tensor, value: Tensor, mask: Tensor | None = None) -> Tensor:
+        def attend(
+            query: Tensor, key: Tensor, value: Tensor, mask: KeyMask | None = None
+        ) -> Tensor:
             if key.shape[1] != len(self.mask):
                 return plain(query, key, value, mask)  # text
             q, k, v = (x.transpose(1, 2) for x in (query, key, value))

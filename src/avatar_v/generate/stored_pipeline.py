@@ -9,6 +9,7 @@ from avatar_v.generate.ranks import Ranks, check_devices, leading
 from avatar_v.generate.refine import hash_of_refiner
 from avatar_v.generate.request import Weights
 from avatar_v.generate.resolve import input_spec
+from avatar_v.kernels.backends import check_named
 from avatar_v.models.adapter import check_adapters, load_merged
 from avatar_v.models.card import Chosen, hash_with, read_card, weights_folder
 from avatar_v.models.weights import MOTION, load_pipeline
@@ -19,7 +20,7 @@ class StoredPipeline:
     """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
 
     ValueError, before any network is built, for a missing part, another schema version or an
-    unknown preset, for ``offload`` without a GPU, for a refiner that is none, and for an
+    unknown preset, for ``offload`` or a named attention without a GPU, for a refiner that is none, and for an
     adapter that is none or of other weights. The card is that of the last adapter, if there is one.
     """
 
@@ -29,6 +30,7 @@ class StoredPipeline:
         if weights.offload:
             check_offload(device)
         check_devices(weights.devices, device)
+        check_named(device)
         self.folder = weights_folder(weights.name)
         self.made_with = {
             "precision": chosen_precision(weights.precision, device),

@@ -15,10 +15,11 @@ from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from einops import rearrange
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.kernels.attention import QueryBlock, attend, attend_blocks
+from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.layers import RMSNorm, compute_dtype
 
@@ -100,7 +101,7 @@ class Core(Protocol):
         *,
         beside: Beside | None = None,
         extra: ExtraKeyValue | None = None,
-        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+        key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
     ) -> tuple[Heads, KeyValue]: ...
 
@@ -113,7 +114,7 @@ def attend_self(
     *,
     beside: Beside | None = None,
     extra: ExtraKeyValue | None = None,
-    key_mask: Bool[Tensor, "b all_keys"] | None = None,
+    key_mask: KeyMask | None = None,
     blocked: Blocked | None = None,
 ) -> tuple[Heads, KeyValue]:
     """Attention of a stream over itself and, after it, over the keys ``beside`` and ``extra``.
@@ -172,7 +173,7 @@ class SelfAttention(Attention):
         core: Core = attend_self,
         beside: Beside | None = None,
         extra: ExtraKeyValue | None = None,
-        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+        key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
     ) -> tuple[Float[Tensor, "b s d"], KeyValue]:
         """Attention of x over itself and what ``core`` is given besides; the arguments and the
@@ -208,7 +209,7 @@ def _attend_blocked(
     blocked: Blocked,
     beside: KeyValue | None,
     extra: ExtraKeyValue | None,
-    key_mask: Bool[Tensor, "b all_keys"] | None,
+    key_mask: KeyMask | None,
 ) -> Heads:
     num = blocked.num_frames
     keys, values = key.unflatten(1, (num, -1)), value.unflatten(1, (num, -1))
@@ -220,10 +221,8 @@ def _attend_blocked(
     )
 
 
-def mask_of_extra(
-    key_mask: Bool[Tensor, "b all_keys"] | None, extra: ExtraKeyValue | None
-) -> Bool[Tensor, "b extra"] | None:
+def mask_of_extra(key_mask: KeyMask | None, extra: ExtraKeyValue | None) -> KeyMask | None:
     """The last part of a mask of all keys."""
     if extra is None or key_mask is None:
         return None
-    return key_mask[:, key_mask.shape[1] - extra[0].shape[1] :]
+    return key_mask.last(extra[0].shape[1])

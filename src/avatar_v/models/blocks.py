@@ -7,9 +7,10 @@ at which.
 """
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.models.attention import (
     Beside,
     Blocked,
@@ -62,7 +63,7 @@ class Block(nn.Module):
         core: Core = attend_self,
         beside: Beside | None = None,
         extra: ExtraKeyValue | None = None,
-        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+        key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
     ) -> tuple[Tokens, KeyValue]:
         """One block over one stream; also returns its unrotated K and V.
@@ -108,16 +109,16 @@ def run_block(
     audio: Float[Tensor, "b l a d"] | None = None,
     audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
     extra: ExtraKeyValue | None = None,
-    key_mask: Bool[Tensor, "b all_keys"] | None = None,
-    motion_mask: Bool[Tensor, "b l"] | None = None,
+    key_mask: KeyMask | None = None,
+    motion_key_mask: KeyMask | None = None,
     pattern: Pattern | None = None,
     cores: Cores = ALONE,
 ) -> tuple[Tokens, Float[Tensor, "b l 1 d"] | None, KeyValue]:
     """One block over video tokens, then over their motion tokens; also the video's K and V.
 
-    Motion tokens look at each other (``motion_mask``: at those that are real), at the video and at
-    its ``extra`` keys; they read no text. ``motion_modulation`` is that of their own times (None:
-    those of the video). The video does not look at them. With ``pattern`` video
+    Motion tokens look at each other, at the video and at its ``extra`` keys (``motion_key_mask``
+    covers the three, one after another); they read no text. ``motion_modulation`` is that of their
+    own times (None: those of the video). The video does not look at them. With ``pattern`` video
     and motion see by it of each other and of themselves; without one they see all. ``cores`` are
     the two streams' own.
     """
@@ -129,13 +130,10 @@ def run_block(
     if motion is None:
         return x, None, (key, value)
     own = modulation if motion_modulation is None else motion_modulation
-    if key_mask is not None:
-        real = key_mask.new_ones(motion.shape[:2]) if motion_mask is None else motion_mask
-        key_mask = torch.cat([real, key_mask], dim=1)
     motion, _ = block(
         motion, own, motion_rotary, audio=audio, audio_scale=audio_scale,
-        core=cores.motion, beside=Beside(key, value, rotary), extra=extra, key_mask=key_mask,
-        blocked=blocked,
+        core=cores.motion, beside=Beside(key, value, rotary), extra=extra,
+        key_mask=motion_key_mask, blocked=blocked,
     )  # fmt: skip
     return x, motion, (key, value)
 

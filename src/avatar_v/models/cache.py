@@ -29,7 +29,8 @@ class KeyValueCache:
 
     layers: tuple[KeyValue, ...]
     position: Shaped[Tensor, "b f"]  # temporal, whole numbers or not; the new frames' axis
-    mask: Bool[Tensor, "b f"] | None  # False: padding, never attended to; None: none
+    mask: Bool[Tensor, "b f"] | None
+    """False: padding, never attended to; None: there is none. On the CPU wherever the keys are."""
     grid: tuple[int, int]  # n = y times x
     num_stream: int = 0  # an int that all references share: a compiler makes one graph for them
     is_rotated: bool = False  # keys are stored as `position` rotates them
@@ -127,16 +128,13 @@ class KeyValueCache:
         key, value = self.layers[layer]
         return (key if rotary is None else rotate(key, rotary)), value
 
-    def token_mask(self, keep: Bool[Tensor, "b"] | None = None) -> Bool[Tensor, "b k"] | None:
-        """Which tokens may be attended to (None: all). ``keep`` False hides a sample's context."""
-        mask = self.mask
-        if keep is not None:
-            mask = self._whole_mask()
-            is_stream = torch.arange(self.num_frames, device=mask.device) >= self.num_context
-            mask = mask & (keep[:, None] | is_stream)
-        if mask is None:
-            return None
-        return mask.repeat_interleave(self.grid[0] * self.grid[1], dim=1)
+    def seen_frames(self, keep: Bool[Tensor, "b"] | None = None) -> Bool[Tensor, "b f"] | None:
+        """Which frames may be attended to (None: all), on the CPU. ``keep`` False hides a sample's
+        context."""
+        if keep is None:
+            return self.mask
+        is_stream = torch.arange(self.num_frames) >= self.num_context
+        return self._whole_mask() & (keep[:, None] | is_stream)
 
     def expand(self, num_samples: int) -> "KeyValueCache":
         """A cache of one sample, shared without a copy by ``num_samples``."""
@@ -164,7 +162,8 @@ class KeyValueCache:
         )
 
     def to(self, device: torch.device | str) -> "KeyValueCache":
-        return self.map(lambda x: x.to(device, non_blocking=True))
+        moved = self.map(lambda x: x.to(device, non_blocking=True))
+        return dataclasses.replace(moved, mask=self.mask)
 
     def detach(self) -> "KeyValueCache":
         return self.map(torch.detach)
@@ -172,4 +171,4 @@ class KeyValueCache:
     def _whole_mask(self) -> Bool[Tensor, "b f"]:
         if self.mask is not None:
             return self.mask
-        return torch.ones(self.position.shape, dtype=torch.bool, device=self.position.device)
+        return torch.ones(self.position.shape, dtype=torch.bool)

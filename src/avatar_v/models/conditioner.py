@@ -261,9 +261,9 @@ class Conditioner(nn.Module):
         """
         num_samples, device = cond.text.shape[0], cond.text.device
         uniform = torch.rand(3, num_samples, generator=generator, device=generator.device)
-        is_kept = bool((uniform[2].cpu() >= reference).all())  # then no mask: it is faster
-        keep_text, keep_audio, keep_reference = (
-            (row >= p).to(device) for row, p in zip(uniform, (text, audio, reference), strict=True)
+        keep_reference = uniform[2].cpu() >= reference  # where it stays: see Cond
+        keep_text, keep_audio = (
+            (row >= p).to(device) for row, p in zip(uniform, (text, audio), strict=False)
         )
         if text > 0:  # whatever was drawn: sharded, all ranks have to run the encoder
             empty = self.encode_text([""])
@@ -272,7 +272,7 @@ class Conditioner(nn.Module):
             )
         if cond.audio is not None:
             cond = dataclasses.replace(cond, audio_keep=_both(cond.audio_keep, keep_audio))
-        if cond.reference is not None and not is_kept:
+        if cond.reference is not None and not bool(keep_reference.all()):
             keep = _both(cond.reference_keep, keep_reference)
             cond = dataclasses.replace(cond, reference_keep=keep)
         return cond

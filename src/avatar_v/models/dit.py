@@ -21,6 +21,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.kernels.key_mask import Part, mask_of
 from avatar_v.models.attention import KeyValue, Pattern
 from avatar_v.models.blocks import Block, Head, run_block
 from avatar_v.models.cache import KeyValueCache
@@ -150,13 +151,16 @@ class AvatarDiT(nn.Module):
             x = shares.own(x)
         text = self._embed_text(cond.text)
         audio, audio_scale = self._heard(cond)
-        past_rotary = key_mask = None
+        past_rotary = seen = None
         if past is not None:
             past = past.expand(num_samples)
-            past_rotary, key_mask = past.rotary(), past.token_mask(cond.reference_keep)
-        if key_mask is not None:  # the new tokens' own keys lie in front
-            own = key_mask.new_ones(num_samples, rotary.shape[0])
-            key_mask = torch.cat([own, key_mask], dim=1)
+            past_rotary, seen = past.rotary(), past.seen_frames(cond.reference_keep)
+        key_mask = motion_key_mask = None
+        if past is not None and seen is not None:  # the new tokens' own keys lie in front
+            own = torch.ones(num_samples, 1, dtype=torch.bool)
+            keys = (Part(own, rotary.shape[0]), Part(seen, past.grid[0] * past.grid[1]))
+            key_mask = mask_of(*keys, device=x_t.device)
+            motion_key_mask = mask_of(Part(own, num_frames), *keys, device=x_t.device)
         style = self._embed_style(kept_moments(self._moments_in(cond), cond.reference_keep))
         if self.guidance_embed is not None and cond.guidance is not None:
             told = self.guidance_embed(cond.guidance)
@@ -175,7 +179,7 @@ class AvatarDiT(nn.Module):
                 motion_modulation=motion_modulation,
                 text=text, audio=audio, audio_scale=audio_scale,
                 extra=None if past is None else past.read(i, past_rotary),
-                key_mask=key_mask, pattern=pattern,
+                key_mask=key_mask, motion_key_mask=motion_key_mask, pattern=pattern,
                 cores=ALONE if shares is None else shares.cores,
             )  # fmt: skip
             layers.append(keys)
@@ -224,15 +228,17 @@ class AvatarDiT(nn.Module):
         audio, motion = self._embed_audio(frames.audio), self._embed_motion(frames.motion)
         rotary = rotary_table(frames.place, *grid, self.config.head_dim)
         motion_rotary = rotary_table(frames.place, 1, 1, self.config.head_dim)
-        mask = None
+        key_mask = motion_key_mask = None
         if frames.mask is not None:
-            mask = frames.mask.repeat_interleave(x.shape[2], dim=1)
+            tokens = Part(frames.mask, x.shape[2])
+            key_mask = mask_of(tokens, device=x.device)
+            motion_key_mask = mask_of(Part(frames.mask, 1), tokens, device=x.device)
         layers = []
         for block in self.blocks:
             assert isinstance(block, Block)
             x, motion, (key, value) = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
-                audio=audio, key_mask=mask, motion_mask=frames.mask,
+                audio=audio, key_mask=key_mask, motion_key_mask=motion_key_mask,
             )  # fmt: skip
             key, value = _gather(key, frames), _gather(value, frames)
             if self.spread is not None:

@@ -3,12 +3,13 @@
 Frames without a face are dropped before patch embedding. The others are laid out as segments
 ("s w": every segment of every sample, padded to the fullest one), in which reference tokens attend
 to each other, and then as keys ("b k": the frames of each sample in order, padded to the longest),
-which generated tokens attend to. A mask of s x w and of b x k exists only where padding does: when
-all samples have equally many valid frames, the fast path is mask-free. Padding costs at most one
-partly filled segment; a loop over samples would cost a kernel launch for each.
+which generated tokens attend to. A mask of s x w and of b x k exists only where padding does, and
+stays on the CPU: attention reads from it which keys each sample has (kernels/key_mask.py), and
+leaves the padding alone. Padding costs its own queries, of at most one partly filled segment.
 
 Which frames are valid decides shapes, so `pack_reference` computes indices on the CPU; behind it
-the network (models/dit.py) reads tensors alone, and no device is waited for. The stream leaves a
+the network (models/dit.py) reads tensors alone, and no device is waited for. A compiler leaves it
+between two graphs. The stream leaves a
 KeyValueCache behind (models/cache.py).
 
 An anchor, the first frame of the video that is made, joins behind the clips and moves no frame.
@@ -16,8 +17,9 @@ Close-ups of the face are further frames, each a segment of its own, on the othe
 face i lies ``FACE_GAP + i`` latent frames before the clip's first, whatever the clip's length.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,6 +28,8 @@ from torch import Tensor
 from avatar_v.motion.stats import MotionStats
 from avatar_v.motion.style import motion_moments
 from avatar_v.types import Reference
+
+_F = TypeVar("_F", bound=Callable)
 
 SEGMENT_LENGTH = 8
 """Latent frames of one clip that form a segment (our choice)."""
@@ -184,9 +188,9 @@ class PackedFrames:
     motion: Float[Tensor, "s w md"] | None
     is_anchor: Bool[Tensor, "s w"] | None
     place: Int[Tensor, "s w"]  # r: frames of a segment see each other at these positions
-    mask: Bool[Tensor, "s w"] | None  # None: no padding
+    mask: Bool[Tensor, "s w"] | None  # on the CPU; None: no padding
     keys: Int[Tensor, "b k"]  # into the flat (s w)
-    key_mask: Bool[Tensor, "b k"] | None  # None: no padding
+    key_mask: Bool[Tensor, "b k"] | None  # on the CPU; None: no padding
     position: Int[Tensor, "b k"]  # of each key frame, the target's first being 0
 
 
@@ -198,6 +202,12 @@ class PackedReference:
     faces: PackedFrames | None
 
 
+def _between_graphs(fn: _F) -> _F:
+    """``fn`` as it is, also where a compiler traces its caller: its numbers decide shapes."""
+    return torch.compiler.disable(fn)
+
+
+@_between_graphs
 def pack_reference(reference: Reference, *, gap: int) -> PackedReference | None:
     """The reference ready for the network, or None for one of no frames and no faces.
 
@@ -236,21 +246,17 @@ def _packed(reference: Reference, positions: Int[Tensor, " r"]) -> PackedFrames 
     def packed(x: Tensor | None) -> Tensor | None:
         return None if x is None else x.flatten(0, 1)[frames]
 
-    def there(x: Tensor | None) -> Tensor | None:
-        return None if x is None else x.to(device, non_blocking=True)
-
     latents = packed(reference.latents)
     assert latents is not None
-    is_hidden = torch.zeros_like(layout.keys, dtype=torch.bool) if is_blind else None
     return PackedFrames(
         latents=latents,
         audio=packed(reference.audio),
         motion=packed(reference.motion),
         is_anchor=packed(reference.anchor),
         place=frames % valid.shape[1],
-        mask=there(layout.frame_mask),
+        mask=layout.frame_mask,
         keys=layout.keys.to(device, non_blocking=True),
-        key_mask=there(layout.key_mask if is_hidden is None else is_hidden),
+        key_mask=torch.zeros_like(layout.keys, dtype=torch.bool) if is_blind else layout.key_mask,
         position=positions[layout.position].to(device, non_blocking=True),
     )
 
@@ -259,7 +265,9 @@ def kept_moments(
     moments: Float[Tensor, "b m"] | None, keep: Bool[Tensor, "b"] | None
 ) -> Float[Tensor, "b m"] | None:
     """Moments of the references' motion, 0 (no frames) where a reference is not kept."""
-    return moments if moments is None or keep is None else moments * keep[:, None]
+    if moments is None or keep is None:
+        return moments
+    return moments * keep[:, None].to(moments.device, non_blocking=True)
 
 
 def _rank(

@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
 from avatar_v.kernels.attention import QueryBlock
+from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.partial import Part, attend_part, merge, part_gradients
 from avatar_v.models.attention import Blocked, ExtraKeyValue, Heads, KeyValue
 
@@ -73,7 +74,7 @@ def attend_ring(
     ring: Ring,
     *,
     extra: ExtraKeyValue | None,
-    extra_mask: Bool[Tensor, "b extra"] | None,
+    extra_mask: KeyMask | None,
     blocked: Blocked | None,
 ) -> Heads:
     """Attention of this rank's queries over the keys of the whole ring (rotated), and ``extra``.
@@ -82,8 +83,9 @@ def attend_ring(
     in a ring of R, and backward the same and 2 of gradients, where 1 is a whole ring's keys.
     """
     extra_key, extra_value = (key[:, :0], value[:, :0]) if extra is None else extra
+    seen = None if extra_mask is None else extra_mask.seen
     return _RingAttention.apply(
-        query, key, value, extra_key, extra_value, extra_mask, ring, _blocks(ring, blocked)
+        query, key, value, extra_key, extra_value, seen, ring, _blocks(ring, blocked)
     )
 
 
@@ -96,7 +98,7 @@ def attend_few(
     *,
     gather: Callable[[Tensor], tuple[Tensor, ...]],
     extra: ExtraKeyValue | None,
-    extra_mask: Bool[Tensor, "b extra"] | None,
+    extra_mask: KeyMask | None,
     blocked: Blocked | None,
 ) -> Heads:
     """Attention of one token a frame, the same on all ranks, over themselves, ``extra``, and the
@@ -116,7 +118,7 @@ def attend_few(
     if ring.rank == 0:
         parts.append((key, value, sees))
         if extra is not None:
-            seen = None if extra_mask is None else extra_mask[:, None, None, :]
+            seen = None if extra_mask is None else extra_mask.seen[:, None, None, :]
             parts.append((*extra, seen))
     scores = torch.cat([_scores(query, k, mask) for k, _, mask in parts], dim=-1)
     values = torch.cat([v for _, v, _ in parts], dim=1).float()

@@ -26,10 +26,11 @@ from functools import partial
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
+from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import (
     Beside,
@@ -144,7 +145,7 @@ class SequenceShares:
         *,
         beside: Beside | None = None,
         extra: ExtraKeyValue | None = None,
-        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+        key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
     ) -> tuple[Heads, OwnKeyValue]:
         """`attend_self` of the whole video, of which this rank has its tokens. The keys and values
@@ -172,7 +173,7 @@ class SequenceShares:
         *,
         beside: Beside | None = None,
         extra: ExtraKeyValue | None = None,
-        key_mask: Bool[Tensor, "b all_keys"] | None = None,
+        key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
     ) -> tuple[Heads, OwnKeyValue]:
         """`attend_self` of motion tokens, which all ranks have; ``beside`` is the video."""

@@ -19,6 +19,7 @@ from typing import Literal
 import av
 import torch
 
+from avatar_v.kernels import backends
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
@@ -78,9 +79,8 @@ def machine() -> list[Finding]:
         *_gpus(),
         f"disk: {free / GIB:.0f} GiB free here",
         f"media: PyAV {av.__version__} with libavcodec {codecs}; no ffmpeg command is needed",
-        _attention(),
     ]
-    return [*(Finding(line) for line in lines), *_extras()]
+    return [*(Finding(line) for line in lines), *_attention(), *_extras()]
 
 
 def recipe_findings(words: Sequence[str]) -> list[Finding]:
@@ -137,14 +137,16 @@ def _gpus() -> list[str]:
     return [f"GPU {i}: {p.name}, {p.total_memory / GIB:.0f} GiB" for i, p in enumerate(found)]
 
 
-def _attention() -> str:
-    backends = {
-        "flash": torch.backends.cuda.flash_sdp_enabled(),
-        "memory-efficient": torch.backends.cuda.mem_efficient_sdp_enabled(),
-        "cuDNN": torch.backends.cuda.cudnn_sdp_enabled(),
-    }
-    there = ", ".join(name for name, on in backends.items() if on)
-    return f"attention: torch's SDPA, which all passes use; its kernels of GPUs: {there}"
+def _attention() -> Iterator[Finding]:
+    """The backends of attention that this machine has, and what each of the others needs."""
+    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    yield Finding(f"attention: {backends.told(device)}")
+    for name in backends.NAMES:
+        lacks = backends.lacking(name, device)
+        if lacks is not None:
+            yield Finding(f"attention by {name}: needs {lacks}", "lacks")
+    named = _checked("attention by name", lambda: backends.check_named(device))
+    yield from (finding for finding in named if finding.missing)
 
 
 def _extras() -> Iterator[Finding]:

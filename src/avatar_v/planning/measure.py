@@ -20,7 +20,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_map_only
 from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sdpa_flop_count
 
-from avatar_v.kernels import attention
+from avatar_v.kernels import backends
 from avatar_v.models.layers import forget_grids
 
 Number = int | float
@@ -55,11 +55,8 @@ def pretending() -> Iterator[FakeTensorMode]:
 @contextlib.contextmanager
 def as_on_gpus() -> Iterator[None]:
     """Within the block attention never holds its scores, which it may do on a CPU alone."""
-    most, attention.MAX_SCORES = attention.MAX_SCORES, 0
-    try:
+    with backends.using("sdpa"):
         yield
-    finally:
-        attention.MAX_SCORES = most
 
 
 def cost_of(run: Callable[[], Tensor | None], *, bf16: bool, trains: bool) -> Cost:

@@ -186,7 +186,7 @@ def _joint_cond(
         joint = dataclasses.replace(joint, audio_keep=keep)
     if has_reference and not all(s.has_reference for s in passes):
         seen = [s.has_reference for s in passes]
-        keep = _kept(seen, batch, joint.reference_keep, cond.text.device)
+        keep = _kept(seen, batch, joint.reference_keep, torch.device("cpu"))
         joint = dataclasses.replace(joint, reference_keep=keep)
     return joint
 

@@ -13,12 +13,14 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+import torch
 from lightning.pytorch.accelerators import AcceleratorRegistry
 from lightning.pytorch.accelerators.cuda import CUDAAccelerator
 from lightning.pytorch.accelerators.mps import MPSAccelerator
 from lightning.pytorch.strategies import StrategyRegistry
 
 from avatar_v import checks
+from avatar_v.kernels import backends
 
 MAX_DEVICES = 1024
 PATIENCE_S = 5.0
@@ -40,7 +42,8 @@ def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
 
 
 def check_devices(trainer: Mapping[str, Any]) -> None:
-    """ValueError for devices that this machine lacks."""
+    """ValueError for devices that this machine lacks, and for a backend of attention that is asked
+    for and does not run on them."""
     accelerator = trainer["accelerator"]
     cuda, mps = CUDAAccelerator.is_available(), MPSAccelerator.is_available()
     there = {"gpu": cuda or mps, "cuda": cuda, "mps": mps}
@@ -51,6 +54,7 @@ def check_devices(trainer: Mapping[str, Any]) -> None:
         )
     if accelerator == "cpu" and _number(trainer["devices"]) == -1:
         raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
+    backends.check_named(torch.device("cuda" if cuda and accelerator != "cpu" else "cpu"))
 
 
 def check_experiment_log(logger: Any) -> None:
