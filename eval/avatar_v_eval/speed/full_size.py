@@ -3,9 +3,10 @@
 Each row runs in a process of its own, so that its peak of memory is its own; on a CPU that is the
 largest resident size (VmHWM), reading of the weights included, on a GPU the most that torch's
 allocator gave away. Weights are random, in the layout of Wan; stages train LoRA's factors and what
-is new, under bf16 autocast, with activation checkpointing. Of `--steps` steps the last is timed; the
-first makes some things once. The pictures are as small and the windows as short as `--side` and `--latents` say: on a CPU few, on a
-GPU those of the recipes. Where a row does not fit, the command says so before it begins.
+is new, under bf16 autocast, with activation checkpointing. Of `--steps` steps
+the last is timed; the first makes some things once. The pictures are as small and the windows as
+short as `--side` and `--latents` say: on a CPU few, on a GPU those of the recipes.
+Where a row does not fit, the command says so before it begins.
 """
 
 import argparse
