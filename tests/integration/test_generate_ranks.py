@@ -12,9 +12,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from avatar_v.generate.inputs import read_inputs
+from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.ranks import check_devices, death_of
-from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from generating import carry_out
@@ -49,6 +51,16 @@ def test_frames_are_those_of_one_process(
     assert int((one - both).abs().max()) <= 1
     assert float((one != both).float().mean()) < 1e-2
     assert record.num_frames == len(one)
+
+
+def test_a_live_sound_is_followed_by_both(two: AvatarPipeline, request_: Request) -> None:
+    request = request_.changed(gain_db=0.0)
+    file = read_inputs(request, two.input_spec)
+    assert isinstance(file.audio, torch.Tensor)
+    live = LiveSound(iter(file.audio.split(640)))
+    heard = read_inputs(request.changed(audio=LIVE), two.input_spec, live)
+    made = [torch.cat(list(two.stream(inputs, request))) for inputs in (file, heard)]
+    assert torch.equal(*made)
 
 
 def test_the_death_of_a_process_is_one_error(two: AvatarPipeline, request_: Request) -> None:

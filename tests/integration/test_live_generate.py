@@ -19,6 +19,8 @@ from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import LIVE, Request
 from avatar_v.generate.resolve import input_spec
+from avatar_v.models.card import read_card
+from avatar_v.models.weights import load_pipeline
 from generating import carry_out
 
 PATIENCE_S = 300.0
@@ -97,6 +99,17 @@ def test_a_live_sound_gives_the_frames_of_the_file(
     assert torch.equal(live[0], file[0])
     assert torch.equal(live[1], file[1])
     assert live_threads() == []
+
+
+def test_a_live_sound_in_bf16_gives_the_frames_of_the_file(
+    weights: Path, request_: Request
+) -> None:
+    networks, card = load_pipeline(weights), read_card(weights)
+    pipe = AvatarPipeline(*networks, card, device="cpu", precision="bf16")
+    request = request_.changed(gain_db=0.0)
+    file = from_file(pipe, request, sound(640 * 18 + 1))
+    live = from_blocks(pipe, request, iter(sound(640 * 18 + 1).split(640)))
+    assert torch.equal(live[0], file[0])
 
 
 def test_the_live_level_hears_only_the_past(pipe: AvatarPipeline, request_: Request) -> None:

@@ -13,14 +13,16 @@ from avatar_v.app.form import FRAMED, Form
 from avatar_v.app.jobs import JobRunner
 from avatar_v.generate import refine as refine_module
 from avatar_v.generate.generator import LatentChunk, Person
+from avatar_v.generate.inputs import read_inputs
+from avatar_v.generate.live import LiveSound
 from avatar_v.generate.output_files import kept_folder, num_kept
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.refine import Refiner, refine_chunks
-from avatar_v.generate.request import Request, Weights
+from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
 from avatar_v.media.reading import read_video
 from avatar_v.models.average import replace_decoder
-from avatar_v.models.card import Capabilities, Card
+from avatar_v.models.card import Capabilities, Card, read_card
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import load_pipeline, save_pipeline
@@ -165,6 +167,23 @@ def test_a_decoder_of_its_own_decodes_what_it_refined_and_nothing_else(
 
 
 # --- files ---
+
+
+def test_a_live_sound_is_refined_as_its_file(
+    request_: Request, weights: Path, refiner_folder: Path
+) -> None:
+    pipe = AvatarPipeline(
+        *load_pipeline(weights), read_card(weights),
+        device="cpu", precision="fp32", refiner=refiner_folder,
+    )  # fmt: skip
+    request = request_.changed(gain_db=0.0)
+    file = read_inputs(request, pipe.input_spec)
+    assert isinstance(file.audio, torch.Tensor)
+    live = LiveSound(iter(file.audio.split(640)))
+    heard = read_inputs(request.changed(audio=LIVE), pipe.input_spec, live)
+    made = [torch.cat(list(pipe.stream(inputs, request))) for inputs in (file, heard)]
+    assert made[0].shape[-1] == 2 * pipe.side
+    assert torch.equal(*made)
 
 
 def test_command_line(request_: Request, weights: Path, refiner_folder: Path) -> None:

@@ -16,7 +16,7 @@ from avatar_v.types import Batch
 class Repeated(Dataset[Batch]):
     """The same batch so many times."""
 
-    def __init__(self, batch: Batch, times: int = 2) -> None:
+    def __init__(self, batch: Batch, times: int) -> None:
         self.batch, self.times = batch, times
 
     def __len__(self) -> int:
@@ -47,7 +47,7 @@ def trainer_of(
     callbacks: Sequence[L.Callback],
     *,
     automatic: bool,
-    num_steps: int = 2,
+    num_steps: int,
 ) -> L.Trainer:
     """A trainer of ``num_steps`` steps on one device. A stage of several roles clips by itself."""
     return L.Trainer(

@@ -23,6 +23,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
@@ -59,7 +60,7 @@ class Residency:
     Their ``forward`` and that of their blocks is wrapped: it takes a turn, which others wait for,
     and finds its weights on the device. Between calls the blocks' parameters lie in host memory.
     A block may run several times in a row, but no other block inside it. ValueError for fewer than
-    two places: one block computes while the next travels.
+    two places (one block computes while the next travels), and for weights that FSDP2 has sharded.
     """
 
     def __init__(
@@ -67,6 +68,9 @@ class Residency:
     ) -> None:
         if num_blocks < 2:
             raise ValueError(f"offloading needs places for 2 blocks or more, got {num_blocks}")
+        for name, module in modules.items():
+            if any(isinstance(p, DTensor) for p in module.parameters()):
+                raise ValueError(f"offloading needs whole weights, and those of {name} are sharded")
         self._streams = streams
         self._num_blocks = num_blocks
         self._turns = _Turns()

@@ -1,0 +1,128 @@
+"""The work of the ranks in numerics/test_composing.py: pairs of what wraps or changes a network.
+
+One set of processes computes every pair. Each pass has 3 frames of 15 tokens, which no rank
+divides, and reads its reference from a cache, so odd lengths and the cache are part of every pair.
+These processes run without the run-time type checks of pytest, which a compiler cannot trace.
+"""
+
+import contextlib
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.multiprocessing.spawn import spawn
+
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.layers import narrow
+from avatar_v.models.lora import add_factors, merged
+from avatar_v.parallel.apply import shard
+from avatar_v.parallel.mesh import Layout
+from avatar_v.parallel.offload import Residency
+from avatar_v.parallel.sequence import sequence_mesh, spread
+from avatar_v.testing import make_dit
+from fake_streams import FakeStreams
+from sequence_ranks import config, difference, inputs, velocity
+
+NUM_RANKS, NUM_HEADS = 2, 2
+PAIRS = (
+    ("usp", "offload"),
+    ("usp", "lora"),
+    ("usp", "compile"),
+    ("fsdp2", "compile"),
+    ("offload", "refiner"),
+    ("offload", "lora"),
+    ("offload", "compile"),
+    ("offload", "bf16"),
+    ("refiner", "compile"),
+    ("refiner", "bf16"),
+    ("lora", "compile"),
+    ("lora", "bf16"),
+    ("compile", "bf16"),
+)
+"""Those that no other test computes; docs/architecture.md says which tests the others have."""
+
+
+def plain(pair: tuple[str, str]) -> AvatarDiT:
+    """The network of a pair; what LoRA learned lies in its factors."""
+    changes: dict[str, Any] = {}
+    if "refiner" in pair:
+        changes |= {"temporal_window": 1, "refines_from": 0.6}
+    if "compile" in pair:  # each block is a graph of its own, and takes seconds
+        changes |= {"num_layers": 1}
+    dit = make_dit(config(NUM_HEADS, **changes))
+    if "lora" in pair:
+        add_factors(dit, rank=2, alpha=3.0)
+        draw = torch.Generator().manual_seed(7)
+        for name, parameter in dit.named_parameters():
+            if "lora_" in name:
+                nn.init.normal_(parameter, std=0.1, generator=draw)
+    return dit.requires_grad_(False)
+
+
+def wrapped(dit: AvatarDiT, pair: tuple[str, str]) -> Any:
+    """``dit`` in the ways of a pair, in the order that is used: precision, shards or offloading,
+    ranks, and the compiler last."""
+    if "bf16" in pair:
+        narrow(dit, torch.bfloat16)
+    if "fsdp2" in pair:
+        shard(dit, init_device_mesh("cpu", (NUM_RANKS,)), compute_dtype=torch.float32)
+    if "offload" in pair:
+        Residency({"dit": dit}, FakeStreams())
+    if "usp" in pair:
+        layout = Layout(NUM_RANKS, dist.get_rank(), NUM_RANKS)
+        spread(dit, sequence_mesh(layout, NUM_HEADS, "cpu"))
+    if "compile" in pair:
+        return torch.compile(dit, backend="eager")
+    return dit
+
+
+@torch.no_grad()
+def compare(pair: tuple[str, str]) -> float:
+    """How far the velocity of a pair is from that of the plain network with the same weights."""
+    dit, alone = plain(pair), merged(plain(pair))
+    x, t, cond = inputs(dit, seed=0)
+    precision = contextlib.nullcontext()
+    if "bf16" in pair:
+        precision = torch.autocast("cpu", dtype=torch.bfloat16)
+    with precision:
+        want = velocity(alone, x, t, cond).float()
+        network = wrapped(dit, pair)
+        got = [velocity(network, x, t, cond).float() for _ in range(2)]
+    assert torch.equal(*got), "a second pass gives the same"
+    return difference(got[0], want)
+
+
+def refused() -> str:
+    """What the library says to shards that are to be offloaded."""
+    dit = plain(("fsdp2", "offload"))
+    shard(dit, init_device_mesh("cpu", (NUM_RANKS,)), compute_dtype=torch.float32)
+    try:
+        Residency({"dit": dit}, FakeStreams())
+    except ValueError as error:
+        return str(error)
+    return ""
+
+
+def work(rank: int, folder: Path) -> None:
+    torch.set_num_threads(1)
+    place = (folder / "store").as_uri()
+    dist.init_process_group("gloo", init_method=place, rank=rank, world_size=NUM_RANKS)
+    found: dict[str, float | str] = {}
+    for pair in PAIRS:
+        if rank == 0 or {"usp", "fsdp2"} & set(pair):  # the others need no second rank
+            found[" ".join(pair)] = compare(pair)
+    found["refused"] = refused()
+    if rank == 0:
+        torch.save(found, folder / "found.pt")
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def main(folder: Path) -> dict[str, Any]:
+    os.environ["OMP_NUM_THREADS"] = "1"
+    spawn(work, (folder,), nprocs=NUM_RANKS)
+    return torch.load(folder / "found.pt")

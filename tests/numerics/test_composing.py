@@ -1,0 +1,25 @@
+"""Pairs of what wraps or changes a network give the velocity of the plain network; a pair that
+cannot be is refused in a sentence. The pairs of other tests are in docs/architecture.md."""
+
+from typing import Any
+
+import pytest
+
+import composing
+
+pytestmark = pytest.mark.multi
+
+
+@pytest.fixture(scope="module")
+def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    return composing.main(tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.mark.parametrize("pair", composing.PAIRS, ids=" ".join)
+def test_a_pair_gives_the_velocity_of_the_plain_network(pair: tuple[str, str], found) -> None:
+    # fp32: sums in another order; bf16: roundings of 2^-9 in other places, over two blocks
+    assert found[" ".join(pair)] < (2**-6 if "bf16" in pair else 2e-6)
+
+
+def test_shards_cannot_be_offloaded(found) -> None:
+    assert "offloading needs whole weights" in found["refused"]
