@@ -94,26 +94,6 @@ def test_perceptual_losses_are_the_same_on_another_device_and_never_wait(
 def test_samples_without_their_reference_are_found_without_waiting() -> None:
     dit = make_dit(DiTConfig.tiny())
     valid = torch.tensor([[True, True, True], [True, False, True], [True, True, True]])
-    reference = make_reference(dit.config, valid, size=4)
-    past = dit.encode_reference(reference)
-    assert past is not None
-    keep = torch.tensor([True, True, False])
-    cond = dataclasses.replace(make_cond(dit.config, 3, 2), reference_keep=keep)
-    generator = torch.Generator().manual_seed(0)
-    x = torch.randn(3, 2, dit.config.latent_channels, 4, 4, generator=generator)
-    t = torch.rand(3, 2, generator=generator)
-    found = [dit(x, t, cond, past=past).detach()]
-    with elsewhere():
-        module_there(dit)
-        moved = dataclasses.replace(past.map(there), mask=past.mask)
-        given = dataclasses.replace(cond.map(there), reference_keep=keep)
-        found.append(dit(there(x), there(t), given, past=moved).local)
-    torch.testing.assert_close(*found)
-
-
-def test_samples_without_their_reference_are_found_without_waiting() -> None:
-    dit = make_dit(DiTConfig.tiny())
-    valid = torch.tensor([[True, True, True], [True, False, True], [True, True, True]])
     past = dit.encode_reference(make_reference(dit.config, valid, size=4))
     assert past is not None
     keep = torch.tensor([True, True, False])

@@ -19,7 +19,7 @@ face i lies ``FACE_GAP + i`` latent frames before the clip's first, whatever the
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -204,7 +204,7 @@ class PackedReference:
 
 def _between_graphs(fn: _F) -> _F:
     """``fn`` as it is, also where a compiler traces its caller: its numbers decide shapes."""
-    return torch.compiler.disable(fn)
+    return cast(_F, torch.compiler.disable(fn))
 
 
 @_between_graphs
