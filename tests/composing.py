@@ -81,19 +81,22 @@ def wrapped(dit: AvatarDiT, pair: tuple[str, str]) -> Any:
 
 
 @torch.no_grad()
-def compare(pair: tuple[str, str]) -> float:
-    """How far the velocity of a pair is from that of the plain network with the same weights."""
+def compare(pair: tuple[str, str]) -> tuple[float, float]:
+    """How far the velocity of a pair is from that of the plain network with the same weights in
+    fp32, and with bf16 in the pair how far the plain network itself is in bf16."""
     dit, alone = plain(pair), merged(plain(pair))
     x, t, cond = inputs(dit, seed=0)
+    want, own = velocity(alone, x, t, cond), 0.0
     precision = contextlib.nullcontext()
     if "bf16" in pair:
         precision = torch.autocast("cpu", dtype=torch.bfloat16)
+        with precision:
+            own = difference(velocity(alone, x, t, cond).float(), want)
     with precision:
-        want = velocity(alone, x, t, cond).float()
         network = wrapped(dit, pair)
         got = [velocity(network, x, t, cond).float() for _ in range(2)]
     assert torch.equal(*got), "a second pass gives the same"
-    return difference(got[0], want)
+    return difference(got[0], want), own
 
 
 def refused() -> str:
@@ -111,7 +114,7 @@ def work(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     place = (folder / "store").as_uri()
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=NUM_RANKS)
-    found: dict[str, float | str] = {}
+    found: dict[str, Any] = {}
     for pair in PAIRS:
         if rank == 0 or {"usp", "fsdp2"} & set(pair):  # the others need no second rank
             found[" ".join(pair)] = compare(pair)

@@ -17,8 +17,9 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 @pytest.mark.parametrize("pair", composing.PAIRS, ids=" ".join)
 def test_a_pair_gives_the_velocity_of_the_plain_network(pair: tuple[str, str], found) -> None:
-    # fp32: sums in another order; bf16: roundings of 2^-9 in other places, over two blocks
-    assert found[" ".join(pair)] < (2**-6 if "bf16" in pair else 2e-6)
+    off, in_bf16 = found[" ".join(pair)]
+    # fp32: sums in another order; bf16 may round in other places, not more coarsely
+    assert off < (2 * in_bf16 if "bf16" in pair else 2e-6)
 
 
 def test_shards_cannot_be_offloaded(found) -> None:
