@@ -164,7 +164,8 @@ class MotionCond(_Moves):
 
 @dataclass(frozen=True)
 class Cond(_Moves):
-    """All that a velocity depends on besides x_t and t. Made by models/conditioner.py alone."""
+    """All that a velocity depends on besides x_t and t. models/conditioner.py makes its tensors;
+    stages and sampling put them together."""
 
     text: Float[Tensor, "b text_n text_d"]
     audio: Float[Tensor, "b l audio_n audio_d"] | None = None  # tokens of each latent frame

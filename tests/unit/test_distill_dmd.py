@@ -11,7 +11,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.weights import save_pipeline
 from avatar_v.sampling.chunks import next_chunk
-from avatar_v.sampling.rollout import begin, rollout
+from avatar_v.sampling.rollout import begin, carried, chunk_velocity, joined, make_chunk
 from avatar_v.stages.distill_cfg import GuidanceRanges
 from avatar_v.stages.distill_dmd import DistillDMD, Matching
 from avatar_v.stages.matching import FAKE, REAL
@@ -98,10 +98,13 @@ def test_a_chunk_of_training_is_that_of_generation(dmd: DistillDMD, prefix: int)
     ]
     with torch.no_grad():
         made = own.make(own.velocity(dmd.dit))
-        chunks = [
-            states[0]
-            for _, states in rollout(dmd.dit, own.words, begun, heard, settings, turn.seeds)
-        ]
+        chunks, carry = [], begun
+        for chunk, audio in heard:
+            carry = joined(dmd.dit, carry)
+            velocity = chunk_velocity(dmd.dit, own.words, audio, carry, settings)
+            states = make_chunk(velocity, carry.prefixes, chunk, settings, turn.seeds)
+            carry = carried(carry, states, chunk, audio, settings)
+            chunks.append(states[0])
     assert torch.equal(own.prefix, chunks[0][:, -2:])
     assert torch.equal(made, chunks[1])
 

@@ -1,7 +1,7 @@
 """A request: a person and speech, the way to sample, and the place for the video.
 
 Each field says once its type, its range, its option on the command line and its help: Python, the
-command line (cli.py) and out.json have the same fields. inputs.py checks the values before any
+command line (cli.py) and out.json have the same fields. checks.py checks the values before any
 work. Neither torch nor any media library is imported here.
 """
 

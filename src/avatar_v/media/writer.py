@@ -2,7 +2,8 @@
 
 Encoding runs in a thread behind a bounded queue: neither a slow consumer nor a slow model lets
 frames pile up, and a consumer that fails or hangs ends the writing with one OSError. Where the
-bytes go, and what is left of them after a failure, is outputs.py's; no thread is left in any case.
+bytes go, and what is left of them after a failure, is for files.py and outputs.py; no thread is
+left in any case.
 """
 
 import queue
@@ -152,8 +153,8 @@ class Mp4Writer:
     """``with Mp4Writer(path, audio) as writer: writer.write(frames)``: the sound is known before.
 
     Video frame i carries samples 640 i … 640 (i + 1) of ``audio``: sound beyond the last frame is
-    left out and missing sound is silence. Replaces an existing file (who asks the user first is
-    generate/inputs.py); after an error or an interrupt neither file nor thread is left.
+    left out and missing sound is silence. Replaces an existing file without asking; after an error
+    or an interrupt neither file nor thread is left.
     """
 
     def __init__(self, path: str | Path, audio: Float[Tensor, " s"]) -> None:

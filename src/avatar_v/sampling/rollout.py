@@ -1,7 +1,7 @@
-"""A video's latents, chunk after chunk: the loop that training and generation share.
+"""A video's latents, chunk after chunk: the steps of a chunk, which training and generation share.
 
 `begin` encodes the reference; then each chunk takes what the one before hands on (`Carry`), is made
-by `make_chunk`, and hands on its own end (`carried`). `rollout` does so for a whole plan. These are
+by `make_chunk`, and hands on its own end (`carried`). Who calls them has the loop. These are
 functions of tensors for batches of any size, with gradients where the caller wants them: whoever
 wants none enters ``torch.no_grad`` or ``torch.inference_mode``.
 
@@ -11,7 +11,7 @@ which latents belong to a chunk is decided in chunks.py.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -234,27 +234,6 @@ def chunk_velocity(
         )
 
     return ChunkVelocity(video, motion)
-
-
-def rollout(
-    dit: AvatarDiT,
-    words: Words,
-    carry: Carry,
-    heard: Iterable[tuple[Chunk, Float[Tensor, "b l n d"]]],
-    settings: Settings,
-    seeds: Sequence[int],
-    motion_net: MotionNet | None = None,
-) -> Iterator[tuple[Chunk, States]]:
-    """The states of every chunk, prefixes included, one seed for each sample of the batch.
-
-    ``heard`` are the chunks of a plan with their audio tokens.
-    """
-    for chunk, audio in heard:
-        carry = joined(dit, carry)
-        velocity = chunk_velocity(dit, words, audio, carry, settings, motion_net)
-        states = make_chunk(velocity, carry.prefixes, chunk, settings, seeds)
-        carry = carried(carry, states, chunk, audio, settings)
-        yield chunk, states
 
 
 def make_chunk(

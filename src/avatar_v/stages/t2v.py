@@ -13,8 +13,8 @@ from avatar_v.types import Batch, Cond
 
 class T2V(Stage):
     """Windows of clips under their text. The share of windows whose first latent is given (I2V)
-    is ``objective.image_share``; resolutions come from the buckets of the data, lengths from the
-    schedule ``objective.window_latents``."""
+    is ``objective.image_share``. Sizes follow the schedule ``objective.resolution``, lengths
+    ``objective.window_latents``."""
 
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None
