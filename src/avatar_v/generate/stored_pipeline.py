@@ -20,8 +20,9 @@ class StoredPipeline:
     """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
 
     ValueError, before any network is built, for a missing part, another schema version or an
-    unknown preset, for ``offload`` or a named attention without a GPU, for a refiner that is none, and for an
-    adapter that is none or of other weights. The card is that of the last adapter, if there is one.
+    unknown preset, for ``offload`` or a named attention without a GPU, for a refiner that is none,
+    and for an adapter that is none or of other weights. The card is that of the last adapter, if
+    there is one.
     """
 
     def __init__(self, weights: Weights) -> None:
