@@ -263,7 +263,7 @@ class Conditioner(nn.Module):
         uniform = torch.rand(3, num_samples, generator=generator, device=generator.device)
         keep_reference = uniform[2].cpu() >= reference  # where it stays: see Cond
         keep_text, keep_audio = (
-            (row >= p).to(device) for row, p in zip(uniform, (text, audio), strict=False)
+            (row >= p).to(device) for row, p in zip(uniform[:2], (text, audio), strict=True)
         )
         if text > 0:  # whatever was drawn: sharded, all ranks have to run the encoder
             empty = self.encode_text([""])
