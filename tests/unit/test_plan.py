@@ -22,7 +22,7 @@ from avatar_v.planning.report import Machine, clips_of, recipe_report
 from avatar_v.planning.steps import Clips, mean_run
 from avatar_v.stages.personality import draw_run
 from avatar_v.testing import make_batch, motion_stats
-from tiny_run import RECIPES
+from tiny_run import RECIPES, STAGES
 
 FRESH = (
     *("--model.init_args.models.init_from", "null"),
@@ -119,6 +119,19 @@ def test_a_recipe_that_does_not_fit_says_what_would_help() -> None:
     assert "does not fit: 3 of 3 GiB on each of 1 small card" in text
     assert "models.checkpoint_activations: true: " in text
     assert "batch_size: 2: -0.0 GiB" in text
+
+
+def test_a_reference_that_fills_no_whole_segments_is_planned() -> None:
+    recipe = tiny("3_sft", *FRESH, "--model.init_args.personality.min_reference_latents", "9")
+    plan = plan_of(recipe, Clips(2, 33, 32), recipe.spread, with_time=False)
+    assert plan.parts["activations"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("stage", [stage for stage in STAGES if stage[0] in "12345"])
+def test_every_recipe_of_full_size_is_planned_to_fit(stage: str, capsys) -> None:
+    assert main(["plan", str(RECIPES / f"{stage}.yaml")]) == 0
+    assert ": fits: " in capsys.readouterr().out
 
 
 def test_a_run_of_a_reference_has_the_mean_length_of_what_is_drawn() -> None:

@@ -167,7 +167,9 @@ def _velocity(network: AvatarDiT, of: Pass, past: KeyValueCache | None) -> Tenso
 
 
 def _packed(network: AvatarDiT, of: Pass) -> PackedReference:
-    """A reference whose frames are all valid. Where they lie is computed on true tensors."""
+    """A reference whose frames are all valid. Where they lie is computed on true tensors. Masks are
+    read on the CPU, and pretended tensors have nothing to read, so the padding of the last segment
+    counts as frames."""
     config, shape = network.config, (of.samples, of.reference)
     with unset_fake_temporarily():
         segment = torch.arange(of.reference) // (1 if of.stills else SEGMENT_LENGTH)
@@ -183,9 +185,9 @@ def _packed(network: AvatarDiT, of: Pass) -> PackedReference:
         motion=torch.empty(*place, config.motion_dim) if of.motion else None,
         is_anchor=None,
         place=frames.place,
-        mask=frames.mask,
+        mask=None,
         keys=frames.keys,
-        key_mask=frames.key_mask,
+        key_mask=None,
         position=frames.position,
     )
     return PackedReference(clip, None)
