@@ -67,7 +67,8 @@ except OSError as error:
 KILLS = [
     ("chunk", 1),
     ("chunk", 2),
-    *(("frames", i) for i in (1, 2, 4)),
+    *(pytest.param("frames", i, marks=pytest.mark.slow) for i in (1, 4)),
+    ("frames", 2),
     ("remux", 1),
     ("record", 1),
 ]

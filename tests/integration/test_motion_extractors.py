@@ -5,6 +5,8 @@ import torch
 from torch import Tensor
 
 from avatar_v.generate.reference_clip import ReferenceClip, read_reference, still
+from avatar_v.generate.resolve import input_spec
+from avatar_v.models.card import ASSETS, SHIPPED, read_card
 from avatar_v.motion.extractors import METER_HABITS, find_extractor
 from avatar_v.types import MOTION_NAMES
 
@@ -36,6 +38,16 @@ def one_word(frames: Tensor, track: object) -> Tensor:
 
 
 one_word.habits = "yaw"  # pyright: ignore[reportFunctionMemberAccess]
+
+
+def test_weights_of_drawn_people_read_motion_as_they_were_trained_to() -> None:
+    """Landmarks put some components of a drawn face twelve spreads away, and ruin the video."""
+    meter, landmarks = (find_extractor(name, face_crop=True) for name in ("meter", "landmarks"))
+    assert find_extractor("auto", face_crop=True) is landmarks
+    assert find_extractor("auto", face_crop=True, drawn=True) is meter
+    assert find_extractor("landmarks", face_crop=True, drawn=True) is landmarks
+    for name in SHIPPED:
+        assert input_spec(read_card(ASSETS / name)).drawn
 
 
 def mistyped(frames: Tensor, track: object) -> Tensor:

@@ -63,6 +63,7 @@ def test_a_chunk_has_all_its_frames(dit: Path) -> None:
     assert found.more["rate"] == pytest.approx(17 / found.took_s)
 
 
+@pytest.mark.slow
 @pytest.mark.multi
 def test_a_checkpoint_of_two_ranks_is_read_by_one(tmp_path: Path) -> None:
     wrote = sharded.written("tiny", 2, 2, tmp_path)

@@ -68,6 +68,7 @@ class InputSpec:
     reference: bool  # the whole reference video
     motion: bool
     faces: bool = False  # close-ups of the face beside the reference
+    drawn: bool = False  # of drawn people: they read motion as the meter of drawn faces does
 
 
 def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = None) -> Inputs:
@@ -229,7 +230,7 @@ def _extractor(person: PersonOptions, spec: InputSpec) -> Extractor | None:
     """What reads the person's motion; None where the weights take none."""
     if not spec.motion:
         return None
-    return find_extractor(person.motion, face_crop=person.face_crop)
+    return find_extractor(person.motion, face_crop=person.face_crop, drawn=spec.drawn)
 
 
 def _read_picture(

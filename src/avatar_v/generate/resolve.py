@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from avatar_v.generate.inputs import Inputs, InputSpec
 from avatar_v.generate.request import Request
-from avatar_v.models.card import Card
+from avatar_v.models.card import DRAWN_PEOPLE, Card
 from avatar_v.models.refiner import FACTOR
 from avatar_v.sampling.rollout import Settings
 
@@ -91,7 +91,8 @@ def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
     """The inputs that weights with this card take, with a refiner behind them in larger pictures.
     ValueError for a preset without a format."""
     side = format_of(card).side * (FACTOR if refined else 1)
-    return InputSpec(side, card.can.reference, card.can.motion, card.can.faces)
+    can = card.can
+    return InputSpec(side, can.reference, can.motion, can.faces, drawn=can.people == DRAWN_PEOPLE)
 
 
 def check_fits(card: Card, request: Request) -> None:

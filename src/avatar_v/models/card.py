@@ -23,6 +23,8 @@ DEFAULT_WEIGHTS = "small_student"
 """Of generation: two steps of one pass."""
 SHIPPED = {DEFAULT_WEIGHTS: "two steps", "small": "undistilled, to train from"}
 """The pipelines that ship, all of drawn people."""
+DRAWN_PEOPLE = "drawn people of avatar_v's world"
+"""What `Capabilities.people` says of weights that were trained on drawn people alone."""
 """What ships with the package, by name."""
 ADAPTER_CARD, ADAPTER_CONFIG = "adapter.json", "adapter_config.json"
 MAX_SCALE = 10.0

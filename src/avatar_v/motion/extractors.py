@@ -29,15 +29,17 @@ METER_HABITS = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x
 (lips, teeth, tongue, brows)."""
 
 
-def find_extractor(name: str, *, face_crop: bool) -> Extractor | None:
+def find_extractor(name: str, *, face_crop: bool, drawn: bool = False) -> Extractor | None:
     """The extractor of a name or dotted path; None for "none".
 
     "auto": landmarks where faces are cropped by their landmarks, so of real people, and the
-    shipped meter of drawn faces elsewhere. ValueError for a name that there is not, a path that
-    leads to nothing or tells habits of what motion does not have, and landmarks without cropping.
+    shipped meter of drawn faces elsewhere and for weights that know ``drawn`` people alone: what
+    landmarks say of some components lies far outside of what such weights have seen.
+    ValueError for a name that there is not, a path that leads to nothing or tells habits of what
+    motion does not have, and landmarks without cropping.
     """
     if name == AUTO:
-        name = "landmarks" if face_crop else "meter"
+        name = "landmarks" if face_crop and not drawn else "meter"
     if name == NONE:
         return None
     if name == "meter":
