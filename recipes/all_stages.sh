@@ -103,7 +103,7 @@ init_from() { echo "--model.init_args.models.init_from=$runs/$1/weights"; } # RE
 assemble() { # what ships, laid out like src/avatar_v/assets; whole or not at all
   rm -rf assets.part && mkdir -p assets.part/critics
   cp -r "$runs/3_motion/weights" assets.part/small
-  cp -r "$runs/5a_grpo_video/weights" assets.part/small_student
+  cp -r "$runs/4b_distill_dmd/weights" assets.part/small_student
   avatar-v weights decoder "$runs/refiner/weights" "$runs/refiner_decoder/vae" --out assets.part/small_refiner
   cp "$runs/refiner/weights/"{loss.csv,recipe.yaml} assets.part/small_refiner
   for name in face motion sync; do cp -r "runs/critic_$name/$name" "assets.part/critics/$name"; done
@@ -176,7 +176,7 @@ chain() {
   train 4b_distill_dmd runs/latents/long "$(init_from 4a_distill_cfg)" "${stills[@]}"
   train 4c_distill_motion runs/shards/motion "$(init_from 4b_distill_dmd)"
 
-  # stage 5, of the student: pictures, which ships, and motion
+  # stage 5, of the student: pictures and motion
   draw runs/shards/chunk train 192 49
   draw runs/shards/chunk validation 24 49
   encode runs/shards/chunk runs/latents/chunk

@@ -13,7 +13,7 @@ def test_it_says_where_it_comes_from() -> None:
     folder = ASSETS / "small_student"
     card, teacher = read_card(folder, preset="small"), read_card(ASSETS / "small")
     assert card.can.num_steps == 2
-    assert card.recipe.startswith("recipes/5a_grpo_video")
+    assert card.recipe.startswith("recipes/4b_distill_dmd")
     assert (folder / card.log).is_file()
     assert (card.can.people, card.can.window_latents) == (teacher.can.people, 13)
 

@@ -40,6 +40,8 @@ YAW = MOTION_NAMES.index("yaw")
 MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
 MOST_PENALTY = 2.0
 """Of what is three times as much as it should be, or more."""
+LEAST_FLICKER = 0.5
+"""Share of the mean flicker of a clip, below which that of a moment counts as so much."""
 LEAST_SPEED = 1e-3
 """Mean change a frame below which a component counts as one that a person does not move."""
 
@@ -134,14 +136,16 @@ def flicker(
     truth: Pictures | None = None, tolerance: float = 0.02, **columns: Any,
 ) -> PerLatent | None:  # fmt: skip
     """A penalty from -2 to 0 at each latent frame: by how much more its pictures flicker than the
-    true ones do on average (critics/quality.py). Blur lowers it, too: set `sharpness` beside it."""
+    true ones at the same moment (critics/quality.py). Against a mean over time fast lips would be
+    penalised, and mouths would open less. Blur lowers flicker, too: set `sharpness` beside it."""
     if frames is None or truth is None:
         return None
     made, true = (
         torch.stack([unsteadiness(_stored(clip)) for clip in video]) for video in (frames, truth)
     )
-    own = true.mean(1, keepdim=True)[columns["condition"]].clamp_min(1e-3)
-    return -(by_latent(made / own, "mean") - 1 - tolerance).clamp(0, MOST_PENALTY)
+    made, true = by_latent(made, "mean"), by_latent(true, "mean")[columns["condition"]]
+    least = LEAST_FLICKER * true.mean(1, keepdim=True)  # of moments at which nothing moves
+    return -(made / true.clamp_min(least).clamp_min(1e-3) - 1 - tolerance).clamp(0, MOST_PENALTY)
 
 
 class Identity:
