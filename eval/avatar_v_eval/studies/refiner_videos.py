@@ -36,8 +36,9 @@ def reconstructed(case: Case, refiners: dict[str, Refiner], costs: Costs) -> dic
         part = LatentChunk(latents, case.audio, len(true), 0, audio, motion)
 
         def refine(own: Refiner = own, person: Person = person, part: LatentChunk = part) -> Tensor:
-            made = refine_chunks(own, person, case.prompt, iter([part]), seed=0)
-            return torch.cat([piece.latents for piece in made], dim=1)
+            bf16 = own.dit.patch_embed.weight.dtype == torch.bfloat16
+            made = refine_chunks(own, person, case.prompt, iter([part]), seed=0, bf16=bf16)
+            return torch.cat([piece.latents for piece in made], dim=1).float()
 
         z, decode = _timed(costs, name, len(true), refine), own.conditioner.vae.decode
         videos[name] = _timed(costs, "decode_large", len(true), lambda z=z, d=decode: d(z))[0]
