@@ -121,7 +121,7 @@ def weights_hash(state: Mapping[str, Tensor]) -> str:
     digest = hashlib.sha256()
     for name in sorted(state):
         digest.update(name.encode())
-        digest.update(state[name].detach().cpu().contiguous().numpy().tobytes())
+        digest.update(state[name].detach().cpu().reshape(-1).view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()[:12]
 
 
