@@ -136,8 +136,8 @@ def flicker(
     truth: Pictures | None = None, tolerance: float = 0.02, **columns: Any,
 ) -> PerLatent | None:  # fmt: skip
     """A penalty from -2 to 0 at each latent frame: by how much more its pictures flicker than the
-    true ones at the same moment (critics/quality.py). Against a mean over time fast lips would be
-    penalised, and mouths would open less. Blur lowers flicker, too: set `sharpness` beside it."""
+    true ones at the same moment (critics/quality.py). Blur lowers it, too: set `sharpness` beside
+    it. Mouths that open less lower it as well, and no reward here guards them."""
     if frames is None or truth is None:
         return None
     made, true = (
