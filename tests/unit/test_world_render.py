@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.types import MOTION_NAMES
+from avatar_v.world.geometry import place, split_motion
 from avatar_v.world.landmarks import LANDMARK_NAMES, NUM_LIP_POINTS
 from avatar_v.world.person import Person, sample_person
 from avatar_v.world.render import Rendered, render
@@ -328,3 +329,12 @@ def test_a_gpu_draws_the_same_picture() -> None:
     there = render(*args, size=64, seed=0, device="cuda").video.cpu().int()
     # other rounding may flip a level, and an edge pixel may move a little more
     assert (here - there).abs().float().mean() < 0.05
+
+
+def test_the_camera_drifts_by_the_amplitude_of_its_scene() -> None:
+    """Across by ``sway`` of the canvas to both sides, up and down by 0.6 of that."""
+    scene = dataclasses.replace(quiet_scene(), sway=0.01, sway_hz=0.5, sway_phase=0.0)
+    still = split_motion(torch.zeros(400, len(MOTION_NAMES)))
+    pose = place(scene, still, 1000)
+    for drift, most in ((pose.center_x, 10.0), (pose.center_y, 6.0)):
+        assert float(drift.max() - drift.min()) == pytest.approx(2 * most, rel=0.01)
