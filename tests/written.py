@@ -67,6 +67,18 @@ def played(path: str) -> list[np.ndarray]:
         return [frame.to_ndarray(format="rgb24") for frame in container.decode(video=0)]
 
 
+def assert_same_pictures(path: str, other: str) -> None:
+    """The files or playlists show the same, bit for bit; the message says how they differ."""
+    shown, expected = played(path), played(other)
+    assert len(shown) == len(expected)
+    apart = {
+        i: int(np.abs(a.astype(int) - b).max())
+        for i, (a, b) in enumerate(zip(shown, expected, strict=True))
+        if not np.array_equal(a, b)
+    }
+    assert not apart, f"largest difference by picture, of 255: {apart}"
+
+
 def writer_threads() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "writer"]
 

@@ -27,7 +27,7 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request
 from avatar_v.media import files, writer
 from generating import carry_out
-from written import played
+from written import assert_same_pictures
 
 NUM_FRAMES = 32
 DYING = """
@@ -206,7 +206,7 @@ def test_a_playlist_goes_on_behind_its_last_segment(
     for name in [*segments(path), f"{path.stem}_init.mp4"]:
         other = Path(whole.output.out).with_name(name)
         assert (path.parent / name).read_bytes() == other.read_bytes(), name
-    assert np.array_equal(played(request.output.out), played(whole.output.out))
+    assert_same_pictures(request.output.out, whole.output.out)
     assert not list(path.parent.glob("*.tmp"))
 
 
@@ -238,7 +238,7 @@ def test_a_full_disk_is_one_error_and_a_resumed_run_is_whole(
         assert left_behind(request) == {kept_folder(request.output.out).name}
         assert 0 < num_decoded(kept_folder(request.output.out) / GROWING) < 100
     carry_out(request.changed(resume=True), weights=weights, device="cpu")
-    assert np.array_equal(played(request.output.out), played(whole.output.out))
+    assert_same_pictures(request.output.out, whole.output.out)
 
 
 def test_a_full_disk_while_the_mp4_is_put_together(

@@ -8,7 +8,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
@@ -22,7 +21,7 @@ from avatar_v.generate.output_files import kept_folder, num_kept
 from avatar_v.generate.record import Record
 from avatar_v.generate.request import Request
 from generating import carry_out
-from written import played
+from written import assert_same_pictures, played
 
 NUM_CHUNKS = 3
 """Of the request's 32 frames, in chunks of 5 latents: 17, 12 and 3 of them."""
@@ -146,7 +145,7 @@ def test_a_killed_run_goes_on_to_the_same_frames(
     expected, in_one = whole(other, weights)
     assert in_one.resumed_chunks == 0
     assert torch.equal(frames, expected)
-    assert np.array_equal(played(request.output.out), played(other.output.out))
+    assert_same_pictures(request.output.out, other.output.out)
     assert left_behind(request) == left_behind(other)
     assert folder.name not in left_behind(request)
 
