@@ -197,7 +197,9 @@ def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:
 def _video_stream(
     container: OutputContainer, height: int, width: int, output: Output
 ) -> VideoStream:
-    options = {"crf": str(CRF), **output.x264}
+    # x264's macroblock tree reads memory that it has not written: without it the same frames give
+    # the same video in every process
+    options = {"crf": str(CRF), "mbtree": "0", **output.x264}
     video = container.add_stream("libx264", rate=FRAME_RATE_HZ, options=options)
     if output.key_frame_every is not None:
         video.codec_context.gop_size = output.key_frame_every
