@@ -19,6 +19,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import SequenceGroup, sequence_mesh, spread
+from avatar_v.parallel.traffic import sent_elements
 from avatar_v.sampling.guidance import guided
 from avatar_v.testing import make_cond, make_dit, make_reference
 from avatar_v.types import Cond
@@ -72,14 +73,7 @@ class Sent(TorchDispatchMode):
         self.num = 0
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None):
-        if func.namespace == "c10d":
-            if func.name() != "c10d::alltoall_base_":
-                raise AssertionError(f"a collective that nobody counts: {func.name()}")
-            _, x, group, _, splits = args[:5]
-            group = dist.ProcessGroup.unbox(group)
-            share = x.numel() // group.size()
-            splits = splits or [share] * group.size()
-            self.num += sum(n for i, n in enumerate(splits) if i != group.rank())
+        self.num += sent_elements(func, args)
         return func(*args, **(kwargs or {}))
 
 

@@ -9,6 +9,8 @@ A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` 
 
 import argparse
 import importlib
+import os
+import select
 import signal
 import sys
 import threading
@@ -33,6 +35,8 @@ COMMANDS = {
 
 TRAINING = ("run", "fit", "validate")
 USER_ERRORS = (ValueError, OSError)
+READER_GONE = 128 + signal.SIGPIPE
+"""The exit status of a program that SIGPIPE ends."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +47,24 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) -> int:
     """``run(words without --debug)`` as the command ``name``; its exit status, 2 behind a user's
-    error, which is one line, and 130 behind an interrupt. ``--version`` is answered here."""
+    error, which is one line, and 130 behind an interrupt. ``--version`` is answered here. Where
+    the reader of the output has gone, as ``| head`` does, it ends without a word, as 141."""
+    try:
+        try:
+            status = _answered(name, words, run)
+        except SystemExit:  # of --help
+            _flush()
+            raise
+        _flush()
+        return status
+    except BrokenPipeError:
+        if not _reader_has_gone():
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # for what is buffered
+        return READER_GONE
+
+
+def _answered(name: str, words: Sequence[str], run: Callable[[list[str]], int]) -> int:
     rest = [word for word in words if word != "--debug"]
     if rest[:1] == ["--version"]:
         print(version_line(name))
@@ -51,7 +72,7 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     try:
         return run(rest)
     except USER_ERRORS as error:
-        if "--debug" in words:
+        if "--debug" in words or (isinstance(error, BrokenPipeError) and _reader_has_gone()):
             raise
         text = readable(error)
         print(f"{name}: error: {text}  (--debug shows where)", file=sys.stderr)
@@ -59,6 +80,23 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
+
+
+def _flush() -> None:
+    """Write what is buffered. Python does it at its end, too, where nothing catches its errors."""
+    if sys.stdout is not None:
+        sys.stdout.flush()
+
+
+def _reader_has_gone() -> bool:
+    """Whether stdout is a pipe that no one reads; a BrokenPipeError may be of another one."""
+    try:
+        descriptor = sys.stdout.fileno()
+    except (AttributeError, OSError, ValueError):  # there is no stdout, or it is no file
+        return False
+    poll = select.poll()
+    poll.register(descriptor, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def build_parser(commands: Iterable[str] = tuple(COMMANDS)) -> argparse.ArgumentParser:

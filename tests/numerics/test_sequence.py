@@ -11,6 +11,7 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from avatar_v.kernels.attention import attend_dense
 from avatar_v.kernels.partial import attend_part, merge, part_gradients
 from avatar_v.parallel.sequence import SequenceGroup, degrees
+from avatar_v.parallel.traffic import attention_elements
 from sequence_ranks import CASES, case_name, main
 
 NAMES = [case_name(*case[:3]) for case in CASES]
@@ -36,14 +37,11 @@ def test_ranks_give_the_velocity_and_gradients_of_one(name: str, found) -> None:
 def test_what_is_sent_is_counted(num_heads: int, size: int, _changes, _keep, found) -> None:
     ulysses, ring = degrees(num_heads, size)
     elements = 2 * 48 * num_heads * 6  # b s h d
-    if ring == 1:
-        exchange = 4 * (size - 1) * elements // size**2
-    else:
-        exchange = 4 * (ulysses - 1) * elements // (ulysses * size)
+    exchange, turns = attention_elements(num_heads, size, elements)
     part = elements // size  # keys of a rank's heads in its part of the ring
     case = found[case_name(num_heads, size, {})]
-    back = 2 * (ring - 1) * part + (2 * ring * part if ring > 1 else 0)
-    assert case["without"] == (exchange + 2 * (ring - 1) * part, exchange + back)
+    back = turns + (2 * ring * part if ring > 1 else 0)
+    assert case["without"] == (exchange + turns, exchange + back)
     assert case["with"] == case["without"]  # reference keys do not travel
     assert case["reference sent"] == 0
     assert case["heads kept"] == num_heads // ulysses
@@ -59,6 +57,23 @@ def test_guidance_streams_and_bf16_are_right(num_heads, size, _changes, _keep, f
     assert case["guided"] < 3e-6  # passes weighed by up to 3
     assert case["bf16"] < 2**-6  # a ring rounds its parts, 2^-8 each
     assert case.get("stream", 0) < 1e-6
+
+
+@pytest.mark.parametrize(
+    ("num_heads", "num_ranks", "sent"),
+    [
+        (8, 1, (0, 0)),
+        (8, 2, (960, 0)),  # q, k, v and the outputs: half of its half of each
+        (8, 4, (720, 0)),
+        (8, 8, (420, 0)),
+        (12, 8, (360, 240)),  # Ulysses 4 x ring 2
+        (3, 4, (0, 1440)),  # a ring of 4: k and v of its quarter, three times
+    ],
+)
+def test_the_rule_of_what_is_sent_by_hand(
+    num_heads: int, num_ranks: int, sent: tuple[int, int]
+) -> None:
+    assert attention_elements(num_heads, num_ranks, 960) == sent
 
 
 def test_the_grid_divides_the_heads() -> None:

@@ -1,8 +1,10 @@
 """command_line.py: what the front ends have in common."""
 
 import argparse
+import os
 import re
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from importlib.metadata import version
 from pathlib import Path
@@ -112,3 +114,42 @@ def test_help_shows_no_default_that_says_nothing() -> None:
     shown = parser.format_help().split("options:")[1]
     assert re.findall(r"\(.*?\)", shown) == ["(0)"]
     assert "hidden" not in shown
+
+
+LONG = """
+import sys
+from avatar_v.cli import guarded
+sys.exit(guarded("x", ["y"], lambda words: print("z" * 100_000) or 0))
+"""
+"""Says more than the buffer of stdout holds."""
+
+
+@pytest.mark.parametrize(
+    ("words", "status"),
+    [
+        (["-m", "avatar_v.cli", "--version"], 141),
+        (["-m", "avatar_v_data.cli", "--version"], 141),
+        (["-m", "avatar_v_eval.cli", "--version"], 141),
+        (["-m", "avatar_v.cli", "--help"], 0),  # argparse takes no notice
+        (["-c", LONG], 141),
+    ],
+)
+def test_a_reader_that_leaves_ends_a_command_without_a_word(words: list[str], status: int) -> None:
+    reads, writes = os.pipe()
+    os.close(reads)  # before anything is written, as `| true` may
+    with os.fdopen(writes) as gone:
+        done = subprocess.run(
+            [sys.executable, *words], stdout=gone, stderr=subprocess.PIPE, text=True
+        )
+    assert (done.returncode, done.stderr) == (status, "")
+
+
+@pytest.mark.parametrize("name", FRONT_ENDS)
+def test_another_pipe_that_breaks_is_an_error(
+    name: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def breaks(words: list[str]) -> int:
+        raise BrokenPipeError("the server has gone")
+
+    assert cli.guarded(name, ["x"], breaks) == 2
+    assert f"{name}: error: the server has gone" in capsys.readouterr().err

@@ -112,7 +112,7 @@ def test_shards_of_twice_the_ranks_are_half_as_large(full: Plan) -> None:
 
 def test_a_recipe_that_does_not_fit_says_what_would_help() -> None:
     recipe = tiny("2_a2v", *FRESH)
-    little = Machine(GPU("small card", 3.0, 1.0), 0.5)
+    little = Machine(GPU("small card", 3.0, 1.0, 100.0, 10.0), 0.5)
     clips = clips_of(recipe, None, None)
     assert (clips.size, clips.num_frames) == (32, 17)  # of the preset, and of the longest window
     text = recipe_report(recipe, little, recipe.spread, clips, measures=False)

@@ -35,7 +35,6 @@ from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import (
     Beside,
     Blocked,
-    ExtraKeyValue,
     Heads,
     attend_self,
     mask_of_extra,
@@ -49,6 +48,7 @@ from avatar_v.parallel.ring import Ring, attend_few, attend_ring
 
 
 OwnKeyValue = tuple[Float[Tensor, "b k own width"], Float[Tensor, "b k own width"]]
+OwnExtra = tuple[Float[Tensor, "b extra own width"], Float[Tensor, "b extra own width"]]
 
 
 def degrees(num_heads: int, num_ranks: int) -> tuple[int, int]:
@@ -144,7 +144,7 @@ class SequenceShares:
         rotary: Float[Tensor, "positions 1 half 2"],
         *,
         beside: Beside | None = None,
-        extra: ExtraKeyValue | None = None,
+        extra: OwnExtra | None = None,
         key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
     ) -> tuple[Heads, OwnKeyValue]:
@@ -172,7 +172,7 @@ class SequenceShares:
         rotary: Float[Tensor, "*positions 1 half 2"],
         *,
         beside: Beside | None = None,
-        extra: ExtraKeyValue | None = None,
+        extra: OwnExtra | None = None,
         key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
     ) -> tuple[Heads, OwnKeyValue]:

@@ -12,6 +12,9 @@ behind --."""
 MAX_SECONDS = 86_400
 """Of a video that is planned: a day."""
 LEAST_MFU = 1e-3
+OF_GENERATION = (
+    "seconds", "reference_seconds", "width", "height", "steps", "passes", "text_only"
+)  # fmt: skip
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -35,10 +38,16 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         "the recipe asks for GPUs")  # fmt: skip
     add("--mfu", type=float, default=0.4, help="share of the GPU's bf16 peak that is reached")
     add("--size", type=int, metavar="PX", help="side of the pictures; of the shards, else 480")
-    add("--frames", type=int, metavar="N", help="frames of a clip; of the shards, else a window's")
+    add("--frames", type=int, metavar="N", help="frames of a clip; of the shards, else a window's; "
+        "of a generation, whose video is then one chunk")  # fmt: skip
     add("--measures", action="store_true", help="what would help, also where it fits")
     add("--seconds", type=float, metavar="S", help="of the video of a generation; 10")
     add("--reference-seconds", type=float, metavar="S", help="of its reference; 16")
+    add("--width", type=int, metavar="PX", help="of its pictures, which may be no squares here")
+    add("--height", type=int, metavar="PX")
+    add("--steps", type=int, metavar="N", help="its denoising steps; those of the weights")
+    add("--passes", type=int, metavar="N", help="of the network in a step; as guidance needs them")
+    add("--text-only", action="store_true", help="as plain Wan: no sound, motion and reference")
     doctor = subparsers.add_parser(
         "doctor",
         help="what this machine has, and what a recipe lacks before it can start",
@@ -66,46 +75,63 @@ def _doctor(args: argparse.Namespace) -> int:
 
 def _check_effect(args: argparse.Namespace) -> None:
     """ValueError for an option that the plan asked for would not look at."""
-    of_generation = ("seconds", "reference_seconds")
-    for name in ("size", "frames", "measures") if args.generate else of_generation:
+    for name in ("size", "measures") if args.generate else OF_GENERATION:
         if getattr(args, name):
             other = "a recipe" if args.generate else "--generate"
             raise ValueError(f"--{name.replace('_', '-')} is for {other}")
+    for name, other in (("frames", "seconds"), ("text_only", "reference_seconds")):
+        if args.generate and getattr(args, name) and getattr(args, other):
+            words = (f"--{option.replace('_', '-')}" for option in (other, name))
+            raise ValueError("{} says nothing beside {}".format(*words))
+
+
+def _check_values(args: argparse.Namespace) -> None:
+    checks.number("--mfu", args.mfu, least=LEAST_MFU, most=1)
+    for name in ("gpus", "size", "frames", "width", "height", "steps", "passes"):
+        if getattr(args, name) is not None:
+            checks.count(f"--{name}", getattr(args, name))
+    for name in ("seconds", "reference_seconds"):
+        if getattr(args, name) is not None:
+            option = f"--{name.replace('_', '-')}"
+            checks.positive(option, getattr(args, name), most=MAX_SECONDS)
 
 
 def _plan(args: argparse.Namespace) -> int:
-    checks.number("--mfu", args.mfu, least=LEAST_MFU, most=1)
-    for name in ("gpus", "size", "frames"):
-        if getattr(args, name) is not None:
-            checks.count(f"--{name}", getattr(args, name))
-    for name, value in {
-        "--seconds": args.seconds, "--reference-seconds": args.reference_seconds
-    }.items():  # fmt: skip
-        if value is not None:
-            checks.positive(name, value, most=MAX_SECONDS)
+    _check_values(args)
     if bool(args.recipes) == bool(args.generate):
         raise ValueError("plan needs a recipe, or --generate with weights or a preset")
     _check_effect(args)
+    print(_generation(args) if args.generate else _training(args))
+    return 0
+
+
+def _generation(args: argparse.Namespace) -> str:
+    from avatar_v.planning.generating import Video, generation_report
     from avatar_v.planning.gpus import gpu_of
     from avatar_v.planning.report import Machine
 
-    gpu = None if args.gpu is None else gpu_of(args.gpu)
-    if args.generate:
-        from avatar_v.planning.generating import generation_report
+    machine = Machine(gpu_of(args.gpu or "h100"), args.mfu)
+    video = Video(
+        seconds=args.seconds or Video.seconds,
+        reference_s=args.reference_seconds or Video.reference_s,
+        width=args.width,
+        height=args.height,
+        num_frames=args.frames,
+        num_steps=args.steps,
+        num_passes=args.passes,
+        text_only=args.text_only,
+    )
+    return generation_report(args.generate, machine, video, devices=args.gpus or 1)
 
-        machine = Machine(gpu or gpu_of("h100"), args.mfu)
-        print(
-            generation_report(
-                args.generate, machine, devices=args.gpus or 1, seconds=args.seconds or 10.0,
-                reference_s=args.reference_seconds or 16.0,
-            )
-        )  # fmt: skip
-        return 0
+
+def _training(args: argparse.Namespace) -> str:
+    from avatar_v.planning.gpus import gpu_of
     from avatar_v.planning.recipe import read_recipe
-    from avatar_v.planning.report import clips_of, recipe_report
+    from avatar_v.planning.report import Machine, clips_of, recipe_report
     from avatar_v.stages.base import Stage
     from avatar_v.stages.cli import split_recipes
 
+    gpu = None if args.gpu is None else gpu_of(args.gpu)
     recipe = read_recipe(*split_recipes(args.recipes))
     if gpu is None and recipe.trainer["accelerator"] not in ("cpu", "auto"):
         gpu = gpu_of("h100")
@@ -114,5 +140,4 @@ def _plan(args: argparse.Namespace) -> int:
     if isinstance(recipe.model, Stage):
         clips = clips_of(recipe, args.size, args.frames)
     machine = Machine(gpu, args.mfu)
-    print(recipe_report(recipe, machine, spread, clips, measures=args.measures))
-    return 0
+    return recipe_report(recipe, machine, spread, clips, measures=args.measures)

@@ -2,7 +2,8 @@
 
 import copy
 import math
-from dataclasses import replace
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 
 import torch
 from torch import nn
@@ -16,59 +17,88 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.presets import PRESETS
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.models.vae import VideoVAE
-from avatar_v.planning.gpus import RESERVE_GIB
+from avatar_v.parallel.sequence import degrees
+from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Cost, Number, as_on_gpus, cost_of, pretending, without_values
 from avatar_v.planning.memory import GIB
 from avatar_v.planning.networks import conditioner_of, config_of
 from avatar_v.planning.passes import Pass, pass_cost, reference_bytes
 from avatar_v.planning.report import Machine, table
+from avatar_v.planning.scaling import (
+    group_sizes,
+    pcie_time,
+    rates,
+    scaling_table,
+    spread_over,
+    step_time,
+)
 from avatar_v.planning.steps import TEXT_TOKENS
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.guidance import streams
 from avatar_v.stages.settings import Models
-from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
+from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR, num_latents
+from avatar_v.words import counted
 
+TEXT_GUIDANCE = 5.0
+"""Of plain Wan, which is guided by its words alone."""
 FEW_LATENTS = 3
 """Of a chunk the decoder is run on so many; the others cost the same each."""
 PLACES = 2
 """Blocks that offloading keeps on the device (parallel/offload.py)."""
 
 
-def generation_report(
-    name: str, machine: Machine, *, devices: int, seconds: float, reference_s: float
-) -> str:
-    """Of ``seconds`` of video by weights (a name that ships, or a folder) or by a preset whose
-    weights are not there. ValueError for neither. One prompt, guidance as generation takes it."""
+@dataclass(frozen=True)
+class Video:
+    """What is generated. None: as generation takes it from the weights."""
+
+    seconds: float = 10.0
+    reference_s: float = 16.0
+    width: int | None = None  # pixels
+    height: int | None = None
+    num_frames: int | None = None  # of one chunk that is the whole video; ``seconds`` is not read
+    num_steps: int | None = None
+    num_passes: int | None = None  # of the network in a step
+    text_only: bool = False  # as plain Wan: without sound, motion and reference
+
+    def sized(self, sizes: Format) -> Format:
+        """``sizes`` with the length of this video's chunks."""
+        if self.num_frames is None:
+            return sizes
+        return replace(sizes, chunk_latents=num_latents(self.num_frames))
+
+    def num_chunks(self, sizes: Format) -> int:
+        if self.num_frames is not None:
+            return 1
+        return max(1, math.ceil(_new_latents(self.seconds) / (sizes.chunk_latents - OVERLAP)))
+
+
+def generation_report(name: str, machine: Machine, video: Video, *, devices: int) -> str:
+    """Of a video by weights (a name that ships, or a folder) or by a preset whose weights are not
+    there. One prompt, guidance as generation takes it. ValueError for neither of the two, and for
+    sizes that the network does not take."""
     card, models = _asked(name)
-    sizes = FORMATS[name] if card is None else format_of(card)
-    with torch.device("meta"):
-        dit = AvatarDiT(config_of(models))
-        conditioner = conditioner_of(models.preset, dit.config)
-        dim = conditioner.audio_encoder.dim
-        net = MotionNet(MotionNetConfig.of_preset(models.preset, audio_dim=dim))
-    for network in (dit, net):  # as generation keeps them (generate/pipeline.py)
-        narrow(network, torch.bfloat16)
-    made, reads = _passes(dit, conditioner, card, sizes, models.preset, reference_s)
+    sizes = video.sized(FORMATS[name] if card is None else format_of(card))
+    dit, conditioner, net = _networks(models)
+    made, reads = _passes(dit, conditioner, card, sizes, models.preset, video)
     with as_on_gpus():
         encoding = pass_cost(dit, reads, bf16=True, cast=True) if reads.reference else Cost(0, 0, 0)
-        cost = pass_cost(dit, made, bf16=True, cast=True)
-        decoding = _decoding(conditioner.vae, sizes)
+        costs = {num: _step_cost(dit, made, num) for num in group_sizes(devices)}
+        decoding = _decoding(conditioner.vae, made)
+    cost, (ulysses, _) = costs[devices], degrees(dit.config.num_heads, devices)
     parts = {
         "DiT, bf16": _size(dit),
         "VAE, fp32": _size(conditioner.vae),
         "encoders of text and sound, fp32": _size(conditioner) - _size(conditioner.vae),
         "motion network": _size(net),
-        "keys of the reference": reference_bytes(dit, reads, bf16=True) * made.samples / devices,
-        "activations": max(cost.peak / devices, encoding.peak, decoding.peak),
+        "keys of the reference": reference_bytes(dit, made, bf16=True) / ulysses,  # of its heads
+        "activations": max(cost.peak, encoding.peak, decoding.peak),
     }
-    chunks = max(1, math.ceil(_new_latents(seconds) / (sizes.chunk_latents - OVERLAP)))
-    steps = num_steps_of(None, card or Card(models.preset))
-    flops = encoding.flops + chunks * (steps * cost.flops / devices + decoding.flops)
-    total = sum(parts.values()) / GIB
+    chunks = video.num_chunks(sizes)
+    steps = num_steps_of(video.num_steps, card or Card(models.preset))
+    flops = encoding.flops + chunks * (steps * cost.flops + decoding.flops)
     lines = [
-        _verdict(name, total, machine, devices),
-        f"{seconds:g} s of {sizes.side} x {sizes.side}: {chunks} chunks of {sizes.chunk_latents} "
-        f"latents in {steps} steps of {made.samples} passes, {flops:.2e} operations on device 0",
+        _verdict(name, sum(parts.values()) / GIB, machine, devices),
+        f"{_work(made, conditioner.vae, video, chunks, steps)}, {flops:.2e} operations on device 0",
     ]
     if machine.gpu is not None:
         needed = flops / (machine.mfu * machine.gpu.bf16_tflops * 1e12)
@@ -76,7 +106,48 @@ def generation_report(
         lines.append(f"{needed:.1f} s at {machine.mfu:.0%} of {peak}, if nothing waits")
     lines += table(parts, 0 if machine.gpu is None else RESERVE_GIB)
     lines.append(f"--offload: {-_offloaded(dit, conditioner) / GIB:+.1f} GiB")
+    if machine.gpu is not None:
+        lines += _times(dit, costs, machine.gpu, machine.mfu)
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
+
+
+def _times(dit: AvatarDiT, costs: Mapping[int, Cost], gpu: GPU, mfu: float) -> list[str]:
+    """How long a step takes on each number of GPUs, and what offloading adds to it."""
+    waits = pcie_time(_size(dit.blocks), gpu)
+    return [
+        f"a step, in seconds, at {rates(gpu, mfu)}:",
+        *scaling_table({num: step_time(cost, gpu, mfu) for num, cost in costs.items()}),
+        f"--offload: its blocks come in {waits:.3f} s a step, behind the computation",
+    ]
+
+
+def _work(made: Pass, vae: VideoVAE, video: Video, chunks: int, steps: int) -> str:
+    frames, seconds = video.num_frames, video.seconds
+    seconds = seconds if frames is None else frames / FRAME_RATE_HZ
+    height, width = (cells * vae.spatial_factor for cells in made.side)
+    return (
+        f"{seconds:g} s of {width} x {height}: {counted(chunks, 'chunk')} of {made.latents} "
+        f"latents in {counted(steps, 'step')} of {made.samples} "
+        f"{'pass' if made.samples == 1 else 'passes'}"
+    )
+
+
+def _networks(models: Models) -> tuple[AvatarDiT, Conditioner, MotionNet]:
+    """Without memory, in the types that generation keeps them in (generate/pipeline.py)."""
+    with torch.device("meta"):
+        dit = AvatarDiT(config_of(models))
+        conditioner = conditioner_of(models.preset, dit.config)
+        dim = conditioner.audio_encoder.dim
+        net = MotionNet(MotionNetConfig.of_preset(models.preset, audio_dim=dim))
+    for network in (dit, net):
+        narrow(network, torch.bfloat16)
+    return dit, conditioner, net
+
+
+def _step_cost(dit: AvatarDiT, made: Pass, num_ranks: int) -> Cost:
+    """Of one step on rank 0 of so many."""
+    with spread_over(dit, num_ranks):
+        return pass_cost(dit, made, bf16=True, cast=True)
 
 
 def _asked(name: str) -> tuple[Card | None, Models]:
@@ -93,36 +164,50 @@ def _passes(
     card: Card | None,
     sizes: Format,
     preset: str,
-    reference_s: float,
+    video: Video,
 ) -> tuple[Pass, Pass]:
     """A step of a chunk, and the encoding of the reference, once a video."""
-    cells, reads, stills = sizes.side // conditioner.vae.spatial_factor, True, 0
-    audio = Card("").guidance_audio
+    reads, stills, audio = True, 0, Card("").guidance_audio
     if card is not None:
         audio, reads, stills = card.guidance_audio, card.can.reference, card.can.stills
-    frames = _new_latents(reference_s) if reads else 0
+    reads = reads and not video.text_only
+    frames = _new_latents(video.reference_s) if reads else 0
     frames = min(frames, NUM_STILLS) if stills else frames
-    guided = len(streams(text=1.0, audio=audio, has_reference=reads))
+    text = TEXT_GUIDANCE if video.text_only else 1.0
+    heard = not video.text_only
+    guided = len(streams(text=text, audio=audio, has_audio=heard, has_reference=reads))
     if dit.config.has_guidance_inside:
         guided = 1
     of = Pass(
-        1, sizes.chunk_latents, (cells, cells), motion=True, reference=frames,
+        1, sizes.chunk_latents, _side(video, sizes, conditioner.vae, dit.config.patch),
+        audio=heard, motion=heard, reference=frames,
         text_tokens=TEXT_TOKENS.get(preset, 512), stills=bool(stills),
     )  # fmt: skip
-    return replace(of, samples=guided, encodes=False), replace(of, latents=1, through=False)
+    made = replace(of, samples=video.num_passes or guided, encodes=False)
+    return made, replace(of, latents=1, through=False)
 
 
-def _decoding(vae: VideoVAE, sizes: Format) -> Cost:
-    vae, cells = copy.deepcopy(vae), sizes.side // vae.spatial_factor
+def _side(video: Video, sizes: Format, vae: VideoVAE, patch: int) -> tuple[int, int]:
+    """Cells of the picture's height and width. ValueError for pixels that fill no whole tokens."""
+    token, asked = vae.spatial_factor * patch, {"--height": video.height, "--width": video.width}
+    for name, pixels in asked.items():
+        if pixels is not None and pixels % token:
+            raise ValueError(f"{name} is a multiple of {token}, got {pixels}")
+    height, width = (pixels or sizes.side for pixels in asked.values())
+    return height // vae.spatial_factor, width // vae.spatial_factor
+
+
+def _decoding(vae: VideoVAE, made: Pass) -> Cost:
+    vae, latents = copy.deepcopy(vae), min(made.latents, FEW_LATENTS)
     with pretending():
         without_values(vae, torch.float32)
-        latents = torch.empty(1, FEW_LATENTS, vae.latent_channels, cells, cells)
+        x = torch.empty(1, latents, vae.latent_channels, *made.side)
 
         def run() -> None:
-            vae.decode(latents)
+            vae.decode(x)
 
         cost = cost_of(run, bf16=True, trains=False)
-    return Cost(cost.flops * sizes.chunk_latents / FEW_LATENTS, 0, cost.peak)
+    return replace(cost, flops=cost.flops * made.latents / latents)
 
 
 def _offloaded(dit: AvatarDiT, conditioner: Conditioner) -> int:

@@ -22,6 +22,7 @@ from torch.utils.flop_counter import flop_registry, sdpa_backward_flop_count, sd
 
 from avatar_v.kernels import backends
 from avatar_v.models.layers import forget_grids
+from avatar_v.parallel.traffic import sent_elements
 
 Number = int | float
 
@@ -34,6 +35,9 @@ class Cost:
     flops: Number  # forward, backward, and what is computed again
     saved: Number  # bytes that wait for the backward pass, without weights
     peak: Number  # most bytes alive at once, without weights and their gradients
+    attention: Number = 0  # of the operations, those of attention; the others are of products
+    moved: Number = 0  # bytes that the operators read and write, each by itself
+    sent: Number = 0  # bytes that this rank gives to others
 
     def mixed(self, other: "Cost", factor: Number) -> "Cost":
         """self + factor · other, of every number."""
@@ -81,7 +85,10 @@ def cost_of(run: Callable[[], Tensor | None], *, bf16: bool, trains: bool) -> Co
         if trains:
             assert out is not None, "a pass with gradients returns something"
             out.float().sum().backward()
-    return Cost(counter.flops, sum(saved.values()), counter.peak)
+    return Cost(
+        counter.flops, sum(saved.values()), counter.peak,
+        attention=counter.attention, moved=counter.moved, sent=counter.sent,
+    )  # fmt: skip
 
 
 def without_values(module: nn.Module, dtype: torch.dtype) -> None:
@@ -105,21 +112,33 @@ def _drop_gradient(parameter: Tensor) -> None:
 
 
 class _Counter(TorchDispatchMode):
-    """Counts operations by torch's formulas, and follows the memory of every tensor that is made.
-    (torch's FlopCounterMode makes cycles of modules and tensors, so that memory stays.)"""
+    """Counts operations by torch's formulas, what operators read, write and send, and follows the
+    memory of every tensor that is made. (torch's FlopCounterMode makes cycles of modules and
+    tensors, so that memory stays.)"""
 
     def __init__(self) -> None:
         super().__init__()
-        self.flops = self.now = self.peak = 0
+        self.flops = self.attention = self.moved = self.sent = self.now = self.peak = 0
         self._known: set[int] = set()  # ids of storages that are alive
 
     def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
-        before = {id(x.untyped_storage()) for x in _tensors((args, kwargs))}
+        given = _tensors((args, kwargs))
+        before = {id(x.untyped_storage()) for x in given}
         out = func(*args, **(kwargs or {}))
+        found = _tensors(out)
         formula = _FORMULAS.get(func._overloadpacket)
         if formula is not None:
-            self.flops += formula(*args, **(kwargs or {}), out_val=out)
-        for x in _tensors(out):
+            flops = formula(*args, **(kwargs or {}), out_val=out)
+            self.flops += flops
+            self.attention += flops if "attention" in func.name() else 0
+        written = [x for x in found if id(x.untyped_storage()) not in before]
+        if func._schema.is_mutable:
+            written = found
+        if (written or func._schema.is_mutable) and "::empty" not in func.name():  # no view
+            self.moved += sum(map(_bytes, given)) + sum(map(_bytes, written))
+        sent = sent_elements(func, args)
+        self.sent += sent * given[1].element_size() if sent else 0
+        for x in found:
             storage = x.untyped_storage()
             if id(storage) not in before and id(storage) not in self._known:
                 self._made(storage)
@@ -141,6 +160,11 @@ def _tensors(values: Any) -> list[Tensor]:
     found: list[Tensor] = []
     tree_map_only(Tensor, found.append, values)
     return found
+
+
+def _bytes(x: Tensor) -> int:
+    """What reading ``x`` once takes: of an expanded tensor what lies in memory."""
+    return min(x.numel() * x.element_size(), x.untyped_storage().nbytes())
 
 
 def _attention_flops(query, key, value, *args: Any, out_val: Any = None, **named: Any) -> int:

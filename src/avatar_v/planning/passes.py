@@ -6,7 +6,7 @@ stands around the blocks and of each kind, so three shallow networks tell that o
 
 import copy
 import itertools
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -82,7 +82,7 @@ def pass_cost(
     if plain:
         whole = whole.mixed(found[2].mixed(found[0], -1), len(plain))
     beside = max(cost.peak - cost.saved for cost in found)  # of one block, whatever the depth
-    return Cost(whole.flops, whole.saved, whole.saved + beside)
+    return replace(whole, peak=whole.saved + beside)
 
 
 def reference_bytes(network: AvatarDiT, of: Pass, *, bf16: bool) -> int:
@@ -136,6 +136,7 @@ def _shallow_cost(
                 encoding = cost_of(lambda: _encoded(shallow, packed), bf16=bf16, trains=False)
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 past = shallow.encode_packed(packed)
+                past = past if of.trains or of.encodes else past.rotated()  # once, as in sampling
 
         def run() -> Tensor:
             keys = shallow.encode_packed(packed) if packed is not None and through else past
@@ -143,7 +144,8 @@ def _shallow_cost(
 
         cost = cost_of(run, bf16=bf16, trains=of.trains)
     if packed is not None and of.encodes and not through:
-        cost = Cost(cost.flops + encoding.flops, cost.saved, max(cost.peak, encoding.peak))
+        peak = max(cost.peak, encoding.peak)
+        cost = replace(cost.mixed(encoding, 1), saved=cost.saved, peak=peak)
     return cost
 
 

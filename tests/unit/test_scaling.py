@@ -1,0 +1,188 @@
+"""planning/scaling.py: a step over several GPUs, as the code of one rank counts it."""
+
+import functools
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.cli import main
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.planning.gpus import GPU, GPUS
+from avatar_v.planning.measure import Cost, as_on_gpus, cost_of
+from avatar_v.planning.passes import Pass, pass_cost
+from avatar_v.planning.scaling import (
+    StepTime,
+    group_sizes,
+    pcie_time,
+    scaling_table,
+    spread_over,
+    step_time,
+)
+
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "training" / "full_size.md"
+PLAIN = Pass(2, 3, (8, 8), audio=False, text_tokens=8)
+"""2 samples of 3 frames of 16 tokens: 96 in all."""
+
+
+def network(num_heads: int = 8, num_layers: int = 4) -> AvatarDiT:
+    with torch.device("meta"):
+        return AvatarDiT(
+            DiTConfig(
+                dim=8 * num_heads, num_heads=num_heads, num_layers=num_layers, ffn_dim=32,
+                latent_channels=4, text_dim=8, audio_dim=8, freq_dim=16, motion_dim=64,
+            )
+        )  # fmt: skip
+
+
+@functools.cache
+def cost(num_ranks: int, of: Pass = PLAIN, num_heads: int = 8) -> Cost:
+    dit = network(num_heads)
+    with as_on_gpus(), spread_over(dit, num_ranks):
+        return pass_cost(dit, of, bf16=True, cast=True)
+
+
+@pytest.mark.parametrize(
+    ("num_ranks", "attention", "patches"),
+    [
+        # of 96 · 64 elements of queries 4 (P - 1) / P²; of 96 / P tokens 16 numbers to P - 1 ranks
+        (1, 0, 0),
+        (2, 6144, 768),
+        (4, 4608, 1152),
+        (8, 2688, 1344),
+    ],
+)
+def test_what_a_rank_sends_by_hand(num_ranks: int, attention: int, patches: int) -> None:
+    assert cost(num_ranks).sent == 2 * (4 * attention + patches)  # 4 layers, bf16
+
+
+def test_where_heads_run_out_keys_go_round_a_ring() -> None:
+    # 12 heads on 8 ranks: Ulysses 4 x ring 2. Of 96 · 96 elements 4 · 3 / 32 and 2 / 8
+    exchanged, turns = 3456, 2304
+    patches = 12 * 16 * 3 + 48 * 16  # to the Ulysses group, then what it has to the other
+    assert cost(8, num_heads=12).sent == 2 * (4 * (exchanged + turns) + patches)
+
+
+def test_sound_motion_and_a_ring_together_are_counted() -> None:
+    of = Pass(2, 3, (8, 8), motion=True, text_tokens=8, reference=4, encodes=False)
+    plain, whole = cost(8, num_heads=12), cost(8, of, num_heads=12)
+    assert plain.sent < whole.sent < 1.5 * plain.sent  # motion has one token a frame
+
+
+def test_tokens_of_a_reference_are_not_sent() -> None:
+    shown = Pass(2, 3, (8, 8), audio=False, text_tokens=8, reference=4, encodes=False)
+    assert cost(4, shown).sent == cost(4).sent > 0
+    assert cost(4, shown).attention > cost(4).attention
+
+
+def test_more_ranks_do_less_each_and_as_much_together() -> None:
+    found = [cost(num) for num in (1, 2, 4, 8)]
+    for name in ("flops", "attention", "moved"):
+        values = [getattr(x, name) for x in found]
+        assert values == sorted(set(values), reverse=True), name
+    assert found[0].peak > found[1].peak
+    for num, x in zip((1, 2, 4, 8), found, strict=True):
+        assert x.attention * num == found[0].attention
+        assert x.flops * num >= found[0].flops  # each rank projects the text
+
+
+def test_the_attention_of_a_pass_by_hand() -> None:
+    # 4 layers, 2 samples: 48 tokens see 48 and 8 of text, in two products of 2 · 64 operations
+    assert cost(1).attention == 4 * 2 * 48 * (48 + 8) * 2 * 2 * 64
+
+
+def test_an_operator_moves_what_it_reads_and_writes() -> None:
+    linear, x = torch.nn.Linear(4, 8), torch.zeros(2, 4)
+
+    def moved(run) -> float:
+        return cost_of(run, bf16=False, trains=False).moved
+
+    assert moved(lambda: linear(x)) == 4 * (2 * 4 + 8 * 4 + 8 + 2 * 8)
+    assert moved(lambda: x.view(4, 2).t().unsqueeze(0)) == 0
+    assert moved(lambda: torch.empty(9)) == 0
+    assert moved(lambda: torch.zeros(1).expand(2, 4) + x) == 4 * (1 + 1 + 8 + 8)  # zeros, then sum
+    assert moved(lambda: x.add_(1)) == 4 * (8 + 8)
+
+
+def test_times_are_what_the_rates_say() -> None:
+    gpu = GPU("round", 1.0, 10.0, memory_gb_s=1000.0, pcie_gb_s=10.0, nvlink_gb_s=100.0)
+    of = Cost(flops=20e12, saved=0, peak=0, attention=5e12, moved=800e9, sent=40e9)
+    time = step_time(of, gpu, 0.5)
+    assert time == StepTime(products=3.0, attention=1.0, memory=1.0, links=0.5)
+    assert (time.compute, time.apart, time.overlapped) == (4.0, 5.5, 4.0)
+    assert time.limit == "compute"
+    assert StepTime(1.0, 0.0, 2.0, 3.0).limit == "links"
+    assert StepTime(1.0, 0.0, 2.0, 1.5).limit == "memory"
+    assert pcie_time(8e9, gpu) == 1.0
+    assert scaling_table({2: time})[1].split() == ["2", "3", "1", "1", "0.5", "5.5", "4", "compute"]
+
+
+def test_gpus_without_nvlink_send_over_pcie() -> None:
+    assert GPUS["l40s"].link_gb_s == GPUS["l40s"].pcie_gb_s == 32
+    assert GPUS["h100"].link_gb_s == 450
+
+
+def test_groups_are_the_powers_of_two_up_to_all() -> None:
+    assert [group_sizes(num) for num in (1, 2, 6, 8)] == [[1], [1, 2], [1, 2, 4, 6], [1, 2, 4, 8]]
+
+
+def test_the_setting_of_a_plain_wan_can_be_stated(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--width", "48", "--height", "32", "--frames", "9", "--steps", "7", "--text-only"]
+    assert main(["plan", "--generate", "small", "--gpus", "2", *words]) == 0
+    said = capsys.readouterr().out
+    assert "0.36 s of 48 x 32: 1 chunk of 3 latents in 7 steps of 2 passes, " in said
+    assert "keys of the reference" not in said
+    rows = re.findall(r"^ +(\d+)((?: +[\d.e-]+){6})  (\w+)$", said, re.MULTILINE)
+    assert [row[0] for row in rows] == ["1", "2"]
+    assert float(rows[0][1].split()[3]) == 0 < float(rows[1][1].split()[3])
+    assert main(["plan", "--generate", "small", *words, "--passes", "1"]) == 0
+    assert "7 steps of 1 pass, " in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--generate", "small", "--width", "50"], "--width is a multiple of "),
+        (["--generate", "small", "--frames", "8"], "a clip has 4k + 1 frames (1, 5, 9, …), got 8"),
+        (["--generate", "small", "--steps", "0"], "--steps is a whole number from 1"),
+        (["--generate", "small", "--passes", "-1"], "--passes is a whole number from 1"),
+        (["--generate", "small", "--size", "64"], "--size is for a recipe"),
+        (["x.yaml", "--text-only"], "--text-only is for --generate"),
+        (["x.yaml", "--width", "64"], "--width is for --generate"),
+        (
+            ["--generate", "small", "--frames", "9", "--seconds", "4"],
+            "--seconds says nothing beside --frames",
+        ),
+        (
+            ["--generate", "small", "--text-only", "--reference-seconds", "4"],
+            "--reference-seconds says nothing beside --text-only",
+        ),
+    ],
+)
+def test_a_video_that_cannot_be_planned_is_one_line(
+    words: list[str], told: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["plan", *words]) == 2
+    said = capsys.readouterr().err
+    assert told in said
+    assert said.count("\n") == 1
+
+
+def test_the_page_shows_what_the_command_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Each table of seconds, behind the command that printed it, and the rows taken from them."""
+    text = PAGE.read_text(encoding="utf-8").replace("\\\n", " ")
+    pattern = r"^(avatar-v plan --generate [^\n]* --text-only[^\n]*)\n```\n\n```\n(.*?)```"
+    shown = re.findall(pattern, text, re.MULTILINE | re.DOTALL)
+    assert len(shown) == 2
+    rows: list[tuple[str, str, str, str]] = []
+    for command, block in shown:
+        assert main(shlex.split(command)[1:]) == 0
+        assert block in capsys.readouterr().out
+        one, *_, eight = (line.split() for line in block.splitlines() if line.endswith("compute"))
+        rows.append((one[5], eight[5], one[6], eight[6]))
+    assert f"nothing overlaps | {rows[0][0]} | {rows[0][1]} |" in text
+    assert f"all overlaps | {rows[0][2]} | {rows[0][3]} |" in text
+    assert f"the least that is possible | {rows[1][2]} | {rows[1][3]} |" in text
