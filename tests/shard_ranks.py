@@ -20,6 +20,7 @@ from avatar_v.models.presets import build
 from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.parallel.apply import shard
 from avatar_v.stages.muon import BatchedMuon
+from avatar_v.stages.roles import begun_as
 
 NUM_RANKS, NUM_LAYERS = 2, 3
 SHAPES = [(7, 4)] * 3 + [(4, 10)] * 2 + [(1, 6)]
@@ -114,12 +115,37 @@ def text_encoder(mesh: DeviceMesh) -> dict[str, Any]:
     }
 
 
+def two_of_one(mesh: DeviceMesh) -> dict[str, Any]:
+    """A DiT and another that begins in its memory, both in shards; then one of them changes."""
+    dit = build("tiny", seed=1)[0]
+    other = begun_as(dit, shared=True)
+    pairs = list(zip(dit.parameters(), other.parameters(), strict=True))
+    found = {
+        "same memory": all(p.data_ptr() == q.data_ptr() for p, q in pairs),
+        "same parameters": any(p is q for p, q in pairs),
+    }
+    start = [p.detach().clone() for p in dit.parameters()]
+    for network in (dit, other):
+        shard(network, mesh, compute_dtype=torch.float32)
+    with torch.no_grad():
+        for p in dit.parameters():
+            p.add_(1.0)
+    whole = [
+        [p.full_tensor() for p in network.parameters() if isinstance(p, DTensor)]
+        for network in (dit, other)
+    ]
+    moved, kept = (
+        max(float((x - y).abs().max()) for x, y in zip(of, start, strict=True)) for of in whole
+    )
+    return {**found, "moved": moved, "kept": kept}
+
+
 def work(rank: int, folder: Path) -> None:
     torch.set_num_threads(1)
     place = (folder / "store").as_uri()
     dist.init_process_group("gloo", init_method=place, rank=rank, world_size=NUM_RANKS)
     mesh = init_device_mesh("cpu", (NUM_RANKS,))
-    found = muon(mesh) | text_encoder(mesh)
+    found = muon(mesh) | text_encoder(mesh) | two_of_one(mesh)
     if rank == 0:
         torch.save(found, folder / "found.pt")
     dist.barrier()

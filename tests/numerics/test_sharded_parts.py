@@ -1,4 +1,5 @@
-"""Two gloo ranks: Muon's step on shards, and a text encoder that is gathered layer by layer."""
+"""Two gloo ranks: Muon's step on shards, a text encoder that is gathered layer by layer, and roles
+that begin in the same memory."""
 
 from typing import Any
 
@@ -26,3 +27,11 @@ def test_a_frozen_text_encoder_is_gathered_by_layer_and_put_back(found) -> None:
     assert found["text units"] == shard_ranks.NUM_LAYERS + 1
     assert found["text gathered"] == 0
     assert found["text gathered inside"] < 0.6 * found["text whole"]
+
+
+@pytest.mark.multi
+def test_roles_begin_in_the_same_memory_and_have_shards_of_their_own(found) -> None:
+    assert found["same memory"]
+    assert not found["same parameters"]
+    assert found["moved"] == pytest.approx(1.0, abs=1e-6)
+    assert found["kept"] == 0

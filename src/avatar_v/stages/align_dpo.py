@@ -7,7 +7,6 @@ several windows to a step, as the motion network was trained on (stages/motion_p
 pair that was judged on one axis counts in the components of that axis alone.
 """
 
-import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -105,7 +104,7 @@ class AlignDPO(MotionPrior):
             raise ValueError(
                 f"the motion network of {start} is a student of {steps} steps: align its teacher"
             )
-        self.frozen = copy.deepcopy(self.network)
+        self.frozen = self.network_for(FROZEN, self.network)
 
     def on_fit_start(self) -> None:
         """Also: the ties of the pairs need a loss that knows them."""

@@ -8,7 +8,6 @@ frozen weights that the stage starts from. The policy is the motion network or t
 rollout was not that of the network: the stage asks.
 """
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -123,7 +122,7 @@ class AlignGRPO(Stage):
                 "policy motion needs weights with a motion network (recipes/3_motion.yaml), and "
                 f"{self.models.init_from or 'fresh ones'} have none"
             )
-        self.frozen = copy.deepcopy(self.network)
+        self.frozen = self.network_for(FROZEN, self.network)
 
     def _check_steps(self, start: str) -> None:
         """ValueError where rollouts of a student are not made in its own steps, or those of other

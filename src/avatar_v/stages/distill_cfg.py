@@ -6,7 +6,6 @@ velocity from one pass. Its windows, references and times are those of stage 3. 
 before its video, as in generation.
 """
 
-import copy
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -119,7 +118,7 @@ class DistillCFG(SFT):
 
     def adapt(self) -> None:
         """The teacher is what the stage starts from. ValueError for one that is distilled."""
-        self.teacher = copy.deepcopy(self.dit)
+        self.teacher = self.network_for(TEACHER, self.dit)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self.dit = with_guidance_inside(self.dit, self.guidance.ordered)

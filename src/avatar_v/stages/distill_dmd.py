@@ -13,7 +13,6 @@ too. Motion is there before its video, as in generation.
 """
 
 import contextlib
-import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -170,7 +169,7 @@ class DistillDMD(SFT):
                 seed=self.seed,
             )
         else:
-            self.fake, self.real = copy.deepcopy(self.dit), copy.deepcopy(self.dit)
+            self.fake, self.real = (self.network_for(role, self.dit) for role in (FAKE, REAL))
         if self.matching.has_head:
             with torch.random.fork_rng(devices=[]):
                 torch.manual_seed(self.seed)

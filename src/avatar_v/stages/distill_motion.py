@@ -7,7 +7,6 @@ are those of stages/distill_dmd.py; windows begin with a clip, with or without i
 with the end of true motion before them.
 """
 
-import copy
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -101,7 +100,7 @@ class DistillMotion(MotionPrior):
         steps = None if start is None else read_card(start).can.motion_steps
         if steps is not None:
             raise ValueError(f"the motion network of {start} is a student of {steps} steps already")
-        self.fake, self.real = (copy.deepcopy(self.network) for _ in range(2))
+        self.fake, self.real = (self.network_for(role, self.network) for role in (FAKE, REAL))
 
     def select_trainable(self) -> None:
         super().select_trainable()

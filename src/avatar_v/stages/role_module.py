@@ -9,7 +9,7 @@ and is in every checkpoint. Schedules, averages, records and pictures go by it. 
 import contextlib
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import lightning as L
 import torch
@@ -26,6 +26,7 @@ from avatar_v.stages.roles import (
     Role,
     Updates,
     average_gradients,
+    begun_as,
     check_roles,
     freeze_readers,
     gradients_kept,
@@ -33,6 +34,7 @@ from avatar_v.stages.roles import (
     trained_names,
 )
 
+Network = TypeVar("Network", bound=nn.Module)
 COUNTERS = "stage"
 """Where a checkpoint holds the counters of a stage."""
 
@@ -56,6 +58,11 @@ class RoleModule(L.LightningModule):
     def automatic_optimization(self) -> bool:
         """Whether Lightning makes the updates: those of a stage that trains one role."""
         return sum(role.trainable for role in self.roles().values()) == 1
+
+    def network_for(self, role: str, start: Network) -> Network:
+        """A network of ``role`` with the weights of ``start``. Where the role is sharded next, it
+        takes no memory of its own before: no rank holds the same weights twice."""
+        return begun_as(start, shared=self.device_mesh is not None and self.roles()[role].shard)
 
     def settle_roles(self) -> None:
         """Freeze what is only read, and note whose each trained weight is.

@@ -7,8 +7,10 @@ student, however many updates the other roles make.
 """
 
 import contextlib
+import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +18,7 @@ from torch import Tensor, nn
 from avatar_v import checks
 from avatar_v.stages.optim import MAX_LR, Optim
 
+Network = TypeVar("Network", bound=nn.Module)
 STUDENT = "student"
 """The role whose updates are the steps of a stage. Every stage has it."""
 
@@ -62,6 +65,17 @@ class Updates:
         checks.count("accumulate_grad_batches", self.accumulate_grad_batches)
         if self.gradient_clip_val is not None:
             checks.positive("gradient_clip_val", self.gradient_clip_val)
+
+
+def begun_as(network: Network, *, shared: bool) -> Network:
+    """Another network with the weights of ``network``. With ``shared`` they lie in the same memory,
+    so it is for networks that FSDP2 shards before anything is trained: shards are copies."""
+    memo: dict[int, Tensor] = {}
+    if shared:
+        for p in network.parameters():
+            memo[id(p)] = nn.Parameter(p.detach(), requires_grad=p.requires_grad)
+        memo |= {id(buffer): buffer for buffer in network.buffers()}
+    return copy.deepcopy(network, memo)
 
 
 def check_roles(roles: Mapping[str, Role]) -> None:
