@@ -158,6 +158,7 @@ def umt5() -> UMT5OfWan:
     with torch.device("meta"):
         encoder = UMT5OfWan().to(torch.bfloat16)
     encoder.to_empty(device="cpu")
+    encoder.model.tie_weights()  # which memory of its own for each name has undone
     draw = torch.Generator().manual_seed(0)
     for parameter in encoder.parameters():
         scale = 0.02 if parameter.dim() > 1 else 1.0
