@@ -50,6 +50,7 @@ def save_sheet(
     num_columns: int = 14,
 ) -> None:
     """Draw ``rows`` at ``num_columns`` equally spaced moments, each above its own on the curves.
+    The generated curve is of the last generated row.
 
     A row shorter than the curves (the reference clip) is sampled over its own length.
     """
@@ -73,7 +74,8 @@ def save_sheet(
     )
     for i, row in enumerate(rows):
         _draw_pictures(figure.add_subplot(grid[i]), row, columns, num_frames)
-    _draw_curves(figure.add_subplot(grid[len(rows)]), curves, columns)
+    whose = [row.label for row in rows if row.is_made][-1:] or ["generated"]
+    _draw_curves(figure.add_subplot(grid[len(rows)]), curves, columns, whose[0])
     _draw_sound(figure.add_subplot(grid[len(rows) + 1]), curves)
     figure.savefig(path, facecolor=PAPER)
 
@@ -97,11 +99,11 @@ def _draw_pictures(axes: Axes, row: Row, columns: np.ndarray, num_frames: int) -
     )  # fmt: skip
 
 
-def _draw_curves(axes: Axes, curves: Curves, columns: np.ndarray) -> None:
+def _draw_curves(axes: Axes, curves: Curves, columns: np.ndarray, whose: str) -> None:
     seconds = np.arange(len(curves.true)) / FRAME_RATE_HZ
     true, made = curves.true.cpu().numpy(), curves.generated.cpu().numpy()
     axes.fill_between(seconds, 0, true, color=TRUE, alpha=0.45, lw=0, label="true")
-    axes.plot(seconds, made, color=MADE, lw=1.6, label="generated, measured from its pixels")
+    axes.plot(seconds, made, color=MADE, lw=1.6, label=f"{whose}, measured from its pixels")
     for column in columns:
         axes.axvline(column / FRAME_RATE_HZ, color=FAINT, lw=0.6, ls=(0, (1, 3)), zorder=0)
     axes.set_ylim(-0.05, max(1.0, float(true.max()), float(made.max())) * 1.22)
