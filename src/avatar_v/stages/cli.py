@@ -18,7 +18,7 @@ import itertools
 import os
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -188,6 +188,16 @@ def made_by(folder: str, recipes: Sequence[str]) -> str | None:
     return None
 
 
+def misspelt_in(recipes: Sequence[str], words: Sequence[str], options: Iterable[str]) -> str | None:
+    """One line about the first key of ``recipes``, or option in ``words``, that is none of the
+    parser's ``options`` nor taken by a constructor; None where all are known."""
+    from avatar_v.stages.recipe_keys import misspelt
+
+    if not recipes:
+        return misspelt({}, words, (), "", options)
+    return misspelt(merge_recipes(recipes), words, recipes, Path(recipes[0]).stem, options)
+
+
 def _lightning(words: list[str], recipes: Sequence[str]) -> int:
     from avatar_v.callbacks.finite import FiniteTraining
     from avatar_v.callbacks.progress import StepProgress
@@ -201,6 +211,7 @@ def _lightning(words: list[str], recipes: Sequence[str]) -> int:
             words,
             callbacks=[Terminated(), FiniteTraining(), StepProgress()],
             made_by=lambda folder: made_by(folder, recipes) if recipes else None,
+            misspelt=lambda options: misspelt_in(recipes, words, options),
         )
     except EndedTogether:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:

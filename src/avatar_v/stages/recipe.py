@@ -30,6 +30,7 @@ from avatar_v.stages.before import check_devices, check_experiment_log, check_tr
 from avatar_v.stages.checkpoint_file import check_checkpoint
 from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
 from avatar_v.stages.messages import located, readable
+from avatar_v.stages.recipe_keys import Misspelt
 from avatar_v.stages.weights_there import MadeBy, check_weights
 
 
@@ -56,10 +57,13 @@ class RecipeCLI(LightningCLI):
         words: Sequence[str],
         callbacks: Sequence[L.Callback] = (),
         made_by: MadeBy = lambda folder: None,
+        misspelt: Misspelt = lambda options: None,
     ) -> None:
         """``callbacks`` stand in front of the recipe's; a progress bar among them is left out where
-        the recipe wants none. ``made_by``: the command that makes a folder of weights."""
-        strict = {"exit_on_error": False}
+        the recipe wants none. ``made_by``: the command that makes a folder of weights.
+        ``misspelt``: what is said of a key that is none of the parser's options (recipe_keys.py).
+        """
+        strict = {"exit_on_error": False, "allow_abbrev": False}
         self._first_callbacks, self._made_by = list(callbacks), made_by
         try:
             super().__init__(
@@ -74,7 +78,8 @@ class RecipeCLI(LightningCLI):
                 args=list(words),
             )
         except argparse.ArgumentError as error:
-            raise ValueError(readable(str(error))) from error
+            wrong = misspelt(self._parser(words[0]).get_defaults().keys())
+            raise ValueError(wrong or readable(str(error))) from error
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
