@@ -85,9 +85,7 @@ def test_killed_and_resumed_equals_uninterrupted(here: Path) -> None:
     before = sorted(checkpoints.iterdir())
     assert (checkpoints / "last.ckpt") in before
     assert not (here / "killed" / "weights").exists()
-    with pytest.raises(
-        ValueError, match=r"killed/checkpoints of another run .*--ckpt_path last"
-    ):
+    with pytest.raises(ValueError, match=r"killed/checkpoints of another run .*--ckpt_path last"):
         run_words("run", killed)
     with pytest.raises(ValueError, match="--overwrite begins anew, --ckpt_path last goes on"):
         run_words("run", [*killed, "--ckpt_path", "last", "--overwrite"])
