@@ -127,6 +127,31 @@ def test_the_recipe_that_comes_before_is_named(
     assert "there are no weights in no/such  (" in line
 
 
+SHIPPED = {
+    (
+        "3_motion",
+        "tiny",
+        "small_student",
+    ): "init_from: small_student holds weights of preset small, and models.preset is tiny: take",
+    ("1_t2v", "small", "smal"): "init_from: there are no weights 'smal'; expected a folder, or one "
+    "of small_student, small",
+    ("4a_distill_cfg", "small", "small_student"): "small_student has guidance inside already; exp",
+    ("5a_grpo", "small", "small_refiner"): "small_refiner is none of few steps",
+    ("4c_distill_motion", "small", "small_refiner"): "small_refiner has no motion network: start ",
+}
+
+
+@pytest.mark.parametrize(("stage", "size", "name"), SHIPPED)
+def test_shipped_weights_are_taken_by_name_and_do_not_fit_every_stage(
+    stage: str, size: str, name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipes = [str(RECIPES / f"{recipe}.yaml") for recipe in (stage, size)]
+    options = [f"--data.init_args.{part}=shards/tiny/{part}" for part in ("train", "validation")]
+    options += ["--data.init_args.decode_video=true"] if stage != "5a_grpo" else []
+    more = [f"{STAGE}models.init_from={name}", "--trainer.logger=false", "--trainer.precision=32"]
+    assert SHIPPED[stage, size, name] in refused(["run", *recipes, *options, *more], capsys)
+
+
 # --- misspelt keys ---
 
 MISSPELT = {
