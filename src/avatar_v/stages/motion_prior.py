@@ -186,8 +186,8 @@ class MotionPrior(Stage):
 
 
 def _set_aside(module: nn.Module, *names: str) -> None:
-    """Make these parts plain attributes: they are still there by their names, and
-    nothing moves, shards, averages or stores them with ``module``."""
+    """Make these parts plain attributes: they are still there by their names, and nothing moves,
+    shards, averages or stores them with ``module``."""
     for name in names:
         part = module.get_submodule(name)
         delattr(module, name)
