@@ -127,6 +127,67 @@ def test_the_recipe_that_comes_before_is_named(
     assert "there are no weights in no/such  (" in line
 
 
+SHIPPED = {
+    (
+        "3_motion",
+        "tiny",
+        "small_student",
+    ): "init_from: small_student holds weights of preset small, and models.preset is tiny: take",
+    ("1_t2v", "small", "smal"): "init_from: there are no weights 'smal'; expected a folder, or one "
+    "of small_student, small",
+    ("4a_distill_cfg", "small", "small_student"): "small_student has guidance inside already; exp",
+    ("5a_grpo", "small", "small_refiner"): "small_refiner is none of few steps",
+    ("4c_distill_motion", "small", "small_refiner"): "small_refiner has no motion network: start ",
+}
+
+
+@pytest.mark.parametrize(("stage", "size", "name"), SHIPPED)
+def test_shipped_weights_are_taken_by_name_and_do_not_fit_every_stage(
+    stage: str, size: str, name: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipes = [str(RECIPES / f"{recipe}.yaml") for recipe in (stage, size)]
+    options = [f"--data.init_args.{part}=shards/tiny/{part}" for part in ("train", "validation")]
+    options += ["--data.init_args.decode_video=true"] if stage != "5a_grpo" else []
+    more = [f"{STAGE}models.init_from={name}", "--trainer.logger=false", "--trainer.precision=32"]
+    assert SHIPPED[stage, size, name] in refused(["run", *recipes, *options, *more], capsys)
+
+
+# --- misspelt keys ---
+
+MISSPELT = {
+    "modl: {seed: 1}": "a recipe has no key modl; nearest: model",
+    "trainer: {max_stepss: 3}": "trainer has no key max_stepss; nearest: max_steps, min_steps",
+    "model: {init_arg: {seed: 1}}": "model has no key init_arg; nearest: init_args",
+    "model: {init_args: {optim: {rate: 3}}}": "model.init_args.optim has no key rate; it has lr, n",
+    "data: {init_args: {batchsize: 3}}": "data.init_args has no key batchsize; nearest: batch_size",
+    "stages: {1_t2v: {model: {init_args: {sed: 3}}}}": "model.init_args has no key sed; nearest: s",
+    "trainer: {callbacks: [{class_path: avatar_v.callbacks.record.Export, init_args: {rcipe: x}}]}":
+    "trainer.callbacks.avatar_v.callbacks.record.Export.init_args has no key rcipe; nearest: rec",
+}  # fmt: skip
+OPTIONS = {
+    "--trainer.max_step": "trainer has no key max_step; nearest: max_steps, max_time, min_steps",
+    "--ckpt_pat": "a recipe has no key ckpt_pat; nearest: ckpt_path",
+    "--model.init_args.optim.l": "model.init_args.optim has no key l; nearest: lr",
+    "--model.sed": "model has no key sed; nearest: seed",
+}
+
+
+@pytest.mark.parametrize("content", MISSPELT)
+def test_a_misspelt_key_is_named_with_its_file_and_the_keys_near_it(
+    content: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (here / "wrong.yaml").write_text(content, encoding="utf-8")
+    line = refused([*words("1_t2v"), "wrong.yaml", STAGE + "seed", "1"], capsys)
+    assert f"{LINE}wrong.yaml: {MISSPELT[content]}" in line
+
+
+@pytest.mark.parametrize("option", OPTIONS)
+def test_an_abbreviated_option_is_none(
+    option: str, here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert f"{LINE}{option}: {OPTIONS[option]}" in refused(words("1_t2v", option, "2"), capsys)
+
+
 # --- recipe files ---
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,6 +12,7 @@ import polars as pl
 import pytest
 
 from avatar_v.media.reading import read_audio, read_video
+from avatar_v.models.card import hash_folder
 from avatar_v_eval import cli
 from avatar_v_eval.bench.manifest import Manifest
 from avatar_v_eval.records import read_result
@@ -313,7 +315,9 @@ def test_user_errors_are_one_line(
         assert error.strip().splitlines()[-1].startswith("avatar-v-eval: error")
 
 
-def test_our_pipeline_is_a_system(made: Manifest, weights: Path, tmp_path: Path):
+def test_our_pipeline_is_a_system_and_other_weights_are_another(
+    made: Manifest, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+):
     words = ["run", made.root, "--metrics", "sharpness", "fps", "ttff", "--shard", "1/3"]
     assert bench(*words, "--out", tmp_path, "--system", f"ours=pipeline:{weights}") == 0
     own = rows(tmp_path).filter(pl.col("system") == "ours")
@@ -325,6 +329,19 @@ def test_our_pipeline_is_a_system(made: Manifest, weights: Path, tmp_path: Path)
     assert own["value"].is_not_null().all(), own["reason"][0]
     (video,) = (tmp_path / "videos").rglob("w_00.mp4")
     assert len(read_video(video)) == 50
+
+    other, before = tmp_path / "other", rows(tmp_path)
+    shutil.copytree(weights, other)
+    card = other / "dit" / "config.json"
+    card.write_text(card.read_text() + " ")  # another hash
+    again = [*words, "--out", tmp_path, "--system", f"ours=pipeline:{other}"]
+    capsys.readouterr()
+    assert bench(*again) == 2
+    line = capsys.readouterr().err
+    assert f"a system ours that is pipeline:{weights}:{hash_folder(weights)}" in line
+    assert f"{hash_folder(other)} here: give it another name, or pass --overwrite" in line
+    assert rows(tmp_path).equals(before)
+    assert bench(*again, "--overwrite") == 0
 
 
 def test_sensitivity_is_a_result_file(made: Manifest, tmp_path: Path):

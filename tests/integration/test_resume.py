@@ -1,4 +1,5 @@
-"""A run that is killed and resumed equals one that was not: losses, weights and averages."""
+"""A run that is killed and resumed equals one that was not: losses, weights and averages. Its
+folder is its own."""
 
 import os
 import subprocess
@@ -67,16 +68,28 @@ def test_killed_and_resumed_equals_uninterrupted(here: Path) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
     run_words("run", words("1_t2v", "straight"))
-    command = [sys.executable, "-c", STOP_AT_STEP_5, "run", *words("1_t2v", "killed")]
+    workers = ("--data.init_args.cache", "false", "--data.init_args.num_workers", "1")
+    killed = words("1_t2v", "killed", *workers)
+    command = [sys.executable, "-c", STOP_AT_STEP_5, "run", *killed]
     process = subprocess.Popen(command, env=os.environ)
     deadline = time.monotonic() + 300
     while not Path("at_step_5").exists() and process.poll() is None:
         assert time.monotonic() < deadline, "step 5 was not reached in 5 minutes"
         time.sleep(0.1)
+    for options in ((), ("--ckpt_path", "last"), ("--overwrite",)):
+        with pytest.raises(ValueError, match="killed: another process trains there; wait until"):
+            run_words("run", [*killed, *options])
     process.kill()
     process.wait()
-    assert (here / "killed" / "checkpoints" / "last.ckpt").exists()
+    checkpoints = here / "killed" / "checkpoints"
+    before = sorted(checkpoints.iterdir())
+    assert (checkpoints / "last.ckpt") in before
     assert not (here / "killed" / "weights").exists()
+    with pytest.raises(ValueError, match=r"killed/checkpoints of another run .*--ckpt_path last"):
+        run_words("run", killed)
+    with pytest.raises(ValueError, match="--overwrite begins anew, --ckpt_path last goes on"):
+        run_words("run", [*killed, "--ckpt_path", "last", "--overwrite"])
+    assert sorted(checkpoints.iterdir()) == before
 
     run_words("run", words("1_t2v", "killed", "--ckpt_path", "last"))
     torch.set_num_threads(threads)
@@ -85,6 +98,16 @@ def test_killed_and_resumed_equals_uninterrupted(here: Path) -> None:
     straight, resumed = weights(here / "straight" / "weights"), weights(here / "killed" / "weights")
     assert straight.keys() == resumed.keys()
     assert all(torch.equal(straight[name], resumed[name]) for name in straight)
+    assert not list(here.rglob(".lock"))
+
+    for checkpoint in sorted(checkpoints.iterdir()):
+        checkpoint.rename(here / checkpoint.name)
+    with pytest.raises(ValueError, match=r"killed/weights of another run .* replaced: --trainer.d"):
+        run_words("run", words("1_t2v", "killed", "--ckpt_path", "last"))
+    (here / "last.ckpt").rename(checkpoints / "of_before.ckpt")
+    run_words("run", words("1_t2v", "killed", "--overwrite", "--trainer.max_steps", "3"))
+    assert len(losses(here / "killed")) == 3
+    assert {path.name for path in checkpoints.iterdir()} == {"last.ckpt", "epoch=0-step=3.ckpt"}
 
 
 def test_the_refiners_discriminator_is_resumed_with_it(here: Path) -> None:

@@ -17,6 +17,8 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
 from avatar_v.media.reading import read_video
+from avatar_v.models.card import read_card
+from avatar_v.models.weights import load_pipeline, save_pipeline
 from generating import carry_out, left_behind
 
 NUM_FRAMES = 32
@@ -112,6 +114,26 @@ def test_a_record_is_read_back(request_: Request, weights: Path) -> None:
     record = carry_out(request_, weights=weights, device="cpu")
     values = json.loads(Path(str(request_.output.out)).with_suffix(".json").read_text())
     assert Request.from_json(values["request"]) == record.request
+
+
+def test_weights_that_know_no_sound_say_so(
+    request_: Request, weights: Path, tmp_path: Path
+) -> None:
+    dit, conditioner = load_pipeline(weights)
+    for block in dit.blocks:
+        torch.nn.init.zeros_(
+            block.get_parameter("audio_attention.out.weight")
+        )  # as stage 1 leaves it
+    save_pipeline(tmp_path / "silent", dit, conditioner, read_card(weights))
+    said: list[str] = []
+    for folder in (weights, tmp_path / "silent"):
+        making = run(in_memory(request_), Weights(folder, device="cpu"), on_warnings=said.extend)
+        next(clips := iter(making))
+        clips.close()
+    (warning,) = said
+    assert warning.startswith("these weights know no sound (stage 1), so the video does not foll")
+    silent = AvatarPipeline.from_pretrained(tmp_path / "silent", device="cpu")
+    assert warning in run(in_memory(request_), silent).inputs.warnings
 
 
 def test_an_iterator_that_is_closed_leaves_no_thread(request_: Request, weights: Path) -> None:

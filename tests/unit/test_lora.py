@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -15,7 +16,15 @@ from torch import Tensor
 
 from avatar_v.cli import main
 from avatar_v.models.adapter import load_merged, merge_into, read_adapter, save_adapter
-from avatar_v.models.card import AdapterCard, Capabilities, Card, Chosen, hash_folder, read_card
+from avatar_v.models.card import (
+    ASSETS,
+    AdapterCard,
+    Capabilities,
+    Card,
+    Chosen,
+    hash_folder,
+    read_card,
+)
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
@@ -325,7 +334,15 @@ def test_an_adapter_of_other_weights_is_refused(
     save_file({k: 2 * v for k, v in stored.items()}, other / "dit" / "model.safetensors")
     words = ["weights", "merge", str(other), str(adapter), "--out", str(tmp_path / "out")]
     assert main(words) == 2
-    assert f"was trained on {base}" in capsys.readouterr().err
+    line, made_for = capsys.readouterr().err, f"{base} (preset tiny, {hash_folder(base / 'dit')})"
+    assert f"adapter {adapter} does not fit {other / 'dit'}: shapes agree, but these are" in line
+    assert f"by its card it was trained on {made_for}" in line
+    assert main(["weights", "merge", str(ASSETS / "small"), *words[3:]]) == 2
+    line = capsys.readouterr().err
+    assert re.search(
+        r"does not fit \S+/small/dit: blocks\S+ is \(48, 48\) in it and \(256, 256\) in", line
+    )
+    assert f"by its card it was trained on {made_for}" in line
     assert main([*words, "--any-base"]) == 0
     for word in (f"{adapter}:much", f"{adapter}:nan", f"{adapter}:11"):
         assert main(["weights", "merge", str(base), word, "--out", "x"]) == 2

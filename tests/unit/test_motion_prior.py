@@ -1,10 +1,14 @@
 """stages/motion_prior: windows of motion, what they are shown, and when they are."""
 
 import dataclasses
+from pathlib import Path
 
 import pytest
 import torch
 
+from avatar_v.models.card import Card
+from avatar_v.models.presets import build
+from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import MOTION_DIM, pack_motion
@@ -58,6 +62,22 @@ def drawn(stage: MotionPrior, batch: Batch) -> tuple[Windows, torch.Tensor, Moti
 def moments(stage: MotionPrior, batch: Batch, *, most: int = 100) -> torch.Tensor:
     clip, generator = stage.clip_of_windows(batch), torch.Generator().manual_seed(0)
     return run_moments(batch.reference, clip, stage.conditioner, most, generator)
+
+
+def test_what_is_not_run_stays_where_it_is_and_is_exported(tmp_path: Path) -> None:
+    stage = prior()
+    parts = {name.rpartition(".")[0].split(".")[1] for name, _ in stage.named_parameters()}
+    assert parts == {"audio_encoder", "motion_net"}
+    save_pipeline(tmp_path / "weights", stage.dit, stage.conditioner, Card("tiny"))
+    stored = load_pipeline(tmp_path / "weights")
+    fresh, around = build("tiny", motion_stats=STATS)
+    for found, made in zip(stored, (fresh, around), strict=True):
+        state = found.state_dict()
+        assert all(torch.equal(state[name], value) for name, value in made.state_dict().items())
+    stage.to("meta")
+    asides = (stage.dit, stage.conditioner.vae, stage.conditioner.text_encoder)
+    assert {p.device.type for part in asides for p in part.parameters()} == {"cpu"}
+    assert {p.device.type for p in stage.parameters()} == {"meta"}
 
 
 def test_windows_are_cut_from_their_clips_with_the_sound_there(stage, batch, drawn) -> None:

@@ -108,6 +108,9 @@ def test_shards_of_twice_the_ranks_are_half_as_large(full: Plan) -> None:
     for name in ("trained weights", "gradients", "optimiser states", "averages"):
         assert twice.parts[name] == pytest.approx(full.parts[name] / 2)
     assert full.num_parameters == 7_450_168_320  # 1.54 billion, and UMT5's encoder
+    # which the motion network does not run: they stay in main memory
+    assert full.parts["frozen weights"] == 0
+    assert full.parts["frozen encoders and VAE"] < 0.1 * 2**30
 
 
 def test_a_recipe_that_does_not_fit_says_what_would_help() -> None:

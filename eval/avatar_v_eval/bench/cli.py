@@ -72,6 +72,11 @@ def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     _add_systems(parser)
     add = parser.add_argument
     add("--out", metavar="DIR", type=Path, required=True, help="folder of the run")
+    add(
+        "--overwrite",
+        action="store_true",
+        help="replace results of a system of the same name with other weights",
+    )
     add("--cache", metavar="DIR", type=Path, help="of measurements (OUT/cache)")
     add("--workers", type=int, default=1, help="processes (%(default)s)")
     add("--shard", default="1/1", metavar="I/N", help="this machine's part (%(default)s)")
@@ -106,12 +111,14 @@ def _run(args: argparse.Namespace) -> int:
     from rich.progress import Progress
 
     from avatar_v_eval.bench.manifest import load_manifest
-    from avatar_v_eval.bench.rows import write_run
+    from avatar_v_eval.bench.rows import check_same_systems, write_run
     from avatar_v_eval.bench.run import parse_shard, run_benchmark
     from avatar_v_eval.bench.systems import parse_systems
 
     manifest, shard = load_manifest(args.manifest), parse_shard(args.shard)
     systems = parse_systems(args.system, args.out / "videos", args.timeout)
+    if not args.overwrite:
+        check_same_systems(args.out, {system.name: system.source for system in systems})
     scoring, left_out = _scoring(args, manifest.faces, args.cache or args.out / "cache")
     console = Console(stderr=True)
     for name, reason in left_out.items():

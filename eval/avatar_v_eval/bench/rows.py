@@ -9,7 +9,7 @@ The columns are the fields of `CaseRow`, `FrameRow`, `FeatureRow` and `SetRow`.
 import dataclasses
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -166,6 +166,21 @@ def read_run(folder: Path) -> Run:
         raise ValueError(f"{folder / RUN} does not describe a run: {error}") from error
     kinds = {CASES: CaseRow, FRAMES: FrameRow, FEATURES: FeatureRow, SETS: SetRow}
     return Run(info, *(_read(folder / name, kind) for name, kind in kinds.items()))
+
+
+def check_same_systems(folder: Path, systems: Mapping[str, str]) -> None:
+    """ValueError where ``folder`` holds results of a system of the same name with another source:
+    other weights (their hash is part of it), another command or folder."""
+    if not (folder / RUN).is_file():
+        return
+    kept = parse_json((folder / RUN).read_bytes(), where=folder / RUN).get("systems")
+    for name, source in systems.items():
+        before = kept.get(name, source) if isinstance(kept, Mapping) else source
+        if before != source:
+            raise ValueError(
+                f"{folder} holds results of a system {name} that is {before}, and {name} is "
+                f"{source} here: give it another name, or pass --overwrite to replace them"
+            )
 
 
 def _read(path: Path, kind: type) -> pl.DataFrame:

@@ -122,7 +122,7 @@ def make_video(options: argparse.Namespace, work: Path) -> None:
 
     def trained(recipe: str, data: str, folder: str) -> list[str]:
         places = ["--data.init_args.train", data, "--trainer.default_root_dir", folder]
-        return ["run", f"recipes/{recipe}.yaml", *places]
+        return ["run", f"recipes/{recipe}.yaml", *places, "--overwrite"]
 
     commands = {
         "import": ["import", str(clips), "--out", video, "--frames", str(options.frames)],

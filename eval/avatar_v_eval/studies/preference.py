@@ -125,7 +125,7 @@ def trained(work: Path, name: str, *, shuffled: bool, seed: int) -> PreferenceMo
     }
     words = [f"--{key}={value}" for key, value in options.items()]
     recipe = RESULTS_DIR.parents[1] / RECIPE
-    if run_words("run", [str(recipe), *words]) != 0:
+    if run_words("run", [str(recipe), *words, "--overwrite"]) != 0:
         raise ValueError(f"the training of {name} failed")
     return PreferenceModel.from_pretrained(export)
 

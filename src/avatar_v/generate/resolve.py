@@ -77,6 +77,16 @@ def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
     return tuple(warnings)
 
 
+def sound_warnings(*, hears: bool) -> tuple[str, ...]:
+    """What weights make of the speech that do not hear it."""
+    if hears:
+        return ()
+    return (
+        "these weights know no sound (stage 1), so the video does not follow the speech: "
+        "recipes/2_a2v.yaml teaches it",
+    )
+
+
 def motion_warnings(card: Card, *, makes_motion: bool) -> tuple[str, ...]:
     """What weights lack that were trained to follow a motion and have no network to make it."""
     if makes_motion or not card.can.motion:

@@ -26,6 +26,7 @@ from avatar_v.generate.resolve import (
     motion_warnings,
     resolved,
     sampling_warnings,
+    sound_warnings,
 )
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.stored_pipeline import StoredPipeline
@@ -90,7 +91,7 @@ def run(
     if isinstance(source, AvatarPipeline):
         if isinstance(inputs.audio, LiveSound):
             source.live_context()
-        inputs = reference_checked(inputs, request.person, source.check_reference)
+        inputs = _judged(inputs, request, source)
     request = resolved(request, source.card, inputs)
     more = sampling_warnings(request, source.card)
     more += format_warnings(source.card, source.refiner_card)
@@ -109,6 +110,13 @@ def run(
         begun=entered if begun is None else begun,
         read_s=time.perf_counter() - entered,
     )
+
+
+def _judged(inputs: Inputs, request: Request, pipeline: AvatarPipeline) -> Inputs:
+    """``inputs`` with what the loaded networks say of them."""
+    inputs = reference_checked(inputs, request.person, pipeline.check_reference)
+    more = sound_warnings(hears=pipeline.dit.hears)
+    return dataclasses.replace(inputs, warnings=(*inputs.warnings, *more))
 
 
 class Run:
@@ -188,8 +196,7 @@ class Run:
         if isinstance(self._source, AvatarPipeline):
             return self._source
         pipeline, num_before = self._source.load(), len(self.inputs.warnings)
-        person, check = self.request.person, pipeline.check_reference
-        self.inputs = reference_checked(self.inputs, person, check)
+        self.inputs = _judged(self.inputs, self.request, pipeline)
         self._on_warnings(self.inputs.warnings[num_before:])
         return pipeline
 

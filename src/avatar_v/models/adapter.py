@@ -197,24 +197,55 @@ def check_adapters(base: Path, chosen: Sequence[Chosen], *, any_base: bool = Fal
     """The card of the last adapter, before any network is loaded. ValueError for adapters of
     another preset or, unless ``any_base``, of other weights, and for one that is named twice."""
     _check_once(chosen)
+    preset = read_card(base).preset
     for each in chosen:
         about = read_adapter_card(each.folder)
-        read_card(base, preset=about.card.preset)
         _check_base(about, base / about.part, each.folder, any_base=any_base)
+        if preset != about.card.preset:
+            raise _unfit(about, base / about.part, each.folder)
     return read_adapter_card(chosen[-1].folder).card
 
 
 def _check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool) -> None:
     """ValueError unless ``part`` holds the very network that the adapter in ``folder`` was trained
     on; where that is not recorded, shapes alone are compared later."""
-    if any_base or not about.base_hash:
-        return
-    found = hash_folder(part)
-    if found != about.base_hash:
-        raise ValueError(
-            f"{folder} was trained on {about.base or 'other weights'} ({about.base_hash}), and "
-            f"{part} holds others ({found}); `avatar-v weights merge --any-base` takes it anyway"
+    if not any_base and about.base_hash and hash_folder(part) != about.base_hash:
+        raise _unfit(about, part, folder)
+
+
+def _unfit(about: AdapterCard, part: Path, folder: Path) -> ValueError:
+    """The error about an adapter of other weights than those of ``part``: what differs, and which
+    weights its card names."""
+    said = _difference(read_adapter(folder), part)
+    if said is None:
+        said = (
+            f"shapes agree, but these are other weights ({hash_folder(part)}): `avatar-v weights "
+            "merge --any-base` takes it anyway"
         )
+    weights = f"{about.base or 'fresh weights'} (preset {about.card.preset}"
+    weights += f", {about.base_hash})" if about.base_hash else ")"
+    return ValueError(
+        f"the adapter {folder} does not fit {part}: {said}; by its card it was trained on {weights}"
+    )
+
+
+def _difference(adapter: Adapter, part: Path) -> str | None:
+    """The first matrix of the adapter that the network in ``part`` lacks or has in another shape,
+    in words; None where all are there."""
+    if not (part / "config.json").is_file():
+        return f"there is no {part.name} network in these weights"
+    kind = AvatarDiT if isinstance(adapter.config, DiTConfig) else MotionNet
+    where = part / "config.json"
+    config = type(adapter.config).from_dict(read_json(where), where=str(where))
+    with torch.device("meta"):
+        state = kind(config).state_dict()  # pyright: ignore[reportArgumentType]
+    for module, (a, b) in adapter.factors.items():
+        own, matrix = (b.shape[0], a.shape[1]), state.get(f"{module}.weight")
+        if matrix is None:
+            return f"it changes {module}, which these weights lack"
+        if tuple(matrix.shape) != own:
+            return f"{module} is {own} in it and {tuple(matrix.shape)} in these weights"
+    return None
 
 
 @torch.no_grad()

@@ -110,6 +110,13 @@ class AvatarDiT(nn.Module):
                 nn.init.zeros_(block.audio_attention.out.weight)
                 nn.init.zeros_(block.motion_inject.weight)
 
+    @property
+    def hears(self) -> bool:
+        """Whether sound reaches the video: what audio cross-attention gives is zero until a stage
+        trains it. False on the meta device."""
+        found = (p for n, p in self.named_parameters() if ".audio_attention.out." in n)
+        return any(bool(p.any()) for p in found if not p.is_meta)
+
     def forward(
         self,
         x_t: Latents,

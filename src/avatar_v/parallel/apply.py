@@ -48,10 +48,10 @@ def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) ->
         )
         for dtype in (compute_dtype, torch.float32)
     )
-    networks: list[nn.Module | None] = [module]
+    networks: list[nn.Module] = [module]
     if isinstance(module, Conditioner):
-        networks = [module.text_encoder, module.audio_encoder, module.motion_net]
-    parts = [part for network in networks if network is not None for part in shard_units(network)]
+        networks = sharded_parts(module)
+    parts = [part for network in networks for part in shard_units(network)]
     for part in parts:
         for child in part.modules():
             if isinstance(child, IN_FP32):
@@ -62,6 +62,12 @@ def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) ->
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=back)
     if isinstance(module, AvatarDiT):
         register_fsdp_forward_method(module, "encode_reference")
+
+
+def sharded_parts(conditioner: Conditioner) -> list[nn.Module]:
+    """The networks of a conditioner that are sharded: all that are its children (a stage may have
+    set others aside) but the VAE."""
+    return [part for part in conditioner.children() if part is not conditioner.vae]
 
 
 def shard_units(network: nn.Module) -> list[nn.Module]:

@@ -1,11 +1,12 @@
 """A plan: the memory of each GPU, part by part, and the work of a step.
 
 What stays is counted from the stage's own networks and roles: weights in fp32, gradients, the
-states of its optimisers, averages, sharded or whole as parallel/apply.py does it. What comes and
-goes is measured by running the networks on tensors of the true shapes that have no memory
-(planning/measure.py). Gathered shards are computed: FSDP2 holds the
-weights of two blocks and the gradient of one, and what is no block stays gathered between passes;
-the encoders are put back into shards before the DiT runs.
+states of its optimisers, averages, sharded or whole as parallel/apply.py does it. What a stage
+keeps in main memory (stages/motion_prior.py) is left out. What comes and goes is measured by
+running the networks on tensors of the true shapes that have no memory (planning/measure.py).
+Gathered shards are computed: FSDP2 holds the weights of two blocks and the gradient of one, and
+what is no block stays gathered between passes; the encoders are put back into shards before the
+DiT runs.
 """
 
 import contextlib
@@ -17,7 +18,7 @@ from torch import nn
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.parallel.apply import shard_units
+from avatar_v.parallel.apply import shard_units, sharded_parts
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
 from avatar_v.planning.measure import Cost, Number, as_on_gpus
@@ -103,7 +104,7 @@ def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_ti
     return Plan(
         parts=parts,
         num_trained=sum(p.numel() for p in stage.parameters() if p.requires_grad),
-        num_parameters=sum(p.numel() for p in stage.parameters()),
+        num_parameters=_num_parameters(stage),
         num_tokens=groups * _tokens(stage, longest[-1]),
         flops=(shared / spread.layout.sequence_size + own) * batches,
         clips_per_step=groups * clips.batch_size,
@@ -204,9 +205,7 @@ def _sharded_modules(stage: Stage) -> list[nn.Module]:
     found = []
     for name in sorted(names):
         if name == "conditioner":
-            made = stage.conditioner
-            found += [made.text_encoder, made.audio_encoder]
-            found += [] if made.motion_net is None else [made.motion_net]
+            found += sharded_parts(stage.conditioner)
         else:
             found.append(stage.get_submodule(name))
     return found
@@ -250,7 +249,14 @@ def export_bytes(recipe: Recipe) -> Number:
     """Of the weights that a run leaves, at most: encoders may be stored in fewer than 32 bits."""
     stage = recipe.fresh_stage()
     build_networks(stage)
-    return FULL * sum(p.numel() for p in stage.parameters())
+    return FULL * _num_parameters(stage)
+
+
+def _num_parameters(stage: Stage) -> int:
+    """Of all networks, also of those that a stage keeps in main memory."""
+    made = stage.conditioner
+    networks = (stage, stage.dit, made.vae, made.text_encoder)
+    return sum(p.numel() for p in {p: None for net in networks for p in net.parameters()})
 
 
 def _reached(recipe: Recipe, schedule: Mapping[int, Any]) -> list[Any]:

@@ -14,7 +14,7 @@ import torch
 from avatar_v.parallel.mesh import Layout
 from avatar_v.stages.base import Stage
 from avatar_v.stages.before import check_trainer
-from avatar_v.stages.cli import merge_recipes, written
+from avatar_v.stages.cli import merge_recipes, misspelt_in, written
 from avatar_v.stages.recipe import RecipeCLI, quiet
 from avatar_v.stages.sft import SFT
 
@@ -138,5 +138,5 @@ def read_recipe(recipes: Sequence[str], options: Sequence[str] = ()) -> Recipe:
     quiet()
     with tempfile.TemporaryDirectory() as folder, torch.random.fork_rng(devices=[]):
         words = ["fit", "-c", written(merge_recipes(recipes), Path(folder)), *options]
-        reader = RecipeReader(words)
+        reader = RecipeReader(words, misspelt=lambda known: misspelt_in(recipes, words, known))
     return Recipe(" ".join(recipes), reader.settings, reader.model, reader.datamodule)

@@ -45,8 +45,7 @@ class A2V(Stage):
     @property
     def new_parts(self) -> tuple[str, ...]:
         """What hears, where it gives nothing yet (own_face starts from weights that hear)."""
-        outputs = (p for n, p in self.dit.named_parameters() if ".audio_attention.out." in n)
-        return () if any(bool(p.any()) for p in outputs if not p.is_meta) else AUDIO
+        return () if self.dit.hears else AUDIO
 
     def conditions(
         self, batch: Batch, windows: Windows, generator: torch.Generator | None = None

@@ -86,7 +86,7 @@ class AlignDPO(MotionPrior):
 
     def roles(self) -> Mapping[str, Role]:
         return {
-            STUDENT: Role(("dit", "conditioner"), self.optim, ema=True, export=True),
+            STUDENT: Role(("conditioner",), self.optim, ema=True, export=True),
             FROZEN: Role((FROZEN,)),
         }
 

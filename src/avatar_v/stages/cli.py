@@ -18,7 +18,7 @@ import itertools
 import os
 import tempfile
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +32,8 @@ HELP = {
     "fit": "the same with -c before each recipe (LightningCLI)",
     "validate": "validation loss of a recipe (LightningCLI); --ckpt_path chooses the weights",
 }
+OVERWRITE = "--overwrite"
+"""Of run and fit; no value of a recipe, so that no recipe of a run asks for it again."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -57,6 +59,8 @@ def run_words(command: str, words: Sequence[str]) -> int:
         command = "fit"
     else:
         recipes, rest = split_configs(words)
+    overwrite = command == "fit" and OVERWRITE in rest
+    rest = [word for word in rest if not overwrite or word != OVERWRITE]
     with tempfile.TemporaryDirectory() as folder:
         if recipes:
             content = merge_recipes(recipes)
@@ -66,7 +70,7 @@ def run_words(command: str, words: Sequence[str]) -> int:
                     lambda weights: made_by(weights, recipes),
                 )
             rest = ["-c", written(content, Path(folder)), *rest]
-        return _lightning([command, *rest], recipes)
+        return _lightning([command, *rest], recipes, overwrite=overwrite)
 
 
 def written(content: dict[str, Any], folder: Path) -> str:
@@ -86,6 +90,7 @@ Trains a recipe, with overlays that change it and options that change both.
 
 --KEY VALUE          any value of the recipe by its path, as --model.init_args.seed 1
 --ckpt_path last     go on from the last checkpoint of the run
+--overwrite          begin anew in a folder that holds a run, which is replaced
 --print_config       show the merged recipe with all defaults, and end
 Each recipe begins with its data, its time and what it leaves; avatar-v fit --help has all options
 of the trainer.
@@ -188,7 +193,17 @@ def made_by(folder: str, recipes: Sequence[str]) -> str | None:
     return None
 
 
-def _lightning(words: list[str], recipes: Sequence[str]) -> int:
+def misspelt_in(recipes: Sequence[str], words: Sequence[str], options: Iterable[str]) -> str | None:
+    """One line about the first key of ``recipes``, or option in ``words``, that is none of the
+    parser's ``options`` nor taken by a constructor; None where all are known."""
+    from avatar_v.stages.recipe_keys import misspelt
+
+    if not recipes:
+        return misspelt({}, words, (), "", options)
+    return misspelt(merge_recipes(recipes), words, recipes, Path(recipes[0]).stem, options)
+
+
+def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> int:
     from avatar_v.callbacks.finite import FiniteTraining
     from avatar_v.callbacks.progress import StepProgress
     from avatar_v.callbacks.terminated import Terminated
@@ -201,6 +216,8 @@ def _lightning(words: list[str], recipes: Sequence[str]) -> int:
             words,
             callbacks=[Terminated(), FiniteTraining(), StepProgress()],
             made_by=lambda folder: made_by(folder, recipes) if recipes else None,
+            misspelt=lambda options: misspelt_in(recipes, words, options),
+            overwrite=overwrite,
         )
     except EndedTogether:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:

@@ -56,16 +56,21 @@ def left_in(root: Path, since_s: float) -> dict[str, Path]:
 
 def last_checkpoint(trainer: L.Trainer) -> Path | None:
     """The newest checkpoint of the run: the one that goes by last, or else any."""
-    folders = [
-        Path(callback.dirpath)
-        for callback in trainer.checkpoint_callbacks
-        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None
-    ]
+    folders = checkpoint_folders(trainer)
     for pattern in ("last*.ckpt", "*.ckpt"):
         found = [path for folder in folders for path in folder.glob(pattern)]
         if found:
             return max(found, key=lambda path: path.stat().st_mtime)
     return None
+
+
+def checkpoint_folders(trainer: L.Trainer) -> list[Path]:
+    """Where the run writes its checkpoints."""
+    return [
+        Path(callback.dirpath)
+        for callback in trainer.checkpoint_callbacks
+        if isinstance(callback, ModelCheckpoint) and callback.dirpath is not None
+    ]
 
 
 def duration(seconds: float) -> str:

@@ -118,6 +118,11 @@ class DistillCFG(SFT):
 
     def adapt(self) -> None:
         """The teacher is what the stage starts from. ValueError for one that is distilled."""
+        if self.dit.config.has_guidance_inside:
+            raise ValueError(
+                f"models.init_from: {self.models.init_from or self.models.dit} has guidance inside "
+                "already; expected weights that are guided by several passes, of stage 3 or small"
+            )
         self.teacher = self.network_for(TEACHER, self.dit)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)

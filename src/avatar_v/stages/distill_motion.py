@@ -84,9 +84,7 @@ class DistillMotion(MotionPrior):
     def roles(self) -> Mapping[str, Role]:
         clip, numbers = self.updates.gradient_clip_val, self.matching
         return {
-            STUDENT: Role(
-                ("dit", "conditioner"), self.optim, ema=True, export=True, gradient_clip=clip
-            ),
+            STUDENT: Role(("conditioner",), self.optim, ema=True, export=True, gradient_clip=clip),
             FAKE: numbers.fake_role((FAKE,), self.optim, clip),
             REAL: Role((REAL,)),
         }

@@ -7,16 +7,18 @@ clip. Times are uniform over the sampler's steps: what is decided close to t = 1
 seen at logit-normal ones.
 
 The stage comes last: the network hears through the audio encoder of the weights that it is added
-to, which stays as it is. The DiT is there to be exported beside it, and is not run.
+to, which stays as it is. The DiT, the VAE and the text encoder are there to be exported beside it.
+They are not run, so they stay in main memory.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from avatar_v import checks, flow
 from avatar_v.flow import shift_time
@@ -29,6 +31,7 @@ from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import component_weights
 from avatar_v.stages.base import Logs, Stage
 from avatar_v.stages.optim import Optim
+from avatar_v.stages.roles import STUDENT, Role
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows
@@ -74,6 +77,15 @@ class MotionPrior(Stage):
     @property
     def knows_motion(self) -> bool:
         return True
+
+    def roles(self) -> Mapping[str, Role]:
+        return {STUDENT: Role(("conditioner",), self.optim, ema=True, export=True)}
+
+    def settle_networks(self) -> None:
+        """Also keep what no step runs from moving to the device of the stage."""
+        super().settle_networks()
+        _set_aside(self, "dit")
+        _set_aside(self.conditioner, "vae", "text_encoder")
 
     def adapt(self) -> None:
         """A fresh motion network, unless the weights have one. ValueError for LoRA of a fresh one,
@@ -171,6 +183,15 @@ class MotionPrior(Stage):
         start = self.models.init_from
         can = Capabilities() if start is None else read_card(start).can
         return {**can.inherited(), "motion": True, "motion_steps": None}
+
+
+def _set_aside(module: nn.Module, *names: str) -> None:
+    """Make these parts plain attributes: they are still there by their names, and nothing moves,
+    shards, averages or stores them with ``module``."""
+    for name in names:
+        part = module.get_submodule(name)
+        delattr(module, name)
+        module.__dict__[name] = part
 
 
 def run_moments(

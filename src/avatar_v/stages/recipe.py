@@ -14,7 +14,7 @@ import threading
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -30,6 +30,8 @@ from avatar_v.stages.before import check_devices, check_experiment_log, check_tr
 from avatar_v.stages.checkpoint_file import check_checkpoint
 from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
 from avatar_v.stages.messages import located, readable
+from avatar_v.stages.recipe_keys import Misspelt
+from avatar_v.stages.run_folder import ReplacesRun, check_unused, training_in
 from avatar_v.stages.weights_there import MadeBy, check_weights
 
 
@@ -56,11 +58,18 @@ class RecipeCLI(LightningCLI):
         words: Sequence[str],
         callbacks: Sequence[L.Callback] = (),
         made_by: MadeBy = lambda folder: None,
+        misspelt: Misspelt = lambda options: None,
+        overwrite: bool = False,
     ) -> None:
         """``callbacks`` stand in front of the recipe's; a progress bar among them is left out where
-        the recipe wants none. ``made_by``: the command that makes a folder of weights."""
-        strict = {"exit_on_error": False}
+        the recipe wants none. ``made_by``: the command that makes a folder of weights.
+        ``misspelt``: what is said of a key that is none of the parser's options (recipe_keys.py).
+        ``overwrite``: a run from the beginning may replace the one in its folder."""
+        strict = {"exit_on_error": False, "allow_abbrev": False}
         self._first_callbacks, self._made_by = list(callbacks), made_by
+        self._overwrite = overwrite
+        if overwrite:
+            self._first_callbacks.append(ReplacesRun())
         try:
             super().__init__(
                 L.LightningModule,
@@ -74,7 +83,8 @@ class RecipeCLI(LightningCLI):
                 args=list(words),
             )
         except argparse.ArgumentError as error:
-            raise ValueError(readable(str(error))) from error
+            wrong = misspelt(self._parser(words[0]).get_defaults().keys())
+            raise ValueError(wrong or readable(str(error))) from error
 
     @staticmethod
     def subcommands() -> dict[str, set[str]]:
@@ -147,11 +157,21 @@ class RecipeCLI(LightningCLI):
 
     def fit(self, **kwargs: Any) -> None:
         """Train, and say where everything is, or how to go on."""
-        begin = time.time()
-        with self._answering(kwargs["ckpt_path"]), _terminated_as_interrupted():
-            self.trainer.fit(weights_only=True, **kwargs)
+        begin, root = time.time(), Path(self.trainer.default_root_dir)
+        with training_in(root) if self.trainer.is_global_zero else nullcontext():
+            self._check_folder(kwargs["ckpt_path"])
+            with self._answering(kwargs["ckpt_path"]), _terminated_as_interrupted():
+                self.trainer.fit(weights_only=True, **kwargs)
         if self.trainer.is_global_zero:
             print(what_is_left(self.trainer, self.model, begin))
+
+    def _check_folder(self, ckpt_path: str | None) -> None:
+        """ValueError for a run that would replace another one."""
+        if self._overwrite and ckpt_path is not None:
+            raise ValueError(f"--overwrite begins anew, --ckpt_path {ckpt_path} goes on: pass one")
+        goes_on = ckpt_path not in (None, "last") or last_checkpoint(self.trainer) is not None
+        if not self._overwrite and not (ckpt_path and goes_on):
+            check_unused(self.trainer, self.model)
 
     def validate(self, **kwargs: Any) -> None:
         with self._answering(kwargs["ckpt_path"]):

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 
 from avatar_v import checks
+from avatar_v.models.card import ASSETS
 
 MAX_GUIDANCE = 100.0
 MAX_SHIFT = 1000.0
@@ -14,7 +15,8 @@ class Models:
     """What a stage trains: fresh models of a preset, or the weights of a pipeline folder."""
 
     preset: str  # a name of models/presets.py
-    init_from: str | None = None  # pipeline folder to start from, e.g. runs/1_t2v/weights
+    init_from: str | None = None
+    """Pipeline folder to start from, e.g. runs/1_t2v/weights, or the name of weights that ship."""
     dit: str | None = None  # a DiT folder alone, e.g. of `avatar-v weights import-wan`
     vae: str | None = None  # folders of trained encoders; with init_from: a VAE tuned from its own
     text: str | None = None
@@ -29,6 +31,8 @@ class Models:
         given = [name for name, folder in folders.items() if folder is not None]
         if self.init_from is not None and given:
             raise ValueError(f"init_from {self.init_from} brings its own networks: drop {given}")
+        if self.init_from is not None and (ASSETS / self.init_from / "card.json").is_file():
+            object.__setattr__(self, "init_from", str(ASSETS / self.init_from))  # of a name
 
 
 @dataclass(frozen=True)

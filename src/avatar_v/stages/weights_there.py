@@ -1,8 +1,11 @@
-"""Whether the folders of weights that a recipe begins with are there. Torch is not imported."""
+"""Whether the folders of weights that a recipe begins with are there, and of its preset. Torch is
+not imported."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
+
+from avatar_v.models.card import ASSETS, SHIPPED, read_card
 
 WAN = "Wan 2.1 T2V in diffusers' layout (Wan-AI/Wan2.1-T2V-1.3B-Diffusers on huggingface.co)"
 SOURCES = {
@@ -20,15 +23,31 @@ MadeBy = Callable[[str], str | None]
 
 def check_weights(settings: Mapping[str, Any], made_by: MadeBy) -> None:
     """ValueError for the first folder of weights in ``settings`` that does not exist, with what to
-    do. A name without a slash may be one that ships."""
+    do, and for a stage's of another preset. A name without a slash may be one that ships."""
     for problem in missing_weights(settings, made_by):
         raise ValueError(problem)
+    model = settings.get("model") or {}
+    models = (model.get("init_args") or {}).get("models") or {}
+    start, preset = models.get("init_from"), models.get("preset")
+    if start is None or preset is None:
+        return
+    found = read_card(ASSETS / start if (ASSETS / start).is_dir() else start).preset
+    if found != preset:
+        raise ValueError(
+            f"model.init_args.models.init_from: {start} holds weights of preset {found}, and "
+            f"models.preset is {preset}: take weights of that preset, or an overlay of preset "
+            f"{found}"
+        )
 
 
 def missing_weights(settings: Mapping[str, Any], made_by: MadeBy) -> Iterator[str]:
     """What `check_weights` says of each such folder."""
     for path, folder in _folders(settings):
-        if "/" not in folder or Path(folder).exists():
+        if Path(folder).exists() or (ASSETS / folder).exists():
+            continue
+        if "/" not in folder and path.endswith("models.init_from"):
+            names = ", ".join(SHIPPED)
+            yield f"{path}: there are no weights {folder!r}; expected a folder, or one of {names}"
             continue
         command = made_by(folder)
         source = SOURCES[path.rpartition(".")[2]]
