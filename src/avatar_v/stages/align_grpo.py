@@ -109,6 +109,12 @@ class AlignGRPO(Stage):
     def knows_motion(self) -> bool:
         return True
 
+    def settle_networks(self) -> None:
+        """Also keep what no rollout of motion runs from moving to the device of the stage."""
+        super().settle_networks()
+        if self.policy.of_motion:
+            self.set_pictures_aside()
+
     def adapt(self) -> None:
         """Keep the weights of the start. ValueError for a policy that they do not have, or that
         makes its samples in other steps than the rollouts do, and for parts that it does not

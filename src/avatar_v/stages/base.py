@@ -35,7 +35,11 @@ from avatar_v.sampling.rollout import Settings
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.motion_stats import stats_of_folder
 from avatar_v.stages.optim import Optim
-from avatar_v.stages.role_module import RoleModule, keep_frozen_out_of_checkpoints
+from avatar_v.stages.role_module import (
+    RoleModule,
+    keep_frozen_out_of_checkpoints,
+    set_aside,
+)
 from avatar_v.stages.roles import STUDENT, Role
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
@@ -132,6 +136,12 @@ class Stage(RoleModule, ABC):
             self.conditioner.audio_encoder.requires_grad_(False)
         self.select_trainable()
         self.settle_roles()
+
+    def set_pictures_aside(self) -> None:
+        """For stages of motion alone: DiT, VAE and text encoder, which no step runs, are kept to be
+        exported and do not move to the device of the stage."""
+        set_aside(self, "dit")
+        set_aside(self.conditioner, "vae", "text_encoder")
 
     def spread_videos(self) -> None:
         """Let the ranks of a sequence group compute each video together."""

@@ -18,7 +18,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from avatar_v import checks, flow
 from avatar_v.flow import shift_time
@@ -84,8 +84,7 @@ class MotionPrior(Stage):
     def settle_networks(self) -> None:
         """Also keep what no step runs from moving to the device of the stage."""
         super().settle_networks()
-        _set_aside(self, "dit")
-        _set_aside(self.conditioner, "vae", "text_encoder")
+        self.set_pictures_aside()
 
     def adapt(self) -> None:
         """A fresh motion network, unless the weights have one. ValueError for LoRA of a fresh one,
@@ -183,15 +182,6 @@ class MotionPrior(Stage):
         start = self.models.init_from
         can = Capabilities() if start is None else read_card(start).can
         return {**can.inherited(), "motion": True, "motion_steps": None}
-
-
-def _set_aside(module: nn.Module, *names: str) -> None:
-    """Make these parts plain attributes: they are still there by their names, and nothing moves,
-    shards, averages or stores them with ``module``."""
-    for name in names:
-        part = module.get_submodule(name)
-        delattr(module, name)
-        module.__dict__[name] = part
 
 
 def run_moments(

@@ -205,6 +205,15 @@ def step_of(trainer: L.Trainer, module: L.LightningModule) -> int:
     return module.step if isinstance(module, RoleModule) else trainer.global_step
 
 
+def set_aside(module: nn.Module, *names: str) -> None:
+    """Make these parts plain attributes: they are still there by their names, and nothing moves,
+    shards, averages or stores them with ``module``."""
+    for name in names:
+        part = module.get_submodule(name)
+        delattr(module, name)
+        module.__dict__[name] = part
+
+
 def keep_frozen_out_of_checkpoints(module: nn.Module) -> None:
     """Checkpoints hold what is trained. Frozen weights (VAE, full-size encoders) come from their
     folders; every other missing or unexpected key stays an error."""
