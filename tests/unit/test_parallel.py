@@ -1,17 +1,21 @@
-"""parallel/apply.py on a mesh of one process: sharding moves the weights, not the training."""
+"""parallel/apply.py on a mesh of one process: sharding moves the weights, not the training; and
+parallel/numa.py."""
 
+import os
 from collections.abc import Iterator
 
 import pytest
 import torch
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.tensor import DTensor
+from torch.numa import binding
 
 from avatar_v.callbacks.ema import EMA
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
 from avatar_v.parallel.apply import checkpoint_blocks, shard, whole_state
+from avatar_v.parallel.numa import stay_near
 from avatar_v.stages.optim import Optim, build_optimizer
 from avatar_v.testing import motion_stats
 from avatar_v.types import Cond
@@ -131,3 +135,35 @@ def test_checkpointed_blocks_give_the_same_gradients() -> None:
         if a.grad is not None:
             assert b.grad is not None, name
             assert torch.equal(a.grad, b.grad), name
+
+
+@pytest.fixture
+def affinity() -> Iterator[set[int]]:
+    """The CPUs of this process; its threads get them back."""
+    before = os.sched_getaffinity(0)
+    yield before
+    for thread in os.listdir("/proc/self/task"):
+        os.sched_setaffinity(int(thread), before)
+
+
+def test_a_rank_stays_on_the_cpus_of_its_gpus_node(
+    affinity: set[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    near, asked = {min(affinity)}, []
+
+    def node_of(*, gpu_index: int) -> int:
+        asked.append(gpu_index)
+        if gpu_index == 7:
+            raise FileNotFoundError("a virtual machine may hide where its GPUs are")
+        return 1
+
+    monkeypatch.setattr(binding, "_get_numa_node_index_for_gpu_index", node_of)
+    monkeypatch.setattr(
+        binding, "_get_allowed_logical_cpu_indices_for_numa_node", lambda numa_node_index: near
+    )
+    for device in (torch.device("cpu"), torch.device("cuda", 7)):
+        stay_near(device)
+        assert os.sched_getaffinity(0) == affinity
+    stay_near(torch.device("cuda", 3))
+    assert os.sched_getaffinity(0) == near
+    assert asked == [7, 3]

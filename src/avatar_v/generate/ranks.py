@@ -33,6 +33,7 @@ from avatar_v.generate.resume import KeptChunks
 from avatar_v.interrupts import interrupts_deferred
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.mesh import Layout
+from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.sampling.rollout import States
 
@@ -272,6 +273,7 @@ def _joined(
     backend = "gloo" if device.type == "cpu" else "cpu:gloo,cuda:nccl"
     if device.type == "cuda":
         torch.cuda.set_device(device)
+        stay_near(device)
     if store is None:
         dist.init_process_group(backend, timeout=NO_LIMIT)
     else:

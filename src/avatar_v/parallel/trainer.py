@@ -7,6 +7,7 @@ import lightning as L
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout
+from avatar_v.parallel.numa import stay_near
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -24,11 +25,12 @@ class ShardedStrategy(ModelParallelStrategy):
         super().__init__(data_parallel_size, tensor_parallel_size, **options)
 
     def setup_environment(self) -> None:
-        """ValueError for ranks that do not form such groups."""
+        """Each process stays near its GPU. ValueError for ranks that do not form such groups."""
         size = self._tensor_parallel_size
         if self._data_parallel_size == "auto" and isinstance(size, int):
             self._data_parallel_size = data_ranks(self.num_nodes * self.num_processes, size)
         super().setup_environment()
+        stay_near(self.root_device)
 
 
 def data_ranks(num_ranks: int, sequence_size: int) -> int:
