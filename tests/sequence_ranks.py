@@ -3,6 +3,7 @@
 Every rank computes each case alone, too, and keeps the largest difference by name.
 """
 
+import copy
 import dataclasses
 import os
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from torch import Tensor
 from torch.multiprocessing.spawn import spawn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -17,8 +19,10 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from avatar_v.models.attention import attend_self
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import SequenceGroup, sequence_mesh, spread
+from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.parallel.traffic import sent_elements
 from avatar_v.sampling.guidance import guided
 from avatar_v.testing import make_cond, make_dit, make_reference
@@ -171,6 +175,7 @@ def work(rank: int, world_size: int, folder: Path) -> None:
         found[name] = compare(dit, alone, layout, keep=keep)
         if not changes:
             found[name] |= attention(dit.spread) | more(dit, alone, layout)
+    found["strips"] = strips()
     if rank == 0:
         torch.save(found, folder / "found.pt")
     dist.barrier()
@@ -201,6 +206,30 @@ def more(dit: AvatarDiT, alone: AvatarDiT, layout: Layout) -> dict[str, Any]:
         if dit.spread.num_ring == 1:
             results["stream"].append(streamed(model, x, t, cond))
     return counted | {k: difference(*v) for k, v in results.items() if v}
+
+
+@torch.inference_mode()
+def strips() -> dict[str, float]:
+    """What two sorts of VAE decode by strips against one rank, as shares of the largest value: rows
+    that the ranks do not divide, and fewer rows than ranks. On rank 0."""
+    torch.manual_seed(0)
+    plain = AutoencoderKLWan(base_dim=4, dim_mult=[1, 1, 2, 2], num_res_blocks=1)
+    found = {}
+    for name, vae in (("residual", VideoVAE.tiny()), ("plain", VideoVAE(plain))):
+        vae.eval()
+        split = Strips()
+        for num_rows in (11, 5):
+            latents = torch.randn(1, 4, vae.latent_channels, num_rows, 3)
+            whole = vae.decode(latents, clamp=False)
+            spread_over = copy.deepcopy(vae)
+            split.spread(spread_over)
+            decoder = StripDecoder(spread_over, split, clamp=False)
+            made = torch.cat([decoder.push(latents[:, :3]), decoder.push(latents[:, 3:])], dim=1)
+            if split.rank == 0:
+                found[f"{name}, {num_rows} rows"] = difference(made, whole)
+            # outside of a video the decoder is that of one rank
+            assert torch.equal(spread_over.decode(latents, clamp=False), whole)
+    return found
 
 
 def streamed(dit: AvatarDiT, x: Tensor, t: Tensor, cond: Cond) -> Tensor:

@@ -1,4 +1,5 @@
-"""parallel/sequence.py on 8 gloo processes: groups of 1, 2, 4 and 8 ranks equal one rank."""
+"""parallel/sequence.py and strips.py on 8 gloo processes: groups of 1, 2, 4 and 8 ranks equal one
+rank."""
 
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,14 @@ def test_the_rule_of_what_is_sent_by_hand(
     num_heads: int, num_ranks: int, sent: tuple[int, int]
 ) -> None:
     assert attention_elements(num_heads, num_ranks, 960) == sent
+
+
+@pytest.mark.multi
+def test_strips_are_decoded_as_the_whole_picture(found) -> None:
+    assert set(found["strips"]) == {
+        f"{kind}, {rows} rows" for kind in ("residual", "plain") for rows in (11, 5)
+    }
+    assert max(found["strips"].values()) < 1e-5  # the same sums
 
 
 def test_the_grid_divides_the_heads() -> None:

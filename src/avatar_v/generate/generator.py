@@ -217,13 +217,25 @@ def _checked_chunk(
     return check_finite(make_chunk(velocity, prefixes, chunk, settings, (settings.seed,)), chunk)
 
 
+@runtime_checkable
+class Decoder(Protocol):
+    """Latents to frames, piece by piece."""
+
+    def push(self, latents: Tensor) -> Tensor:
+        """Frames "b f 3 h w" in [-1, 1] of these latents "b l c h w"."""
+        ...
+
+
 def decode_chunks(
-    conditioner: Conditioner, settings: Settings, sampled: Iterator[LatentChunk]
+    conditioner: Conditioner,
+    settings: Settings,
+    sampled: Iterator[LatentChunk],
+    decoder: Decoder | None = None,
 ) -> Iterator[Clip]:
-    """Frames, a few latents at a time; the decoder's state goes on from chunk to chunk. ValueError
-    for pixels that are not finite."""
+    """Frames, a few latents at a time; the decoder's state goes on from chunk to chunk. Without a
+    ``decoder`` that of the conditioner's VAE. ValueError for pixels that are not finite."""
     device = next(conditioner.parameters()).device
-    decoder = conditioner.vae.stream_decoder(clamp=False)
+    decoder = conditioner.vae.stream_decoder(clamp=False) if decoder is None else decoder
     for part in sampled:
         done, motion = 0, None
         if part.motion is not None:

@@ -118,7 +118,8 @@ class AvatarPipeline:
                 part.to(self.device)
         self.ranks = ranks
         if ranks is not None:
-            ranks.spread(*(dit for dit, _ in networks))
+            decoding = networks[-1][1].vae
+            ranks.spread(*(dit for dit, _ in networks), vae=decoding)
 
     @classmethod
     def from_pretrained(
@@ -202,11 +203,7 @@ class AvatarPipeline:
         ``kept`` holds are not sampled, others are kept there."""
         request, person, larger = self._resolved(request, inputs)
         chunks = self._audio_chunks(inputs.audio, request.person.gain_db)
-        decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
-        stages = (
-            *self._sampling(request, person, larger, kept),
-            lambda sampled: decode_chunks(decoding, self.settings(request), sampled),
-        )
+        stages = self._making(request, person, larger, kept)
         if isinstance(inputs.audio, LiveSound):  # whoever speaks is listened to all the time
             made = pipelined(chunks, *stages, interrupt=inputs.audio.interrupt)
         else:
@@ -235,7 +232,7 @@ class AvatarPipeline:
         while (job := self.ranks.share()) is not None:
             request, person, larger = job
             try:
-                for _ in chained((), *self._sampling(request, person, larger, None)):
+                for _ in chained((), *self._making(request, person, larger, None)):
                     pass
             except Stopped:
                 pass
@@ -266,28 +263,39 @@ class AvatarPipeline:
                 with self.ranks.watched():
                     clip = next(made, None)
 
-    def _sampling(
+    def _making(
         self, request: Request, person: Person, larger: Person | None, kept: KeptChunks | None
     ) -> tuple[Stage, ...]:
-        """Sound to latents: what all ranks take part in. One stage where there are several: two
-        threads would reach the other ranks in any order."""
-        ranks = self.ranks
-        before: Chunks | None = kept if ranks is None else SharedChunks(kept, ranks)
+        """Sound to frames. One stage where ranks make them together: two threads would reach the
+        other ranks in any order."""
+        decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
+        settings, ranks = self.settings(request), self.ranks
+        if ranks is None:
+            return (
+                *self._sampling(request, person, larger, kept),
+                lambda sampled: decode_chunks(decoding, settings, sampled),
+            )
+        stages = self._sampling(request, person, larger, SharedChunks(kept, ranks))
+
+        def together(chunks: Iterator[AudioChunk]) -> Iterator[Clip]:
+            shared = ranks.shared(chunk.to(torch.device("cpu")) for chunk in chunks)
+            sampled = chained((chunk.to(self.device) for chunk in shared), *stages)
+            with closing(sampled):
+                yield from decode_chunks(decoding, settings, sampled, ranks.decoder(decoding.vae))
+
+        return (together,)
+
+    def _sampling(
+        self, request: Request, person: Person, larger: Person | None, kept: Chunks | None
+    ) -> tuple[Stage, ...]:
+        """Sound to latents."""
         settings = self.settings(request)
-        stages = (
+        return (
             lambda chunks: sample_chunks(
-                self.dit, self.conditioner, person, request.person.prompt, settings, chunks, before
+                self.dit, self.conditioner, person, request.person.prompt, settings, chunks, kept
             ),
             *refining(self.refiner, larger, request, self.bf16),
         )
-        if ranks is None:
-            return stages
-
-        def together(chunks: Iterator[AudioChunk]) -> Iterator[LatentChunk]:
-            shared = ranks.shared(chunk.to(torch.device("cpu")) for chunk in chunks)
-            return chained((chunk.to(self.device) for chunk in shared), *stages)
-
-        return (together,)
 
     def settings(self, request: Request) -> Settings:
         """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""

@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 
@@ -32,9 +33,11 @@ from avatar_v.generate.request import Weights
 from avatar_v.generate.resume import KeptChunks
 from avatar_v.interrupts import interrupts_deferred
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
+from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.sampling.rollout import States
 
 HOST = "127.0.0.1"
@@ -42,7 +45,7 @@ PATIENCE_S = 5.0
 """After the death of a follower, until rank 0 ends in whatever it is."""
 NO_LIMIT = timedelta(days=7)
 """A follower may wait for its next video as long as rank 0 lives."""
-ENDED, STOPPED = "ended", "stopped"
+ENDED, STOPPED, GOES_ON = "ended", "stopped", "goes on"
 
 
 class Ranks:
@@ -57,15 +60,21 @@ class Ranks:
         objects = dist.new_group(backend="gloo", timeout=NO_LIMIT)
         assert isinstance(objects, ProcessGroup)
         self._objects = objects
+        self._strips = Strips()
         if processes:
             threading.Thread(target=self._watch, name="ranks", daemon=True).start()
 
-    def spread(self, *dits: AvatarDiT) -> None:
-        """Let all ranks compute each of these together."""
+    def spread(self, *dits: AvatarDiT, vae: VideoVAE) -> None:
+        """Let all ranks compute each of these together, and decode with ``vae``."""
         layout = Layout(self.size, self.rank, self.size)
         with self.watched():
             for dit in dits:
                 spread(dit, sequence_mesh(layout, dit.config.num_heads, self.device.type))
+        self._strips.spread(vae)
+
+    def decoder(self, vae: VideoVAE) -> "LedDecoder":
+        """Decodes a video by strips, on the ``vae`` of `spread`."""
+        return LedDecoder(StripDecoder(vae, self._strips, clamp=False), self)
 
     def share(self, value: Any = None) -> Any:
         """The ``value`` of rank 0."""
@@ -132,6 +141,19 @@ class Ranks:
             if process.sentinel in ready:
                 process.join(1.0)  # its pipe closes a moment before its status is there
         return death_of(self._processes)
+
+
+class LedDecoder:
+    """A decoder that waits on all ranks until rank 0 wants more, which it may not."""
+
+    def __init__(self, decoder: StripDecoder, ranks: Ranks) -> None:
+        self._decoder, self._ranks = decoder, ranks
+
+    def push(self, latents: Tensor) -> Tensor:
+        """As StripDecoder.push. A follower raises Stopped where rank 0 does not want the rest."""
+        if self._ranks.share((GOES_ON, None))[0] == STOPPED:
+            raise Stopped
+        return self._decoder.push(latents)
 
 
 class Stopped(Exception):

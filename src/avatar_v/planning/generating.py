@@ -91,11 +91,11 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
         "encoders of text and sound, fp32": _size(conditioner) - _size(conditioner.vae),
         "motion network": _size(net),
         "keys of the reference": reference_bytes(dit, made, bf16=True) / ulysses,  # of its heads
-        "activations": max(cost.peak, encoding.peak, decoding.peak),
+        "activations": max(cost.peak, encoding.peak, decoding.peak / devices),
     }
     chunks = video.num_chunks(sizes)
     steps = num_steps_of(video.num_steps, card or Card(models.preset))
-    flops = encoding.flops + chunks * (steps * cost.flops + decoding.flops)
+    flops = encoding.flops + chunks * (steps * cost.flops + decoding.flops / devices)
     lines = [
         _verdict(name, sum(parts.values()) / GIB, machine, devices),
         f"{_work(made, conditioner.vae, video, chunks, steps)}, {flops:.2e} operations on device 0",
