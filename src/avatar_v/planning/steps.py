@@ -2,7 +2,7 @@
 largest picture, with the longest reference for the memory and one of mean length for the time.
 
 Not counted, since each is small at full size: losses, discriminators and heads, close-ups of the
-face, the anchor, and the VAE where a step encodes video. Perceptual losses and rewards of pictures, which decode video, are not counted
+face, the anchor. Perceptual losses and rewards of pictures, which decode video, are not counted
 either, and a plan says so where they are on.
 """
 
