@@ -17,12 +17,13 @@ from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
 from avatar_v.stages.align_dpo import DPO, AlignDPO
 from avatar_v.stages.align_video_dpo import AlignVideoDPO
+from avatar_v.stages.base import Stage
 from avatar_v.stages.dpo import Preferences
 from avatar_v.stages.motion_prior import MotionTraining
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
-from avatar_v.types import MOTION_NAMES, Batch, Judged, JudgedVideos
+from avatar_v.types import MOTION_NAMES, Batch, Cond, Judged, JudgedVideos
 from tiny_run import make_pair, make_video_pair
 
 EYES = MOTION_NAMES.index("eye_open")
@@ -89,9 +90,9 @@ def network_of(stage: AlignDPO | AlignVideoDPO) -> torch.nn.Module:
     return stage.network if isinstance(stage, AlignDPO) else stage.dit
 
 
-def loss_of(stage: AlignDPO | AlignVideoDPO, batch: Batch, index: int = 0):
+def loss_of(stage: Stage, batch: Batch, index: int = 0):
     begun = stage.begin(batch, index)
-    each = 3 if isinstance(stage, AlignDPO) else 1
+    each = {AlignDPO: 3, AlignVideoDPO: 1}[type(stage)]
     assert len(begun.clean) == 2 * each * len(batch.motion)
     return stage.loss(begun.clean, begun.cond, begun.windows, batch, begun.generator)
 
@@ -161,6 +162,7 @@ def test_a_tie_has_no_side(of: str, weights: str) -> None:
 
 def test_an_axis_counts_in_its_components(weights: str) -> None:
     stage = make_stage(weights, axes={"blinks": ("eye_open",)})
+    assert isinstance(stage, AlignDPO)
     overall, blinks = pairs([0, 1]), pairs([0, 1], axis="blinks")
     assert stage.axis_weights(overall).tolist() == [[1.0] * 16] * 2
     row = stage.axis_weights(blinks)[0]
@@ -180,7 +182,7 @@ def test_the_order_in_which_samples_are_shown_is_none(of: str, weights: str) -> 
     """Away from the start, where the two orders would differ."""
     stage, batch = make_stage(weights, of), pairs([0, 1, 1])
     with torch.no_grad():
-        network_of(stage).head.out.bias.add_(0.1)
+        network_of(stage).get_parameter("head.out.bias").add_(0.1)
     loss, other = (loss_of(stage, batch)[0] for batch in (batch, swapped(batch)))
     assert loss == other != math.log(2)
 
@@ -264,6 +266,10 @@ def test_each_video_follows_its_own_motion_and_shares_all_else(weights: str) -> 
     stage, batch = make_stage(weights, "video"), pairs([0, 1])
     judged, cond = batch.judged, stage.begin(batch, 0).cond
     assert judged is not None
+    assert isinstance(cond, Cond)
+    assert cond.motion is not None
+    assert cond.audio is not None
+    assert cond.reference is not None
     pack = stage.conditioner.pack_motion
     first, second = (pack(of)[:, :LENGTH] for of in (judged.first, judged.second))
     assert torch.equal(cond.motion, torch.stack([first[0], second[1], second[0], first[1]]))
