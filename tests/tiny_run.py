@@ -18,7 +18,7 @@ NUM_FRAMES, SIZE = 33, 32
 STAGES = (
     "0_vae", "0_vae_decoder", "1_t2v", "2_a2v", "3_pictures", "3_sft", "3_motion",
     "4a_distill_cfg", "4b_distill_dmd", "4c_distill_motion", "5a_grpo", "5a_grpo_video", "5b_dpo",
-    "own_face_vae", "own_face", "refiner", "refiner_adversarial", "refiner_decoder",
+    "5b_dpo_video", "own_face_vae", "own_face", "refiner", "refiner_adversarial", "refiner_decoder",
 )  # fmt: skip
 
 
@@ -27,8 +27,9 @@ def make_shards(folder: Path) -> None:
     for name, num_clips, first in (("train", 8, 0), ("validation", 4, 100), ("own", 1, 200)):
         clips = [make_clip(first + i) for i in range(num_clips)]
         write_shard(folder / "shards" / "tiny" / name / "clips-000000.tar", clips)
-        pairs = [encode_pair(make_pair(first + i)) for i in range(num_clips)]
-        write_shard(folder / "shards" / "tiny" / "pairs" / name / "pairs-000000.tar", pairs)
+        for kind, make in (("pairs", make_pair), ("votes", make_video_pair)):
+            pairs = [encode_pair(make(first + i)) for i in range(num_clips)]
+            write_shard(folder / "shards" / "tiny" / kind / name / "pairs-000000.tar", pairs)
 
 
 def make_clip(index: int) -> Sample:

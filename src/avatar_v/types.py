@@ -81,6 +81,16 @@ class _Moves:
 
 
 @dataclass(frozen=True)
+class JudgedVideos(_Moves):
+    """The pictures of both samples and of the person elsewhere, in [-1, 1]."""
+
+    first: Float[Tensor, "b f 3 h w"]
+    second: Float[Tensor, "b f 3 h w"]
+    portraits: Float[Tensor, "b k 3 ph pw"]
+    portraits_valid: Bool[Tensor, "b k"]  # False: the person has no k-th picture
+
+
+@dataclass(frozen=True)
 class Judged(_Moves):
     """Two samples of each condition of a batch, and which of them a rater prefers."""
 
@@ -88,6 +98,7 @@ class Judged(_Moves):
     second: Float[Tensor, "b f m"]
     winner: Int[Tensor, " b"]  # 0 the first, 1 the second, 2: neither
     axis: tuple[str, ...]  # what the rater was asked about
+    videos: JudgedVideos | None = None  # None: samples of motion, or they were not asked for
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,7 @@ STAGES: dict[str, tuple[str, ...]] = {
     "4c_distill_motion": (),
     "5a_grpo": (),
     "5b_dpo": (),
+    "5b_dpo_video": (),
     "own_face": (),
     "refiner": ("low_embed", "head"),
     "refiner_adversarial": ("low_embed", "head"),

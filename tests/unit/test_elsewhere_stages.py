@@ -20,11 +20,13 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.stages.align_dpo import DPO, AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.align_video_dpo import AlignVideoDPO
 from avatar_v.stages.base import Stage
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.distill_cfg import DistillCFG, GuidanceRanges
 from avatar_v.stages.distill_dmd import DistillDMD, Matching
 from avatar_v.stages.distill_motion import DistillMotion, MotionMatching
+from avatar_v.stages.dpo import Preferences
 from avatar_v.stages.motion_prior import MotionPrior, MotionTraining
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.own_rollout import OwnRollout
@@ -36,7 +38,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
 from avatar_v.testing import make_batch, randomise
-from avatar_v.types import Batch, Judged
+from avatar_v.types import Batch, Judged, JudgedVideos
 from elsewhere import DEVICE, There, elsewhere, module_there, there
 
 MODELS = Models("tiny", motion_stats="small")
@@ -101,6 +103,12 @@ def dpo(folder: Path) -> Stage:
     return AlignDPO(models, OPTIM, OBJECTIVE, MotionTraining(num_windows=2), DPO(beta=100.0))
 
 
+def dpo_of_video(folder: Path) -> Stage:
+    models = Models("tiny", init_from=aligning.make_weights(folder))
+    objective = dataclasses.replace(OBJECTIVE, first_share=1.0, suffix_share=0.0)
+    return AlignVideoDPO(models, OPTIM, objective, Preferences(beta=1.0))
+
+
 def brightness(frames, audio, reference, motion, **columns) -> Tensor:
     return frames.mean((1, 2, 3, 4))
 
@@ -118,7 +126,11 @@ def clips() -> Batch:
     """With everything that a stage may ask for."""
     batch = make_batch(2, 33, 32, latent_channels=16, has_reference=True)
     assert batch.latents is not None
-    judged = Judged(batch.motion, 0.5 * batch.motion, torch.tensor([0, 1]), ("overall",) * 2)
+    shown = make_batch(2, 33, 32).video
+    assert shown is not None
+    videos = JudgedVideos(shown, 0.5 * shown, shown[:, :2], torch.ones(2, 2, dtype=torch.bool))
+    winner, axis = torch.tensor([0, 1]), ("overall",) * 2
+    judged = Judged(batch.motion, 0.5 * batch.motion, winner, axis, videos)
     return dataclasses.replace(batch, low=0.9 * batch.latents, judged=judged)
 
 
@@ -126,7 +138,7 @@ def clips() -> Batch:
     "make",
     [
         sft, distill_cfg, distill_dmd, refiner, adversarial, motion_prior, distill_motion, dpo,
-        grpo_of_motion, grpo_of_video,
+        dpo_of_video, grpo_of_motion, grpo_of_video,
     ],
 )  # fmt: skip
 def test_a_step_is_the_same_on_another_device(

@@ -148,8 +148,39 @@ def test_judged_videos_come_back_where_they_are_asked_for(folder: Path, tmp_path
     assert read_pair(entry).pictures is None
     (batch,) = PairData(str(tmp_path), 1, validation=str(tmp_path)).val_dataloader()
     assert batch.video is None
+    assert batch.judged is not None
+    assert batch.judged.videos is None
     with pytest.raises(ValueError, match=r"a pair of motion alone, without pair\.first\.mp4"):
-        read_pair(read_folder(folder)[0], pictures=True)
+        PairData(str(folder), 1, videos=True).setup()
+
+
+def test_a_batch_has_the_pictures_of_its_pairs(tmp_path: Path) -> None:
+    def with_portraits(pair: Pair, *shape: int) -> Pair:
+        assert pair.pictures is not None
+        pictures = torch.full(shape, 255, dtype=torch.uint8)
+        return dataclasses.replace(
+            pair, pictures=dataclasses.replace(pair.pictures, portrait=pictures)
+        )
+
+    for name, side in (("good", 32), ("other", 16)):
+        pairs = [
+            with_portraits(make_video_pair(0), 3, 3, 32, 32),
+            with_portraits(make_video_pair(1), 1, 3, side, side),
+        ]
+        write_shard(tmp_path / name / "a.tar", map(encode_pair, pairs))
+    folder = str(tmp_path / "good")
+    (batch,) = PairData(folder, 2, validation=folder, videos=True).val_dataloader()
+    assert batch.judged is not None
+    videos = batch.judged.videos
+    assert videos is not None
+    assert videos.first.shape == videos.second.shape == (2, 33, 3, 32, 32)
+    assert videos.first[0].mean() > videos.second[0].mean()  # the own one is bright
+    assert videos.first[1].mean() < videos.second[1].mean()
+    assert videos.portraits_valid.tolist() == [[True] * 3, [True, False, False]]
+    assert bool((videos.portraits[videos.portraits_valid] == 1).all())
+    other = PairData(str(tmp_path / "other"), 2, videos=True).train_dataloader()
+    with pytest.raises(ValueError, match=r"portrait have .*16x16"):
+        list(other)
 
 
 @pytest.mark.parametrize(

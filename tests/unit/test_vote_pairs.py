@@ -124,7 +124,9 @@ def test_preferences_are_trained_on_them_with_persons_held_out(
     folder: Path, tmp_path: Path
 ) -> None:
     assert run(folder, tmp_path, "--validation", "0.4", "--frames", "9") == 0
-    data = PairData(str(tmp_path / "train"), 1, validation=str(tmp_path / "validation"))
+    data = PairData(
+        str(tmp_path / "train"), 1, validation=str(tmp_path / "validation"), videos=True
+    )
     persons, winners = {}, []
     for name, loader in (("train", data.train_dataloader()), ("held", data.val_dataloader())):
         batches = list(loader)
@@ -132,6 +134,8 @@ def test_preferences_are_trained_on_them_with_persons_held_out(
         for batch in batches:
             assert batch.judged is not None
             assert batch.judged.first.shape[1] == 9
+            assert batch.judged.videos is not None
+            assert batch.judged.videos.second.shape == (1, 9, 3, SIDE, SIDE)
             winners.append(WINNERS[int(batch.judged.winner[0])])
     assert not persons["train"] & persons["held"]
     assert sorted(winners) == ["first", "first", "second", "tie"]

@@ -11,7 +11,7 @@ DiT runs.
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from torch import nn
@@ -27,6 +27,7 @@ from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, re
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips, Repeated, passes_of
 from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.align_video_dpo import AlignVideoDPO
 from avatar_v.stages.base import Stage
 from avatar_v.stages.distill_dmd import DistillDMD
 from avatar_v.stages.distill_motion import DistillMotion
@@ -82,8 +83,11 @@ def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_ti
         )
     clips = Clips(clips.batch_size, clips.num_frames, size)
     meter = _Meter(stage, recipe, spread)
-    video = recipe.data.decode_video and not isinstance(stage, MotionPrior)
-    seen = video_cost(stage.conditioner.vae, clips, bf16=recipe.bf16) if video else None
+    judged = isinstance(stage, AlignVideoDPO)  # it encodes the beginnings of two videos
+    twice = judged or recipe.data.pairs
+    encoded = replace(clips, num_frames=num_frames(window)) if judged else clips
+    video = judged or (recipe.data.decode_video and not isinstance(stage, MotionPrior))
+    seen = video_cost(stage.conditioner.vae, encoded, bf16=recipe.bf16) if video else None
     parts = dict(_staying(stage, recipe, spread))
     longest = passes_of(stage, clips, window, longest=True)
     beside = encoders_cost(stage, clips, window, bf16=recipe.bf16)
@@ -92,13 +96,13 @@ def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_ti
         0 if seen is None else seen.peak,
         beside.peak,
     )
-    parts["batch"] = _batch_bytes(stage, clips, video=video, pairs=recipe.data.pairs)
+    parts["batch"] = _batch_bytes(stage, clips, video=video, pairs=twice)
     shared = own = 0.0  # of a sequence group together; of each rank, which encodes for itself
     if with_time:
         usual = passes_of(stage, clips, window, longest=False)
         shared = sum(found.times * meter.cost(found).flops for found in usual)
         own = beside.flops + (text_flops(stage) + audio_flops(stage, clips)) * clips.batch_size
-        own += 0 if seen is None else seen.flops * (2 if recipe.data.pairs else 1)
+        own += 0 if seen is None else seen.flops * (2 if twice else 1)
     batches = _batches(stage, recipe)
     groups = spread.layout.num_data_ranks * batches
     return Plan(

@@ -23,6 +23,7 @@ from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.align_dpo import AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.align_video_dpo import AlignVideoDPO
 from avatar_v.stages.base import Stage
 from avatar_v.stages.distill_dmd import DistillDMD
 from avatar_v.stages.distill_motion import DistillMotion
@@ -30,7 +31,7 @@ from avatar_v.stages.motion_prior import MotionPrior
 from avatar_v.stages.settings import Models
 from avatar_v.stored import read_json
 
-AFTER_MOTION = (AlignDPO, AlignGRPO, DistillMotion)
+AFTER_MOTION = (AlignDPO, AlignGRPO, AlignVideoDPO, DistillMotion)
 """Stages whose weights of the start have a motion network."""
 
 

@@ -17,6 +17,7 @@ from avatar_v.sampling.guidance import streams
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.align_dpo import AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.align_video_dpo import AlignVideoDPO
 from avatar_v.stages.base import Stage
 from avatar_v.stages.continuation import CONTEXT_LATENTS
 from avatar_v.stages.distill_cfg import DistillCFG
@@ -31,6 +32,8 @@ from avatar_v.types import num_latents
 
 TEXT_TOKENS = {"tiny": 64, "small": 64}
 """Of one prompt; of UMT5 512."""
+NUM_PORTRAITS = 4
+"""Pictures of the person beside judged videos, as `avatar-v-eval votes pairs` leaves them."""
 GUIDED = 4
 """Passes of a guided velocity: everything, and without sound, words or the person."""
 
@@ -160,6 +163,14 @@ def _dpo(stage: AlignDPO, clips: Clips, plain: Pass, longest: bool) -> list[Repe
     return [Repeated(_NET, replace(of, trains=True)), Repeated("frozen", of)]
 
 
+def _video_dpo(stage: AlignVideoDPO, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
+    """The person is counted for each of both videos, and is encoded once."""
+    of = replace(
+        plain, samples=2 * clips.batch_size, motion=True, reference=NUM_PORTRAITS, stills=True
+    )
+    return [Repeated("dit", replace(of, trains=True)), Repeated("frozen", of)]
+
+
 def _grpo(stage: AlignGRPO, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
     policy, numbers = stage.policy, stage.exploration
     samples = clips.batch_size * stage.grpo.group_size
@@ -199,6 +210,7 @@ _PASSES: dict[type, Callable[..., list[Repeated]]] = {
     MotionPrior: _motion,
     DistillMotion: _distill_motion,
     AlignDPO: _dpo,
+    AlignVideoDPO: _video_dpo,
     AlignGRPO: _grpo,
 }
 

@@ -27,16 +27,24 @@ from avatar_v.types import Batch
 class PairReader:
     """Pair number i of an index; with ``cache`` each is decoded once and then kept."""
 
-    def __init__(self, clips: Sequence[ClipEntry], winners: list[Winner] | None, *, cache: bool):
-        """``winners`` in the place of those that the pairs have."""
+    def __init__(
+        self,
+        clips: Sequence[ClipEntry],
+        winners: list[Winner] | None,
+        *,
+        cache: bool,
+        videos: bool = False,
+    ):
+        """``winners`` in the place of those that the pairs have; ``videos``: with pictures."""
         self.clips = clips
         self.winners = winners
+        self.videos = videos
         self._kept: dict[int, Pair] | None = {} if cache else None
 
     def __call__(self, index: int) -> Pair:
         if self._kept is not None and index in self._kept:
             return self._kept[index]
-        pair = read_pair(self.clips[index])
+        pair = read_pair(self.clips[index], pictures=self.videos)
         if self.winners is not None:
             judgment = dataclasses.replace(pair.judgment, winner=self.winners[index])
             pair = dataclasses.replace(pair, judgment=judgment)
@@ -58,6 +66,7 @@ class PairData(ShardData):
             whose pairs say nothing.
         seed: Of order and shuffling.
         cache: Keep decoded pairs in memory (num_workers must be 0).
+        videos: Decode the pictures of judged videos; pairs of motion alone are an error.
     """
 
     def __init__(
@@ -70,6 +79,7 @@ class PairData(ShardData):
         shuffled: bool = False,
         seed: int = 0,
         cache: bool = False,
+        videos: bool = False,
     ):
         super().__init__(
             train,
@@ -82,6 +92,7 @@ class PairData(ShardData):
         )
         self.ties = ties
         self.shuffled = shuffled
+        self.videos = videos
 
     def judgments(self, folder: str) -> list[Judgment]:
         """Of all pairs of the training or validation folder."""
@@ -90,7 +101,7 @@ class PairData(ShardData):
     def _clip_set(self, folder: str) -> ClipSet:
         clips = read_folder(folder)
         for clip, _ in clips.kinds():
-            require_pair(clip)
+            require_pair(clip, pictures=self.videos)
         if not self.ties:
             clips = ClipTable(clip for clip in clips if read_judgment(clip).winner != "tie")
             if not clips:
@@ -101,7 +112,7 @@ class PairData(ShardData):
             found = [WINNERS.index(read_judgment(clip).winner) for clip in clips]
             dealt = np.random.default_rng(self.seed).permutation(found)
             winners = [WINNERS[number] for number in dealt]
-        reader = PairReader(clips, winners, cache=self.cache)
+        reader = PairReader(clips, winners, cache=self.cache, videos=self.videos)
         return ClipSet(folder, clips, members, None, partial(load_pairs, read=reader))
 
 

@@ -38,7 +38,7 @@ from avatar_v.shards.schema import (
 )
 from avatar_v.shards.writer import ClipEntry, RawClip
 from avatar_v.stored import built, parse_json
-from avatar_v.types import MOTION_NAMES, Batch, Judged, num_latents
+from avatar_v.types import MOTION_NAMES, Batch, Judged, JudgedVideos, num_latents
 
 JUDGMENT, TRACKS = "pair.json", "pair.npz"
 VIDEOS, PORTRAIT = ("pair.first.mp4", "pair.second.mp4"), "pair.portrait.npz"
@@ -122,12 +122,7 @@ def read_pair(entry: ClipEntry, *, pictures: bool = False) -> Pair:
     """Decode one pair; its pictures, if it has any, stay where they are unless ``pictures``.
     ValueError, naming shard and key, for a clip that is no pair and for bytes that are cut, changed
     or unfit; with ``pictures`` also for a pair of motion alone."""
-    require_pair(entry)
-    if pictures and (missing := [of for of in (*VIDEOS, PORTRAIT) if of not in entry.members]):
-        raise ValueError(
-            f"{entry.shard}, clip {entry.key}: a pair of motion alone, without "
-            f"{', '.join(missing)}; expected judged videos, as `avatar-v-eval votes pairs` makes"
-        )
+    require_pair(entry, pictures=pictures)
     unread = (VIDEO, *(() if pictures else (*VIDEOS, PORTRAIT)))
     members = read_members(entry, [name for name in entry.members if name not in unread])
     clip = decode_sample(entry.key, members, where=entry.shard, decode_video=False)
@@ -152,13 +147,18 @@ def read_judgment(entry: ClipEntry) -> Judgment:
     return decode_judgment(members[JUDGMENT], f"{entry.shard}, clip {entry.key}.{JUDGMENT}")
 
 
-def require_pair(entry: ClipEntry) -> None:
-    """ValueError for a clip that is no pair."""
+def require_pair(entry: ClipEntry, *, pictures: bool = False) -> None:
+    """ValueError for a clip that is no pair, with ``pictures`` also for one of motion alone."""
     missing = [member for member in (JUDGMENT, TRACKS) if member not in entry.members]
     if missing:
         raise ValueError(
             f"{entry.shard}, clip {entry.key}: it is no pair, without {', '.join(missing)}; "
             "make pairs with `avatar-v shards pairs`"
+        )
+    if pictures and (missing := [of for of in (*VIDEOS, PORTRAIT) if of not in entry.members]):
+        raise ValueError(
+            f"{entry.shard}, clip {entry.key}: a pair of motion alone, without "
+            f"{', '.join(missing)}; expected judged videos, as `avatar-v-eval votes pairs` makes"
         )
 
 
@@ -171,7 +171,8 @@ def decode_judgment(data: bytes, name: str) -> Judgment:
 
 
 def collate_pairs(pairs: Sequence[Pair]) -> Batch:
-    """Pairs of one length to a Batch with ``judged``; the clip is the condition."""
+    """Pairs of one length to a Batch with ``judged``; the clip is the condition. ValueError for
+    pictures of several sizes."""
     batch = collate([levelled(pair.clip) for pair in pairs])
     reference = reference_batch(batch, [(pair.reference, pair.reference_valid) for pair in pairs])
     judged = Judged(
@@ -179,8 +180,35 @@ def collate_pairs(pairs: Sequence[Pair]) -> Batch:
         torch.stack([pair.second for pair in pairs]),
         torch.tensor([WINNERS.index(pair.judgment.winner) for pair in pairs]),
         tuple(pair.judgment.axis for pair in pairs),
+        _judged_videos(pairs),
     )
     return dataclasses.replace(batch, reference=reference, judged=judged)
+
+
+def _judged_videos(pairs: Sequence[Pair]) -> JudgedVideos | None:
+    """None where a pair has no pictures, or they were not read."""
+    shown = [pair.pictures for pair in pairs if pair.pictures is not None]
+    if len(shown) < len(pairs):
+        return None
+    for name in ("first", "portrait"):
+        sizes = {
+            pair.clip.key: tuple(getattr(of, name).shape[2:])
+            for pair, of in zip(pairs, shown, strict=True)
+        }
+        if len(set(sizes.values())) > 1:
+            found = ", ".join(f"{h}x{w} ({key})" for key, (h, w) in sizes.items())
+            raise ValueError(f"pictures of one size are a batch, those of {name} have {found}")
+    counts = torch.tensor([len(of.portrait) for of in shown])
+    return JudgedVideos(
+        _pixels(torch.stack([of.first for of in shown])),
+        _pixels(torch.stack([of.second for of in shown])),
+        _pixels(pad_sequence([of.portrait for of in shown], batch_first=True)),
+        torch.arange(int(counts.max())) < counts[:, None],
+    )
+
+
+def _pixels(pictures: UInt8[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
+    return pictures.to(torch.float32) / 127.5 - 1
 
 
 def reference_batch(

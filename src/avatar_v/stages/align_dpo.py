@@ -11,49 +11,44 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks, flow
 from avatar_v.flow import shift_time
-from avatar_v.losses.align import flow_dpo_loss, per_latent
 from avatar_v.models.card import read_card
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.motion.vectors import component_weights, known_mask
-from avatar_v.shards.pair_data import PairData
-from avatar_v.shards.pairs import WINNERS
 from avatar_v.stages.base import Logs
+from avatar_v.stages.dpo import (
+    FROZEN,
+    TIE,
+    Preferences,
+    check_ties,
+    judged_of,
+    noised_pairs,
+    preference,
+    validation_logs,
+    winners_first,
+)
 from avatar_v.stages.motion_prior import MotionPrior, MotionTraining
 from avatar_v.stages.optim import Optim
-from avatar_v.stages.policies import repeated, without_gradient
+from avatar_v.stages.policies import repeated
 from avatar_v.stages.roles import STUDENT, Role
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
-from avatar_v.types import TEMPORAL_FACTOR, Batch, Judged, MotionCond
-
-FROZEN = "frozen"
-"""The role of the weights that the stage starts from."""
-TIE = WINNERS.index("tie")
-Motion = Float[Tensor, "b l md"]
+from avatar_v.types import TEMPORAL_FACTOR, Batch, MotionCond
 
 
 @dataclass(frozen=True)
-class DPO:
-    """Numbers of preference training."""
+class DPO(Preferences):
+    """Numbers of preference training of motion."""
 
-    beta: float = 100.0  # of the difference of mean squared flow errors
-    ties: float = 1.0  # k of losses/align.preference_loss; 1 knows no ties
-    hold: float = 0.0
-    """Weight of the squared distance from the velocities of the start: β holds the network where
-    its errors of winner and loser differ, this holds it wherever it moves."""
     axes: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Components of motion in which pairs of an axis count; of other axes all do."""
 
     def __post_init__(self) -> None:
-        checks.positive("beta", self.beta)
-        checks.number("ties", self.ties, least=1, most=checks.MOST)
-        checks.weight("hold", self.hold)
+        super().__post_init__()
         for names in self.axes.values():
             component_weights(dict.fromkeys(names, 1.0))
             if not names:
@@ -110,23 +105,16 @@ class AlignDPO(MotionPrior):
         """Also: the ties of the pairs need a loss that knows them."""
         super().on_fit_start()
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        if isinstance(data, PairData) and self.dpo.ties == 1:
-            said = [judgment.winner for judgment in data.judgments(data.train_folder)]
-            if "tie" in said:
-                raise ValueError(
-                    f"{said.count('tie')} of {len(said)} pairs are ties: set dpo.ties above 1, or "
-                    "data.init_args.ties to false"
-                )
+        check_ties(data, self.dpo)
 
     def encode(
         self, batch: Batch, windows: Windows, generator: torch.Generator
     ) -> tuple[Tensor, MotionCond]:
         """The windows of all winners, then those of all losers (of a tie the first sample, then the
         second), and the condition of each. Nothing is dropped."""
-        judged, clip = _judged(batch), self.clip_of_windows(batch)
-        second_won = (judged.winner == WINNERS.index("second"))[:, None, None]
+        judged, clip = judged_of(batch), self.clip_of_windows(batch)
         pair = [self.conditioner.pack_motion(of) for of in (judged.first, judged.second)]
-        won, lost = torch.where(second_won, *reversed(pair)), torch.where(second_won, *pair)
+        won, lost = winners_first(judged, *pair)
         clean = torch.cat([windows.crop(of[clip]) for of in (won, lost)])
         cond = self.conditions(batch, windows)
         return clean.to(self.device), cond.map(lambda x: repeated(x, 2))
@@ -139,43 +127,26 @@ class AlignDPO(MotionPrior):
         batch: Batch,
         generator: torch.Generator,
     ) -> tuple[Tensor, Logs]:
-        """Flow-DPO of the windows. ``accuracy``: the share of decided windows in which the network
-        gained more on the winner than on the loser, one half by chance."""
-        num = len(clean) // 2
-        hidden = windows.scored()
+        """Flow-DPO of the windows."""
+        num, clip = len(clean) // 2, self.clip_of_windows(batch)
+        scored = windows.scored()
         times = torch.rand(num, 1, generator=generator)
-        t = torch.where(hidden, shift_time(times, self.objective.shift), 0.0)
+        t = torch.where(scored, shift_time(times, self.objective.shift), 0.0)
         noise = torch.randn(num, *clean.shape[1:], generator=generator)
-        t, noise, scored = (repeated(x, 2).to(clean.device) for x in (t, noise, hidden))
-        x_t, target = flow.interpolate(clean, noise, t), flow.velocity(clean, noise)
-        v = self.network(x_t, t, cond).float()
-        with without_gradient():
-            start = self.frozen(x_t, t, cond).float()
-        weights = self.axis_weights(batch)[self.clip_of_windows(batch)]
+        pairs = noised_pairs(clean, noise, t, scored, (judged_of(batch).winner == TIE)[clip])
+        weights = self.axis_weights(batch)[clip]
         wide = repeated(weights.repeat(1, TEMPORAL_FACTOR)[:, None], 2).to(clean.device)
-        ours, theirs = (_errors(of - target, wide, scored).split(num) for of in (v, start))
-        tied = (_judged(batch).winner == TIE)[self.clip_of_windows(batch)].to(clean.device)
-        losses = flow_dpo_loss(
-            *ours, *theirs, beta=self.dpo.beta, tied=tied, ties=self.dpo.ties
-        )  # fmt: skip
-        moved = _errors(v - start, torch.ones_like(wide), scored).mean()
-        won, lost = (of - at for of, at in zip(ours, theirs, strict=True))
-        gained = (lost - won).detach()
-        right = torch.where(gained == 0, 0.5, (gained > 0).float())
-        decided = (~tied).float()
-        logs = {
-            "dpo": losses.mean(),
-            "moved": moved,
-            "accuracy": (right * decided).sum() / decided.sum().clamp_min(1),
-            "won": won.mean(),
-            "lost": lost.mean(),
-        }
-        return logs["dpo"] + self.dpo.hold * moved, logs
+        return preference(
+            lambda x_t, t: self.network(x_t, t, cond),
+            lambda x_t, t: self.frozen(x_t, t, cond),
+            pairs,
+            self.dpo,
+            wide,
+        )
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """The loss and the terms of it on pairs that are not trained on."""
-        loss, logs = self.loss_at(batch, batch_idx, validation=True)
-        found = {"val/loss": loss, **{f"val/{name}": value for name, value in logs.items()}}
+        found = validation_logs(*self.loss_at(batch, batch_idx, validation=True))
         self.log_dict(found, batch_size=len(batch.motion), sync_dist=True)
 
     def axis_weights(self, batch: Batch) -> Float[Tensor, "b m"]:
@@ -184,21 +155,7 @@ class AlignDPO(MotionPrior):
         weights, axes = self.component_weights(batch), self.dpo.axes
         rows = [
             row * known_mask(axes[axis])[0] if axis in axes else row
-            for row, axis in zip(weights, _judged(batch).axis, strict=True)
+            for row, axis in zip(weights, judged_of(batch).axis, strict=True)
         ]
         found = torch.stack(rows)
         return found / found.mean(1, keepdim=True).clamp_min(1e-6)
-
-
-def _judged(batch: Batch) -> Judged:
-    if batch.judged is None:
-        raise ValueError("preferences need pairs: set data to avatar_v.shards.pair_data.PairData")
-    return batch.judged
-
-
-def _errors(
-    difference: Motion, weight: Float[Tensor, "b 1 md"], scored: Bool[Tensor, "b l"]
-) -> Float[Tensor, " b"]:
-    """The mean square over the latents that are scored."""
-    each = per_latent(difference.square() * weight) * scored
-    return each.sum(1) / scored.sum(1).clamp_min(1)

@@ -114,7 +114,15 @@ def reduced(batch: Batch, factor: float, *, multiple: int = 16) -> Batch:
         return batch
     if batch.video is None or batch.latents is not None:
         raise ValueError(f"resolution {factor} needs decoded video and no precomputed latents")
-    sides = batch.video.shape[-2:]
-    size = [to_tokens(side * factor, multiple) for side in sides]
-    video = F.interpolate(batch.video.flatten(0, 1), size, mode="bilinear", antialias=True)
-    return dataclasses.replace(batch, video=video.unflatten(0, batch.video.shape[:2]))
+    return dataclasses.replace(batch, video=smaller(batch.video, factor, multiple=multiple))
+
+
+def smaller(
+    video: Float[Tensor, "b f 3 h w"], factor: float, *, multiple: int
+) -> Float[Tensor, "b f 3 h2 w2"]:
+    """``video`` reduced by ``factor``, to a ``multiple`` of pixels; as it is for 1."""
+    if factor == 1:
+        return video
+    size = [to_tokens(side * factor, multiple) for side in video.shape[-2:]]
+    made = F.interpolate(video.flatten(0, 1), size, mode="bilinear", antialias=True)
+    return made.unflatten(0, video.shape[:2])
