@@ -54,7 +54,7 @@ class Strips:
         finally:
             self._sizes = []
 
-    def joined(self, strip: Video, num_rows: int) -> Video:
+    def joined(self, strip: Video, num_rows: int) -> Float[Tensor, "b f 3 whole w"]:
         """The strips of all ranks above each other, on rank 0; elsewhere the own one. ``num_rows``
         are those of the latents."""
         sizes = self.sizes(num_rows)
@@ -66,7 +66,7 @@ class Strips:
             return strip
         return torch.cat([p[..., : n * factor, :] for p, n in zip(parts, sizes, strict=True)], -2)
 
-    def with_neighbours(self, x: Rows) -> Rows:
+    def with_neighbours(self, x: Rows) -> Float[Tensor, "*rest rows+2 w"]:
         """``x`` between the last row of the strip above and the first row of the one below; zeros
         at the ends of the picture, as convolutions pad."""
         above, below = self.rank > 0, self.rank < self.size - 1
@@ -122,6 +122,6 @@ class StripDecoder:
         return self._strips.joined(made, num_rows)
 
 
-def _padded(x: Rows, num_rows: int) -> Rows:
+def _padded(x: Rows, num_rows: int) -> Float[Tensor, "*rest {num_rows} w"]:
     """With rows of zeros at the end, to be sent."""
     return F.pad(x, (0, 0, 0, num_rows - x.shape[-2])).contiguous()
