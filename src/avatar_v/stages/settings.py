@@ -1,6 +1,6 @@
 """What a stage starts from and what it is trained on, as numbers of a recipe."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 from avatar_v import checks
 from avatar_v.models.card import ASSETS
@@ -8,6 +8,10 @@ from avatar_v.models.card import ASSETS
 MAX_GUIDANCE = 100.0
 MAX_SHIFT = 1000.0
 """Of the times of training and sampling; published models have 1 to 17."""
+
+
+NULL = "None"
+"""What jsonargparse makes of ``null`` on the command line, in a field of a dataclass."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,9 @@ class Models:
     checkpoint_activations: bool = False  # less memory, a third more computation
 
     def __post_init__(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name) == NULL:
+                object.__setattr__(self, each.name, None)
         folders = {"dit": self.dit, "text": self.text, "audio": self.audio}
         given = [name for name, folder in folders.items() if folder is not None]
         if self.init_from is not None and given:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from avatar_v.models.card import ASSETS, SHIPPED, read_card
+from avatar_v.stages.settings import NULL
 
 WAN = "Wan 2.1 T2V in diffusers' layout (Wan-AI/Wan2.1-T2V-1.3B-Diffusers on huggingface.co)"
 SOURCES = {
@@ -60,5 +61,5 @@ def _folders(settings: Mapping[Any, Any], path: str = "") -> Iterator[tuple[str,
         where = f"{path}.{name}" if path else str(name)
         if isinstance(value, Mapping):
             yield from _folders(value, where)
-        elif name in SOURCES and isinstance(value, str):
+        elif name in SOURCES and isinstance(value, str) and value != NULL:
             yield where, value
