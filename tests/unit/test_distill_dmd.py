@@ -30,9 +30,13 @@ NUM, LENGTH = 2, 5
 
 
 def stage(
-    trainable: Trainable | None = None, matching: Matching | None = None, steps: int = 2
+    trainable: Trainable | None = None,
+    matching: Matching | None = None,
+    steps: int = 2,
+    *,
+    inside: bool = True,
 ) -> DistillDMD:
-    """A tiny stage whose networks say something and have guidance inside."""
+    """A tiny stage whose networks say something, and have guidance inside unless told otherwise."""
     made = DistillDMD(
         Models("tiny", motion_stats="small"),
         Optim(lr=1e-3, num_warmup_steps=1),
@@ -48,7 +52,8 @@ def stage(
     adapt = made.adapt
 
     def with_guidance() -> None:
-        made.dit = with_guidance_inside(made.dit, RANGES)
+        if inside:
+            made.dit = with_guidance_inside(made.dit, RANGES)
         randomise(made.dit)
         adapt()
 
@@ -187,6 +192,30 @@ def test_regression_is_0_for_a_student_that_is_its_teacher() -> None:
     assert float(more.regression_term(turn, weight, 2).detach()) > 0
 
 
+def test_the_real_score_alone_is_guided_by_several_passes() -> None:
+    """The gradient of distribution matching changes by what guidance adds to the real score."""
+    guided = {"text": 2.0, "audio": 3.0, "reference": 1.5}
+    seen = []
+    for guidance in ({}, guided):
+        dmd = stage(matching=Matching(real_guidance=guidance), inside=False)
+        turn, _, _ = a_turn(dmd, 1, LENGTH)
+        made = turn.make(turn.velocity(dmd.dit), 2)
+        weight = torch.ones(NUM, LENGTH, 1, 4, 4)
+        dmd.matching_term(turn, made, weight, torch.Generator().manual_seed(0)).backward()
+        seen.append([p.grad for p in dmd.dit.blocks.parameters() if p.grad is not None])
+    assert not all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
+    x_t, t = torch.randn(NUM, LENGTH, 16, 4, 4), torch.full((NUM, LENGTH), 0.5)
+    with torch.no_grad():
+        settings = dataclasses.replace(
+            turn.settings, guidance_text=2.0, guidance_audio=3.0, guidance_reference=1.5
+        )
+        expected = dataclasses.replace(turn, settings=settings).velocity(dmd.real)(x_t, t)
+        found = turn.velocity(dmd.real, guided)(x_t, t)
+        plain = turn.velocity(dmd.real)(x_t, t)
+    assert torch.equal(found, expected)
+    assert float((found - plain).abs().max()) > 1e-3
+
+
 def test_gradients_in_bf16_point_where_those_in_fp32_do(dmd: DistillDMD) -> None:
     found = []
     for dtype in (torch.float32, torch.bfloat16):
@@ -224,7 +253,15 @@ def test_starting_points_and_numbers_that_do_not_fit_are_refused(tmp_path) -> No
         DistillDMD.adapt(dmd)
     with pytest.raises(ValueError, match=r"guidance\.audio 1\.0 to 3\.0 leaves 1\.0 to 2\.0"):
         GuidanceRanges(*RANGES).check_within(((1.0, 9.0), (1.0, 2.0), (1.0, 9.0)))
-    for wrong in ({"min_t": 0.0}, {"fake_updates": 0}, {"weight": {0: -1.0}}):
+    with pytest.raises(ValueError, match="for weights without guidance inside"):
+        stage(matching=Matching(real_guidance={"audio": 2.0}))
+    for wrong in (
+        {"min_t": 0.0},
+        {"fake_updates": 0},
+        {"weight": {0: -1.0}},
+        {"real_guidance": {"style": 2.0}},
+        {"real_guidance": {"text": -1.0}},
+    ):
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Matching(**wrong)
     with pytest.raises(ValueError, match="shares of one whole"):

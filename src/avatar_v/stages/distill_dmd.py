@@ -31,6 +31,7 @@ from avatar_v.models.card import read_card
 from avatar_v.models.discriminator import TokenDiscriminator, features_into
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import active, add_factors
+from avatar_v.sampling.guidance import NAMES
 from avatar_v.sampling.rollout import Settings, starting_noise
 from avatar_v.sampling.solver import VelocityFn, sample, trajectory
 from avatar_v.stages.base import Logs, Noised
@@ -42,7 +43,7 @@ from avatar_v.stages.own_rollout import Latents, OwnRollout, Turn, last_turn
 from avatar_v.stages.perceptual import PerceptualTerms
 from avatar_v.stages.personality import Personality
 from avatar_v.stages.roles import STUDENT, Role, Updates, constant
-from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.settings import MAX_GUIDANCE, Models, Objective
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows, value_at
@@ -64,6 +65,9 @@ class Matching(Scores):
     """{step: weight of the head's hinge term}."""
     head_lr: float = 2e-4
     head_width: int = 64
+    real_guidance: dict[str, float] = dataclasses.field(default_factory=dict)
+    """{text, audio or reference: guidance of the real score by several passes}, for weights without
+    guidance inside; the student takes it over."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,6 +76,10 @@ class Matching(Scores):
         checks.count("head_width", self.head_width)
         for name in ("weight", "regression", "adversarial"):
             checks.by_step(checks.weight, name, getattr(self, name))
+        for name, weight in self.real_guidance.items():
+            if name not in NAMES:
+                raise ValueError(f"real_guidance is of {', '.join(NAMES)}, got {name!r}")
+            checks.number(f"real_guidance.{name}", weight, least=0, most=MAX_GUIDANCE)
 
     @property
     def has_head(self) -> bool:
@@ -159,6 +167,11 @@ class DistillDMD(SFT):
                     "weights of stage 3 or 4a"
                 )
         self.guidance.check_within(self.dit.config.guidance_ranges)
+        if self.matching.real_guidance and self.dit.config.has_guidance_inside:
+            raise ValueError(
+                "matching.real_guidance is for weights without guidance inside; these are told "
+                "theirs by the stage's guidance"
+            )
         if self.has_adapters:
             numbers = self.trainable
             add_factors(
@@ -282,9 +295,9 @@ class DistillDMD(SFT):
         with torch.no_grad():
             noised = self.noised_chunk(turn, made.detach(), generator)
             clean = {}
-            for role in (REAL, FAKE):
+            for role, guidance in ((REAL, self.matching.real_guidance), (FAKE, None)):
                 with self.network(role) as dit:
-                    v = turn.velocity(dit)(noised.x_t, noised.t)
+                    v = turn.velocity(dit, guidance)(noised.x_t, noised.t)
                 clean[role] = flow.clean_from_velocity(noised.x_t, v.float(), noised.t)
             g = distribution_matching_gradient(made, clean[REAL], clean[FAKE], noised.scored)
         return distribution_matching_loss(made, g, noised.scored, weight).mean()

@@ -8,6 +8,7 @@ is made: student, fake and real score all give their velocity in it.
 """
 
 import dataclasses
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import torch
@@ -105,14 +106,15 @@ class Turn:
     settings: Settings
     seeds: tuple[int, ...]  # one for each sample
 
-    def velocity(self, dit: AvatarDiT) -> VelocityFn:
-        """The velocity of ``dit`` in this chunk; the reference's keys take no gradient."""
+    def velocity(self, dit: AvatarDiT, guidance: Mapping[str, float] | None = None) -> VelocityFn:
+        """The velocity of ``dit`` in this chunk; the reference's keys take no gradient.
+        ``guidance`` has weights of text, audio and reference, for guidance by several passes."""
+        weights = {f"guidance_{name}": weight for name, weight in (guidance or {}).items()}
+        settings = dataclasses.replace(self.settings, **weights)
         with torch.no_grad():
-            carry = begin(dit, (self.prefix,), self.reference, self.settings)
+            carry = begin(dit, (self.prefix,), self.reference, settings)
             carry = joined(dit, dataclasses.replace(carry, anchor=self.anchor))
-        given = chunk_velocity(
-            dit, self.words, self.audio, carry, self.settings, weights=self.weights
-        )
+        given = chunk_velocity(dit, self.words, self.audio, carry, settings, weights=self.weights)
         return given.video(len(self.chunk.latents), self.motion)
 
     def make(self, velocity: VelocityFn, num_moves: int | None = None) -> Latents:
