@@ -1,6 +1,7 @@
 """Distribution matching in a stage: its chunks, its terms, and whose weights move."""
 
 import dataclasses
+from typing import Any
 
 import pytest
 import torch
@@ -255,13 +256,14 @@ def test_starting_points_and_numbers_that_do_not_fit_are_refused(tmp_path) -> No
         GuidanceRanges(*RANGES).check_within(((1.0, 9.0), (1.0, 2.0), (1.0, 9.0)))
     with pytest.raises(ValueError, match="for weights without guidance inside"):
         stage(matching=Matching(real_guidance={"audio": 2.0}))
-    for wrong in (
+    refused: tuple[dict[str, Any], ...] = (
         {"min_t": 0.0},
         {"fake_updates": 0},
         {"weight": {0: -1.0}},
         {"real_guidance": {"style": 2.0}},
         {"real_guidance": {"text": -1.0}},
-    ):
+    )
+    for wrong in refused:
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Matching(**wrong)
     with pytest.raises(ValueError, match="shares of one whole"):

@@ -10,6 +10,7 @@ SPEEDS = {
     "reference": "Sparse Reference Attention against attention without segments",
     "distilled": "generation with guided steps and with a student of few steps",
     "plan": "memory and operations that `avatar-v plan` foresees, against a real step",
+    "alignment": "rollout, rewards and update of a step of GRPO, and its memory",
     "losses": "the perceptual losses in a training step",
     "full_size": "a step of each stage, a chunk and a sharded checkpoint at full size",
     "loader": "the index of a million clips, and a full-size clip against a planned step",

@@ -228,6 +228,7 @@ def quiet() -> None:
         ".*LeafSpec.*deprecated.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",  # ShardData resumes
         ".*Using ModelCheckpoint with manual optimization.*",  # it is to save updated weights
+        ".*FSDP2-wrapped module .* returned a view tensor.*",  # nothing writes into keys and values
         ".*module\\(s\\) in eval mode at the start of training.*",  # the frozen VAE
     ):
         warnings.filterwarnings("ignore", message=message)
