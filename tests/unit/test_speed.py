@@ -1,11 +1,12 @@
 """The measurements of speed as far as a CPU goes: the ways do the same, the rows are right."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
-from avatar_v_eval.speed import offload
+from avatar_v_eval.speed import alignment, commit, offload
 from avatar_v_eval.speed.offload import WAYS, numbers, prepared
 from avatar_v_eval.speed.reference import Peers
 from avatar_v_eval.turns import in_turns, ratio
@@ -91,3 +92,27 @@ def test_the_timed_ways_differ_in_what_the_reference_sees_alone(ratio: int) -> N
         assert ours.shape == naive.shape == masked.shape
         assert (masked - naive).abs().max() > 1e-4
         assert torch.equal(peers.naive(), naive), "the patch is taken back"
+
+
+def test_phases_of_a_step_of_grpo_add_up_to_it() -> None:
+    times, peak_mib, sizes = alignment.steps(alignment.CASES[0], 1)
+    parts = [times[key][0] for key in ("rollout_s", "pictures_s", "rewards_s", "update_s")]
+    assert sum(parts) == pytest.approx(times["step_s"][0])
+    assert min(parts) > 0
+    assert peak_mib > 0
+    assert "12 conditions of 8 samples" in sizes
+
+
+def test_a_commit_is_unpacked_and_one_that_is_not_there_is_refused(tmp_path, monkeypatch) -> None:
+    """In a repository of its own: a clone may lack its history."""
+    root = tmp_path / "repository"
+    root.mkdir()
+    (root / "file").write_text("now")
+    author = ["-c", "user.name=a", "-c", "user.email=a@b"]
+    for words in (["init", "-q"], ["add", "file"], [*author, "commit", "-q", "-m", "first"]):
+        subprocess.run(["git", *words], cwd=root, check=True)
+    monkeypatch.setattr(commit, "ROOT", root)
+    (root / "file").write_text("later")
+    assert (commit.unpacked("HEAD", tmp_path / "before") / "file").read_text() == "now"
+    with pytest.raises(ValueError, match="commit no-such"):
+        commit.unpacked("no-such", tmp_path / "none")
