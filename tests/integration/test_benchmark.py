@@ -340,6 +340,8 @@ def test_our_pipeline_is_a_system_and_other_weights_are_another(
     line = capsys.readouterr().err
     assert f"a system ours that is pipeline:{weights}:{hash_folder(weights)}" in line
     assert f"{hash_folder(other)} here: give it another name, or pass --overwrite" in line
+    assert bench(*words, "--out", tmp_path, "--system", f"x=pipeline:{weights}") == 2
+    assert "holds results of ours, which this run leaves out" in capsys.readouterr().err
     assert rows(tmp_path).equals(before)
     assert bench(*again, "--overwrite") == 0
 

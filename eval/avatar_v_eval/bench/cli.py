@@ -75,7 +75,7 @@ def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
     add(
         "--overwrite",
         action="store_true",
-        help="replace results of a system of the same name with other weights",
+        help="replace results of other weights under a system's name, and drop left out systems",
     )
     add("--cache", metavar="DIR", type=Path, help="of measurements (OUT/cache)")
     add("--workers", type=int, default=1, help="processes (%(default)s)")

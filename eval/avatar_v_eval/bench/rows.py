@@ -19,6 +19,7 @@ from jaxtyping import Float
 
 from avatar_v.stored import parse_json
 from avatar_v_eval.bench.measured import Output
+from avatar_v_eval.bench.systems import TRUTH
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
 FEATURES, SETS = "features.parquet", "sets.parquet"
@@ -170,12 +171,19 @@ def read_run(folder: Path) -> Run:
 
 def check_same_systems(folder: Path, systems: Mapping[str, str]) -> None:
     """ValueError where ``folder`` holds results of a system of the same name with another source:
-    other weights (their hash is part of it), another command or folder."""
+    other weights (their hash is part of it), another command or folder; and where it holds results
+    of a system that ``systems`` lacks, which would be gone."""
     if not (folder / RUN).is_file():
         return
     kept = parse_json((folder / RUN).read_bytes(), where=folder / RUN).get("systems")
+    kept = kept if isinstance(kept, Mapping) else {}
+    if gone := sorted(set(kept) - {*systems, TRUTH}):
+        raise ValueError(
+            f"{folder} holds results of {', '.join(gone)}, which this run leaves out: name "
+            "them, too, give another --out, or pass --overwrite to drop them"
+        )
     for name, source in systems.items():
-        before = kept.get(name, source) if isinstance(kept, Mapping) else source
+        before = kept.get(name, source)
         if before != source:
             raise ValueError(
                 f"{folder} holds results of a system {name} that is {before}, and {name} is "
