@@ -15,6 +15,7 @@ from pathlib import Path
 
 from avatar_v.cli import guarded
 from avatar_v.command_line import front_end
+from avatar_v.interrupts import interrupted
 from avatar_v.shards.cli import progress_bar
 from avatar_v.words import counted
 from avatar_v_data.world_settings import WorldSettings
@@ -40,7 +41,7 @@ def build_parser() -> argparse.ArgumentParser:
 def _dispatch(words: list[str]) -> int:
     if threading.current_thread() is threading.main_thread():
         # SIGTERM ends a command like Ctrl-C, so that a writer can clean up.
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, interrupted)
     return run(build_parser().parse_args(words))
 
 

@@ -17,6 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Sequence
 
 from avatar_v.command_line import front_end, version_line
+from avatar_v.interrupts import interrupted, interrupts_behind_imports
 from avatar_v.words import readable
 
 COMMANDS = {
@@ -51,7 +52,8 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     the reader of the output has gone, as ``| head`` does, it ends without a word, as 141."""
     try:
         try:
-            status = _answered(name, words, run)
+            with interrupts_behind_imports():
+                status = _answered(name, words, run)
         except SystemExit:  # of --help
             _flush()
             raise
@@ -115,7 +117,7 @@ def _dispatch(words: list[str]) -> int:
         return training.run_words(words[0], words[1:])
     if threading.current_thread() is threading.main_thread():
         # SIGTERM ends like Ctrl-C: whoever is writing cleans up. (Lightning has its own way.)
-        signal.signal(signal.SIGTERM, signal.default_int_handler)
+        signal.signal(signal.SIGTERM, interrupted)
     known = words[:1] if words and words[0] in COMMANDS else tuple(COMMANDS)
     args = build_parser(known).parse_args(words)
     return importlib.import_module(COMMANDS[args.command]).run(args)

@@ -1,13 +1,50 @@
-"""Ctrl-C while worker processes begin.
+"""Ctrl-C while modules are imported, and while worker processes begin.
 
-A terminal sends SIGINT to all processes of a command. A worker that is only being imported cannot
-answer it (but by a traceback), and whoever starts it must not lose it.
+An interrupt inside an import leaves half a module behind, and libraries that try an import and go
+on without it swallow the interrupt, too. A terminal sends SIGINT to all processes of a command: a
+worker that is only being imported cannot answer it (but by a traceback), and whoever starts it must
+not lose it.
 """
 
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
+
+IMPORTING = "<frozen importlib._bootstrap"
+"""The file of Python's own frames below an import."""
+AGAIN_S = 0.05
+
+
+@contextmanager
+def interrupts_behind_imports() -> Iterator[None]:
+    """Inside, SIGINT raises KeyboardInterrupt, but not before the imports that it falls into are
+    done. Nothing is changed in another thread than the main one, and where SIGINT is answered in
+    another way already."""
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or signal.getsignal(signal.SIGINT) is not signal.default_int_handler:
+        yield
+        return
+    signal.signal(signal.SIGINT, interrupted)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def interrupted(number: int, frame: FrameType | None) -> None:
+    """A handler: KeyboardInterrupt, or the same signal again where a module is being imported."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(IMPORTING):
+            main = threading.main_thread().ident
+            assert main is not None, "it has begun"
+            timer = threading.Timer(AGAIN_S, signal.pthread_kill, (main, number))
+            timer.daemon = True
+            timer.start()
+            return
+        frame = frame.f_back
+    raise KeyboardInterrupt
 
 
 @contextmanager

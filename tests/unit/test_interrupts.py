@@ -1,4 +1,5 @@
-"""Ctrl-C while worker processes begin is answered at the end, by who starts them alone."""
+"""Ctrl-C waits for the end of an import. While worker processes begin, it is answered at the end, by
+who starts them alone."""
 
 import os
 import signal
@@ -10,6 +11,30 @@ import pytest
 
 from avatar_v.interrupts import interrupts_deferred
 
+SLOW = """
+import time
+print("half", flush=True)
+for _ in range(50):
+    time.sleep(0.01)
+print("whole", flush=True)
+"""
+LIBRARY = """
+try:
+    import slow
+except BaseException:  # and goes on without it
+    pass
+"""
+COMMAND = """
+import sys
+from avatar_v.cli import guarded
+
+def run(words):
+    import library
+    import time
+    time.sleep(60)
+
+sys.exit(guarded("avatar-v", [], run))
+"""
 ASLEEP = "import time; print('up', flush=True); time.sleep(60)"
 
 
@@ -75,3 +100,27 @@ def test_another_thread_changes_nothing() -> None:
     thread.start()
     thread.join()
     assert seen == [signal.default_int_handler]
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupt_in_an_import_ends_the_command_when_the_import_is_done(
+    tmp_path, number
+) -> None:
+    """Also where a library catches what an import of its own raises."""
+    (tmp_path / "slow.py").write_text(SLOW)
+    (tmp_path / "library.py").write_text(LIBRARY)
+    answered = "import signal\nfrom avatar_v.interrupts import interrupted\n"
+    answered += "signal.signal(signal.SIGTERM, interrupted)\n"
+    child = subprocess.Popen(
+        [sys.executable, "-c", answered + COMMAND],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
+    )
+    assert child.stdout is not None
+    assert child.stdout.readline() == "half\n"
+    child.send_signal(number)
+    out, err = child.communicate(timeout=30)
+    assert (out, err, child.returncode) == ("whole\n", "avatar-v: interrupted\n", 130)

@@ -5,6 +5,8 @@ import threading
 
 import lightning as L
 
+from avatar_v.interrupts import interrupted
+
 
 class Terminated(L.Callback):
     """Answers SIGTERM like Ctrl-C while a run trains.
@@ -23,4 +25,4 @@ class Terminated(L.Callback):
 
     def _listen(self) -> None:
         if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, signal.default_int_handler)
+            signal.signal(signal.SIGTERM, interrupted)

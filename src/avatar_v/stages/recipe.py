@@ -26,6 +26,7 @@ from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveCon
 from lightning.pytorch.trainer.states import TrainerStatus
 
 from avatar_v.device import emulates_bf16
+from avatar_v.interrupts import interrupted
 from avatar_v.stages.before import check_devices, check_experiment_log, check_trainer
 from avatar_v.stages.checkpoint_file import check_checkpoint
 from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
@@ -211,7 +212,7 @@ def _terminated_as_interrupted() -> Iterator[None]:
     if threading.current_thread() is not threading.main_thread():
         yield
         return
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)
+    before = signal.signal(signal.SIGTERM, interrupted)
     try:
         yield
     finally:
