@@ -1,5 +1,5 @@
-"""Ctrl-C waits for the end of an import. While worker processes begin, it is answered at the end, by
-who starts them alone."""
+"""Ctrl-C waits for the end of an import. While worker processes begin, who starts them answers it
+alone, at the end."""
 
 import os
 import signal

@@ -113,6 +113,7 @@ def _run(args: argparse.Namespace) -> int:
     from avatar_v_eval.bench.manifest import load_manifest
     from avatar_v_eval.bench.rows import check_same_systems, write_run
     from avatar_v_eval.bench.run import parse_shard, run_benchmark
+    from avatar_v_eval.bench.summary import counts
     from avatar_v_eval.bench.systems import parse_systems
 
     manifest, shard = load_manifest(args.manifest), parse_shard(args.shard)
@@ -137,6 +138,9 @@ def _run(args: argparse.Namespace) -> int:
     write_run(done, args.out)
     _show(done, costs=True)
     print(args.out)
+    absent = [name for name, one in counts(done, []).items() if one.delivered == 0]
+    if absent:
+        raise ValueError(f"no video of {', '.join(absent)} was delivered; the rows say why")
     return 0
 
 

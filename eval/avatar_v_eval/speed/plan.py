@@ -7,8 +7,8 @@ what waits for the backward pass. The profiler keeps the allocator's book; the s
 says less, since the C library keeps what was freed. Planned operations stand beside those of one
 pass more, counted while it runs.
 
-With ``--full`` a stage of Wan's 1.3B does the same with random weights: LoRA, bf16 autocast,
-checkpointed blocks, one clip of a few frames. Prompts are drawn, so the plan's text encoder is
+With ``--full`` a stage of Wan's 1.3B does the same with random weights: LoRA, bf16 autocast
+where the processor has AVX-512, checkpointed blocks, one clip of a few frames. Prompts are drawn, so the plan's text encoder is
 left out.
 """
 
@@ -21,6 +21,7 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from avatar_v.device import emulates_bf16
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build, preset
@@ -121,7 +122,8 @@ def measure(options: argparse.Namespace) -> Findings:
         notes=[
             f"small preset, untrained; clips of noise, {FRAMES} frames at {SIDE} px as latents; "
             f"one process for each case, fp32, the largest of {NUM_PASSES} passes",
-            f"at 1.3B: {num_frames(FULL_LATENTS)} frames, bf16 autocast, without the text encoder",
+            f"at 1.3B: {num_frames(FULL_LATENTS)} frames, bf16 autocast where the processor has AVX-512, "
+            "without the text encoder",
         ],
     )
 
@@ -129,7 +131,11 @@ def measure(options: argparse.Namespace) -> Findings:
 def recipe_for(case: Case) -> Recipe:
     """The recipe of a case, from nothing."""
     if case.is_full:
-        return recipe_of(case.recipe, case.preset, FULL_LATENTS)
+        recipe = recipe_of(case.recipe, case.preset, FULL_LATENTS)
+        if not emulates_bf16(torch.device("cpu")):
+            return recipe
+        trainer = {**recipe.trainer, "precision": "32-true"}  # as `avatar-v run` does
+        return dataclasses.replace(recipe, settings={**recipe.settings, "trainer": trainer})
     fresh = [f"--model.init_args.models.{name}" for name in ("init_from", "vae")]
     words = ["--data.init_args.batch_size", str(case.batch_size), "--trainer.precision", "32-true"]
     options = [*words, *(word for name in fresh for word in (name, "null"))]
