@@ -7,9 +7,9 @@ what waits for the backward pass. The profiler keeps the allocator's book; the s
 says less, since the C library keeps what was freed. Planned operations stand beside those of one
 pass more, counted while it runs.
 
-With ``--full`` a stage of Wan's 1.3B does the same with random weights: LoRA, bf16 autocast
-where the processor has AVX-512, checkpointed blocks, one clip of a few frames. Prompts are drawn, so the plan's text encoder is
-left out.
+With ``--full`` a stage of Wan's 1.3B does the same with random weights: LoRA, bf16 autocast where
+the processor has AVX-512, checkpointed blocks, one clip of a few frames. Prompts are drawn, so the
+plan's text encoder is left out.
 """
 
 import argparse
@@ -122,8 +122,8 @@ def measure(options: argparse.Namespace) -> Findings:
         notes=[
             f"small preset, untrained; clips of noise, {FRAMES} frames at {SIDE} px as latents; "
             f"one process for each case, fp32, the largest of {NUM_PASSES} passes",
-            f"at 1.3B: {num_frames(FULL_LATENTS)} frames, bf16 autocast where the processor has AVX-512, "
-            "without the text encoder",
+            f"at 1.3B: {num_frames(FULL_LATENTS)} frames, without the text encoder, in bf16 where "
+            "the processor has AVX-512",
         ],
     )
 
