@@ -27,9 +27,10 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build, preset
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.parallel.mesh import Layout
+from avatar_v.planning.encoders import text_flops
 from avatar_v.planning.measure import cost_of
 from avatar_v.planning.memory import frames_of, plan_of
-from avatar_v.planning.networks import UMT5OfWan
+from avatar_v.planning.networks import build_networks
 from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.steps import Clips
 from avatar_v.stages.optim import build_optimizer
@@ -193,19 +194,22 @@ def one_step(case: Case) -> Step:
         clips,
         Spread("alone", Layout()) if case.is_full else recipe.spread,
     )
-    left_out = text_encoder_bytes() if case.is_full else 0
+    num_bytes, text = text_encoder_of(recipe) if case.is_full else (0, 0.0)
     return Step(
-        (float(plan.total) - left_out) / MIB,
+        (float(plan.total) - num_bytes) / MIB,
         most_given(book) / MIB,
-        float(plan.flops),
+        float(plan.flops) - text * case.batch_size,
         float(flops),
     )
 
 
-def text_encoder_bytes() -> int:
-    """Of UMT5-XXL in fp32, which the real step replaces by drawn encodings."""
-    with torch.device("meta"):
-        return sum(4 * p.numel() for p in UMT5OfWan().parameters())
+def text_encoder_of(recipe: Recipe) -> tuple[int, float]:
+    """Bytes of UMT5-XXL in fp32, and its operations on a prompt: the real step has drawn encodings
+    in their place."""
+    planned = recipe.fresh_stage()
+    build_networks(planned)
+    encoder = planned.conditioner.text_encoder
+    return sum(4 * p.numel() for p in encoder.parameters()), float(text_flops(planned))
 
 
 def most_given(book: profile) -> int:
