@@ -15,6 +15,7 @@ from types import FrameType
 IMPORTING = "<frozen importlib._bootstrap"
 """The file of Python's own frames below an import."""
 AGAIN_S = 0.05
+"""Seconds until a signal that fell into an import is sent again."""
 
 
 @contextmanager

@@ -54,7 +54,7 @@ PHASES = {
 }
 
 
-class Watch:
+class Stopwatch:
     """Seconds that functions took, added up by name."""
 
     def __init__(self) -> None:
@@ -75,12 +75,12 @@ class Watch:
 class TimedRewards(Rewards):
     """The same rewards, timed."""
 
-    def __init__(self, terms: Sequence[RewardTerm], watch: Watch) -> None:
+    def __init__(self, terms: Sequence[RewardTerm], stopwatch: Stopwatch) -> None:
         super().__init__(terms)
-        self.watch = watch
+        self.stopwatch = stopwatch
 
     def __call__(self, samples: Samples) -> dict[str, Tensor]:
-        return self.watch.of("rewards_s", super().__call__)(samples)
+        return self.stopwatch.of("rewards_s", super().__call__)(samples)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -120,27 +120,27 @@ def steps(case: Case, repeats: int) -> tuple[dict[str, list[float]], float, str]
     stage.models = dataclasses.replace(stage.models, init_from=None)
     stage.set_motion_stats()
     stage.settle_networks()
-    watch = Watch()
-    stage.policy.samples = watch.of("pictures_s", stage.policy.samples)
-    stage.rewards = TimedRewards(stage.rewards.terms, watch)
+    stopwatch = Stopwatch()
+    stage.policy.samples = stopwatch.of("pictures_s", stage.policy.samples)
+    stage.rewards = TimedRewards(stage.rewards.terms, stopwatch)
     num = int(recipe.data.batch_size)
     channels = LATENT_CHANNELS if case.recipe.endswith("video") else None
     batch = make_batch(num, case.num_frames, SIDE, latent_channels=channels, has_reference=True)
     optimizer = build_optimizer(stage.network, stage.optim)
     spent: dict[str, list[float]] = {key: [] for key in PHASES}
     for index in range(repeats + 1):
-        watch.spent.clear()
-        one_step(stage, batch, index, optimizer, watch)
+        stopwatch.spent.clear()
+        one_step(stage, batch, index, optimizer, stopwatch)
         for key in PHASES if index > 0 else ():
-            spent[key].append(watch.spent[key])
+            spent[key].append(stopwatch.spent[key])
     sizes = f"{num} conditions of {stage.grpo.group_size} samples, {stage.window_length} latents"
     return spent, peak_rss_mib(), sizes
 
 
 def one_step(
-    stage: AlignGRPO, batch: Batch, index: int, optimizer: Optimizer, watch: Watch
+    stage: AlignGRPO, batch: Batch, index: int, optimizer: Optimizer, stopwatch: Stopwatch
 ) -> None:
-    """A rollout and its update, as `AlignGRPO.iterate` makes them, by the clock of ``watch``."""
+    """A rollout and its update, as `AlignGRPO.iterate` makes them, by the clock of ``stopwatch``."""
     start = time.perf_counter()
     begun = stage.begin(batch, index)
     situation = Situation(batch, begun.windows, begun.clean, begun.cond, stage.grpo.group_size)
@@ -152,8 +152,8 @@ def one_step(
     optimizer.step()
     optimizer.zero_grad()
     end = time.perf_counter()
-    judged = watch.spent["pictures_s"] + watch.spent["rewards_s"]
-    watch.spent |= {
+    judged = stopwatch.spent["pictures_s"] + stopwatch.spent["rewards_s"]
+    stopwatch.spent |= {
         "rollout_s": middle - start - judged,
         "update_s": end - middle,
         "step_s": end - start,
