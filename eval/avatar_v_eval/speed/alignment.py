@@ -140,7 +140,7 @@ def steps(case: Case, repeats: int) -> tuple[dict[str, list[float]], float, str]
 def one_step(
     stage: AlignGRPO, batch: Batch, index: int, optimizer: Optimizer, stopwatch: Stopwatch
 ) -> None:
-    """A rollout and its update, as `AlignGRPO.iterate` makes them, by the clock of ``stopwatch``."""
+    """A rollout and its update, as `AlignGRPO.iterate` makes them, timed."""
     start = time.perf_counter()
     begun = stage.begin(batch, index)
     situation = Situation(batch, begun.windows, begun.clean, begun.cond, stage.grpo.group_size)
