@@ -6,8 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
+from avatar_v.models.guided import with_guidance_inside
+from avatar_v.testing import make_dit
 from avatar_v_eval.speed import alignment, commit, offload
 from avatar_v_eval.speed.offload import WAYS, numbers, prepared
+from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.speed.reference import Peers
 from avatar_v_eval.turns import in_turns, ratio
 from eval_cases import measured
@@ -116,3 +119,11 @@ def test_a_commit_is_unpacked_and_one_that_is_not_there_is_refused(tmp_path, mon
     assert (commit.unpacked("HEAD", tmp_path / "before") / "file").read_text() == "now"
     with pytest.raises(ValueError, match="commit no-such"):
         commit.unpacked("no-such", tmp_path / "none")
+
+
+def test_peers_get_the_backbone_without_guidance_inside() -> None:
+    dit = make_dit()
+    guided = with_guidance_inside(dit, ((1.0, 4.0),) * 3)
+    state, copied = dit.state_dict(), plain(guided).state_dict()
+    assert copied.keys() == state.keys()
+    assert all(torch.equal(copied[key], state[key]) for key in state)

@@ -3,7 +3,7 @@
 The peers are diffusers' AutoencoderKLWan and WanTransformer3DModel, and torch.optim.Muon.
 """
 
-import copy
+import dataclasses
 from collections.abc import Callable
 from functools import partial
 
@@ -12,6 +12,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import Tensor
 
+from avatar_v.device import emulates_bf16
 from avatar_v.generate.generator import DECODE_LATENTS
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
@@ -80,9 +81,10 @@ def decode_numbers(vae: VideoVAE, repeats: int) -> dict[str, Number]:
 
 
 def dit_numbers(dit: AvatarDiT, repeats: int) -> dict[str, Number]:
-    """One denoising step and one training step of the backbone that both have, in bf16 autocast:
-    no audio, no reference; text of 64 tokens; windows of 13 latents at 64 px."""
-    dit = copy.deepcopy(dit).requires_grad_(True)
+    """One denoising step and one training step of the backbone that both have: no audio, no
+    reference; text of 64 tokens; windows of 13 latents at 64 px. Under bf16 autocast, except on a
+    processor that is slower so."""
+    dit = plain(dit).requires_grad_(True)
     peer = WanTransformer3DModel(**config_to_wan(dit.config))
     peer.load_state_dict(state_to_wan(dit))
     numbers = {}
@@ -103,6 +105,14 @@ def dit_numbers(dit: AvatarDiT, repeats: int) -> dict[str, Number]:
     return numbers
 
 
+def plain(dit: AvatarDiT) -> AvatarDiT:
+    """A copy that reads no guidance weights, as diffusers' reads none."""
+    copied = AvatarDiT(dataclasses.replace(dit.config, guidance_ranges=None), dit.motion_stats)
+    state = dit.state_dict()
+    copied.load_state_dict({key: state[key] for key in copied.state_dict()})
+    return copied.eval()
+
+
 def muon_numbers(dit: AvatarDiT, repeats: int) -> dict[str, Number]:
     """One step of Muon over the backbone's matrices: torch's own, and ours batched by shape."""
     names = hidden_matrices(dit)
@@ -118,7 +128,8 @@ def muon_numbers(dit: AvatarDiT, repeats: int) -> dict[str, Number]:
 
 
 def _pass(call: Callable[[], Tensor], module: torch.nn.Module, trains: bool) -> None:
-    with torch.set_grad_enabled(trains), torch.autocast("cpu", torch.bfloat16):
+    bf16 = not emulates_bf16(torch.device("cpu"))
+    with torch.set_grad_enabled(trains), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
         v = call()
     if trains:
         v.float().square().mean().backward()
