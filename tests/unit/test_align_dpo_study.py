@@ -1,15 +1,24 @@
 """The study align_dpo: who is preferred, and by how much, on tracks that are known."""
 
 import argparse
+import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
+from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.face_track import spread_frames
+from avatar_v.critics.preference import Preference, PreferenceModel
 from avatar_v.critics.raters import Panel, SimulatedRater, Term
-from avatar_v_eval.cases import make_cases
+from avatar_v.testing import make_batch
+from avatar_v_eval.cases import heard, make_cases, signed, video_of
+from avatar_v_eval.generated import truth
 from avatar_v_eval.motion_levels import levels
+from avatar_v_eval.protocol import Readings
 from avatar_v_eval.studies import align_dpo
 from avatar_v_eval.studies.align_dpo import WORDS, win_rates
+from avatar_v_eval.video_judges import VideoJudges, video_wins
 
 PANEL = Panel(
     (
@@ -63,3 +72,35 @@ def test_raters_cannot_see_more_than_there_is() -> None:
     options = parser.parse_args(["--frames", "49"])
     with pytest.raises(ValueError, match="judged-frames is at most --frames, 49"):
         align_dpo.measure(options)
+
+
+def test_judges_of_videos_prefer_the_higher_value_and_equals_share() -> None:
+    rows = {
+        "before_0": [{"lips": 0.0}, {"lips": 1.0}],
+        "before_1": [{"lips": 2.0}, {"lips": 1.0}],
+        "aligned_0": [{"lips": 1.0}, {"lips": 1.0}],
+        "aligned_1": [{"lips": 3.0}, {"lips": 1.0}],
+    }
+    found = video_wins(Readings(rows), {"lips": "lips"}, WORDS, ["before", "aligned"], 2)
+    assert found.keys() == {"videos_aligned_by_lips", "videos_aligned_lips_over_before"}
+    assert found["videos_aligned_by_lips"].value == pytest.approx((0.75 + 0.5) / 2)
+    assert found["videos_aligned_lips_over_before"].value == pytest.approx(0.5)
+
+
+def test_a_preference_model_judges_as_it_rewards(tmp_path) -> None:
+    features = ClipFeatures()
+    torch.manual_seed(0)
+    PreferenceModel(features.num).save_pretrained(tmp_path)
+    (case,) = make_cases("validation", 1, first=0, num_frames=13, reference_frames=21)
+    read = VideoJudges.load(tmp_path).read(case, truth(case))
+    assert read["held_out_mouth"] > 0.8
+    assert read["held_out_identity"] > 0.5
+    own = {"motion": case.reference.motion[None], "valid": case.reference.valid[None]}
+    reference = dataclasses.replace(make_batch(1, 21), **own)
+    portraits = video_of(case.reference)[spread_frames(case.reference.valid, 4)]
+    reward = Preference(str(tmp_path))(
+        signed(case.video)[None], heard(case.target)[None], reference, case.motion[None],
+        portrait=signed(portraits)[None], condition=torch.zeros(1, dtype=torch.long),
+    )  # fmt: skip
+    assert reward is not None
+    assert read["preference"] == pytest.approx(float(reward))

@@ -10,6 +10,7 @@ import argparse
 import dataclasses
 import itertools
 from collections.abc import Mapping
+from pathlib import Path
 
 import torch
 from jaxtyping import Float
@@ -31,6 +32,7 @@ from avatar_v_eval.motion_levels import Tracks, levels, motion_cases, sampled
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.video_judges import VideoJudges, judged
 
 WORDS = {
     "before": "before alignment",
@@ -49,16 +51,20 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=int, default=2, help="of each person and system")
     add("--judged-frames", type=int, default=137, help="that raters see, 4k + 1")
     add("--batch", type=int, default=64, help="persons at once")
+    add("--video-frames", type=int, default=93, help="of the videos, 4k + 1; 0: judge motion alone")
+    add("--preference", type=Path, metavar="FOLDER", help="of a preference model that judges, too")
 
 
 def measure(options: argparse.Namespace) -> Findings:
     """ValueError for raters who are to see more than there is."""
     check_persons(options, 4)
-    num_latents(options.judged_frames)
+    for frames in (options.judged_frames, options.video_frames or 1):
+        num_latents(frames)
     if options.judged_frames > options.frames:
         raise ValueError(
             f"--judged-frames is at most --frames, {options.frames}, got {options.judged_frames}"
         )
+    judges = VideoJudges.load(options.preference) if options.video_frames else None
     panel = Panel() if options.raters is None else read_panel(options.raters)
     chosen = {"before": options.before, "aligned": options.weights, "control": options.control}
     rollouts = {
@@ -67,9 +73,12 @@ def measure(options: argparse.Namespace) -> Findings:
     cases = motion_cases(options)
     tracks = {name: sampled(rollout, cases, options) for name, rollout in rollouts.items()}
     aligned = rollouts["aligned"]
-    judged = {name: track[:, :, : options.judged_frames] for name, track in tracks.items()}
+    seen = {name: track[:, :, : options.judged_frames] for name, track in tracks.items()}
     weights = {name: rollout.hashes()["motion"] for name, rollout in rollouts.items()}
-    numbers = win_rates(panel, cases, judged) | levels(cases, tracks, WORDS)
+    numbers = win_rates(panel, cases, seen) | levels(cases, tracks, WORDS)
+    if judges is not None:
+        weights |= judges.hashes()
+        numbers |= judged(judges, rollouts, WORDS, options)
     return Findings(
         "Preferences of simulated raters, and habits, before and after DPO",
         numbers,
@@ -79,6 +88,7 @@ def measure(options: argparse.Namespace) -> Findings:
             cases_note(options, "; the first frame's motion is given"),
             f"{options.samples} samples of each person and system; {len(panel.raters)} raters see "
             f"{options.judged_frames} frames of every pair in both orders; a tie is half a win",
+            *([f"videos of {options.video_frames} frames"] if judges is not None else []),
             aligned.described(),
         ],
     )

@@ -1,0 +1,164 @@
+"""Who makes the better videos of the same persons? By held-out critics and by a preference model.
+
+All systems get the same cases and seeds. A judge prefers, of two videos of one person, the one with
+the higher value, so that its answer is counted as a rater's is.
+"""
+
+import argparse
+import dataclasses
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+import numpy as np
+import torch
+from jaxtyping import Float
+
+from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.face_track import spread_frames
+from avatar_v.critics.preference import PreferenceModel
+from avatar_v.seeds import derive
+from avatar_v_eval.cases import Case, heard, make_cases, signed, video_of
+from avatar_v_eval.generated import GeneratedClip, generate
+from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.motion_levels import BEFORE
+from avatar_v_eval.protocol import Reading, Readings, read_cases, resumable
+from avatar_v_eval.readers import Readers, mouth_r
+from avatar_v_eval.records import Number
+from avatar_v_eval.rollout import Rollout
+
+REFERENCE_FRAMES = 201
+"""Of the clip that the systems read: 8 s."""
+NUM_PORTRAITS = 4
+HELD_OUT = {
+    "held_out_mouth": "the held-out mouth reader",
+    "held_out_sync": "the held-out sync critic",
+    "held_out_identity": "the held-out face critic",
+}
+PREFERENCE = {"preference": "the preference model"}
+
+
+@dataclasses.dataclass(frozen=True)
+class VideoJudges:
+    """The held-out critics, and a preference model where there is one."""
+
+    critics: Readers
+    model: PreferenceModel | None = None
+    features: ClipFeatures | None = None
+    axis: int = 0
+
+    @classmethod
+    def load(cls, preference: Path | None) -> "VideoJudges":
+        """ValueError for a folder of another critic, or without a score for "overall"."""
+        critics = Readers.held_out()
+        if preference is None:
+            return cls(critics)
+        model = PreferenceModel.from_pretrained(preference)
+        return cls(critics, model, model.features(), int(model.axis_numbers(["overall"])[0]))
+
+    @property
+    def words(self) -> dict[str, str]:
+        """Each judge in words."""
+        return HELD_OUT | (PREFERENCE if self.model is not None else {})
+
+    def hashes(self) -> dict[str, str]:
+        """Of each network."""
+        held_out = {f"held-out {name}": value for name, value in self.critics.hashes().items()}
+        model = {} if self.model is None else {"preference": self.model.hash()}
+        return held_out | model
+
+    def read(self, case: Case, clip: GeneratedClip) -> Reading:
+        """What each judge says of a video; more is better."""
+        video = clip.video
+        found = {
+            "held_out_mouth": mouth_r(self.critics.motion(video), case),
+            "held_out_sync": self.critics.sync(video, case),
+            "held_out_identity": self.critics.identity(video, case),
+        }
+        if self.model is None or self.features is None:
+            return found
+        reference = case.reference
+        portraits = spread_frames(reference.valid, NUM_PORTRAITS)
+        row = self.features(
+            signed(video)[None],
+            heard(case.target)[None],
+            signed(video_of(reference)[portraits])[None],
+            reference.motion[None],
+            reference.valid[None],
+            torch.zeros(1, dtype=torch.long),
+        )
+        return found | {"preference": float(self.model(row)[0, self.axis])}
+
+
+def judged(
+    judges: VideoJudges,
+    systems: Mapping[str, Rollout],
+    words: Mapping[str, str],
+    options: argparse.Namespace,
+) -> dict[str, Number]:
+    """How often each judge prefers the videos of a system to those of the weights before, and by
+    how much its value is higher, over persons."""
+    cases = make_cases(
+        options.split,
+        options.persons,
+        first=options.first,
+        num_frames=options.video_frames,
+        reference_frames=REFERENCE_FRAMES,
+        num_workers=options.workers,
+    )
+    conditions: dict[str, Callable[[Case], GeneratedClip]] = {
+        f"{name}_{number}": partial(_made, rollout, derive("sample", options.seed, number) % 2**31)
+        for name, rollout in systems.items()
+        for number in range(options.samples)
+    }
+    weights = {f"{name} {part}": value for name, rollout in systems.items()
+               for part, value in rollout.hashes().items()}  # fmt: skip
+    readings = read_cases(
+        cases,
+        conditions,
+        judges.read,
+        num_workers=options.workers,
+        kept=resumable(options, {**judges.hashes(), **weights}),
+    )
+    return video_wins(readings, judges.words, words, list(systems), options.samples)
+
+
+def _made(rollout: Rollout, seed: int, case: Case) -> GeneratedClip:
+    """The speech of a case with a seed of the sample's own; only first frame and reference are
+    known, as in the raters' motion."""
+    seeded = dataclasses.replace(rollout, request=rollout.request.changed(seed=seed))
+    return generate(seeded, case, REFERENCE_FRAMES, "truth")
+
+
+def video_wins(
+    readings: Readings,
+    judges: Mapping[str, str],
+    words: Mapping[str, str],
+    systems: Sequence[str],
+    num_samples: int,
+) -> dict[str, Number]:
+    """Every sample of a system against every one of the weights before; equals share."""
+    numbers = {}
+    for name, (judge, by) in itertools.product(systems, judges.items()):
+        if name == BEFORE:
+            continue
+        ours, theirs = (
+            np.stack([readings.values(f"{of}_{k}", judge) for k in range(num_samples)])
+            for of in (name, BEFORE)
+        )
+        numbers[f"videos_{name}_by_{judge}"] = bootstrap_mean(won(ours, theirs)).described(
+            f"videos preferred to those of the weights before by {by}: {words[name]}"
+        )
+        numbers[f"videos_{name}_{judge}_over_before"] = bootstrap_mean(
+            ours.mean(0) - theirs.mean(0)
+        ).described(f"value of {by}, over the weights before: {words[name]}")
+    return numbers
+
+
+def won(
+    ours: Float[np.ndarray, "k n"], theirs: Float[np.ndarray, "k n"]
+) -> Float[np.ndarray, " n"]:
+    """The share of all pairs of samples of a person in which ours has the higher value."""
+    difference = ours[:, None] - theirs[None]
+    return ((np.sign(difference) + 1) / 2).mean((0, 1))
