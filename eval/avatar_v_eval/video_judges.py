@@ -1,7 +1,8 @@
 """Who makes the better videos of the same persons? By held-out critics and by a preference model.
 
 All systems get the same cases and seeds. A judge prefers, of two videos of one person, the one with
-the higher value, so that its answer is counted as a rater's is.
+the higher value, so that its answer is counted as a rater's is. What simulated raters weigh is read
+of the same videos.
 """
 
 import argparse
@@ -18,7 +19,11 @@ from jaxtyping import Float
 from avatar_v.critics.clip_features import ClipFeatures
 from avatar_v.critics.face_track import spread_frames
 from avatar_v.critics.preference import PreferenceModel
+from avatar_v.critics.raters import Panel
 from avatar_v.seeds import derive
+from avatar_v.shards.pairs import reference_batch
+from avatar_v.stages.pair_making import NUM_PORTRAITS, Made, samples_of
+from avatar_v.types import SAMPLES_PER_FRAME, Batch
 from avatar_v_eval.cases import Case, heard, make_cases, signed, video_of
 from avatar_v_eval.generated import GeneratedClip, generate
 from avatar_v_eval.intervals import bootstrap_mean
@@ -30,7 +35,6 @@ from avatar_v_eval.rollout import Rollout
 
 REFERENCE_FRAMES = 201
 """Of the clip that the systems read: 8 s."""
-NUM_PORTRAITS = 4
 HELD_OUT = {
     "held_out_mouth": "the held-out mouth reader",
     "held_out_sync": "the held-out sync critic",
@@ -41,21 +45,22 @@ PREFERENCE = {"preference": "the preference model"}
 
 @dataclasses.dataclass(frozen=True)
 class VideoJudges:
-    """The held-out critics, and a preference model where there is one."""
+    """The held-out critics, and where there are some a preference model and raters."""
 
     critics: Readers
+    panel: Panel | None = None
     model: PreferenceModel | None = None
     features: ClipFeatures | None = None
     axis: int = 0
 
     @classmethod
-    def load(cls, preference: Path | None) -> "VideoJudges":
+    def load(cls, preference: Path | None, panel: Panel | None = None) -> "VideoJudges":
         """ValueError for a folder of another critic, or without a score for "overall"."""
         critics = Readers.held_out()
         if preference is None:
-            return cls(critics)
+            return cls(critics, panel)
         model = PreferenceModel.from_pretrained(preference)
-        return cls(critics, model, model.features(), int(model.axis_numbers(["overall"])[0]))
+        return cls(critics, panel, model, model.features(), int(model.axis_numbers(["overall"])[0]))
 
     @property
     def words(self) -> dict[str, str]:
@@ -69,36 +74,67 @@ class VideoJudges:
         return held_out | model
 
     def read(self, case: Case, clip: GeneratedClip) -> Reading:
-        """What each judge says of a video; more is better."""
-        video = clip.video
-        found = {
+        """What each judge says of a video, and what raters weigh, by its path; more is better."""
+        video, reference = clip.video, case.reference
+        found: dict[str, float] = {
             "held_out_mouth": mouth_r(self.critics.motion(video), case),
             "held_out_sync": self.critics.sync(video, case),
             "held_out_identity": self.critics.identity(video, case),
         }
-        if self.model is None or self.features is None:
-            return found
-        reference = case.reference
-        portraits = spread_frames(reference.valid, NUM_PORTRAITS)
-        row = self.features(
-            signed(video)[None],
-            heard(case.target)[None],
-            signed(video_of(reference)[portraits])[None],
-            reference.motion[None],
-            reference.valid[None],
-            torch.zeros(1, dtype=torch.long),
-        )
-        return found | {"preference": float(self.model(row)[0, self.axis])}
+        frames = spread_frames(reference.valid, NUM_PORTRAITS)
+        portraits = video_of(reference)[frames][None]
+        if self.model is not None and self.features is not None:
+            row = self.features(
+                signed(video)[None],
+                heard(case.target)[None],
+                signed(portraits),
+                reference.motion[None],
+                reference.valid[None],
+                torch.zeros(1, dtype=torch.long),
+            )
+            found["preference"] = float(self.model(row)[0, self.axis])
+        if self.panel is not None:
+            motion = case.motion if clip.motion is None else clip.motion
+            made = Made(motion.float()[None], video[None])
+            samples = samples_of(batch_of([case], case.num_frames), made, portraits)
+            for rater in self.panel.raters:
+                found |= {path: float(value) for path, value in rater.values(samples).items()}
+        return found
 
 
-def judged(
-    judges: VideoJudges,
-    systems: Mapping[str, Rollout],
-    words: Mapping[str, str],
-    options: argparse.Namespace,
-) -> dict[str, Number]:
-    """How often each judge prefers the videos of a system to those of the weights before, and by
-    how much its value is higher, over persons."""
+def batch_of(cases: Sequence[Case], num_frames: int) -> Batch:
+    """The beginnings of the cases, with the motion of their references; with pictures where the
+    cases have them."""
+    motion, valid = (
+        torch.stack([getattr(case.target, name)[:num_frames] for case in cases])
+        for name in ("motion", "valid")
+    )
+    nothing = motion.new_zeros(len(cases), num_frames, 4)
+    persons = tuple(str(case.person_id) for case in cases)
+    video = None
+    if all(case.target.video is not None for case in cases):
+        video = torch.stack([signed(case.video[:num_frames]) for case in cases])
+    batch = Batch(
+        video=video,
+        audio=torch.stack([heard(case.target)[: SAMPLES_PER_FRAME * num_frames] for case in cases]),
+        text=tuple(case.prompt for case in cases),
+        motion=motion,
+        face_box=nothing,
+        mouth_box=nothing,
+        valid=valid,
+        key=persons,
+        person=persons,
+        scene=persons,
+    )
+    rows = [(case.reference.motion, case.reference.valid) for case in cases]
+    return dataclasses.replace(batch, reference=reference_batch(batch, rows))
+
+
+def read_videos(
+    judges: VideoJudges, systems: Mapping[str, Rollout], options: argparse.Namespace
+) -> Readings:
+    """Videos of the cases of ``options``, as many of each as there are samples; SYSTEM_k is the
+    k-th of a system."""
     cases = make_cases(
         options.split,
         options.persons,
@@ -112,16 +148,18 @@ def judged(
         for name, rollout in systems.items()
         for number in range(options.samples)
     }
-    weights = {f"{name} {part}": value for name, rollout in systems.items()
-               for part, value in rollout.hashes().items()}  # fmt: skip
-    readings = read_cases(
+    weights = {
+        f"{name} {part}": value
+        for name, rollout in systems.items()
+        for part, value in rollout.hashes().items()
+    }
+    return read_cases(
         cases,
         conditions,
         judges.read,
         num_workers=options.workers,
         kept=resumable(options, {**judges.hashes(), **weights}),
     )
-    return video_wins(readings, judges.words, words, list(systems), options.samples)
 
 
 def _made(rollout: Rollout, seed: int, case: Case) -> GeneratedClip:
@@ -138,7 +176,9 @@ def video_wins(
     systems: Sequence[str],
     num_samples: int,
 ) -> dict[str, Number]:
-    """Every sample of a system against every one of the weights before; equals share."""
+    """How often each judge prefers the videos of a system to those of the weights before, and by
+    how much its value is higher, over persons. Every sample of a system stands against every one of
+    the weights before; equals share."""
     numbers = {}
     for name, (judge, by) in itertools.product(systems, judges.items()):
         if name == BEFORE:

@@ -10,14 +10,14 @@ import torch
 from avatar_v.critics.clip_features import ClipFeatures
 from avatar_v.critics.face_track import spread_frames
 from avatar_v.critics.preference import Preference, PreferenceModel
-from avatar_v.critics.raters import Panel, SimulatedRater, Term
+from avatar_v.critics.raters import OWN_LOOKS, Panel, SimulatedRater, Term
 from avatar_v.testing import make_batch
 from avatar_v_eval.cases import heard, make_cases, signed, video_of
 from avatar_v_eval.generated import truth
 from avatar_v_eval.motion_levels import levels
 from avatar_v_eval.protocol import Readings
 from avatar_v_eval.studies import align_dpo
-from avatar_v_eval.studies.align_dpo import WORDS, win_rates
+from avatar_v_eval.studies.align_dpo import WORDS, values_of_motion, values_of_videos, win_rates
 from avatar_v_eval.video_judges import VideoJudges, video_wins
 
 PANEL = Panel(
@@ -43,7 +43,7 @@ def cases():
 def test_who_moves_like_the_persons_is_preferred_and_equals_share(cases) -> None:
     true = np.stack([case.motion.double().numpy() for case in cases])[None]
     tracks = {"before": 0.1 * true, "aligned": true, "control": 0.1 * true}
-    found = win_rates(PANEL, cases, tracks)
+    found = win_rates(PANEL, values_of_motion(PANEL, cases, tracks))
     assert found["preferred_aligned"].value == 1
     assert found["preferred_aligned"].met
     assert found["preferred_aligned_by_mouth"].value == 1
@@ -87,12 +87,21 @@ def test_judges_of_videos_prefer_the_higher_value_and_equals_share() -> None:
     assert found["videos_aligned_lips_over_before"].value == pytest.approx(0.5)
 
 
+def test_raters_of_videos_prefer_what_they_weigh() -> None:
+    path = PANEL.raters[0].terms[0].path
+    rows = {"before_0": [{path: 0.0}] * 4, "aligned_0": [{path: 1.0}] * 4}
+    values = values_of_videos(PANEL, Readings(rows), 1, ["before", "aligned"])
+    assert win_rates(PANEL, values)["preferred_aligned"].value == 1
+
+
 def test_a_preference_model_judges_as_it_rewards(tmp_path) -> None:
     features = ClipFeatures()
     torch.manual_seed(0)
     PreferenceModel(features.num).save_pretrained(tmp_path)
     (case,) = make_cases("validation", 1, first=0, num_frames=13, reference_frames=21)
-    read = VideoJudges.load(tmp_path).read(case, truth(case))
+    read = VideoJudges.load(tmp_path, Panel(OWN_LOOKS)).read(case, truth(case))
+    assert read["avatar_v.critics.rewards.sharpness"] == 1
+    assert read["avatar_v.critics.rewards.Identity"] > 0.5
     assert read["held_out_mouth"] > 0.8
     assert read["held_out_identity"] > 0.5
     own = {"motion": case.reference.motion[None], "valid": case.reference.valid[None]}

@@ -1,6 +1,5 @@
 """stages/pair_making: two samples of each condition, in a drawn order, as raters judge them."""
 
-import dataclasses
 import json
 from pathlib import Path
 
@@ -10,16 +9,19 @@ import torch
 from aligning import make_weights
 from avatar_v.cli import main
 from avatar_v.critics.raters import Panel, SimulatedRater, Term
-from avatar_v.shards.loader import collate, read_folder
-from avatar_v.shards.pairs import read_pair, reference_batch
+from avatar_v.shards.loader import read_folder
+from avatar_v.shards.pairs import read_pair
 from avatar_v.shards.writer import Failure, write_shard
 from avatar_v.stages.pair_making import (
+    Conditions,
+    Made,
     MotionSystem,
     PairSettings,
     judged_pairs,
     make_pairs,
-    margin_of,
+    samples_of,
 )
+from avatar_v.stages.video_pairs import VideoSystem
 from tiny_run import make_clip
 
 MOUTH = SimulatedRater("mouth", (Term("avatar_v.critics.likeness.own_amplitude", 100.0),), ties=1.0)
@@ -68,17 +70,18 @@ def test_pairs_of_one_system_differ_and_repeat(
 class Scaled(MotionSystem):
     """Opens the mouth of every sample so much."""
 
-    def samples(self, batch, seeds):
-        motion = batch.motion.clone()
+    def samples(self, conditions, seeds):
+        motion = conditions.batch().motion.clone()
         motion[:, 1:] *= float(self.name)
-        return motion
+        return Made(motion)
 
 
 def test_the_better_system_wins_wherever_it_is_shown(system: MotionSystem) -> None:
     good, bad = (Scaled(name, system.conditioner, system.settings) for name in ("1.0", "0.2"))
-    conditions = [make_clip(i) for i in range(16)]
-    references = [(make_clip(i ^ 1).motion, make_clip(i ^ 1).valid) for i in range(16)]
-    items = judged_pairs(conditions, references, (good, bad), Panel((MOUTH,)), 0, range(16))
+    conditions = Conditions(
+        [make_clip(i) for i in range(16)], [make_clip(i ^ 1) for i in range(16)]
+    )
+    items = judged_pairs(conditions, (good, bad), Panel((MOUTH,)), 0, range(16))
     said = [item.judgment for item in items if not isinstance(item, Failure)]
     assert len(said) == 16
     assert {judgment.first for judgment in said} == {"1.0", "0.2"}
@@ -97,13 +100,13 @@ def test_a_pair_that_no_rater_can_judge_is_a_row_with_a_reason(
 
 
 def test_margins_are_of_the_rater_alone(system: MotionSystem) -> None:
-
-    batch = collate([make_clip(0)])
-    rows = [(make_clip(1).motion, make_clip(1).valid)]
-    batch = dataclasses.replace(batch, reference=reference_batch(batch, rows))
-    margin = margin_of(MOUTH, batch, batch.motion, 0.2 * batch.motion)
-    assert float(margin_of(MOUTH, batch, 0.2 * batch.motion, batch.motion)) == -float(margin)
-    assert float(margin) > 10
+    batch = Conditions([make_clip(0)], [make_clip(1)]).batch()
+    true, small = (
+        MOUTH.values(samples_of(batch, Made(scale * batch.motion))) for scale in (1.0, 0.2)
+    )
+    margin = float(MOUTH.margin(true, small))
+    assert margin > 10
+    assert float(MOUTH.margin(small, true)) == -margin
 
 
 def test_the_command_says_what_does_not_fit(
@@ -121,3 +124,34 @@ def test_the_command_says_what_does_not_fit(
         assert main([*command, *words]) == 2
         assert said in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
+
+
+def bright(frames, audio, reference, motion, **columns) -> torch.Tensor:
+    assert columns["portrait"].shape[:2] == (len(frames), 4)
+    assert columns["truth"].shape == frames.shape
+    return frames.mean((1, 2, 3, 4))
+
+
+def test_pairs_of_videos_hold_what_was_judged(clips: Path, tmp_path: Path) -> None:
+    system = VideoSystem.load(make_weights(tmp_path / "weights"))
+    rater = SimulatedRater("bright", (Term(f"{__name__}.bright", 1e3),), ties=1.0)
+    failed, winners = make_pairs(
+        clips, tmp_path / "pairs", (system, system), Panel((rater,)), PairSettings(2, 9)
+    )
+    assert (failed, sum(winners.values())) == (0, 2)
+    for pair in [read_pair(entry, pictures=True) for entry in read_folder(tmp_path / "pairs")]:
+        assert pair.pictures is not None
+        videos = (pair.pictures.first, pair.pictures.second)
+        assert videos[0].shape == (9, 3, system.side, system.side)
+        assert len(pair.pictures.portrait) == 4
+        assert pair.clip.video is None
+        levels = [float(video.float().mean()) for video in videos]
+        assert pair.judgment.winner == ("first" if levels[0] > levels[1] else "second")
+        assert not torch.equal(pair.first, pair.second)
+        assert torch.allclose(pair.first[0], pair.clip.motion[0], atol=1e-4)
+
+
+def test_systems_of_a_pair_make_the_same(system: MotionSystem, clips: Path, tmp_path: Path) -> None:
+    of_videos = VideoSystem.load(make_weights(tmp_path / "weights"))
+    with pytest.raises(ValueError, match="pictures of one size"):
+        make_pairs(clips, tmp_path, (system, of_videos), Panel((MOUTH,)), PairSettings(2, 9))

@@ -7,32 +7,37 @@ orders. Levels of blinks, sway and amplitude stand beside those that the persons
 """
 
 import argparse
-import dataclasses
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.raters import FIRST, SECOND, Panel, SimulatedRater, read_panel
-from avatar_v.shards.pairs import reference_batch
-from avatar_v.stages.pair_making import samples_of
-from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
+from avatar_v.critics.raters import (
+    FIRST,
+    OWN_HABITS,
+    OWN_LOOKS,
+    SECOND,
+    Panel,
+    SimulatedRater,
+    read_panel,
+)
+from avatar_v.stages.pair_making import Made, samples_of
+from avatar_v.types import num_latents
 from avatar_v_eval.cases import (
     Case,
     add_case_options,
     cases_note,
     check_persons,
-    heard,
 )
 from avatar_v_eval.intervals import bootstrap_mean
-from avatar_v_eval.motion_levels import Tracks, levels, motion_cases, sampled
-from avatar_v_eval.protocol import Findings
+from avatar_v_eval.motion_levels import BEFORE, Tracks, levels, motion_cases, sampled
+from avatar_v_eval.protocol import Findings, Readings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
-from avatar_v_eval.video_judges import VideoJudges, judged
+from avatar_v_eval.video_judges import VideoJudges, batch_of, read_videos, video_wins
 
 WORDS = {
     "before": "before alignment",
@@ -51,12 +56,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--samples", type=int, default=2, help="of each person and system")
     add("--judged-frames", type=int, default=137, help="that raters see, 4k + 1")
     add("--batch", type=int, default=64, help="persons at once")
-    add("--video-frames", type=int, default=93, help="of the videos, 4k + 1; 0: judge motion alone")
+    add("--of-video", action="store_true", help="raters judge videos, not motion")
+    add("--video-frames", type=int, default=93, help="of videos, 4k + 1; 0: none")
     add("--preference", type=Path, metavar="FOLDER", help="of a preference model that judges, too")
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    """ValueError for raters who are to see more than there is."""
+    """ValueError for raters who are to see more than there is, and for videos without frames."""
     check_persons(options, 4)
     for frames in (options.judged_frames, options.video_frames or 1):
         num_latents(frames)
@@ -64,62 +70,101 @@ def measure(options: argparse.Namespace) -> Findings:
         raise ValueError(
             f"--judged-frames is at most --frames, {options.frames}, got {options.judged_frames}"
         )
-    judges = VideoJudges.load(options.preference) if options.video_frames else None
-    panel = Panel() if options.raters is None else read_panel(options.raters)
+    if options.of_video and not options.video_frames:
+        raise ValueError("--of-video judges videos: --video-frames is 5 or more, got 0")
+    panel = Panel(OWN_LOOKS if options.of_video else OWN_HABITS)
+    if options.raters is not None:
+        panel = read_panel(options.raters)
+    judges = None
+    if options.video_frames:
+        judges = VideoJudges.load(options.preference, panel if options.of_video else None)
     chosen = {"before": options.before, "aligned": options.weights, "control": options.control}
     rollouts = {
         name: Rollout.load(folder, options) for name, folder in chosen.items() if folder is not None
     }
-    cases = motion_cases(options)
-    tracks = {name: sampled(rollout, cases, options) for name, rollout in rollouts.items()}
-    aligned = rollouts["aligned"]
-    seen = {name: track[:, :, : options.judged_frames] for name, track in tracks.items()}
-    weights = {name: rollout.hashes()["motion"] for name, rollout in rollouts.items()}
-    numbers = win_rates(panel, cases, seen) | levels(cases, tracks, WORDS)
+    seen, shown = f"{options.judged_frames} frames of motion", f"videos of {options.video_frames}"
+    numbers, videos = {}, {}
     if judges is not None:
-        weights |= judges.hashes()
-        numbers |= judged(judges, rollouts, WORDS, options)
+        readings = read_videos(judges, rollouts, options)
+        videos = video_wins(readings, judges.words, WORDS, list(rollouts), options.samples)
+        if options.of_video:
+            seen = shown
+            numbers = win_rates(panel, values_of_videos(panel, readings, options.samples, rollouts))
+    if not options.of_video:
+        cases = motion_cases(options)
+        tracks = {name: sampled(rollout, cases, options) for name, rollout in rollouts.items()}
+        early = {name: track[:, :, : options.judged_frames] for name, track in tracks.items()}
+        numbers = win_rates(panel, values_of_motion(panel, cases, early))
+        numbers |= levels(cases, tracks, WORDS)
+    part = "dit" if options.of_video else "motion"
+    weights = {name: rollout.hashes()[part] for name, rollout in rollouts.items()}
+    aligned = rollouts["aligned"]
     return Findings(
-        "Preferences of simulated raters, and habits, before and after DPO",
-        numbers,
+        "Preferences of simulated raters, and of other judges, before and after DPO",
+        numbers | videos,
         recipe=aligned.recipe,
-        weights=weights,
+        weights=weights | ({} if judges is None else judges.hashes()),
         notes=[
             cases_note(options, "; the first frame's motion is given"),
             f"{options.samples} samples of each person and system; {len(panel.raters)} raters see "
-            f"{options.judged_frames} frames of every pair in both orders; a tie is half a win",
-            *([f"videos of {options.video_frames} frames"] if judges is not None else []),
+            f"{seen} of every pair in both orders; a tie is half a win",
+            *([f"other judges see {shown} frames"] if judges is not None else []),
             aligned.described(),
         ],
     )
 
 
-def win_rates(
-    panel: Panel, cases: list[Case], tracks: Mapping[str, Tracks], *, seed: int = 0
-) -> dict[str, Number]:
-    """How often raters prefer each system to the weights before, over persons; and by how much each
-    term of theirs is better, without noise."""
-    batch = _batch(cases, tracks["before"].shape[2])
-    values = {
+Values = Mapping[str, list[dict[str, dict[str, Tensor]]]]
+"""Of every system and sample what each rater weighs: term by its path, over persons."""
+
+
+def values_of_motion(panel: Panel, cases: list[Case], tracks: Mapping[str, Tracks]) -> Values:
+    """Of motion that was sampled."""
+    batch = batch_of(cases, tracks[BEFORE].shape[2])
+    return {
         name: [
             {
-                rater.name: rater.values(samples_of(batch, torch.tensor(one).float()))
+                rater.name: rater.values(samples_of(batch, Made(torch.tensor(one).float())))
                 for rater in panel.raters
             }
             for one in track
         ]
         for name, track in tracks.items()
     }
+
+
+def values_of_videos(
+    panel: Panel, readings: Readings, num_samples: int, systems: Iterable[str]
+) -> Values:
+    """Of videos that were read."""
+    return {
+        name: [
+            {
+                rater.name: {
+                    term.path: torch.tensor(readings.values(f"{name}_{k}", term.path)).float()
+                    for term in rater.terms
+                }
+                for rater in panel.raters
+            }
+            for k in range(num_samples)
+        ]
+        for name in systems
+    }
+
+
+def win_rates(panel: Panel, values: Values, *, seed: int = 0) -> dict[str, Number]:
+    """How often raters prefer each system to the weights before, over persons; and by how much each
+    term of theirs is better, without noise."""
     generator = torch.Generator().manual_seed(seed)
     numbers = {}
-    for name in tracks:
-        if name == "before":
+    for name in values:
+        if name == BEFORE:
             continue
         by_rater = {
             rater.name: torch.stack(
                 [
                     _won(rater, ours[rater.name], theirs[rater.name], generator)
-                    for ours, theirs in itertools.product(values[name], values["before"])
+                    for ours, theirs in itertools.product(values[name], values[BEFORE])
                 ]
             ).nanmean(0)
             for rater in panel.raters
@@ -136,9 +181,9 @@ def win_rates(
         for term in panel.raters[0].terms:
             ours, theirs = (
                 torch.stack([one[panel.raters[0].name][term.path] for one in values[of]]).mean(0)
-                for of in (name, "before")
+                for of in (name, BEFORE)
             )
-            short = term.path.rpartition(".")[2]
+            short = term.path.rpartition(".")[2].lower()
             numbers[f"{short}_{name}_over_before"] = _mean(ours - theirs).described(
                 f"what raters see of {short.replace('_', ' ')}, over the weights before: "
                 f"{WORDS[name]}"
@@ -167,27 +212,3 @@ def _won(
 def _mean(values: Float[Tensor, " n"]) -> Number:
     """Over the persons that have a value."""
     return bootstrap_mean(values[values.isfinite()].double().numpy())
-
-
-def _batch(cases: list[Case], num_frames: int) -> Batch:
-    """The beginnings of the cases, with the motion of their references."""
-    motion, valid = (
-        torch.stack([getattr(case.target, name)[:num_frames] for case in cases])
-        for name in ("motion", "valid")
-    )
-    nothing = motion.new_zeros(len(cases), num_frames, 4)
-    persons = tuple(str(case.person_id) for case in cases)
-    batch = Batch(
-        video=None,
-        audio=torch.stack([heard(case.target)[: SAMPLES_PER_FRAME * num_frames] for case in cases]),
-        text=tuple(case.prompt for case in cases),
-        motion=motion,
-        face_box=nothing,
-        mouth_box=nothing,
-        valid=valid,
-        key=persons,
-        person=persons,
-        scene=persons,
-    )
-    rows = [(case.reference.motion, case.reference.valid) for case in cases]
-    return dataclasses.replace(batch, reference=reference_batch(batch, rows))

@@ -106,6 +106,25 @@ OWN_HABITS = tuple(
 )
 """Raters who ask for the habits of the person's own, each with an eye for one of them."""
 
+OWN_LOOKS = tuple(
+    SimulatedRater(
+        name,
+        (
+            Term("avatar_v.critics.rewards.Identity", face),
+            Term("avatar_v.critics.rewards.Sync", lips),
+            Term("avatar_v.critics.rewards.sharpness", sharp),
+        ),
+        noise=0.5,
+        position_bias=bias,
+    )
+    for name, face, lips, sharp, bias in (
+        ("face", 20.0, 30.0, 15.0, 0.3),
+        ("lips", 10.0, 60.0, 15.0, 0.3),
+        ("picture", 10.0, 30.0, 30.0, -0.1),
+    )
+)
+"""Raters of videos, who ask for the person's face, lips that fit the sound, and a sharp picture."""
+
 
 @dataclass(frozen=True)
 class Panel:

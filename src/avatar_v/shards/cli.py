@@ -63,13 +63,15 @@ def _add_stats(parser: argparse.ArgumentParser) -> None:
 
 def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
-    add("--shards", required=True, help="folder of clips, several of each person; without pictures")
+    add("--shards", required=True, help="folder of clips, several of each person")
     add("--out", required=True, help="folder for the shards of pairs")
     add("--pairs", type=int, required=True, help="number of pairs")
     add("--weights", default="small", help="what makes the samples (default: small)")
     add("--against", metavar="WEIGHTS", help="what makes one of the two (default: the same)")
+    add("--video", action="store_true", help="make and judge videos (default: motion alone)")
     add("--frames", type=int, default=137, help="of a sample, 4k + 1 (default: 137, 5.5 s)")
-    add("--raters", metavar="FILE", help="JSON of who judges (default: habits of the person)")
+    add("--raters", metavar="FILE", help="JSON of who judges (default: the person's own habits; of "
+        "videos the person's own face, lips and sharpness)")  # fmt: skip
     add("--batch-size", type=int, default=64)
     add("--seed", type=int, default=0)
 
@@ -167,13 +169,17 @@ def _pairs(args: argparse.Namespace) -> int:
     _require_shards(args.shards)
     from rich.console import Console
 
-    from avatar_v.critics.raters import Panel, read_panel
+    from avatar_v.critics.raters import OWN_HABITS, OWN_LOOKS, Panel, read_panel
     from avatar_v.stages.pair_making import MotionSystem, PairSettings, make_pairs
+    from avatar_v.stages.video_pairs import VideoSystem
 
     settings = PairSettings(args.pairs, args.frames, args.batch_size, seed=args.seed)
-    panel = Panel() if args.raters is None else read_panel(args.raters)
-    first = MotionSystem.load(args.weights)
-    second = first if args.against is None else MotionSystem.load(args.against)
+    panel = Panel(OWN_LOOKS if args.video else OWN_HABITS)
+    if args.raters is not None:
+        panel = read_panel(args.raters)
+    load = VideoSystem.load if args.video else MotionSystem.load
+    first = load(args.weights)
+    second = first if args.against is None else load(args.against)
     with progress_bar() as progress:
         task = progress.add_task("pairs", total=args.pairs)
         num_failed, winners = make_pairs(

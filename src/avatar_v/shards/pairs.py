@@ -158,7 +158,8 @@ def require_pair(entry: ClipEntry, *, pictures: bool = False) -> None:
     if pictures and (missing := [of for of in (*VIDEOS, PORTRAIT) if of not in entry.members]):
         raise ValueError(
             f"{entry.shard}, clip {entry.key}: a pair of motion alone, without "
-            f"{', '.join(missing)}; expected judged videos, as `avatar-v-eval votes pairs` makes"
+            f"{', '.join(missing)}; expected judged videos, as `avatar-v-eval votes pairs` and "
+            "`avatar-v shards pairs --video` make"
         )
 
 

@@ -1,23 +1,25 @@
 """Pairs to learn preferences from: two samples of each condition, ranked by raters.
 
 Conditions are clips of shards: their sound, cut to the length of the samples, their first frame's
-motion, and the habits of another clip of the person. Samples are made as generation makes motion,
-by two systems or by one with two seeds, and which is shown first is drawn. Raters are simulated
-(critics/raters.py); pairs that people judged come from the rating study.
+motion, and another clip of the person. Samples are made as generation makes them, motion alone or
+videos (video_pairs.py), by two systems or by one with two seeds, and which is shown first is drawn.
+Raters are simulated (critics/raters.py); pairs that people judged come from the rating study.
 """
 
 import dataclasses
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol, runtime_checkable
 
 import numpy as np
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from avatar_v import checks
-from avatar_v.critics.raters import Panel, SimulatedRater
+from avatar_v.critics.face_track import spread_frames
+from avatar_v.critics.raters import Panel
 from avatar_v.critics.reward_terms import Samples
 from avatar_v.generate.request import Request
 from avatar_v.generate.resolve import num_steps_of, settings_of
@@ -36,10 +38,16 @@ from avatar_v.shards.loader import (
     levelled,
     read_clip,
     read_folder,
-    read_members,
 )
-from avatar_v.shards.pairs import WINNERS, Judgment, Pair, encode_pair, reference_batch
-from avatar_v.shards.schema import FACE, META, MOTION, Sample, decode_motion
+from avatar_v.shards.pairs import (
+    WINNERS,
+    Judgment,
+    Pair,
+    PairPictures,
+    encode_pair,
+    reference_batch,
+)
+from avatar_v.shards.schema import Sample
 from avatar_v.shards.table import ClipTable
 from avatar_v.shards.writer import ClipEntry, Failure, RawClip, write_shard
 from avatar_v.types import Batch, num_latents
@@ -49,6 +57,8 @@ Reference = tuple[Float[Tensor, "r m"], Bool[Tensor, " r"]]
 """The motion of a clip, and where a face is seen."""
 NUM_GIVEN = 1
 """Latents that a sample shares with its clip."""
+NUM_PORTRAITS = 4
+"""Pictures of the person, spread over the reference."""
 
 
 @dataclass(frozen=True)
@@ -69,12 +79,67 @@ class PairSettings:
 
 
 @dataclass(frozen=True)
+class Conditions:
+    """What samples are made for: clips of one length, and another clip of each person. Both have
+    pictures where videos are made."""
+
+    clips: Sequence[Sample]
+    references: Sequence[Sample]
+
+    def batch(self) -> Batch:
+        """What critics are told."""
+        batch = collate([levelled(clip) for clip in self.clips])
+        rows = [(clip.motion, clip.valid) for clip in self.references]
+        return dataclasses.replace(batch, reference=reference_batch(batch, rows))
+
+    def portraits(self) -> UInt8[Tensor, "b k 3 h w"] | None:
+        """Pictures of each person, elsewhere; None without pictures."""
+        found = []
+        for clip in self.references:
+            if clip.video is None:
+                return None
+            frames = spread_frames(clip.valid, NUM_PORTRAITS)
+            short = NUM_PORTRAITS - len(frames)  # of a face that is hardly seen, any frames
+            found.append(clip.video[torch.cat([frames, frames.new_zeros(short)])])
+        return torch.stack(found)
+
+
+@dataclass(frozen=True)
+class Made:
+    """A sample of each condition."""
+
+    motion: Motion
+    video: UInt8[Tensor, "b f 3 h w"] | None = None  # None: motion alone was made
+
+
+@runtime_checkable
+class System(Protocol):
+    """Weights, and how generation samples with them."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def side(self) -> int | None:
+        """Pixels of the square pictures; None where motion alone is made."""
+        ...
+
+    def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
+        """One of each condition, from a seed of its own."""
+        ...
+
+
+@dataclass(frozen=True)
 class MotionSystem:
     """Weights with a motion network, and how generation samples with them."""
 
     name: str
     conditioner: Conditioner
     settings: Settings
+
+    @property
+    def side(self) -> None:
+        """Motion alone is made."""
 
     @classmethod
     def load(cls, weights: str) -> "MotionSystem":
@@ -93,9 +158,10 @@ class MotionSystem:
         return cls(weights, conditioner.eval(), settings_of(request, card, bf16=False))
 
     @torch.inference_mode()
-    def samples(self, batch: Batch, seeds: Sequence[int]) -> Motion:
+    def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
         """Motion to the sound of each clip, behind its first frame, by the habits of its
         reference; of each clip from a seed of its own."""
+        batch = conditions.batch()
         conditioner, reference = self.conditioner, batch.reference
         assert reference is not None
         assert conditioner.motion_net is not None
@@ -112,13 +178,13 @@ class MotionSystem:
             batch.motion.shape[1],
             [torch.Generator().manual_seed(seed) for seed in seeds],
         )
-        return unpack_motion(made, conditioner.known_stats)
+        return Made(unpack_motion(made, conditioner.known_stats))
 
 
 def make_pairs(
     folder: str | Path,
     out: str | Path,
-    systems: tuple[MotionSystem, MotionSystem],
+    systems: tuple[System, System],
     panel: Panel,
     settings: PairSettings,
     *,
@@ -127,8 +193,12 @@ def make_pairs(
     """Write shards of pairs, conditions being clips of ``folder`` that are long enough, round and
     round. Returns the number of pairs that no rater could judge, and of each winner.
 
-    ValueError where no person has two clips.
+    ValueError where no person has two clips, for systems of which one makes videos and one motion
+    alone, or videos of another size, and for clips without pictures where videos are made.
     """
+    sides = [system.side for system in systems]
+    if sides[0] != sides[1]:
+        raise ValueError(f"both systems make pictures of one size, got {sides[0]} and {sides[1]}")
     clips = ClipTable(c for c in read_folder(folder) if c.num_frames >= settings.num_frames)
     partners = Partners(clips, np.arange(len(clips)), same_scene=False)
     if not len(partners.paired):
@@ -155,98 +225,123 @@ def make_pairs(
 def _judged(
     clips: ClipTable,
     partners: Partners,
-    systems: tuple[MotionSystem, MotionSystem],
+    systems: tuple[System, System],
     panel: Panel,
     settings: PairSettings,
 ) -> Iterator[list[Pair | Failure]]:
     """The pairs, batch after batch; every draw is one of the seed and the number of the pair."""
     names, order = partners.paired, stream("pairs", settings.seed)
     rounds = -(-settings.num_pairs // len(names))
-    conditions = np.concatenate([order.permutation(names) for _ in range(rounds)])
+    chosen = np.concatenate([order.permutation(names) for _ in range(rounds)])
     for begin in range(0, settings.num_pairs, settings.batch_size):
         numbers = range(begin, min(begin + settings.batch_size, settings.num_pairs))
-        draws = [stream("pair", settings.seed, number) for number in numbers]
-        chosen, references = [], []
-        for number, draw in zip(numbers, draws, strict=True):
-            index = int(conditions[number])
+        said, references = [], []
+        for number in numbers:
+            index, draw = int(chosen[number]), stream("pair", settings.seed, number)
             found = partners.of(index)
             reference = found[int(draw.integers(len(found)))]
             key = f"pair-{settings.seed}-{number:06d}"
-            chosen.append(_condition(clips[index], settings.num_frames, key, draw))
-            references.append(_reference(clips[reference]))
-        yield judged_pairs(chosen, references, systems, panel, settings.seed, numbers)
+            sample = _read(clips[index], systems[0].side, settings.num_frames, draw)
+            said.append(dataclasses.replace(sample, key=key))
+            references.append(_read(clips[reference], systems[0].side, None, draw))
+        yield judged_pairs(Conditions(said, references), systems, panel, settings.seed, numbers)
 
 
-def _reference(clip: ClipEntry) -> Reference:
-    members = read_members(clip, [META, MOTION, FACE])
-    return decode_motion(clip.key, members, where=clip.shard)[1:]
-
-
-def _condition(clip: ClipEntry, num_frames: int, key: str, draw: np.random.Generator) -> Sample:
-    """A part of a clip without its pictures."""
-    sample = read_clip(clip, decode_video=False, use_latents=False)
-    meta = dataclasses.replace(sample.meta, height=0, width=0, vae_hash=None)
-    sample = dataclasses.replace(sample, key=key, meta=meta)
-    return fit_sample(sample, Bucket(0, 0, num_frames), draw)
+def _read(
+    clip: ClipEntry, side: int | None, num_frames: int | None, draw: np.random.Generator
+) -> Sample:
+    """A clip, or a part of so many frames; with square pictures of ``side``, or with none."""
+    sample = read_clip(clip, decode_video=side is not None, use_latents=False)
+    if side is not None and sample.video is None:
+        raise ValueError(f"{clip.shard}, clip {clip.key}: videos need clips with pictures")
+    if side is None:
+        meta = dataclasses.replace(sample.meta, height=0, width=0, vae_hash=None)
+        sample = dataclasses.replace(sample, meta=meta)
+    bucket = Bucket(side or 0, side or 0, num_frames or sample.meta.num_frames)
+    return fit_sample(sample, bucket, draw)
 
 
 def judged_pairs(
-    conditions: Sequence[Sample],
-    references: Sequence[Reference],
-    systems: tuple[MotionSystem, MotionSystem],
+    conditions: Conditions,
+    systems: tuple[System, System],
     panel: Panel,
     seed: int,
     numbers: Sequence[int],
 ) -> list[Pair | Failure]:
     """Samples of both systems for every condition, in a drawn order, and what a rater of the panel
     that is drawn for each pair says."""
-    batch = collate([levelled(sample) for sample in conditions])
-    batch = dataclasses.replace(batch, reference=reference_batch(batch, references))
     sides = [
-        system.samples(batch, [derive("sample", seed, number, side) for number in numbers])
+        system.samples(conditions, [derive("sample", seed, number, side) for number in numbers])
         for side, system in enumerate(systems)
     ]
     generator = torch.Generator().manual_seed(derive("judgments", seed, numbers[0]))
     swapped = torch.rand(len(numbers), generator=generator) < 0.5
-    first, second = (torch.where(swapped[:, None, None], b, a) for a, b in (sides, reversed(sides)))
+    first, second = (_either(swapped, a, b) for a, b in (sides, reversed(sides)))
+    batch, portraits = conditions.batch(), conditions.portraits()
     whose = torch.randint(len(panel.raters), (len(numbers),), generator=generator)
     answers, margins = torch.zeros_like(whose), torch.zeros(len(whose))
+    seen = [samples_of(batch, made, portraits) for made in (first, second)]
     for place, rater in enumerate(panel.raters):
-        margin = margin_of(rater, batch, first, second)
+        margin = rater.margin(*(rater.values(samples) for samples in seen))
         said = rater.judge(margin, generator)
         answers, margins = (
             torch.where(whose == place, new, old)
             for new, old in ((said, answers), (margin, margins))
         )
     items: list[Pair | Failure] = []
-    for i, sample in enumerate(conditions):
+    for i, (clip, reference) in enumerate(
+        zip(conditions.clips, conditions.references, strict=True)
+    ):
         rater, order = panel.raters[int(whose[i])], (1, 0) if swapped[i] else (0, 1)
         if not bool(margins[i].isfinite()):
-            items.append(Failure(sample.key, f"rater {rater.name} has no value for a sample"))
+            items.append(Failure(clip.key, f"rater {rater.name} has no value for a sample"))
             continue
         winner = WINNERS[int(answers[i])]
         names = (systems[place].name for place in order)
         judgment = Judgment(winner, rater.name, rater.axis, *names)
-        items.append(Pair(sample, first[i], second[i], *references[i], judgment))
+        reference = conditions.references[i]
+        tracks = (first.motion[i], second.motion[i], reference.motion, reference.valid)
+        pictures = None
+        if first.video is not None and second.video is not None and portraits is not None:
+            pictures = PairPictures(first.video[i], second.video[i], portraits[i])
+        items.append(Pair(without_pictures(clip), *tracks, judgment, pictures))
     return items
 
 
-def margin_of(
-    rater: SimulatedRater, batch: Batch, first: Motion, second: Motion
-) -> Float[Tensor, " b"]:
-    """How much better the rater holds the first motion of each clip; NaN where that is unknown."""
-    values = [rater.values(samples_of(batch, motion)) for motion in (first, second)]
-    return rater.margin(*values)
+def _either(swapped: Bool[Tensor, " b"], one: Made, other: Made) -> Made:
+    """Of each condition the sample of ``one``, or where ``swapped`` that of ``other``."""
+
+    def chosen(a: Tensor, b: Tensor) -> Tensor:
+        return torch.where(swapped.view(-1, *[1] * (a.dim() - 1)), b, a)
+
+    if one.video is None or other.video is None:
+        return Made(chosen(one.motion, other.motion))
+    return Made(chosen(one.motion, other.motion), chosen(one.video, other.video))
 
 
-def samples_of(batch: Batch, motion: Motion) -> Samples:
+def without_pictures(clip: Sample) -> Sample:
+    """Its sound, words and motion."""
+    meta = dataclasses.replace(clip.meta, height=0, width=0, vae_hash=None)
+    return dataclasses.replace(clip, meta=meta, video=None, close_ups=None, close_up_frames=None)
+
+
+def samples_of(
+    batch: Batch, made: Made, portraits: UInt8[Tensor, "b k 3 h w"] | None = None
+) -> Samples:
     """One sample of each clip, for critics."""
+    columns = {"true_motion": batch.motion, "person": batch.person, "text": batch.text}
+    if portraits is not None:
+        columns |= {"portrait": _signed(portraits), "truth": batch.video}
     return Samples(
-        frames=None,
+        frames=None if made.video is None else _signed(made.video),
         audio=batch.audio,
         reference=batch.reference,
-        motion=motion,
-        condition=torch.arange(len(motion)),
+        motion=made.motion,
+        condition=torch.arange(len(made.motion)),
         num_given=NUM_GIVEN,
-        columns={"true_motion": batch.motion, "person": batch.person, "text": batch.text},
+        columns=columns,
     )
+
+
+def _signed(pictures: UInt8[Tensor, "*b 3 h w"]) -> Float[Tensor, "*b 3 h w"]:
+    return pictures.to(torch.float32) / 127.5 - 1
