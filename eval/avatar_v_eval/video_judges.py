@@ -21,8 +21,8 @@ from avatar_v.critics.face_track import spread_frames
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.raters import Panel
 from avatar_v.seeds import derive
-from avatar_v.shards.pairs import reference_batch
-from avatar_v.stages.pair_making import NUM_PORTRAITS, Made, samples_of
+from avatar_v.shards.pairs import NUM_PORTRAITS, reference_batch
+from avatar_v.stages.pair_making import Made, samples_of
 from avatar_v.types import SAMPLES_PER_FRAME, Batch
 from avatar_v_eval.cases import Case, heard, make_cases, signed, video_of
 from avatar_v_eval.generated import GeneratedClip, generate

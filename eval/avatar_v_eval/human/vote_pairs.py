@@ -25,6 +25,7 @@ from avatar_v.motion.extractors import Extractor, find_extractor, from_landmarks
 from avatar_v.motion.landmarks import KNOWN
 from avatar_v.shards.pairs import (
     JUDGMENT,
+    NUM_PORTRAITS,
     Judgment,
     Pair,
     PairPictures,
@@ -43,8 +44,6 @@ from avatar_v_eval.human.votes import Rater, Vote
 
 MOST_APART = 5
 """Frames by which two videos of one case may differ in length; the longer one is cut."""
-NUM_PORTRAITS = 4
-"""Pictures of the person, spread over the reference clip."""
 MAX_FRAMES = 1501
 KEPT = 8
 """Decoded clips in memory: those of a case are asked for again by every pair of systems."""

@@ -14,6 +14,7 @@ from avatar_v.models.reference import NUM_STILLS
 from avatar_v.planning.measure import Number
 from avatar_v.planning.passes import MotionPass, Pass
 from avatar_v.sampling.guidance import streams
+from avatar_v.shards.pairs import NUM_PORTRAITS
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.align_dpo import AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
@@ -32,8 +33,6 @@ from avatar_v.types import num_latents
 
 TEXT_TOKENS = {"tiny": 64, "small": 64}
 """Of one prompt; of UMT5 512."""
-NUM_PORTRAITS = 4
-"""Pictures of the person beside judged videos, as `avatar-v-eval votes pairs` leaves them."""
 GUIDED = 4
 """Passes of a guided velocity: everything, and without sound, words or the person."""
 

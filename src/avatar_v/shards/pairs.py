@@ -50,6 +50,8 @@ WINNERS: tuple[Winner, ...] = get_args(Winner)
 MOST_MOTION = 1e3
 """No component of motion is larger, whatever its unit."""
 MAX_WORDS = 200
+NUM_PORTRAITS = 4
+"""Pictures of the person that are taken from a reference for judged videos."""
 
 
 @dataclass(frozen=True)

@@ -40,6 +40,7 @@ from avatar_v.shards.loader import (
     read_folder,
 )
 from avatar_v.shards.pairs import (
+    NUM_PORTRAITS,
     WINNERS,
     Judgment,
     Pair,
@@ -57,8 +58,6 @@ Reference = tuple[Float[Tensor, "r m"], Bool[Tensor, " r"]]
 """The motion of a clip, and where a face is seen."""
 NUM_GIVEN = 1
 """Latents that a sample shares with its clip."""
-NUM_PORTRAITS = 4
-"""Pictures of the person, spread over the reference."""
 
 
 @dataclass(frozen=True)
