@@ -5,12 +5,16 @@ in `cli` and in the modules that it names.
 """
 
 import argparse
+import itertools
 import subprocess
+import sys
+from collections.abc import Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import avatar_v
+from avatar_v.words import near
 
 PACKAGE = "avatar_v"
 
@@ -18,14 +22,45 @@ PACKAGE = "avatar_v"
 class Parser(argparse.ArgumentParser):
     """A parser, and by inheritance those of its commands, with one-line errors and all defaults.
 
-    A wrong option is one line with the way to --help and exit status 2, not the whole usage. Help
-    shows the default of every option that has one, also where its text does not say so.
+    A wrong option is one line with the way to --help and exit status 2, not the whole usage; it
+    names the option that a misspelt one is near to. Help shows the default of every option that has
+    one, also where its text does not say so.
     """
+
+    _words: Sequence[str] = ()
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        """The parser of a command refuses what it does not know itself: it knows its options."""
+        self._words = sys.argv[1:] if args is None else list(args)
+        found, rest = super().parse_known_args(args, namespace)
+        if rest and self._subparsers is None:
+            self.error(f"unrecognized arguments: {' '.join(rest)}")
+        return found, rest
 
     def error(self, message: str) -> NoReturn:
         """End the process: the message in one line, status 2."""
-        text = " ".join(message.split())
+        text = "; ".join([" ".join(message.split()), *self._near_options()])
         self.exit(2, f"{self.prog}: error: {text}  ({self.prog} --help explains)\n")
+
+    def _near_options(self) -> list[str]:
+        """A question for each option that is none of this parser's, and near to one of them."""
+        known = {option.lstrip("-"): option for option in self._option_string_actions}
+        words = itertools.takewhile(lambda word: word != "--", self._words)
+        if self._subparsers is not None:  # the words behind a command are the command's
+            words = itertools.takewhile(lambda word: word.startswith("-"), words)
+        names = (word.partition("=")[0] for word in words if word.startswith("--"))
+        wrong = dict.fromkeys(name for name in names if not self._takes(name))
+        alike = {name: near(name.lstrip("-"), known) for name in wrong}
+        return [
+            f"there is no {name}, did you mean {known[others[0]]}?"
+            for name, others in alike.items()
+            if others
+        ]
+
+    def _takes(self, name: str) -> bool:
+        options = self._option_string_actions
+        shortens = self.allow_abbrev and any(option.startswith(name) for option in options)
+        return shortens or name in options
 
     def format_help(self) -> str:
         """The help with the defaults that its texts leave out."""

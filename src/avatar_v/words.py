@@ -1,12 +1,23 @@
 """Words of messages to a user."""
 
+import difflib
+from collections.abc import Iterable
+
 MAX_WORD = 300
 """Characters of one word of an error that are shown."""
+NUM_NEAR = 3
+LIKENESS = 0.5
+"""Of difflib, from 0 to 1: names less alike are not called near."""
 
 
 def counted(num: int, noun: str) -> str:
     """``1 frame``, ``2 frames``, ``3,000 frames``, for nouns whose plural ends in s."""
     return f"{num:,} {noun}" + ("" if num == 1 else "s")
+
+
+def near(name: str, known: Iterable[str]) -> list[str]:
+    """Those of the ``known`` names that a misspelt one may stand for, the most alike first."""
+    return difflib.get_close_matches(name, list(known), NUM_NEAR, LIKENESS)
 
 
 def readable(error: ValueError | OSError) -> str:

@@ -74,6 +74,32 @@ def test_a_wrong_option_is_one_line_that_leads_to_help(
     assert end.value.code == 0
 
 
+@pytest.mark.parametrize(
+    ("name", "words", "question"),
+    [
+        ("avatar-v", "generate --refernce x --audio y --out z", "--refernce, did you mean --ref"),
+        ("avatar-v", "demo --weigths=x", "there is no --weigths, did you mean --weights?"),
+        ("avatar-v", "shards stats x --owt y", "there is no --owt, did you mean --out?"),
+        ("avatar-v", "--versoin demo --out x", "there is no --versoin, did you mean --version?"),
+        ("avatar-v-data", "world --clisp 3 --out x", "no --clisp, did you mean --clips?"),
+        ("avatar-v-eval", "report x --ot y", "there is no --ot, did you mean --out?"),
+        ("avatar-v", "generate --zzzz x", ""),
+        ("avatar-v", "gnerate --versoin", ""),  # of a command that is none
+        ("avatar-v", "plan x --gpus y -- --gpuss", ""),  # of the recipe
+        ("avatar-v-data", "world --frame 25 --out x", ""),  # shortened
+    ],
+)
+def test_a_misspelt_option_is_told_the_near_one(
+    name: str, words: str, question: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        FRONT_ENDS[name](words.split())
+    said = capsys.readouterr().err
+    assert question in said
+    assert ("did you mean" in said) == bool(question)
+    assert said.count("\n") == 1
+
+
 def _parsers(parser: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
     yield parser
     for action in parser._actions:

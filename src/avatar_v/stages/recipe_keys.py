@@ -5,7 +5,6 @@ is asked behind its refusal alone: constructors say which keys they take, as the
 """
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import textwrap
@@ -14,11 +13,9 @@ from types import UnionType
 from typing import Any, get_args
 
 from avatar_v.stages.recipe_file import read_recipe
+from avatar_v.words import near
 
 OF_OBJECTS = ("class_path", "init_args", "dict_kwargs")
-NUM_NEAR = 3
-LIKENESS = 0.5
-"""Of difflib, from 0 to 1: keys less alike are not called near."""
 MAX_LISTED = 120
 """Characters of the keys that are listed where none is near."""
 Keys = tuple[str, ...]
@@ -36,9 +33,9 @@ class Unknown:
 
     def __str__(self) -> str:
         *place, key = self.keys
-        near = difflib.get_close_matches(key, self.known, NUM_NEAR, LIKENESS)
-        said = f"nearest: {', '.join(near)}"
-        if not near:
+        alike = near(key, self.known)
+        said = f"nearest: {', '.join(alike)}"
+        if not alike:
             listed = textwrap.shorten(", ".join(self.known), MAX_LISTED, placeholder=" …")
             said = f"it has {listed}"
         return f"{'.'.join(place) or 'a recipe'} has no key {key}; {said}"
