@@ -1,13 +1,16 @@
 """Words of messages to a user."""
 
 import difflib
-from collections.abc import Iterable
+import textwrap
+from collections.abc import Collection, Iterable
 
 MAX_WORD = 300
 """Characters of one word of an error that are shown."""
 NUM_NEAR = 3
 LIKENESS = 0.5
 """Of difflib, from 0 to 1: names less alike are not called near."""
+MAX_LISTED = 120
+"""Characters of the names that are listed where none is near."""
 
 
 def counted(num: int, noun: str) -> str:
@@ -18,6 +21,15 @@ def counted(num: int, noun: str) -> str:
 def near(name: str, known: Iterable[str]) -> list[str]:
     """Those of the ``known`` names that a misspelt one may stand for, the most alike first."""
     return difflib.get_close_matches(name, list(known), NUM_NEAR, LIKENESS)
+
+
+def no_key(place: str, key: str, known: Collection[str]) -> str:
+    """That ``place`` has no such key, and which of the ``known`` ones are near, or all of them."""
+    alike = near(key, known)
+    said = f"nearest: {', '.join(alike)}"
+    if not alike:
+        said = f"it has {textwrap.shorten(', '.join(known), MAX_LISTED, placeholder=' …')}"
+    return f"{place} has no key {key}; {said}"
 
 
 def readable(error: ValueError | OSError) -> str:

@@ -11,10 +11,14 @@ from typing import Any
 
 import yaml
 
+from avatar_v.words import no_key
+
 MAX_BYTES = 1_000_000
 MAX_VALUES = 20_000
 SECTIONS = ("trainer", "stages")
 """Top-level keys whose value is a mapping, if they are there."""
+KEYS = ("model", "data", "trainer", "stages", "seed_everything", "ckpt_path", "verbose")
+"""All top-level keys. The parser refuses another one, but not where its value is empty."""
 
 
 def read_recipe(path: str) -> dict[str, Any]:
@@ -46,12 +50,14 @@ def read_yaml(path: str, what: str = "recipe") -> Any:
 
 
 def check_sections(path: str, value: Any) -> None:
-    """ValueError unless ``value`` is a mapping by words, and so are its sections."""
+    """ValueError unless ``value`` is a mapping by the keys of a recipe, and so are its sections."""
     if not isinstance(value, dict):
         raise ValueError(f"{path} is not a recipe: expected a mapping, got {_kind(value)}")
     for key, part in value.items():
         if not isinstance(key, str):
             raise ValueError(f"{path}: keys of a recipe are words, got {key!r}")
+        if key not in KEYS:
+            raise ValueError(f"{path}: {no_key('a recipe', key, KEYS)}")
         if key in SECTIONS and not isinstance(part, dict):
             raise ValueError(f"{path}: {key} is a mapping, got {_kind(part)} ({part!r:.60})")
 

@@ -7,17 +7,14 @@ is asked behind its refusal alone: constructors say which keys they take, as the
 import dataclasses
 import importlib
 import inspect
-import textwrap
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, get_args
 
 from avatar_v.stages.recipe_file import read_recipe
-from avatar_v.words import near
+from avatar_v.words import no_key
 
 OF_OBJECTS = ("class_path", "init_args", "dict_kwargs")
-MAX_LISTED = 120
-"""Characters of the keys that are listed where none is near."""
 Keys = tuple[str, ...]
 """The way to a value; an object in a list goes by its class_path."""
 Misspelt = Callable[[Iterable[str]], str | None]
@@ -33,12 +30,7 @@ class Unknown:
 
     def __str__(self) -> str:
         *place, key = self.keys
-        alike = near(key, self.known)
-        said = f"nearest: {', '.join(alike)}"
-        if not alike:
-            listed = textwrap.shorten(", ".join(self.known), MAX_LISTED, placeholder=" …")
-            said = f"it has {listed}"
-        return f"{'.'.join(place) or 'a recipe'} has no key {key}; {said}"
+        return no_key(".".join(place) or "a recipe", key, self.known)
 
 
 def misspelt(
