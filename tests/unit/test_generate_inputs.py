@@ -15,6 +15,7 @@ from PIL import Image
 
 from avatar_v.generate.checks import check_settings
 from avatar_v.generate.inputs import Inputs, InputSpec, read_inputs
+from avatar_v.generate.progress import FrameProgress
 from avatar_v.generate.request import Request
 
 
@@ -392,3 +393,9 @@ def test_links_of_the_output_are_not_followed_or_replaced(good: Request, tmp_pat
 def test_a_name_too_long_for_what_lies_beside_it(good: Request, tmp_path: Path) -> None:
     long = "ä" * 100 + ".mp4"
     refused(change(good, out=str(tmp_path / "out" / long)), "--out has a name of at most 200 bytes")
+
+
+def test_a_bar_that_an_error_closes_leaves_nothing(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(ValueError, match="no such"), FrameProgress():
+        raise ValueError("no such file")
+    assert capsys.readouterr() == ("", "")

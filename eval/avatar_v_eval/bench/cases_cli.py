@@ -3,6 +3,8 @@
 import argparse
 from pathlib import Path
 
+from avatar_v_eval.bench.cli import passing_bar
+
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `cases`."""
@@ -49,8 +51,6 @@ def run(args: argparse.Namespace) -> int:
 
 
 def _world70(args: argparse.Namespace) -> int:
-    from rich.progress import Progress
-
     from avatar_v_eval.bench.world70 import (
         differing,
         first_cases,
@@ -63,7 +63,7 @@ def _world70(args: argparse.Namespace) -> int:
         raise ValueError("--freeze takes all cases, not --cases")
     plan = first_cases(args.cases)
     frozen = {} if args.freeze else frozen_contents()
-    with Progress(transient=True) as bar:
+    with passing_bar() as bar:
         task = bar.add_task("rendering cases", total=None)
         manifest, contents = write_world(
             args.folder,
@@ -87,8 +87,6 @@ def _world70(args: argparse.Namespace) -> int:
 
 
 def _build(args: argparse.Namespace) -> int:
-    from rich.progress import Progress
-
     from avatar_v_eval.bench.pairs import About, build_cases
 
     about = About(
@@ -99,7 +97,7 @@ def _build(args: argparse.Namespace) -> int:
         max_s=args.seconds,
         one_scene=args.one_scene,
     )
-    with Progress(transient=True) as bar:
+    with passing_bar() as bar:
         task = bar.add_task("clips", total=None)
         manifest = build_cases(
             args.folder,
@@ -115,12 +113,10 @@ def _build(args: argparse.Namespace) -> int:
 
 
 def _controls(args: argparse.Namespace) -> int:
-    from rich.progress import Progress
-
     from avatar_v_eval.bench.controls import write_controls
     from avatar_v_eval.bench.manifest import load_manifest
 
-    with Progress(transient=True) as bar:
+    with passing_bar() as bar:
         task = bar.add_task("videos", total=None)
         folders = write_controls(
             load_manifest(args.manifest),

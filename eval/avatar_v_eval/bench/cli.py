@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from rich.progress import Progress
+
     from avatar_v_eval.bench.manifest import Faces
     from avatar_v_eval.bench.rows import Run
     from avatar_v_eval.bench.score import Scoring
@@ -60,6 +62,15 @@ def run(args: argparse.Namespace) -> int:
     return commands[args.command](args)
 
 
+def passing_bar() -> "Progress":
+    """A progress bar on stderr that leaves nothing, not even rich's empty line in a file."""
+    from rich.console import Console
+    from rich.progress import Progress
+
+    console = Console(stderr=True)
+    return Progress(console=console, transient=True, disable=not console.is_terminal)
+
+
 def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     parser = subparsers.add_parser(
         "run",
@@ -108,7 +119,6 @@ def _add_common(parser: argparse.ArgumentParser) -> None:
 
 def _run(args: argparse.Namespace) -> int:
     from rich.console import Console
-    from rich.progress import Progress
 
     from avatar_v_eval.bench.manifest import load_manifest
     from avatar_v_eval.bench.rows import check_same_systems, write_run
@@ -124,7 +134,7 @@ def _run(args: argparse.Namespace) -> int:
     console = Console(stderr=True)
     for name, reason in left_out.items():
         console.print(f"left out: {name} {reason}", soft_wrap=True, markup=False)
-    with Progress(console=console, transient=True) as bar:
+    with passing_bar() as bar:
         tasks = {what: bar.add_task(what, total=None) for what in ("videos", "scores")}
         done = run_benchmark(
             manifest,

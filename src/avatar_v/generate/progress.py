@@ -44,7 +44,9 @@ class FrameProgress:
     ) -> None:
         if error is not None and self._num == 0:  # nothing was made, so there is nothing to show
             self._bar.update(self._task, visible=False)
-        self._bar.stop()
+            self._bar.live.stop()  # Progress.stop ends with an empty line where stderr is a file
+        else:
+            self._bar.stop()
 
     def ready(self, inputs: Inputs) -> None:
         """The inputs are read: their length is known, and what is odd about them."""
