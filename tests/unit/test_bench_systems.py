@@ -23,7 +23,8 @@ from avatar_v_eval.bench.rows import (
 )
 from avatar_v_eval.bench.run import parse_shard, shard_of
 from avatar_v_eval.bench.summary import summarise, unmeasured
-from avatar_v_eval.bench.systems import Truth, parse_system, parse_systems
+from avatar_v_eval.bench.systems import TRUTH, Truth, parse_system, parse_systems
+from avatar_v_eval.bench.timing import NO_TIMING
 from avatar_v_eval.bench.world70 import Plan
 from bench_cases import make_manifest
 
@@ -217,6 +218,14 @@ def test_only_matched_cases_are_compared():
     assert unmeasured(run) == [("c", "missing", "c0", 3), ("b", "refused: no", "c2", 1)]
     with pytest.raises(ValueError, match=r"no systems \['z'\]"):
         summarise(run, ["z"])
+
+
+def test_only_what_makes_videos_is_asked_for_its_times():
+    systems = {TRUTH: "the manifest", "frozen": "runs/controls/still", "rival": "videos/rival"}
+    run = run_of([row(name, "c0", None, NO_TIMING) for name in systems], systems=systems)
+    assert unmeasured(run) == [("rival", NO_TIMING, "c0", 1)]
+    other = run_of([row(TRUTH, "c0", None, "no face")], systems=systems)
+    assert unmeasured(other) == [(TRUTH, "no face", "c0", 1)]
 
 
 def test_shards_merge_to_the_whole(tmp_path: Path):

@@ -8,15 +8,19 @@ persons, whose cases stay together.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import polars as pl
 from jaxtyping import Float
 from rich.table import Table
 
+from avatar_v_eval.bench.controls import CONTROLS
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.bench.sets import set_numbers
+from avatar_v_eval.bench.systems import TRUTH
+from avatar_v_eval.bench.timing import NO_TIMING
 from avatar_v_eval.records import Number
 
 NUM_RESAMPLES = 10_000
@@ -140,13 +144,21 @@ def counts_table(run: Run, lines: Sequence[Line]) -> Table:
 
 def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
     """(system, reason, first case, number of cases) of all that has no value, most cases first."""
-    rows = run.cases.filter(pl.col("value").is_null())
     grouped = (
-        rows.group_by("system", "reason", maintain_order=True)
+        without_value(run)
+        .group_by("system", "reason", maintain_order=True)
         .agg(pl.col("case").first(), pl.col("case").n_unique().alias("n"))
         .sort("n", descending=True, maintain_order=True)
     )
     return grouped.select("system", "reason", "case", "n").rows()
+
+
+def without_value(run: Run) -> pl.DataFrame:
+    """The rows that have none, but for the times of what no system made: truth and controls."""
+    names = {control.name for control in CONTROLS}  # of their folders (controls.py)
+    given = [name for name, at in run.info.systems.items() if Path(at).name in names]
+    untimed = pl.col("system").is_in([TRUTH, *given]) & (pl.col("reason") == NO_TIMING)
+    return run.cases.filter(pl.col("value").is_null() & ~untimed)
 
 
 def as_table(lines: Sequence[Line]) -> Table:

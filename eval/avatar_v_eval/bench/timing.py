@@ -14,6 +14,7 @@ from pathlib import Path
 from avatar_v_eval.records import hardware
 
 SUFFIX = ".timing.json"
+NO_TIMING = "the system reports no timing"
 
 
 @dataclass(frozen=True)
@@ -34,7 +35,7 @@ class Timing:
 def timing_of(path: Path | None) -> Timing:
     """The timing in a file; ValueError where the system gave none, or a damaged one."""
     if path is None:
-        raise ValueError("the system reports no timing")
+        raise ValueError(NO_TIMING)
     return read_timing(path)
 
 

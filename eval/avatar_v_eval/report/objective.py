@@ -7,7 +7,7 @@ import polars as pl
 
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
-from avatar_v_eval.bench.summary import Line, counts, summarise
+from avatar_v_eval.bench.summary import Line, counts, summarise, without_value
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.human.report_tables import REAL, objective_table
 from avatar_v_eval.human.summary import of_condition
@@ -80,7 +80,7 @@ def failure_table(run: Run) -> Table | None:
     """Every case without a number, with its reason; None where all was measured."""
     num_metrics = len(run.info.metrics)
     missing = (
-        run.cases.filter(pl.col("value").is_null())
+        without_value(run)
         .group_by("system", "case", "reason", maintain_order=True)
         .agg(pl.col("metric").unique(maintain_order=True))
     )
