@@ -161,8 +161,9 @@ def _world(args: argparse.Namespace) -> int:
     )
     from rich.console import Console
 
-    from avatar_v_data.world_set import write_world
+    from avatar_v_data.world_set import is_whole, write_world
 
+    was_whole = is_whole(settings, args.out)
     with progress_bar() as progress:
         task = progress.add_task(f"world {args.split}", total=args.clips)
         indexes = write_world(
@@ -176,7 +177,8 @@ def _world(args: argparse.Namespace) -> int:
     num_clips, num_bytes = sum(len(i.clips) for i in indexes), sum(i.num_bytes for i in indexes)
     console.print(
         f"{counted(num_clips, 'clip')} in {counted(len(indexes), 'shard')}, "
-        f"{num_bytes / 1e6:.1f} MB: {args.out}",
+        f"{num_bytes / 1e6:.1f} MB: {args.out}"
+        + (" (all kept from before; others need another --out and --seed)" if was_whole else ""),
         soft_wrap=True,
     )
     for failure in failures[:10]:

@@ -116,7 +116,7 @@ def write_world(
     """
     out = Path(out)
     _claim(out, settings)
-    paths = [out / f"world-{settings.split}-{n:06d}.tar" for n in range(settings.num_shards)]
+    paths = _paths(settings, out)
     todo = [n for n, path in enumerate(paths) if not _is_finished(path)]
     num_kept = sum(len(_clip_range(settings, n)) for n in range(len(paths)) if n not in todo)
     on_clip(num_kept)
@@ -138,6 +138,15 @@ def write_world(
             pool.shutdown(wait=True, cancel_futures=True)
             raise
     return [read_index(index_path(path)) for path in paths]
+
+
+def is_whole(settings: WorldSettings, out: str | Path) -> bool:
+    """Whether ``out`` holds all shards of a set of so many clips, so that none is left to write."""
+    return all(_is_finished(path) for path in _paths(settings, Path(out)))
+
+
+def _paths(settings: WorldSettings, out: Path) -> list[Path]:
+    return [out / f"world-{settings.split}-{n:06d}.tar" for n in range(settings.num_shards)]
 
 
 def _claim(out: Path, settings: WorldSettings) -> None:

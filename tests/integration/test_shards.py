@@ -33,13 +33,15 @@ TINY = {
     "close_ups": True,
 }
 
+WORDS = "--clips 6 --frames 5 --size 32 --clips-per-person 2 --clips-per-shard 3 --close-ups"
+"""The same for the command."""
+
 
 @pytest.fixture(scope="module")
 def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """6 clips of 3 persons in 2 shards, by 2 processes."""
     out = tmp_path_factory.mktemp("world")
-    words = "--clips 6 --frames 5 --size 32 --clips-per-person 2 --clips-per-shard 3 --close-ups"
-    assert run("world", "--out", str(out), "--workers", "2", *words.split()) == 0
+    assert run("world", "--out", str(out), "--workers", "2", *WORDS.split()) == 0
     return out
 
 
@@ -73,6 +75,18 @@ def test_the_bytes_do_not_depend_on_processes_and_interruptions(
     assert kept.stat().st_mtime_ns == before
     assert heard[0] == 3
     assert heard[-1] == 6
+
+
+def test_a_set_that_is_whole_is_kept_and_the_command_says_so(
+    world: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = contents(world)
+    capsys.readouterr()
+    assert run("world", "--out", str(world), *WORDS.split()) == 0
+    said = capsys.readouterr().out
+    assert "6 clips in 2 shards" in said
+    assert f"{world} (all kept from before; others need another --out and --seed)" in said
+    assert contents(world) == before
 
 
 def test_a_world_set_holds_the_world(world: Path) -> None:

@@ -156,8 +156,13 @@ def test_the_reports_tables_to_the_digit(rebuilt: Path, kind: str, text: str):
     assert expected(text) in of_page((rebuilt / "index.html").read_text())
 
 
-def test_the_same_from_published_counts_alone(tmp_path: Path):
-    assert cli.main(["report", "--votes", str(COUNTS), "--out", str(tmp_path)]) == 0
+def test_the_same_from_published_counts_alone(tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    words = ["report", "--votes", str(COUNTS), "--out", str(tmp_path)]
+    assert cli.main(words) == 0
+    told = f"{tmp_path / 'index.html'}\n"
+    assert capsys.readouterr() == (told, "")
+    assert cli.main(words) == 0
+    assert capsys.readouterr() == (told, f"the report that was in {tmp_path} is replaced\n")
     tables = of_page((tmp_path / "index.html").read_text())
     assert tables[:4] == [expected(text) for text in (TABLE_1, TABLE_2, TABLE_3, TABLE_4)]
 

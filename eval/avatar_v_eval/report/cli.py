@@ -2,6 +2,7 @@
 
 import argparse
 import importlib.util
+import sys
 from pathlib import Path
 
 
@@ -32,7 +33,7 @@ def run(args: argparse.Namespace) -> int:
     if missing := [name for name in ("polars", "jinja2") if importlib.util.find_spec(name) is None]:
         raise ValueError(f"a report needs pip install 'avatar_v[eval]': {missing[0]} is missing")
     from avatar_v_eval.report.document import Sources, make_report
-    from avatar_v_eval.report.files import write_report
+    from avatar_v_eval.report.files import HTML, write_report
 
     sources = Sources(
         runs=tuple(dict.fromkeys(args.runs)),
@@ -43,6 +44,8 @@ def run(args: argparse.Namespace) -> int:
         title=args.title,
     )
     report = make_report(sources)
+    if (args.out / HTML).exists():
+        print(f"the report that was in {args.out} is replaced", file=sys.stderr)
     path = write_report(report, args.out)
     if args.mlflow:
         from avatar_v_eval.report.mlflow_log import log_report
