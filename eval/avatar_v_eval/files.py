@@ -1,24 +1,10 @@
-"""Files that measurements write for a program to read: sound as WAV, pictures as PNG."""
+"""Pictures that measurements write for a program to read."""
 
-import wave
 from pathlib import Path
 
 import numpy as np
-from jaxtyping import Float
 from PIL import Image
 from torch import Tensor
-
-from avatar_v.types import SAMPLE_RATE_HZ
-
-
-def write_wav(path: Path, audio: Float[Tensor, " s"]) -> None:
-    """16-bit mono at 16 kHz."""
-    samples = (audio.double() * 32768).round().clamp(-32768, 32767).numpy().astype("<i2")
-    with wave.open(str(path), "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(SAMPLE_RATE_HZ)
-        file.writeframes(samples.tobytes())
 
 
 def write_png(path: Path, picture: Tensor) -> None:

@@ -19,14 +19,14 @@ from avatar_v.generate.pixels import to_uint8
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.generate.request import Request
 from avatar_v.media import reading
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.extractors import METER_HABITS, from_meter
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME
 from avatar_v.world.redrawn import close_ups
 from avatar_v_eval.cases import Case, Video, heard, signed, video_of
-from avatar_v_eval.files import write_png, write_wav
+from avatar_v_eval.files import write_png
 from avatar_v_eval.rollout import Rollout
 
 MOTIONS = ("truth", "meter", "target", "none")

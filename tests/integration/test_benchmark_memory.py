@@ -10,9 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_hashes, write_manifest
-from avatar_v_eval.bench.world70 import write_png, write_wav
+from avatar_v_eval.bench.world70 import write_png
 from bench_cases import world_clip
 
 SIDE = 512

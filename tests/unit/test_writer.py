@@ -13,7 +13,7 @@ from torch import Tensor
 
 from avatar_v.media import reading
 from avatar_v.media import writer as writer_module
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 
 
 def tone(num_samples: int) -> Tensor:
@@ -122,3 +122,11 @@ def test_odd_and_changing_sizes_are_refused(
     with pytest.raises(ValueError, match=message):
         write(tmp_path / "out.mp4", [pictures(2), torch.zeros(1, 3, *size, dtype=torch.uint8)])
     assert os.listdir(tmp_path) == []
+
+
+def test_sound_in_a_wav_reads_back_exactly(tmp_path: Path) -> None:
+    steps = torch.arange(-32768, 32768, 5)
+    write_wav(tmp_path / "a.wav", steps / 32768)
+    assert torch.equal(reading.read_audio(tmp_path / "a.wav"), steps / 32768)
+    write_wav(tmp_path / "b.wav", torch.tensor([-1.5, 1.0, 2.0]).repeat(1000))
+    assert set(reading.read_audio(tmp_path / "b.wav").tolist()) == {-1.0, 32767 / 32768}

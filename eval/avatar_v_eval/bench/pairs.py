@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avatar_v.media.reading import probe, read_audio, read_video
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.bench.manifest import CaseFiles, Faces, Manifest, file_hashes, write_manifest
 from avatar_v_eval.bench.systems import SUFFIXES
-from avatar_v_eval.files import write_png, write_wav
+from avatar_v_eval.files import write_png
 
 
 @dataclass(frozen=True)

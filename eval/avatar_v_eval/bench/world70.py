@@ -22,12 +22,12 @@ from types import MappingProxyType
 import numpy as np
 from torch import Tensor
 
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_hashes, write_manifest
 from avatar_v_eval.cases import Case, CaseIds, video_of
-from avatar_v_eval.files import write_png, write_wav
+from avatar_v_eval.files import write_png
 
 FROZEN = Path(__file__).with_suffix(".json")
 NUM_PARTS = 8

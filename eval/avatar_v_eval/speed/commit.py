@@ -12,10 +12,9 @@ import subprocess
 import tempfile
 from pathlib import Path
 
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cases import drawn_clips, video_of
-from avatar_v_eval.files import write_wav
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import RESULTS_DIR
 from avatar_v_eval.rollout import AVATAR_V

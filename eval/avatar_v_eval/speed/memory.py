@@ -19,13 +19,12 @@ from pathlib import Path
 
 import numpy as np
 
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.models.card import DEFAULT_WEIGHTS, Card
 from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import drawn_clips, video_of
-from avatar_v_eval.files import write_wav
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

@@ -185,8 +185,9 @@ class Mp4Writer:
 
 
 def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:
-    """Mono 16-bit PCM at 16 kHz; samples beyond [-1, 1] are clipped."""
-    pcm = (samples.clamp(-1, 1) * 32767).round().to(torch.int16)
+    """Mono 16-bit PCM at 16 kHz, which reads back exactly (x / 32768); samples beyond [-1, 1) are
+    clipped."""
+    pcm = (samples.double() * 32768).round().clamp(-32768, 32767).to(torch.int16)
     with wave.open(str(path), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
