@@ -2,7 +2,8 @@
 
 Pictures of measurements stay beside their numbers in ``eval/results``; pages link to them as they
 lie in the repository, and here the site takes them in. The drawing of the architecture becomes part
-of its page, so that its colours follow the light and the dark scheme.
+of its page, so that its colours follow the light and the dark scheme. Blocks of ``console`` are
+coloured as shell: Pygments' console takes a comment for the prompt of root.
 """
 
 import os
@@ -25,7 +26,8 @@ def on_files(files, config):
 
 
 def on_page_markdown(markdown, page, config, files):
-    """Point links to pictures at the site's copy, and put drawings into the page."""
+    """Point links to pictures at the site's copy, put drawings into the page, colour commands."""
+    markdown = markdown.replace("```console\n", "```sh\n")
     folder = os.path.dirname(page.file.src_uri)
 
     def picture(match):

@@ -141,10 +141,13 @@ def test_options_of_the_pages_exist() -> None:
                 assert option in known, f"{page.name}: {option}"
 
 
-def test_python_blocks_parse() -> None:
-    assert blocks("python")
-    for page, block in blocks("python"):
+def test_python_blocks_parse_and_take_files_that_the_demo_leaves(folder: Path) -> None:
+    found = blocks("python")
+    assert found
+    for page, block in found:
         ast.parse(block, filename=str(page))
+        for name in re.findall(r'\b(?:reference|audio)="(.*?)"', block):
+            assert (folder / name).is_file(), f"{page}: {name}"
 
 
 def test_links_lead_somewhere() -> None:
@@ -235,4 +238,7 @@ def test_the_site_builds(tmp_path: Path) -> None:
     page = (tmp_path / "architecture" / "index.html").read_text(encoding="utf-8")
     assert "<svg" in page
     assert "fonts.googleapis" not in page
+    commands_page = (tmp_path / "training" / "small" / "index.html").read_text(encoding="utf-8")
+    assert "# stage 3</span>" in commands_page
+    assert 'class="gp"' not in commands_page, "a comment is coloured as a prompt"
     assert (tmp_path / "results" / "pictures" / "demo_sheet.png").is_file()
