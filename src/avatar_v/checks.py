@@ -5,7 +5,9 @@ infinity fit no range. Checks of shapes are models/checks.py's.
 """
 
 import math
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 MOST = 1e6
@@ -67,6 +69,16 @@ def seed(key: str, value: object) -> None:
     """A whole number of at most 63 bits, as generators of random numbers take it."""
     if not isinstance(value, int) or isinstance(value, bool) or not 0 <= value < 2**63:
         raise ValueError(f"{key} is a whole number from 0 to 2^63 - 1, got {value}")
+
+
+def folder(key: str, value: str) -> None:
+    """A folder that is there, or can be made, and that may be written to."""
+    path = Path(value)
+    there = next((part for part in (path, *path.parents) if part.exists()), path)
+    if not there.is_dir():
+        raise ValueError(f"{key} is a folder, but {there} is a file, got {value}")
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise ValueError(f"{key} is a folder to write to, but {there} is not, got {value}")
 
 
 def each(check: Check, values: object, names: Iterable[str]) -> None:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -215,3 +216,16 @@ def test_both_ends_of_a_range() -> None:
         checks.decay("x", 1)
     with pytest.raises(ValueError, match=r"^x is a whole number from 1 to 1,000,000, got 1.0$"):
         checks.count("x", 1.0)
+
+
+def test_a_folder_is_one_that_can_be_written_to(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    checks.folder("root", str(tmp_path / "a" / "b"))
+    assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=r"root is a folder, but .*file is a file, got .*file/x"):
+        checks.folder("root", str(tmp_path / "file" / "x"))
+    monkeypatch.setattr("os.access", lambda path, mode: path != tmp_path)  # root may write anywhere
+    with pytest.raises(ValueError, match=rf"to write to, but {tmp_path} is not, got .*/a/b"):
+        checks.folder("root", str(tmp_path / "a" / "b"))

@@ -22,10 +22,16 @@ CASES = (
     ("weights average none none --out out", "no file none/card.json"),
     ("weights import-wan none out", "none: no such folder"),
     ("run none.yaml", "none.yaml: no such file"),
+    ("plan none.yaml", "none.yaml: no such file"),
+    (f"run {RECIPES}/0_vae.yaml root.yaml --trainer.max_steps 1", "but root.yaml is a file"),
     ("run modl.yaml", "modl.yaml: a recipe has no key modl; nearest: model"),
     (f"run {RECIPES}/2_a2v.yaml zz.yaml", "zz.yaml: a recipe has no key zz; it has model, data"),
     (
         f"run {RECIPES}/2_a2v.yaml {RECIPES}/small.yaml",
+        "no weights in runs/1_t2v/weights",
+    ),
+    (
+        f"run {RECIPES}/2_a2v.yaml {RECIPES}/small.yaml --trainer.max_steps=1 --ckpt_path last",
         "no weights in runs/1_t2v/weights",
     ),
     ("data import none --out out", "none: no such folder"),
@@ -47,6 +53,7 @@ print(code, "torch" in sys.modules)
 @pytest.mark.parametrize(("words", "message"), CASES)
 def test_an_error_comes_before_torch(words: str, message: str, tmp_path: Path) -> None:
     (tmp_path / "modl.yaml").write_text("modl: {}", encoding="utf-8")
+    (tmp_path / "root.yaml").write_text("trainer: {default_root_dir: root.yaml/x}", "utf-8")
     (tmp_path / "zz.yaml").write_text("zz:", encoding="utf-8")
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM, *words.split()],

@@ -126,13 +126,16 @@ def _generation(args: argparse.Namespace) -> str:
 
 def _training(args: argparse.Namespace) -> str:
     from avatar_v.planning.gpus import gpu_of
+    from avatar_v.stages.cli import merge_recipes, split_recipes
+
+    gpu = None if args.gpu is None else gpu_of(args.gpu)
+    recipes, options = split_recipes(args.recipes)
+    merge_recipes(recipes)  # what is wrong with the files is said before torch is imported
     from avatar_v.planning.recipe import read_recipe
     from avatar_v.planning.report import Machine, clips_of, recipe_report
     from avatar_v.stages.base import Stage
-    from avatar_v.stages.cli import split_recipes
 
-    gpu = None if args.gpu is None else gpu_of(args.gpu)
-    recipe = read_recipe(*split_recipes(args.recipes))
+    recipe = read_recipe(recipes, options)
     if gpu is None and recipe.trainer["accelerator"] not in ("cpu", "auto"):
         gpu = gpu_of("h100")
     spread = recipe.spread if args.gpus is None else recipe.spread.over(args.gpus)

@@ -30,10 +30,15 @@ SQLITE = "sqlite:///"
 
 def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
     """ValueError for numbers and names that the trainer would take wrongly or not at all."""
-    _check_root(trainer["default_root_dir"])
+    root = trainer["default_root_dir"]
+    if not root:
+        raise ValueError(
+            f"trainer.default_root_dir is the folder of the run, such as runs/2_a2v, got {root}"
+        )
     _check_names(trainer)
     _check_number_of(trainer["devices"])
     if trains:
+        checks.folder("trainer.default_root_dir", root)
         _check_length(trainer)
     if trainer["gradient_clip_val"] is not None:
         checks.weight("trainer.gradient_clip_val", trainer["gradient_clip_val"])
@@ -104,16 +109,6 @@ def _number(devices: Any) -> int | None:
         return int(devices)
     except (TypeError, ValueError):
         return None
-
-
-def _check_root(root: Any) -> None:
-    if not root:
-        raise ValueError(
-            f"trainer.default_root_dir is the folder of the run, such as runs/2_a2v, got {root}"
-        )
-    taken = next((p for p in (Path(root), *Path(root).parents) if p.exists()), None)
-    if taken is not None and not taken.is_dir():
-        raise ValueError(f"trainer.default_root_dir is a folder, but {taken} is a file, got {root}")
 
 
 def _check_length(trainer: Mapping[str, Any]) -> None:

@@ -24,6 +24,7 @@ from typing import Any
 
 import yaml
 
+from avatar_v import checks
 from avatar_v.stages.recipe_file import check_sections, read_recipe
 from avatar_v.stages.weights_there import check_weights
 
@@ -34,6 +35,9 @@ HELP = {
 }
 OVERWRITE = "--overwrite"
 """Of run and fit; no value of a recipe, so that no recipe of a run asks for it again."""
+ROOT = "--trainer.default_root_dir"
+OF_TRAINING = ("--trainer.", "--ckpt_path")
+"""Options that begin so name no weights and no data."""
 
 
 def add_parser(subparsers: Any) -> None:
@@ -64,13 +68,26 @@ def run_words(command: str, words: Sequence[str]) -> int:
     with tempfile.TemporaryDirectory() as folder:
         if recipes:
             content = merge_recipes(recipes)
-            if not rest:  # options may name other folders; all is checked again behind them
-                check_weights(
-                    {name: content.get(name, {}) for name in ("model", "data")},
-                    lambda weights: made_by(weights, recipes),
-                )
+            _check_folders(command, content, recipes, rest)
             rest = ["-c", written(content, Path(folder)), *rest]
         return _lightning([command, *rest], recipes, overwrite=overwrite)
+
+
+def _check_folders(
+    command: str, content: dict[str, Any], recipes: Sequence[str], options: Sequence[str]
+) -> None:
+    """ValueError, before anything heavy loads, for folders that will not do. Options that may name
+    others put it off: all is checked again behind them."""
+    names = [word for word in options if word.startswith("-")]
+    if not all(name.startswith(OF_TRAINING) for name in names):
+        return
+    check_weights(
+        {name: content.get(name, {}) for name in ("model", "data")},
+        lambda weights: made_by(weights, recipes),
+    )
+    root = (content.get("trainer") or {}).get("default_root_dir")
+    if command == "fit" and root and not any(name.startswith(ROOT) for name in names):
+        checks.folder(ROOT.lstrip("-"), str(root))
 
 
 def written(content: dict[str, Any], folder: Path) -> str:
