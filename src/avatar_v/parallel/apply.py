@@ -95,15 +95,15 @@ def shard_frozen(network: nn.Module, mesh: DeviceMesh, *, offload: bool = False)
         unit.set_modules_to_forward_prefetch([after])
         if unit is not network:
             after.register_forward_pre_hook(functools.partial(_put_back, unit), prepend=True)
-    network.register_forward_pre_hook(_begin_anew, prepend=True)
+    network.register_forward_hook(_forget_order)
 
 
 def _put_back(before: FSDPModule, *_: object) -> None:
     before.reshard()
 
 
-def _begin_anew(network: nn.Module, _: object) -> None:
-    """FSDP2 notes the order of a pass for its backward pass, and would note that of all."""
+def _forget_order(network: nn.Module, *_: object) -> None:
+    """FSDP2 notes the order of calls until a backward pass, which never comes."""
     assert isinstance(network, FSDPModule)
     network.reset_iter_state()
 
