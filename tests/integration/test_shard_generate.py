@@ -5,12 +5,12 @@ import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
 
+import shard_frames
 from avatar_v import cli
 from avatar_v.generate import stored_pipeline
 from avatar_v.generate.pipeline import AvatarPipeline
@@ -20,8 +20,7 @@ from avatar_v.models.card import Capabilities, Card, read_card
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.testing import randomise
-
-pytestmark = pytest.mark.multi
+from shard_frames import OPTIONS
 
 
 @pytest.fixture(scope="module")
@@ -40,76 +39,53 @@ def folders(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
     return root / "reads", root / "refiner"
 
 
-def loaded(folders: tuple[Path, Path], *, shard: bool) -> AvatarPipeline:
-    weights, refiner = folders
-    return AvatarPipeline.from_pretrained(
-        weights, refiner=refiner, device="cpu", precision="fp32", devices=2, shard=shard
+@pytest.fixture(scope="module")
+def found(folders, spoken, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+    return shard_frames.main(*folders, spoken[0], tmp_path_factory.mktemp("ranks"))
+
+
+@pytest.fixture(scope="module")
+def two(folders: tuple[Path, Path]) -> Iterator[AvatarPipeline]:
+    threads = torch.get_num_threads()
+    pipe = AvatarPipeline.from_pretrained(
+        folders[0], refiner=folders[1], device="cpu", precision="fp32", devices=2, shard=True
     )
-
-
-def frames(pipe: AvatarPipeline, reference: str, audio: str | Iterator[Tensor]) -> Tensor:
-    found = pipe(
-        reference=reference, audio=audio, num_steps=2, guidance_reference=2.0, face_crop=False,
-        anchor=True, gain_db=0.0,
-    )  # fmt: skip
-    return torch.stack(list(found))
-
-
-@pytest.fixture(scope="module")
-def whole(folders: tuple[Path, Path], spoken) -> Tensor:
-    """Frames by two processes with whole weights."""
-    threads = torch.get_num_threads()
-    pipe = loaded(folders, shard=False)
-    made = frames(pipe, spoken[0], spoken[0])
-    pipe.close()
-    torch.set_num_threads(threads)
-    return made
-
-
-@pytest.fixture(scope="module")
-def two(folders: tuple[Path, Path], whole: Tensor) -> Iterator[AvatarPipeline]:
-    """Begun behind ``whole``: a process has one group at a time."""
-    threads = torch.get_num_threads()
-    pipe = loaded(folders, shard=True)
     yield pipe
     pipe.close()
     torch.set_num_threads(threads)
 
 
-def share(network: nn.Module, num: int) -> float:
-    """Of ``num`` weights this rank's part; all of them are in shards."""
-    parts = list(network.parameters())
-    assert all(isinstance(p, DTensor) for p in parts)
-    return sum(p.to_local().numel() for p in parts if isinstance(p, DTensor)) / num
-
-
-def test_frames_are_those_of_whole_weights(two: AvatarPipeline, whole: Tensor, spoken) -> None:
+@pytest.mark.multi
+def test_frames_are_those_of_whole_weights(found: list[dict[str, Any]]) -> None:
+    whole = found[0]["frames False"]
     assert len(whole) == 43  # of several chunks: the anchor joins the reference
-    assert torch.equal(frames(two, spoken[0], spoken[0]), whole)
-    live = iter(spoken[2].split(640))
-    assert len(frames(two, spoken[0], live)) == 43
+    assert torch.equal(found[0]["frames True"], whole)
 
 
-def test_a_rank_has_half_of_the_weights(two: AvatarPipeline, folders: tuple[Path, Path]) -> None:
-    assert two.refiner is not None
-    pairs = ((two.dit, two.conditioner), (two.refiner.dit, two.refiner.conditioner))
-    for (dit, conditioner), folder in zip(pairs, folders, strict=True):
-        full_dit, full = load_pipeline(folder)
-        nets = ((dit, full_dit), (conditioner.text_encoder, full.text_encoder))
-        for net, of in nets:
-            assert share(net, sum(p.numel() for p in of.parameters())) == pytest.approx(0.5, 0.05)
-        for part in (conditioner.vae, conditioner.audio_encoder):
-            assert not any(isinstance(p, DTensor) for p in part.parameters())
+@pytest.mark.multi
+def test_a_rank_has_half_of_the_weights(found: list[dict[str, Any]]) -> None:
+    whole, parts = found[0]["sizes False"], [of["sizes True"] for of in found]
+    for name, num in whole.items():
+        assert sum(of[name] for of in parts) == num
+        # a matrix of an odd number of rows is not halved
+        assert parts[0][name] == pytest.approx(num / 2, rel=0.02)
+    assert found[0]["behind True"] == parts[0], "nothing stays gathered behind a video"
 
 
-def test_a_dropped_video_and_the_death_of_a_process(
-    two: AvatarPipeline, whole: Tensor, spoken, request_: Request
+@pytest.mark.multi
+def test_processes_that_the_command_starts(
+    two: AvatarPipeline, found: list[dict[str, Any]], spoken, request_: Request
 ) -> None:
-    request = request_.changed(reference=spoken[0], audio=spoken[0])
+    """A dropped video, a whole one, a live one, and the death of the other process."""
+    request = request_.changed(reference=spoken[0], audio=spoken[0], **OPTIONS)
     clips = iter(run(request, two))
     next(clips)
     clips.close()
-    assert torch.equal(frames(two, spoken[0], spoken[0]), whole)
+    for audio in (spoken[0], iter(spoken[2].split(640))):
+        made = torch.stack(list(two(reference=spoken[0], audio=audio, **OPTIONS)))
+        assert made.shape == found[0]["frames True"].shape
+        if isinstance(audio, str):
+            assert torch.equal(made, found[0]["frames True"])
     assert two.ranks is not None
     (process,) = two.ranks._processes.values()
     clips = iter(run(request.changed(overwrite=True), two))
@@ -129,8 +105,7 @@ def test_one_device_has_nobody_to_share_with(
     words = ["generate", "--reference", request_.person.reference, "--audio", request_.person.audio]
     words += ["--out", str(request_.output.out), "--weights", str(weights), "--device", "cpu"]
     assert cli.main([*words, "--shard"]) == 2
-    assert "--shard" in (said := capsys.readouterr().err)
-    assert "it needs --devices of 2 or more" in said
+    assert "it needs --devices of 2 or more" in capsys.readouterr().err
     assert cli.main([*words, "--shard", "--devices", "2", "--offload"]) == 2
     assert "the device is cpu: leave it out" in capsys.readouterr().err
     assert list(Path(str(request_.output.out)).parent.iterdir()) == []
