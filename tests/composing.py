@@ -15,6 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import spawn
 
@@ -27,8 +28,8 @@ from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.testing import make_dit
 from fake_streams import FakeStreams
-from shard_ranks import Collectives
 from sequence_ranks import config, difference, inputs, velocity
+from shard_ranks import Collectives
 
 NUM_RANKS, NUM_HEADS = 2, 2
 PAIRS = (
@@ -107,8 +108,8 @@ def compare(pair: tuple[str, str]) -> tuple[float, float]:
 @torch.inference_mode()
 def sharded(ways: tuple[str, ...]) -> dict[str, Any]:
     """A network in some ways with its weights in shards, beside the same with whole weights:
-    whether three passes are the same; the share of the weights that this rank has, what it has
-    whole behind the passes, and the weights gathered in the last one."""
+    whether three passes are the same; the share of the weights that this rank has, those that it
+    has whole behind the passes, how often the last one gathers, and the calls that FSDP2 notes."""
     made = [plain(ways) for _ in range(2)]
     for dit in made:
         if "bf16" in ways:
@@ -128,12 +129,14 @@ def sharded(ways: tuple[str, ...]) -> dict[str, Any]:
         with Collectives() as counted:
             got_alone = made[1](x, t, cond)
     parts = [p for p in made[1].parameters() if isinstance(p, DTensor)]
+    assert isinstance(made[1], FSDPModule)
+    state = made[1]._get_fsdp_state()
     return {
         "same": all(torch.equal(want, y) for y in got) and torch.equal(want_alone, got_alone),
         "share": sum(p.to_local().numel() for p in parts) / num,
         "whole": num - sum(p.numel() for p in parts),
         "gathered": sum(n for name, n in counted.num.items() if "allgather" in name),
-        "noted": len(made[1]._get_fsdp_state()._comm_ctx.post_forward_order),
+        "noted": len(state._comm_ctx.post_forward_order),
     }
 
 

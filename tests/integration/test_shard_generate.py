@@ -1,4 +1,4 @@
-"""`--shard`: two processes with a part of the weights each make the frames of two with whole ones."""
+"""`--shard`: processes with a part of the weights each make the frames of those with whole ones."""
 
 import dataclasses
 import os

@@ -21,8 +21,8 @@ class StoredPipeline:
 
     ValueError, before any network is built, for a missing part, another schema version or an
     unknown preset, for ``offload`` or a named attention without a GPU, for ``shard`` on one device,
-    for a refiner that is none, and for an adapter that is none or of other weights. The card is that of the last adapter, if
-    there is one.
+    for a refiner that is none, and for an adapter that is none or of other weights. The card is
+    that of the last adapter, if there is one.
     """
 
     def __init__(self, weights: Weights) -> None:

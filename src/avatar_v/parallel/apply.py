@@ -91,7 +91,8 @@ def shard_frozen(network: nn.Module, mesh: DeviceMesh, *, offload: bool = False)
     if isinstance(network, AvatarDiT):
         register_fsdp_forward_method(network, "encode_reference")
     for unit, after in itertools.pairwise([network, *blocks]):
-        assert isinstance(unit, FSDPModule) and isinstance(after, FSDPModule)
+        assert isinstance(unit, FSDPModule)
+        assert isinstance(after, FSDPModule)
         unit.set_modules_to_forward_prefetch([after])
         if unit is not network:
             after.register_forward_pre_hook(functools.partial(_put_back, unit), prepend=True)
