@@ -109,7 +109,8 @@ def compare(pair: tuple[str, str]) -> tuple[float, float]:
 def sharded(ways: tuple[str, ...]) -> dict[str, Any]:
     """A network in some ways with its weights in shards, beside the same with whole weights:
     whether three passes are the same; the share of the weights that this rank has, those that it
-    has whole behind the passes, how often the last one gathers, and the calls that FSDP2 notes."""
+    has whole behind the passes, and inside beside one of its two blocks; how often the last pass
+    gathers, and the calls that FSDP2 notes."""
     made = [plain(ways) for _ in range(2)]
     for dit in made:
         if "bf16" in ways:
@@ -120,7 +121,9 @@ def sharded(ways: tuple[str, ...]) -> dict[str, Any]:
         for dit in made:
             spread(dit, sequence_mesh(Layout(NUM_RANKS, dist.get_rank(), NUM_RANKS), 2, "cpu"))
     x, t, cond = inputs(made[0], seed=0)
-    num = sum(p.numel() for p in made[0].parameters())
+    num, inside = sum(p.numel() for p in made[0].parameters()), []
+    for block in made[1].blocks:
+        block.get_submodule("ffn").register_forward_hook(lambda *_: inside.append(whole(made[1])))
     with torch.autocast("cpu", dtype=torch.bfloat16, enabled="bf16" in ways):
         want = velocity(made[0], x, t, cond)
         got = [velocity(made[1], x, t, cond) for _ in range(2)]
@@ -134,10 +137,16 @@ def sharded(ways: tuple[str, ...]) -> dict[str, Any]:
     return {
         "same": all(torch.equal(want, y) for y in got) and torch.equal(want_alone, got_alone),
         "share": sum(p.to_local().numel() for p in parts) / num,
-        "whole": num - sum(p.numel() for p in parts),
+        "whole": whole(made[1]),
+        "whole inside": max(inside) + sum(p.numel() for p in made[0].blocks[1].parameters()) - num,
         "gathered": sum(n for name, n in counted.num.items() if "allgather" in name),
         "noted": len(state._comm_ctx.post_forward_order),
     }
+
+
+def whole(network: nn.Module) -> int:
+    """Elements of the weights that this rank has whole at this moment."""
+    return sum(p.numel() for p in network.parameters() if not isinstance(p, DTensor))
 
 
 def refused() -> str:

@@ -40,7 +40,9 @@ def folders(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 @pytest.fixture(scope="module")
-def found(folders, spoken, tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
+def found(
+    folders: tuple[Path, Path], spoken, tmp_path_factory: pytest.TempPathFactory
+) -> list[dict[str, Any]]:
     return shard_frames.main(*folders, spoken[0], tmp_path_factory.mktemp("ranks"))
 
 

@@ -28,6 +28,7 @@ def test_weights_gathered_by_block_are_the_weights(ways: tuple[str, ...], found)
     of = found["sharded " + " ".join(ways)]
     assert of["same"]
     assert of["whole"] == 0
+    assert of["whole inside"] == 0
     assert of["share"] == pytest.approx(0.5, rel=0.02)
     # what is outside of blocks, the first block, and the last one for the video and its motion
     assert of["gathered"] == 1 + 1 + 2

@@ -12,6 +12,7 @@ from avatar_v.cli import main
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
+from avatar_v.models.text import ByteTextEncoder
 from avatar_v.planning.generating import _sharded
 from avatar_v.planning.gpus import GPU, GPUS
 from avatar_v.planning.measure import Cost, as_on_gpus, cost_of
@@ -157,6 +158,7 @@ def test_a_gpu_receives_what_it_lacks_of_the_weights() -> None:
 def test_shards_save_all_but_a_part_and_what_is_gathered() -> None:
     dit, conditioner = build("tiny")
     text = conditioner.text_encoder
+    assert isinstance(text, ByteTextEncoder)
     of = {id(net): sum(p.numel() * p.itemsize for p in net.parameters()) for net in (dit, text)}
     block = sum(p.numel() * p.itemsize for p in dit.blocks[0].parameters())
     blocks = sum(p.numel() * p.itemsize for p in dit.blocks.parameters())
