@@ -6,6 +6,7 @@ These processes run without the run-time type checks of pytest, which a compiler
 """
 
 import contextlib
+import dataclasses
 import os
 from pathlib import Path
 from typing import Any
@@ -14,18 +15,21 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import FSDPModule
+from torch.distributed.tensor import DTensor
 from torch.multiprocessing.spawn import spawn
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.models.lora import add_factors, merged
-from avatar_v.parallel.apply import shard
+from avatar_v.parallel.apply import shard, shard_frozen
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.testing import make_dit
 from fake_streams import FakeStreams
 from sequence_ranks import config, difference, inputs, velocity
+from shard_ranks import Collectives
 
 NUM_RANKS, NUM_HEADS = 2, 2
 PAIRS = (
@@ -44,9 +48,11 @@ PAIRS = (
     ("compile", "bf16"),
 )
 """Those that no other test computes; docs/architecture.md says which tests the others have."""
+SHARDED = (("usp",), ("offload", "usp"), ("lora",), ("refiner",), ("bf16",))
+"""What is computed with weights in shards as generation shards them, and with whole ones."""
 
 
-def plain(pair: tuple[str, str]) -> AvatarDiT:
+def plain(pair: tuple[str, ...]) -> AvatarDiT:
     """The network of a pair; what LoRA learned lies in its factors."""
     changes: dict[str, Any] = {}
     if "refiner" in pair:
@@ -99,6 +105,50 @@ def compare(pair: tuple[str, str]) -> tuple[float, float]:
     return difference(got[0], want), own
 
 
+@torch.inference_mode()
+def sharded(ways: tuple[str, ...]) -> dict[str, Any]:
+    """A network in some ways with its weights in shards, beside the same with whole weights:
+    whether three passes are the same; the share of the weights that this rank has, those that it
+    has whole behind the passes, and inside beside one of its two blocks; how often the last pass
+    gathers, and the calls that FSDP2 notes."""
+    made = [plain(ways) for _ in range(2)]
+    for dit in made:
+        if "bf16" in ways:
+            narrow(dit, torch.bfloat16)
+    mesh = init_device_mesh("cpu", (NUM_RANKS,))
+    shard_frozen(made[1], mesh, offload="offload" in ways)
+    if "usp" in ways:
+        for dit in made:
+            spread(dit, sequence_mesh(Layout(NUM_RANKS, dist.get_rank(), NUM_RANKS), 2, "cpu"))
+    x, t, cond = inputs(made[0], seed=0)
+    num, inside = sum(p.numel() for p in made[0].parameters()), []
+    for block in made[1].blocks:
+        block.get_submodule("ffn").register_forward_hook(lambda *_: inside.append(whole(made[1])))
+    with torch.autocast("cpu", dtype=torch.bfloat16, enabled="bf16" in ways):
+        want = velocity(made[0], x, t, cond)
+        got = [velocity(made[1], x, t, cond) for _ in range(2)]
+        cond = dataclasses.replace(cond, reference=None, reference_keep=None)
+        want_alone = made[0](x, t, cond)
+        with Collectives() as counted:
+            got_alone = made[1](x, t, cond)
+    parts = [p for p in made[1].parameters() if isinstance(p, DTensor)]
+    assert isinstance(made[1], FSDPModule)
+    state = made[1]._get_fsdp_state()
+    return {
+        "same": all(torch.equal(want, y) for y in got) and torch.equal(want_alone, got_alone),
+        "share": sum(p.to_local().numel() for p in parts) / num,
+        "whole": whole(made[1]),
+        "whole inside": max(inside) + sum(p.numel() for p in made[0].blocks[1].parameters()) - num,
+        "gathered": sum(n for name, n in counted.num.items() if "allgather" in name),
+        "noted": len(state._comm_ctx.post_forward_order),
+    }
+
+
+def whole(network: nn.Module) -> int:
+    """Elements of the weights that this rank has whole at this moment."""
+    return sum(p.numel() for p in network.parameters() if not isinstance(p, DTensor))
+
+
 def refused() -> str:
     """What the library says to shards that are to be offloaded."""
     dit = plain(("fsdp2", "offload"))
@@ -118,6 +168,8 @@ def work(rank: int, folder: Path) -> None:
     for pair in PAIRS:
         if rank == 0 or {"usp", "fsdp2"} & set(pair):  # the others need no second rank
             found[" ".join(pair)] = compare(pair)
+    for ways in SHARDED:
+        found["sharded " + " ".join(ways)] = sharded(ways)
     found["refused"] = refused()
     if rank == 0:
         torch.save(found, folder / "found.pt")

@@ -18,7 +18,7 @@ from transformers import BatchEncoding, UMT5Config, UMT5EncoderModel
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.presets import build
 from avatar_v.models.text import UMT5TextEncoder
-from avatar_v.parallel.apply import shard
+from avatar_v.parallel.apply import shard, shard_frozen
 from avatar_v.stages.muon import BatchedMuon
 from avatar_v.stages.roles import begun_as
 
@@ -106,7 +106,12 @@ def text_encoder(mesh: DeviceMesh) -> dict[str, Any]:
         if name.endswith(".DenseReluDense"):  # the end of a block, before it is put back
             part.register_forward_hook(note)
     found = encoder(["a", "b"])
+    in_generation = copy.deepcopy(alone)
+    shard_frozen(in_generation, mesh, offload=True)
+    with torch.inference_mode():
+        same = torch.equal(in_generation(["a", "b"]), alone(["a", "b"]))
     return {
+        "text same in generation": same and _gathered(in_generation) == 0,
         "text off": float((found - alone(["a", "b"])).abs().max()),
         "text units": sum(isinstance(part, FSDPModule) for part in encoder.modules()),
         "text gathered": _gathered(encoder),

@@ -238,6 +238,7 @@ def _other_options() -> Iterator[Case]:
     yield Case("prompt: other scripts", f"{WHOLE} --prompt '口 🙂 \u202e'", ACCEPTED)
     yield Case("prompt: nul", f"{WHOLE} --prompt 'a<NUL>b'")
     yield Case("offload without a GPU", f"{WHOLE} --offload", says="offload")
+    yield Case("shard on one device", f"{WHOLE} --shard", says="--devices")
     yield Case("anchor without a reference", f"{WHOLE} --anchor", says="--anchor")
     yield Case(
         "from the prompt without a reference", f"{WHOLE} --from-prompt", says="--from-prompt"

@@ -22,5 +22,18 @@ def test_a_pair_gives_the_velocity_of_the_plain_network(pair: tuple[str, str], f
     assert off < (2 * in_bf16 if "bf16" in pair else 2e-6)
 
 
-def test_shards_cannot_be_offloaded(found) -> None:
+@pytest.mark.parametrize("ways", composing.SHARDED, ids=" ".join)
+def test_weights_gathered_by_block_are_the_weights(ways: tuple[str, ...], found) -> None:
+    """Bit for bit, with the reference from its cache and without one."""
+    of = found["sharded " + " ".join(ways)]
+    assert of["same"]
+    assert of["whole"] == 0
+    assert of["whole inside"] == 0
+    assert of["share"] == pytest.approx(0.5, rel=0.02)
+    # what is outside of blocks, the first block, and the last one for the video and its motion
+    assert of["gathered"] == 1 + 1 + 2
+    assert of["noted"] == 0
+
+
+def test_training_shards_cannot_be_offloaded(found) -> None:
     assert "offloading needs whole weights" in found["refused"]

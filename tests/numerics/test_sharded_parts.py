@@ -26,6 +26,7 @@ def test_a_frozen_text_encoder_is_gathered_by_layer_and_put_back(found) -> None:
     assert found["text off"] < 1e-5  # the same sums
     assert found["text units"] == shard_ranks.NUM_LAYERS + 1
     assert found["text gathered"] == 0
+    assert found["text same in generation"]
     assert found["text gathered inside"] < 0.6 * found["text whole"]
 
 

@@ -11,11 +11,15 @@ import torch
 from avatar_v.cli import main
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.presets import build
+from avatar_v.models.text import ByteTextEncoder
+from avatar_v.planning.generating import _sharded
 from avatar_v.planning.gpus import GPU, GPUS
 from avatar_v.planning.measure import Cost, as_on_gpus, cost_of
 from avatar_v.planning.passes import Pass, pass_cost
 from avatar_v.planning.scaling import (
     StepTime,
+    gather_time,
     group_sizes,
     pcie_time,
     scaling_table,
@@ -139,7 +143,29 @@ def test_the_setting_of_a_plain_wan_can_be_stated(capsys: pytest.CaptureFixture[
     assert [row[0] for row in rows] == ["1", "2"]
     assert float(rows[0][1].split()[3]) == 0 < float(rows[1][1].split()[3])
     assert main(["plan", "--generate", "small", *words, "--passes", "1"]) == 0
-    assert "7 steps of 1 pass, " in capsys.readouterr().out
+    one = capsys.readouterr().out
+    assert "7 steps of 1 pass, " in one
+    assert "--shard" not in one
+    assert re.search(r"--shard: [+-]\d+\.\d GiB on each of 2, with --offload [+-]\d+\.\d GiB", said)
+    assert "--shard: weights are gathered in " in said
+
+
+def test_a_gpu_receives_what_it_lacks_of_the_weights() -> None:
+    assert gather_time(8e9, 8, GPUS["h100"]) == pytest.approx(7e9 / (0.8 * 450e9))
+    assert gather_time(8e9, 1, GPUS["h100"]) == 0
+
+
+def test_shards_save_all_but_a_part_and_what_is_gathered() -> None:
+    dit, conditioner = build("tiny")
+    text = conditioner.text_encoder
+    assert isinstance(text, ByteTextEncoder)
+    of = {id(net): sum(p.numel() * p.itemsize for p in net.parameters()) for net in (dit, text)}
+    block = sum(p.numel() * p.itemsize for p in dit.blocks[0].parameters())
+    blocks = sum(p.numel() * p.itemsize for p in dit.blocks.parameters())
+    saved, waiting = _sharded(dit, conditioner, 1e12, 4)
+    assert saved == 0.75 * sum(of.values()) - (of[id(dit)] - blocks) - 3 * block
+    layers = sum(p.numel() * p.itemsize for p in text.layers.parameters())
+    assert waiting - saved == (blocks + layers) / 4
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ class AvatarPipeline:
     result is the same. A ``refiner`` (refine.py) makes the picture twice as large. ``name`` and
     ``folder`` say where the weights come from, ``adapters`` what was merged into them. ``ranks``
     make the video together (ranks.py); all of them build a pipeline, those that follow call
-    `follow`, and `close` ends them.
+    `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
+    DiT and the text encoder, and with ``offload`` as well that part waits in main memory.
     """
 
     def __init__(
@@ -84,6 +85,7 @@ class AvatarPipeline:
         precision: str = "auto",
         overlap: bool | None = None,
         offload: bool = False,
+        shard: bool = False,
         refiner: str | Path | None = None,
         name: str = "",
         folder: Path | None = None,
@@ -102,7 +104,8 @@ class AvatarPipeline:
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
         self.dit, self.conditioner = dit.eval(), conditioner.eval()
         self.refiner = None if refiner is None else Refiner.from_pretrained(refiner, conditioner)
-        self.offload = offload
+        self.offload, self.shard = offload, shard
+        self.hears = dit.hears  # asked before a rank has but a part of the weights
         networks = [(dit, conditioner)]
         if self.refiner is not None:
             networks.append((self.refiner.dit, self.refiner.conditioner))
@@ -111,15 +114,28 @@ class AvatarPipeline:
                 narrow(dit, torch.bfloat16)
                 if conditioner.motion_net is not None:
                     narrow(conditioner.motion_net, torch.bfloat16)
-        if offload:
+        self.ranks = ranks
+        self._place(networks)
+        if ranks is not None:
+            decoding = networks[-1][1].vae
+            ranks.spread(*(dit for dit, _ in networks), vae=decoding)
+
+    def _place(self, networks: Sequence[tuple[AvatarDiT, Conditioner]]) -> None:
+        """Bring weights to where they are to stay."""
+        if self.shard:
+            if self.ranks is None:
+                raise ValueError("weights are sharded over ranks, and this pipeline has none")
+            parts = [part for dit, c in networks for part in (dit, c.text_encoder)]
+            self.ranks.shard(*parts, offload=self.offload)
+            for _, conditioner in networks:
+                for part in conditioner.children():
+                    if part is not conditioner.text_encoder:
+                        part.to(self.device)
+        elif self.offload:
             offload_models(networks, streams_of(self.device))
         else:
             for part in itertools.chain.from_iterable(networks):
                 part.to(self.device)
-        self.ranks = ranks
-        if ranks is not None:
-            decoding = networks[-1][1].vae
-            ranks.spread(*(dit for dit, _ in networks), vae=decoding)
 
     @classmethod
     def from_pretrained(
@@ -129,6 +145,7 @@ class AvatarPipeline:
         device: str = "auto",
         precision: str = "auto",
         offload: bool = False,
+        shard: bool = False,
         refiner: str | Path | None = None,
         devices: int = 1,
         lora: Sequence[str] = (),
@@ -147,6 +164,7 @@ class AvatarPipeline:
             device,
             precision=precision,
             offload=offload,
+            shard=shard,
             devices=devices,
         )
         return StoredPipeline(weights).load()

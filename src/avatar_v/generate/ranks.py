@@ -24,8 +24,9 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
+from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 
 from avatar_v.device import chosen_device
@@ -34,6 +35,7 @@ from avatar_v.generate.resume import KeptChunks
 from avatar_v.interrupts import interrupts_deferred
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
+from avatar_v.parallel.apply import shard_frozen
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
@@ -71,6 +73,14 @@ class Ranks:
             for dit in dits:
                 spread(dit, sequence_mesh(layout, dit.config.num_heads, self.device.type))
         self._strips.spread(vae)
+
+    def shard(self, *networks: nn.Module, offload: bool) -> None:
+        """Let each rank keep its part of the weights of these, in main memory with ``offload``.
+        All ranks run them together."""
+        with self.watched():
+            mesh = init_device_mesh(self.device.type, (self.size,), mesh_dim_names=("shard",))
+            for network in networks:
+                shard_frozen(network, mesh, offload=offload)
 
     def decoder(self, vae: VideoVAE) -> "LedDecoder":
         """Decodes a video by strips, on the ``vae`` of `spread`."""
@@ -187,9 +197,9 @@ def death_of(processes: Mapping[int, BaseProcess]) -> str:
     return f"rank {rank} of {len(processes) + 1} {how}; the video cannot be made without it"
 
 
-def check_devices(num: int, device: torch.device) -> None:
-    """ValueError for fewer than one device, for more GPUs than there are, and beside a launcher
-    that has started another number."""
+def check_devices(num: int, device: torch.device, *, shard: bool = False) -> None:
+    """ValueError for fewer than one device, for more GPUs than there are, beside a launcher that
+    has started another number, and for one device among which weights are to be sharded."""
     if num < 1:
         raise ValueError(f"--devices counts from 1, got {num}")
     _, launched = launched_as()
@@ -197,6 +207,10 @@ def check_devices(num: int, device: torch.device) -> None:
         raise ValueError(f"--devices {num}: a launcher has started {launched} ranks: leave it out")
     if num > 1 and device.type == "cuda" and num > torch.cuda.device_count():
         raise ValueError(f"--devices {num}: this machine has {torch.cuda.device_count()} GPUs")
+    if shard and max(num, launched) == 1:
+        raise ValueError(
+            "--shard leaves each device a part of the weights: it needs --devices of 2 or more"
+        )
 
 
 def launched_as() -> tuple[int, int]:
@@ -269,8 +283,8 @@ def _follow(rank: int, weights: Weights, port: int) -> None:
     store.set(f"rank {rank}", "here")
     try:
         ranks = _joined(rank, weights.devices, device, {}, store)
-        one = replace(weights, devices=1, device=str(device))
-        StoredPipeline(one).load(ranks).follow()
+        own = replace(weights, device=str(device))
+        StoredPipeline(own).load(ranks).follow()
     except RuntimeError as error:
         # another rank's end closes connections: it is rank 0 that says so
         if "onnection" not in str(error):

@@ -74,6 +74,7 @@ class Record:
     reference_check: ReferenceCheck | None = None  # whether the weights know such pictures
     resumed_chunks: int = 0  # that an interrupted run had made
     offload: bool = False  # weights waited in main memory
+    shard: bool = False  # each rank had its part of the weights
     refiner: str | None = None  # folder of the refiner, where there was one
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
     commit: str | None = field(default_factory=lambda: code_commit())

@@ -182,6 +182,10 @@ class Weights:
     offload: bool = option(
         "weights in main memory, a few at a time on the GPU", flag="--offload", default=False
     )
+    shard: bool = option(
+        "with --devices: each keeps its part of the weights and gathers block by block",
+        flag="--shard", default=False,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True)

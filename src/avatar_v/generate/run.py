@@ -115,7 +115,7 @@ def run(
 def _judged(inputs: Inputs, request: Request, pipeline: AvatarPipeline) -> Inputs:
     """``inputs`` with what the loaded networks say of them."""
     inputs = reference_checked(inputs, request.person, pipeline.check_reference)
-    more = sound_warnings(hears=pipeline.dit.hears)
+    more = sound_warnings(hears=pipeline.hears)
     return dataclasses.replace(inputs, warnings=(*inputs.warnings, *more))
 
 
@@ -233,5 +233,6 @@ class Run:
                 reference_check=inputs.check,
                 resumed_chunks=num_found,
                 offload=pipeline.offload,
+                shard=pipeline.shard,
             )
         )

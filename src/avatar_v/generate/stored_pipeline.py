@@ -20,9 +20,9 @@ class StoredPipeline:
     """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
 
     ValueError, before any network is built, for a missing part, another schema version or an
-    unknown preset, for ``offload`` or a named attention without a GPU, for a refiner that is none,
-    and for an adapter that is none or of other weights. The card is that of the last adapter, if
-    there is one.
+    unknown preset, for ``offload`` or a named attention without a GPU, for ``shard`` on one device,
+    for a refiner that is none, and for an adapter that is none or of other weights. The card is
+    that of the last adapter, if there is one.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -30,7 +30,7 @@ class StoredPipeline:
         device = chosen_device(weights.device)
         if weights.offload:
             check_offload(device)
-        check_devices(weights.devices, device)
+        check_devices(weights.devices, device, shard=weights.shard)
         check_named(device)
         self.folder = weights_folder(weights.name)
         self.made_with = {
@@ -81,6 +81,7 @@ class StoredPipeline:
             device=weights.device if ranks is None else str(ranks.device),
             precision=weights.precision,
             offload=weights.offload,
+            shard=weights.shard,
             refiner=weights.refiner,
             name=str(weights.name),
             folder=self.folder,

@@ -3,13 +3,17 @@ weights for the export."""
 
 import contextlib
 import functools
+import itertools
 from collections.abc import Iterator
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import (
+    CPUOffloadPolicy,
+    FSDPModule,
     MixedPrecisionPolicy,
+    OffloadPolicy,
     fully_shard,
     register_fsdp_forward_method,
 )
@@ -62,6 +66,47 @@ def shard(module: nn.Module, mesh: DeviceMesh, *, compute_dtype: torch.dtype) ->
         fully_shard(part, mesh=mesh, mp_policy=policy, reshard_after_forward=back)
     if isinstance(module, AvatarDiT):
         register_fsdp_forward_method(module, "encode_reference")
+
+
+def shard_frozen(network: nn.Module, mesh: DeviceMesh, *, offload: bool = False) -> None:
+    """Shard the weights of ``network``, a DiT or an encoder, for inference: a rank keeps its part
+    of each, and gathers a block just before it runs, while the one before it computes.
+
+    The units are those of `shard`. Weights keep their types, so results are the same, bit for bit.
+    A block that runs several times in a row (video, then motion) is gathered once, but for the last
+    one: nothing stays gathered between passes. With ``offload`` the shards of blocks wait in main
+    memory; the rest stays on the device, where code asks the network for it.
+    """
+    network.requires_grad_(False)  # one unit may mix types, but trained weights may not
+    blocks = shard_units(network)[:-1]
+    waiting = CPUOffloadPolicy(pin_memory=mesh.device_type == "cuda")
+    for block in blocks:
+        fully_shard(
+            block,
+            mesh=mesh,
+            reshard_after_forward=block is blocks[-1],
+            offload_policy=waiting if offload else OffloadPolicy(),
+        )
+    fully_shard(network, mesh=mesh, reshard_after_forward=True)
+    if isinstance(network, AvatarDiT):
+        register_fsdp_forward_method(network, "encode_reference")
+    for unit, after in itertools.pairwise([network, *blocks]):
+        assert isinstance(unit, FSDPModule)
+        assert isinstance(after, FSDPModule)
+        unit.set_modules_to_forward_prefetch([after])
+        if unit is not network:
+            after.register_forward_pre_hook(functools.partial(_put_back, unit), prepend=True)
+    network.register_forward_hook(_forget_order)
+
+
+def _put_back(before: FSDPModule, *_: object) -> None:
+    before.reshard()
+
+
+def _forget_order(network: nn.Module, *_: object) -> None:
+    """FSDP2 notes the order of calls until a backward pass, which never comes."""
+    assert isinstance(network, FSDPModule)
+    network.reset_iter_state()
 
 
 def sharded_parts(conditioner: Conditioner) -> list[nn.Module]:

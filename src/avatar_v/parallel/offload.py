@@ -4,7 +4,8 @@ Block i + 1 travels on a stream of its own while block i computes, at most
 ``num_blocks`` are on the device, whichever models they belong to, and leaving costs nothing, since
 inference changes no weight. A block is an element of an outermost ``ModuleList``, or an embedding;
 what a model has besides is small and stays on the device. Inference only: buffers that a forward
-changes, LoRA and averages are out of scope, and so is compiling what is wrapped here.
+changes, LoRA and averages are out of scope, and so is compiling what is wrapped here. Shards that
+wait in main memory are FSDP2's own (parallel/apply.py).
 
 Why not diffusers' group offloading (0.42): its hooks hang on the forward of the whole model, so
 that ``AvatarDiT.encode_reference`` finds weights on the wrong side; it moves a block twice where it

@@ -17,6 +17,7 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.presets import PRESETS
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.models.vae import VideoVAE
+from avatar_v.parallel.apply import shard_units
 from avatar_v.parallel.sequence import degrees
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Cost, Number, as_on_gpus, cost_of, pretending, without_values
@@ -25,6 +26,7 @@ from avatar_v.planning.networks import conditioner_of, config_of
 from avatar_v.planning.passes import Pass, pass_cost, reference_bytes
 from avatar_v.planning.report import Machine, table
 from avatar_v.planning.scaling import (
+    gather_time,
     group_sizes,
     pcie_time,
     rates,
@@ -45,6 +47,8 @@ FEW_LATENTS = 3
 """Of a chunk the decoder is run on so many; the others cost the same each."""
 PLACES = 2
 """Blocks that offloading keeps on the device (parallel/offload.py)."""
+GATHERED = 3
+"""Of shards: the block that computes, the message that it came in, and the next one's."""
 
 
 @dataclass(frozen=True)
@@ -106,19 +110,32 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
         lines.append(f"{needed:.1f} s at {machine.mfu:.0%} of {peak}, if nothing waits")
     lines += table(parts, 0 if machine.gpu is None else RESERVE_GIB)
     lines.append(f"--offload: {-_offloaded(dit, conditioner) / GIB:+.1f} GiB")
+    if devices > 1:
+        saved, waiting = _sharded(dit, conditioner, parts["activations"], devices)
+        lines.append(
+            f"--shard: {-saved / GIB:+.1f} GiB on each of {devices}, "
+            f"with --offload {-waiting / GIB:+.1f} GiB"
+        )
     if machine.gpu is not None:
         lines += _times(dit, costs, machine.gpu, machine.mfu)
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
 
 
 def _times(dit: AvatarDiT, costs: Mapping[int, Cost], gpu: GPU, mfu: float) -> list[str]:
-    """How long a step takes on each number of GPUs, and what offloading adds to it."""
+    """How long a step takes on each number of GPUs, and what offloading and shards add to it."""
     waits = pcie_time(_size(dit.blocks), gpu)
-    return [
+    times = {num: step_time(cost, gpu, mfu) for num, cost in costs.items()}
+    lines = [
         f"a step, in seconds, at {rates(gpu, mfu)}:",
-        *scaling_table({num: step_time(cost, gpu, mfu) for num, cost in costs.items()}),
+        *scaling_table(times),
         f"--offload: its blocks come in {waits:.3f} s a step, behind the computation",
     ]
+    if (num := max(costs)) > 1:
+        gathers = gather_time(_size(dit), num, gpu)
+        hidden = gathers + times[num].links <= times[num].compute
+        how = "behind the computation" if hidden else "more than the computation hides"
+        lines.append(f"--shard: weights are gathered in {gathers:.3f} s a step, {how}")
+    return lines
 
 
 def _work(made: Pass, vae: VideoVAE, video: Video, chunks: int, steps: int) -> str:
@@ -217,6 +234,21 @@ def _offloaded(dit: AvatarDiT, conditioner: Conditioner) -> int:
     outermost = {id(inner) for b in blocks for inner in b.modules() if inner is not b}
     sizes = sorted((_size(b) for b in blocks if id(b) not in outermost), reverse=True)
     return sum(sizes[PLACES:])
+
+
+def _sharded(
+    dit: AvatarDiT, conditioner: Conditioner, activations: Number, num: int
+) -> tuple[Number, Number]:
+    """Bytes that sharding over so many saves each of them while it computes, and those that it
+    saves if the shards of blocks wait in main memory (parallel/apply.py)."""
+    networks, gathered, blocks = (dit, conditioner.text_encoder), [], 0
+    for network in networks:
+        sizes = [_size(unit) for unit in shard_units(network)[:-1]]
+        gathered.append(_size(network) - sum(sizes) + GATHERED * max(sizes))
+        blocks += sum(sizes)
+    held = max(gathered[0], gathered[1] - activations)  # text is encoded before, without these
+    saved = sum(map(_size, networks)) * (num - 1) / num - held
+    return saved, saved + blocks / num
 
 
 def _verdict(name: str, total_gib: Number, machine: Machine, devices: int) -> str:

@@ -67,6 +67,11 @@ def pcie_time(size: Number, gpu: GPU) -> Number:
     return size / (LINK_SHARE * gpu.pcie_gb_s * GIGA)
 
 
+def gather_time(size: Number, num_gpus: int, gpu: GPU) -> Number:
+    """Seconds in which a GPU receives what it lacks of so many bytes in shards."""
+    return size * (num_gpus - 1) / num_gpus / (LINK_SHARE * gpu.link_gb_s * GIGA)
+
+
 def group_sizes(num_gpus: int) -> list[int]:
     """The powers of two below ``num_gpus``, and it."""
     powers = (2**i for i in range(num_gpus.bit_length()))
