@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch._C._distributed_c10d import TCPStore
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import ProcessGroup, Store
+from torch.distributed.fsdp import FSDPModule
 
 from avatar_v.device import chosen_device
 from avatar_v.generate.request import Weights
@@ -199,7 +200,8 @@ def death_of(processes: Mapping[int, BaseProcess]) -> str:
 
 def check_devices(num: int, device: torch.device, *, shard: bool = False) -> None:
     """ValueError for fewer than one device, for more GPUs than there are, beside a launcher that
-    has started another number, and for one device among which weights are to be sharded."""
+    has started another number, and for one device, or a torch before 2.13, where weights are to be
+    sharded."""
     if num < 1:
         raise ValueError(f"--devices counts from 1, got {num}")
     _, launched = launched_as()
@@ -211,6 +213,8 @@ def check_devices(num: int, device: torch.device, *, shard: bool = False) -> Non
         raise ValueError(
             "--shard leaves each device a part of the weights: it needs --devices of 2 or more"
         )
+    if shard and not hasattr(FSDPModule, "reset_iter_state"):
+        raise ValueError(f"--shard needs torch 2.13 or newer, this is {torch.__version__}")
 
 
 def launched_as() -> tuple[int, int]:
