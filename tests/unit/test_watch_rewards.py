@@ -10,10 +10,21 @@ import torch
 from aligning import EYES, clips, fit, make_stage, make_weights
 from avatar_v.callbacks.watch_rewards import WatchRewards, change, read_watch
 from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.readers import HeldOutIdentity, HeldOutSync
+from avatar_v.critics.face_track import is_available, track_faces
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.readers import (
+    HeldOutIdentity,
+    HeldOutMouth,
+    HeldOutSync,
+    LandmarkMouth,
+)
 from avatar_v.critics.reward_terms import Rewards, RewardTerm
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.media.reading import read_video
+from avatar_v.motion.extractors import from_landmarks
 from avatar_v.stages.policy_gradient import GRPO
+from avatar_v.testing import make_batch
+from avatar_v.world.clip import make_clip
 
 READERS = "avatar_v.critics.readers."
 LIPS = RewardTerm(READERS + "lips")
@@ -81,8 +92,38 @@ def test_readers_are_no_rewards(weights: str, tmp_path: Path) -> None:
             fit(make_stage(weights), BATCH, tmp_path, 1, callbacks=(WatchRewards([reader]),))
     FaceCritic(width=12, num_heads=2).save_pretrained(tmp_path / "face")
     WorldSyncNet(width=12, num_heads=2).save_pretrained(tmp_path / "sync")
-    for kind, name in ((HeldOutIdentity, "face"), (HeldOutSync, "sync")):
+    MotionMeter(width=10, num_heads=2).save_pretrained(tmp_path / "motion")
+    kinds = ((HeldOutIdentity, "face"), (HeldOutSync, "sync"), (HeldOutMouth, "motion"))
+    for kind, name in kinds:
         with pytest.raises(ValueError, match="expected one that is held out"):
             kind(str(tmp_path / name))
     with pytest.raises(ValueError, match="one or more"):
         Rewards([])
+
+
+def mouth_of(reader: HeldOutMouth, frames: torch.Tensor, motion: torch.Tensor) -> float:
+    batch = make_batch(1)
+    found = reader(frames[None], batch.audio, batch, motion[None], num_given=1)
+    assert found is not None
+    return float(found)
+
+
+def test_a_mouth_that_opens_less_than_it_should_is_seen() -> None:
+    clip = make_clip(3, 5, 7, num_frames=33, size=64)
+    assert clip.video is not None
+    true, reader = clip.video.float() / 127.5 - 1, HeldOutMouth()
+    assert mouth_of(reader, true, clip.motion) > -0.3
+    assert mouth_of(reader, true[:1].expand_as(true), clip.motion) < -2
+    batch = make_batch(1)
+    assert reader(None, batch.audio, batch, clip.motion[None], num_given=1) is None
+
+
+@pytest.mark.skipif(not is_available(), reason="needs the [faces] extra")
+@pytest.mark.media
+def test_a_real_mouth_is_read_by_its_landmarks(media: Path) -> None:
+    frames = read_video(media / "talking_head.mp4", max_frames=25)
+    motion, true = from_landmarks(frames, track_faces(frames)), frames.float() / 127.5 - 1
+    reader = LandmarkMouth()
+    assert mouth_of(reader, true, motion) == pytest.approx(0, abs=1e-3)
+    assert mouth_of(reader, true[:1].expand_as(true), motion) < -2
+    assert math.isnan(mouth_of(reader, torch.rand(9, 3, 96, 96), motion[:9]))

@@ -11,14 +11,21 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available, track_faces
+from avatar_v.critics.frozen import as_input
 from avatar_v.critics.levels import blink_gap, excursion_gap, made_part
-from avatar_v.critics.rewards import MOUTH_OPEN, YAW, Identity, Sync
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.rewards import MOUTH_OPEN, YAW, Identity, Sync, as_stored
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.motion.habits import excursion
+from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v.types import Batch
 
 Video = Float[Tensor, "b f 3 h w"]
 Motion = Float[Tensor, "b f m"]
 PerSample = Float[Tensor, " b"]
+LEAST_EXCURSION = 1e-3
+"""Of a mouth's opening. One that moves less counts as if it moved so much."""
 
 
 def blink_level(
@@ -66,6 +73,53 @@ class HeldOutSync(Sync):
 
     def __init__(self, critic: str = "sync_held_out") -> None:
         self.critic = _held_out(WorldSyncNet.from_pretrained(critic), critic)
+
+
+class HeldOutMouth:
+    """How far the mouth opens in the pictures beside the motion that they show: minus the distance
+    of the logarithms. A reward of still or sharp pictures is raised by mouths that open less, and
+    no reward of motion sees that.
+
+    ``critic``: a held-out motion critic reads the pictures. ValueError for one that is not.
+    """
+
+    def __init__(self, critic: str = "motion_held_out") -> None:
+        self.critic = _held_out(MotionMeter.from_pretrained(critic), critic)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
+    ) -> PerSample | None:
+        if frames is None:
+            return None
+        shown, told = (
+            excursion(made_part(x, columns["num_given"]))[..., MOUTH_OPEN].mean(1)
+            for x in (self.read(frames).to(motion), motion)
+        )
+        return -(shown.clamp_min(LEAST_EXCURSION) / told.clamp_min(LEAST_EXCURSION)).log().abs()
+
+    def read(self, frames: Video) -> Motion:
+        """The motion in pictures in [-1, 1]."""
+        critic = self.critic.to(frames.device)
+        pictures = as_input(frames.clamp(-1, 1).flatten(0, 1), critic.input_size)
+        return critic(pictures).unflatten(0, frames.shape[:2])
+
+
+class LandmarkMouth(HeldOutMouth):
+    """The same by dlib's 68 landmarks, for real people; NaN where no face is found. ImportError
+    without the [faces] extra."""
+
+    def __init__(self) -> None:
+        if not is_available():
+            raise ImportError(HOW_TO_INSTALL)
+
+    def read(self, frames: Video) -> Motion:
+        rows = []
+        for clip in frames:
+            track = track_faces(as_stored(clip).cpu())
+            seen = torch.ones_like(track.found)  # where no face was found, the last one is held
+            row = motion_from_landmarks(track.landmarks, seen)
+            rows.append(row if bool(track.found.any()) else torch.full_like(row, torch.nan))
+        return torch.stack(rows)
 
 
 def _held_out(critic: Any, name: str) -> Any:

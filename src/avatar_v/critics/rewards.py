@@ -125,7 +125,7 @@ def sharpness(
     if frames is None or truth is None:
         return None
     made, true = (
-        torch.stack([laplacian(_stored(clip)).mean() for clip in video])
+        torch.stack([laplacian(as_stored(clip)).mean() for clip in video])
         for video in (frames, truth)
     )
     return (made / true[columns["condition"]].clamp_min(1e-6)).clamp(max=1)
@@ -141,7 +141,7 @@ def flicker(
     if frames is None or truth is None:
         return None
     made, true = (
-        torch.stack([unsteadiness(_stored(clip)) for clip in video]) for video in (frames, truth)
+        torch.stack([unsteadiness(as_stored(clip)) for clip in video]) for video in (frames, truth)
     )
     made, true = by_latent(made, "mean"), by_latent(true, "mean")[columns["condition"]]
     least = LEAST_FLICKER * true.mean(1, keepdim=True)  # of moments at which nothing moves
@@ -190,7 +190,7 @@ class ArcFaceIdentity:
         return (made * own[columns["condition"].cpu()]).sum(-1)
 
     def _face(self, pictures: Float[Tensor, "k 3 h w"]) -> Float[Tensor, " d"]:
-        score, found = self.critic.measure(_stored(pictures).cpu())
+        score, found = self.critic.measure(as_stored(pictures).cpu())
         if not bool(found.any()):
             return torch.full_like(score.values[0], torch.nan)
         return F.normalize(score.values[found].mean(0), dim=0)
@@ -272,7 +272,7 @@ def _standard(values: PerLatent) -> PerLatent:
     return values / values.std().clamp_min(1e-4)
 
 
-def _stored(video: Float[Tensor, "f 3 h w"]) -> UInt8[Tensor, "f 3 h w"]:
+def as_stored(video: Float[Tensor, "f 3 h w"]) -> UInt8[Tensor, "f 3 h w"]:
     """Pictures as files hold them."""
     return ((video.float().clamp(-1, 1) + 1) * 127.5).round().byte()
 
