@@ -43,6 +43,7 @@ from avatar_v_eval.speed.full_networks import conditioner_for, recipe_of
 
 RECIPES = ("1_t2v", "2_a2v", "3_sft")
 FRAMES, SIDE, LATENT_CHANNELS = 49, 64, 16
+FULL = ("2_a2v", "3_sft", "4a_distill_cfg")
 FULL_SIZE, FULL_LATENTS = "wan_1_3b", 5
 NUM_PASSES = 4
 """Forward and backward passes whose largest peak counts: windows, dropout and perceptual terms
@@ -90,7 +91,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
     add("--batch-sizes", type=int, nargs="+", default=[2, 8])
-    add("--full", nargs="*", default=[], choices=("2_a2v", "3_sft"), help="also these at 1.3B")
+    add("--full", nargs="*", default=[], choices=FULL, help="also these at 1.3B")
 
 
 def measure(options: argparse.Namespace) -> Findings:
