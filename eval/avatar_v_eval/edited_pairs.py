@@ -19,7 +19,7 @@ from jaxtyping import Float
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from avatar_v.critics.raters import Panel, SimulatedRater, Term
+from avatar_v.critics.raters import Panel, SimulatedRater, raters_of
 from avatar_v.critics.reward_terms import Samples
 from avatar_v.seeds import derive, stream
 from avatar_v.shards.pairs import WINNERS, Judgment, Pair, PairPictures, encode_pair
@@ -83,22 +83,13 @@ def own_face(*media: Any, faults: Sequence[Faults], **columns: Any) -> Float[Ten
 
 TERMS: tuple[Callable[..., Tensor], ...] = (in_sync, own_mouth, sharp, own_face)
 PANEL = Panel(
-    tuple(
-        SimulatedRater(
-            name,
-            tuple(
-                Term(f"{__name__}.{term.__name__}", weight)
-                for term, weight in zip(TERMS, weights, strict=True)
-            ),
-            noise=0.5,
-            position_bias=bias,
-            ties=1.5,
-        )
-        for name, weights, bias in (
-            ("ears", (6.0, 2.0, 1.5, 2.0), 0.3),
-            ("eyes", (3.0, 2.0, 3.0, 2.0), 0.3),
-            ("friend", (3.0, 3.0, 1.5, 4.0), -0.1),
-        )
+    raters_of(
+        tuple(f"{__name__}.{term.__name__}" for term in TERMS),
+        {
+            "ears": (6.0, 2.0, 1.5, 2.0),
+            "eyes": (3.0, 2.0, 3.0, 2.0),
+            "friend": (3.0, 3.0, 1.5, 4.0),
+        },
     )
 )
 """Who judges: each has an eye for one fault, errs, and leans to one side."""

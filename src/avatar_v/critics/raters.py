@@ -87,41 +87,39 @@ def outcomes(margin: Float[Tensor, " p"], ties: float) -> Float[Tensor, "p 3"]:
     return torch.stack([first, second, (1 - first - second).clamp_min(0)], dim=1)
 
 
-OWN_HABITS = tuple(
-    SimulatedRater(
-        name,
-        (
-            Term("avatar_v.critics.likeness.own_blinks", blinks),
-            Term("avatar_v.critics.likeness.own_sway", sway),
-            Term("avatar_v.critics.likeness.own_amplitude", amplitude),
-        ),
-        noise=0.5,
-        position_bias=bias,
+def raters_of(
+    paths: tuple[str, ...], weights: Mapping[str, tuple[float, ...]]
+) -> tuple[SimulatedRater, ...]:
+    """Three raters of one panel, by name: the weight of each path's term. Two lean to the sample
+    that is shown first, the last a little to the other."""
+    return tuple(
+        SimulatedRater(
+            name,
+            tuple(Term(path, weight) for path, weight in zip(paths, own, strict=True)),
+            noise=0.5,
+            position_bias=bias,
+        )
+        for (name, own), bias in zip(weights.items(), (0.3, 0.3, -0.1), strict=True)
     )
-    for name, blinks, sway, amplitude, bias in (
-        ("eyes", 6.0, 1.5, 3.0, 0.3),
-        ("head", 3.0, 3.0, 3.0, 0.3),
-        ("mouth", 3.0, 1.5, 6.0, -0.1),
-    )
+
+
+OWN_HABITS = raters_of(
+    (
+        "avatar_v.critics.likeness.own_blinks",
+        "avatar_v.critics.likeness.own_sway",
+        "avatar_v.critics.likeness.own_amplitude",
+    ),
+    {"eyes": (6.0, 1.5, 3.0), "head": (3.0, 3.0, 3.0), "mouth": (3.0, 1.5, 6.0)},
 )
 """Raters who ask for the habits of the person's own, each with an eye for one of them."""
 
-OWN_LOOKS = tuple(
-    SimulatedRater(
-        name,
-        (
-            Term("avatar_v.critics.rewards.Identity", face),
-            Term("avatar_v.critics.rewards.Sync", lips),
-            Term("avatar_v.critics.rewards.sharpness", sharp),
-        ),
-        noise=0.5,
-        position_bias=bias,
-    )
-    for name, face, lips, sharp, bias in (
-        ("face", 20.0, 30.0, 15.0, 0.3),
-        ("lips", 10.0, 60.0, 15.0, 0.3),
-        ("picture", 10.0, 30.0, 30.0, -0.1),
-    )
+OWN_LOOKS = raters_of(
+    (
+        "avatar_v.critics.rewards.Identity",
+        "avatar_v.critics.rewards.Sync",
+        "avatar_v.critics.rewards.sharpness",
+    ),
+    {"face": (20.0, 30.0, 15.0), "lips": (10.0, 60.0, 15.0), "picture": (10.0, 30.0, 30.0)},
 )
 """Raters of videos, who ask for the person's face, lips that fit the sound, and a sharp picture."""
 
