@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
 from avatar_v.critics.rewards import EYE_OPEN, MOUTH_OPEN, by_latent
 from avatar_v.critics.world_sync import WorldSyncNet
@@ -98,8 +99,9 @@ def test_what_is_no_reward_is_refused_when_it_is_named(term: dict, words: str) -
 def test_held_out_critics_are_no_rewards(tmp_path: Path) -> None:
     FaceCritic(width=12, num_heads=2, held_out=True).save_pretrained(tmp_path / "face")
     WorldSyncNet(width=12, num_heads=2, held_out=True).save_pretrained(tmp_path / "sync")
-    for name in ("Identity", "Sync"):
-        critic = str(tmp_path / {"Identity": "face", "Sync": "sync"}[name])
+    MotionMeter(width=12, num_heads=2, held_out=True).save_pretrained(tmp_path / "motion")
+    for name, folder in {"Identity": "face", "Sync": "sync", "MouthOpening": "motion"}.items():
+        critic = str(tmp_path / folder)
         with pytest.raises(ValueError, match="held out"):
             Rewards([RewardTerm(GIVEN + name, options={"critic": critic})])
 
@@ -200,3 +202,17 @@ def test_pictures_are_judged_against_their_person_sound_and_truth(people: list) 
     assert bool((uneasy[-2:] < steady[-2:]).all())
     torch.testing.assert_close(uneasy[:-3], steady[:-3])
     assert float(judged("flicker", soft)[1].sum()) >= float(judged("flicker", soft)[0].sum())
+
+
+def test_a_mouth_is_to_open_as_far_as_the_motion_says(people: list) -> None:
+    clip = people[0]
+    video = torch.as_tensor(clip.video).float() / 127.5 - 1
+    told = torch.as_tensor(clip.motion).float()
+    shown = video.repeat(2, 1, 1, 1, 1)
+    motion = torch.stack([told, told])
+    widest = told[..., MOUTH_OPEN].max()
+    motion[1, 13:, MOUTH_OPEN] = (2 * motion[1, 13:, MOUTH_OPEN]).clamp(max=1.2 * widest)
+    given = samples(motion, frames=shown, condition=torch.tensor([0, 0]))
+    fits, wide = judged("MouthOpening", given)
+    assert fits.min() > -0.8
+    assert wide[-3:].sum() < fits[-3:].sum() - 0.3

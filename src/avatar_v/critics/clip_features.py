@@ -18,13 +18,11 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.rewards import sound_windows
 from avatar_v.critics.sync import WINDOW_FRAMES
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.motion.habits import excursion, visible_runs
+from avatar_v.motion.habits import LEAST_EXCURSION, excursion, visible_runs
 from avatar_v.types import MOTION_NAMES
 
 MAX_SHIFT = 7
 """Frames by which the sound is shifted against the lips."""
-LEAST_EXCURSION = 1e-3
-"""Excursions below count as this much, in the unit of the component."""
 MOST_RATIO = 2.0
 """Logarithms of ratios of excursions are cut here."""
 NUM_SPREAD = 3

@@ -13,13 +13,11 @@ from torch import Tensor
 
 from avatar_v.critics.levels import made_part
 from avatar_v.critics.rewards import MOUTH_OPEN, YAW
-from avatar_v.motion.habits import blink_rates_hz, excursion, visible_runs
+from avatar_v.motion.habits import LEAST_EXCURSION, blink_rates_hz, excursion, visible_runs
 from avatar_v.types import MOTION_NAMES, Batch
 
 Motion = Float[Tensor, "b f m"]
 PerSample = Float[Tensor, " b"]
-LEAST_EXCURSION = 1e-3
-"""Excursions below count as this much, in the unit of the component."""
 
 
 def own_blinks(

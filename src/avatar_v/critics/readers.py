@@ -12,20 +12,17 @@ from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available, track_faces
-from avatar_v.critics.frozen import as_input
 from avatar_v.critics.levels import blink_gap, excursion_gap, made_part
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.rewards import MOUTH_OPEN, YAW, Identity, Sync, as_stored
+from avatar_v.critics.rewards import MOUTH_OPEN, YAW, Identity, Sync, as_stored, shown_motion
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.motion.habits import excursion
+from avatar_v.motion.habits import LEAST_EXCURSION, excursion
 from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v.types import Batch
 
 Video = Float[Tensor, "b f 3 h w"]
 Motion = Float[Tensor, "b f m"]
 PerSample = Float[Tensor, " b"]
-LEAST_EXCURSION = 1e-3
-"""Of a mouth's opening. One that moves less counts as if it moved so much."""
 
 
 def blink_level(
@@ -99,9 +96,7 @@ class HeldOutMouth:
 
     def read(self, frames: Video) -> Motion:
         """The motion in pictures in [-1, 1]."""
-        critic = self.critic.to(frames.device)
-        pictures = as_input(frames.clamp(-1, 1).flatten(0, 1), critic.input_size)
-        return critic(pictures).unflatten(0, frames.shape[:2])
+        return shown_motion(self.critic, frames)
 
 
 class LandmarkMouth(HeldOutMouth):

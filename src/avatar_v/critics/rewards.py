@@ -22,12 +22,13 @@ from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.levels import blink_gap, excursion_gap, made_part
 from avatar_v.critics.mfcc import batched_mfcc
+from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.quality import flicker as unsteadiness
 from avatar_v.critics.quality import sharpness as laplacian
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS, SyncCritic
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.motion.habits import excursion, visible_runs
+from avatar_v.motion.habits import LEAST_EXCURSION, excursion, visible_runs
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -136,8 +137,8 @@ def flicker(
     truth: Pictures | None = None, tolerance: float = 0.02, **columns: Any,
 ) -> PerLatent | None:  # fmt: skip
     """A penalty from -2 to 0 at each latent frame: by how much more its pictures flicker than the
-    true ones at the same moment (critics/quality.py). Blur lowers it, too: set `sharpness` beside
-    it. Mouths that open less lower it as well, and no reward here guards them."""
+    true ones at the same moment (critics/quality.py). Blur lowers it, and so do mouths that open
+    less: set `sharpness` and `MouthOpening` beside it."""
     if frames is None or truth is None:
         return None
     made, true = (
@@ -146,6 +147,28 @@ def flicker(
     made, true = by_latent(made, "mean"), by_latent(true, "mean")[columns["condition"]]
     least = LEAST_FLICKER * true.mean(1, keepdim=True)  # of moments at which nothing moves
     return -(made / true.clamp_min(least).clamp_min(1e-3) - 1 - tolerance).clamp(0, MOST_PENALTY)
+
+
+class MouthOpening:
+    """A penalty from -2 to 0 at each latent frame: by how much the mouth in the pictures is more or
+    less open than in the motion that they show, in mean excursions of that motion. The opponent of
+    rewards of still and sharp pictures, which mouths that open less raise.
+
+    ``critic``: a shipped critic's name or a folder; ValueError for a held-out one.
+    """
+
+    def __init__(self, critic: str = "motion") -> None:
+        self.critic = MotionMeter.as_objective(critic)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
+    ) -> PerLatent | None:
+        if frames is None:
+            return None
+        shown, told = (x[..., MOUTH_OPEN] for x in (shown_motion(self.critic, frames), motion))
+        far = excursion(made_part(motion, columns["num_given"]))[..., MOUTH_OPEN].mean(1)
+        wrong = by_latent((shown.to(told) - told).abs(), "mean")
+        return -(wrong / far.clamp_min(LEAST_EXCURSION)[:, None]).clamp(0, MOST_PENALTY)
 
 
 class Identity:
@@ -228,6 +251,13 @@ class SyncNetSync(Sync):
 
     def __init__(self, path: str) -> None:
         self.critic = SyncNet.load(Path(path))
+
+
+def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
+    """The motion that a critic reads in pictures in [-1, 1]."""
+    critic = critic.to(frames.device)
+    pictures = as_input(frames.clamp(-1, 1).flatten(0, 1), critic.input_size)
+    return critic(pictures).unflatten(0, frames.shape[:2])
 
 
 def sound_windows(audio: Float[Tensor, "b s"], num: int) -> Float[Tensor, "b num 20 13"]:

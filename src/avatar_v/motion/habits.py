@@ -13,6 +13,8 @@ from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 
 BLINK_DEPTH = 0.3
 """A blink lets the reading of eye openness fall by so much between two of its maxima."""
+LEAST_EXCURSION = 1e-3
+"""Mean excursions below count as this much in ratios, in the unit of the component."""
 
 
 def blink_rate_hz(eye_open: Float[np.ndarray, " f"]) -> float:
