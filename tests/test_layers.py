@@ -1,9 +1,9 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, stored, options, states, checks, paths, flow, seeds, words < media, kernels, interrupts,
-guard, connections < critics, motion < models, world, shards, parallel < sampling < losses <
-generate < stages < callbacks, planning < demo, app, cli`. Command modules (`*/cli.py`) and
-`testing` are entries of their own and are not constrained.
+`types, stored, options, states, checks, paths, device, flow, seeds, words, progress < media,
+kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
+sampling < losses < generate < stages < callbacks, planning < demo, app, cli`. Command modules
+(`*/cli.py`) and `testing` are entries of their own and are not constrained.
 
 Nothing but a demonstration reads the embedded world, and of the three packages avatar_v imports
 neither of the others, avatar_v_data imports avatar_v alone.
@@ -18,7 +18,19 @@ ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "avatar_v"
 DATA = ROOT / "data" / "avatar_v_data"
 ORDER = [
-    ("types", "stored", "options", "states", "checks", "paths", "device", "flow", "seeds", "words"),
+    (
+        "types",
+        "stored",
+        "options",
+        "states",
+        "checks",
+        "paths",
+        "device",
+        "flow",
+        "seeds",
+        "words",
+        "progress",
+    ),
     ("media", "kernels", "interrupts", "guard", "connections"),
     ("critics", "motion"),
     ("models", "world", "shards", "parallel"),

@@ -16,7 +16,7 @@ from pathlib import Path
 from avatar_v.cli import guarded
 from avatar_v.command_line import front_end
 from avatar_v.interrupts import interrupted
-from avatar_v.shards.cli import progress_bar
+from avatar_v.progress import progress_bar
 from avatar_v.words import counted
 from avatar_v_data.world_settings import WorldSettings
 

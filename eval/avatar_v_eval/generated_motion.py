@@ -3,13 +3,13 @@
 import numpy as np
 import torch
 from jaxtyping import Float
-from rich.progress import track
 from torch import Tensor
 
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.vectors import unpack_motion
+from avatar_v.progress import track
 from avatar_v.sampling.chunks import plan
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.types import Style
@@ -25,7 +25,7 @@ def moved(
     reference: the sampler's own passes, chunk by chunk, several persons at once."""
     parts = [cases[i : i + batch_size] for i in range(0, len(cases), batch_size)]
     tracks = []
-    for part in track(parts, words, transient=True):
+    for part in track(parts, words):
         tracks += list(_moved_at_once(rollout, part, num_frames).double().numpy())
     return tracks
 

@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
-from rich.progress import track
+
+from avatar_v.progress import track
 
 T = TypeVar("T")
 
@@ -30,10 +31,10 @@ def mapped(
         kept.mkdir(parents=True, exist_ok=True)
         fn = partial(_taken_or_made, fn, kept)
     if num_workers == 1:
-        return [fn(i) for i in track(range(num), note, transient=True)]
+        return [fn(i) for i in track(range(num), note)]
     _work = fn
     with ProcessPoolExecutor(num_workers, multiprocessing.get_context("fork")) as pool:
-        return list(track(pool.map(_one, range(num)), note, total=num, transient=True))
+        return list(track(pool.map(_one, range(num)), note, total=num))
 
 
 def _taken_or_made(fn: Callable[[int], T], kept: Path, index: int) -> T:

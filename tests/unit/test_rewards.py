@@ -28,7 +28,7 @@ def says(frames, audio, reference, motion, *, value: Any = 1.0, **columns) -> An
     """A reward of the tests, named by its path as a user's."""
     if isinstance(value, str):
         raise RuntimeError(value)
-    return value
+    return value(motion) if callable(value) else value
 
 
 def samples(motion: Tensor, reference: Batch | None = None, **changes: Any) -> Samples:
@@ -72,6 +72,15 @@ def test_what_a_reward_cannot_say_is_a_missing_value_that_is_told_once() -> None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         rewards(still)
+
+
+def test_another_number_of_missing_values_is_not_told_again() -> None:
+    rewards = of_values(lambda motion: [math.nan, *([1.0] * (len(motion) - 1))])
+    with pytest.warns(UserWarning, match="1 of 4 values"):
+        rewards(samples(torch.zeros(4, FRAMES, 16)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        rewards(samples(torch.zeros(2, FRAMES, 16)))
 
 
 @pytest.mark.filterwarnings("ignore:reward r")

@@ -11,7 +11,6 @@ from pathlib import Path
 
 import torch
 from jaxtyping import UInt8
-from rich.progress import track
 from torch import Tensor
 
 from avatar_v.generate.best_frame import best_frame
@@ -20,6 +19,7 @@ from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
 from avatar_v.models.card import ASSETS, DEFAULT_WEIGHTS, read_card
 from avatar_v.models.vae import VideoVAE
+from avatar_v.progress import track
 from avatar_v_eval.cases import drawn_clips, video_of
 from avatar_v_eval.intervals import rate
 from avatar_v_eval.protocol import Findings
@@ -73,7 +73,7 @@ class Check:
         """The share of drawn people that are warned of, at every size, as a picture and a clip."""
         rows: dict[str, list[bool]] = {}
         with tempfile.TemporaryDirectory() as folder:
-            for i in track(range(num), "drawn people", transient=True):
+            for i in track(range(num), "drawn people"):
                 for size in SIZES:
                     (clip,) = drawn_clips("test", 1, first=first + i, num_frames=9, size=size)
                     path = Path(folder) / "clip.mp4"

@@ -18,7 +18,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float
-from rich.progress import track
 from torch import Tensor
 
 from avatar_v.critics.levels import blink_gap, excursion_gap
@@ -33,6 +32,7 @@ from avatar_v.critics.rewards import MOUTH_OPEN, YAW
 from avatar_v.generate.resolve import format_of
 from avatar_v.models.card import hash_folder, read_card, weights_folder
 from avatar_v.planning.recipe import read_recipe
+from avatar_v.progress import track
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.policies import Situation
 from avatar_v.stages.policy_gradient import Rolled, advantages_of
@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace) -> Findings:
     terms = stage.rewards.terms
     stage.rewards = Rewards([*terms, *map(whole_of, terms)])
     found: dict[tuple[str, str], list[Signal]] = {}
-    for index, batch in enumerate(track(batches, "rollouts and gradients", transient=True)):
+    for index, batch in enumerate(track(batches, "rollouts and gradients")):
         for key, one in signals(stage, terms, batch, index).items():
             found.setdefault(key, []).append(one)
     for way in WAYS:
@@ -211,7 +211,7 @@ def begun(stage: AlignGRPO, batch: Batch, index: int) -> tuple[Situation, torch.
 def room(stage: AlignGRPO, batches: list[Batch]) -> dict[str, Number]:
     """By how much the level of each habit in samples is below the persons' own (levels.py)."""
     found: dict[str, list[float]] = {name: [] for name in GAPS}
-    for index, batch in enumerate(track(batches, "levels", transient=True)):
+    for index, batch in enumerate(track(batches, "levels")):
         samples = stage.plain_samples(batch, index)
         assert samples.reference is not None
         for name, gap in gaps(samples).items():

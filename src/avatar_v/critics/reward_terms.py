@@ -10,6 +10,7 @@ value: it is logged, and ends no run. Those that come along are in rewards.py.
 import functools
 import importlib
 import inspect
+import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,7 @@ from avatar_v import checks
 from avatar_v.types import Batch, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]
+NUMBERS = re.compile(r"\d+")
 Reward = Callable[..., Tensor | Sequence[float | None] | None]
 
 
@@ -94,8 +96,9 @@ class Rewards:
             if reason is None:
                 continue
             reasons.append(f"{name}: {reason}")
-            if reasons[-1] not in self._told:
-                self._told.add(reasons[-1])
+            kind = NUMBERS.sub("", reasons[-1])  # not again for each batch that lacks some values
+            if kind not in self._told:
+                self._told.add(kind)
                 warnings.warn(f"reward {reasons[-1]}; counted as missing", stacklevel=2)
         if not any(bool(known(value).any()) for value in values.values()):
             raise NothingRewarded(f"no reward has a value for any sample ({'; '.join(reasons)})")

@@ -6,6 +6,7 @@ Only parsing happens at import; each command imports what it needs when it runs.
 import argparse
 from pathlib import Path
 
+from avatar_v.progress import progress_bar
 from avatar_v.shards.store import is_url
 from avatar_v.words import counted
 
@@ -209,13 +210,3 @@ def _show(args: argparse.Namespace) -> int:
         save_sheet(samples, args.out)
         print(args.out)
     return 0
-
-
-def progress_bar():
-    """A bar that counts clips or files, for a command that takes long."""
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
-    from rich.progress import TimeElapsedColumn as Elapsed
-    from rich.progress import TimeRemainingColumn as Remaining
-
-    text = TextColumn("{task.description}")
-    return Progress(text, BarColumn(), MofNCompleteColumn(), Elapsed(), Remaining())

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from avatar_v.paths import is_relative
+from avatar_v.progress import track
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 """Scheme → what fsspec reads it with."""
@@ -77,13 +78,11 @@ def read_kept(url: str, files: Sequence[Stored]) -> Iterator[bytes]:
         if file.num_bytes > MAX_INDEX_BYTES:
             most = f"an index has at most {MAX_INDEX_BYTES:,}"
             raise ValueError(f"{file.url}: {file.num_bytes:,} bytes, {most}")
-    from rich.progress import track
-
     with open(folder / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # the other ranks of the machine wait for the copies
         missing = [file for file in files if not (folder / file.mark).is_file()]
         groups = [missing[i : i + FILES_AT_ONCE] for i in range(0, len(missing), FILES_AT_ONCE)]
-        for group in track(groups, f"indexes of {url}", transient=True) if groups else ():
+        for group in track(groups, f"indexes of {url}") if groups else ():
             ranges = [(file.url, 0, file.num_bytes) for file in group]
             for file, data in zip(group, _fetch(url, ranges), strict=True):
                 _write(folder / file.mark, data)

@@ -13,13 +13,13 @@ from pathlib import Path
 import lightning as L
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
-from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from avatar_v import checks
 from avatar_v.device import chosen_precision
 from avatar_v.models.vae import VideoVAE
+from avatar_v.progress import track
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample
 from avatar_v.types import MOTION_NAMES
@@ -64,7 +64,7 @@ def read_frames(
     scenes: dict[str, int] = {}
     images, motion, labels = [], [], []
     clips = [clip for folder in folders for clip in read_folder(folder)]
-    for clip in track(clips, "reading clips", transient=True):
+    for clip in track(clips, "reading clips"):
         sample = read_clip(clip)
         video = _decoded(sample, vae) if sample.video is None else sample.video
         opening = sample.motion[: len(video), MOTION_NAMES.index("mouth_open")]

@@ -15,7 +15,6 @@ import lightning as L
 import numpy as np
 import torch
 from jaxtyping import Float, Int, UInt8
-from rich.progress import track
 from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
@@ -23,6 +22,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from avatar_v import checks
 from avatar_v.critics.clip_features import ClipFeatures
 from avatar_v.critics.preference import PreferenceModel
+from avatar_v.progress import track
 from avatar_v.shards.loader import levelled, read_folder
 from avatar_v.shards.pairs import PORTRAIT, VIDEOS, WINNERS, Pair, read_judgment, read_pair
 from avatar_v.shards.schema import AUDIO, to_float
@@ -130,7 +130,7 @@ def read_features(
     path = None if kept is None else kept / f"features-{features.hash()}.safetensors"
     known = read_tensors(path) if path is not None and path.is_file() else {}
     num_known = len(known)
-    rows = [_rows(clip, features, known) for clip in track(clips, "reading pairs", transient=True)]
+    rows = [_rows(clip, features, known) for clip in track(clips, "reading pairs")]
     if path is not None and len(known) > num_known:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")

@@ -13,12 +13,12 @@ from pathlib import Path
 import lightning as L
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
-from rich.progress import track
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from avatar_v import checks
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, mfcc
+from avatar_v.progress import track
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import to_float
 
@@ -71,7 +71,7 @@ def read_sync_clips(
     """
     clips = [clip for folder in folders for clip in read_folder(folder)]
     images, sound, motion, may_start = [], [], [], []
-    for clip in track(clips, "reading clips", transient=True):
+    for clip in track(clips, "reading clips"):
         sample = read_clip(clip)
         if sample.video is None or len(sample.video) < num_frames:
             raise ValueError(
