@@ -10,6 +10,8 @@ from avatar_v.kernels.attention import attend_dense
 from avatar_v.models import attention
 from avatar_v.models.attention import Pattern
 from avatar_v.models.cache import KeyValueCache
+from avatar_v.models.causal import as_causal
+from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame, join_references
 from avatar_v.testing import make_cond, make_reference, run
@@ -221,7 +223,8 @@ def clip_of(dit: AvatarDiT) -> tuple[Tensor, Tensor, Cond]:
     generator = torch.Generator().manual_seed(8)
     shape = (2, NUM_CLIP, dit.config.latent_channels, SIZE, SIZE)
     x, t = torch.randn(shape, generator=generator), torch.rand(2, NUM_CLIP, generator=generator)
-    return x, t, make_cond(dit.config, 2, NUM_CLIP)
+    motion = torch.randn(2, NUM_CLIP, dit.config.motion_dim, generator=generator)
+    return x, t, dataclasses.replace(make_cond(dit.config, 2, NUM_CLIP), motion=motion)
 
 
 def streamed(
@@ -232,15 +235,18 @@ def streamed(
     window: int | None = None,
     sink: int = 0,
     start: int = 0,
+    first: int | None = None,
 ) -> Tensor:
     """Block after block, each with what the blocks before have left in the cache."""
     x, t, cond = clip_of(dit)
     assert cond.audio is not None
+    assert cond.motion is not None
     outputs = []
-    for first in range(0, NUM_CLIP, block):
-        now = slice(first, first + block)
-        heard = dataclasses.replace(cond, audio=cond.audio[:, now])
-        v, keys = dit(x[:, now], t[:, now], heard, past=past, start=start + first, return_keys=True)
+    for block_of in Pattern.causal(block, first=first).runs(NUM_CLIP):
+        now = slice(*block_of)
+        heard = dataclasses.replace(cond, audio=cond.audio[:, now], motion=cond.motion[:, now])
+        begin = start + now.start
+        v, keys = dit(x[:, now], t[:, now], heard, past=past, start=begin, return_keys=True)
         past = keys if past is None else past.append(keys)
         if window is not None:
             past = past.evict(block * window, sink=sink)
@@ -263,6 +269,30 @@ def test_streaming_equals_one_pass_under_the_block_causal_mask(
     close(streamed(dit, past, block=block, window=window, sink=sink), whole)
     full = dit(x, t, cond, past=past)
     assert (full - whole).abs().max() > 1e-3, "the pattern has no effect: the test is blind"
+
+
+@pytest.mark.parametrize("window", [None, 1, 2])
+@torch.no_grad()
+def test_a_causal_network_streams_as_it_sees_a_whole_window(
+    dit: AvatarDiT, window: int | None
+) -> None:
+    """The first block is shorter, and no pass is told a pattern."""
+    causal = as_causal(dit, block=3, window=window)
+    assert as_causal(causal, block=3, window=window) is causal
+    past, (x, t, cond) = cache_of(causal), clip_of(causal)
+    whole = causal(x, t, cond, past=past)
+    close(streamed(causal, past, block=3, window=window, first=CAUSAL_FIRST), whole)
+    assert (dit(x, t, cond, past=past) - whole).abs().max() > 1e-3
+    with pytest.raises(ValueError, match="asked for 4"):
+        as_causal(causal, block=4, window=window)
+    _, stream = causal(x[:, :2], t[:, :2], _cut(cond, 2), past=past, return_keys=True)
+    with pytest.raises(ValueError, match="one block of 3"):
+        causal(x[:, 2:6], t[:, 2:6], _cut(cond, 4), past=past.append(stream), start=2)
+
+
+def _cut(cond: Cond, num: int) -> Cond:
+    audio, motion = (None if x is None else x[:, :num] for x in (cond.audio, cond.motion))
+    return dataclasses.replace(cond, audio=audio, motion=motion)
 
 
 @torch.no_grad()

@@ -59,7 +59,7 @@ def attend_blocks(
     queries, outputs = query.unflatten(1, (key.shape[1], -1)), []
     for block in blocks:
         own = queries[:, slice(*block.frames)].flatten(1, 2)
-        keys, values, mask = _seen(key, block), _seen(value, block), None
+        keys, values, mask = frames_seen(key, block), frames_seen(value, block), None
         if extra is not None:
             if extra_mask is not None:
                 mask = extra_mask.behind(keys.shape[1])
@@ -69,9 +69,10 @@ def attend_blocks(
     return torch.cat(outputs, dim=1)
 
 
-def _seen(
+def frames_seen(
     x: Float[Tensor, "b l m heads width"], block: QueryBlock
 ) -> Float[Tensor, "b k heads width"]:
+    """Of the keys or values of all frames those that ``block`` sees."""
     runs = [x[:, slice(*run)] for run in block.seen]
     return (runs[0] if len(runs) == 1 else torch.cat(runs, dim=1)).flatten(1, 2)
 

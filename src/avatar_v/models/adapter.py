@@ -50,7 +50,7 @@ PLAIN: dict[str, Any] = {
 }  # fmt: skip
 """What peft knows and is not merged here: all but these values is refused."""
 Alpha = Annotated[float, Within(0, 1e6)]
-ADDED = ("guidance_ranges", "refines_from", "temporal_window")
+ADDED = ("guidance_ranges", "refines_from", "temporal_window", "causal_block", "causal_window")
 """Fields of a DiT's config that a stage may change in the weights that it starts from."""
 _Network = TypeVar("_Network", AvatarDiT, MotionNet)
 

@@ -11,6 +11,7 @@ Between the projections stands a *core*: queries, keys and values of one stream 
 """
 
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
@@ -18,7 +19,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.kernels.attention import QueryBlock, attend, attend_blocks
+from avatar_v.kernels.attention import QueryBlock, attend, attend_blocks, frames_seen
 from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.layers import RMSNorm, compute_dtype
@@ -30,45 +31,58 @@ ExtraKeyValue = tuple[Float[Tensor, "b extra heads width"], Float[Tensor, "b ext
 
 @dataclass(frozen=True)
 class Pattern:
-    """Which latent frames see which. Frames form blocks of ``block`` (the last may be shorter); a
-    block sees itself, ``before`` blocks before it and ``after`` behind it (None: all of them), and
-    the first ``sink`` frames. Keys from a cache are seen by all.
+    """Which latent frames see which. Frames form blocks of ``block`` (the last may be shorter, the
+    first has ``first``); a block sees itself, ``before`` blocks before it and ``after`` behind it
+    (None: all of them), and the first ``sink`` frames. Keys from a cache are seen by all.
     """
 
     block: int = 1
     before: int | None = None
     after: int | None = None
     sink: int = 0
+    first: int | None = None  # None: as long as the others
 
     def __post_init__(self) -> None:
-        for name, least in (("block", 1), ("before", 0), ("after", 0), ("sink", 0)):
+        for name, least in {"block": 1, "before": 0, "after": 0, "sink": 0, "first": 1}.items():
             value = getattr(self, name)
             if value is not None and value < least:
                 raise ValueError(f"{name} is at least {least}, got {value}")
 
     @classmethod
-    def causal(cls, block: int, window: int | None = None, *, sink: int = 0) -> "Pattern":
+    def causal(
+        cls, block: int, window: int | None = None, *, sink: int = 0, first: int | None = None
+    ) -> "Pattern":
         """Blocks that see themselves, ``window`` blocks before them and the first ``sink`` frames
         (Live Avatar's block-causal mask)."""
-        return cls(block, before=window, after=0, sink=sink)
+        return cls(block, before=window, after=0, sink=sink, first=first)
 
     @classmethod
     def local(cls, window: int) -> "Pattern":
         """Frames that see those at most ``window`` away."""
         return cls(1, before=window, after=window)
 
+    def runs(self, num_frames: int) -> list[tuple[int, int]]:
+        """Where the blocks of so many frames begin and end."""
+        first = self.block if self.first is None else self.first
+        edges = [0, *range(first, num_frames, self.block), num_frames]
+        return list(pairwise(edges))
+
     def blocks(self, num_frames: int) -> list[QueryBlock]:
         """The blocks of so many frames, with what each one sees."""
-        found = []
-        for start in range(0, num_frames, self.block):
-            stop = min(start + self.block, num_frames)
-            first = 0 if self.before is None else max(start - self.block * self.before, 0)
-            last = num_frames
-            if self.after is not None:
-                last = min(start + self.block * (self.after + 1), num_frames)
-            runs = ((0, min(self.sink, first)), (first, last))
-            found.append(QueryBlock((start, stop), tuple(run for run in runs if run[0] < run[1])))
+        found, runs = [], self.runs(num_frames)
+        for i, (start, stop) in enumerate(runs):
+            first = 0 if self.before is None else runs[max(i - self.before, 0)][0]
+            last = len(runs) - 1 if self.after is None else min(i + self.after, len(runs) - 1)
+            seen = ((0, min(self.sink, first)), (first, runs[last][1]))
+            found.append(QueryBlock((start, stop), tuple(run for run in seen if run[0] < run[1])))
         return found
+
+    def blocks_beside(self, num_frames: int) -> list[QueryBlock]:
+        """The same for tokens beside the video, of each other: in a causal pattern those of their
+        own block, since a cache holds the video's keys alone."""
+        if self.after != 0:
+            return self.blocks(num_frames)
+        return [QueryBlock(run, (run,)) for run in self.runs(num_frames)]
 
 
 @dataclass(frozen=True)
@@ -211,14 +225,22 @@ def _attend_blocked(
     extra: ExtraKeyValue | None,
     key_mask: KeyMask | None,
 ) -> Heads:
-    num = blocked.num_frames
+    num, pattern = blocked.num_frames, blocked.pattern
     keys, values = key.unflatten(1, (num, -1)), value.unflatten(1, (num, -1))
-    if beside is not None:
-        keys = torch.cat([keys, beside[0].unflatten(1, (num, -1))], dim=2)
-        values = torch.cat([values, beside[1].unflatten(1, (num, -1))], dim=2)
-    return attend_blocks(
-        query, keys, values, blocked.pattern.blocks(num), extra, mask_of_extra(key_mask, extra)
-    )
+    seen, mask = pattern.blocks(num), mask_of_extra(key_mask, extra)
+    if beside is None:
+        return attend_blocks(query, keys, values, seen, extra, mask)
+    near = tuple(x.unflatten(1, (num, -1)) for x in beside)
+    outputs, queries = [], query.unflatten(1, (num, -1))
+    for own, block in zip(pattern.blocks_beside(num), seen, strict=True):
+        parts = [tuple(frames_seen(x, own) for x in (keys, values))]
+        parts.append(tuple(frames_seen(x, block) for x in near))
+        parts += [] if extra is None else [extra]
+        key, value = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
+        before = sum(part[0].shape[1] for part in parts[:2])
+        hidden = None if mask is None else mask.behind(before)
+        outputs.append(attend(queries[:, slice(*own.frames)].flatten(1, 2), key, value, hidden))
+    return torch.cat(outputs, dim=1)
 
 
 def mask_of_extra(key_mask: KeyMask | None, extra: ExtraKeyValue | None) -> KeyMask | None:

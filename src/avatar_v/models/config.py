@@ -8,6 +8,10 @@ from avatar_v.stored import Count, Size, built
 NUM_GUIDANCE = 3
 """Conditions with a guidance weight of their own: text, audio, reference."""
 
+CAUSAL_FIRST = 2
+"""Latent frames of the first block of a causal network: as many as a chunk shares with the one
+before (sampling/chunks.OVERLAP), so that blocks end where chunks end (our choice)."""
+
 
 @dataclass(frozen=True)
 class DiTConfig:
@@ -28,6 +32,9 @@ class DiTConfig:
     reference_gap: int = 8  # latent frames of RoPE distance between the reference and the target
     eps: float = 1e-6
     temporal_window: int | None = None  # latent frames each side that generated tokens see; all
+    causal_block: Count | None = None
+    """Latent frames of a block of a causal network, which sees no later ones; None: all see all."""
+    causal_window: Count | None = None  # blocks before its own that a block sees; None: all
     refines_from: float | None = None  # t of the one step of a refiner, which reads Cond.low too
     guidance_ranges: tuple[tuple[float, float], ...] | None = None
     """Of weights with guidance inside (stages/distill_cfg.py): the least and the largest guidance
@@ -43,6 +50,10 @@ class DiTConfig:
             raise ValueError(f"audio_every counts blocks from 1, got {self.audio_every}")
         if self.temporal_window is not None and self.temporal_window < 0:
             raise ValueError(f"temporal_window is at least 0, got {self.temporal_window}")
+        if self.causal_block is None and self.causal_window is not None:
+            raise ValueError("causal_window is for a network with a causal_block")
+        if self.causal_block is not None and self.temporal_window is not None:
+            raise ValueError("a network is causal or local in time (temporal_window), not both")
         if self.refines_from is not None and not 0 < self.refines_from <= 1:
             raise ValueError(f"refines_from is a time in (0, 1], got {self.refines_from}")
         ranges = self.guidance_ranges
@@ -60,6 +71,11 @@ class DiTConfig:
         return self.refines_from is not None
 
     @property
+    def is_causal(self) -> bool:
+        """True of weights that make a video block after block (stages/causal_forcing.py)."""
+        return self.causal_block is not None
+
+    @property
     def has_guidance_inside(self) -> bool:
         """True of weights that one pass guides."""
         return self.guidance_ranges is not None
@@ -71,8 +87,8 @@ class DiTConfig:
     @classmethod
     def from_dict(cls, values: dict[str, Any], *, where: str = "config") -> "DiTConfig":
         """The config stored in JSON. ValueError names what is unknown, missing, of another type or
-        out of its range."""
-        return built(cls, values, where=where)
+        out of its range. The shipped weights were stored before a network could be causal."""
+        return built(cls, {"causal_block": None, "causal_window": None, **values}, where=where)
 
     @classmethod
     def tiny(cls) -> "DiTConfig":

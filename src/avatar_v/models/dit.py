@@ -26,7 +26,7 @@ from avatar_v.models.attention import KeyValue, Pattern
 from avatar_v.models.blocks import Block, Head, run_block
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.checks import check_latents, check_reference, expect
-from avatar_v.models.config import NUM_GUIDANCE, DiTConfig
+from avatar_v.models.config import CAUSAL_FIRST, NUM_GUIDANCE, DiTConfig
 from avatar_v.models.layers import (
     MLP,
     GuidanceEmbedding,
@@ -137,7 +137,8 @@ class AvatarDiT(nn.Module):
         (`encode_reference`; ``cond.reference`` itself is not read here, and to leave its keys out
         is an error) and what a causal model has made already. ``start`` is the temporal position
         of the first new frame, on the axis of the positions in ``past``. ``pattern`` says which new
-        frames see which; None: all see all, or the config's ``temporal_window``. With
+        frames see which; None: what the config says (``temporal_window``, ``causal_block``), else
+        all see all. Behind the stream of a cache the frames of a causal network are one block. With
         ``return_keys`` the keys and values of the new frames come as a second result, to be
         appended to a cache. Motion tokens see the past's video alone.
         ValueError for shapes that do not fit.
@@ -176,8 +177,8 @@ class AvatarDiT(nn.Module):
         motion, motion_modulation = self._embed_motion(cond.motion), modulation
         if motion is not None and not self.config.reads_low:  # a refiner's has the video's times
             _, motion_modulation = self.time_embed(torch.zeros_like(t), style)
-        if pattern is None and self.config.temporal_window is not None:
-            pattern = Pattern.local(self.config.temporal_window)
+        if pattern is None:
+            pattern = self._own_pattern(num_frames, past)
         layers: list[KeyValue] = []
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
@@ -196,6 +197,21 @@ class AvatarDiT(nn.Module):
             return v
         position = (torch.arange(num_frames, device=x.device) + start).expand(num_samples, -1)
         return v, KeyValueCache(tuple(layers), position, None, grid, num_stream=num_frames)
+
+    def _own_pattern(self, num_frames: int, past: KeyValueCache | None) -> Pattern | None:
+        config = self.config
+        if config.temporal_window is not None:
+            return Pattern.local(config.temporal_window)
+        if config.causal_block is None:
+            return None
+        if past is None or past.num_stream == 0:
+            return Pattern.causal(config.causal_block, config.causal_window, first=CAUSAL_FIRST)
+        if num_frames > config.causal_block:
+            raise ValueError(
+                f"behind a stream a causal network makes one block of {config.causal_block} latent "
+                f"frames, got {num_frames}"
+            )
+        return None
 
     def moments_of(self, reference: Reference | None) -> Float[Tensor, "b k"] | None:
         """Of the motion of a reference; None where there is none."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.distributed as dist
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
@@ -107,16 +107,15 @@ def attend_few(
     So few queries do not need the keys: their unfinished sums are gathered. In fp32, with the
     scores in memory. Tokens and extra keys, which all ranks have, are counted on rank 0.
     """
-    sees = None
+    sees = each_other = None
     if blocked is not None:
-        sees = torch.zeros(ring.num_frames, ring.num_frames, dtype=torch.bool, device=query.device)
-        for block in blocked.pattern.blocks(ring.num_frames):
-            for run in block.seen:
-                sees[slice(*block.frames), slice(*run)] = True
+        pattern, num = blocked.pattern, ring.num_frames
+        sees = _dense(pattern.blocks(num), num, query.device)
+        each_other = _dense(pattern.blocks_beside(num), num, query.device)
     size = ring.sizes[ring.rank]
     parts = [(*near, None if sees is None else sees.repeat_interleave(size, dim=1))]
     if ring.rank == 0:
-        parts.append((key, value, sees))
+        parts.append((key, value, each_other))
         if extra is not None:
             seen = None if extra_mask is None else extra_mask.seen[:, None, None, :]
             parts.append((*extra, seen))
@@ -130,6 +129,15 @@ def attend_few(
     total = torch.cat([sums, weights.sum(-1).transpose(1, 2)[..., None]], dim=-1)
     total = torch.stack(gather(total)).sum(0)
     return (total[..., :-1] / total[..., -1:]).to(query.dtype)
+
+
+def _dense(blocks: list[QueryBlock], num_frames: int, device: torch.device) -> Bool[Tensor, "l l"]:
+    """Which frame sees which."""
+    sees = torch.zeros(num_frames, num_frames, dtype=torch.bool, device=device)
+    for block in blocks:
+        for run in block.seen:
+            sees[slice(*block.frames), slice(*run)] = True
+    return sees
 
 
 def _scores(
