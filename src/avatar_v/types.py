@@ -194,3 +194,9 @@ class Cond(_Moves):
 
     def to(self, device: torch.device | str) -> "Cond":
         return dataclasses.replace(super().to(device), reference_keep=self.reference_keep)
+
+    def frames(self, run: slice) -> "Cond":
+        """The conditions of some of the latent frames."""
+        of_frames = {name: getattr(self, name) for name in ("audio", "low", "motion")}
+        cut = {name: None if x is None else x[:, run] for name, x in of_frames.items()}
+        return dataclasses.replace(self, **cut)

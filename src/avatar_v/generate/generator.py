@@ -26,6 +26,7 @@ from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.motion.vectors import motion_frames, unpack_motion
+from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
@@ -199,8 +200,15 @@ def sample_chunks(
             carry = joined(dit, carry)
             net = conditioner.motion_net
             velocity = chunk_velocity(dit, words, part.audio, carry, settings, net)
-            make = partial(_checked_chunk, velocity, carry.prefixes, part.chunk, settings)
-            states = make() if kept is None else kept.states(part.chunk.index, make)
+            if dit.config.is_causal:
+                seeds = (settings.seed,)
+                states, carry = make_blocks(
+                    velocity, carry, part.chunk, settings, seeds, dit.config
+                )
+                check_finite(states, part.chunk)
+            else:
+                make = partial(_checked_chunk, velocity, carry.prefixes, part.chunk, settings)
+                states = make() if kept is None else kept.states(part.chunk.index, make)
             states = tuple(state.to(device) for state in states)
             carry = carried(carry, states, part.chunk, part.audio, settings)
         run = slice(-len(part.chunk.new_latents), None)

@@ -42,7 +42,7 @@ from avatar_v.generate.ranks import (
 from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
 from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person, refining
 from avatar_v.generate.request import LIVE, Request, Weights
-from avatar_v.generate.resolve import format_of, input_spec, resolved, settings_of
+from avatar_v.generate.resolve import chunk_latents_of, format_of, input_spec, resolved, settings_of
 from avatar_v.generate.resume import KeptChunks
 from avatar_v.media.sound import Sound, loudness_gain
 from avatar_v.models.card import (
@@ -220,7 +220,7 @@ class AvatarPipeline:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
         request, person, larger = self._resolved(request, inputs)
-        chunks = self._audio_chunks(inputs.audio, request.person.gain_db)
+        chunks = self._audio_chunks(inputs.audio, request)
         stages = self._making(request, person, larger, kept)
         if isinstance(inputs.audio, LiveSound):  # whoever speaks is listened to all the time
             made = pipelined(chunks, *stages, interrupt=inputs.audio.interrupt)
@@ -231,7 +231,7 @@ class AvatarPipeline:
     def latents(self, inputs: Inputs, request: Request) -> Iterator[LatentChunk]:
         """The chunks of ``stream`` before they are decoded, of one rank."""
         request, person, larger = self._resolved(request, inputs)
-        chunks = self._audio_chunks(inputs.audio, request.person.gain_db)
+        chunks = self._audio_chunks(inputs.audio, request)
         return chained(chunks, *self._sampling(request, person, larger, None))
 
     def _resolved(self, request: Request, inputs: Inputs) -> tuple[Request, Person, Person | None]:
@@ -319,15 +319,14 @@ class AvatarPipeline:
         """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
         return settings_of(request, self.card, bf16=self.bf16)
 
-    def _audio_chunks(
-        self, sound: Sound | LiveSound, gain_db: float | None
-    ) -> Iterator[AudioChunk]:
-        """Levelled as in training, a live sound by its last part; or at ``gain_db``."""
+    def _audio_chunks(self, sound: Sound | LiveSound, request: Request) -> Iterator[AudioChunk]:
+        """Levelled as in training, a live sound by its last part; or at the request's gain."""
+        gain_db = request.person.gain_db
 
         def gain(part: Sound) -> float:
             return loudness_gain(part) if gain_db is None else 10 ** (gain_db / 20)
 
-        length = self.format.chunk_latents
+        length = chunk_latents_of(request, self.card)
         own = None if self.refiner is None else self.refiner.conditioner
         if not isinstance(sound, LiveSound):
             return audio_chunks(self.conditioner, sound, length, gain=gain(sound), refiner=own)

@@ -117,6 +117,11 @@ class SamplingOptions:
         "fresh noise a step; 0: none, the deterministic Euler method (%(default)s)",
         flag="--overshoot", default=0.0, metavar="C",
     )  # fmt: skip
+    chunk_latents: Annotated[int, Within(3, 4096)] | None = option(
+        "latent frames of a chunk; of causal weights 2 + whole blocks: fewer follow a live voice "
+        "sooner (default: as the weights were trained)",
+        flag="--chunk-latents", default=None, metavar="N",
+    )  # fmt: skip
     anchor: bool | None = option(
         "later chunks also read the first frame as reference (default: as the weights were "
         "trained)",

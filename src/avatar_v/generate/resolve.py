@@ -10,6 +10,7 @@ from avatar_v.generate.inputs import Inputs, InputSpec
 from avatar_v.generate.request import Request
 from avatar_v.models.card import DRAWN_PEOPLE, Card
 from avatar_v.models.refiner import FACTOR
+from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.rollout import Settings
 
 NUM_STEPS = 4
@@ -107,7 +108,12 @@ def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
 
 def check_fits(card: Card, request: Request) -> None:
     """ValueError for what weights with this card cannot do: overshoot, where steps go to x_0 and
-    back anyway. Needs no file of the request."""
+    back anyway; of causal weights chunks that are no whole blocks, and to go on with a run, since
+    their keys and values are in no file. Needs no file of the request."""
+    if card.can.causal_block is not None:
+        check_chunks(card.can.causal_block, chunk_latents_of(request, card))
+        if request.output.resume:
+            raise ValueError("--resume: a video of causal weights is made in one run")
     overshoot, trained = request.sampling.overshoot, card.can.num_steps
     if trained is not None and overshoot > 0:
         raise ValueError(
@@ -127,7 +133,13 @@ def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
         guidance_audio=card.guidance_audio if audio is None else audio,
         guidance_motion=card.guidance_motion if motion is None else motion,
         num_steps=num_steps_of(asked.num_steps, card),
+        chunk_latents=chunk_latents_of(request, card),
     )
+
+
+def chunk_latents_of(request: Request, card: Card) -> int:
+    """Latents of a chunk: what was asked for, or the windows of training."""
+    return request.sampling.chunk_latents or format_of(card).chunk_latents
 
 
 def num_steps_of(asked: int | None, card: Card) -> int:
@@ -137,13 +149,19 @@ def num_steps_of(asked: int | None, card: Card) -> int:
 
 def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:
     """Values of a `resolved` request that the weights were not trained for."""
+    warnings: list[str] = []
     asked, trained = request.sampling.num_steps, card.can.num_steps
-    if trained is None or asked in (1, trained):  # from noise to x_0 is a step of every student
-        return ()
-    return (
-        f"these weights are a student of {trained} steps and were asked for {asked}: they know "
-        "other times of denoising",
-    )
+    if trained is not None and asked not in (1, trained):  # noise to x_0 is a step of every student
+        warnings.append(
+            f"these weights are a student of {trained} steps and were asked for {asked}: they know "
+            "other times of denoising"
+        )
+    length, window = chunk_latents_of(request, card), format_of(card).chunk_latents
+    if length != window and card.can.causal_block is None:
+        warnings.append(
+            f"these weights know windows of {window} latents, and were asked for chunks of {length}"
+        )
+    return tuple(warnings)
 
 
 def settings_of(request: Request, card: Card, *, bf16: bool) -> Settings:
@@ -153,7 +171,8 @@ def settings_of(request: Request, card: Card, *, bf16: bool) -> Settings:
     assert asked.guidance_audio is not None
     assert asked.guidance_motion is not None
     return Settings(
-        chunk_latents=sizes.chunk_latents,
+        chunk_latents=asked.chunk_latents or sizes.chunk_latents,
+        window_latents=sizes.chunk_latents,
         shift=sizes.shift,
         motion_steps=card.can.motion_steps,
         renoise=card.can.num_steps is not None,

@@ -183,9 +183,10 @@ class Run:
                 self._record(pipeline, begin, loaded, first, 0 if kept is None else kept.num_found)
 
     def _keeping(self) -> AbstractContextManager[KeptChunks | None]:
-        if not (self._keep and is_file(self.request.output.out)):
-            return nullcontext()
         source = self._source
+        is_causal = source.card.can.causal_block is not None  # what it goes on from is in no file
+        if is_causal or not (self._keep and is_file(self.request.output.out)):
+            return nullcontext()
         weights = source.weights_hash
         return keeping(
             self.request, self.inputs, self._on_kept, weights=weights, **source.made_with

@@ -21,8 +21,8 @@ class StoredPipeline:
 
     ValueError, before any network is built, for a missing part, another schema version or an
     unknown preset, for ``offload`` or a named attention without a GPU, for ``shard`` on one device,
-    for a refiner that is none, and for an adapter that is none or of other weights. The card is
-    that of the last adapter, if there is one.
+    for a refiner that is none, for an adapter that is none or of other weights, and for causal
+    weights on several devices. The card is that of the last adapter, if there is one.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -45,6 +45,8 @@ class StoredPipeline:
         self.adapters = tuple(Chosen.of(word) for word in weights.lora)
         if self.adapters:
             self.card = check_adapters(self.folder, self.adapters)
+        if self.card.can.causal_block is not None and weights.devices > 1:
+            raise ValueError(f"--devices {weights.devices}: causal weights run on one device")
 
     @functools.cached_property
     def weights_hash(self) -> str:

@@ -49,6 +49,9 @@ class Capabilities:
     stills_from_prompt: int = 0
     """The same where no first frame is given (--from-prompt), where that is more."""
     anchor: bool = False  # the first frame of the video behind the reference
+    causal_block: Annotated[int, Within(1, 4096)] | None = None
+    """Latents of a block, of weights that make the video block after block and see no later ones
+    (stages/causal_forcing.py); None: a chunk is made at once."""
     num_steps: Annotated[int, Within(1, 1000)] | None = None
     """Of a few-step student (stages/distill_dmd.py), whose steps go to x_0 and back; None: any."""
     shift: Annotated[float, Within(1e-3, 1e3)] | None = None  # of its times; None: the preset's

@@ -13,7 +13,7 @@ gives the guided velocity, whatever w is.
 import dataclasses
 import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import cast
 
@@ -67,6 +67,42 @@ def streams(
     return tuple(stream for stream in found if stream.factor != 0)
 
 
+@dataclass(frozen=True)
+class Passes:
+    """The passes of a request as one batch."""
+
+    dit: nn.Module
+    joint: Cond  # of all passes, one after another along the batch axis
+    factors: tuple[float, ...]
+    keys: Callable[[], KeyValueCache | None]  # of the reference, for all passes
+
+    @property
+    def num(self) -> int:
+        return len(self.factors)
+
+    def velocity(self, x_t: Tensor, t: Tensor) -> Tensor:
+        """The guided velocity of all frames."""
+        v = self.dit(*self._repeated(x_t, t), self.joint, past=self.keys())
+        return _summed(v, self.factors)
+
+    def of_block(
+        self, x_t: Tensor, t: Tensor, run: slice, history: KeyValueCache | None, start: int
+    ) -> tuple[Tensor, KeyValueCache]:
+        """The guided velocity of a block of a causal network, whose conditions are those of the
+        frames ``run``, behind a ``history`` of all passes; and the block's own keys and values."""
+        past = self.keys()
+        if history is not None:
+            context = None if past is None else past.expand(history.num_samples)
+            past = history if context is None else context.append(history)
+        cond = self.joint.frames(run)
+        x, times = self._repeated(x_t, t)
+        v, keys = self.dit(x, times, cond, past=past, start=start, return_keys=True)
+        return _summed(v, self.factors), keys
+
+    def _repeated(self, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
+        return x_t.repeat(self.num, 1, 1, 1, 1), t.repeat(self.num, 1)
+
+
 def guided(
     dit: nn.Module,
     cond: Cond,
@@ -77,14 +113,30 @@ def guided(
     no_text: Float[Tensor, "b n d"] | None = None,
     past: KeyValueCache | None = None,
 ) -> VelocityFn:
-    """The guided velocity ``v = fn(x_t, t)`` of ``dit`` under ``cond``.
+    """The guided velocity ``v = fn(x_t, t)`` of ``dit`` under ``cond``; see `guided_passes`."""
+    return guided_passes(
+        dit, cond, text=text, audio=audio, reference=reference, no_text=no_text, past=past
+    ).velocity
 
-    Passes that are not needed are left out. ``no_text`` is the encoding of "" with the shape of
-    ``cond.text``; ValueError where a weight asks for the pass without text and it is missing or of
-    another shape. ``past`` is the encoded reference of the request; without it that of ``cond`` is
-    encoded before the first pass. Weights with guidance inside are told the weights, or those of
-    ``cond.guidance``, which may differ between samples, and make one pass; a warning says where a
-    weight lies outside the range that they were trained with.
+
+def guided_passes(
+    dit: nn.Module,
+    cond: Cond,
+    *,
+    text: float,
+    audio: float,
+    reference: float = 1.0,
+    no_text: Float[Tensor, "b n d"] | None = None,
+    past: KeyValueCache | None = None,
+) -> Passes:
+    """The passes of ``dit`` under ``cond`` that these weights of guidance need.
+
+    ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
+    asks for the pass without text and it is missing or of another shape. ``past`` is the encoded
+    reference of the request; without it that of ``cond`` is encoded before the first pass. Weights
+    with guidance inside are told the weights, or those of ``cond.guidance``, which may differ
+    between samples, and make one pass; a warning says where a weight lies outside the range that
+    they were trained with.
     """
     if cond.moments is None and cond.reference is not None:
         moments = cast(AvatarDiT, dit).moments_of(cond.reference)
@@ -105,20 +157,15 @@ def guided(
     if any(not stream.has_text for stream in passes):
         _check_no_text(cond, no_text, text)
     joint = _joint_cond(cond, passes, no_text, has_reference=has_reference)
-    num, factors = len(passes), [stream.factor for stream in passes]
 
     @functools.cache
     def keys() -> KeyValueCache | None:
         encoded = past
         if past is None and cond.reference is not None:
             encoded = cast(AvatarDiT, dit).encode_reference(cond.reference)
-        return None if encoded is None else encoded.repeat(num)
+        return None if encoded is None else encoded.repeat(len(passes))
 
-    def velocity(x_t: Tensor, t: Tensor) -> Tensor:
-        v = dit(x_t.repeat(num, 1, 1, 1, 1), t.repeat(num, 1), joint, past=keys())
-        return _summed(v, factors)
-
-    return velocity
+    return Passes(dit, joint, tuple(stream.factor for stream in passes), keys)
 
 
 def told(
@@ -162,7 +209,7 @@ def guided_by_sample(
     return (factors[..., None, None, None, None] * parts).sum(0)
 
 
-def _summed(v: Tensor, factors: list[float]) -> Tensor:
+def _summed(v: Tensor, factors: Sequence[float]) -> Tensor:
     """The sum of the passes' parts of ``v``, each times its factor, in fp32."""
     parts = v.float().chunk(len(factors))
     total = factors[0] * parts[0]

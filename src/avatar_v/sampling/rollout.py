@@ -28,7 +28,7 @@ from avatar_v.models.reference import anchor_frame
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.stats import MotionStats
 from avatar_v.sampling.chunks import OVERLAP, Chunk, interpolation
-from avatar_v.sampling.guidance import guided
+from avatar_v.sampling.guidance import Passes, guided_passes
 from avatar_v.sampling.motion import LEAST_MOTION_STEPS, guided_motion
 from avatar_v.sampling.solver import (
     Draw,
@@ -52,6 +52,8 @@ class ChunkVelocity:
 
     video: Callable[[int, Tensor | None], VelocityFn]  # given their motion, where there is some
     motion: Callable[[int], VelocityFn] | None = None
+    passes: Callable[[int, Tensor | None], Passes] | None = None
+    """Those of ``video``, whose blocks a causal network makes (sampling/blocks.py)."""
 
 
 BLEND_LATENTS, BLEND_PARTS = 3, 4
@@ -63,6 +65,9 @@ class Settings:
     """The numbers of sampling, apart from the request."""
 
     chunk_latents: int  # 13 for the small preset, 41 at full size
+    window_latents: int | None = None
+    """Of the windows of training, where a causal network makes other chunks; None: as the chunks.
+    """
     num_steps: int = 24  # Avatar V §4.2
     shift: float = 1.0  # of the sampling times (flow.shift_time)
     guidance_text: float = 1.0
@@ -114,22 +119,38 @@ class Words:
 
 
 @dataclass(frozen=True)
+class History:
+    """The last blocks of a causal network: their keys and values as each step of the sampler saw
+    them (Live Avatar's timestep forcing), of all passes; and the place of the next block."""
+
+    caches: tuple[KeyValueCache, ...]
+    next_start: int
+
+    def map(self, fn: Callable[[KeyValueCache], KeyValueCache]) -> "History":
+        return History(tuple(fn(cache) for cache in self.caches), self.next_start)
+
+
+@dataclass(frozen=True)
 class Carry:
     """The state between two chunks: clean latents to begin with, and the encoded reference."""
 
     prefixes: States  # the first frame, later the end of the chunk before; and its motion
-    past: KeyValueCache | None  # rotated: the encoded reference serves all steps and chunks
+    past: KeyValueCache | None
+    """The encoded reference serves all steps and chunks: rotated, unless blocks are to follow it,
+    whose keys are not."""
     reference: Reference | None  # of the person, as `begin` was given it
     motion_stats: MotionStats | None  # those of the network
     moments: Float[Tensor, "b k"] | None = None  # of the motion of reference and anchor
     style: Style | None = None  # of the person, for the motion network
     anchor: Reference | None = None  # the first latent made, which joins at the next chunk
+    history: History | None = None  # of a causal network
 
     def detach(self) -> "Carry":
         """The same without gradients into the chunks before."""
         prefixes = tuple(prefix.detach() for prefix in self.prefixes)
         anchor = None if self.anchor is None else self.anchor.map(torch.detach)
-        return dataclasses.replace(self, prefixes=prefixes, anchor=anchor)
+        history = None if self.history is None else self.history.map(KeyValueCache.detach)
+        return dataclasses.replace(self, prefixes=prefixes, anchor=anchor, history=history)
 
 
 def begin(
@@ -148,7 +169,7 @@ def begin(
         style = style_of(moments, dit.motion_stats)
     return Carry(
         prefixes,
-        None if cache is None else cache.rotated(),
+        _as_read(dit, cache),
         reference,
         dit.motion_stats,
         moments,
@@ -162,10 +183,15 @@ def joined(dit: AvatarDiT, carry: Carry) -> Carry:
         return carry
     added = dit.encode_reference(carry.anchor)
     assert added is not None, "an anchor has one frame"
-    past = added.rotated() if carry.past is None else carry.past.append(added.rotated())
+    added = _as_read(dit, added)
+    past = added if carry.past is None else carry.past.append(added)
     moments, more = carry.moments, dit.moments_of(carry.anchor)
     moments = None if moments is None or more is None else moments + more
     return dataclasses.replace(carry, past=past, moments=moments, anchor=None)
+
+
+def _as_read(dit: AvatarDiT, cache: KeyValueCache | None) -> KeyValueCache | None:
+    return cache if cache is None or dit.config.is_causal else cache.rotated()
 
 
 def carried(
@@ -203,8 +229,8 @@ def chunk_velocity(
     def heard(num_latents: int) -> Float[Tensor, "b l n d"] | None:
         return None if audio is None else audio[:, :num_latents]
 
-    def video(num_latents: int, motion: Tensor | None) -> VelocityFn:
-        return guided(
+    def passes(num_latents: int, motion: Tensor | None) -> Passes:
+        return guided_passes(
             dit,
             Cond(
                 words.text,
@@ -220,8 +246,11 @@ def chunk_velocity(
             past=carry.past,
         )
 
+    def video(num_latents: int, motion: Tensor | None) -> VelocityFn:
+        return passes(num_latents, motion).velocity
+
     if motion_net is None:
-        return ChunkVelocity(video)
+        return ChunkVelocity(video, passes=passes)
 
     distilled = settings.motion_steps is not None
 
@@ -233,7 +262,7 @@ def chunk_velocity(
             style=1.0 if distilled else settings.guidance_motion,
         )
 
-    return ChunkVelocity(video, motion)
+    return ChunkVelocity(video, motion, passes)
 
 
 def make_chunk(
@@ -320,34 +349,58 @@ def _sampled(
     num_moves: int | None,
 ) -> States:
     """Motion first, where it is made, then the video that follows it."""
+    begun = begun_chunk(velocity, prefixes, suffixes, chunk, settings, seeds)
+    video = sample(
+        velocity.video(len(chunk.latents), begun.motion),
+        begun.noise,
+        settings.times(num_moves),
+        prefix=prefixes[0],
+        suffix=None if suffixes is None else suffixes[0],
+        step=settings.step,
+        draw=begun.fresh,
+    )
+    return begun.states(video)
+
+
+@dataclass(frozen=True)
+class BegunChunk:
+    """A chunk before its video is made."""
+
+    noise: Latents  # of the video
+    fresh: Draw  # the noise of its steps
+    motion: Float[Tensor, "b l md"] | None  # where one is made
+
+    def states(self, video: Latents) -> States:
+        return (video,) if self.motion is None else (video, self.motion)
+
+
+def begun_chunk(
+    velocity: ChunkVelocity,
+    prefixes: States,
+    suffixes: States | None,
+    chunk: Chunk,
+    settings: Settings,
+    seeds: Sequence[int],
+) -> BegunChunk:
+    """The noise of a chunk, and its motion, where it is made."""
     start, fresh = (_drawing(purpose, seeds, chunk) for purpose in ("start", "renoising"))
     num = len(chunk.latents)
     noise, *motion_noise = (
         start((len(prefix), num, *prefix.shape[2:])).to(prefix) for prefix in prefixes
     )
-    ends = (None, None) if suffixes is None else suffixes
-    motion = None
-    if motion_noise:
-        assert velocity.motion is not None, "a motion to begin with needs a motion network"
-        motion = sample(
-            velocity.motion(num),
-            motion_noise[0],
-            settings.motion_times,
-            prefix=prefixes[1],
-            suffix=ends[1],
-            step=renoise if settings.motion_steps else overshoot(settings.overshoot),
-            draw=fresh,
-        )
-    video = sample(
-        velocity.video(num, motion),
-        noise,
-        settings.times(num_moves),
-        prefix=prefixes[0],
-        suffix=ends[0],
-        step=settings.step,
+    if not motion_noise:
+        return BegunChunk(noise, fresh, None)
+    assert velocity.motion is not None, "a motion to begin with needs a motion network"
+    motion = sample(
+        velocity.motion(num),
+        motion_noise[0],
+        settings.motion_times,
+        prefix=prefixes[1],
+        suffix=None if suffixes is None else suffixes[1],
+        step=renoise if settings.motion_steps else overshoot(settings.overshoot),
         draw=fresh,
     )
-    return (video,) if motion is None else (video, motion)
+    return BegunChunk(noise, fresh, motion)
 
 
 def starting_noise(
