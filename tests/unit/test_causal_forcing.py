@@ -85,7 +85,7 @@ def test_a_step_is_the_flow_loss_of_a_causal_network_and_repeats() -> None:
 
 
 def test_windows_that_blocks_do_not_fill_and_distilled_weights_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(ValueError, match=r"2 \+ 2 k latents, got 5; nearest: 4"):
+    with pytest.raises(ValueError, match=r"2 \+ 2 k latents, got 5; nearest: 6"):
         stage_of(
             Models("tiny", motion_stats="small"),
             dataclasses.replace(OBJECTIVE, window_latents={0: 5}),
