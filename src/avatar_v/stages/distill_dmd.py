@@ -232,10 +232,11 @@ class DistillDMD(SFT):
         due = self.matching.is_due(self.num_backward[FAKE], self.updates)
         turn = self.turn(clean, cond, windows, generator)
         num_moves = 1 + int(torch.randint(turn.settings.num_steps, (), generator=self.common))
-        weight = turn.window(self.region(windows, clean, batch))
         logs: Logs = {}
         with self.network(STUDENT) as student, torch.set_grad_enabled(due):
             made = turn.make(turn.velocity(student), num_moves)
+        turn, made = self.seen_by_scores(turn, made)
+        weight = turn.window(self.region(windows, clean, batch))
         if due:
             loss, logs = self.student_loss(turn, made, weight, num_moves, generator)
             with self.network(STUDENT):
@@ -268,6 +269,10 @@ class DistillDMD(SFT):
         no_text = self.conditioner.encode_text([""] * num)
         with self.network(STUDENT) as student:
             return last_turn(student, clean, cond, no_text, windows, settings, tuple(seeds))
+
+    def seen_by_scores(self, turn: Turn, made: Latents) -> tuple[Turn, Latents]:
+        """What of the student's video both scores look at: here all of it."""
+        return turn, made
 
     def student_loss(
         self, turn: Turn, made: Latents, weight: Tensor, num_moves: int, generator: torch.Generator
