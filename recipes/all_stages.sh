@@ -177,7 +177,7 @@ chain() {
   train 4c_distill_motion runs/shards/motion "$(init_from 4b_distill_dmd)"
   train 4d_causal_forcing runs/latents/long "$(init_from 3_motion)" "${stills[@]}"
   train 4e_self_forcing runs/latents/long "$(init_from 3_motion)" "${stills[@]}" \
-    --model.init_args.student.weights "$runs/4d_causal_forcing/weights"
+    --model.init_args.student.causal_weights "$runs/4d_causal_forcing/weights"
 
   # stage 5, of the student: pictures and motion
   draw runs/shards/chunk train 192 49

@@ -38,7 +38,7 @@ class Blocks:
     one_time_share: float = 0.5  # of the windows have one time for all blocks (our choice)
 
     def __post_init__(self) -> None:
-        checks.count("blocks.length", self.length)
+        checks.count("blocks.length", self.length, least=CAUSAL_FIRST)
         checks.count("blocks.window", self.window)
         checks.share("blocks.one_time_share", self.one_time_share)
 

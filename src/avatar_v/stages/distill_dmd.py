@@ -270,7 +270,9 @@ class DistillDMD(SFT):
         with self.network(STUDENT) as student:
             return last_turn(student, clean, cond, no_text, windows, settings, tuple(seeds))
 
-    def seen_by_scores(self, turn: Turn, made: Latents) -> tuple[Turn, Latents]:
+    def seen_by_scores(
+        self, turn: Turn, made: Float[Tensor, "b whole c h w"]
+    ) -> tuple[Turn, Latents]:
         """What of the student's video both scores look at: here all of it."""
         return turn, made
 

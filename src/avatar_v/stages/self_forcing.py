@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
+from torch import Tensor
 
 from avatar_v import checks
 from avatar_v.models.reference import anchor_frame
@@ -38,7 +40,7 @@ from avatar_v.types import Batch, Reference
 class CausalStudent:
     """The student that is trained, and what the scores see of its video."""
 
-    weights: str  # pipeline folder of stage 4d, e.g. runs/4d_causal_forcing/weights
+    causal_weights: str  # pipeline folder of stage 4d, e.g. runs/4d_causal_forcing/weights
     score_latents: int  # of the part of a window that both scores look at: those of their training
 
     def __post_init__(self) -> None:
@@ -103,12 +105,12 @@ class SelfForcing(DistillDMD):
                 "passes (matching.real_guidance), that see whole windows"
             )
         super().adapt()
-        student = load_dit(f"{self.student.weights}/dit")
+        student = load_dit(f"{self.student.causal_weights}/dit")
         student.motion_stats = self.dit.motion_stats
         block = student.config.causal_block
         if block is None:
             raise ValueError(
-                f"student.weights {self.student.weights} are not causal: "
+                f"student.causal_weights {self.student.causal_weights} are not causal: "
                 "recipes/4d_causal_forcing.yaml makes some"
             )
         for length in self.objective.window_latents.values():
@@ -129,7 +131,9 @@ class SelfForcing(DistillDMD):
         prefix = torch.full_like(start, int(kind >= self.rollout.prompt_share))
         return Windows(start, prefix, start, self.window_length)
 
-    def seen_by_scores(self, turn: Turn, made: Latents) -> tuple[Turn, Latents]:
+    def seen_by_scores(
+        self, turn: Turn, made: Float[Tensor, "b whole c h w"]
+    ) -> tuple[Turn, Latents]:
         """A part of the window, drawn alike on all ranks: from its beginning as often as from
         anywhere else. One from inside begins with two of the student's own latents, and the first
         frame of the video is its anchor."""

@@ -11,6 +11,7 @@ from avatar_v.stages.settings import NULL
 WAN = "Wan 2.1 T2V in diffusers' layout (Wan-AI/Wan2.1-T2V-1.3B-Diffusers on huggingface.co)"
 SOURCES = {
     "init_from": "",
+    "causal_weights": "",
     "dit": f"avatar-v weights import-wan makes it of {WAN}",
     "vae": f"it is the folder vae of {WAN}",
     "text": f"UMT5 and its tokenizer are in {WAN}",

@@ -1,0 +1,152 @@
+"""stages/self_forcing.py: what the student makes, what the scores see of it, and who is trained."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from avatar_v.models.card import Card
+from avatar_v.models.causal import as_causal
+from avatar_v.models.presets import build
+from avatar_v.models.weights import save_pipeline
+from avatar_v.sampling.blocks import make_blocks
+from avatar_v.sampling.chunks import Span
+from avatar_v.sampling.rollout import begin, chunk_velocity
+from avatar_v.stages.distill_dmd import Matching
+from avatar_v.stages.matching import FAKE, REAL
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.own_rollout import OwnRollout
+from avatar_v.stages.personality import Personality
+from avatar_v.stages.roles import STUDENT
+from avatar_v.stages.self_forcing import CausalStudent, SelfForcing
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.trainable import Trainable
+from avatar_v.testing import make_batch, motion_stats, randomise
+
+LENGTH, SEEN = 10, 5  # five blocks of 2, of which one sees two before it
+
+
+@pytest.fixture(scope="module")
+def folders(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """Weights of scores and student that differ."""
+    folder = tmp_path_factory.mktemp("weights")
+    dit, conditioner = build("tiny", motion_stats=motion_stats())
+    for name, seed in (("scores", 0), ("student", 1)):
+        network = dit if name == "scores" else as_causal(dit, block=2, window=2)
+        randomise(network, seed=seed)
+        save_pipeline(folder / name, network, conditioner, Card(preset="tiny"))
+    return {name: str(folder / name) for name in ("scores", "student")}
+
+
+def stage_of(folders: dict[str, str], **changes: object) -> SelfForcing:
+    values = {
+        "models": Models("tiny", init_from=folders["scores"]),
+        "optim": Optim(lr=1e-3, num_warmup_steps=1),
+        "objective": Objective({0: LENGTH}, text_dropout=0.0),
+        "face_boost": 0.0,
+        "mouth_boost": 1.0,
+        "personality": Personality(motion_dropout=0.0, reference_dropout=0.0),
+        "student": CausalStudent(folders["student"], SEEN),
+        "matching": Matching(fake_updates=2, fake_lr=1e-3),
+        "rollout": OwnRollout({0: 2}, prompt_share=0.5, image_share=0.5),
+        "trainable": Trainable(),
+        **changes,
+    }
+    stage = SelfForcing(**values)  # pyright: ignore
+    stage.configure_model()
+    return stage
+
+
+def test_a_window_of_training_is_the_stream_of_generation(folders: dict[str, str]) -> None:
+    stage = stage_of(folders)
+    batch = make_batch(2, 4 * LENGTH - 3, 32, latent_channels=16, has_reference=True)
+    begun = stage.begin(batch, 0)
+    turn = stage.turn(begun.clean, begun.cond, begun.windows, begun.generator)  # pyright: ignore
+    settings = dataclasses.replace(turn.settings, anchor=False)
+    step = dataclasses.replace(turn, settings=settings)
+    with torch.no_grad():
+        carry = begin(stage.dit, (turn.prefix,), turn.reference, settings)
+        velocity = chunk_velocity(stage.dit, turn.words, turn.audio, carry, settings)
+        one = dataclasses.replace(step.settings, num_steps=1)  # no fresh noise between steps
+        whole = dataclasses.replace(step, settings=one, motion=None).make(
+            velocity.video(LENGTH, None)
+        )
+        (blocks,), _ = make_blocks(velocity, carry, turn.chunk, one, turn.seeds, stage.dit.config)
+    torch.testing.assert_close(blocks, whole, atol=1e-5, rtol=1e-5)
+
+
+def test_scores_see_a_part_that_continues_the_student_s_own_latents(
+    folders: dict[str, str],
+) -> None:
+    stage = stage_of(folders)
+    batch = make_batch(2, 4 * LENGTH - 3, 32, latent_channels=16, has_reference=True)
+    begun = stage.begin(batch, 0)
+    turn = stage.turn(begun.clean, begun.cond, begun.windows, begun.generator)  # pyright: ignore
+    made = torch.randn(2, LENGTH, 16, 4, 4, requires_grad=True)
+    places = set()
+    for index in range(40):
+        stage.begin_batch(index)
+        seen, part = stage.seen_by_scores(turn, made)
+        begin_, stop = seen.chunk.latents.start, seen.chunk.latents.stop
+        places.add(begin_)
+        assert stop - begin_ == SEEN
+        assert torch.equal(part, made[:, begin_:stop])
+        assert torch.equal(seen.window(made), part)
+        assert seen.audio is not None
+        assert turn.audio is not None
+        assert torch.equal(seen.audio, turn.audio[:, begin_:stop])
+        (grad,) = torch.autograd.grad(part.sum(), made)
+        if begin_ == 0:
+            assert seen.anchor is None
+            assert torch.equal(seen.prefix, turn.prefix)
+            continue
+        assert torch.equal(seen.prefix, part[:, :2])
+        assert not grad[:, begin_ : begin_ + 2].any(), "what is given takes no gradient"
+        assert grad[:, begin_ + 2 : stop].all()
+        assert seen.anchor is not None
+        assert torch.equal(seen.anchor.latents, made[:, :1])
+        assert seen.scored()[0].tolist() == [False, False, True, True, True]
+    assert places == set(range(LENGTH - SEEN + 1))
+    assert seen.chunk.latents == Span(begin_, stop)
+
+
+def test_an_update_moves_student_and_fake_score_and_never_the_real_one(
+    folders: dict[str, str],
+) -> None:
+    stage = stage_of(folders)
+    assert stage.dit.config.causal_block == 2
+    assert not stage.fake.config.is_causal
+    randomise(stage.fake, seed=5)  # it begins as the real score, where nothing pulls
+    batch = make_batch(2, 4 * LENGTH - 3, 32, latent_channels=16, has_reference=True)
+    losses = {}
+    stage.update = lambda role, loss: losses.setdefault(role, loss)  # pyright: ignore
+    stage.num_backward = dict.fromkeys((STUDENT, FAKE), 1)  # pyright: ignore
+    begun = stage.begin(batch, 0)
+    _, logs = stage.iterate(begun.clean, begun.cond, begun.windows, batch, begun.generator)  # pyright: ignore
+    assert set(losses) == {STUDENT, FAKE}
+    assert {"dmd", "fake", "spread", "energy"} <= set(logs)
+    losses[STUDENT].backward()
+    assert any(p.grad is not None and bool(p.grad.any()) for p in stage.dit.parameters())
+    assert all(p.grad is None for p in getattr(stage, REAL).parameters())
+    assert stage.card_entries()["causal_block"] == 2
+
+
+def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
+    swapped = {"scores": folders["student"], "student": folders["scores"]}
+    for changes, words in (
+        ({"trainable": Trainable("lora")}, "trainable.parts is all"),
+        ({"matching": Matching(regression={0: 1.0}, teacher_steps=2)}, "regression is 0"),
+        ({"rollout": OwnRollout({0: 2})}, "make 1"),
+        ({"objective": Objective({0: 4}, text_dropout=0.0)}, "at least student.score_latents"),
+        ({"student": CausalStudent(folders["scores"], SEEN)}, "are not causal"),
+    ):
+        with pytest.raises(ValueError, match=words):
+            stage_of(folders, **changes)
+    with pytest.raises(ValueError, match="see whole windows"):
+        stage_of(swapped)
+
+
+def test_a_missing_student_is_named(folders: dict[str, str], tmp_path: Path) -> None:
+    with pytest.raises((ValueError, OSError), match="none"):
+        stage_of(folders, student=CausalStudent(str(tmp_path / "none"), SEEN))
