@@ -73,9 +73,9 @@ class HeldOutSync(Sync):
 
 
 class HeldOutMouth:
-    """How far the mouth opens in the pictures beside the motion that they show: minus the distance
-    of the logarithms. A reward of still or sharp pictures is raised by mouths that open less, and
-    no reward of motion sees that.
+    """By how much less the mouth opens in the pictures than in the motion that they show: the
+    logarithm of the ratio, 0 where it opens as far or further. A reward of still or sharp pictures
+    is raised by mouths that open less, and no reward of motion sees that.
 
     ``critic``: a held-out motion critic reads the pictures. ValueError for one that is not.
     """
@@ -92,7 +92,8 @@ class HeldOutMouth:
             excursion(made_part(x, columns["num_given"]))[..., MOUTH_OPEN].mean(1)
             for x in (self.read(frames).to(motion), motion)
         )
-        return -(shown.clamp_min(LEAST_EXCURSION) / told.clamp_min(LEAST_EXCURSION)).log().abs()
+        ratio = shown.clamp_min(LEAST_EXCURSION) / told.clamp_min(LEAST_EXCURSION)
+        return ratio.log().clamp(max=0)
 
     def read(self, frames: Video) -> Motion:
         """The motion in pictures in [-1, 1]."""

@@ -150,25 +150,33 @@ def flicker(
 
 
 class MouthOpening:
-    """A penalty from -2 to 0 at each latent frame: by how much the mouth in the pictures is more or
-    less open than in the motion that they show, in mean excursions of that motion. The opponent of
-    rewards of still and sharp pictures, which mouths that open less raise.
+    """How far the mouth's opening in the pictures is from its mean at each latent frame, times how
+    much further it opens in the true pictures of the same motion. The opponent of rewards of still
+    and sharp pictures, which mouths that open less raise.
 
-    ``critic``: a shipped critic's name or a folder; ValueError for a held-out one.
+    The distance of each moment from what the motion says is no such opponent: where a moment is
+    uncertain, a smaller opening is nearer to it. ``critic``: a shipped critic's name or a folder;
+    ValueError for a held-out one.
     """
 
     def __init__(self, critic: str = "motion") -> None:
         self.critic = MotionMeter.as_objective(critic)
 
     def __call__(
-        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
-    ) -> PerLatent | None:
-        if frames is None:
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        truth: Pictures | None = None, **columns: Any,
+    ) -> PerLatent | None:  # fmt: skip
+        if frames is None or truth is None:
             return None
-        shown, told = (x[..., MOUTH_OPEN] for x in (shown_motion(self.critic, frames), motion))
-        far = excursion(made_part(motion, columns["num_given"]))[..., MOUTH_OPEN].mean(1)
-        wrong = by_latent((shown.to(told) - told).abs(), "mean")
-        return -(wrong / far.clamp_min(LEAST_EXCURSION)[:, None]).clamp(0, MOST_PENALTY)
+        shown = shown_motion(self.critic, frames)
+        levels = [
+            excursion(made_part(x, columns["num_given"]))[..., MOUTH_OPEN].mean(1)
+            for x in (shown, shown_motion(self.critic, truth))
+        ]
+        made, true = levels[0].mean(), levels[1][columns["condition"]].mean()
+        middle = made_part(shown, columns["num_given"]).mean(1, keepdim=True)
+        far = by_latent((shown - middle)[..., MOUTH_OPEN].abs(), "mean")
+        return (1 - made / true.clamp_min(LEAST_EXCURSION)) * _standard(far)
 
 
 class Identity:
