@@ -14,14 +14,10 @@ from collections.abc import Callable, Mapping
 from functools import partial
 
 import numpy as np
-import torch
-from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.models.weights import find_stats
-from avatar_v.motion.habits import LEAST_EXCURSION, excursion
 from avatar_v_eval.cases import (
     Case,
     Video,
@@ -32,7 +28,7 @@ from avatar_v_eval.cases import (
 )
 from avatar_v_eval.generated import GeneratedClip, generate, through_vae
 from avatar_v_eval.intervals import bootstrap_mean
-from avatar_v_eval.motion_statistics import style_of
+from avatar_v_eval.motion_statistics import slope, style_of
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import (
     Condition,
@@ -67,7 +63,7 @@ MEASURED = {
     **{name: MEASURES[name] for name in ("mouth", "identity", "sync", "sharpness", "flicker")},
     **PICTURES,
     "distance": "distance of motion statistics from the true video's",
-    "held_out_opening": "how far the mouth opens, share of what its motion says, held-out critic",
+    "held_out_slope": "mouth opening of the pixels on its motion's, slope, held-out critic",
 }
 DIVERSITY = {"diversity": "mean difference of two seeds, of 255"}
 
@@ -185,7 +181,7 @@ def read(
     """Each measure of one person's video."""
     true, motion = ceilings[case.person_id], shipped.motion(clip.video)
     seen = held_out.motion(clip.video)
-    told = case.motion if clip.motion is None else clip.motion
+    told = np.asarray(case.motion if clip.motion is None else clip.motion)
     return {
         "mouth": mouth_r(motion, case),
         "identity": shipped.identity(clip.video, case),
@@ -196,14 +192,8 @@ def read(
         **picture_shares(clip.video, true),
         **colour_shares(clip.video, true),
         "style": style_of(motion, find_stats("small")),
-        "held_out_opening": opening(seen) / opening(told),
+        "held_out_slope": slope(told[:, MOUTH_OPEN], seen[:, MOUTH_OPEN]),
     }
-
-
-def opening(motion: Float[np.ndarray, "f m"] | Float[Tensor, "f m"]) -> float:
-    """How far the mouth's opening is from its mean."""
-    far = excursion(torch.as_tensor(motion)[None])[0, :, MOUTH_OPEN].mean()
-    return max(float(far), LEAST_EXCURSION)
 
 
 def colour_shares(video: Video, true: Video) -> dict[str, float]:

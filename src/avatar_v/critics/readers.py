@@ -14,9 +14,16 @@ from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available, track_faces
 from avatar_v.critics.levels import blink_gap, excursion_gap, made_part
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.rewards import MOUTH_OPEN, YAW, Identity, Sync, as_stored, shown_motion
+from avatar_v.critics.rewards import (
+    MOUTH_OPEN,
+    YAW,
+    Identity,
+    Sync,
+    as_stored,
+    shown_motion,
+    slope,
+)
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.motion.habits import LEAST_EXCURSION, excursion
 from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v.types import Batch
 
@@ -73,9 +80,9 @@ class HeldOutSync(Sync):
 
 
 class HeldOutMouth:
-    """By how much less the mouth opens in the pictures than in the motion that they show: the
-    logarithm of the ratio, 0 where it opens as far or further. A reward of still or sharp pictures
-    is raised by mouths that open less, and no reward of motion sees that.
+    """How far the mouth in the pictures goes along with that of the motion: the slope, at most 1. A
+    reward of still or sharp pictures is raised by mouths that open less, and no reward of motion
+    sees that.
 
     ``critic``: a held-out motion critic reads the pictures. ValueError for one that is not.
     """
@@ -88,12 +95,8 @@ class HeldOutMouth:
     ) -> PerSample | None:
         if frames is None:
             return None
-        shown, told = (
-            excursion(made_part(x, columns["num_given"]))[..., MOUTH_OPEN].mean(1)
-            for x in (self.read(frames).to(motion), motion)
-        )
-        ratio = shown.clamp_min(LEAST_EXCURSION) / told.clamp_min(LEAST_EXCURSION)
-        return ratio.log().clamp(max=0)
+        shown = self.read(frames).to(motion)[..., MOUTH_OPEN]
+        return slope(motion[..., MOUTH_OPEN], shown, columns["num_given"]).clamp(max=1)
 
     def read(self, frames: Video) -> Motion:
         """The motion in pictures in [-1, 1]."""

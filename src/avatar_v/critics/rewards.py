@@ -28,7 +28,7 @@ from avatar_v.critics.quality import sharpness as laplacian
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS, SyncCritic
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.motion.habits import LEAST_EXCURSION, excursion, visible_runs
+from avatar_v.motion.habits import excursion, visible_runs
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -43,6 +43,8 @@ MOST_PENALTY = 2.0
 """Of what is three times as much as it should be, or more."""
 LEAST_FLICKER = 0.5
 """Share of the mean flicker of a clip, below which that of a moment counts as so much."""
+LEAST_SLOPE = 0.1
+"""Of a true mouth on the motion that it shows; less counts as so much."""
 LEAST_SPEED = 1e-3
 """Mean change a frame below which a component counts as one that a person does not move."""
 
@@ -150,13 +152,13 @@ def flicker(
 
 
 class MouthOpening:
-    """How far the mouth's opening in the pictures is from its mean at each latent frame, times how
-    much further it opens in the true pictures of the same motion. The opponent of rewards of still
-    and sharp pictures, which mouths that open less raise.
+    """How far the mouth in the pictures goes along with that of the motion at each latent frame,
+    times how much further it goes along in the true pictures: the gap of both slopes. The opponent
+    of rewards of still and sharp pictures, which mouths that open less raise.
 
-    The distance of each moment from what the motion says is no such opponent: where a moment is
-    uncertain, a smaller opening is nearer to it. ``critic``: a shipped critic's name or a folder;
-    ValueError for a held-out one.
+    Neither the error of a moment nor the size of the movement is such an opponent: where a moment
+    is uncertain a smaller opening is nearer to it, and mouths that tremble move, too. ``critic``: a
+    shipped critic's name or a folder; ValueError for a held-out one.
     """
 
     def __init__(self, critic: str = "motion") -> None:
@@ -168,15 +170,15 @@ class MouthOpening:
     ) -> PerLatent | None:  # fmt: skip
         if frames is None or truth is None:
             return None
-        shown = shown_motion(self.critic, frames)
-        levels = [
-            excursion(made_part(x, columns["num_given"]))[..., MOUTH_OPEN].mean(1)
-            for x in (shown, shown_motion(self.critic, truth))
-        ]
-        made, true = levels[0].mean(), levels[1][columns["condition"]].mean()
-        middle = made_part(shown, columns["num_given"]).mean(1, keepdim=True)
-        far = by_latent((shown - middle)[..., MOUTH_OPEN].abs(), "mean")
-        return (1 - made / true.clamp_min(LEAST_EXCURSION)) * _standard(far)
+        given, condition = columns["num_given"], columns["condition"]
+        shown, true = (
+            shown_motion(self.critic, x)[..., MOUTH_OPEN].to(motion) for x in (frames, truth)
+        )
+        told = motion[..., MOUTH_OPEN]
+        made = slope(told, shown, given).mean()
+        aim = slope(told, true[condition], given).mean().clamp_min(LEAST_SLOPE)
+        along = (told - _middle(told, given)) * (shown - _middle(shown, given))
+        return (1 - made / aim) * _standard(by_latent(along, "mean"))
 
 
 class Identity:
@@ -266,6 +268,20 @@ def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
     critic = critic.to(frames.device)
     pictures = as_input(frames.clamp(-1, 1).flatten(0, 1), critic.input_size)
     return critic(pictures).unflatten(0, frames.shape[:2])
+
+
+def slope(
+    told: Float[Tensor, "b f"], shown: Float[Tensor, "b f"], num_given: int
+) -> Float[Tensor, " b"]:
+    """Of what is shown on what was told, over the frames that a sample made; NaN where nothing was
+    told to move."""
+    told, shown = (made_part(x[..., None], num_given)[..., 0] for x in (told, shown))
+    told, shown = (x - x.mean(1, keepdim=True) for x in (told, shown))
+    return (told * shown).sum(1) / told.square().sum(1)
+
+
+def _middle(x: Float[Tensor, "b f"], num_given: int) -> Float[Tensor, "b 1"]:
+    return made_part(x[..., None], num_given)[..., 0].mean(1, keepdim=True)
 
 
 def sound_windows(audio: Float[Tensor, "b s"], num: int) -> Float[Tensor, "b num 20 13"]:
