@@ -37,7 +37,9 @@ def test_files_to_mp4_and_json(request_: Request, weights: Path) -> None:
     assert sum(map(len, seen)) == record.num_frames == 32
     values = json.loads(Path(request_.output.out).with_suffix(".json").read_text())
     # with the values that it left to the weights
-    resolved = request_.changed(anchor=False, guidance_audio=2.0, guidance_motion=1.0)
+    resolved = request_.changed(
+        anchor=False, guidance_audio=2.0, guidance_motion=1.0, chunk_latents=5
+    )
     assert values["request"] == json.loads(json.dumps(dataclasses.asdict(resolved)))
     assert values["weights_card"]["preset"] == "tiny"
     assert len(values["weights_hash"]) == 16

@@ -79,7 +79,9 @@ def test_what_a_request_leaves_open_is_decided_by_the_card() -> None:
     assert (asked.guidance_audio, asked.guidance_motion, asked.seed) == (1.5, 3.0, 3)
     assert asked.anchor is False  # there is no clip that an anchor could join
     assert asked.num_steps == NUM_STEPS
+    assert asked.chunk_latents == 13
     given = open_.changed(guidance_audio=2.0, guidance_motion=1.0, anchor=True, num_steps=7)
+    given = given.changed(chunk_latents=9)
     assert resolved(given, card, INPUTS) == given
 
 

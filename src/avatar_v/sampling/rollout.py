@@ -65,9 +65,6 @@ class Settings:
     """The numbers of sampling, apart from the request."""
 
     chunk_latents: int  # 13 for the small preset, 41 at full size
-    window_latents: int | None = None
-    """Of the windows of training, where a causal network makes other chunks; None: as the chunks.
-    """
     num_steps: int = 24  # Avatar V §4.2
     shift: float = 1.0  # of the sampling times (flow.shift_time)
     guidance_text: float = 1.0
@@ -87,6 +84,9 @@ class Settings:
     )
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
+    window_latents: int | None = None
+    """Of the windows of training, where a causal network makes other chunks; None: as the chunks.
+    """
 
     @property
     def step(self) -> Step:
