@@ -28,6 +28,7 @@ OPTIONS: dict[str, type] = {
     "reference_s": float,
     "motion": str,
     "overshoot": float,
+    "chunk_latents": int,
 }
 """The fields of a request (generate/request.py) that a system may set, with their types."""
 
