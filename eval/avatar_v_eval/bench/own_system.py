@@ -73,14 +73,10 @@ class Pipeline:
         except ValueError as error:
             return Delivery(reason=f"refused: {error}")
         total_s = time.perf_counter() - begin
-        waited = min(num_made, _first_chunk(pipeline)) / FRAME_RATE_HZ
+        chunk = parse_options(self.options).get("chunk_latents", pipeline.format.chunk_latents)
+        waited = min(num_made, num_frames(chunk)) / FRAME_RATE_HZ  # for the first chunk's sound
         timing = Timing(round(total_s, 4), machine(), round(waited + first_s, 4), COUNTED)
         return Delivery(out, timing=write_timing(out, timing))
-
-
-def _first_chunk(pipeline: AvatarPipeline) -> int:
-    """Frames whose sound has to be there before the first one can be made."""
-    return num_frames(pipeline.format.chunk_latents)
 
 
 def parse_options(text: str) -> dict[str, Any]:
