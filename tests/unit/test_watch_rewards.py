@@ -101,9 +101,11 @@ def test_readers_are_no_rewards(weights: str, tmp_path: Path) -> None:
         Rewards([])
 
 
-def mouth_of(reader: HeldOutMouth, frames: torch.Tensor, motion: torch.Tensor) -> float:
+def mouth_of(
+    reader: HeldOutMouth, frames: torch.Tensor, motion: torch.Tensor, **columns: object
+) -> float:
     batch = make_batch(1)
-    found = reader(frames[None], batch.audio, batch, motion[None], num_given=1)
+    found = reader(frames[None], batch.audio, batch, motion[None], num_given=1, **columns)
     assert found is not None
     return float(found)
 
@@ -114,6 +116,8 @@ def test_a_mouth_that_opens_less_than_it_should_is_seen() -> None:
     true, reader = clip.video.float() / 127.5 - 1, HeldOutMouth()
     assert mouth_of(reader, true, clip.motion) > 0.8
     assert abs(mouth_of(reader, true[:1].expand_as(true), clip.motion)) < 0.01
+    half = {"truth": (0.5 * (true + true[:1]))[None], "condition": torch.tensor([0])}
+    assert 0.1 < mouth_of(reader, true, clip.motion, **half) < mouth_of(reader, true, clip.motion)
     batch = make_batch(1)
     assert reader(None, batch.audio, batch, clip.motion[None], num_given=1) is None
 

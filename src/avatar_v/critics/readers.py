@@ -18,6 +18,7 @@ from avatar_v.critics.rewards import (
     MOUTH_OPEN,
     YAW,
     Identity,
+    Pictures,
     Sync,
     as_stored,
     shown_motion,
@@ -80,9 +81,9 @@ class HeldOutSync(Sync):
 
 
 class HeldOutMouth:
-    """How far the mouth in the pictures goes along with that of the motion: the slope, at most 1. A
-    reward of still or sharp pictures is raised by mouths that open less, and no reward of motion
-    sees that.
+    """How far the mouth in the pictures goes along with that of the motion: the slope, at most that
+    of the true pictures of the same motion, or 1 where there are none. A reward of still or sharp
+    pictures is raised by mouths that open less, and no reward of motion sees that.
 
     ``critic``: a held-out motion critic reads the pictures. ValueError for one that is not.
     """
@@ -91,12 +92,18 @@ class HeldOutMouth:
         self.critic = _held_out(MotionMeter.from_pretrained(critic), critic)
 
     def __call__(
-        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
-    ) -> PerSample | None:
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        truth: Pictures | None = None, **columns: Any,
+    ) -> PerSample | None:  # fmt: skip
         if frames is None:
             return None
+        told, given = motion[..., MOUTH_OPEN], columns["num_given"]
+        most = torch.ones_like(told[:, 0])
+        if truth is not None:
+            true = self.read(truth).to(motion)[columns["condition"], :, MOUTH_OPEN]
+            most = slope(told, true, given)
         shown = self.read(frames).to(motion)[..., MOUTH_OPEN]
-        return slope(motion[..., MOUTH_OPEN], shown, columns["num_given"]).clamp(max=1)
+        return slope(told, shown, given).minimum(most)
 
     def read(self, frames: Video) -> Motion:
         """The motion in pictures in [-1, 1]."""
