@@ -181,9 +181,8 @@ def joined(dit: AvatarDiT, carry: Carry) -> Carry:
     """``carry`` with the anchor, if one waits, in the encoded reference."""
     if carry.anchor is None:
         return carry
-    added = dit.encode_reference(carry.anchor)
+    added = _as_read(dit, dit.encode_reference(carry.anchor))
     assert added is not None, "an anchor has one frame"
-    added = _as_read(dit, added)
     past = added if carry.past is None else carry.past.append(added)
     moments, more = carry.moments, dit.moments_of(carry.anchor)
     moments = None if moments is None or more is None else moments + more
