@@ -185,7 +185,7 @@ def test_weights_trained_with_an_anchor_use_it_unless_told(
     assert torch.equal(made(trained, None), anchored)
     assert torch.equal(made(trained, False), plain)
     assert torch.equal(made(personal, None), plain)
-    both = asked.changed(guidance_audio=2.0, guidance_motion=1.0)
+    both = asked.changed(guidance_audio=2.0, guidance_motion=1.0, chunk_latents=5)
     assert resolved(asked, card, inputs) == both.changed(anchor=True)
     assert resolved(asked, personal.card, inputs) == both.changed(anchor=False)
     alone = dataclasses.replace(inputs, clips=())  # nothing that an anchor could join
