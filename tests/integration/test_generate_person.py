@@ -33,12 +33,12 @@ def test_a_reference_is_encoded_once_and_reads_as_if_it_were_every_time(
     settings = dataclasses.replace(SETTINGS, guidance_reference=2.0)
     cached = made(pipe, sound(33), settings, person=person)
     assert num_encoded == 1
-    original = rollout_module.guided
+    original = rollout_module.guided_passes
 
     def uncached(dit, cond, *, past, **weights):
         return original(dit, dataclasses.replace(cond, reference=person.reference), **weights)
 
-    monkeypatch.setattr(rollout_module, "guided", uncached)
+    monkeypatch.setattr(rollout_module, "guided_passes", uncached)
     anew = made(pipe, sound(33), settings, person=person)
     assert num_encoded == 2 + len(plan(33, chunk_latents=5).chunks)  # once more for each chunk
     assert torch.equal(cached, anew)
@@ -114,7 +114,7 @@ def test_an_anchor_reads_as_if_both_clips_were_encoded_every_time(
     both = join_references([person.reference, anchor])
     anchored = dataclasses.replace(SETTINGS, anchor=True)
     cached = made(pipe, sound(33), anchored, person=person)
-    original, num_calls = rollout_module.guided, 0
+    original, num_calls = rollout_module.guided_passes, 0
 
     def uncached(dit, cond, *, past, **weights):
         nonlocal num_calls
@@ -122,7 +122,7 @@ def test_an_anchor_reads_as_if_both_clips_were_encoded_every_time(
         num_calls += 1
         return original(dit, dataclasses.replace(cond, reference=reference), **weights)
 
-    monkeypatch.setattr(rollout_module, "guided", uncached)
+    monkeypatch.setattr(rollout_module, "guided_passes", uncached)
     anew = made(pipe, sound(33), anchored, person=person)
     # sums of another order; the same value may round both ways
     assert float((cached.float() - anew.float()).abs().max()) <= 1.0
