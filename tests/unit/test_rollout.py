@@ -4,8 +4,9 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.sampling.blend import blended
 from avatar_v.sampling.chunks import plan
-from avatar_v.sampling.rollout import ChunkVelocity, Settings, blended, check_finite, make_chunk
+from avatar_v.sampling.rollout import ChunkVelocity, Settings, check_finite, make_chunk
 
 CHUNKS = plan(49, chunk_latents=7).chunks
 

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
@@ -27,6 +26,7 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import anchor_frame
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.stats import MotionStats
+from avatar_v.sampling.blend import blended
 from avatar_v.sampling.chunks import OVERLAP, Chunk, interpolation
 from avatar_v.sampling.guidance import Passes, guided_passes
 from avatar_v.sampling.motion import LEAST_MOTION_STEPS, guided_motion
@@ -54,10 +54,6 @@ class ChunkVelocity:
     motion: Callable[[int], VelocityFn] | None = None
     passes: Callable[[int, Tensor | None], Passes] | None = None
     """Those of ``video``, whose blocks a causal network makes (sampling/blocks.py)."""
-
-
-BLEND_LATENTS, BLEND_PARTS = 3, 4
-"""So many latents of a chunk move away from the chunk before, in so many parts a side."""
 
 
 @dataclass(frozen=True)
@@ -291,24 +287,6 @@ def check_finite(states: States, chunk: Chunk) -> States:
             "guidance is too strong"
         )
     return states
-
-
-def blended(latents: Latents, num_prefix: int) -> Latents:
-    """``latents`` whose coarse picture changes over from the prefix within a few latents.
-
-    A chunk agrees with its prefix about what happens and less about how bright each part of the
-    picture is: backgrounds jump at its border, details do not. The step from the last prefix latent
-    to the first new one, averaged over 4 x 4 parts of the picture, is taken back by 3/4, 1/2 and
-    1/4 in the first three new latents (our choice).
-    """
-    new = latents[:, num_prefix:]
-    step = latents[:, num_prefix - 1] - latents[:, num_prefix]
-    parts = F.adaptive_avg_pool2d(step, BLEND_PARTS)
-    coarse = F.interpolate(parts, (step.shape[-2], step.shape[-1]), mode="bilinear")
-    share = 1 - torch.arange(1, BLEND_LATENTS + 1).to(latents) / (BLEND_LATENTS + 1)
-    share = F.pad(share, (0, max(0, new.shape[1] - BLEND_LATENTS)))[: new.shape[1]]
-    new = new + share[:, None, None, None] * coarse[:, None]
-    return torch.cat([latents[:, :num_prefix], new], dim=1)
 
 
 def _transitioned(
