@@ -5,8 +5,9 @@ values that the last blocks left in the same step: at the same time t, so no pas
 blocks is needed, and steps may lie on different devices. Chunks are as they are elsewhere
 (chunks.py), but the end of the one before is not read again: what is known of it is the history.
 
-Positions do not grow: from the length of the training windows on, a new block keeps its place and
-the history moves back, away from the reference no further than in training (rolling RoPE).
+Positions do not grow. Behind the length of the training windows each new block takes the same
+place, and the history moves back. So no block is further from the reference than in training
+(rolling RoPE).
 """
 
 import dataclasses
