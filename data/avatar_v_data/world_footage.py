@@ -257,7 +257,7 @@ def _backdrop(square: Frames) -> Frames:
     return (edge * light).clamp(0, 255).byte()
 
 
-def _widened(square: Frames) -> Frames:
+def _widened(square: UInt8[Tensor, "f 3 h h"]) -> UInt8[Tensor, "f 3 h w"]:
     """The square amid a stretched and dimmed copy of itself, as television shows narrow video."""
     size = square.shape[3]
     small = F.interpolate(square.float(), size=(size // 8, size // 8), mode="area")

@@ -17,7 +17,7 @@ from scipy.spatial.distance import squareform
 BLOCK = 1024
 """Faces that are compared with all others at a time."""
 
-Cells = Sequence[Sequence[float] | None]
+Cells = Sequence[Sequence[float | int] | None]
 
 
 def group_faces(faces: np.ndarray, same: float) -> list[int]:

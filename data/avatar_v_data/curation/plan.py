@@ -51,9 +51,9 @@ class Grouping:
     """How clips become persons and scenes (people.py)."""
 
     same_face: float = 0.75
-    same_background: float = 12.0
+    same_background: float = 8.0
     same_picture: float = 6.0
-    same_sound: float = 0.8
+    same_sound: float = 0.9
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,11 @@ def missing(tasks: Sequence[Task], finished: Collection[str]) -> list[Task]:
 
 
 def reconcile(
-    tasks: Sequence[Task], store: Store, *, is_stopping: Callable[[], bool] = lambda: False
+    tasks: Sequence[Task],
+    store: Store,
+    *,
+    is_stopping: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[int, int], None] = lambda num_done, num: None,
 ) -> int:
     """Make what is missing until all ``tasks`` are finished; the number that were made here.
 
@@ -58,12 +62,14 @@ def reconcile(
     num_made = 0
     while not is_stopping():
         finished, before = store.finished(), num_made
+        on_progress(sum(task.key in finished for task in tasks), len(tasks))
         for task in tasks:
             if is_stopping() or task.key in finished or not task.is_ready(finished):
                 continue
             num_made += _make(task, store)
             if store.is_finished(task.stage.name, task.key):
                 finished.add(task.key)
+                on_progress(sum(task.key in finished for task in tasks), len(tasks))
         if all(task.key in finished for task in tasks):
             break
         if num_made == before:
@@ -77,7 +83,8 @@ def _make(task: Task, store: Store) -> bool:
         if not mine or store.is_finished(task.stage.name, task.key):
             return False
         if store.deaths(task.key) >= MOST_DEATHS:
-            result: Result = {FAILED: f"its worker died {MOST_DEATHS} times (memory?)"}
+            reason = f"{task.stage.name}: its worker died {MOST_DEATHS} times (memory?)"
+            result: Result = {FAILED: reason}
         else:
             inputs = {name: store.result(name, key) for name, key in task.inputs.items()}
             result = _result(task, inputs)

@@ -1,8 +1,8 @@
 """Which clips a tier takes: limits on columns, one after the other, and no copies.
 
 Nothing is computed from pictures here, so limits are tried in seconds. A tier becomes a manifest
-that `avatar-v-data import` turns into shards. Where the tier asks for lips that follow the sound, it
-says by how much the sound is late, and the import moves it back.
+that `avatar-v-data import` turns into shards. Where the tier asks for lips that follow the sound,
+it says by how much the sound is late, and the import moves it back.
 """
 
 import json
@@ -53,11 +53,11 @@ def select(found: Found, tier: str, limits: Mapping[str, Limit]) -> Selection:
     for column, limit in limits.items():
         if column == NUM_SCENES:
             continue
-        known = [name for name in (left[0] if left else {}) if name not in HIDDEN]
+        known = [name for name, value in (left[0] if left else {}).items() if is_number(value)]
         if left and column not in known:
             names = ", ".join([*known, NUM_SCENES])
             raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
-        left = [clip for clip in left if limit.holds(clip[column])]
+        left = [clip for clip in left if limit.holds(float(clip[column]))]
         steps.append(_step(f"{column} {limit}", left))
     left = [clip for clip in left if not clip["copy_of"]]
     steps.append(_step("no copies", left))
@@ -65,7 +65,7 @@ def select(found: Found, tier: str, limits: Mapping[str, Limit]) -> Selection:
         scenes: dict[str, set[str]] = {}
         for clip in left:
             scenes.setdefault(clip["person"], set()).add(clip["scene"])
-        left = [clip for clip in left if limit.holds(len(scenes[clip["person"]]))]
+        left = [clip for clip in left if limit.holds(float(len(scenes[clip["person"]])))]
         steps.append(_step(f"{NUM_SCENES} {limit}", left))
     return Selection(tier, tuple(left), tuple(steps), moves_sound=SURE in limits)
 
@@ -98,6 +98,11 @@ def write_clips(path: Path, found: Found, selections: Sequence[Selection]) -> No
         row |= {f"in_{s.tier}": any(clip is kept for kept in s.clips) for s in selections}
         rows.append(row)
     polars.DataFrame(rows).write_parquet(path)
+
+
+def is_number(value: object) -> bool:
+    """Whether a limit can be put on it."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 def _step(what: str, clips: Sequence[Clip]) -> Step:

@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Protocol
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, UInt8
@@ -59,6 +59,7 @@ class Recording:
         return read_audio(self.path)
 
 
+@runtime_checkable
 class Stage(Protocol):
     """``run`` is a pure function of the recording and ``needs``; settings are dataclass fields."""
 
@@ -105,7 +106,7 @@ def clip_frames(
         raise ValueError(f"the video ends before frame {waiting[0][1][1]}")
 
 
-def clip_sound(audio: Waveform, start: int, stop: int) -> Waveform:
+def clip_sound(audio: Waveform, start: int, stop: int) -> Float[Tensor, " n"]:
     """The sound of frames, with silence where the file has none."""
     part = audio[start * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME]
     return torch.nn.functional.pad(part, (0, (stop - start) * SAMPLES_PER_FRAME - len(part)))

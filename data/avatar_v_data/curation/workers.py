@@ -7,7 +7,8 @@ in hand is taken up by another (store.py).
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
@@ -27,11 +28,15 @@ def work(
     num_workers: int,
     on_progress: Callable[[int, int], None] = lambda num_done, num: None,
 ) -> None:
-    """Finish ``tasks`` in so many processes, with others' help or without.
+    """Finish ``tasks`` in so many processes (one: in this one), with others' help or without.
 
     OSError where workers keep failing without a result.
     """
     store = Store(folder)
+    if num_workers == 1:
+        with one_thread():
+            reconcile(tasks, store, on_progress=on_progress)
+        return
     keys = {task.key for task in tasks}
     on_progress(len(keys & store.finished()), len(keys))
     context = multiprocessing.get_context("spawn")
@@ -65,5 +70,16 @@ def _left(keys: set[str], store: Store, on_progress: Callable[[int, int], None])
 
 def _worker(tasks: list[Task], folder: Path, stopping: Event) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
+    with one_thread():
+        reconcile(tasks, Store(folder), is_stopping=stopping.is_set)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """So that the numbers do not depend on how many workers there are."""
+    before = torch.get_num_threads()
     torch.set_num_threads(1)
-    reconcile(tasks, Store(folder), is_stopping=stopping.is_set)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
