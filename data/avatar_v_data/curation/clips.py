@@ -1,9 +1,9 @@
 """Which stretches become clips: as many seconds as the constraints allow (Avatar V §5.1.1).
 
 A clip lies within one shot, has a length between two bounds, shows exactly one face most of the
-time, always the same, and holds speech. Of all sets of clips that do not overlap, dynamic
-programming finds the one with the most seconds, and of these the one with the fewest clips.
-Everything is counted in looks of `EVERY` frames.
+time, always the same, large and sharp enough, and holds speech. Of all sets of clips that do not
+overlap, dynamic programming finds the one with the most seconds, and of these the one with the
+fewest clips. Everything is counted in looks of `EVERY` frames.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,12 +28,13 @@ class Clips:
     min_s: float = 3.0
     max_s: float = 20.0
     margin_s: float = 0.4  # left out at both ends of a shot, where a dissolve may be
-    one_face: float = 0.95
-    speech: float = 0.5
+    good: float = 0.95  # looks that show one face, as large and as sharp as this:
     smallest_face: float = 0.1  # height of its box, of the picture's
+    sharpness: float = 20.0
+    speech: float = 0.5
 
     name: ClassVar[str] = "clips"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("shots", "faces", "speech")
 
     def __post_init__(self) -> None:
@@ -44,18 +45,18 @@ class Clips:
         return ""
 
     def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
-        faces, counts = results["faces"]["boxes"], results["faces"]["counts"]
-        one = one_face(counts, faces, self.smallest_face)
-        spoken = speech_per_look(results["speech"]["speech"], len(counts))
+        faces = results["faces"]["boxes"]
+        good = self.good_looks(results["faces"])
+        spoken = speech_per_look(results["speech"]["speech"], len(faces))
         found = []
         margin = round(self.margin_s * LOOKS_PER_S)
         for start, stop in results["shots"]["shots"]:
             first, last = -(-start // EVERY) + margin, stop // EVERY - margin
             for part_first, part_last in same_face_runs(faces, first, last):
                 found += longest_cover(
-                    one[part_first:part_last],
+                    good[part_first:part_last],
                     spoken[part_first:part_last],
-                    (self.one_face, self.speech),
+                    (self.good, self.speech),
                     round(self.min_s * LOOKS_PER_S),
                     round(self.max_s * LOOKS_PER_S),
                     offset=part_first,
@@ -64,20 +65,24 @@ class Clips:
             {
                 "start": first * EVERY,
                 "stop": last * EVERY,
-                "one_face": round(float(one[first:last].mean()), 4),
+                "good": round(float(good[first:last].mean()), 4),
                 "speech": round(float(spoken[first:last].mean()), 4),
             }
             for first, last in found
         ]
         return {"clips": clips}
 
-
-def one_face(
-    counts: Sequence[int], boxes: Sequence[Sequence[float] | None], smallest: float
-) -> np.ndarray:
-    """1 for each look that shows exactly one face, and that large enough."""
-    large = [box is not None and box[3] - box[1] >= smallest for box in boxes]
-    return np.array([float(n == 1 and big) for n, big in zip(counts, large, strict=True)])
+    def good_looks(self, faces: Result) -> np.ndarray:
+        """1 for each look that shows exactly one face, large and sharp enough."""
+        rows = zip(faces["counts"], faces["boxes"], faces["sharpness"], strict=True)
+        return np.array(
+            [
+                float(
+                    count == 1 and box[3] - box[1] >= self.smallest_face and sharp >= self.sharpness
+                )
+                for count, box, sharp in rows
+            ]
+        )
 
 
 def speech_per_look(spans: Sequence[Sequence[float]], num: int) -> np.ndarray:
@@ -106,7 +111,7 @@ def same_face_runs(
 
 
 def longest_cover(
-    one: np.ndarray,
+    good: np.ndarray,
     spoken: np.ndarray,
     limits: tuple[float, float],
     shortest: int,
@@ -115,10 +120,10 @@ def longest_cover(
     offset: int = 0,
 ) -> list[tuple[int, int]]:
     """Spans of looks that do not overlap, ``shortest`` to ``longest`` long, in each of which the
-    means of ``one`` and ``spoken`` reach ``limits``: those that cover the most looks, and of
+    means of ``good`` and ``spoken`` reach ``limits``: those that cover the most looks, and of
     equal ones the fewest. ``offset`` is added to the result."""
-    num = len(one)
-    sums = [np.concatenate([[0.0], np.cumsum(values)]) for values in (one, spoken)]
+    num = len(good)
+    sums = [np.concatenate([[0.0], np.cumsum(values)]) for values in (good, spoken)]
     best = np.zeros((num + 1, 2))  # looks covered, minus clips
     came = np.full(num + 1, -1)
     for stop in range(1, num + 1):

@@ -4,20 +4,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
+import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.critics import face_track
-from avatar_v_data.curation.stages import EVERY, Recording, Result, rounded
+from avatar_v.critics.quality import sharpness
+from avatar_v_data.curation.stages import EVERY, Frame, Recording, Result, rounded
+
+SIDE = 64
+"""Pixels at which sharpness is measured, so that it compares between cameras."""
 
 
 @dataclass(frozen=True)
 class Faces:
-    """dlib's frontal detector, every `EVERY` frames: a head turned away counts as none."""
+    """dlib's frontal detector, every `EVERY` frames: a head turned away counts as none.
+
+    Of each look: ``counts`` of faces, the largest one's ``boxes`` (fractions of the picture) and
+    ``sharpness`` (variance of the Laplacian at 64 pixels).
+    """
 
     name: ClassVar[str] = "faces"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("probe",)
 
     def weights(self) -> str:
@@ -26,7 +35,7 @@ class Faces:
         return ""
 
     def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
-        counts, boxes, num = [], [], 0
+        counts, boxes, sharp, num = [], [], [], 0
         for number, frame in enumerate(recording.frames()):
             num = number + 1
             if number % EVERY:
@@ -36,7 +45,15 @@ class Faces:
             found = face_track.detect_faces(frame)
             counts.append(len(found))
             boxes.append(rounded(torch.from_numpy(found[0]) / size) if found else None)
-        return {"num_frames": num, "counts": counts, "boxes": boxes}
+            sharp.append(_sharpness(frame, found[0]) if found else None)
+        return {"num_frames": num, "counts": counts, "boxes": boxes, "sharpness": sharp}
+
+
+def _sharpness(frame: Frame, box: np.ndarray) -> float:
+    centre, side = (box[:2] + box[2:]) / 2, float((box[2:] - box[:2]).max())
+    window = torch.from_numpy(np.concatenate([centre - side / 2, centre + side / 2])).float()
+    face = face_track.crop(frame[None], window[None].round(), SIDE)
+    return round(float(sharpness(face)), 2)
 
 
 def boxes_between(

@@ -69,10 +69,10 @@ def curate(
         raise ValueError(f"{out} is a file; choose a folder")
     if out.resolve() == footage.resolve():
         raise ValueError(f"{out}: results do not go into the footage's own folder")
-    run = _planned(out, footage, plan)
-    tasks = run.of_stages(stages)
     if out.is_dir() and any(out.iterdir()) and not (out / RUN_FILE).is_file():
         raise ValueError(f"{out} holds something else; choose a new folder, or one of a run")
+    run = _planned(out, footage, plan)
+    tasks = run.of_stages(stages)
     out.mkdir(parents=True, exist_ok=True)
     words = {"footage": str(footage.resolve()), "plan": _found_again(plan)}
     write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))

@@ -6,21 +6,20 @@ from functools import cache
 from pathlib import Path
 from typing import ClassVar
 
+import torch
+
 from avatar_v.critics.frozen import critic_folder, hash_files
-from avatar_v.critics.sync import SyncCritic, measure_sync
+from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, score_of
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v_data.curation.heads import Crop, head, square
-from avatar_v_data.curation.stages import (
-    Recording,
-    Result,
-    clip_frames,
-    clip_sound,
-)
+from avatar_v_data.curation.stages import Frames, Recording, Result, clip_frames, clip_sound
 
 WORLD = "world"
 SIDE = {True: 64, False: 224}
 """Pixels that the world's critic and SyncNet read."""
+PART = 40
+"""Frames of a part whose offset is measured alone, at least."""
 
 
 @dataclass(frozen=True)
@@ -28,15 +27,16 @@ class Sync:
     """``critic``: the file of SyncNet's weights, or "world" for drawn people. ``crop``: where the
     critic finds the face.
 
-    Columns: ``sync_offset`` in frames (positive: the sound is early) and ``sync_confidence``
-    (Sync-C: the median of the distances over the shifts minus the smallest).
+    Columns: ``sync_offset`` in frames (positive: the sound is early), ``sync_confidence`` (Sync-C:
+    the median of the distances over the shifts minus the smallest), and ``sync_drift``, how many
+    frames the offsets of a clip's parts lie apart: a cut that nobody sees may move the sound.
     """
 
     critic: str = WORLD
     crop: Crop = "face"
 
     name: ClassVar[str] = "sync"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
 
     def weights(self) -> str:
@@ -54,18 +54,21 @@ class Sync:
             side = SIDE[self.critic == WORLD]
             faces = head(frames, start, results, side) if self.crop == "face" else None
             assert audio is not None
-            score = measure_sync(
-                _critic(self.critic),
-                square(frames, side) if faces is None else faces,
-                clip_sound(audio, start, stop),
-            )
-            rows.append(
-                {
-                    "sync_offset": score.offset,
-                    "sync_confidence": round(score.confidence, 4),
-                }
-            )
+            pictures = square(frames, side) if faces is None else faces
+            rows.append(_row(_critic(self.critic), pictures, clip_sound(audio, start, stop)))
         return {"clips": rows}
+
+
+def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:
+    table = distance_table(*embed_clip(critic, pictures, sound))
+    parts = torch.tensor_split(table, max(len(table) // PART, 1))
+    whole, *of_parts = (score_of(part, critic.name, critic.hash()) for part in (table, *parts))
+    offsets = [score.offset for score in of_parts]
+    return {
+        "sync_offset": whole.offset,
+        "sync_confidence": round(whole.confidence, 4),
+        "sync_drift": max(offsets) - min(offsets),
+    }
 
 
 @cache
