@@ -1,7 +1,8 @@
 """avatar-v-data: the front end of the commands that make shards. Its imports are light.
 
-`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. The
-contract of a shard, and the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
+`avatar-v-data import` turns a folder of videos into shards, `avatar-v-data world` draws them. Raw
+footage goes through `curate` and `select` first; `footage` draws some. The contract of a shard, and
+the tools for every shard, are in `avatar_v.shards` (`avatar-v shards`).
 
 A ValueError or OSError is a user's error: one line, exit status 2. ``--debug`` shows where.
 """
@@ -35,6 +36,9 @@ def build_parser() -> argparse.ArgumentParser:
     parser, commands = front_end("avatar-v-data", "Make the shards that models are trained on.")
     _add_import(commands.add_parser("import", help="turn a folder of videos into shards"))
     _add_world(commands.add_parser("world", help="draw clips of the embedded world"))
+    _add_curate(commands.add_parser("curate", help="find and score the clips of raw footage"))
+    _add_select(commands.add_parser("select", help="choose among the clips that curate found"))
+    _add_footage(commands.add_parser("footage", help="draw raw footage of the embedded world"))
     return parser
 
 
@@ -47,7 +51,14 @@ def _dispatch(words: list[str]) -> int:
 
 def run(args: argparse.Namespace) -> int:
     """Run the parsed command; returns the exit status. A user's error is a ValueError."""
-    return {"import": _import, "world": _world}[args.command](args)
+    commands = {
+        "import": _import,
+        "world": _world,
+        "curate": _curate,
+        "select": _select,
+        "footage": _footage,
+    }
+    return commands[args.command](args)
 
 
 def _add_import(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +112,43 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--workers", type=int, default=1, help="processes; the bytes do not change")
+
+
+def _add_curate(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("footage", help="folder of recordings, subfolders too")
+    parser.add_argument(
+        "--out", required=True, help="folder for what is found, of any number of runs"
+    )
+    parser.add_argument(
+        "--plan", default="people", help="people, world or a .yaml (default: people)"
+    )
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument(
+        "--stages",
+        nargs="+",
+        metavar="STAGE",
+        help="only these, while other machines run the others on the same folders",
+    )
+
+
+def _add_select(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("curated", help="the --out of curate")
+    parser.add_argument("--out", required=True, help="folder for manifests and the report")
+    parser.add_argument("--plan", help="with other limits (default: that of curate)")
+    parser.add_argument("--tiers", nargs="+", metavar="TIER", help="only these (default: all)")
+
+
+def _add_footage(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("--out", required=True, help="folder for the videos and their truth")
+    parser.add_argument("--recordings", type=int, required=True, help="number of videos")
+    parser.add_argument("--seconds", type=float, default=40.0, help="of each (default: 40)")
+    parser.add_argument("--persons", type=int, default=8, help="hosts and guests (default: 8)")
+    parser.add_argument("--copies", type=int, default=0, help="videos uploaded twice (default: 0)")
+    parser.add_argument("--size", type=int, default=96, help="height in pixels (default: 96)")
+    parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
+    parser.add_argument("--first", type=int, default=0, help="number of the first person")
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
 
 
 def _check_frames(num: int) -> None:
@@ -187,6 +235,89 @@ def _world(args: argparse.Namespace) -> int:
         num_failed = counted(len(failures), "clip")
         console.print(f"{num_failed} failed; the rows are in the shards' indexes")
     return 1 if failures else 0
+
+
+def _curate(args: argparse.Namespace) -> int:
+    from avatar_v_data.curation.run import curate
+    from avatar_v_data.curation.table import collect
+
+    with progress_bar() as progress:
+        task = progress.add_task("curate", total=None)
+        run = curate(
+            args.footage,
+            args.out,
+            args.plan,
+            num_workers=args.workers,
+            stages=args.stages,
+            on_progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    found = collect(run.tasks, run.store)
+    _print_failed(found.failed)
+    length = sum(clip["seconds"] for clip in found.clips)
+    print(
+        f"{counted(len(found.clips), 'clip')}, {length / 60:.1f} of {found.footage_s / 60:.1f} "
+        f"minutes: avatar-v-data select {args.out} --out {args.out}/selected"
+    )
+    return 0 if found.clips or found.unfinished else 1
+
+
+def _select(args: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.table import Table
+
+    from avatar_v_data.curation.run import choose, opened
+
+    run = opened(args.curated, args.plan)
+    found, selections = choose(run, args.out, args.tiers)
+    console = Console()
+    for selection in selections:
+        table = Table("after", "clips", "minutes", title=f"tier {selection.tier}")
+        for step in selection.steps:
+            table.add_row(step.what, str(step.clips or ""), f"{step.seconds / 60:.1f}")
+        console.print(table)
+        persons = {clip["person"] for clip in selection.clips}
+        scenes = {clip["scene"] for clip in selection.clips}
+        console.print(
+            f"{counted(len(persons), 'person')} in {counted(len(scenes), 'scene')}: "
+            f"avatar-v-data import {run.footage} --manifest {args.out}/{selection.tier}.jsonl "
+            "--out SHARDS",
+            soft_wrap=True,
+        )
+    _print_failed(found.failed)
+    return 0 if any(selection.clips for selection in selections) else 1
+
+
+def _print_failed(failed: dict[str, str]) -> None:
+    for name, reason in list(failed.items())[:10]:
+        print(f"left out: {name}: {reason}")
+    if len(failed) > 10:
+        print(f"left out: {len(failed) - 10} more")
+
+
+def _footage(args: argparse.Namespace) -> int:
+    from avatar_v_data.world_footage import FootageSettings, write_footage
+
+    settings = FootageSettings(
+        num_recordings=args.recordings,
+        seconds=args.seconds,
+        num_persons=args.persons,
+        num_copies=args.copies,
+        size=args.size,
+        split=args.split,
+        first=args.first,
+        seed=args.seed,
+    )
+    with progress_bar() as progress:
+        task = progress.add_task("footage", total=args.recordings + args.copies)
+        plans = write_footage(
+            settings,
+            args.out,
+            num_workers=args.workers,
+            on_file=lambda num_done: progress.update(task, completed=num_done),
+        )
+    length = sum(plan.shots[-1].stop for plan in plans) / 25 / 60
+    print(f"{counted(len(plans), 'recording')}, {length:.1f} minutes: {args.out}")
+    return 0
 
 
 if __name__ == "__main__":

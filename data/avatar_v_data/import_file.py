@@ -24,7 +24,7 @@ from avatar_v.motion.landmarks import HABITS, KNOWN, motion_from_landmarks
 from avatar_v.shards.schema import NO_PHONEME, Meta, Sample, to_int16
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
 from avatar_v.words import counted
-from avatar_v_data.import_plan import Source
+from avatar_v_data.import_plan import Part, Source
 
 MIN_FOUND = 0.5  # share of a clip's frames that must show a face
 FEW_FOUND = 0.9  # a clip with a smaller share is kept, and noted
@@ -86,6 +86,11 @@ def read_file(source: Source, settings: ReadSettings, result: FileResult) -> Ite
         result.dropped.append(Row(source.name, "", reason))
 
 
+def first_frame(key: str) -> int:
+    """Where in its file a clip of this key begins."""
+    return int(key.rpartition("-")[2])
+
+
 def _clips(source: Source, settings: ReadSettings, result: FileResult) -> Iterator[Sample]:
     if source.caption_note:
         result.noted.append(Row(source.name, "", source.caption_note))
@@ -96,26 +101,41 @@ def _clips(source: Source, settings: ReadSettings, result: FileResult) -> Iterat
         result.noted.append(Row(source.name, "", early.removeprefix(f"{source.path} ")))
     audio = reading.read_audio(source.path)
     frames = reading.iter_video(source.path, max_side=max(720, 6 * settings.size))
-    for start, pictures in _windows(frames, source, settings.num_frames, result):
-        span = _span(start, len(pictures))
+    for start, pictures in _parts(frames, source, settings.num_frames, result):
+        span, part = _span(start, len(pictures)), source.part_at(start)
         try:
-            sound = _sound(audio, start, settings.num_frames)
+            sound = _sound(audio, start + part.sound_late, settings.num_frames)
             track = _tracked(pictures) if settings.face_crop else None
         except ValueError as error:
             result.dropped.append(Row(source.name, span, str(error)))
             continue
-        sample = _sample(source, start, pictures, track, sound, settings)
+        sample = _sample(source, part, start, pictures, track, sound, settings)
         if track is not None:
             _note_faces(sample.key, pictures, track, Row(source.name, span, ""), settings, result)
         yield sample
 
 
-def _windows(
+def _parts(
     frames: Iterator[Tensor], source: Source, num: int, result: FileResult
 ) -> Iterator[tuple[int, Tensor]]:
-    """Clips of ``num`` frames with the number of the first; see the head of this file."""
+    """The clips of all parts, in one pass through the file."""
+    at = 0
+    for part in source.parts:
+        for _ in itertools.islice(frames, part.start - at):
+            pass
+        length = None if part.stop is None else part.stop - part.start
+        of_part = itertools.islice(frames, length)
+        yield from _windows(of_part, part.start, source, num, result)
+        at = part.stop or 0
+
+
+def _windows(
+    frames: Iterator[Tensor], first: int, source: Source, num: int, result: FileResult
+) -> Iterator[tuple[int, Tensor]]:
+    """Clips of ``num`` frames with the number of the first; see the head of this file. The first
+    of ``frames`` has the number ``first``."""
     last: list[Tensor] = []
-    for start in itertools.count(0, num):
+    for start in itertools.count(first, num):
         new = list(itertools.islice(frames, num))
         if len(new) < num:
             break
@@ -131,6 +151,7 @@ def _windows(
 
 def _sample(
     source: Source,
+    part: Part,
     start: int,
     frames: Tensor,
     track: face_track.FaceTrack | None,
@@ -152,10 +173,10 @@ def _sample(
         found = track.found
         motion = motion_from_landmarks(points, found)
     meta = Meta(
-        person=source.person or "unknown",
-        scene=source.scene,
+        person=part.person or "unknown",
+        scene=part.scene,
         sentence=f"{source.name}:{start}",
-        text=source.caption,
+        text=part.caption,
         num_frames=num_frames,
         height=settings.size,
         width=settings.size,
@@ -166,7 +187,7 @@ def _sample(
         habits_known=() if track is None else HABITS,
     )
     return Sample(
-        key=f"{slug}-{zlib.crc32(source.name.encode()):08x}-{start:06d}",
+        key=f"{slug}-{zlib.crc32(source.name.encode()):08x}-{start:06d}",  # see first_frame
         meta=meta,
         audio=to_int16(sound),
         motion=motion,
@@ -212,7 +233,10 @@ def _note_faces(
 
 
 def _sound(audio: Tensor, start: int, num_frames: int) -> Tensor:
-    sound = audio[start * SAMPLES_PER_FRAME : (start + num_frames) * SAMPLES_PER_FRAME]
+    """Of the frames from ``start`` on, which may lie before the file's beginning."""
+    before = max(-start, 0) * SAMPLES_PER_FRAME
+    sound = audio[max(start, 0) * SAMPLES_PER_FRAME : (start + num_frames) * SAMPLES_PER_FRAME]
+    sound = torch.nn.functional.pad(sound, (before, 0))
     missing = num_frames * SAMPLES_PER_FRAME - len(sound)
     if missing > MAX_MISSING_AUDIO * SAMPLES_PER_FRAME:
         raise ValueError(f"the audio ends {missing / SAMPLES_PER_FRAME:.0f} frames early")

@@ -1,13 +1,16 @@
 """Which files an import reads, and what is known of each: person, scene, caption and split.
 
-A manifest (CSV with a header, or JSON lines) may say all of it; without one every file in and below
-the folder is taken. Nothing is opened here but captions and the manifest.
+A manifest (CSV with a header, or JSON lines) may say all of it, of whole files or of parts of them,
+as `avatar-v-data select` writes it; without one every file in and below the folder is taken.
+Nothing is opened here but captions and the manifest.
 """
 
 import csv
+import itertools
+import math
 import os
 import random
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
 from typing import Literal
@@ -20,23 +23,41 @@ from avatar_v.critics.dlib_face import SAME_PERSON
 from avatar_v.stored import parse_json
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
-COLUMNS = ("file", "person", "scene", "caption", "split")
+NUMBERS = ("start", "stop", "sound_late")
+COLUMNS = ("file", "person", "scene", "caption", "split", *NUMBERS)
 SPLITS = ("train", "validation")
 NOT_MEDIA = {".txt", ".json", ".jsonl", ".md", ".csv"}
 MAX_CAPTION = 1 << 16  # bytes
+MAX_FRAME = 1 << 31
+MAX_LATE = 250  # frames, 10 s
+
+
+@dataclass(frozen=True)
+class Part:
+    """The frames ``start`` to ``stop`` of a file, at 25 a second: one person in one scene."""
+
+    person: str  # "" where the face tells, once it has been read
+    scene: str
+    caption: str  # "" for none
+    split: str  # "" where none is asked, or the person decides
+    start: int = 0
+    stop: int | None = None  # None: to the end
+    sound_late: int = 0  # frames by which the file's sound is late
 
 
 @dataclass(frozen=True)
 class Source:
-    """One file to import."""
+    """One file to import, in parts that follow each other."""
 
     path: str
     name: str  # its path within the folder, as it can be printed
-    person: str  # "" where the face tells, once it has been read
-    scene: str
-    caption: str  # "" for none
+    parts: tuple[Part, ...]
     caption_note: str  # what was odd about the caption's file
-    split: str  # "" where none is asked, or the person decides
+
+    def part_at(self, frame: int) -> Part:
+        """The part that a frame lies in."""
+        (part,) = (p for p in self.parts if p.start <= frame and (not p.stop or frame < p.stop))
+        return part
 
 
 def find_sources(
@@ -56,30 +77,34 @@ def find_sources(
             raise ValueError("--person manifest: pass the manifest too (--manifest FILE)")
         if not files:
             raise ValueError(f"{folder}: holds no media files")
-        return [_source(folder, path, {}, person or "file", "") for path in files], 0
-    rows = read_manifest(manifest, folder)
+        return [_source(folder, path, [{}], person or "file", "") for path in files], 0
+    files_of = read_manifest(manifest, folder)
+    rows = [(name, row) for name, parts in files_of.items() for row in parts]
     if person is None:
-        person = "manifest" if all(row.get("person") for row in rows.values()) else "file"
-    is_split = any(row.get("split") for row in rows.values())
-    sources = []
-    for name, row in rows.items():
-        if person == "manifest" and not row.get("person"):
-            raise ValueError(f"{manifest}: {name} has no person; --person manifest needs one each")
-        split = row.get("split") or ("train" if is_split else "")
-        sources.append(_source(folder, folder / name, row, person, split))
+        person = "manifest" if all(row.get("person") for _, row in rows) else "file"
+    nameless = [name for name, row in rows if not row.get("person")]
+    if person == "manifest" and nameless:
+        raise ValueError(
+            f"{manifest}: {nameless[0]} has no person; --person manifest needs one each"
+        )
+    split = "train" if any(row.get("split") for _, row in rows) else ""
+    sources = [_source(folder, folder / n, parts, person, split) for n, parts in files_of.items()]
     _check_splits(sources, manifest)
-    return sources, len({*files} - {folder / name for name in rows})
+    return sources, len({*files} - {folder / name for name in files_of})
 
 
-def read_manifest(manifest: str | Path, folder: Path) -> dict[str, dict[str, str]]:
-    """Its rows by file. ValueError, with the line, for unknown columns and splits, files that are
-    named twice or lie outside ``folder``, and anything that is no table."""
-    found: dict[str, dict[str, str]] = {}
+def read_manifest(manifest: str | Path, folder: Path) -> dict[str, list[dict[str, str]]]:
+    """Its rows by file, those of one file in the order of their frames.
+
+    ValueError, with the line, for unknown columns and splits, files that lie outside ``folder``,
+    parts of a file that overlap, and anything that is no table."""
+    found: dict[str, list[tuple[str, dict[str, str]]]] = {}
     for number, row in _manifest_rows(Path(manifest)):
         where = f"{manifest}, line {number}"
         if unknown := [str(column) for column in row if column not in COLUMNS]:
             known = ", ".join(COLUMNS)
             raise ValueError(f"{where}: unknown column {unknown[0]!r}; expected {known}")
+        row = {c: str(v) if c in NUMBERS and type(v) is int else v for c, v in row.items()}
         if odd := [column for column, value in row.items() if not isinstance(value, str)]:
             raise ValueError(f"{where}: {odd[0]} is no text: {row[odd[0]]!r}")
         values = {column: value.strip() for column, value in row.items()}
@@ -89,14 +114,14 @@ def read_manifest(manifest: str | Path, folder: Path) -> dict[str, dict[str, str
         name = str(PurePath(name))
         if "\0" in name or not os.path.lexists(folder / name):
             raise ValueError(f"{where}: no file {name!r} in {folder}")
-        if name in found:
-            raise ValueError(f"{where}: {name} is named twice")
         if values.get("split", "") not in ("", *SPLITS):
             raise ValueError(f"{where}: split {values['split']!r}; expected train or validation")
-        found[name] = values
+        for column in NUMBERS:
+            _check_number(column, values.get(column, ""), where)
+        found.setdefault(name, []).append((where, values))
     if not found:
         raise ValueError(f"{manifest}: names no files")
-    return found
+    return {name: _in_order(name, rows) for name, rows in found.items()}
 
 
 def read_caption(path: Path) -> tuple[str, str]:
@@ -152,15 +177,52 @@ def split_persons(persons: Iterable[str], share: float, seed: int) -> dict[str, 
 
 
 def _source(
-    folder: Path, path: Path, row: dict[str, str], person: PersonRule, split: str
+    folder: Path, path: Path, rows: Sequence[Mapping[str, str]], person: PersonRule, split: str
 ) -> Source:
+    """``split``: of the rows that name none."""
     name = os.fsencode(path.relative_to(folder)).decode("utf-8", "backslashreplace")
     parent = path.parent.name if path.parent != folder else folder.resolve().name
-    caption, note = row.get("caption", ""), ""
-    if not caption:
-        caption, note = read_caption(path.with_suffix(".txt"))
-    persons = {"file": name, "folder": parent, "face": "", "manifest": row.get("person", "")}
-    return Source(str(path), name, persons[person], row.get("scene") or name, caption, note, split)
+    beside, note = "", ""
+    if not all(row.get("caption") for row in rows):
+        beside, note = read_caption(path.with_suffix(".txt"))
+    persons = {"file": name, "folder": parent, "face": ""}
+    parts = [
+        Part(
+            persons.get(person, row.get("person", "")),
+            row.get("scene") or name,
+            row.get("caption") or beside,
+            row.get("split") or split,
+            int(row.get("start") or 0),
+            int(row["stop"]) if row.get("stop") else None,
+            int(row.get("sound_late") or 0),
+        )
+        for row in rows
+    ]
+    return Source(str(path), name, tuple(parts), note)
+
+
+def _check_number(column: str, text: str, where: str) -> None:
+    lowest = -MAX_LATE if column == "sound_late" else 0
+    highest = MAX_LATE if column == "sound_late" else MAX_FRAME
+    digits = text.removeprefix("-")
+    if text and not (digits.isascii() and digits.isdigit() and len(digits) < 12):
+        raise ValueError(f"{where}: {column} is a whole number of frames, got {text[:60]!r}")
+    if text and not lowest <= int(text) <= highest:
+        raise ValueError(f"{where}: {column} is from {lowest} to {highest}, got {text}")
+
+
+def _in_order(name: str, rows: list[tuple[str, dict[str, str]]]) -> list[dict[str, str]]:
+    """The rows of one file by their frames. ValueError where two share some."""
+    rows = sorted(rows, key=lambda row: int(row[1].get("start") or 0))
+    end: float = 0
+    for where, row in rows:
+        start, stop = int(row.get("start") or 0), int(row.get("stop") or 0) or math.inf
+        if stop <= start:
+            raise ValueError(f"{where}: {name} from frame {start} to {row['stop']} is no part")
+        if start < end:
+            raise ValueError(f"{where}: {name} is named twice, frame {start} in two parts")
+        end = stop
+    return [row for _, row in rows]
 
 
 def _may_be_media(path: Path, folder: Path) -> bool:
@@ -194,6 +256,6 @@ def _manifest_rows(path: Path) -> list[tuple[int, dict]]:
 def _check_splits(sources: list[Source], manifest: str) -> None:
     """No person in both splits, as far as persons are known yet."""
     split_of: dict[str, str] = {}
-    for source in sources:
-        if source.person and split_of.setdefault(source.person, source.split) != source.split:
-            raise ValueError(f"{manifest}: person {source.person} is in train and in validation")
+    for part in itertools.chain.from_iterable(source.parts for source in sources):
+        if part.person and split_of.setdefault(part.person, part.split) != part.split:
+            raise ValueError(f"{manifest}: person {part.person} is in train and in validation")

@@ -68,7 +68,8 @@ def _fingerprint(source: Source, settings: ReadSettings) -> str:
         file = [state.st_size, state.st_mtime_ns]
     except OSError:
         file = []
-    known = dataclasses.replace(source, path="", person="", split="")  # settled in the end
+    parts = [dataclasses.replace(part, person="", split="") for part in source.parts]
+    known = dataclasses.replace(source, path="", parts=tuple(parts))  # persons: settled in the end
     text = json.dumps([dataclasses.asdict(known), dataclasses.asdict(settings), file])
     return hashlib.sha256(text.encode()).hexdigest()[:32]
 

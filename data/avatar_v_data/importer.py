@@ -22,7 +22,7 @@ from avatar_v.shards.schema import META, decode_meta, encode_meta
 from avatar_v.shards.writer import ClipEntry, RawClip, index_path, read_index, write_shard
 from avatar_v.types import num_latents
 from avatar_v.words import counted
-from avatar_v_data.import_file import FileResult, ReadSettings, Row
+from avatar_v_data.import_file import FileResult, ReadSettings, Row, first_frame
 from avatar_v_data.import_plan import (
     PersonRule,
     Source,
@@ -109,8 +109,9 @@ def import_folder(
     if num_workers < 1:
         raise ValueError(f"workers are at least 1, got {num_workers}")
     sources, num_left_out = find_sources(folder, settings.manifest, settings.person)
-    persons = {source.person for source in sources}
-    if settings.validation and any(source.split for source in sources):
+    parts = [part for source in sources for part in source.parts]
+    persons = {part.person for part in parts}
+    if settings.validation and any(part.split for part in parts):
         raise ValueError("--validation draws a split, and the manifest has one: leave one out")
     if settings.validation and settings.person != "face":
         split_persons(persons, settings.validation, settings.seed)
@@ -182,14 +183,15 @@ def _assemble(
         report.clips_of[source.name] = result.num_clips
         report.noted += result.noted
         report.dropped += result.dropped
-        if result.num_clips and not source.caption:
+        if result.num_clips and not all(part.caption for part in source.parts):
             report.without_caption.append(source.name)
         for clip in read_index(index_path(clips_path(place))).clips:
-            person = known.get(clip.key, source.person)
+            part = source.part_at(first_frame(clip.key))
+            person = known.get(clip.key, part.person)
             files = report.persons.setdefault(person, [])
             if source.name not in files:
                 files.append(source.name)
-            if split_of.setdefault(person, source.split) != source.split:
+            if split_of.setdefault(person, part.split) != part.split:
                 raise ValueError(f"{person} is in train and in validation: {', '.join(files)}")
             clips.append((person, clip))
     if settings.validation and clips:

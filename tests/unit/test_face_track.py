@@ -159,7 +159,7 @@ def test_the_largest_face_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     drifting = [large + np.array([3.0 * n, 0, 3.0 * n, 0]) for n in range(4)]
     seen = [[drifting[0], small], [small], [drifting[2], small], [drifting[3], small]]
     queue = iter(seen)
-    monkeypatch.setattr(face_track, "_detect", lambda frame: next(queue))
+    monkeypatch.setattr(face_track, "detect_faces", lambda frame: next(queue))
     monkeypatch.setattr(face_track, "_landmarks", lambda frame, box: np.zeros((68, 2)))
     frames = torch.zeros(4, 3, 100, 200, dtype=torch.uint8)
     with pytest.warns(UserWarning, match="2 faces in one picture: the largest is taken"):

@@ -71,12 +71,12 @@ def follow_faces(
         num_frames = number + 1
         if number % detect_every == 0:
             keys.append(number)
-            detections.append(_detect(last))
+            detections.append(detect_faces(last))
     if last is None:
         raise ValueError("a face is followed through frames, got none")
     if keys[-1] != num_frames - 1:
         keys.append(num_frames - 1)
-        detections.append(_detect(last))
+        detections.append(detect_faces(last))
     height, width = last.shape[1:]
     num_faces = max(map(len, detections))
     if num_faces > 1:
@@ -190,8 +190,8 @@ def mouth_box(landmarks: Float[Tensor, "f 68 2"]) -> Boxes:
     return torch.cat([lips.amin(1), lips.amax(1)], dim=1).clamp(0, 1)
 
 
-def _detect(frame: UInt8[Tensor, "3 h w"]) -> list[np.ndarray]:
-    """Boxes in pixels, the largest first."""
+def detect_faces(frame: Frame) -> list[Float[np.ndarray, " 4"]]:
+    """Boxes (x0, y0, x1, y1) in pixels, the largest first. ImportError if dlib is absent."""
     height, width = frame.shape[1:]
     reduction = min(1.0, DETECT_SIDE / max(height, width))
     picture = frame
@@ -203,6 +203,14 @@ def _detect(frame: UInt8[Tensor, "3 h w"]) -> list[np.ndarray]:
     found = _detector()(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()), enlarge)
     boxes = [np.array([r.left(), r.top(), r.right(), r.bottom()]) / reduction for r in found]
     return sorted(boxes, key=_area, reverse=True)
+
+
+def landmarks_in(frames: Frames, boxes: Boxes) -> Float[Tensor, "f 68 2"]:
+    """The landmarks of the face in each box, both in fractions of the picture."""
+    size = torch.tensor([frames.shape[3], frames.shape[2]], dtype=torch.float32)
+    pixels = (boxes * size.repeat(2)).numpy()
+    points = [_landmarks(frame, box) for frame, box in zip(frames, pixels, strict=True)]
+    return torch.from_numpy(np.stack(points)) / size
 
 
 def _follow(detections: list[list[np.ndarray]]) -> list[np.ndarray | None]:

@@ -1,0 +1,82 @@
+"""How a clip looks: sharp, bright, moving, and how large the face is. Formulas alone."""
+
+import statistics
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from avatar_v.critics.quality import sharpness
+from avatar_v_data.curation.faces import boxes_between
+from avatar_v_data.curation.heads import head
+from avatar_v_data.curation.stages import EVERY, Frames, Recording, Result, clip_frames
+
+SIDE = 64
+"""Pixels of the head that is looked at, so that sharpness compares between cameras."""
+CELLS = 8
+"""Of the small pictures, to a side."""
+NUM_SEEN = 8
+"""Frames of a clip that small pictures are the mean of."""
+LEAST = 0.1
+"""Quantile of the frames' sharpness: one blurred second of a clip counts."""
+AROUND = 2.2
+"""Side of what counts as the head, in sides of the face's box."""
+
+
+@dataclass(frozen=True)
+class Looks:
+    """Columns of each clip.
+
+    ``sharpness`` of the head at 64 pixels (variance of the Laplacian; nine of ten frames are
+    sharper), its ``brightness`` (0 to 255), ``contrast`` and ``movement`` (mean change from a frame
+    to the next), ``face_pixels`` (height of the face's box in the file), and two small pictures:
+    ``thumbnail`` of the whole, and ``background``, whose cells are None where the head is.
+    """
+
+    name: ClassVar[str] = "looks"
+    version: ClassVar[int] = 2
+    needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
+
+    def weights(self) -> str:
+        return ""
+
+    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+        spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
+        rows = [_row(frames, spans[n], results) for n, frames in clip_frames(recording, spans)]
+        return {"clips": rows}
+
+
+def _row(frames: Frames, span: tuple[int, int], results: Mapping[str, Result]) -> Result:
+    start, stop = span
+    heads = head(frames, start, results, SIDE)
+    grey = heads.float().mean(1)
+    boxes = [box for box in results["faces"]["boxes"][start // EVERY : stop // EVERY] if box]
+    face = statistics.median(box[3] - box[1] for box in boxes)
+    seen = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long()
+    small = F.interpolate(frames[seen].float(), size=(CELLS, CELLS), mode="area")
+    behind = _without_head(small, boxes_between(results["faces"]["boxes"], start, stop)[0][seen])
+    return {
+        "sharpness": round(float(sharpness(heads).quantile(LEAST)), 3),
+        "brightness": round(float(grey.mean()), 3),
+        "contrast": round(float(grey.std()), 3),
+        "movement": round(float((grey[1:] - grey[:-1]).abs().mean()), 4),
+        "face_pixels": round(face * results["probe"]["height"]),
+        "thumbnail": small.mean(0).round().int().flatten(1).T.tolist(),
+        "background": behind,
+    }
+
+
+def _without_head(small: Tensor, boxes: Tensor) -> list[list[int] | None]:
+    """The mean colour of each cell, None where a head ever is; below the head there is clothing,
+    which changes with the scene."""
+    middle = (boxes[:, :2] + boxes[:, 2:]) / 2
+    reach = AROUND * (boxes[:, 2:] - boxes[:, :2]) / 2
+    at = (torch.arange(CELLS) + 0.5) / CELLS
+    is_x = (at[None] - middle[:, :1]).abs() < reach[:, :1]  # frames, columns
+    is_y = (at[None] - middle[:, 1:]).abs() < reach[:, 1:]
+    covered = (is_y[:, :, None] & is_x[:, None]).any(0).flatten()
+    colours = small.mean(0).round().int().flatten(1).T.tolist()
+    return [None if hidden else colour for hidden, colour in zip(covered, colours, strict=True)]

@@ -1,0 +1,136 @@
+"""A plan: which stages run with which settings, and which clips are wanted, in a YAML file.
+
+Plans that ship are `people.yaml`, for real footage, and `world.yaml`, for drawn people. A limit
+names a column of the stages' results with its bounds: ``sync_confidence: {min: 3}``.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from avatar_v.stored import built, shown
+from avatar_v_data.curation.clips import Clips
+from avatar_v_data.curation.faces import Faces
+from avatar_v_data.curation.looks import Looks
+from avatar_v_data.curation.person import Person
+from avatar_v_data.curation.probe import Probe
+from avatar_v_data.curation.shots import Shots
+from avatar_v_data.curation.speech import Speech
+from avatar_v_data.curation.stages import Stage
+from avatar_v_data.curation.sync import Sync
+
+STAGES: tuple[type, ...] = (Probe, Shots, Faces, Speech, Clips, Looks, Sync, Person)
+"""In an order in which each finds what it needs."""
+PLANS = Path(__file__).parent.parent / "plans"
+MAX_PLAN = 1 << 16  # bytes
+
+
+@dataclass(frozen=True)
+class Limit:
+    """Bounds of a column, both included; None: none."""
+
+    min: float | None = None
+    max: float | None = None
+
+    def holds(self, value: float) -> bool:
+        """Whether a clip with this value stays."""
+        return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    def __str__(self) -> str:
+        bounds = [f">= {self.min:g}"] if self.min is not None else []
+        bounds += [f"<= {self.max:g}"] if self.max is not None else []
+        return " and ".join(bounds)
+
+
+@dataclass(frozen=True)
+class Grouping:
+    """How clips become persons and scenes (people.py)."""
+
+    same_face: float = 0.75
+    same_background: float = 8.0
+    same_picture: float = 6.0
+    same_sound: float = 0.9
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What a folder of footage is to become."""
+
+    stages: tuple[Stage, ...]
+    limits: Mapping[str, Mapping[str, Limit]]  # tier → column → bounds
+    grouping: Grouping = Grouping()
+
+    def __post_init__(self) -> None:
+        known = {stage.name for stage in self.stages}
+        for stage in self.stages:
+            if missing := sorted(set(stage.needs) - known):
+                raise ValueError(f"stage {stage.name} needs {', '.join(missing)}")
+
+
+def read_plan(name_or_path: str) -> Plan:
+    """A plan that ships, by its name, or that of a file.
+
+    ValueError for anything that is no plan, with the place in the file.
+    """
+    path = Path(name_or_path)
+    if path.suffix not in (".yaml", ".yml"):
+        path = PLANS / f"{name_or_path}.yaml"
+        if not path.is_file() or path.parent != PLANS:
+            names = ", ".join(sorted(p.stem for p in PLANS.glob("*.yaml")))
+            raise ValueError(f"no plan {name_or_path!r}; those that ship are {names}, or a .yaml")
+    if not path.is_file():
+        raise ValueError(f"no file {path}")
+    with path.open("rb") as file:
+        text = file.read(MAX_PLAN + 1)
+    if len(text) > MAX_PLAN:
+        raise ValueError(f"{path}: a plan has at most {MAX_PLAN} bytes")
+    try:
+        values = yaml.safe_load(text)
+    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+        raise ValueError(f"{path} is no YAML: {error}") from error
+    return plan_of(values, where=path)
+
+
+def plan_of(values: Any, *, where: str | Path) -> Plan:
+    """The plan of a YAML file's values. Stages that are left out do not run."""
+    values = _object(values, where)
+    if unknown := sorted(set(values) - {"stages", "limits", "grouping"}):
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; expected stages, limits, grouping")
+    asked = _object(values.get("stages"), f"{where}: stages")
+    classes = {cls.name: cls for cls in STAGES}
+    if unknown := sorted(set(asked) - set(classes)):
+        raise ValueError(
+            f"{where}: unknown stage {unknown[0]!r}; expected one of {', '.join(classes)}"
+        )
+    stages = [
+        _of(cls, asked[name], f"{where}: {name}") for name, cls in classes.items() if name in asked
+    ]
+    limits = {
+        str(tier): {
+            str(column): _of(Limit, bounds, f"{where}: {tier}: {column}")
+            for column, bounds in _object(columns, f"{where}: {tier}").items()
+        }
+        for tier, columns in _object(values.get("limits", {}), f"{where}: limits").items()
+    }
+    grouping = _of(Grouping, values.get("grouping", {}), f"{where}: grouping")
+    try:
+        return Plan(tuple(stages), limits, grouping)
+    except ValueError as error:
+        raise ValueError(f"{where}: {error}") from error
+
+
+def _of(cls: type, values: Any, where: str) -> Any:
+    """The settings of a file; those it leaves out keep their defaults."""
+    given = _object(values if values is not None else {}, where)
+    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
+    return built(cls, {**defaults, **given}, where=where)
+
+
+def _object(values: Any, where: str | Path) -> dict[str, Any]:
+    if not isinstance(values, dict):
+        raise ValueError(f"{where} is an object, got {shown(values)}")
+    return values

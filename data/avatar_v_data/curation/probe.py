@@ -1,0 +1,41 @@
+"""Can the file be read at all, and is it the same as another?"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from avatar_v.media.reading import probe
+from avatar_v_data.curation.stages import Recording, Result
+
+BLOCK = 1 << 20
+
+
+@dataclass(frozen=True)
+class Probe:
+    """Streams, length and the SHA-256 of the file."""
+
+    name: ClassVar[str] = "probe"
+    version: ClassVar[int] = 1
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def weights(self) -> str:
+        return ""
+
+    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+        info = probe(recording.path)
+        if info.no_video or info.no_audio:
+            raise ValueError(info.no_video or info.no_audio)
+        digest = hashlib.sha256()
+        with Path(recording.path).open("rb") as file:
+            while block := file.read(BLOCK):
+                digest.update(block)
+        return {
+            "sha256": digest.hexdigest(),
+            "duration_s": info.duration_s,
+            "width": info.width,
+            "height": info.height,
+            "frame_rate_hz": info.frame_rate_hz,
+            "sample_rate_hz": info.sample_rate_hz,
+        }

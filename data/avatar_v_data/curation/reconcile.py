@@ -1,0 +1,107 @@
+"""Desired minus observed: which results a plan asks for, and which of them can be made now.
+
+All keys follow from plan and recordings alone, so what is missing is a difference of sets, and any
+number of workers that look at the same folder come to the same end, whoever of them is killed
+(Avatar V §6.2.3: observe, diff, reconcile).
+"""
+
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
+
+from avatar_v_data.curation.plan import Plan
+from avatar_v_data.curation.stages import Recording, Result, Stage, key_of
+from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
+
+WAIT_S = 0.5
+
+
+@dataclass(frozen=True)
+class Task:
+    """One stage of one recording."""
+
+    stage: Stage
+    recording: Recording
+    key: str
+    inputs: Mapping[str, str]  # stage → key of its result
+
+    def is_ready(self, finished: Collection[str]) -> bool:
+        """Whether all that it needs is there."""
+        return all(key in finished for key in self.inputs.values())
+
+
+def desired(plan: Plan, recordings: Sequence[Recording]) -> list[Task]:
+    """All tasks, a recording's together and in an order in which each finds its inputs."""
+    tasks = []
+    for recording in recordings:
+        keys: dict[str, str] = {}
+        for stage in plan.stages:
+            inputs = {name: keys[name] for name in stage.needs}
+            keys[stage.name] = key_of(stage, recording, list(inputs.values()))
+            tasks.append(Task(stage, recording, keys[stage.name], inputs))
+    return tasks
+
+
+def missing(tasks: Sequence[Task], finished: Collection[str]) -> list[Task]:
+    """The tasks whose result is not there, though all that they need is."""
+    return [task for task in tasks if task.key not in finished and task.is_ready(finished)]
+
+
+def reconcile(
+    tasks: Sequence[Task],
+    store: Store,
+    *,
+    is_stopping: Callable[[], bool] = lambda: False,
+    on_progress: Callable[[int, int], None] = lambda num_done, num: None,
+) -> int:
+    """Make what is missing until all ``tasks`` are finished; the number that were made here.
+
+    Where the rest is in other workers' hands, or waits for what they make, this one waits, too:
+    they may die.
+    """
+    num_made = 0
+    while not is_stopping():
+        finished, before = store.finished(), num_made
+        on_progress(sum(task.key in finished for task in tasks), len(tasks))
+        for task in tasks:
+            if is_stopping() or task.key in finished or not task.is_ready(finished):
+                continue
+            num_made += _make(task, store)
+            if store.is_finished(task.stage.name, task.key):
+                finished.add(task.key)
+                on_progress(sum(task.key in finished for task in tasks), len(tasks))
+        if all(task.key in finished for task in tasks):
+            break
+        if num_made == before:
+            time.sleep(WAIT_S)
+    return num_made
+
+
+def _make(task: Task, store: Store) -> bool:
+    """Make a result unless another worker has it or is at it."""
+    with store.claim(task.key) as mine:
+        if not mine or store.is_finished(task.stage.name, task.key):
+            return False
+        if store.deaths(task.key) >= MOST_DEATHS:
+            reason = f"{task.stage.name}: its worker died {MOST_DEATHS} times (memory?)"
+            result: Result = {FAILED: reason}
+        else:
+            inputs = {name: store.result(name, key) for name, key in task.inputs.items()}
+            result = _result(task, inputs)
+        store.commit(task.stage.name, task.key, result)
+    return True
+
+
+def _result(task: Task, inputs: Mapping[str, Result]) -> Result:
+    """What the stage says, or why it, or one before it, has nothing to say."""
+    for result in inputs.values():
+        if FAILED in result:
+            return {FAILED: result[FAILED]}
+    try:
+        return task.stage.run(task.recording, inputs)
+    except (OSError, ImportError, MemoryError):
+        raise  # of this machine and not of the recording
+    except Exception as error:  # a decoder's or a model's, too: one recording never ends a run
+        reason = str(error).removeprefix(f"{task.recording.path}: ")
+        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+        return {FAILED: f"{task.stage.name}: {kind}{reason}"}

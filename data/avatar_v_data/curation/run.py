@@ -1,0 +1,158 @@
+"""The commands of the engine: footage to results (`curate`), results to manifests (`choose`)."""
+
+import dataclasses
+import json
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from avatar_v.shards.writer import write_text_atomically
+from avatar_v.stored import read_json
+from avatar_v_data.curation.plan import Plan, read_plan
+from avatar_v_data.curation.reconcile import Task, desired
+from avatar_v_data.curation.select import (
+    CLIPS_FILE,
+    Selection,
+    select,
+    write_clips,
+    write_manifest,
+)
+from avatar_v_data.curation.stages import Recording
+from avatar_v_data.curation.store import Store
+from avatar_v_data.curation.table import Found, collect, grouped
+from avatar_v_data.curation.workers import work
+from avatar_v_data.import_plan import find_sources
+
+RUN_FILE = "run.json"
+REPORT_FILE = "report.json"
+
+
+@dataclass(frozen=True)
+class Curated:
+    """A run: its footage, its plan and all its tasks."""
+
+    folder: Path
+    footage: Path
+    plan: Plan
+    tasks: tuple[Task, ...]
+
+    @property
+    def store(self) -> Store:
+        return Store(self.folder)
+
+    def of_stages(self, names: Collection[str] | None) -> list[Task]:
+        """The tasks of these stages, None for all. ValueError for one that the plan lacks."""
+        known = [stage.name for stage in self.plan.stages]
+        if unknown := sorted(set(names or ()) - set(known)):
+            raise ValueError(f"no stage {unknown[0]!r} in the plan; it has {', '.join(known)}")
+        return [task for task in self.tasks if names is None or task.stage.name in names]
+
+
+def curate(
+    footage: str | Path,
+    out: str | Path,
+    plan: str,
+    *,
+    num_workers: int = 1,
+    stages: Collection[str] | None = None,
+    on_progress: Callable[[int, int], None] = lambda num_done, num: None,
+) -> Curated:
+    """Bring all recordings in and below ``footage`` through the stages of a plan.
+
+    The same call goes on where one was stopped, makes what a changed plan asks for anew, and helps
+    one that runs on another machine. ValueError or ImportError for what is missing, before work.
+    """
+    footage, out = Path(footage), Path(out)
+    if num_workers < 1:
+        raise ValueError(f"workers are at least 1, got {num_workers}")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; choose a folder")
+    if out.resolve() == footage.resolve():
+        raise ValueError(f"{out}: results do not go into the footage's own folder")
+    if out.is_dir() and any(out.iterdir()) and not (out / RUN_FILE).is_file():
+        raise ValueError(f"{out} holds something else; choose a new folder, or one of a run")
+    run = _planned(out, footage, plan)
+    tasks = run.of_stages(stages)
+    out.mkdir(parents=True, exist_ok=True)
+    words = {"footage": str(footage.resolve()), "plan": _found_again(plan)}
+    write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
+    work(tasks, out, num_workers, on_progress)
+    return run
+
+
+def opened(folder: str | Path, plan: str | None = None) -> Curated:
+    """A run that `curate` has begun, with its own plan or another."""
+    folder = Path(folder)
+    words = read_json(folder / RUN_FILE)
+    return _planned(folder, Path(str(words.get("footage"))), plan or str(words.get("plan")))
+
+
+def choose(
+    run: Curated, out: str | Path, tiers: Sequence[str] | None = None
+) -> tuple[Found, list[Selection]]:
+    """Write `TIER.jsonl`, `clips.parquet`, `report.json` and `funnel.png` to ``out``.
+
+    ValueError where recordings are not finished, and for tiers that the plan has not.
+    """
+    known = run.plan.limits
+    if unknown := [tier for tier in tiers or () if tier not in known]:
+        raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
+    found = collect(run.tasks, run.store)
+    if found.unfinished:
+        raise ValueError(
+            f"{len(found.unfinished)} recordings are not finished ({found.unfinished[0]} is the "
+            f"first): avatar-v-data curate {run.footage} --out {run.folder} goes on"
+        )
+    grouped(found.clips, run.plan.grouping)
+    selections = [select(found, tier, known[tier]) for tier in tiers or known]
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    for selection in selections:
+        write_manifest(out / f"{selection.tier}.jsonl", selection)
+    write_clips(out / CLIPS_FILE, found, selections)
+    report = {
+        "footage": str(run.footage),
+        "footage_s": found.footage_s,
+        "failed": found.failed,
+        "shots": found.shots,
+        "tiers": {s.tier: [dataclasses.asdict(step) for step in s.steps] for s in selections},
+    }
+    write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
+    _draw(out / "funnel.png", selections)
+    return found, selections
+
+
+def _planned(folder: Path, footage: Path, plan: str) -> Curated:
+    known = read_plan(plan)
+    sources, _ = find_sources(footage, None, "file")
+    recordings = [Recording.of(Path(source.path), source.name) for source in sources]
+    return Curated(folder, footage, known, tuple(desired(known, recordings)))
+
+
+def _found_again(plan: str) -> str:
+    """A plan's name as it is, its file by its whole path."""
+    return str(Path(plan).resolve()) if Path(plan).suffix else plan
+
+
+def _draw(path: Path, selections: Sequence[Selection]) -> None:
+    """Hours that each limit leaves, one panel a tier."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(8, 0.8 + 0.4 * sum(len(s.steps) + 1 for s in selections)))
+    panels = figure.subplots(
+        len(selections), 1, squeeze=False, height_ratios=[len(s.steps) for s in selections]
+    )
+    for panel, selection in zip(panels[:, 0], selections, strict=True):
+        names = [step.what for step in selection.steps]
+        values = [step.seconds / 60 for step in selection.steps]
+        bars = panel.barh(names, values, color="#4477aa")
+        words = [f"{v:.1f} min" + (f", {s.clips} clips" if s.clips else "")
+                 for v, s in zip(values, selection.steps, strict=True)]  # fmt: skip
+        panel.bar_label(bars, words, padding=3)
+        panel.invert_yaxis()
+        panel.set_title(f"tier {selection.tier}", loc="left")
+        panel.spines[["top", "right"]].set_visible(False)
+        panel.set_xlim(0, 1.3 * max(values[0], 1e-9))
+        panel.set_xlabel("minutes that are left")
+    figure.tight_layout()
+    figure.savefig(path, dpi=110)

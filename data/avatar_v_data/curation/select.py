@@ -1,0 +1,109 @@
+"""Which clips a tier takes: limits on columns, one after the other, and no copies.
+
+Nothing is computed from pictures here, so limits are tried in seconds. A tier becomes a manifest
+that `avatar-v-data import` turns into shards. Where the tier asks for lips that follow the sound,
+it says by how much the sound is late, and the import moves it back.
+"""
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from avatar_v.shards.writer import write_text_atomically
+from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.table import HIDDEN, Found
+
+CLIPS_FILE = "clips.parquet"
+NUM_SCENES = "num_scenes"
+"""A limit on the scenes of a clip's person."""
+SURE = "sync_confidence"
+"""A tier that asks for some of it trusts the offsets, too."""
+Clip = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Step:
+    """What is left behind one limit."""
+
+    what: str
+    clips: int
+    seconds: float
+
+
+@dataclass(frozen=True)
+class Selection:
+    """The clips of a tier, and how they became so few."""
+
+    tier: str
+    clips: tuple[Clip, ...]
+    steps: tuple[Step, ...]
+    moves_sound: bool = False  # by the offset between lips and sound
+
+
+def select(found: Found, tier: str, limits: Mapping[str, Limit]) -> Selection:
+    """ValueError for a limit on a column that no stage of the plan gives.
+
+    `NUM_SCENES` is counted last, of the clips that are left: a person whose other scenes were
+    dropped has none to draw a reference from.
+    """
+    left: list[Clip] = list(found.clips)
+    steps = [Step("footage", 0, found.footage_s), _step("clips", left)]
+    for column, limit in limits.items():
+        if column == NUM_SCENES:
+            continue
+        known = [name for name, value in (left[0] if left else {}).items() if is_number(value)]
+        if left and column not in known:
+            names = ", ".join([*known, NUM_SCENES])
+            raise ValueError(f"tier {tier}: no column {column!r}; expected one of {names}")
+        left = [clip for clip in left if limit.holds(float(clip[column]))]
+        steps.append(_step(f"{column} {limit}", left))
+    left = [clip for clip in left if not clip["copy_of"]]
+    steps.append(_step("no copies", left))
+    if limit := limits.get(NUM_SCENES):
+        scenes: dict[str, set[str]] = {}
+        for clip in left:
+            scenes.setdefault(clip["person"], set()).add(clip["scene"])
+        left = [clip for clip in left if limit.holds(float(len(scenes[clip["person"]])))]
+        steps.append(_step(f"{NUM_SCENES} {limit}", left))
+    return Selection(tier, tuple(left), tuple(steps), moves_sound=SURE in limits)
+
+
+def write_manifest(path: Path, selection: Selection) -> None:
+    """One line a clip, for `avatar-v-data import --manifest`."""
+    lines = [
+        json.dumps(
+            {
+                "file": clip["file"],
+                "start": clip["start"],
+                "stop": clip["stop"],
+                "sound_late": -clip["sync_offset"] if selection.moves_sound else 0,
+                "person": clip["person"],
+                "scene": clip["scene"],
+            }
+        )
+        for clip in selection.clips
+    ]
+    write_text_atomically(path, "".join(f"{line}\n" for line in lines))
+
+
+def write_clips(path: Path, found: Found, selections: Sequence[Selection]) -> None:
+    """All clips with all columns that a limit can name, and a column for each tier."""
+    import polars
+
+    rows = []
+    for clip in found.clips:
+        row = {name: value for name, value in clip.items() if name not in HIDDEN}
+        row |= {f"in_{s.tier}": any(clip is kept for kept in s.clips) for s in selections}
+        rows.append(row)
+    polars.DataFrame(rows).write_parquet(path)
+
+
+def is_number(value: object) -> bool:
+    """Whether a limit can be put on it."""
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _step(what: str, clips: Sequence[Clip]) -> Step:
+    return Step(what, len(clips), sum(clip["seconds"] for clip in clips))

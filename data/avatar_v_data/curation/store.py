@@ -1,0 +1,139 @@
+"""The results of a run, and who works at which: files in one folder, of any number of machines.
+
+A result is `results/STAGE/KEY.json`, whole or not at all. Who works at one holds a claim,
+`claims/KEY`, and touches it every few seconds. A claim that nobody has touched for a while, or
+whose process is gone from this machine, is taken over. A task whose workers died several times is
+a failure like any other. Nothing else coordinates: a worker that is killed, paused or started twice
+costs time and never a result.
+"""
+
+import json
+import os
+import socket
+import threading
+import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from avatar_v.shards.writer import write_text_atomically
+
+HEARTBEAT_S = 5.0
+PATIENCE_S = 30.0
+"""After the last touch of a claim, before another worker takes it."""
+MOST_DEATHS = 3
+"""Of workers at one task, before it is given up."""
+FAILED = "failed"
+
+
+class Store:
+    """Results and claims below ``folder``, which is made."""
+
+    def __init__(self, folder: str | Path, *, patience_s: float = PATIENCE_S) -> None:
+        self.folder, self.patience_s = Path(folder), patience_s
+        self._results, self._claims = self.folder / "results", self.folder / "claims"
+        self._claims.mkdir(parents=True, exist_ok=True)
+        self._results.mkdir(exist_ok=True)
+
+    def finished(self) -> set[str]:
+        """The keys of all results, of failures too."""
+        return {path.stem for path in self._results.glob("*/*.json")}
+
+    def result(self, stage: str, key: str) -> dict[str, Any]:
+        """A finished result. One that a stage refused to give has the reason under `FAILED`."""
+        return json.loads(self._path(stage, key).read_text())
+
+    def commit(self, stage: str, key: str, result: dict[str, Any]) -> None:
+        """Keep a result. Twice the same is no harm."""
+        path = self._path(stage, key)
+        path.parent.mkdir(exist_ok=True)
+        write_text_atomically(path, json.dumps(result, sort_keys=True, allow_nan=False))
+
+    def is_finished(self, stage: str, key: str) -> bool:
+        return self._path(stage, key).exists()
+
+    @contextmanager
+    def claim(self, key: str) -> Iterator[bool]:
+        """Whether the task is this worker's, inside; it is free again behind."""
+        path = self._claims / key
+        if not self._take(path):
+            yield False
+            return
+        ended = threading.Event()
+        heart = threading.Thread(target=_beat, args=(path, ended), name="heartbeat", daemon=True)
+        heart.start()
+        try:
+            yield True
+        finally:
+            ended.set()
+            heart.join()
+            path.unlink(missing_ok=True)
+
+    def deaths(self, key: str) -> int:
+        """Workers that died, or seemed to, with this task in hand."""
+        return len(list(self._claims.glob(f"{key}.lost.*")))
+
+    def _path(self, stage: str, key: str) -> Path:
+        return self._results / stage / f"{key}.json"
+
+    def _take(self, path: Path) -> bool:
+        if path.exists() and not self._is_lost(path):
+            return False
+        if path.exists():
+            try:  # of several that see it, one renames it
+                os.rename(path, path.with_name(f"{path.name}.lost.{uuid.uuid4().hex}"))
+            except OSError:
+                return False
+        try:
+            with path.open("x") as file:
+                file.write(json.dumps([_machine(), os.getpid()]))
+        except FileExistsError:
+            return False
+        return True
+
+    def _is_lost(self, path: Path) -> bool:
+        try:
+            touched = path.stat().st_mtime
+            machine, process = json.loads(path.read_text())
+        except FileNotFoundError:
+            return False
+        except (ValueError, OSError):
+            machine, process = "", 0  # being written, or damaged: its age decides
+        if machine == _machine():
+            return not _is_running(process)
+        return self._now() - touched > self.patience_s
+
+    def _now(self) -> float:
+        """By the clock that sets the times of files there."""
+        probe = self._claims / f".clock.{uuid.uuid4().hex}"
+        probe.touch()
+        try:
+            return probe.stat().st_mtime
+        finally:
+            probe.unlink()
+
+
+def _beat(path: Path, ended: threading.Event) -> None:
+    while not ended.wait(HEARTBEAT_S):
+        with suppress(OSError):
+            os.utime(path)
+
+
+def _machine() -> str:
+    """This machine since it was started: process numbers mean nothing elsewhere."""
+    with suppress(OSError):
+        return (
+            f"{socket.gethostname()}:{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
+        )
+    return socket.gethostname()
+
+
+def _is_running(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True

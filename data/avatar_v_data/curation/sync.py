@@ -1,0 +1,76 @@
+"""Do lips and sound belong together, and how far are they apart?"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import torch
+
+from avatar_v.critics.frozen import critic_folder, hash_files
+from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, score_of
+from avatar_v.critics.syncnet import SyncNet
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v_data.curation.heads import Crop, head, square
+from avatar_v_data.curation.stages import Frames, Recording, Result, clip_frames, clip_sound
+
+WORLD = "world"
+SIDE = {True: 64, False: 224}
+"""Pixels that the world's critic and SyncNet read."""
+PART = 40
+"""Frames of a part whose offset is measured alone, at least."""
+
+
+@dataclass(frozen=True)
+class Sync:
+    """``critic``: the file of SyncNet's weights, or "world" for drawn people. ``crop``: where the
+    critic finds the face.
+
+    Columns: ``sync_offset`` in frames (positive: the sound is early), ``sync_confidence`` (Sync-C:
+    the median of the distances over the shifts minus the smallest), and ``sync_drift``, how many
+    frames the offsets of a clip's parts lie apart: a cut that nobody sees may move the sound.
+    """
+
+    critic: str = WORLD
+    crop: Crop = "face"
+
+    name: ClassVar[str] = "sync"
+    version: ClassVar[int] = 2
+    needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
+
+    def weights(self) -> str:
+        if self.critic == WORLD:
+            return hash_files(sorted(critic_folder("sync").iterdir()))
+        if not Path(self.critic).is_file():
+            return SyncNet.load(self.critic).hash()  # its error says where to get the file
+        return hash_files([Path(self.critic)])
+
+    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+        spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
+        audio, rows = recording.audio() if spans else None, []
+        for index, frames in clip_frames(recording, spans):
+            start, stop = spans[index]
+            side = SIDE[self.critic == WORLD]
+            faces = head(frames, start, results, side) if self.crop == "face" else None
+            assert audio is not None
+            pictures = square(frames, side) if faces is None else faces
+            rows.append(_row(_critic(self.critic), pictures, clip_sound(audio, start, stop)))
+        return {"clips": rows}
+
+
+def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:
+    table = distance_table(*embed_clip(critic, pictures, sound))
+    parts = torch.tensor_split(table, max(len(table) // PART, 1))
+    whole, *of_parts = (score_of(part, critic.name, critic.hash()) for part in (table, *parts))
+    offsets = [score.offset for score in of_parts]
+    return {
+        "sync_offset": whole.offset,
+        "sync_confidence": round(whole.confidence, 4),
+        "sync_drift": max(offsets) - min(offsets),
+    }
+
+
+@cache
+def _critic(name: str) -> SyncCritic:
+    return WorldSyncNet.from_pretrained() if name == WORLD else SyncNet.load(name)

@@ -1,0 +1,95 @@
+"""All clips of a run as rows: what the stages say of each, and who it shows where."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from avatar_v_data.curation.copies import copies
+from avatar_v_data.curation.people import group_backgrounds, group_faces
+from avatar_v_data.curation.plan import Grouping
+from avatar_v_data.curation.reconcile import Task
+from avatar_v_data.curation.stages import Result, seconds
+from avatar_v_data.curation.store import FAILED, Store
+
+HIDDEN = ("thumbnail", "background", "face", "loudness")
+"""What only grouping reads, and no limit."""
+
+
+@dataclass
+class Found:
+    """What a run has found: ``clips``, one row each, and what became of the recordings."""
+
+    clips: list[dict[str, Any]] = field(default_factory=list)
+    footage_s: float = 0.0
+    shots: dict[str, list[list[int]]] = field(default_factory=dict)  # recording → first, last + 1
+    failed: dict[str, str] = field(default_factory=dict)  # recording → reason
+    unfinished: list[str] = field(default_factory=list)
+
+
+def collect(tasks: Sequence[Task], store: Store) -> Found:
+    """The clips of all recordings whose stages are done."""
+    found = Found()
+    finished = store.finished()
+    by_recording: dict[str, list[Task]] = {}
+    for task in tasks:
+        by_recording.setdefault(task.recording.name, []).append(task)
+    for name, own in by_recording.items():
+        if any(task.key not in finished for task in own):
+            found.unfinished.append(name)
+            continue
+        results = {task.stage.name: store.result(task.stage.name, task.key) for task in own}
+        reasons = [result[FAILED] for result in results.values() if FAILED in result]
+        if reasons:
+            found.failed[name] = reasons[0]
+            continue
+        found.footage_s += seconds(results["shots"]["num_frames"])
+        found.shots[name] = results["shots"]["shots"]
+        found.clips += _rows(name, results)
+    return found
+
+
+def grouped(clips: list[dict[str, Any]], grouping: Grouping) -> None:
+    """Add to each clip its ``person``, its ``scene``, and the clip that it is a ``copy_of``, "" for
+    none."""
+    if not clips:
+        return
+    faces = np.array([clip["face"] for clip in clips])
+    for clip, number in zip(clips, group_faces(faces, grouping.same_face), strict=True):
+        clip["person"] = f"person-{number:05d}"
+    for person in {clip["person"] for clip in clips}:
+        own = [clip for clip in clips if clip["person"] == person]
+        scenes = group_backgrounds([c["background"] for c in own], grouping.same_background)
+        for clip, scene in zip(own, scenes, strict=True):
+            clip["scene"] = f"{person}-scene-{scene:03d}"
+    twins = copies(
+        np.array([clip["thumbnail"] for clip in clips], float).reshape(len(clips), -1),
+        [np.array(clip["loudness"]) for clip in clips],
+        [clip["sharpness"] for clip in clips],
+        same_picture=grouping.same_picture,
+        same_sound=grouping.same_sound,
+    )
+    for number, clip in enumerate(clips):
+        clip["copy_of"] = name_of(clips[twins[number]]) if number in twins else ""
+
+
+def name_of(clip: Mapping[str, Any]) -> str:
+    """File and frames of a clip."""
+    return f"{clip['file']}:{clip['start']}-{clip['stop']}"
+
+
+def _rows(name: str, results: Mapping[str, Result]) -> list[dict[str, Any]]:
+    """The columns of all stages that have some of each clip."""
+    loudness = results["speech"]["loudness"]
+    rows = []
+    for number, clip in enumerate(results["clips"]["clips"]):
+        row: dict[str, Any] = {"file": name}
+        for result in results.values():
+            row |= result["clips"][number] if "clips" in result else {}
+        row["seconds"] = seconds(clip["stop"] - clip["start"])
+        row["loudness"] = loudness[clip["start"] : clip["stop"]]
+        if "sync_offset" in row:
+            row["sync_shift"] = abs(row["sync_offset"])
+        rows.append(row)
+    return rows

@@ -1,0 +1,85 @@
+"""Worker processes on this machine, and how far all workers have come.
+
+Each holds the models of its stages for as long as it lives. One that dies is replaced; what it had
+in hand is taken up by another (store.py).
+"""
+
+import multiprocessing
+import signal
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from multiprocessing.process import BaseProcess
+from multiprocessing.synchronize import Event
+from pathlib import Path
+
+import torch
+
+from avatar_v.interrupts import interrupts_deferred
+from avatar_v_data.curation.reconcile import Task, reconcile
+from avatar_v_data.curation.store import MOST_DEATHS, Store
+
+LOOK_S = 0.5
+
+
+def work(
+    tasks: Sequence[Task],
+    folder: Path,
+    num_workers: int,
+    on_progress: Callable[[int, int], None] = lambda num_done, num: None,
+) -> None:
+    """Finish ``tasks`` in so many processes (one: in this one), with others' help or without.
+
+    OSError where workers keep failing without a result.
+    """
+    store = Store(folder)
+    if num_workers == 1:
+        with one_thread():
+            reconcile(tasks, store, on_progress=on_progress)
+        return
+    keys = {task.key for task in tasks}
+    on_progress(len(keys & store.finished()), len(keys))
+    context = multiprocessing.get_context("spawn")
+    stopping = context.Event()
+    num_started, allowed = 0, num_workers + MOST_DEATHS * len(tasks)
+    processes: list[BaseProcess] = []
+    try:
+        while num_done := _left(keys, store, on_progress):
+            processes = [process for process in processes if process.is_alive()]
+            while len(processes) < min(num_workers, num_done):
+                if num_started >= allowed:
+                    raise OSError("workers keep dying without a result; see what they printed")
+                process = context.Process(target=_worker, args=(list(tasks), folder, stopping))
+                with interrupts_deferred():
+                    process.start()
+                processes.append(process)
+                num_started += 1
+            time.sleep(LOOK_S)
+    finally:
+        stopping.set()
+        for process in processes:
+            process.join()
+
+
+def _left(keys: set[str], store: Store, on_progress: Callable[[int, int], None]) -> int:
+    """Tasks that are not finished."""
+    num_done = len(keys & store.finished())
+    on_progress(num_done, len(keys))
+    return len(keys) - num_done
+
+
+def _worker(tasks: list[Task], folder: Path, stopping: Event) -> None:
+    signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
+    with one_thread():
+        reconcile(tasks, Store(folder), is_stopping=stopping.is_set)
+
+
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """So that the numbers do not depend on how many workers there are."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)

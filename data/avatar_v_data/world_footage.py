@@ -1,0 +1,280 @@
+"""Raw footage of the embedded world: recordings as they come from the internet, with the truth.
+
+A recording is one video of many shots. In most of them its host or a guest speaks. Others are what
+a data engine has to find and leave out: nobody speaks, nobody is seen, two people at once, another
+voice over the mouth, sound that comes late, a blurred picture, a still. Some recordings are
+uploaded twice, cut and compressed anew. `truth.jsonl` beside the videos says all of it, and no
+command that curates reads it.
+"""
+
+import dataclasses
+import json
+import multiprocessing
+import os
+import random
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, get_args
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.media.outputs import output_of
+from avatar_v.media.writer import Writer
+from avatar_v.seeds import derive
+from avatar_v.shards.writer import write_text_atomically
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.world.clip import make_clip
+from avatar_v.world.splits import persons, scenes, sentences
+
+Frames = UInt8[Tensor, "f 3 h w"]
+Sound = Float[Tensor, " s"]
+Kind = Literal["talk", "silent", "voice_over", "two", "dubbed", "late", "blurred", "still", "noise"]
+
+TRUTH_FILE = "truth.jsonl"
+WEIGHTS: dict[Kind, float] = {
+    "talk": 0.55,
+    "silent": 0.06,
+    "voice_over": 0.08,
+    "two": 0.07,
+    "dubbed": 0.06,
+    "late": 0.06,
+    "blurred": 0.05,
+    "still": 0.04,
+    "noise": 0.03,
+}
+"""How often a shot is of each kind."""
+SHOT_S = (3.0, 9.0)
+DISSOLVE_FRAMES = 10
+DISSOLVES = 0.2  # share of the shots that begin with one
+LATE_FRAMES = (3, 10)
+SCENES_OF_A_PERSON = 3
+GUESTS = 0.3  # share of the talking shots
+CUT_OF_A_COPY = 37  # frames that its beginning lacks
+
+
+@dataclass(frozen=True)
+class FootageSettings:
+    """What is drawn: recordings of about ``seconds`` each, of persons of the split from ``first``
+    on. Pictures are twice as wide as their ``size`` in height, in pixels."""
+
+    num_recordings: int
+    seconds: float = 40.0
+    num_persons: int = 8
+    num_copies: int = 0
+    size: int = 96
+    split: str = "test"
+    first: int = 0
+    seed: int = 0
+
+    def __post_init__(self) -> None:
+        if self.num_recordings < 1 or self.num_persons < 2:
+            raise ValueError("footage has a recording and two persons at least")
+        if not 0 <= self.num_copies <= self.num_recordings:
+            raise ValueError(f"copies are of the recordings: 0 to {self.num_recordings}")
+        if self.seconds < SHOT_S[1]:
+            raise ValueError(f"a recording lasts {SHOT_S[1]:g} s at least, got {self.seconds:g}")
+
+
+@dataclass(frozen=True)
+class Shot:
+    """Frames ``start`` to ``stop`` of a recording, at 25 a second."""
+
+    start: int
+    stop: int
+    kind: Kind
+    person: int | None  # who is seen, on the left where there are two
+    scene: int
+    late: int = 0  # frames by which the sound comes late
+    dissolve: int = 0  # frames at its beginning that still show the shot before
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+@dataclass(frozen=True)
+class Recording:
+    """The truth about one file."""
+
+    file: str
+    shots: tuple[Shot, ...]
+    copy_of: str = ""
+    lacks: int = 0  # frames of the original that are cut off its beginning
+
+    @classmethod
+    def from_json(cls, line: str) -> "Recording":
+        """Inverse of json.dumps(dataclasses.asdict(recording))."""
+        fields = json.loads(line)
+        shots = tuple(Shot(**shot) for shot in fields.pop("shots"))
+        return cls(shots=shots, **fields)
+
+
+def plan_footage(settings: FootageSettings) -> list[Recording]:
+    """The shots of all recordings. The same for the same settings."""
+    people = persons(settings.split, settings.num_persons, settings.first)
+    plans = [_plan_one(settings, number, people) for number in range(settings.num_recordings)]
+    for number in range(settings.num_copies):
+        plans.append(_copy(plans[number], f"again-{number:03d}.mp4"))
+    return plans
+
+
+def write_footage(
+    settings: FootageSettings,
+    out: str | Path,
+    *,
+    num_workers: int = 1,
+    on_file: Callable[[int], None] = lambda num_done: None,
+) -> list[Recording]:
+    """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
+    out = Path(out)
+    out.mkdir(parents=True, exist_ok=True)
+    plans = plan_footage(settings)
+    todo = [plan for plan in plans if not (out / plan.file).exists()]
+    on_file(len(plans) - len(todo))
+    if num_workers == 1:
+        for done, plan in enumerate(todo, len(plans) - len(todo) + 1):
+            _write_one(settings, plan, out)
+            on_file(done)
+    else:
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(num_workers, context) as pool:
+            waiting = [pool.submit(_write_one, settings, plan, out) for plan in todo]
+            for done, future in enumerate(waiting, len(plans) - len(todo) + 1):
+                future.result()
+                on_file(done)
+    lines = [json.dumps(dataclasses.asdict(plan)) for plan in plans]
+    write_text_atomically(out / TRUTH_FILE, "\n".join(lines) + "\n")
+    return plans
+
+
+def read_truth(folder: str | Path) -> list[Recording]:
+    """What `write_footage` left."""
+    return [Recording.from_json(line) for line in (Path(folder) / TRUTH_FILE).open()]
+
+
+def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Recording:
+    draw = random.Random(derive("footage", settings.seed, number))
+    host = number % len(people)
+    guest = draw.choice([n for n in range(len(people)) if n != host])
+    visit = number // len(people)  # the host's first, second … recording: another scene each
+    rooms = {n: _scene(settings, n, (visit if n == host else number)) for n in (host, guest)}
+    shots: list[Shot] = []
+    while not shots or shots[-1].stop < settings.seconds * FRAME_RATE_HZ:
+        start = shots[-1].stop if shots else 0
+        stop = start + round(draw.uniform(*SHOT_S) * FRAME_RATE_HZ)
+        kind = draw.choices(get_args(Kind), [WEIGHTS[name] for name in get_args(Kind)])[0]
+        who = guest if draw.random() < GUESTS else host
+        late = draw.randint(*LATE_FRAMES) if kind == "late" else 0
+        dissolve = DISSOLVE_FRAMES if shots and draw.random() < DISSOLVES else 0
+        seen = None if kind == "voice_over" else people[who]
+        shots.append(Shot(start, stop, kind, seen, rooms[who], late, dissolve))
+    return Recording(f"recording-{number:03d}.mp4", tuple(shots))
+
+
+def _scene(settings: FootageSettings, person: int, visit: int) -> int:
+    """A person's scenes are its own: no two people sit in one."""
+    number = SCENES_OF_A_PERSON * (settings.first + person) + visit % SCENES_OF_A_PERSON
+    return scenes(settings.split, 1, number)[0]
+
+
+def _copy(plan: Recording, file: str) -> Recording:
+    moved = [
+        dataclasses.replace(
+            shot, start=max(shot.start - CUT_OF_A_COPY, 0), stop=shot.stop - CUT_OF_A_COPY
+        )
+        for shot in plan.shots
+        if shot.stop > CUT_OF_A_COPY
+    ]
+    return Recording(file, tuple(moved), copy_of=plan.file, lacks=CUT_OF_A_COPY)
+
+
+def _write_one(settings: FootageSettings, plan: Recording, out: Path) -> None:
+    torch.set_num_threads(1)
+    lacks, drawn = plan.lacks, plan_footage(settings)
+    number = next(n for n, p in enumerate(drawn) if p.file == (plan.copy_of or plan.file))
+    growing = out / f".{plan.file}"
+    last: Tensor | None = None
+    with Writer(output_of(str(growing))) as writer:
+        for index, shot in enumerate(drawn[number].shots):
+            frames, sound = _draw(settings, derive("shot", settings.seed, number, index), shot)
+            if last is not None and shot.dissolve:
+                frames = _dissolved(last, frames, shot.dissolve)
+            last = frames[-1]
+            cut = min(max(lacks - shot.start, 0), len(frames))
+            if plan.copy_of:
+                frames = _compressed(frames)
+            writer.write(frames[cut:], sound[cut * SAMPLES_PER_FRAME :])
+    os.replace(growing, out / plan.file)
+
+
+def _draw(settings: FootageSettings, seed: int, shot: Shot) -> tuple[Frames, Sound]:
+    """A shot's frames and sound."""
+    draw = random.Random(seed)
+    speeches = sentences(settings.split, 2, 2 * draw.randrange(100_000))
+    num, size = len(shot), settings.size
+    who = shot.person
+    if who is None:
+        who = persons(settings.split, 1, settings.first)[0]  # heard alone
+    clip = make_clip(who, shot.scene, speeches[0], num_frames=num + shot.late, size=size)
+    assert clip.video is not None
+    square, sound = clip.video[shot.late :], clip.audio[: num * SAMPLES_PER_FRAME]
+    match shot.kind:
+        case "silent" | "noise":
+            loud = 0.02 if shot.kind == "noise" else 0.0005
+            noise = torch.Generator().manual_seed(draw.randrange(1 << 31))
+            sound = loud * torch.randn(sound.shape, generator=noise)
+        case "voice_over":
+            square = _backdrop(square)
+        case "dubbed":
+            other = make_clip(
+                who, shot.scene, speeches[1], num_frames=num, size=size, render_video=False
+            )
+            sound = other.audio
+        case "blurred":
+            small = F.interpolate(square.float(), scale_factor=0.2, mode="area")
+            square = F.interpolate(small, size=(size, size), mode="bilinear").byte()
+        case "still":
+            square = square[:1].expand_as(square)
+        case _:
+            pass
+    if shot.kind != "two":
+        return _widened(square), sound
+    beside = persons(settings.split, settings.num_persons, settings.first)
+    other = draw.choice([person for person in beside if person != who])
+    right = make_clip(other, shot.scene, speeches[1], num_frames=num, size=size).video
+    assert right is not None
+    return torch.cat([square, right], dim=3), sound
+
+
+def _backdrop(square: Frames) -> Frames:
+    """The scene where the person is not: the left edge over the whole picture, slowly lit."""
+    edge = square[:1, :, :, :4].float().mean(3, keepdim=True).expand(-1, -1, -1, square.shape[3])
+    light = torch.linspace(0.8, 1.1, len(square)).view(-1, 1, 1, 1)
+    return (edge * light).clamp(0, 255).byte()
+
+
+def _widened(square: UInt8[Tensor, "f 3 h h"]) -> UInt8[Tensor, "f 3 h w"]:
+    """The square amid a stretched and dimmed copy of itself, as television shows narrow video."""
+    size = square.shape[3]
+    small = F.interpolate(square.float(), size=(size // 8, size // 8), mode="area")
+    wide = F.interpolate(small, size=(size, 2 * size), mode="bilinear").mul(0.6).byte()
+    wide[..., size // 2 : size // 2 + size] = square
+    return wide
+
+
+def _dissolved(last: UInt8[Tensor, "3 h w"], frames: Frames, num: int) -> Frames:
+    share = torch.linspace(0, 1, num + 2)[1:-1].view(-1, 1, 1, 1)
+    mixed = (1 - share) * last.float() + share * frames[:num].float()
+    return torch.cat([mixed.byte(), frames[num:]])
+
+
+def _compressed(frames: Frames) -> Frames:
+    """As another site's encoder leaves them: smaller, then larger again, and a little brighter."""
+    height, width = frames.shape[2:]
+    small = F.interpolate(frames.float(), scale_factor=0.75, mode="bilinear", antialias=True)
+    large = F.interpolate(small, size=(height, width), mode="bilinear")
+    return (large * 1.03).clamp(0, 255).byte()

@@ -1,0 +1,86 @@
+"""Raw footage → clips → shards: `avatar-v-data footage`, `curate`, `select` and `import`."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from avatar_v.critics.face_track import is_available
+from avatar_v.critics.sync import measure_sync
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.shards.loader import read_clip, read_folder
+from avatar_v_data.cli import main
+
+needs_dlib = pytest.mark.skipif(not is_available(), reason="needs the [faces] extra")
+SHOTS = {"recording-000.mp4": ["late", "talk"], "recording-001.mp4": ["blurred", "talk"]}
+
+
+def run(*words: str) -> int:
+    return main(words)
+
+
+@needs_dlib
+def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> None:
+    footage, work, out = tmp_path / "footage", tmp_path / "work", tmp_path / "selected"
+    words = ["footage", "--out", str(footage), "--recordings", "2", "--seconds", "9"]
+    words += ["--persons", "2", "--split", "test", "--first", "9800", "--seed", "82"]
+    assert run(*words) == 0
+    truth = [json.loads(line) for line in (footage / "truth.jsonl").open()]
+    assert {row["file"]: [shot["kind"] for shot in row["shots"]] for row in truth} == SHOTS
+    (footage / "broken.mp4").write_bytes(b"no video" * 99)
+
+    curate = ["curate", str(footage), "--out", str(work), "--plan", "world"]
+    assert run("select", str(tmp_path), "--out", str(out)) == 2
+    assert "no file" in capsys.readouterr().err
+    assert run(*curate, "--stages", "probe", "shots") == 0
+    assert run("select", str(work), "--out", str(out)) == 2
+    assert "recordings are not finished" in capsys.readouterr().err
+    assert run(*curate) == 0
+    assert "left out: broken.mp4: probe: not a readable media file" in capsys.readouterr().out
+    results = {path: path.stat().st_mtime_ns for path in work.glob("results/*/*.json")}
+    assert len(results) == 8 * 4 - 8, "truth.jsonl is no recording"
+    assert run(*curate) == 0
+    assert {path: path.stat().st_mtime_ns for path in work.glob("results/*/*.json")} == results
+
+    assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
+    rows = [json.loads(line) for line in (out / "a2v.jsonl").open()]
+    (late,) = (row for row in rows if row["sound_late"])
+    shot = truth[0]["shots"][0]
+    assert late["file"] == "recording-000.mp4"
+    assert late["sound_late"] == shot["late"] == 8
+    assert late["stop"] <= shot["stop"]
+    blurred = truth[1]["shots"][0]
+    after = [row["start"] for row in rows if row["file"] == "recording-001.mp4"]
+    assert after, "the shot behind is sharp"
+    assert min(after) >= blurred["stop"] - 10
+    assert (out / "funnel.png").stat().st_size > 1000
+
+    shards = tmp_path / "shards"
+    words = ["import", str(footage), "--manifest", str(out / "a2v.jsonl"), "--out", str(shards)]
+    assert run(*words, "--frames", "49", "--size", "64") == 0
+    clips = read_folder(shards)
+    assert {clip.person for clip in clips} == {row["person"] for row in rows}
+    critic = WorldSyncNet.from_pretrained()
+    for clip in clips:
+        sample = read_clip(clip)
+        start = int(clip.key[-6:])
+        assert any(row["start"] <= start and start + 49 <= row["stop"] for row in rows)
+        audio = sample.audio.float() / 32768
+        assert abs(measure_sync(critic, sample.video, audio).offset) <= 1, clip.key
+
+
+def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
+    (tmp_path / "a.mp4").write_bytes(b"x")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "mine.txt").write_text("mine")
+    for words, message in (
+        ([str(tmp_path / "none"), "--out", "x"], "no such folder"),
+        ([str(tmp_path), "--out", str(tmp_path)], "do not go into the footage's own folder"),
+        ([str(tmp_path), "--out", str(tmp_path / "other")], "holds something else"),
+        ([str(tmp_path), "--out", "x", "--plan", "reel"], "no plan 'reel'"),
+        ([str(tmp_path), "--out", "x", "--plan", "people"], "syncnet_v2.model"),
+        ([str(tmp_path), "--out", "x", "--plan", "world", "--stages", "shot"], "no stage 'shot'"),
+    ):
+        assert run("curate", *words) == 2, message
+        assert message in capsys.readouterr().err
+    assert not Path("x").exists()

@@ -1,0 +1,289 @@
+"""The data engine's own decisions: which spans, which results, who is who, what is kept."""
+
+import dataclasses
+import itertools
+import json
+import os
+import random
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import pytest
+import torch
+
+from avatar_v_data.curation import store as stores
+from avatar_v_data.curation.clips import longest_cover, same_face_runs
+from avatar_v_data.curation.copies import copies
+from avatar_v_data.curation.faces import boxes_between
+from avatar_v_data.curation.people import group_backgrounds, group_faces
+from avatar_v_data.curation.plan import PLANS, Limit, Plan, plan_of, read_plan
+from avatar_v_data.curation.reconcile import desired, missing, reconcile
+from avatar_v_data.curation.select import select
+from avatar_v_data.curation.stages import Recording, Result
+from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
+from avatar_v_data.curation.table import Found
+
+
+@dataclass(frozen=True)
+class Count:
+    """A stage that counts the letters of the file's name."""
+
+    add: int = 0
+
+    name: ClassVar[str] = "count"
+    version: ClassVar[int] = 1
+    needs: ClassVar[tuple[str, ...]] = ()
+
+    def weights(self) -> str:
+        return ""
+
+    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+        if recording.name == "bad":
+            raise ValueError(f"{recording.path}: holds no frames")
+        return {"letters": len(recording.name) + self.add}
+
+
+@dataclass(frozen=True)
+class Double:
+    """One that needs it."""
+
+    name: ClassVar[str] = "double"
+    version: ClassVar[int] = 1
+    needs: ClassVar[tuple[str, ...]] = ("count",)
+
+    def weights(self) -> str:
+        return ""
+
+    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+        return {"twice": 2 * results["count"]["letters"]}
+
+
+PLAN = Plan((Count(), Double()), {})
+
+
+def recordings(*names: str) -> list[Recording]:
+    return [Recording(f"/{name}", name, "1") for name in names]
+
+
+# Which spans
+
+
+def test_the_cover_is_the_longest_of_all() -> None:
+    draw = random.Random(0)
+    for _ in range(60):
+        num = draw.randint(1, 9)
+        one = np.array([draw.choice([0.0, 1.0, 1.0]) for _ in range(num)])
+        spoken = np.array([draw.random() for _ in range(num)])
+        limits = (draw.choice([0.6, 1.0]), draw.choice([0.0, 0.5]))
+
+        def good(a: int, b: int, one=one, spoken=spoken, limits=limits) -> bool:
+            means = (one[a:b].mean(), spoken[a:b].mean())
+            return all(m >= limit - 1e-9 for m, limit in zip(means, limits, strict=True))
+
+        spans = [
+            (a, b) for a in range(num) for b in range(a + 2, min(a + 4, num) + 1) if good(a, b)
+        ]
+        apart = [
+            some
+            for size in range(len(spans) + 1)
+            for some in itertools.combinations(spans, min(size, 4))
+            if all(a[1] <= b[0] for a, b in itertools.pairwise(some))
+        ]
+        best = max((sum(b - a for a, b in some), -len(some)) for some in apart)
+        found = longest_cover(one, spoken, limits, 2, 4)
+        assert all(good(a, b) and 2 <= b - a <= 4 for a, b in found)
+        assert all(a[1] <= b[0] for a, b in itertools.pairwise(found))
+        assert (sum(b - a for a, b in found), -len(found)) == best
+
+
+def test_a_face_that_jumps_ends_a_run() -> None:
+    here, there = [0.1, 0.1, 0.3, 0.3], [0.6, 0.1, 0.8, 0.3]
+    near = [0.12, 0.1, 0.32, 0.3]
+    assert same_face_runs([here, None, near, there, there], 0, 5) == [(0, 3), (3, 5)]
+
+
+def test_boxes_move_on_straight_lines_between_looks() -> None:
+    boxes, seen = boxes_between([None, [0.0, 0, 0.2, 0.2], None, [0.4, 0, 0.6, 0.2]], 3, 18)
+    assert seen == [2, 12]
+    left = [0.0] * 3 + [0.04 * n for n in range(1, 11)] + [0.4] * 2
+    assert boxes[:, 0].tolist() == pytest.approx(left)
+    with pytest.raises(ValueError, match="no face between frames 0 and 5"):
+        boxes_between([None, None], 0, 5)
+
+
+# Which results
+
+
+def test_a_setting_names_its_own_results_and_those_behind_it_anew() -> None:
+    names = recordings("a", "b")
+    before = {(t.stage.name, t.recording.name): t.key for t in desired(PLAN, names)}
+    other = {
+        (t.stage.name, t.recording.name): t.key
+        for t in desired(Plan((Count(add=1), Double()), {}), names)
+    }
+    assert not set(before.values()) & set(other.values())
+    changed = [names[0], dataclasses.replace(names[1], state="2")]
+    later = {(t.stage.name, t.recording.name): t.key for t in desired(PLAN, changed)}
+    assert {k for k in before if before[k] == later[k]} == {("count", "a"), ("double", "a")}
+    assert len(set(before.values())) == 4
+
+
+def test_workers_that_are_killed_at_any_time_come_to_the_same_results(tmp_path: Path) -> None:
+    tasks = desired(PLAN, recordings("a", "bb", "ccc", "bad"))
+    whole = Store(tmp_path / "whole")
+    assert reconcile(tasks, whole) == 8
+
+    class Killed(BaseException):
+        pass
+
+    draw, store = random.Random(1), Store(tmp_path / "broken")
+
+    def stops() -> bool:
+        if draw.random() < 0.3:
+            raise Killed
+        return False
+
+    made = 0
+    for _ in range(100):
+        ready = missing(tasks, store.finished())
+        assert all(store.is_finished(n, k) for t in ready for n, k in t.inputs.items())
+        if not ready:
+            break
+        try:
+            made += reconcile(tasks, store, is_stopping=stops)
+        except Killed:
+            continue
+    assert store.finished() == whole.finished() == {task.key for task in tasks}
+    for task in tasks:
+        name, key = task.stage.name, task.key
+        assert store.result(name, key) == whole.result(name, key)
+    assert not list((store.folder / "claims").iterdir())
+
+
+def test_a_recording_that_fails_is_a_result_and_so_is_what_depends_on_it(tmp_path: Path) -> None:
+    tasks, store = desired(PLAN, recordings("bad")), Store(tmp_path)
+    reconcile(tasks, store)
+    for task in tasks:
+        assert store.result(task.stage.name, task.key) == {FAILED: "count: holds no frames"}
+
+
+def test_a_claim_is_taken_from_the_dead_and_from_no_one_else(tmp_path: Path, monkeypatch) -> None:
+    store = Store(tmp_path, patience_s=5.0)
+    with store.claim("k") as mine, store.claim("k") as other:
+        assert (mine, other) == (True, False)
+    claim = tmp_path / "claims" / "k"
+    claim.write_text(json.dumps(["elsewhere", 1]))
+    with store.claim("k") as mine:
+        assert not mine, "touched just now by another machine"
+    os.utime(claim, (time.time() - 60,) * 2)
+    with store.claim("k") as mine:
+        assert mine
+    assert not claim.exists()
+    claim.write_text(json.dumps([stores._machine(), 1 << 22]))  # a process that is none
+    with store.claim("k") as mine:
+        assert mine
+    assert store.deaths("k") == 2
+
+
+def test_what_kills_its_workers_is_given_up_and_the_rest_is_made(tmp_path: Path) -> None:
+    tasks, store = desired(PLAN, recordings("a", "bb")), Store(tmp_path)
+    for number in range(MOST_DEATHS):
+        (tmp_path / "claims" / f"{tasks[0].key}.lost.{number}").touch()
+    reconcile(tasks, store)
+    results = [store.result(task.stage.name, task.key) for task in tasks]
+    assert results[0] == results[1] == {FAILED: "count: its worker died 3 times (memory?)"}
+    assert results[2:] == [{"letters": 2}, {"twice": 4}]
+
+
+# Who is who
+
+
+def unit(degrees: float) -> np.ndarray:
+    return np.array([np.cos(np.radians(degrees)), np.sin(np.radians(degrees))])
+
+
+def test_a_chain_of_look_alikes_is_not_one_person() -> None:
+    faces = np.stack([unit(angle) for angle in (0, 90, 5, 20, 40, 95)])
+    same = 2 * np.sin(np.radians(30) / 2)  # 30 degrees
+    groups = group_faces(faces, same)
+    assert groups == [0, 1, 0, 0, 2, 1]
+    assert group_faces(faces[:1], same) == [0]
+    assert group_faces(faces[:0], same) == []
+
+
+def test_backgrounds_are_compared_where_both_are_seen() -> None:
+    plain = [[100.0, 100.0, 100.0], None, [50.0, 50.0, 50.0]]
+    behind = [[104.0, 100.0, 100.0], [0.0, 0.0, 0.0], None]
+    other = [[200.0, 100.0, 0.0], None, [50.0, 50.0, 50.0]]
+    assert group_backgrounds([plain, other, behind], same=5.0) == [0, 1, 0]
+
+
+def test_the_better_copy_stays() -> None:
+    generator = torch.Generator().manual_seed(0)
+    sound = torch.randn(200, generator=generator).numpy()
+    other = torch.randn(200, generator=generator).numpy()
+    pictures = np.full((4, 12), 80.0)
+    pictures[2] += 40
+    sounds = [sound[37:], sound + 0.1, sound, other]
+    found = copies(pictures, sounds, [2.0, 3.0, 4.0, 5.0], same_picture=6.0, same_sound=0.8)
+    assert found == {0: 1}, "another picture, and another sound, are no copies"
+
+
+# What is kept
+
+
+def clip(person: str, scene: str, sharp: float, copy_of: str = "") -> dict:
+    return {
+        "file": "a.mp4",
+        "seconds": 2.0,
+        "sharpness": sharp,
+        "person": person,
+        "scene": scene,
+        "copy_of": copy_of,
+    }
+
+
+def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
+    clips = [
+        clip("x", "x1", 9),
+        clip("x", "x2", 9),
+        clip("y", "y1", 9),
+        clip("y", "y2", 1),
+        clip("z", "z1", 9),
+        clip("z", "z2", 9, copy_of="a.mp4:0-5"),
+    ]
+    limits = {"num_scenes": Limit(min=2.0), "sharpness": Limit(min=5.0)}
+    selection = select(Found(clips, footage_s=60.0), "sft", limits)
+    assert [c["scene"] for c in selection.clips] == ["x1", "x2"]
+    assert [step.clips for step in selection.steps] == [0, 6, 5, 4, 2]
+    assert not selection.moves_sound
+    with pytest.raises(ValueError, match="no column 'sharp'; expected one of seconds"):
+        select(Found(clips), "sft", {"sharp": Limit(min=1.0)})
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ([], "plan.yaml is an object"),
+        ({"stages": {"shot": {}}}, "unknown stage 'shot'; expected one of probe, shots"),
+        ({"stages": {"clips": {}}}, "stage clips needs faces, shots, speech"),
+        ({"stages": {"probe": {}, "shots": {"threshold": "high"}}}, "threshold is a finite number"),
+        ({"stages": {"probe": {}}, "limits": {"sft": {"x": {"low": 1}}}}, "unknown keys"),
+        ({"stages": {}, "tiers": {}}, "unknown key 'tiers'"),
+    ],
+)
+def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        plan_of(values, where="plan.yaml")
+
+
+def test_plans_that_ship_can_be_read() -> None:
+    for path in PLANS.glob("*.yaml"):
+        assert len(read_plan(path.stem).stages) == 8
+    for name in ("nothing", "../plans/world"):
+        with pytest.raises(ValueError, match=r"no plan .*people, world"):
+            read_plan(name)
