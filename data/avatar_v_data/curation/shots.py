@@ -1,8 +1,8 @@
-"""Where a shot ends and another begins: PySceneDetect's adaptive detector.
+"""Where a shot ends and another begins: PySceneDetect's adaptive detector, twice.
 
 A frame is a cut where the change of colour to it is both large and far above its neighbours', so
-that a fast movement is none. Dissolves of half a second are found where their pictures differ much;
-the margin of clips (clips.py) keeps their frames out.
+that a fast movement is none. A dissolve changes little from a frame to the next; among every tenth
+frame it is a cut, too. Its frames are kept out by the margin of clips (clips.py).
 """
 
 import importlib.util
@@ -17,6 +17,8 @@ import numpy as np
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.stages import Recording, Result
 
+COARSE = 10
+"""Frames from one to the next among which a dissolve is a cut."""
 HOW_TO_INSTALL = "finding cuts needs PySceneDetect: pip install 'avatar_v[data]'"
 
 
@@ -29,7 +31,7 @@ class Shots:
     shortest: int = 12  # frames of a shot, at least
 
     name: ClassVar[str] = "shots"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("probe",)
 
     def weights(self) -> str:
@@ -38,21 +40,43 @@ class Shots:
         return version("scenedetect")
 
     def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
-        import scenedetect
-
-        found: Any = scenedetect.AdaptiveDetector(
-            adaptive_threshold=self.threshold,
-            min_scene_len=self.shortest,
-            min_content_val=self.change,
-        )
-
-        def at(number: int) -> Any:
-            return scenedetect.FrameTimecode(number, float(FRAME_RATE_HZ))
-
-        cuts, num = [], 0
+        num, fine, coarse = 0, self._detector(self.shortest), self._detector(2)
         for num, frame in enumerate(recording.frames(), 1):
             picture = np.ascontiguousarray(frame.flip(0).permute(1, 2, 0).numpy())  # BGR
-            cuts += found.process_frame(at(num - 1), picture)
-        cuts += found.post_process(at(num - 1))
-        edges = [0, *sorted({cut.frame_num for cut in cuts}), num]
+            fine.see(picture)
+            if (num - 1) % COARSE == 0:
+                coarse.see(picture)
+        cuts = fine.cuts()
+        slow = [COARSE * cut for cut in coarse.cuts()]
+        cuts += [cut for cut in slow if all(abs(cut - other) > COARSE for other in cuts)]
+        edges = [0, *sorted(cuts), num]
         return {"num_frames": num, "shots": [list(pair) for pair in pairwise(edges)]}
+
+    def _detector(self, shortest: int) -> "_Detector":
+        return _Detector(self.threshold, self.change, shortest)
+
+
+class _Detector:
+    """PySceneDetect's, fed picture by picture."""
+
+    def __init__(self, threshold: float, change: float, shortest: int) -> None:
+        import scenedetect
+
+        self._at = scenedetect.FrameTimecode
+        self._detector: Any = scenedetect.AdaptiveDetector(
+            adaptive_threshold=threshold, min_content_val=change, min_scene_len=shortest
+        )
+        self._found: list[Any] = []
+        self._num = 0
+
+    def see(self, picture: np.ndarray) -> None:
+        self._found += self._detector.process_frame(self._time(self._num), picture)
+        self._num += 1
+
+    def cuts(self) -> list[int]:
+        """The first pictures of shots but the first, when all were seen."""
+        self._found += self._detector.post_process(self._time(max(self._num - 1, 0)))
+        return sorted({cut.frame_num for cut in self._found})
+
+    def _time(self, number: int) -> Any:
+        return self._at(number, float(FRAME_RATE_HZ))
