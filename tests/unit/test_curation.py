@@ -23,6 +23,7 @@ from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import PLANS, Limit, Plan, plan_of, read_plan
 from avatar_v_data.curation.reconcile import desired, missing, reconcile
 from avatar_v_data.curation.select import select
+from avatar_v_data.curation.shots import Shots
 from avatar_v_data.curation.stages import Recording, Result
 from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
 from avatar_v_data.curation.table import Found
@@ -107,12 +108,36 @@ def test_a_face_that_jumps_ends_a_run() -> None:
 
 
 def test_boxes_move_on_straight_lines_between_looks() -> None:
-    boxes, seen = boxes_between([None, [0.0, 0, 0.2, 0.2], None, [0.4, 0, 0.6, 0.2]], 3, 18)
+    boxes, seen = boxes_between([None, [0.0, 0.0, 0.2, 0.2], None, [0.4, 0.0, 0.6, 0.2]], 3, 18)
     assert seen == [2, 12]
     left = [0.0] * 3 + [0.04 * n for n in range(1, 11)] + [0.4] * 2
     assert boxes[:, 0].tolist() == pytest.approx(left)
     with pytest.raises(ValueError, match="no face between frames 0 and 5"):
         boxes_between([None, None], 0, 5)
+
+
+class Dissolving(Recording):
+    """Two rooms, 40 frames each, from one to the other in ten frames and then at once."""
+
+    def frames(self):
+        generator = torch.Generator().manual_seed(0)
+        rooms = [255 * torch.rand(3, 4, 6, generator=generator) for _ in range(3)]
+        first, second, third = (
+            room.repeat_interleave(16, 1).repeat_interleave(16, 2) for room in rooms
+        )
+        shares = [0.0] * 40 + [n / 11 for n in range(1, 11)] + [1.0] * 40
+        for share in shares:
+            yield ((1 - share) * first + share * second).byte()
+        for _ in range(40):
+            yield third.byte()
+
+
+def test_a_dissolve_is_a_cut_too() -> None:
+    found = Shots().run(Dissolving("", "", ""), {})
+    (start, slow), (_, fast), (_, stop) = found["shots"]
+    assert (start, stop, found["num_frames"]) == (0, 130, 130)
+    assert fast == 90
+    assert 40 <= slow <= 50
 
 
 # Which results
