@@ -24,6 +24,18 @@ from avatar_v_eval.records import Number
 NEAR = 12
 """Frames from a true cut to one that counts as found: a dissolve lasts ten."""
 WANTED = ("talk", "late")
+WORDS = {
+    "talk": "one person is seen speaking",
+    "late": "the same, and the sound is late",
+    "dubbed": "another voice over the mouth",
+    "voice_over": "a voice without a person",
+    "two": "two people at once",
+    "silent": "nobody speaks",
+    "noise": "nobody speaks, and there is noise",
+    "still": "a still picture",
+    "blurred": "a blurred picture",
+}
+"""What the kinds of shots are."""
 WHOLE = 0.8
 """Share of a clip's frames that must show one person for the clip to be counted as theirs."""
 
@@ -156,14 +168,15 @@ def kinds(truths: Sequence[Truth]) -> dict[str, Number]:
     twice, once."""
     truths = [truth for truth in truths if not truth.copy_of]
     numbers = {}
-    for kind in sorted({shot["kind"] for truth in truths for shot in truth.shots}):
+    shown = {shot["kind"] for truth in truths for shot in truth.shots}
+    for kind in (kind for kind in WORDS if kind in shown):
         own = [truth.of_frames("kind") == kind for truth in truths]
         numbers[f"taken_{kind}"] = _share(
             [
                 (int((truth.is_taken & mask).sum()), int(mask.sum()))
                 for truth, mask in zip(truths, own, strict=True)
             ],
-            f"time of {kind.replace('_', ' ')} that is taken",
+            f"share taken: {WORDS[kind]}",
         )
     wanted = [np.isin(truth.of_frames("kind").astype(str), WANTED) for truth in truths]
     numbers["wanted_before"] = _share(
