@@ -4,16 +4,17 @@ One set of processes makes the video of every case, and rank 0 makes each alone,
 """
 
 import dataclasses
-import os
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import ProcessGroup
+from torch._C._distributed_c10d import FileStore
+from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 from torch.multiprocessing.spawn import spawn
 
 from avatar_v.generate import generator
@@ -94,9 +95,7 @@ def latents_of(case: Case, line: Line | None) -> Tensor | None:
 
     def sampled(chunks: Any) -> Any:
         spoken = chunks if line is None else line.along(chunks, AudioChunk.tokens)
-        return sample_chunks(
-            dit, conditioner, person, "a room", settings, spoken, line=line
-        )  # fmt: skip
+        return sample_chunks(dit, conditioner, person, "a room", settings, spoken, line=line)
 
     heard = audio_chunks(conditioner, sound(case.num_frames), settings.chunk_latents)
     if line is None:
@@ -116,7 +115,7 @@ def latents_of(case: Case, line: Line | None) -> Tensor | None:
 class Watched(Line):
     """A line whose last rank begins its first block when rank 0 has handed on its second one."""
 
-    store: dist.Store
+    store: Store
     num_given = num_taken = 0
 
     def give(self, block: Tensor) -> None:
@@ -133,20 +132,17 @@ class Watched(Line):
         return x
 
 
-def work(rank: int, folder: Path) -> None:
+def work(index: int, folder: Path) -> None:
+    """A rank above 0 of its own process."""
     torch.set_num_threads(1)
-    store = dist.FileStore(str(folder / "store"), NUM_RANKS)
+    found_by(index + 1, folder)
+
+
+def found_by(rank: int, folder: Path) -> None:
+    """Write of each case the latents, on rank 0, and of how many steps this rank kept keys."""
+    store = FileStore(str(folder / "store"), NUM_RANKS)
     dist.init_process_group("gloo", store=store, rank=rank, world_size=NUM_RANKS)
     groups = {num: dist.new_group(range(num)) for num in (2, 3)}
-    num_caches: set[int] = set()
-    make_blocks = generator.make_blocks
-
-    def counted(*given: Any) -> Any:
-        states, carry = make_blocks(*given)
-        assert carry.history is not None
-        num_caches.add(len(carry.history.caches))
-        return states, carry
-
     found: dict[str, Any] = {}
     for name, case in CASES.items():
         if rank >= len(case.mapping):
@@ -154,12 +150,11 @@ def work(rank: int, folder: Path) -> None:
         group = groups[len(case.mapping)]
         assert isinstance(group, ProcessGroup)
         line = Watched(group, case.steps)
-        line.store = dist.PrefixStore(name, store)
-        num_caches.clear()
-        generator.make_blocks = counted
-        together = latents_of(case, line)
-        generator.make_blocks = make_blocks
-        found[name] = {"caches": set(num_caches), "together": together}
+        line.store = PrefixStore(name, store)
+        with pytest.MonkeyPatch.context() as patch:
+            kept = counted(patch)
+            together = latents_of(case, line)
+        found[name] = {"caches": kept, "together": together}
         if rank == 0:
             found[name]["alone"] = latents_of(case, None)
     torch.save(found, folder / f"{rank}.pt")
@@ -167,7 +162,27 @@ def work(rank: int, folder: Path) -> None:
     dist.destroy_process_group()
 
 
+def counted(patch: pytest.MonkeyPatch) -> set[int]:
+    """The numbers of steps in the histories that are made from now on."""
+    make_blocks, kept = generator.make_blocks, set[int]()
+
+    def noting(*given: Any) -> Any:
+        states, carry = make_blocks(*given)
+        assert carry.history is not None
+        kept.add(len(carry.history.caches))
+        return states, carry
+
+    patch.setattr(generator, "make_blocks", noting)
+    return kept
+
+
 def main(folder: Path) -> list[dict[str, Any]]:
-    os.environ["OMP_NUM_THREADS"] = "1"
-    spawn(work, (folder,), nprocs=NUM_RANKS)
+    """What each rank found. This process is rank 0."""
+    num_threads = torch.get_num_threads()
+    others = spawn(work, (folder,), nprocs=NUM_RANKS - 1, join=False, daemon=True)
+    assert others is not None
+    torch.set_num_threads(1)
+    found_by(0, folder)
+    others.join()
+    torch.set_num_threads(num_threads)
     return [torch.load(folder / f"{rank}.pt", weights_only=False) for rank in range(NUM_RANKS)]

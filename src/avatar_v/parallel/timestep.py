@@ -148,4 +148,4 @@ class Line:
         dist.recv(length, rank, group=self._group, tag=tag)
         data = torch.empty(int(length), dtype=torch.uint8)
         dist.recv(data, rank, group=self._group, tag=tag)
-        return pickle.loads(data.numpy())
+        return pickle.loads(data.numpy().tobytes())
