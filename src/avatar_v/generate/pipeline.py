@@ -35,10 +35,7 @@ from avatar_v.generate.inputs import Inputs, InputSpec
 from avatar_v.generate.live import Block, LiveSound, sound_chunks
 from avatar_v.generate.person import encode_person
 from avatar_v.generate.pipelining import Stage, chained, pipelined
-from avatar_v.generate.ranks import (
-    Ranks,
-    SharedChunks,
-)
+from avatar_v.generate.ranks import Ranks, SharedChunks
 from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
 from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person, refining
 from avatar_v.generate.request import LIVE, Request, Weights
@@ -255,7 +252,7 @@ class AvatarPipeline:
             made = chained(chunks, *stages)
         if self.ranks is None:
             return made
-        made = made if line is None else self.ranks.stopped(made, line)
+        made = made if line is None else self.ranks.drained(made, line)
         return self._led(made, request, person, larger)
 
     def _resolved(self, request: Request, inputs: Inputs) -> tuple[Request, Person, Person | None]:

@@ -120,7 +120,7 @@ class Ranks:
                 with suppress(RuntimeError):  # a rank that is gone is told of by `watched`
                     self.share((end, None))
 
-    def stopped(self, made: Generator[Any, None, None], line: Line) -> Generator[Any, None, None]:
+    def drained(self, made: Generator[Any, None, None], line: Line) -> Generator[Any, None, None]:
         """``made`` on rank 0 of a ``line``. When it ends or is closed, and with it its threads,
         nothing is on the way between ranks any more."""
         try:

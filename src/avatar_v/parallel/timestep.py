@@ -13,6 +13,7 @@ of a block are small beside the work of a step.
 import pickle
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -39,8 +40,9 @@ def steps_of_ranks(num_steps: int, num_ranks: int) -> list[range]:
             f"{num_ranks} devices for {num_steps} steps: with causal weights each device makes at "
             f"least one step, so --devices is at most {num_steps} here"
         )
-    starts = [rank * num_steps // num_ranks for rank in range(num_ranks + 1)]
-    return [range(*starts[rank : rank + 2]) for rank in range(num_ranks)]
+    least, more = divmod(num_steps, num_ranks)
+    counts = [least + (rank >= num_ranks - more) for rank in range(num_ranks)]
+    return [range(stop - num, stop) for num, stop in zip(counts, accumulate(counts), strict=True)]
 
 
 class Line:
@@ -56,7 +58,7 @@ class Line:
         self.steps = steps[self.rank]
         self.is_first, self.is_last = self.rank == 0, self.rank == self.size - 1
         self._group = group
-        self._unsent: deque[tuple[Tensor, Work]] = deque()
+        self._unsent: deque[list[tuple[Tensor, Work]]] = deque()
         self._has_ended = False
 
     def along(self, items: Iterator[Any], sent: Callable[[Any], Any]) -> Iterator[Any]:
@@ -119,8 +121,7 @@ class Line:
 
     def end(self) -> None:
         """Returns when all that this rank has sent is taken."""
-        while self._unsent:
-            self._unsent.popleft()[1].wait()
+        self._wait(0)
 
     def _hand_on(self, kind: str, value: Any = None) -> None:
         self._send((kind, value), (self.rank + 1) % self.size, ALONG)
@@ -136,12 +137,19 @@ class Line:
 
     def _send(self, value: Any, rank: int, tag: int) -> None:
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        parts = []
         for x in (torch.tensor([len(data)]), data):
             work = dist.isend(x, rank, group=self._group, tag=tag)
             assert work is not None
-            self._unsent.append((x, work))  # its memory is needed until it is sent
-        while len(self._unsent) > 2 * MOST_UNSENT:
-            self._unsent.popleft()[1].wait()
+            parts.append((x, work))  # its memory is needed until it is sent
+        self._unsent.append(parts)
+        self._wait(MOST_UNSENT)
+
+    def _wait(self, num: int) -> None:
+        """Until at most ``num`` messages are not taken."""
+        while len(self._unsent) > num:
+            for _, work in self._unsent.popleft():
+                work.wait()
 
     def _receive(self, rank: int, tag: int) -> Any:
         length = torch.empty(1, dtype=torch.int64)
