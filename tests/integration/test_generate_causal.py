@@ -1,21 +1,34 @@
 """Generation with causal weights: chunks of any whole blocks, live and from a file."""
 
 import dataclasses
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.generate.inputs import read_inputs
+from avatar_v.generate.inputs import Inputs, read_inputs
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.output_files import kept_folder
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import LIVE, Request
-from avatar_v.models.card import Capabilities, Card, read_card
+from avatar_v.generate.run import run
+from avatar_v.media.sound import Recording
+from avatar_v.models.adapter import save_adapter
+from avatar_v.models.card import AdapterCard, Capabilities, Card, hash_folder, read_card
 from avatar_v.models.causal import as_causal
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.lora import add_factors
+from avatar_v.models.refiner import as_refiner
 from avatar_v.models.weights import load_pipeline, save_pipeline
+from avatar_v.testing import motion_stats, randomise
 from generating import carry_out, sound
 
 
@@ -29,25 +42,97 @@ def causal(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def frames_of(folder: Path, request: Request, spoken: Tensor, *, live: bool = False) -> Tensor:
-    pipe = AvatarPipeline.from_pretrained(folder, device="cpu", precision="fp32")
+@pytest.fixture(scope="module")
+def more(causal: Path) -> dict[str, Any]:
+    """A refiner, and an adapter of the causal weights."""
+    dit, conditioner = load_pipeline(causal)
+    plain = AvatarDiT(dataclasses.replace(dit.config, causal_block=None, causal_window=None))
+    refiner = as_refiner(plain, sigma=0.6, temporal_window=1)
+    randomise(refiner)
+    card = Card("tiny", can=Capabilities(reference=True, motion=True))
+    save_pipeline(causal.parent / "refiner", refiner, conditioner, card)
+    add_factors(dit, rank=2, alpha=4.0)
+    with torch.no_grad():
+        for name, parameter in dit.named_parameters():
+            if "lora_B" in name:
+                parameter += 0.05
+    about = AdapterCard("dit", read_card(causal), str(causal), hash_folder(causal / "dit"))
+    save_adapter(causal.parent / "adapter", dit, about, motion_stats())
+    return {"refiner": causal.parent / "refiner", "lora": [str(causal.parent / "adapter")]}
+
+
+@pytest.fixture(scope="module")
+def two(causal: Path, more: dict[str, Any]) -> Iterator[AvatarPipeline]:
+    threads = torch.get_num_threads()
+    pipe = AvatarPipeline.from_pretrained(causal, device="cpu", precision="fp32", devices=2, **more)
+    yield pipe
+    pipe.close()
+    torch.set_num_threads(threads)
+
+
+def read(pipe: AvatarPipeline, request: Request, spoken: Tensor, *, live: bool = False) -> Inputs:
     if live:
-        request = request.changed(audio=LIVE)
         blocks = LiveSound(iter(spoken.split(999)))
-        inputs = read_inputs(request, pipe.input_spec, blocks)
-    else:
-        inputs = read_inputs(request, pipe.input_spec)
-        inputs = dataclasses.replace(inputs, audio=spoken, num_frames=len(spoken) // 640)
-    return torch.cat([clip.frames for clip in pipe.clips(inputs, request)])
+        return read_inputs(request.changed(audio=LIVE), pipe.input_spec, blocks)
+    inputs = read_inputs(request, pipe.input_spec)
+    return dataclasses.replace(inputs, audio=spoken, num_frames=len(spoken) // 640)
+
+
+def frames_of(pipe: AvatarPipeline, request: Request, spoken: Tensor, **how: bool) -> Tensor:
+    clips = pipe.clips(read(pipe, request, spoken, **how), request)
+    return torch.cat([clip.frames for clip in clips])
 
 
 def test_a_live_voice_gives_the_frames_of_the_file(causal: Path, request_: Request) -> None:
     """11 latents: a first chunk of 5, which is two blocks, and two of a block each."""
     request, spoken = request_.changed(gain_db=0.0, chunk_latents=5), sound(41)
-    file = frames_of(causal, request, spoken)
+    pipe = AvatarPipeline.from_pretrained(causal, device="cpu", precision="fp32")
+    file = frames_of(pipe, request, spoken)
     assert file.shape == (41, 3, 32, 32)
-    assert torch.equal(frames_of(causal, request, spoken, live=True), file)
-    assert not torch.equal(frames_of(causal, request.changed(chunk_latents=8), spoken), file)
+    assert torch.equal(frames_of(pipe, request, spoken, live=True), file)
+    assert not torch.equal(frames_of(pipe, request.changed(chunk_latents=8), spoken), file)
+
+
+@pytest.mark.multi
+def test_two_devices_make_the_video_of_one(
+    two: AvatarPipeline, causal: Path, more: dict[str, Any], request_: Request
+) -> None:
+    """Bit for bit, with an adapter and a refiner, from a file and live; also behind a video that
+    was dropped half-way."""
+    request = request_.changed(gain_db=0.0, chunk_latents=5, overwrite=True)
+    alone = AvatarPipeline.from_pretrained(causal, device="cpu", precision="fp32", **more)
+    with closing(iter(run(request, two))) as clips:
+        next(clips)
+    frames: dict[AvatarPipeline, Tensor] = {}
+    files = []
+    for pipe in (alone, two):
+        parts: list[Tensor] = []
+        run(request, pipe).finish(parts.append)
+        frames[pipe] = torch.cat(parts)
+        files.append(Path(str(request.output.out)).read_bytes())
+    assert frames[alone].shape == (32, 3, 64, 64)
+    assert torch.equal(frames[two], frames[alone])
+    assert files[0] == files[1]
+    inputs = read_inputs(request, two.input_spec)
+    assert isinstance(inputs.audio, Recording)
+    spoken = inputs.audio[: len(inputs.audio)]
+    assert torch.equal(frames_of(two, request, spoken, live=True), frames[alone])
+    made = [torch.cat([x.latents for x in pipe.latents(inputs, request)], 1) for pipe in frames]
+    assert torch.equal(*made)
+
+
+@pytest.mark.multi
+def test_the_death_of_a_device_is_one_error(two: AvatarPipeline, request_: Request) -> None:
+    assert two.ranks is not None
+    (process,) = two.ranks._processes.values()
+    request = request_.changed(gain_db=0.0, chunk_latents=5)
+    clips = two.clips(read(two, request, sound(1000)), request)
+    next(clips)
+    begun = time.monotonic()
+    os.kill(process.pid or 0, signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match="rank 1 of 2 was killed by signal 9"):
+        list(clips)
+    assert time.monotonic() - begun < 10
 
 
 def test_a_record_has_the_chunks_and_a_broken_run_leaves_none(
@@ -71,7 +156,8 @@ def test_a_record_has_the_chunks_and_a_broken_run_leaves_none(
     [
         (["--chunk-latents", "6"], "chunks of these causal weights have 2 + 3 k latents"),
         (["--resume"], "a video of causal weights is made in one run"),
-        (["--devices", "2"], "causal weights run on one device"),
+        (["--devices", "3", "--steps", "2"], "3 devices for 2 steps"),
+        (["--devices", "2", "--shard"], "each needs whole weights"),
     ],
 )
 def test_what_causal_weights_cannot_do_is_one_error(

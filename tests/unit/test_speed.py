@@ -8,7 +8,7 @@ import torch
 
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.testing import make_dit
-from avatar_v_eval.speed import alignment, commit, offload
+from avatar_v_eval.speed import alignment, commit, offload, timestep
 from avatar_v_eval.speed.offload import WAYS, numbers, prepared
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.speed.reference import Peers
@@ -127,3 +127,14 @@ def test_peers_get_the_backbone_without_guidance_inside() -> None:
     state, copied = dit.state_dict(), plain(guided).state_dict()
     assert copied.keys() == state.keys()
     assert all(torch.equal(copied[key], state[key]) for key in state)
+
+
+def test_a_line_of_ranks_is_faster_where_its_ratio_is_above_one() -> None:
+    times = {
+        f"{way}_{part}": [took_s]
+        for part in ("sampled", "made")
+        for way, took_s in (("one", 6.0), ("threads", 4.0), ("line", 2.0))
+    }
+    rows = timestep.numbers_of(times, num_ranks=2, num_blocks=12)
+    assert rows["sampled_line"].value == 6.0
+    assert (rows["made_one_over_line"].value, rows["made_threads_over_line"].value) == (3.0, 2.0)

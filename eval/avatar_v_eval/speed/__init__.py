@@ -15,6 +15,7 @@ SPEEDS = {
     "full_size": "a step of each stage, a chunk and a sharded checkpoint at full size",
     "loader": "the index of a million clips, and a full-size clip against a planned step",
     "commit": "generation by the code as it is beside an earlier commit's",
+    "timestep": "causal weights by ranks with steps of their own, beside one process",
     "offload": "`--offload` on a GPU: switches, passes and peak memory",
 }
 """Name → one line, in the order of the list."""

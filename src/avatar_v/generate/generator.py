@@ -26,6 +26,7 @@ from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.motion.vectors import motion_frames, unpack_motion
+from avatar_v.parallel.timestep import Line
 from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
@@ -83,6 +84,10 @@ class AudioChunk:
         """What the networks hear of it, on ``device``."""
         own = None if self.refiner_audio is None else self.refiner_audio.to(device)
         return replace(self, audio=self.audio.to(device), refiner_audio=own)
+
+    def tokens(self) -> "AudioChunk":
+        """The model's tokens alone, on the CPU and in memory of their own, to be sent."""
+        return AudioChunk(self.chunk, self.audio.cpu().clone(), self.sound.new_empty(0))
 
 
 @dataclass(frozen=True)
@@ -175,6 +180,7 @@ def sample_chunks(
     settings: Settings,
     spoken: Iterator[AudioChunk],
     kept: Chunks | None = None,
+    line: Line | None = None,
 ) -> Iterator[LatentChunk]:
     """Each chunk's latents: the first from the image (from nothing but the conditions with
     ``settings.from_prompt``), the others from the end of the one before.
@@ -182,6 +188,7 @@ def sample_chunks(
     The reference goes through the network once; its keys, turned to their place, and its values
     serve all steps and chunks.
     Chunks that ``kept`` has are not sampled again, others are kept there as soon as they are made.
+    In a ``line`` of ranks causal weights make them together (blocks.make_blocks).
     ValueError for an anchor where there is no reference.
     """
     device = dit.patch_embed.weight.device
@@ -203,9 +210,10 @@ def sample_chunks(
             if dit.config.is_causal:
                 seeds = (settings.seed,)
                 states, carry = make_blocks(
-                    velocity, carry, part.chunk, settings, seeds, dit.config
+                    velocity, carry, part.chunk, settings, seeds, dit.config, line
                 )
-                check_finite(states, part.chunk)
+                if line is None or line.is_first:
+                    check_finite(states, part.chunk.index)
             else:
                 make = partial(_checked_chunk, velocity, carry.prefixes, part.chunk, settings)
                 states = make() if kept is None else kept.states(part.chunk.index, make)
@@ -222,7 +230,20 @@ def sample_chunks(
 def _checked_chunk(
     velocity: ChunkVelocity, prefixes: States, chunk: Chunk, settings: Settings
 ) -> States:
-    return check_finite(make_chunk(velocity, prefixes, chunk, settings, (settings.seed,)), chunk)
+    states = make_chunk(velocity, prefixes, chunk, settings, (settings.seed,))
+    return check_finite(states, chunk.index)
+
+
+def finished_chunks(line: Line, sampled: Iterator[LatentChunk]) -> Iterator[LatentChunk]:
+    """On the first rank of a ``line`` its chunks with the latents of the last one, which hands them
+    back; on the others none. ValueError for latents that are not finite."""
+    for part in sampled:
+        if line.is_last:
+            line.hand_back(part.latents)
+        if line.is_first:
+            latents = line.handed_back().to(part.latents)
+            check_finite((latents,), part.index)
+            yield replace(part, latents=latents)
 
 
 @runtime_checkable

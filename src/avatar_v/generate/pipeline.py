@@ -9,7 +9,7 @@ import functools
 import itertools
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,7 @@ from avatar_v.generate.generator import (
     audio_chunks,
     context_latents,
     decode_chunks,
+    finished_chunks,
     live_audio_chunks,
     sample_chunks,
 )
@@ -34,11 +35,7 @@ from avatar_v.generate.inputs import Inputs, InputSpec
 from avatar_v.generate.live import Block, LiveSound, sound_chunks
 from avatar_v.generate.person import encode_person
 from avatar_v.generate.pipelining import Stage, chained, pipelined
-from avatar_v.generate.ranks import (
-    Ranks,
-    SharedChunks,
-    Stopped,
-)
+from avatar_v.generate.ranks import Ranks, SharedChunks
 from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
 from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person, refining
 from avatar_v.generate.request import LIVE, Request, Weights
@@ -56,6 +53,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import streams_of
+from avatar_v.parallel.timestep import Line, Stopped
 from avatar_v.sampling.rollout import Settings
 
 Frame = UInt8[Tensor, "3 h w"]
@@ -72,7 +70,8 @@ class AvatarPipeline:
     ``folder`` say where the weights come from, ``adapters`` what was merged into them. ``ranks``
     make the video together (ranks.py); all of them build a pipeline, those that follow call
     `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
-    DiT and the text encoder, and with ``offload`` as well that part waits in main memory.
+    DiT and the text encoder, and with ``offload`` as well that part waits in main memory. Ranks of
+    causal weights stand in a line, of which rank 0 always overlaps (parallel/timestep.py).
     """
 
     def __init__(
@@ -116,7 +115,7 @@ class AvatarPipeline:
                     narrow(conditioner.motion_net, torch.bfloat16)
         self.ranks = ranks
         self._place(networks)
-        if ranks is not None:
+        if ranks is not None and not self.dit.config.is_causal:
             decoding = networks[-1][1].vae
             ranks.spread(*(dit for dit, _ in networks), vae=decoding)
 
@@ -220,19 +219,41 @@ class AvatarPipeline:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
         request, person, larger = self._resolved(request, inputs)
-        chunks = self._audio_chunks(inputs.audio, request)
-        stages = self._making(request, person, larger, kept)
-        if isinstance(inputs.audio, LiveSound):  # whoever speaks is listened to all the time
-            made = pipelined(chunks, *stages, interrupt=inputs.audio.interrupt)
-        else:
-            made = pipelined(chunks, *stages) if self.overlap else chained(chunks, *stages)
-        return made if self.ranks is None else self._led(made, request, person, larger)
+        line = self._line(request)
+        stages = self._making(request, person, larger, kept, line)
+        return self._begun(stages, inputs, request, person, larger, line)
 
-    def latents(self, inputs: Inputs, request: Request) -> Iterator[LatentChunk]:
-        """The chunks of ``stream`` before they are decoded, of one rank."""
+    def latents(self, inputs: Inputs, request: Request) -> Generator[LatentChunk, None, None]:
+        """The chunks of ``stream`` before they are decoded, of one rank or a line of them."""
         request, person, larger = self._resolved(request, inputs)
-        chunks = self._audio_chunks(inputs.audio, request)
-        return chained(chunks, *self._sampling(request, person, larger, None))
+        line = self._line(request)
+        assert self.ranks is None or line is not None
+        stages = self._sampling(request, person, larger, None, line)
+        return self._begun(stages, inputs, request, person, larger, line)
+
+    def _begun(
+        self,
+        stages: Sequence[Stage],
+        inputs: Inputs,
+        request: Request,
+        person: Person,
+        larger: Person | None,
+        line: Line | None,
+    ) -> Generator[Any, None, None]:
+        """What the ``stages`` make of the sound, with the other ranks, if there are some."""
+        sound = inputs.audio
+        chunks = self._audio_chunks(sound, request)
+        # whoever speaks is listened to all the time, and a line is fed all the time
+        if isinstance(sound, LiveSound) or self.overlap or line is not None:
+            interrupt = sound.interrupt if isinstance(sound, LiveSound) else lambda: None
+            places = 1 if line is None else line.size
+            made = pipelined(chunks, *stages, interrupt=interrupt, places=places)
+        else:
+            made = chained(chunks, *stages)
+        if self.ranks is None:
+            return made
+        made = made if line is None else self.ranks.drained(made, line)
+        return self._led(made, request, person, larger)
 
     def _resolved(self, request: Request, inputs: Inputs) -> tuple[Request, Person, Person | None]:
         """``request`` with nothing left open, and who is to speak, for the refiner too."""
@@ -249,11 +270,12 @@ class AvatarPipeline:
         assert self.ranks is not None
         while (job := self.ranks.share()) is not None:
             request, person, larger = job
-            try:
-                for _ in chained((), *self._making(request, person, larger, None)):
+            line = self._line(request)
+            with suppress(Stopped):
+                for _ in chained((), *self._making(request, person, larger, None, line)):
                     pass
-            except Stopped:
-                pass
+            if line is not None:
+                line.end()
         self.close()
 
     def close(self) -> None:
@@ -261,13 +283,19 @@ class AvatarPipeline:
         if self.ranks is not None:
             self.ranks.close()
 
+    def _line(self, request: Request) -> Line | None:
+        """The ranks in a line, each with its own steps, where the weights are causal."""
+        if self.ranks is None or not self.dit.config.is_causal:
+            return None
+        return self.ranks.line(self.settings(request).num_steps)
+
     def _led(
         self,
-        made: Generator[Clip, None, None],
+        made: Generator[Any, None, None],
         request: Request,
         person: Person,
         larger: Person | None,
-    ) -> Generator[Clip, None, None]:
+    ) -> Generator[Any, None, None]:
         """``made``, with the other ranks."""
         assert self.ranks is not None
         host = torch.device("cpu")
@@ -282,18 +310,23 @@ class AvatarPipeline:
                     clip = next(made, None)
 
     def _making(
-        self, request: Request, person: Person, larger: Person | None, kept: KeptChunks | None
+        self,
+        request: Request,
+        person: Person,
+        larger: Person | None,
+        kept: KeptChunks | None,
+        line: Line | None,
     ) -> tuple[Stage, ...]:
         """Sound to frames. One stage where ranks make them together: two threads would reach the
-        other ranks in any order."""
+        other ranks in any order. In a line rank 0 alone decodes."""
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
         settings, ranks = self.settings(request), self.ranks
-        if ranks is None:
+        if ranks is None or line is not None:
             return (
-                *self._sampling(request, person, larger, kept),
+                *self._sampling(request, person, larger, kept, line),
                 lambda sampled: decode_chunks(decoding, settings, sampled),
             )
-        stages = self._sampling(request, person, larger, SharedChunks(kept, ranks))
+        stages = self._sampling(request, person, larger, SharedChunks(kept, ranks), None)
 
         def together(chunks: Iterator[AudioChunk]) -> Iterator[Clip]:
             shared = ranks.shared(chunk.to(torch.device("cpu")) for chunk in chunks)
@@ -304,16 +337,27 @@ class AvatarPipeline:
         return (together,)
 
     def _sampling(
-        self, request: Request, person: Person, larger: Person | None, kept: Chunks | None
+        self,
+        request: Request,
+        person: Person,
+        larger: Person | None,
+        kept: Chunks | None,
+        line: Line | None,
     ) -> tuple[Stage, ...]:
-        """Sound to latents."""
-        settings = self.settings(request)
-        return (
-            lambda chunks: sample_chunks(
-                self.dit, self.conditioner, person, request.person.prompt, settings, chunks, kept
-            ),
-            *refining(self.refiner, larger, request, self.bf16),
-        )
+        """Sound to latents; in a ``line`` those that its last rank hands back to the first."""
+        settings, prompt = self.settings(request), request.person.prompt
+        refined = refining(self.refiner, larger, request, self.bf16)
+
+        def sample(chunks: Iterator[AudioChunk]) -> Iterator[LatentChunk]:
+            if line is not None:
+                chunks = (c.to(self.device) for c in line.along(chunks, AudioChunk.tokens))
+            return sample_chunks(
+                self.dit, self.conditioner, person, prompt, settings, chunks, kept, line
+            )
+
+        if line is None:
+            return (sample, *refined)
+        return (sample, functools.partial(finished_chunks, line), *refined)
 
     def settings(self, request: Request) -> Settings:
         """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
@@ -350,6 +394,11 @@ class AvatarPipeline:
             faces=self.card.can.faces,
             stills=self.card.can.num_stills(from_prompt=from_prompt),
         )
+
+    @property
+    def num_ranks(self) -> int:
+        """Of the processes that make a video together."""
+        return 1 if self.ranks is None else self.ranks.size
 
     @property
     def size(self) -> int:

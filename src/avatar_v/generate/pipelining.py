@@ -1,12 +1,13 @@
 """Stages in threads, so that the next chunk is sampled while this one is decoded and encoded.
 
-A stage turns an iterator into an iterator. Between neighbours one item waits at most, so a slow
-consumer holds everything back and memory is that of a few items. What comes out, and in which
+A stage turns an iterator into an iterator. Between neighbours ``places`` items wait at most, so a
+slow consumer holds everything back and memory is that of a few items. What comes out, and in which
 order, is what the same stages give one inside the other (``chained``). The streaming framework's
 "one item in flight per stage"; which stages there are is not known here (generator.py).
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import Any
 
@@ -23,7 +24,10 @@ def chained(source: Iterable[Any], *stages: Stage) -> Generator[Any, None, None]
 
 
 def pipelined(
-    source: Iterable[Any], *stages: Stage, interrupt: Callable[[], None] = lambda: None
+    source: Iterable[Any],
+    *stages: Stage,
+    interrupt: Callable[[], None] = lambda: None,
+    places: int = 1,
 ) -> Generator[Any, None, None]:
     """The items of ``chained``, with the source and each stage in a thread of its own.
 
@@ -32,7 +36,7 @@ def pipelined(
     items made before it. ``interrupt`` is called at the end and wakes a source that waits for
     something outside; without it, the end waits for the source's next item.
     """
-    links = [_Link() for _ in range(len(stages) + 1)]
+    links = [_Link(places) for _ in range(len(stages) + 1)]
     runs = [lambda: iter(source)]
     runs += [lambda s=stage, i=i: s(links[i].items()) for i, stage in enumerate(stages)]
     threads = []
@@ -58,21 +62,22 @@ class _Cancelled(BaseException):
 
 
 class _Link:
-    """One place between two stages."""
+    """The places between two stages."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: int) -> None:
         self._changed = threading.Condition()
-        self._place: list[Any] = []
+        self._num_places = places
+        self._waiting: deque[Any] = deque()
         self._ended = self._cancelled = False
         self._error: BaseException | None = None
 
     def put(self, item: Any) -> None:
-        """Waits for the place to be free; _Cancelled if nobody will take it any more."""
+        """Waits for a place to be free; _Cancelled if nobody will take it any more."""
         with self._changed:
-            self._changed.wait_for(lambda: self._cancelled or not self._place)
+            self._changed.wait_for(lambda: self._cancelled or len(self._waiting) < self._num_places)
             if self._cancelled:
                 raise _Cancelled
-            self._place.append(item)
+            self._waiting.append(item)
             self._changed.notify_all()
 
     def end(self, error: BaseException | None) -> None:
@@ -84,18 +89,18 @@ class _Link:
     def cancel(self) -> None:
         with self._changed:
             self._cancelled = True
-            self._place.clear()
+            self._waiting.clear()
             self._changed.notify_all()
 
     def items(self) -> Iterator[Any]:
         while True:
             with self._changed:
-                self._changed.wait_for(lambda: self._cancelled or self._ended or self._place)
+                self._changed.wait_for(lambda: self._cancelled or self._ended or self._waiting)
                 if self._cancelled:
                     raise _Cancelled
-                if not self._place:
+                if not self._waiting:
                     break
-                item = self._place.pop()
+                item = self._waiting.popleft()
                 self._changed.notify_all()
             yield item
             del item  # while it waits for the next one, this one's memory is free

@@ -1,8 +1,9 @@
 """The processes that make one video together: rank 0 leads, the others follow.
 
 Rank 0 is the user's own process: it reads the files, decodes and writes. It hands the others what
-the DiT is to see, the person and then the sound of each chunk, and all of them sample that chunk,
-every rank with its share of the tokens (parallel/sequence.py). Followers write nothing.
+the DiT is to see, the person and then the sound of each chunk. All of them sample that chunk, every
+rank with its share of the tokens (parallel/sequence.py), and decode it; with causal weights every
+rank makes its own steps of all blocks (parallel/timestep.py). Followers write nothing.
 
 Rank 0 starts them (``--devices N``), or torchrun or srun starts all of them. One that ends before
 its time is one error on rank 0: what waits for it is woken by the closed connection, or, where that
@@ -14,7 +15,7 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Generator, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from datetime import timedelta
@@ -41,6 +42,7 @@ from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.strips import StripDecoder, Strips
+from avatar_v.parallel.timestep import ENDED, STOPPED, Line, Stopped, steps_of_ranks
 from avatar_v.sampling.rollout import States
 
 HOST = "127.0.0.1"
@@ -48,7 +50,7 @@ PATIENCE_S = 5.0
 """After the death of a follower, until rank 0 ends in whatever it is."""
 NO_LIMIT = timedelta(days=7)
 """A follower may wait for its next video as long as rank 0 lives."""
-ENDED, STOPPED, GOES_ON = "ended", "stopped", "goes on"
+GOES_ON = "goes on"
 
 
 class Ranks:
@@ -87,6 +89,11 @@ class Ranks:
         """Decodes a video by strips, on the ``vae`` of `spread`."""
         return LedDecoder(StripDecoder(vae, self._strips, clamp=False), self)
 
+    def line(self, num_steps: int) -> Line:
+        """All ranks in a line, for a video of ``num_steps`` steps. ValueError for fewer steps than
+        ranks."""
+        return Line(self._objects, steps_of_ranks(num_steps, self.size))
+
     def share(self, value: Any = None) -> Any:
         """The ``value`` of rank 0."""
         values = [value]
@@ -112,6 +119,16 @@ class Ranks:
             if not self._closed:
                 with suppress(RuntimeError):  # a rank that is gone is told of by `watched`
                     self.share((end, None))
+
+    def drained(self, made: Generator[Any, None, None], line: Line) -> Generator[Any, None, None]:
+        """``made`` on rank 0 of a ``line``. When it ends or is closed, and with it its threads,
+        nothing is on the way between ranks any more."""
+        try:
+            yield from made
+        finally:
+            if not self._closed:
+                with suppress(RuntimeError):  # a rank that is gone is told of by `watched`
+                    line.stop()
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -165,10 +182,6 @@ class LedDecoder:
         if self._ranks.share((GOES_ON, None))[0] == STOPPED:
             raise Stopped
         return self._decoder.push(latents)
-
-
-class Stopped(Exception):
-    """Rank 0 has dropped the video."""
 
 
 class SharedChunks:

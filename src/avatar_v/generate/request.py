@@ -175,7 +175,8 @@ class Weights:
         flag="--device", default="auto", metavar="NAME", first=True,
     )  # fmt: skip
     devices: Count = option(
-        "processes that make the video together, each on a GPU of its own (%(default)s)",
+        "processes that make the video together, each on a GPU of its own; with causal weights at "
+        "most as many as steps (%(default)s)",
         flag="--devices", default=1, metavar="N",
     )  # fmt: skip
     precision: str = option(

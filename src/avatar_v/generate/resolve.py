@@ -10,6 +10,7 @@ from avatar_v.generate.inputs import Inputs, InputSpec
 from avatar_v.generate.request import Request
 from avatar_v.models.card import DRAWN_PEOPLE, Card
 from avatar_v.models.refiner import FACTOR
+from avatar_v.parallel.timestep import steps_of_ranks
 from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.rollout import Settings
 
@@ -106,12 +107,13 @@ def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
     return InputSpec(side, can.reference, can.motion, can.faces, drawn=can.people == DRAWN_PEOPLE)
 
 
-def check_fits(card: Card, request: Request) -> None:
+def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
     """ValueError for what weights with this card cannot do: overshoot, where steps go to x_0 and
-    back anyway; of causal weights chunks that are no whole blocks, and to go on with a run, since
-    their keys and values are in no file. Needs no file of the request."""
+    back anyway; of causal weights chunks that are no whole blocks, more ranks than steps, and to go
+    on with a run, since their keys and values are in no file. Needs no file of the request."""
     if card.can.causal_block is not None:
         check_chunks(card.can.causal_block, chunk_latents_of(request, card))
+        steps_of_ranks(num_steps_of(request.sampling.num_steps, card), num_ranks)
         if request.output.resume:
             raise ValueError("--resume: a video of causal weights is made in one run")
     overshoot, trained = request.sampling.overshoot, card.can.num_steps

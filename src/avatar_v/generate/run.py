@@ -86,7 +86,7 @@ def run(
     check_settings(request)
     if isinstance(source, StoredPipeline):
         check_parts(source.folder, prompt=request.person.prompt)
-    check_fits(source.card, request)
+    check_fits(source.card, request, source.num_ranks)
     inputs = read_inputs(request, source.input_spec, sound)
     if isinstance(source, AvatarPipeline):
         if isinstance(inputs.audio, LiveSound):

@@ -5,7 +5,7 @@ import functools
 from avatar_v.device import chosen_device, chosen_precision
 from avatar_v.generate.inputs import InputSpec
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.ranks import Ranks, check_devices, leading
+from avatar_v.generate.ranks import Ranks, check_devices, launched_as, leading
 from avatar_v.generate.refine import hash_of_refiner
 from avatar_v.generate.request import Weights
 from avatar_v.generate.resolve import input_spec
@@ -22,7 +22,7 @@ class StoredPipeline:
     ValueError, before any network is built, for a missing part, another schema version or an
     unknown preset, for ``offload`` or a named attention without a GPU, for ``shard`` on one device,
     for a refiner that is none, for an adapter that is none or of other weights, and for causal
-    weights on several devices. The card is that of the last adapter, if there is one.
+    weights with ``shard``. The card is that of the last adapter, if there is one.
     """
 
     def __init__(self, weights: Weights) -> None:
@@ -45,13 +45,21 @@ class StoredPipeline:
         self.adapters = tuple(Chosen.of(word) for word in weights.lora)
         if self.adapters:
             self.card = check_adapters(self.folder, self.adapters)
-        if self.card.can.causal_block is not None and weights.devices > 1:
-            raise ValueError(f"--devices {weights.devices}: causal weights run on one device")
+        if self.card.can.causal_block is not None and weights.shard:
+            raise ValueError(
+                "--shard: devices with causal weights make different steps, so each needs whole "
+                "weights; --offload keeps them in main memory"
+            )
 
     @functools.cached_property
     def weights_hash(self) -> str:
         """Of the files of the weights and adapters."""
         return hash_with(self.folder, self.adapters)
+
+    @property
+    def num_ranks(self) -> int:
+        """Of the processes that will make a video together."""
+        return max(self.weights.devices, launched_as()[1])
 
     @property
     def input_spec(self) -> InputSpec:
@@ -72,6 +80,8 @@ class StoredPipeline:
         weights, device = self.weights, chosen_device(self.weights.device)
         if ranks is None:
             ranks = leading(weights, device)
+        # rank 0 alone refines what causal weights make
+        refines = ranks is None or ranks.rank == 0 or self.card.can.causal_block is None
         if self.adapters:
             dit, conditioner = load_merged(self.folder, self.adapters)
         else:
@@ -84,7 +94,7 @@ class StoredPipeline:
             precision=weights.precision,
             offload=weights.offload,
             shard=weights.shard,
-            refiner=weights.refiner,
+            refiner=weights.refiner if refines else None,
             name=str(weights.name),
             folder=self.folder,
             adapters=self.adapters,

@@ -2,8 +2,9 @@
 
 A block is noise that takes all steps before the next one begins. In each step it sees the keys and
 values that the last blocks left in the same step: at the same time t, so no pass over finished
-blocks is needed, and steps may lie on different devices. Chunks are as they are elsewhere
-(chunks.py), but the end of the one before is not read again: what is known of it is the history.
+blocks is needed, and ranks may have some steps each (parallel/timestep.py). Chunks are as they are
+elsewhere (chunks.py), but the end of the one before is not read again: what is known of it is the
+history.
 
 Positions do not grow. Behind the length of the training windows each new block takes the same
 place, and the history moves back. So no block is further from the reference than in training
@@ -12,6 +13,7 @@ place, and the history moves back. So no block is further from the reference tha
 
 import dataclasses
 from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 import torch
@@ -22,6 +24,7 @@ from avatar_v.flow import Latents
 from avatar_v.models.attention import Pattern
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.config import CAUSAL_FIRST, DiTConfig
+from avatar_v.parallel.timestep import Line
 from avatar_v.sampling.chunks import OVERLAP, Chunk, Span
 from avatar_v.sampling.guidance import Passes
 from avatar_v.sampling.rollout import (
@@ -61,52 +64,85 @@ def make_blocks(
     settings: Settings,
     seeds: Sequence[int],
     config: DiTConfig,
+    line: Line | None = None,
 ) -> tuple[States, Carry]:
     """The states of a chunk, as `rollout.make_chunk` gives them, and the carry with its history.
 
-    ``config`` is that of the causal network behind ``velocity``.
+    ``config`` is that of the causal network behind ``velocity``. In a ``line`` of ranks each makes
+    its own steps of every block and has their history alone. Motion is the same on all ranks;
+    the video is finished on the last one, and on the others as they hand it on.
     """
     assert config.causal_block is not None, "the network is causal"
     assert velocity.passes is not None
     begun = begun_chunk(velocity, carry.prefixes, None, chunk, settings, seeds)
     passes = velocity.passes(len(chunk.latents), begun.motion)
     given = carry.prefixes[0].to(begun.noise)
+    steps = range(settings.num_steps) if line is None else line.steps
     done, history = [], carry.history
     for run in blocks_of(chunk, config.causal_block):
-        prefix = given[:, run.start : run.stop]
-        latents, history = _block(passes, begun, run, prefix, history, settings, config)
-        done.append(latents)
+        block = _begun_block(begun, run, given, settings)
+        x = block.noise if line is None else line.take(block.noise)
+        x, history = _steps(passes, block, x, steps, history, settings, config)
+        if line is not None:
+            line.give(x)
+        done.append(torch.cat([block.given, x], dim=1))
+    if line is not None and chunk.index == 0 and settings.anchor and not given.shape[1]:
+        done[0] = line.from_last(done[0])  # which becomes the anchor
     overlap = [] if chunk.index == 0 else [given]
     states = begun.states(torch.cat([*overlap, *done], dim=1))
     return states, dataclasses.replace(carry, history=history)
 
 
-def _block(
+@dataclass(frozen=True)
+class _Block:
+    """A block before its first step."""
+
+    run: Span  # of its chunk
+    given: Float[Tensor, "b given c h w"]  # clean frames at its start
+    noise: Float[Tensor, "b made c h w"]  # of the frames behind them
+    fresh: tuple[Tensor | None, ...]  # the noise of each step that adds some
+
+
+def _begun_block(begun: BegunChunk, run: Span, given: Latents, settings: Settings) -> _Block:
+    """The noise of all steps is drawn at once, so it is the same whoever makes which of them."""
+    frames = slice(run.start, run.stop)
+    prefix = given[:, frames]
+    noise = begun.noise[:, frames][:, prefix.shape[1] :].float()
+    stds = [settings.step(noise, noise, t, t_next)[1] for t, t_next in _moves(settings)]
+    fresh = tuple(begun.fresh(noise.shape) if std > 0 else None for std in stds)
+    return _Block(run, prefix, noise, fresh)
+
+
+def _steps(
     passes: Passes,
-    begun: BegunChunk,
-    run: Span,
-    prefix: Float[Tensor, "b given c h w"],
+    block: _Block,
+    x: Float[Tensor, "b made c h w"],
+    steps: range,
     history: History | None,
     settings: Settings,
     config: DiTConfig,
-) -> tuple[Latents, History]:
-    """A block, whose first frames may be given, and the history with it."""
-    num_given, frames = prefix.shape[1], slice(run.start, run.stop)
-    x = begun.noise[:, frames][:, num_given:].float()
+) -> tuple[Float[Tensor, "b made c h w"], History]:
+    """``x``, the made frames of a block in front of ``steps`` of the sampler, behind them; and the
+    history of these steps with the block."""
+    num_given, frames = block.given.shape[1], slice(block.run.start, block.run.stop)
     start = 0 if history is None else history.next_start
-    times = [float(t) for t in settings.times()]
-    caches = []
-    for i, (t, t_next) in enumerate(pairwise(times)):
+    moves, caches = _moves(settings), []
+    for i, step in enumerate(steps):
+        t, t_next = moves[step]
         old = None if history is None else history.caches[i]
-        whole = torch.cat([prefix, x], dim=1)
+        whole = torch.cat([block.given, x], dim=1)
         at = whole.new_full(whole.shape[:2], t)
         at[:, :num_given] = 0
         v, keys = passes.of_block(whole, at, frames, old, start)
-        mean, std = settings.step(x, v.float()[:, num_given:], t, t_next)
-        x = mean + std * begun.fresh(mean.shape).to(mean) if std > 0 else mean
+        x, std = settings.step(x, v.float()[:, num_given:], t, t_next)
+        if (fresh := block.fresh[step]) is not None:
+            x = x + std * fresh.to(x)
         caches.append(_followed(old, keys, config))
-    whole = torch.cat([prefix, x], dim=1)
-    return whole, _rolled(tuple(caches), start + len(run), settings, config)
+    return x, _rolled(tuple(caches), start + len(block.run), settings, config)
+
+
+def _moves(settings: Settings) -> list[tuple[float, float]]:
+    return list(pairwise(float(t) for t in settings.times()))
 
 
 def _followed(old: KeyValueCache | None, new: KeyValueCache, config: DiTConfig) -> KeyValueCache:

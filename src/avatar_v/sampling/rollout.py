@@ -279,11 +279,12 @@ def make_chunk(
     return (latents, *motion)
 
 
-def check_finite(states: States, chunk: Chunk) -> States:
-    """``states``; ValueError for a video or a motion that is not finite."""
+def check_finite(states: States, chunk: int) -> States:
+    """``states`` of the chunk of this number; ValueError for a video or a motion that is not
+    finite."""
     if not all(bool(torch.isfinite(state).all()) for state in states):
         raise ValueError(
-            f"chunk {chunk.index} came out without finite numbers: the weights hold some, or "
+            f"chunk {chunk} came out without finite numbers: the weights hold some, or "
             "guidance is too strong"
         )
     return states
