@@ -6,6 +6,8 @@ are inputs.py's.
 
 import os
 
+from avatar_v.engines.checks import check_script
+from avatar_v.engines.voices import DRAWN
 from avatar_v.generate.output_files import check_output
 from avatar_v.generate.request import LIVE, PersonOptions, Request
 from avatar_v.media import containers
@@ -38,12 +40,21 @@ def check_settings(request: Request) -> None:
         person.prompt.encode()
     except UnicodeEncodeError as error:
         raise ValueError(f"--prompt is text in Unicode, got {shown(person.prompt)}") from error
+    if person.audio is None and person.script is None:
+        raise ValueError("pass the speech as --audio, or what is to be said as --script")
+    if person.audio is not None and person.script is not None:
+        raise ValueError("--audio is a speech, and --script has one made: pass one")
+    if person.voice != DRAWN and person.script is None:
+        raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
     if person.from_prompt and person.image is not None:
         raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
 
 
 def check_files(person: PersonOptions) -> None:
-    """ValueError unless every input is a file that may be read."""
+    """ValueError unless every input is a file that may be read, and the script one that its voice
+    may say."""
+    if person.script is not None:
+        check_script(person.script, person.voice)
     sound = () if person.audio == LIVE else (person.audio,)
     for path in (person.reference, *person.also, *sound, person.image):
         if path is not None:

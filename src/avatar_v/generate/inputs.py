@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.engines.voice import Said, speak_script
 from avatar_v.generate.best_frame import SEARCH_S, best_frame
 from avatar_v.generate.checks import check_request
 from avatar_v.generate.live import LiveSound, pcm_frames
@@ -58,6 +59,7 @@ class Inputs:
     clips: tuple[ReferenceClip, ...] = ()  # the reference, where the weights read it
     motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
     check: ReferenceCheck | None = None  # do the weights know such pictures?
+    said: Said | None = None  # the script that `audio` was made of
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,15 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
     person = request.person
     find_extractor(person.motion, face_crop=person.face_crop)
     _check_fits(request, spec)
+    said, warnings = None, ()
     if person.audio == LIVE:
-        audio, num_frames, warnings = sound or _stdin(person), None, ()
+        audio, num_frames = sound or _stdin(person), None
     else:
-        audio, warnings = read_speech(person.audio)
+        if person.script is not None:
+            audio, said = speak_script(person.script, person.voice, seed=request.sampling.seed)
+        else:
+            assert person.audio is not None, "check_request refuses a request without speech"
+            audio, warnings = read_speech(person.audio)
         num_frames = len(audio) // SAMPLES_PER_FRAME
     if request.output.resume and not has_kept(request.output.out):
         warnings = (f"--resume: no chunks of {request.output.out} are kept, so it begins anew",
@@ -99,6 +106,7 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
         warnings=tuple(dict.fromkeys((*warnings, *more, *odd))),
         clips=clips,
         motion=motion,
+        said=said,
     )
 
 

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from avatar_v.engines.voices import DRAWN
 from avatar_v.models.card import DEFAULT_WEIGHTS
 from avatar_v.options import option
 from avatar_v.stored import Count, Guidance, Within, built
@@ -26,9 +27,18 @@ class PersonOptions:
     reference: str = option(
         "video or picture of the person", flag="--reference", metavar="FILE", first=True
     )
-    audio: str = option(
-        "speech: any file; -: PCM on stdin, live", flag="--audio", metavar="FILE|-", first=True
-    )
+    audio: str | None = option(
+        "speech: any file; -: PCM on stdin, live",
+        flag="--audio", default=None, metavar="FILE|-", first=True,
+    )  # fmt: skip
+    script: str | None = option(
+        "what is to be said, instead of --audio: text, or a file that ends in .txt",
+        flag="--script", default=None, metavar="TEXT|FILE.txt", first=True,
+    )  # fmt: skip
+    voice: str = option(
+        "of --script: drawn, drawn:N, or a folder with a text-to-speech model (%(default)s)",
+        flag="--voice", default=DRAWN, metavar="NAME|DIR", first=True,
+    )  # fmt: skip
     prompt: str = option(
         "the scene in words", flag="--prompt", default="", metavar="TEXT", first=True
     )

@@ -15,7 +15,7 @@ from avatar_v.generate.checks import check_settings
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.generate.live import LiveSound
-from avatar_v.generate.output_files import is_file, json_path
+from avatar_v.generate.output_files import is_file, json_path, sound_path
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import Frames
 from avatar_v.generate.record import Record, save_record, timing_of
@@ -32,7 +32,7 @@ from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
-from avatar_v.media.writer import Writer
+from avatar_v.media.writer import Writer, write_wav
 from avatar_v.models.weights import check_parts
 
 Watermark: TypeAlias = Callable[[Frames], Frames]
@@ -215,6 +215,9 @@ class Run:
         inputs, sound = self.inputs, self.inputs.audio
         assert inputs.num_frames is not None
         arrived = sound.arrived_s if isinstance(sound, LiveSound) else None
+        if inputs.said is not None and is_file(self.request.output.out):
+            assert self.request.output.out is not None
+            write_wav(sound_path(self.request.output.out), sound[:])
         times = (self._begun, self._read_s, begin, loaded, first, arrived)
         self.record = self._save(
             Record(
@@ -235,5 +238,6 @@ class Run:
                 resumed_chunks=num_found,
                 offload=pipeline.offload,
                 shard=pipeline.shard,
+                said=inputs.said,
             )
         )
