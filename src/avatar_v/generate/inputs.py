@@ -54,7 +54,7 @@ class Inputs:
     audio: Sound | LiveSound  # 16 kHz mono, 640 samples for each frame to make
     num_frames: int | None  # None: as many as a live sound turns out to have
     reference_frame: int | None  # which frame of the reference `image` is; None: `--image`, or
-    # with `--from-prompt`, where `image` and `motion` begin nothing
+    # with `--from-prompt` and before a scene is made, where `image` and `motion` begin nothing
     warnings: tuple[str, ...]
     clips: tuple[ReferenceClip, ...] = ()  # the reference, where the weights read it
     motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
@@ -102,7 +102,7 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
         image=image,
         audio=audio,
         num_frames=num_frames,
-        reference_frame=None if person.from_prompt else index,
+        reference_frame=None if makes_first_frame(person) else index,
         warnings=tuple(dict.fromkeys((*warnings, *more, *odd))),
         clips=clips,
         motion=motion,
@@ -121,6 +121,22 @@ def reference_checked(inputs: Inputs, person: PersonOptions, check: ReferenceChe
     return dataclasses.replace(inputs, check=result, warnings=(*inputs.warnings, *notes))
 
 
+def begun_with(
+    inputs: Inputs, image: UInt8[Tensor, "3 side side"], person: PersonOptions, spec: InputSpec
+) -> Inputs:
+    """``inputs`` with another first picture, framed as those of the weights are."""
+    first = still(
+        image, side=spec.side, face_crop=person.face_crop, extractor=_extractor(person, spec)
+    )
+    motion = None if first.motion is None else first.motion[0]
+    return dataclasses.replace(inputs, image=image, motion=motion)
+
+
+def makes_first_frame(person: PersonOptions) -> bool:
+    """Whether the network makes the first frame, too."""
+    return person.from_prompt or person.scene is not None
+
+
 def completed(inputs: Inputs, num_frames: int) -> Inputs:
     """``inputs`` with the length and the warnings of a live sound that has ended."""
     if not isinstance(inputs.audio, LiveSound):
@@ -134,8 +150,9 @@ def _check_fits(request: Request, spec: InputSpec) -> None:
     person = request.person
     if request.sampling.anchor and not spec.reference:
         raise ValueError("--anchor: these weights read no reference for an anchor to join")
-    if person.from_prompt and not spec.reference:
-        raise ValueError("--from-prompt: these weights know a person by their first frame alone")
+    if makes_first_frame(person) and not spec.reference:
+        flag = "--from-prompt" if person.from_prompt else "--scene"
+        raise ValueError(f"{flag}: these weights know a person by their first frame alone")
 
 
 def read_speech(path: str | Path) -> tuple[Recording, tuple[str, ...]]:

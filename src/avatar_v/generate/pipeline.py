@@ -189,11 +189,11 @@ class AvatarPipeline:
         """
         from avatar_v.generate.run import run  # which loads pipelines
 
-        is_live = not (audio is None or isinstance(audio, (str, Path)))
-        sound = LiveSound(audio) if is_live else None
+        is_file = audio is None or isinstance(audio, (str, Path))
+        sound = None if is_file else LiveSound(audio)
         request = Request.of(
             reference=str(reference),
-            audio=LIVE if is_live else None if audio is None else str(audio),
+            audio=str(audio) if isinstance(audio, (str, Path)) else None if sound is None else LIVE,
             image=None if image is None else str(image),
             also=tuple(map(str, also)),
             **options,

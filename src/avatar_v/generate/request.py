@@ -50,6 +50,14 @@ class PersonOptions:
         "no first frame is given: it is made from --prompt and reference",
         flag="--from-prompt", default=False, first=True,
     )  # fmt: skip
+    scene: str | None = option(
+        "no first frame is given: the best of several that are made in this scene",
+        flag="--scene", default=None, metavar="TEXT", first=True,
+    )  # fmt: skip
+    num_candidates: Annotated[int, Within(1, 64)] = option(
+        "pictures that are made for --scene (%(default)s)",
+        flag="--candidates", default=8, metavar="N",
+    )  # fmt: skip
     face_crop: bool = option(
         "take the picture's centre square: it is framed on the face already",
         flag="--no-face-crop", default=True, first=True,
