@@ -54,7 +54,7 @@ def test_a_script_becomes_the_sound_of_the_video(request_: Request, weights: Pat
 def test_a_scene_begins_the_video_with_its_best_picture(
     request_: Request, personal: Path, spoken, tmp_path: Path, capsys: pytest.CaptureFixture
 ) -> None:
-    """As if the picture that `avatar-v scene` makes had been given, with the scene as the prompt."""
+    """As if the picture that `avatar-v scene` makes had been given, with its prompt."""
     frames, again, picture = [], [], tmp_path / "scene.png"
     words = ["scene", "--reference", spoken[0], "--prompt", "a room", "--out", str(picture)]
     words += ["--num", "2", "--no-face-crop", "--weights", str(personal)]
