@@ -57,7 +57,7 @@ def test_a_scene_begins_the_video_with_its_best_picture(
     """As if the picture that `avatar-v scene` makes had been given, with its prompt."""
     frames, again, picture = [], [], tmp_path / "scene.png"
     words = ["scene", "--reference", spoken[0], "--prompt", "a room", "--out", str(picture)]
-    words += ["--num", "2", "--no-face-crop", "--weights", str(personal)]
+    words += ["--candidates", "2", "--no-face-crop", "--weights", str(personal)]
     assert cli.main(words) == 0
     assert "the best of 2 (likeness " in capsys.readouterr().out
     assert cli.main(words) == 2, "the files exist"

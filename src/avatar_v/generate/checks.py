@@ -71,6 +71,4 @@ def _check_scene(person: PersonOptions) -> None:
     if not (person.scene or "").strip():
         raise ValueError("--scene says the scene in words, got none")
     if person.image is not None or person.from_prompt:
-        raise ValueError(
-            "--scene makes the first frame: leave --image and --from-prompt out"
-        )
+        raise ValueError("--scene makes the first frame: leave --image and --from-prompt out")

@@ -29,7 +29,7 @@ from avatar_v.generate.resolve import (
     sound_warnings,
 )
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
-from avatar_v.generate.scene import Scene, check_scene, save_picture, staged
+from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
@@ -86,7 +86,8 @@ def run(
     source = weights if isinstance(weights, AvatarPipeline) else StoredPipeline(weights)
     check_settings(request)
     if isinstance(source, StoredPipeline):
-        check_parts(source.folder, prompt=request.person.prompt)
+        for words in (request.person.prompt, request.person.scene or ""):
+            check_parts(source.folder, prompt=words)
     check_fits(source.card, request)
     inputs = read_inputs(request, source.input_spec, sound)
     if request.person.scene is not None:
@@ -228,7 +229,8 @@ class Run:
             write_wav(sound_path(self.request.output.out), sound[:])
         if self._scene is not None and is_file(self.request.output.out):
             assert self.request.output.out is not None
-            save_picture(sheet_path(self.request.output.out), self._scene.sheet())
+            pictures = self._watermark(self._scene.pictures)
+            save_picture(sheet_path(self.request.output.out), side_by_side(pictures))
         times = (self._begun, self._read_s, begin, loaded, first, arrived)
         self.record = self._save(
             Record(

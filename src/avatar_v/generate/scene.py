@@ -5,6 +5,7 @@ words and the reference, with silence for a sound. engines/scene.py orders them.
 the video like a picture of ``--image``.
 """
 
+import collections
 import dataclasses
 from contextlib import closing
 from dataclasses import dataclass
@@ -28,16 +29,12 @@ from avatar_v.generate.inputs import Inputs, begun_with, read_inputs
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import Request, Weights
-from avatar_v.generate.resolve import resolved
+from avatar_v.generate.resolve import chunk_latents_of, resolved
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.models.card import DRAWN_PEOPLE, Card
 from avatar_v.models.weights import check_parts
 from avatar_v.seeds import derive
-from avatar_v.types import SAMPLES_PER_FRAME
-
-NUM_FRAMES = 49
-"""Of a candidate, whose first frame is taken: a chunk of the weights that ship. Shorter windows
-than those of training make worse pictures."""
+from avatar_v.types import SAMPLES_PER_FRAME, num_frames
 
 
 @dataclass(frozen=True)
@@ -46,10 +43,6 @@ class Scene:
 
     candidates: tuple[SceneCandidate, ...]
     pictures: Pictures
-
-    def sheet(self) -> UInt8[Tensor, "3 h w"]:
-        """The pictures side by side, the best on the left."""
-        return torch.cat(list(self.pictures), dim=2)
 
 
 def check_scene(inputs: Inputs, card: Card) -> None:
@@ -75,16 +68,20 @@ def scene_of(request: Request, weights: Weights) -> Scene:
 
 
 def make_scene(pipeline: AvatarPipeline, inputs: Inputs, request: Request) -> Scene:
-    """``request.person.num_candidates`` first pictures in the scene of the request, ordered."""
+    """``request.person.num_candidates`` first pictures in the scene of the request, ordered: of
+    each the first frame of a chunk, as the weights know chunks."""
     person, seed = request.person, request.sampling.seed
-    silence = torch.zeros(NUM_FRAMES * SAMPLES_PER_FRAME)
-    silent = dataclasses.replace(inputs, audio=silence, num_frames=NUM_FRAMES)
+    length = num_frames(chunk_latents_of(request, pipeline.card))
+    silence = torch.zeros(length * SAMPLES_PER_FRAME)
+    silent = dataclasses.replace(inputs, audio=silence, num_frames=length)
     seeds = [derive("scene", seed, i) for i in range(person.num_candidates)]
     pictures = []
     for own in seeds:
         asked = request.changed(prompt=person.scene, seed=own, from_prompt=True)
-        with closing(pipeline.clips(silent, asked)) as clips:  # the rest is not decoded
+        with closing(pipeline.clips(silent, asked)) as clips:
             pictures.append(next(clips).frames[0])
+            if pipeline.ranks is not None:  # others decode the rest, too; one process leaves it out
+                collections.deque(clips, maxlen=0)
     stacked = torch.stack(pictures)
     order, values = ranked(stacked, _likeness(inputs, pipeline.card))
     candidates = [SceneCandidate(seeds[i], round(float(values[i]), 4)) for i in order]
@@ -100,6 +97,11 @@ def staged(
     prompt = request.person.prompt or request.person.scene
     begun = begun_with(inputs, scene.pictures[0], request.person, pipeline.input_spec)
     return begun, request.changed(prompt=prompt), scene
+
+
+def side_by_side(pictures: UInt8[Tensor, "n 3 h _w"]) -> UInt8[Tensor, "3 h _all"]:
+    """One picture of all, the first on the left."""
+    return torch.cat(list(pictures), dim=2)
 
 
 def save_picture(path: Path, picture: UInt8[Tensor, "3 h w"]) -> None:
