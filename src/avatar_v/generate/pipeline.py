@@ -189,11 +189,13 @@ class AvatarPipeline:
         """
         from avatar_v.generate.run import run  # which loads pipelines
 
-        is_file = audio is None or isinstance(audio, (str, Path))
-        sound = None if is_file else LiveSound(audio)
+        if audio is None or isinstance(audio, (str, Path)):
+            sound, name = None, None if audio is None else str(audio)
+        else:
+            sound, name = LiveSound(audio), LIVE
         request = Request.of(
             reference=str(reference),
-            audio=str(audio) if isinstance(audio, (str, Path)) else None if sound is None else LIVE,
+            audio=name,
             image=None if image is None else str(image),
             also=tuple(map(str, also)),
             **options,
