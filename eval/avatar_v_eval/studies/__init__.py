@@ -16,6 +16,7 @@ STUDIES = {
     "sampling": "steps and overshoot of the sampler",
     "refiner": "the super-resolution refiner against bicubic enlarging",
     "curation": "what the data engine makes of drawn footage, whose truth is known",
+    "engines": "a script and a scene in place of a sound and a picture",
     "vae": "the video autoencoder, on drawn people and on real faces",
     "own_face": "a real face from one clip: trained, generated and scored",
     "known_people": "the warning about people whom the weights do not know",

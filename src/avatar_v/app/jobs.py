@@ -131,12 +131,12 @@ class JobRunner:
         for a while."""
         request = record.request
         assert request.output.out is not None
-        files = _files(request)
+        reference, speech = files = _files(request)
         named = dataclasses.replace(
             record,
             request=request.changed(
-                reference=Path(request.person.reference).name,
-                audio=Path(request.person.audio).name,
+                reference=Path(reference).name,
+                audio=Path(speech).name,
                 out=Path(request.output.out).name,
             ),
             warnings=tuple(form_words(text, *files) for text in record.warnings),
@@ -147,4 +147,6 @@ class JobRunner:
 
 
 def _files(request: Request) -> tuple[str, str]:
-    return request.person.reference, request.person.audio
+    person = request.person
+    assert person.audio is not None, "the page takes no script"
+    return person.reference, person.audio

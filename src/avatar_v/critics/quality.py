@@ -7,13 +7,14 @@ from typing import Protocol
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.frozen import Score
 
 Video = UInt8[Tensor, "f 3 h w"]
 
+SHARP_SHARE = 0.8
 NO_WEIGHTS = "none"
 """Hash of a measure that is a formula."""
 
@@ -53,6 +54,11 @@ def sharpness(frames: Video) -> Float[Tensor, " f"]:
     grey = frames.float().mean(1, keepdim=True)
     kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]], device=frames.device)
     return F.conv2d(grey, kernel[None, None]).flatten(1).var(1)
+
+
+def sharp_enough(values: Float[Tensor, " f"]) -> Bool[Tensor, " f"]:
+    """Which pictures are not much blurrier than the others usually are, by their `sharpness`."""
+    return values >= SHARP_SHARE * values.median()
 
 
 def flicker(frames: Video) -> Float[Tensor, " f"]:

@@ -1,6 +1,6 @@
 """Which picture of the reference clip shows the person best, by simple measures.
 
-Blurred frames are out (less than ``SHARP_SHARE`` of the clip's median sharpness). With a face track
+Blurred frames are out (`sharp_enough`). With a face track
 the rest is ranked by how frontal it is, how open the eyes and how closed the mouth; the ranks are
 averaged, so no measure needs a scale or a weight. Without one (`--no-face-crop`) the ranks are of
 the motion that an extractor reads, and a face behind a hand is out, too. Where nothing reads the
@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Bool, Float, UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import (
@@ -27,7 +27,7 @@ from avatar_v.critics.face_track import (
     crop_windows,
     track_faces,
 )
-from avatar_v.critics.quality import sharpness
+from avatar_v.critics.quality import sharp_enough, sharpness
 from avatar_v.media import reading
 from avatar_v.motion.extractors import Extractor, extract
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
@@ -42,7 +42,6 @@ MAX_FACES = 32
 work."""
 MAX_SIDE = 720
 """Pixels: candidates are held at no more than this."""
-SHARP_SHARE = 0.8
 COVERED = 0.5
 """Of a face that is hidden: more of it is not seen than is."""
 THUMBNAIL, BLOCK = 64, 4
@@ -75,11 +74,6 @@ def best_frame(
         return _best_face(path, search_s)
     read = None if extractor is None else _best_read(path, search_s, extractor)
     return read or _most_usual(path, search_s)
-
-
-def sharp_enough(values: Float[Tensor, " f"]) -> Bool[Tensor, " f"]:
-    """Which frames are not much blurrier than the clip usually is."""
-    return values >= SHARP_SHARE * values.median()
 
 
 def unusualness(grey: Float[Tensor, "f h w"]) -> Float[Tensor, " f"]:

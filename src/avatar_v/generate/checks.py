@@ -6,6 +6,8 @@ are inputs.py's.
 
 import os
 
+from avatar_v.engines.checks import check_script
+from avatar_v.engines.voices import DRAWN
 from avatar_v.generate.output_files import check_output
 from avatar_v.generate.request import LIVE, PersonOptions, Request
 from avatar_v.media import containers
@@ -31,20 +33,42 @@ def check_settings(request: Request) -> None:
         for name, hint in fields_of(type(part)).items():
             converted(getattr(part, name), hint, where=flag_of(type(part), name))
     person = request.person
-    if len(person.prompt) > MAX_PROMPT:
-        got = f"{len(person.prompt):,}"
-        raise ValueError(f"--prompt has at most {MAX_PROMPT:,} characters, got {got}")
-    try:
-        person.prompt.encode()
-    except UnicodeEncodeError as error:
-        raise ValueError(f"--prompt is text in Unicode, got {shown(person.prompt)}") from error
+    _check_words("--prompt", person.prompt)
+    if person.scene is not None:
+        _check_words("--scene", person.scene)
+        _check_scene(person)
+    if person.audio is None and person.script is None:
+        raise ValueError("pass the speech as --audio, or what is to be said as --script")
+    if person.audio is not None and person.script is not None:
+        raise ValueError("--audio is a speech, and --script has one made: pass one")
+    if person.voice != DRAWN and person.script is None:
+        raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
     if person.from_prompt and person.image is not None:
         raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
 
 
 def check_files(person: PersonOptions) -> None:
-    """ValueError unless every input is a file that may be read."""
+    """ValueError unless every input is a file that may be read, and the script one that its voice
+    may say."""
+    if person.script is not None:
+        check_script(person.script, person.voice)
     sound = () if person.audio == LIVE else (person.audio,)
     for path in (person.reference, *person.also, *sound, person.image):
         if path is not None:
             os.close(containers.regular_file(path))
+
+
+def _check_words(flag: str, text: str) -> None:
+    if len(text) > MAX_PROMPT:
+        raise ValueError(f"{flag} has at most {MAX_PROMPT:,} characters, got {len(text):,}")
+    try:
+        text.encode()
+    except UnicodeEncodeError as error:
+        raise ValueError(f"{flag} is text in Unicode, got {shown(text)}") from error
+
+
+def _check_scene(person: PersonOptions) -> None:
+    if not (person.scene or "").strip():
+        raise ValueError("--scene says the scene in words, got none")
+    if person.image is not None or person.from_prompt:
+        raise ValueError("--scene makes the first frame: leave --image and --from-prompt out")

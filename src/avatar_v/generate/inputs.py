@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.engines.voice import Said, speak_script
 from avatar_v.generate.best_frame import SEARCH_S, best_frame
 from avatar_v.generate.checks import check_request
 from avatar_v.generate.live import LiveSound, pcm_frames
@@ -53,11 +54,12 @@ class Inputs:
     audio: Sound | LiveSound  # 16 kHz mono, 640 samples for each frame to make
     num_frames: int | None  # None: as many as a live sound turns out to have
     reference_frame: int | None  # which frame of the reference `image` is; None: `--image`, or
-    # with `--from-prompt`, where `image` and `motion` begin nothing
+    # with `--from-prompt` and before a scene is made, where `image` and `motion` begin nothing
     warnings: tuple[str, ...]
     clips: tuple[ReferenceClip, ...] = ()  # the reference, where the weights read it
     motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
     check: ReferenceCheck | None = None  # do the weights know such pictures?
+    said: Said | None = None  # the script that `audio` was made of
 
 
 @dataclass(frozen=True)
@@ -80,10 +82,15 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
     person = request.person
     find_extractor(person.motion, face_crop=person.face_crop)
     _check_fits(request, spec)
+    said, warnings = None, ()
     if person.audio == LIVE:
-        audio, num_frames, warnings = sound or _stdin(person), None, ()
+        audio, num_frames = sound or _stdin(person), None
     else:
-        audio, warnings = read_speech(person.audio)
+        if person.script is not None:
+            audio, said = speak_script(person.script, person.voice, seed=request.sampling.seed)
+        else:
+            assert person.audio is not None, "check_request refuses a request without speech"
+            audio, warnings = read_speech(person.audio)
         num_frames = len(audio) // SAMPLES_PER_FRAME
     if request.output.resume and not has_kept(request.output.out):
         warnings = (f"--resume: no chunks of {request.output.out} are kept, so it begins anew",
@@ -95,10 +102,11 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
         image=image,
         audio=audio,
         num_frames=num_frames,
-        reference_frame=None if person.from_prompt else index,
+        reference_frame=None if makes_first_frame(person) else index,
         warnings=tuple(dict.fromkeys((*warnings, *more, *odd))),
         clips=clips,
         motion=motion,
+        said=said,
     )
 
 
@@ -111,6 +119,22 @@ def reference_checked(inputs: Inputs, person: PersonOptions, check: ReferenceChe
             pictures.append((person.reference, clip.video[int(clip.valid.int().argmax())]))
     result, notes = check(pictures)
     return dataclasses.replace(inputs, check=result, warnings=(*inputs.warnings, *notes))
+
+
+def begun_with(
+    inputs: Inputs, image: UInt8[Tensor, "3 side side"], person: PersonOptions, spec: InputSpec
+) -> Inputs:
+    """``inputs`` with another first picture, framed as those of the weights are."""
+    first = still(
+        image, side=spec.side, face_crop=person.face_crop, extractor=_extractor(person, spec)
+    )
+    motion = None if first.motion is None else first.motion[0]
+    return dataclasses.replace(inputs, image=image, motion=motion)
+
+
+def makes_first_frame(person: PersonOptions) -> bool:
+    """Whether the network makes the first frame, too."""
+    return person.from_prompt or person.scene is not None
 
 
 def completed(inputs: Inputs, num_frames: int) -> Inputs:
@@ -126,8 +150,9 @@ def _check_fits(request: Request, spec: InputSpec) -> None:
     person = request.person
     if request.sampling.anchor and not spec.reference:
         raise ValueError("--anchor: these weights read no reference for an anchor to join")
-    if person.from_prompt and not spec.reference:
-        raise ValueError("--from-prompt: these weights know a person by their first frame alone")
+    if makes_first_frame(person) and not spec.reference:
+        flag = "--from-prompt" if person.from_prompt else "--scene"
+        raise ValueError(f"{flag}: these weights know a person by their first frame alone")
 
 
 def read_speech(path: str | Path) -> tuple[Recording, tuple[str, ...]]:

@@ -1,6 +1,7 @@
 """The files of a video: their names, and the check that they can be written before any work.
 
-Beside the video lie its record (.json) and, until it is whole, a hidden folder (resume.py).
+Beside the video lie its record (.json), the speech of a script (.wav), the candidates of a scene
+(.png) and, until it is whole, a hidden folder (resume.py).
 """
 
 import os
@@ -45,12 +46,16 @@ def check_output(request: Request) -> None:
         raise ValueError(f"{out}: the folder {out.parent} does not exist; create it first")
     if containers.is_link_circle(out):
         raise ValueError(f"{out}: its links go in a circle; choose another --out")
+    written = [out, json_path(out)]
+    written += [] if person.script is None else [sound_path(out)]
+    written += [] if person.scene is None else [sheet_path(out)]
     for given in (person.reference, *person.also, person.audio, person.image):
-        if given is not None and os.path.realpath(given) == os.path.realpath(out):
-            raise ValueError(f"{out} is an input of this request; choose another --out")
+        for path in written:
+            if given is not None and os.path.realpath(given) == os.path.realpath(path):
+                raise ValueError(f"{path} is an input of this request; choose another --out")
     _check_kept(out, options)
     may_replace = options.overwrite or (options.resume and has_kept(out))
-    for path in (out, json_path(out)):
+    for path in written:
         if path.is_dir():
             raise ValueError(f"{path} is a folder; --out names a file")
         if os.path.lexists(path) and not may_replace:  # also a link that leads nowhere
@@ -89,6 +94,16 @@ def is_file(out: str | None) -> bool:
 def json_path(out: str | Path) -> Path:
     """Where the record of ``out`` goes: beside it, the same name with .json."""
     return Path(out).with_suffix(".json")
+
+
+def sound_path(out: str | Path) -> Path:
+    """Where the speech goes that was made of a script: beside ``out``, the same name with .wav."""
+    return Path(out).with_suffix(".wav")
+
+
+def sheet_path(out: str | Path) -> Path:
+    """Where the candidates of a scene go: beside ``out``, the same name with .png."""
+    return Path(out).with_suffix(".png")
 
 
 def kept_folder(out: str | Path) -> Path:

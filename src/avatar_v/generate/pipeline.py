@@ -172,12 +172,13 @@ class AvatarPipeline:
         self,
         *,
         reference: str | Path,
-        audio: str | Path | Iterable[Block],
+        audio: str | Path | Iterable[Block] | None = None,
         image: str | Path | None = None,
         also: Sequence[str | Path] = (),
         **options: Any,
     ) -> Iterator[Frame]:
-        """Frames of ``reference``'s person speaking ``audio``, 25 a second, as they are made.
+        """Frames of ``reference``'s person speaking ``audio``, or the ``script`` among the options,
+        25 a second, as they are made.
 
         ``options`` are further fields of a request by name: ``prompt``, ``seed``, ``num_steps`` …
         (request.py); TypeError for any other name. Files are read and checked before the first
@@ -187,10 +188,13 @@ class AvatarPipeline:
         """
         from avatar_v.generate.run import run  # which loads pipelines
 
-        sound = None if isinstance(audio, (str, Path)) else LiveSound(audio)
+        if audio is None or isinstance(audio, (str, Path)):
+            sound, name = None, None if audio is None else str(audio)
+        else:
+            sound, name = LiveSound(audio), LIVE
         request = Request.of(
             reference=str(reference),
-            audio=LIVE if sound is not None else str(audio),
+            audio=name,
             image=None if image is None else str(image),
             also=tuple(map(str, also)),
             **options,

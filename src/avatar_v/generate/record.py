@@ -13,6 +13,8 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from avatar_v.engines.scene import SceneCandidate
+from avatar_v.engines.voice import Said
 from avatar_v.generate.reference_check import ReferenceCheck
 from avatar_v.generate.request import Request
 
@@ -77,6 +79,8 @@ class Record:
     shard: bool = False  # each rank had its part of the weights
     refiner: str | None = None  # folder of the refiner, where there was one
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
+    scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video
+    said: Said | None = None  # the script of a speech that was made; the .wav beside has its sound
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())

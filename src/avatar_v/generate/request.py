@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any
 
+from avatar_v.engines.voices import DRAWN
 from avatar_v.models.card import DEFAULT_WEIGHTS
 from avatar_v.options import option
 from avatar_v.stored import Count, Guidance, Within, built
@@ -26,9 +27,18 @@ class PersonOptions:
     reference: str = option(
         "video or picture of the person", flag="--reference", metavar="FILE", first=True
     )
-    audio: str = option(
-        "speech: any file; -: PCM on stdin, live", flag="--audio", metavar="FILE|-", first=True
-    )
+    audio: str | None = option(
+        "speech: any file; -: PCM on stdin, live",
+        flag="--audio", default=None, metavar="FILE|-", first=True,
+    )  # fmt: skip
+    script: str | None = option(
+        "what is to be said, instead of --audio: text, or a file that ends in .txt",
+        flag="--script", default=None, metavar="TEXT|FILE.txt", first=True,
+    )  # fmt: skip
+    voice: str = option(
+        "of --script: drawn, drawn:N, or a folder with a text-to-speech model (%(default)s)",
+        flag="--voice", default=DRAWN, metavar="NAME|DIR", first=True,
+    )  # fmt: skip
     prompt: str = option(
         "the scene in words", flag="--prompt", default="", metavar="TEXT", first=True
     )
@@ -39,6 +49,14 @@ class PersonOptions:
     from_prompt: bool = option(
         "no first frame is given: it is made from --prompt and reference",
         flag="--from-prompt", default=False, first=True,
+    )  # fmt: skip
+    scene: str | None = option(
+        "no first frame is given: the best of several that are made in this scene",
+        flag="--scene", default=None, metavar="TEXT", first=True,
+    )  # fmt: skip
+    num_candidates: Annotated[int, Within(1, 64)] = option(
+        "pictures that are made for --scene (%(default)s)",
+        flag="--candidates", default=8, metavar="N",
     )  # fmt: skip
     face_crop: bool = option(
         "take the picture's centre square: it is framed on the face already",

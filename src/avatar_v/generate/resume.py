@@ -41,7 +41,7 @@ OnKept = Callable[[Path, int], None]
 """Told of the folder and its number of chunks when a run ends before its video does; an mp4 as far
 as it is written lies there too (output_files.GROWING)."""
 
-FILES = ("reference", "audio", "image", "also")
+FILES = ("reference", "audio", "script", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
 NOT_COMPARED = ("audio_rate_hz", "audio_channels", "audio_patience_s", "out", "overwrite", "resume")
 ANEW = "start anew with --overwrite and without --resume"

@@ -15,7 +15,7 @@ from avatar_v.generate.checks import check_settings
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.generate.live import LiveSound
-from avatar_v.generate.output_files import is_file, json_path
+from avatar_v.generate.output_files import is_file, json_path, sheet_path, sound_path
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import Frames
 from avatar_v.generate.record import Record, save_record, timing_of
@@ -29,10 +29,11 @@ from avatar_v.generate.resolve import (
     sound_warnings,
 )
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
+from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
-from avatar_v.media.writer import Writer
+from avatar_v.media.writer import Writer, write_wav
 from avatar_v.models.weights import check_parts
 
 Watermark: TypeAlias = Callable[[Frames], Frames]
@@ -85,9 +86,12 @@ def run(
     source = weights if isinstance(weights, AvatarPipeline) else StoredPipeline(weights)
     check_settings(request)
     if isinstance(source, StoredPipeline):
-        check_parts(source.folder, prompt=request.person.prompt)
+        for words in (request.person.prompt, request.person.scene or ""):
+            check_parts(source.folder, prompt=words)
     check_fits(source.card, request, source.num_ranks)
     inputs = read_inputs(request, source.input_spec, sound)
+    if request.person.scene is not None:
+        check_scene(inputs, source.card)
     if isinstance(source, AvatarPipeline):
         if isinstance(inputs.audio, LiveSound):
             source.live_context()
@@ -145,6 +149,7 @@ class Run:
     ) -> None:
         self.request, self.inputs = request, inputs
         self.record: Record | None = None
+        self._scene: Scene | None = None
         self._source, self._watermark, self._beside = source, watermark, beside
         self._keep, self._save = keep, save
         self._on_warnings, self._on_kept = on_warnings, on_kept
@@ -164,7 +169,10 @@ class Run:
             pipeline = self._loaded()
             loaded, first, num = time.perf_counter(), None, 0
             outputs = [*self._beside, *self._outputs(kept)]
-            clips = pipeline.clips(self.inputs, self.request, kept)
+            inputs, request = self.inputs, self.request
+            if request.person.scene is not None:
+                inputs, request, self._scene = staged(pipeline, inputs, request)
+            clips = pipeline.clips(inputs, request, kept)
             with ExitStack() as stack:
                 if not isinstance(self._source, AvatarPipeline):
                     stack.callback(pipeline.close)
@@ -215,6 +223,14 @@ class Run:
         inputs, sound = self.inputs, self.inputs.audio
         assert inputs.num_frames is not None
         arrived = sound.arrived_s if isinstance(sound, LiveSound) else None
+        if inputs.said is not None and is_file(self.request.output.out):
+            assert self.request.output.out is not None
+            assert not isinstance(sound, LiveSound), "a script is spoken before the video is begun"
+            write_wav(sound_path(self.request.output.out), sound[:])
+        if self._scene is not None and is_file(self.request.output.out):
+            assert self.request.output.out is not None
+            pictures = self._watermark(self._scene.pictures)
+            save_picture(sheet_path(self.request.output.out), side_by_side(pictures))
         times = (self._begun, self._read_s, begin, loaded, first, arrived)
         self.record = self._save(
             Record(
@@ -235,5 +251,7 @@ class Run:
                 resumed_chunks=num_found,
                 offload=pipeline.offload,
                 shard=pipeline.shard,
+                scene=() if self._scene is None else self._scene.candidates,
+                said=inputs.said,
             )
         )

@@ -75,13 +75,14 @@ def open_bytes(data: bytes, *formats: str) -> Iterator[InputContainer]:
         yield container
 
 
-def regular_file(path: str | Path) -> int:
+def regular_file(
+    path: str | Path, *, expected: str = "expected a video, image or audio file"
+) -> int:
     """A descriptor of the file, open for reading. ValueError that says what ``path`` is instead.
 
     A pipe, socket or device is refused without waiting for it, and what is opened is what was
     checked.
     """
-    expected = "expected a video, image or audio file"
     try:
         found = _kind(os.stat(path).st_mode)
         if found is None:

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyloudnorm
 import torch
+from av import AudioFrame, AudioResampler
 from jaxtyping import Float
 from scipy.signal import lfilter
 from torch import Tensor
@@ -76,6 +77,19 @@ class Recording:
 
 Sound = Float[Tensor, " s"] | Recording
 """A whole sound, in memory or not."""
+
+
+def resampled(
+    sound: Float[Tensor, " n"], rate_hz: int, to_hz: int = SAMPLE_RATE_HZ
+) -> Float[Tensor, " s"]:
+    """A sound at another rate, by the resampler that files pass."""
+    if rate_hz == to_hz:
+        return sound
+    frame = AudioFrame.from_ndarray(sound.numpy()[None], format="fltp", layout="mono")
+    frame.sample_rate = rate_hz
+    resampler = AudioResampler(format="fltp", rate=to_hz)
+    parts = [*resampler.resample(frame), *resampler.resample(None)]
+    return torch.from_numpy(np.concatenate([part.to_ndarray()[0] for part in parts]))
 
 
 def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:

@@ -200,12 +200,15 @@ _TABLE = {
 }
 
 
-def _word(entry: str) -> Word:
+def pronounced(entry: str) -> Word:
+    """The word of an entry such as ``hello HH AH L OW'``."""
     text, *marked = entry.split()
     phonemes = tuple(mark.rstrip("'") for mark in marked)
     stressed = next((i for i, mark in enumerate(marked) if mark.endswith("'")), -1)
     return Word(text, phonemes, stressed)
 
 
-LEXICON = {kind: tuple(_word(entry) for entry in row.split(",")) for kind, row in _TABLE.items()}
-FILLERS = (_word("mm M M"), _word("um AH M"), _word("uh AH"), _word("hm HH M"))
+LEXICON = {
+    kind: tuple(pronounced(entry) for entry in row.split(",")) for kind, row in _TABLE.items()
+}
+FILLERS = tuple(map(pronounced, ("mm M M", "um AH M", "uh AH", "hm HH M")))

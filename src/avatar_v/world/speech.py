@@ -1,5 +1,6 @@
 """What is heard, and when: one call that gives the sound of a speech and its timing."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,9 +9,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v.world.lexicon import PHONEME_ID
+from avatar_v.world.lexicon import PHONEME_ID, Sentence
 from avatar_v.world.style import Style
-from avatar_v.world.timing import Phases, Segment, SpokenWord, phases_of, speak
+from avatar_v.world.timing import Phases, Segment, SpokenWord, phases_of, recite, speak
 from avatar_v.world.voice import Voice, synthesise
 
 
@@ -38,8 +39,30 @@ def say(speech_id: int, voice: Voice, style: Style, num_frames: int) -> Speech:
     """
     if num_frames < 1:
         raise ValueError(f"speech has at least 1 frame, got {num_frames}")
+    segments, words = speak(speech_id, style, num_frames / FRAME_RATE_HZ)
+    return _heard(speech_id, segments, words, voice, num_frames)
+
+
+def say_sentences(
+    sentences: Sequence[Sentence], voice: Voice, style: Style, seed_id: int
+) -> Speech:
+    """These sentences in a voice and style, as long as they take; ``seed_id`` stands for the speech
+    id. ValueError where there are none."""
+    if not sentences:
+        raise ValueError("speech has at least one sentence")
+    segments, words = recite(sentences, style, seed_id)
+    num_frames = round(segments[-1].end_s * FRAME_RATE_HZ)
+    return _heard(seed_id, segments, words, voice, num_frames)
+
+
+def _heard(
+    speech_id: int,
+    segments: tuple[Segment, ...],
+    words: tuple[SpokenWord, ...],
+    voice: Voice,
+    num_frames: int,
+) -> Speech:
     duration_s = num_frames / FRAME_RATE_HZ
-    segments, words = speak(speech_id, style, duration_s)
     phases = phases_of(segments)
     audio = synthesise(phases, voice, num_frames * SAMPLES_PER_FRAME, speech_id)
     kept = tuple(s for s in segments if s.start_s < duration_s)

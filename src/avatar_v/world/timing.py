@@ -4,11 +4,14 @@ Durations follow a mean per phoneme class, stress, phrase-final lengthening and 
 Pauses, breaths and fillers stand between sentences and at phrase breaks.
 """
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from avatar_v.seeds import stream
+from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.world.lexicon import FILLERS, LIP_CLOSURES, VOWELS, Sentence, Word, sentence
 from avatar_v.world.style import Style
 
@@ -75,6 +78,8 @@ _DURATION_S = {
     **dict.fromkeys(("CH", "JH"), 0.125),
     **dict.fromkeys(("L", "R", "W", "Y"), 0.075),
 }
+_LEAD_S = 0.2  # silence before a recital
+_RECITAL_SPREAD_DB, _RECITAL_BREATH_DB = 1.5, -6.0  # of the loudness of words; of breaths
 _SHORTEST_S = 0.035
 _SHORTEST_CLOSURE_S = 0.075  # 0.65 of it, the closed part of p, is still longer than a video frame
 
@@ -128,6 +133,22 @@ def speak(
     return tuple(writer.segments), tuple(writer.words)
 
 
+def recite(
+    sentences: Sequence[Sentence], style: Style, seed_id: int
+) -> tuple[tuple[Segment, ...], tuple[SpokenWord, ...]]:
+    """Segments and words of these sentences, one behind the other, up to a whole video frame;
+    ``seed_id`` decides what varies in loudness, length and pitch."""
+    rng = stream("recital", seed_id)
+    writer = _Writer()
+    writer.silence(_LEAD_S)
+    for said in sentences:
+        _say(writer, said, style, 0.0, False, rng, effort_spread_db=_RECITAL_SPREAD_DB)
+        _pause(writer, style, _RECITAL_BREATH_DB, rng)
+    num_frames = math.ceil(writer.now_s * FRAME_RATE_HZ)
+    writer.silence(num_frames / FRAME_RATE_HZ - writer.now_s)
+    return tuple(writer.segments), tuple(writer.words)
+
+
 def phases_of(segments: tuple[Segment, ...]) -> Phases:
     """Split segments into phases: closure and release of stops, the two ends of diphthongs."""
     names, rows = [], []
@@ -149,11 +170,12 @@ def _say(
     gain_db: float,
     whispered: bool,
     rng: np.random.Generator,
+    effort_spread_db: float = 5.0,
 ) -> None:
     last = len(said.words) - 1
     for i, word in enumerate(said.words):
         at_end = i == last or i in said.breaks
-        effort_db = gain_db + rng.normal(0, 5)
+        effort_db = gain_db + rng.normal(0, effort_spread_db)
         rise = 6.0 if said.question and i == last else -1.5 if i == last else 0.0
         tone = 2.0 - 4.0 * i / max(last, 1) + rise + rng.normal(0, 0.7)
         writer.word(word, _durations(word, style, at_end, rng), effort_db, whispered, tone)
