@@ -1,8 +1,8 @@
 """Which picture of the reference clip shows the person best, by simple measures.
 
-Blurred frames are out (`sharp_enough`). With a face track
-the rest is ranked by how frontal it is, how open the eyes and how closed the mouth; the ranks are
-averaged, so no measure needs a scale or a weight. Without one (`--no-face-crop`) the ranks are of
+Blurred frames are out (`sharp_enough`). With a face track the rest is ranked by how frontal it is,
+how open the eyes and how closed the mouth; the ranks are averaged, so no measure needs a scale or a
+weight. Without one (`--no-face-crop`) the ranks are of
 the motion that an extractor reads, and a face behind a hand is out, too. Where nothing reads the
 motion either, the frame wins that differs least, in its worst part, from the median of its
 neighbours in time: blinks, wide mouths and quick turns are short and local. (A person may also hold
