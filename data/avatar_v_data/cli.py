@@ -129,6 +129,7 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
         metavar="STAGE",
         help="only these, while other machines run the others on the same folders",
     )
+    parser.add_argument("--retry", action="store_true", help="try again what failed before")
 
 
 def _add_select(parser: argparse.ArgumentParser) -> None:
@@ -249,6 +250,7 @@ def _curate(args: argparse.Namespace) -> int:
             args.plan,
             num_workers=args.workers,
             stages=args.stages,
+            retry=args.retry,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
     found = collect(run.tasks, run.store)

@@ -211,17 +211,23 @@ def test_a_claim_is_taken_from_the_dead_and_from_no_one_else(tmp_path: Path, mon
     claim.write_text(json.dumps([stores._machine(), 1 << 22]))  # a process that is none
     with store.claim("k") as mine:
         assert mine
-    assert store.deaths("k") == 2
+    assert store.deaths("k") == 0, "a machine that is taken away says nothing of a task"
+    claim.write_text(json.dumps([stores._machine(), 1 << 22]))
+    store.died(1 << 22)
+    assert (store.deaths("k"), claim.exists()) == (1, False)
 
 
 def test_what_kills_its_workers_is_given_up_and_the_rest_is_made(tmp_path: Path) -> None:
     tasks, store = desired(PLAN, recordings("a", "bb")), Store(tmp_path)
     for number in range(MOST_DEATHS):
-        (tmp_path / "claims" / f"{tasks[0].key}.lost.{number}").touch()
+        (tmp_path / "claims" / f"{tasks[0].key}.died.{number}").touch()
     reconcile(tasks, store)
     results = [store.result(task.stage.name, task.key) for task in tasks]
     assert results[0] == results[1] == {FAILED: "count: its worker died 3 times (memory?)"}
     assert results[2:] == [{"letters": 2}, {"twice": 4}]
+    store.forget_failures()
+    assert reconcile(tasks, store) == 2
+    assert store.result(tasks[1].stage.name, tasks[1].key) == {"twice": 2}
 
 
 # Who is who

@@ -55,12 +55,14 @@ def curate(
     *,
     num_workers: int = 1,
     stages: Collection[str] | None = None,
+    retry: bool = False,
     on_progress: Callable[[int, int], None] = lambda num_done, num: None,
 ) -> Curated:
     """Bring all recordings in and below ``footage`` through the stages of a plan.
 
     The same call goes on where one was stopped, makes what a changed plan asks for anew, and helps
-    one that runs on another machine. ValueError or ImportError for what is missing, before work.
+    one that runs on another machine. With ``retry`` what failed is tried again. ValueError or
+    ImportError for what is missing, before work.
     """
     footage, out = Path(footage), Path(out)
     if num_workers < 1:
@@ -76,6 +78,8 @@ def curate(
     out.mkdir(parents=True, exist_ok=True)
     words = {"footage": str(footage.resolve()), "plan": _found_again(plan)}
     write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
+    if retry:
+        run.store.forget_failures()
     work(tasks, out, num_workers, on_progress)
     return run
 

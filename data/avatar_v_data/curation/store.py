@@ -2,9 +2,11 @@
 
 A result is `results/STAGE/KEY.json`, whole or not at all. Who works at one holds a claim,
 `claims/KEY`, and touches it every few seconds. A claim that nobody has touched for a while, or
-whose process is gone from this machine, is taken over. A task whose workers died several times is
-a failure like any other. Nothing else coordinates: a worker that is killed, paused or started twice
-costs time and never a result.
+whose process is gone from this machine, is taken over. Nothing else coordinates: a worker that is
+killed, paused or started twice costs time and never a result.
+
+A machine that is taken away says nothing of a task. But where workers die under a run that goes on
+(workers.py), what they had in hand is given up after some deaths, a failure like any other.
 """
 
 import json
@@ -23,7 +25,7 @@ HEARTBEAT_S = 5.0
 PATIENCE_S = 30.0
 """After the last touch of a claim, before another worker takes it."""
 MOST_DEATHS = 3
-"""Of workers at one task, before it is given up."""
+"""Of workers at one task under runs that went on, before it is given up."""
 FAILED = "failed"
 
 
@@ -70,9 +72,23 @@ class Store:
             heart.join()
             path.unlink(missing_ok=True)
 
+    def died(self, process: int) -> None:
+        """Note that a worker of this machine is dead, and free what it had in hand."""
+        for path in self._claims.glob("*"):
+            if "." not in path.name and _holder(path) == (_machine(), process):
+                os.rename(path, path.with_name(f"{path.name}.died.{uuid.uuid4().hex}"))
+
     def deaths(self, key: str) -> int:
-        """Workers that died, or seemed to, with this task in hand."""
-        return len(list(self._claims.glob(f"{key}.lost.*")))
+        """Workers that died with this task in hand."""
+        return len(list(self._claims.glob(f"{key}.died.*")))
+
+    def forget_failures(self) -> None:
+        """Let what failed be tried again, with what depends on it."""
+        for path in self._results.glob("*/*.json"):
+            if FAILED in json.loads(path.read_text()):
+                path.unlink()
+        for path in self._claims.glob("*.died.*"):
+            path.unlink()
 
     def _path(self, stage: str, key: str) -> Path:
         return self._results / stage / f"{key}.json"
@@ -81,10 +97,12 @@ class Store:
         if path.exists() and not self._is_lost(path):
             return False
         if path.exists():
+            lost = path.with_name(f"{path.name}.lost.{uuid.uuid4().hex}")
             try:  # of several that see it, one renames it
-                os.rename(path, path.with_name(f"{path.name}.lost.{uuid.uuid4().hex}"))
+                os.rename(path, lost)
             except OSError:
                 return False
+            lost.unlink()
         try:
             with path.open("x") as file:
                 file.write(json.dumps([_machine(), os.getpid()]))
@@ -93,16 +111,13 @@ class Store:
         return True
 
     def _is_lost(self, path: Path) -> bool:
-        try:
-            touched = path.stat().st_mtime
-            machine, process = json.loads(path.read_text())
-        except FileNotFoundError:
-            return False
-        except (ValueError, OSError):
-            machine, process = "", 0  # being written, or damaged: its age decides
+        machine, process = _holder(path)
         if machine == _machine():
             return not _is_running(process)
-        return self._now() - touched > self.patience_s
+        try:
+            return self._now() - path.stat().st_mtime > self.patience_s
+        except FileNotFoundError:
+            return False
 
     def _now(self) -> float:
         """By the clock that sets the times of files there."""
@@ -112,6 +127,15 @@ class Store:
             return probe.stat().st_mtime
         finally:
             probe.unlink()
+
+
+def _holder(path: Path) -> tuple[str, int]:
+    """Machine and process; nobody where a claim is being written, or gone: its age decides."""
+    try:
+        machine, process = json.loads(path.read_text())
+    except (ValueError, OSError):
+        return "", 0
+    return str(machine), int(process)
 
 
 def _beat(path: Path, ended: threading.Event) -> None:

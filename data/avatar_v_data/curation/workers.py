@@ -1,7 +1,7 @@
 """Worker processes on this machine, and how far all workers have come.
 
-Each holds the models of its stages for as long as it lives. One that dies is replaced; what it had
-in hand is taken up by another (store.py).
+Each holds the models of its stages for as long as it lives. One that dies is replaced, and what it
+had in hand is taken up by another, up to `MOST_DEATHS` times (store.py).
 """
 
 import multiprocessing
@@ -45,6 +45,9 @@ def work(
     processes: list[BaseProcess] = []
     try:
         while num_done := _left(keys, store, on_progress):
+            for process in processes:
+                if process.exitcode and process.pid is not None:
+                    store.died(process.pid)
             processes = [process for process in processes if process.is_alive()]
             while len(processes) < min(num_workers, num_done):
                 if num_started >= allowed:
