@@ -36,7 +36,7 @@ class PersonOptions:
         flag="--script", default=None, metavar="TEXT|FILE.txt", first=True,
     )  # fmt: skip
     voice: str = option(
-        "of --script: drawn, drawn:N, or a folder with a text-to-speech model (%(default)s)",
+        "of the script: drawn, drawn:N, or a folder with a text-to-speech model (%(default)s)",
         flag="--voice", default=DRAWN, metavar="NAME|DIR", first=True,
     )  # fmt: skip
     prompt: str = option(
