@@ -2,7 +2,7 @@
 
 `types, stored, options, states, checks, paths, device, flow, seeds, words, progress < media,
 kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
-sampling < losses < generate < stages < callbacks, planning < demo, app, cli`. Command modules
+sampling < losses, safety < generate < stages < callbacks, planning < demo, app, cli`. Command modules
 (`*/cli.py`) and `testing` are entries of their own and are not constrained.
 
 Nothing but a demonstration reads the embedded world, and of the three packages avatar_v imports
@@ -35,7 +35,7 @@ ORDER = [
     ("critics", "motion"),
     ("models", "world", "shards", "parallel"),
     ("sampling",),
-    ("losses",),
+    ("losses", "safety"),
     ("generate",),
     ("stages",),
     ("callbacks", "planning"),

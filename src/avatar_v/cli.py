@@ -24,6 +24,7 @@ COMMANDS = {
     "demo": "avatar_v.demo",
     "generate": "avatar_v.generate.cli",
     "app": "avatar_v.app.cli",
+    "watermark": "avatar_v.safety.cli",
     "shards": "avatar_v.shards.cli",
     "weights": "avatar_v.models.cli",
     "plan": "avatar_v.planning.cli",

@@ -77,6 +77,7 @@ class Record:
     shard: bool = False  # each rank had its part of the weights
     refiner: str | None = None  # folder of the refiner, where there was one
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
+    watermark: str | None = None  # the id that the frames carry
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())
