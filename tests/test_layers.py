@@ -2,8 +2,8 @@
 
 `types, stored, options, states, checks, paths, device, flow, seeds, words, progress < media,
 kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
-sampling < losses, safety < generate < stages < callbacks, planning < demo, app, cli`. Command modules
-(`*/cli.py`) and `testing` are entries of their own and are not constrained.
+sampling < losses, safety < generate < stages < callbacks, planning < demo, app, cli`. Command
+modules (`*/cli.py`) and `testing` are entries of their own and are not constrained.
 
 Nothing but a demonstration reads the embedded world, and of the three packages avatar_v imports
 neither of the others, avatar_v_data imports avatar_v alone.

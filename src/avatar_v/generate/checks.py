@@ -13,8 +13,6 @@ from avatar_v.media.kinds import kind_of
 from avatar_v.options import flag_of
 from avatar_v.safety.key import own_key
 from avatar_v.safety.provenance import check_signing
-from avatar_v.safety.key import own_key
-from avatar_v.safety.provenance import check_signing
 from avatar_v.stored import converted, fields_of, shown
 
 MAX_PROMPT = 10_000
@@ -60,15 +58,6 @@ def check_marks(output: OutputOptions) -> None:
     if output.out is None or kind_of(output.out) != "mp4":
         raise ValueError(f"--sign signs an .mp4 file, not {output.out}")
     check_signing(output.sign, output.sign_key)
-    output = request.output
-    if output.watermark:
-        own_key()
-    if output.sign is not None or output.sign_key is not None:
-        if output.out is None or kind_of(output.out) != "mp4":
-            raise ValueError(f"--sign signs an .mp4 file, not {output.out}")
-        if output.sign is None or output.sign_key is None:
-            raise ValueError("--sign and --sign-key go together: pass both")
-        check_signing(Signer(output.sign, output.sign_key))
 
 
 def check_files(person: PersonOptions) -> None:

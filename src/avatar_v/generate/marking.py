@@ -1,8 +1,8 @@
 """What a generated video says of itself: the id in its frames, and the manifest in its mp4.
 
-The id is a hash of all that the frames depend on: settings, seed, contents of the files, weights and
-versions. So the same command gives the same video, with the same id, and another one another id. A
-live sound cannot be had again; its id is drawn at random.
+The id is a hash of all that the frames depend on: settings, seed, contents of the files, weights
+and versions. So the same command gives the same video, with the same id, and another one another
+id. A live sound cannot be had again; its id is drawn at random.
 """
 
 import hashlib

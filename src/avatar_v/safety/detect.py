@@ -49,12 +49,17 @@ AT_ONCE = 512
 
 @dataclass(frozen=True)
 class Found:
-    """What a video says. Without a mark, ``id`` is None."""
+    """The best of all ids, beginnings and crops."""
 
-    id: str | None
-    confidence: float  # that all bits of the id are right, given that there is a mark; 0 without
-    z: float  # of the best id, beginning and crop
+    best: str  # of whatever video
+    confidence: float  # that all bits of ``best`` are right, given that there is a mark
+    z: float
     num_frames: int
+
+    @property
+    def id(self) -> str | None:
+        """The id of the video; None where no mark is found."""
+        return self.best if self.most_false <= MOST_FALSE else None
 
     @property
     def most_false(self) -> float:
@@ -95,12 +100,13 @@ def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) ->
         num += len(part)
     if num < LEAST_FRAMES:
         raise ValueError(f"a mark is read from {LEAST_FRAMES} frames or more, got {num}")
-    best = Found(None, 0.0, 0.0, num)
+    means = F.avg_pool2d(folded[:, None], SIDE // CELLS, 1)
+    tried = []
     for box in BOXES:
-        best = max(best, _best(cells_of(folded, box), key, num), key=lambda found: found.z)
-        if best.most_false <= MOST_FALSE:
-            return best
-    return Found(None, 0.0, best.z, num)
+        tried.append(_best(cells_of(means, box), key, num))
+        if tried[-1].id is not None:
+            break
+    return max(tried, key=lambda found: found.z)
 
 
 def changes(part: Float[Tensor, "f side side"]) -> Float[Tensor, "f side side"]:
@@ -114,16 +120,15 @@ def changes(part: Float[Tensor, "f side side"]) -> Float[Tensor, "f side side"]:
     return (rest / (rest.square().mean(0).sqrt() + 0.3)).clamp(-2, 2)
 
 
-def cells_of(folded: Float[Tensor, "t side side"], box: Box) -> Float[Tensor, "t cells2"]:
-    """The mean change of each cell of the marked picture, of which ``box`` is left; 0 outside."""
-    size = SIDE // CELLS
-    means = F.avg_pool2d(folded[:, None], size, 1)
+def cells_of(means: Float[Tensor, "t 1 m m"], box: Box) -> Float[Tensor, "t cells2"]:
+    """The mean change of each cell of the marked picture, of which ``box`` is left; 0 outside.
+    ``means`` are those of all places where a cell may lie."""
     centre = (torch.arange(CELLS) + 0.5) / CELLS
     last = means.shape[-1] - 1
 
     def places_of(start: float) -> Tensor:
         """Where the centres lie among ``means``, in -1 … 1."""
-        pixel = (centre - start) / box.side * SIDE - size / 2
+        pixel = (centre - start) / box.side * SIDE - SIDE / CELLS / 2
         return pixel / last * 2 - 1
 
     across, down = places_of(box.left), places_of(box.top)

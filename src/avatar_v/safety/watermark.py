@@ -34,9 +34,9 @@ NUM_BYTES, NUM_WORDS = 4, 256
 WORD = NUM_PATTERNS * CELLS**2 // NUM_BYTES
 """Signs of a word."""
 STRENGTH, MOST = 0.3, 3.5
-"""Change of a cell as a share of the standard deviation around it, and the largest one in grey levels
-of 255, in pictures of 64 pixels. In larger ones, whose cells have more pixels to be read from, both
-are less: half at 512."""
+"""Change of a cell as a share of the standard deviation around it, and the largest one in grey
+levels of 255, in pictures of 64 pixels. In larger ones, whose cells have more pixels to be read
+from, both are less: half at 512."""
 LUMA = (0.2126, 0.7152, 0.0722)
 """Shares of red, green and blue in the brightness (BT.709)."""
 
