@@ -155,7 +155,7 @@ class OutputOptions:
     watermark: bool | None = option(
         "mark all frames invisibly with the id in OUT.json (the command and the page do it, Python "
         "does not, unless told)",
-        flag="--watermark", default=None, first=True,
+        flag="--watermark", default=None,
     )  # fmt: skip
     sign: str | None = option(
         "sign OUT.mp4 (C2PA) as the holder of these certificates, PEM: one's own first",

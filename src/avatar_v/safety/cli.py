@@ -5,7 +5,9 @@ The exit status is 0 where there is a mark, 1 where none is found.
 
 import argparse
 import json
+import os
 
+from avatar_v.media import containers
 from avatar_v.safety.key import KEY, KEY_FILE, own_key
 from avatar_v.words import counted
 
@@ -32,6 +34,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
     key = own_key()
+    os.close(containers.regular_file(args.file))
     from avatar_v.media.reading import iter_video
     from avatar_v.safety.detect import MOST_FALSE, detect
 
