@@ -7,6 +7,7 @@ trusted certificates: whether one trusts the signer is for the reader to say.
 """
 
 import dataclasses
+import importlib
 import importlib.util
 import io
 import json
@@ -15,10 +16,7 @@ import uuid
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-if TYPE_CHECKING:
-    import c2pa
+from typing import Any
 
 MADE_BY_A_MODEL = "http://cv.iptc.org/newscodes/digitalsourcetype/trainedAlgorithmicMedia"
 LABEL = "org.avatar_v.generation"
@@ -86,6 +84,9 @@ def read_manifest(video: str | Path) -> Manifest | None:
     settings = c2pa.Settings.from_dict({"verify": {"remote_manifest_fetch": False}})
     try:
         with Path(video).open("rb") as file:
+            if file.read(8)[4:] != b"ftyp":  # no mp4
+                return None
+            file.seek(0)
             reader = c2pa.Reader("video/mp4", file, context=c2pa.Context(settings))
             found = json.loads(reader.json())
     except c2pa.C2paError.ManifestNotFound:
@@ -130,15 +131,15 @@ def _manifest(origin: Origin) -> dict[str, Any]:
     }
 
 
-def _signer(certificates: str | Path, key: str | Path) -> "c2pa.Signer":
+def _signer(certificates: str | Path, key: str | Path) -> Any:
     """ValueError for a key that is no private key of a kind that C2PA knows."""
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives import serialization
 
     c2pa = _c2pa()
-    chain = _pem(certificates, "--sign")
+    chain, secret = _pem(certificates, "--sign"), _pem(key, "--sign-key")
     try:
-        private = serialization.load_pem_private_key(_pem(key, "--sign-key"), password=None)
+        private = serialization.load_pem_private_key(secret, password=None)
     except (TypeError, UnsupportedAlgorithm) as error:  # TypeError: it asks for a password
         raise ValueError(f"--sign-key {key}: {error}") from error
     except ValueError as error:
@@ -182,6 +183,4 @@ def _pem(path: str | Path, flag: str) -> bytes:
 def _c2pa() -> Any:
     if not is_installed():
         raise ValueError(NO_PACKAGE)
-    import c2pa
-
-    return c2pa
+    return importlib.import_module("c2pa")
