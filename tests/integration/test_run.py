@@ -101,11 +101,10 @@ def test_python_command_line_and_page_take_the_same_way(
     ]
 
 
-def test_the_command_marks_with_the_id_of_its_record_and_the_page_does(
+def test_the_command_marks_with_the_id_of_its_record(
     request_: Request,
     weights: Path,
     pipe: AvatarPipeline,
-    tmp_path: Path,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     person = request_.person
@@ -119,20 +118,17 @@ def test_the_command_marks_with_the_id_of_its_record_and_the_page_does(
     assert cli.main([*words, "--no-watermark"]) == 0
     assert json.loads(record.read_text())["watermark"] is None
     assert cli.main(read) == 1
-    ids = []
-    for seed in (0, 0, 1):
-        assert cli.main([*words, "--seed", str(seed)]) == 0
-        ids.append(json.loads(record.read_text())["watermark"])
-    assert ids[0] == ids[1] != ids[2]
+    assert cli.main(words) == 0
+    id_ = json.loads(record.read_text())["watermark"]
     capsys.readouterr()
     assert cli.main(read) == 0
-    assert f"watermark {ids[2]}" in capsys.readouterr().out
-    made = in_memory(request_).changed(num_steps=1, seed=1)
-    plain, own = (
+    assert f"watermark {id_}" in capsys.readouterr().out
+    made = in_memory(request_).changed(num_steps=1)
+    plain, again = (
         torch.cat([clip.frames for clip in run(made.changed(watermark=x), pipe)])
         for x in (False, True)
     )
-    assert torch.equal(own, Mark(ids[2]).draw(plain, 0))
+    assert torch.equal(again, Mark(id_).draw(plain, 0))  # another run has the same id
 
 
 @pytest.mark.parametrize(

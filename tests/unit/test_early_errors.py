@@ -15,6 +15,8 @@ CASES = (
     (f"generate --reference {HERE} --audio {HERE} --out o.avi", "the output is an .mp4 file"),
     (f"generate --reference {HERE} --audio {HERE} --out o.mp4 --steps 0", "--steps is a whole"),
     (f"generate --reference {HERE} --audio {HERE} --out o.mp4 --weights no", "no weights 'no'"),
+    (f"generate --reference {HERE} --audio {HERE} --out o.mp4 --sign c.pem", "go together"),
+    ("watermark read none.mp4", "none.mp4: no such file"),
     ("demo --weights none", "no weights 'none'"),
     ("app --weights none", "no weights 'none'"),
     ("shards encode --shards none --vae none --out out", "none: no finished shards"),

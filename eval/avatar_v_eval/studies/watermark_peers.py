@@ -26,7 +26,8 @@ PEERS = {
     "dwt_dct_svd": "invisible-watermark, dwtDctSvd",
     "dwt_dct": "invisible-watermark, dwtDct",
 }
-ATTACKED = ("none", "crf_18", "crf_23", "crf_28", "half", "crop")
+ATTACKED = ("none", "crf_18", "crf_23", "crf_28", "light")
+"""Without those that change the size, which no peer here can undo."""
 Picture = UInt8[np.ndarray, "h w 3"]
 Bits = Int[np.ndarray, "32"]
 

@@ -7,7 +7,6 @@ import argparse
 import json
 import os
 
-from avatar_v.media import containers
 from avatar_v.safety.key import KEY, KEY_FILE, own_key
 from avatar_v.words import counted
 
@@ -34,6 +33,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
     key = own_key()
+    from avatar_v.media import containers
+
     os.close(containers.regular_file(args.file))
     from avatar_v.media.reading import iter_video
     from avatar_v.safety.detect import MOST_FALSE, detect
