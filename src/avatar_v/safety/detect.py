@@ -101,12 +101,12 @@ def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) ->
     if num < LEAST_FRAMES:
         raise ValueError(f"a mark is read from {LEAST_FRAMES} frames or more, got {num}")
     means = F.avg_pool2d(folded[:, None], SIDE // CELLS, 1)
-    tried = []
-    for box in BOXES:
-        tried.append(_best(cells_of(means, box), key, num))
-        if tried[-1].id is not None:
-            break
-    return max(tried, key=lambda found: found.z)
+    whole, *crops = BOXES
+    found = _best(cells_of(means, whole), key, num)
+    if found.id is not None:
+        return found
+    tried = [_best(cells_of(means, box), key, num) for box in crops]
+    return max(found, *tried, key=lambda one: one.z)
 
 
 def changes(part: Float[Tensor, "f side side"]) -> Float[Tensor, "f side side"]:
