@@ -7,8 +7,8 @@ is compared with the signs of every word: a matched filter.
 **False positives.** Let y be the cells' changes of a video that was made without the key. The signs
 s of an id are drawn without the video, so that P(s · y ≥ z |y|) ≤ exp(-z² / 2) whatever y is
 (Hoeffding 1963, theorem 2). The detector looks at `NUM_TRIALS` ids, beginnings and crops, and says
-that there is a mark where `NUM_TRIALS` exp(-z² / 2) ≤ `MOST_FALSE`. That is a bound for each video,
-over keys; the study "watermark" counts.
+that there is a mark where `NUM_TRIALS` exp(-z² / 2) ≤ `MOST_FALSE`, from `LEAST_Z` on. That is a
+bound for each video, over keys; the study "watermark" counts.
 """
 
 import itertools
@@ -59,12 +59,7 @@ class Found:
     @property
     def id(self) -> str | None:
         """The id of the video; None where no mark is found."""
-        return self.best if self.most_false <= MOST_FALSE else None
-
-    @property
-    def most_false(self) -> float:
-        """The bound of the chance that a video without a mark gives such a ``z`` or a larger."""
-        return min(1.0, math.exp(min(0.0, math.log(NUM_TRIALS) - self.z**2 / 2)))
+        return self.best if self.z >= LEAST_Z else None
 
 
 @dataclass(frozen=True)
@@ -89,6 +84,8 @@ def boxes() -> tuple[Box, ...]:
 
 BOXES = boxes()
 NUM_TRIALS = NUM_WORDS**NUM_BYTES * PERIOD * len(BOXES)
+LEAST_Z = math.sqrt(2 * math.log(NUM_TRIALS / MOST_FALSE))
+"""Of a video that has a mark."""
 
 
 def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) -> Found:

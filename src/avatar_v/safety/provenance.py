@@ -13,6 +13,7 @@ import io
 import json
 import os
 import uuid
+from collections.abc import Iterable
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
@@ -102,21 +103,28 @@ def is_installed() -> bool:
 
 
 def _read(found: dict[str, Any]) -> Manifest:
+    """What c2pa-python tells of a file; its words are whatever someone wrote there."""
     manifest = found["manifests"][found["active_manifest"]]
-    makers = manifest.get("claim_generator_info", [{}])
+    maker = next(iter(manifest.get("claim_generator_info") or ()), {})
     told = [one["data"] for one in manifest.get("assertions", ()) if one["label"] == LABEL]
     failures = found.get("validation_results", {}).get("activeManifest", {}).get("failure", [])
     signature = manifest.get("signature_info", {})
     return Manifest(
-        made_by=" ".join(str(makers[0].get(name, "")) for name in ("name", "version")).strip(),
+        made_by=_printable(maker.get(name, "") for name in ("name", "version")),
         origin=told[0] if told else {},
-        signer=", ".join(
-            signature[name] for name in ("common_name", "issuer") if name in signature
-        ),
+        signer=_printable(signature.get(name, "") for name in ("common_name", "issuer")),
         faults=tuple(
-            one.get("explanation", one["code"]) for one in failures if one["code"] != UNTRUSTED
+            _printable([one.get("explanation", one["code"])])
+            for one in failures
+            if one["code"] != UNTRUSTED
         ),
     )
+
+
+def _printable(words: Iterable[object]) -> str:
+    """The words that are there, with a blank between them and nothing that a terminal obeys."""
+    text = " ".join(filter(None, map(str, words)))
+    return "".join(letter for letter in text if letter.isprintable())
 
 
 def _manifest(origin: Origin) -> dict[str, Any]:
