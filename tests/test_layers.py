@@ -2,8 +2,8 @@
 
 `types, stored, options, states, checks, paths, device, flow, seeds, words, progress < media,
 kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
-sampling < losses < engines < generate < stages < callbacks, planning < demo, app, cli`. Command
-modules (`*/cli.py`) and `testing` are entries of their own and are not constrained.
+sampling < losses < engines, safety < generate < stages < callbacks, planning < demo, app, cli`.
+Command modules (`*/cli.py`) and `testing` are entries of their own and are not constrained.
 
 Nothing but a demonstration and the drawn voice, which is the world's synthesiser, reads the
 embedded world, and of the three packages avatar_v imports neither of the others, avatar_v_data
@@ -37,7 +37,7 @@ ORDER = [
     ("models", "world", "shards", "parallel"),
     ("sampling",),
     ("losses",),
-    ("engines",),
+    ("engines", "safety"),
     ("generate",),
     ("stages",),
     ("callbacks", "planning"),

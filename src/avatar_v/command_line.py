@@ -70,11 +70,23 @@ class Parser(argparse.ArgumentParser):
         return super().format_help()
 
 
+class _Help(argparse.HelpFormatter):
+    """Help whose left column holds the longest command: Python 3.11 forgets that commands are
+    indented more than options."""
+
+    def add_argument(self, action: argparse.Action) -> None:
+        super().add_argument(action)
+        for command in self._iter_indented_subactions(action):
+            length = len(self._format_action_invocation(command)) + self._current_indent
+            self._action_max_length = max(self._action_max_length, length)
+
+
 def front_end(name: str, description: str) -> tuple[Parser, "argparse._SubParsersAction[Parser]"]:
     """The parser of the command ``name``, and the place where its subcommands are added."""
     parser = Parser(
         prog=name,
         description=description,
+        formatter_class=_Help,
         epilog=f"{name} COMMAND --help explains a command; --debug anywhere shows tracebacks.",
         allow_abbrev=False,
     )

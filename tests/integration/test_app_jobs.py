@@ -53,6 +53,7 @@ def test_a_job_can_be_watched_and_downloaded(runner: JobRunner, form: Form) -> N
     assert record["request"]["output"]["out"] == "avatar.mp4"
     assert record["request"]["sampling"]["anchor"] is False  # the form had left this to the weights
     assert "permission" in record["consent"]
+    assert len(record["watermark"]) == 8
     assert str(runner.jobs.parent) not in json.dumps(record)
     assert str(Path(form.speech or "").parent) not in json.dumps(record)
     assert not writers()

@@ -129,7 +129,7 @@ def test_a_killed_run_goes_on_to_the_same_frames(
     suffix: str,
     num_blocks: int,
 ) -> None:
-    request = named(request_, suffix)
+    request = named(request_, suffix).changed(watermark=True)
     words = [json.dumps(dataclasses.asdict(request)), str(weights), str(num_blocks)]
     process = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
     assert process.returncode == -signal.SIGKILL
@@ -144,6 +144,7 @@ def test_a_killed_run_goes_on_to_the_same_frames(
     other = elsewhere(request, tmp_path)
     expected, in_one = whole(other, weights)
     assert in_one.resumed_chunks == 0
+    assert record.watermark == in_one.watermark is not None
     assert torch.equal(frames, expected)
     assert_same_pictures(request.output.out, other.output.out)
     assert left_behind(request) == left_behind(other)

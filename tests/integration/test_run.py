@@ -17,8 +17,10 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
 from avatar_v.media.reading import read_video
+from avatar_v.media.writer import write_wav
 from avatar_v.models.card import read_card
 from avatar_v.models.weights import load_pipeline, save_pipeline
+from avatar_v.safety.watermark import Mark
 from generating import carry_out, left_behind
 
 NUM_FRAMES = 32
@@ -75,11 +77,13 @@ def test_python_command_line_and_page_take_the_same_way(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """A watermark that is there by default is in all their videos."""
-    monkeypatch.setattr(run_module, "no_watermark", marked)
+    """The watermark is in all their videos; in Python only where it is asked for."""
+    monkeypatch.setattr(run_module, "Marker", lambda mark: marked)
     person, out = request_.person, str(request_.output.out)
-    made = pipe(reference=person.reference, audio=person.audio, num_steps=1, face_crop=False)
+    asked = {"reference": person.reference, "audio": person.audio, "num_steps": 1}
+    made = pipe(**asked, face_crop=False, watermark=True)
     assert is_marked(torch.stack(list(made)))
+    assert not is_marked(torch.stack(list(pipe(**asked, face_crop=False))))
     words = ["generate", "--reference", person.reference, "--audio", person.audio, "--out", out]
     words += ["--weights", str(weights), "--steps", "1", "--no-face-crop"]
     assert cli.main(words) == 0
@@ -95,6 +99,50 @@ def test_python_command_line_and_page_take_the_same_way(
         ".json",
         ".mp4",
     ]
+
+
+def test_the_command_marks_with_the_id_of_its_record(
+    request_: Request,
+    weights: Path,
+    pipe: AvatarPipeline,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    person = request_.person
+    sound = 0.2 * torch.randn(640 * 75, generator=torch.Generator().manual_seed(0))
+    write_wav(person.audio, sound)
+    words = ["generate", "--reference", person.reference, "--audio", person.audio, "--overwrite"]
+    words += ["--out", str(request_.output.out), "--weights", str(weights), "--no-face-crop"]
+    words += ["--steps", "1", "--device", "cpu", "--precision", "fp32"]
+    read = ["watermark", "read", str(request_.output.out)]
+    record = Path(str(request_.output.out)).with_suffix(".json")
+    assert cli.main([*words, "--no-watermark"]) == 0
+    assert json.loads(record.read_text())["watermark"] is None
+    assert cli.main(read) == 1
+    assert cli.main(words) == 0
+    id_ = json.loads(record.read_text())["watermark"]
+    capsys.readouterr()
+    assert cli.main(read) == 0
+    assert f"watermark {id_}" in capsys.readouterr().out
+    made = in_memory(request_).changed(num_steps=1)
+    plain, again = (
+        torch.cat([clip.frames for clip in run(made.changed(watermark=x), pipe)])
+        for x in (False, True)
+    )
+    assert torch.equal(again, Mark(id_).draw(plain, 0))  # another run has the same id
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"sign": "none.pem"}, "--sign and --sign-key go together"),
+        ({"sign": "a", "sign_key": "b", "out": "out.m3u8"}, "--sign signs an .mp4 file"),
+    ],
+)
+def test_half_of_a_signature_is_one_error(
+    request_: Request, weights: Path, options: dict[str, str], message: str
+) -> None:
+    with pytest.raises(ValueError, match=message):
+        run(request_.changed(**options), Weights(weights))
 
 
 def test_loaded_weights_write_the_record_of_those_that_are_loaded(

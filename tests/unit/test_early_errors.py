@@ -19,6 +19,8 @@ CASES = (
     ("speak --script none.txt --out o.wav", "none.txt: no such file"),
     ("speak --script hello --voice none --out o.wav", "no voice 'none'"),
     ("scene --reference none.mp4 --prompt room --out o.png", "none.mp4: no such file"),
+    (f"generate --reference {HERE} --audio {HERE} --out o.mp4 --sign c.pem", "go together"),
+    ("watermark read none.mp4", "none.mp4: no such file"),
     ("demo --weights none", "no weights 'none'"),
     ("app --weights none", "no weights 'none'"),
     ("shards encode --shards none --vae none --out out", "none: no finished shards"),

@@ -92,7 +92,7 @@ def test_the_first_page_of_help_has_what_people_need_and_the_second_all(
         for kind in (*PARTS.values(), Weights)
         for field in dataclasses.fields(kind)
     }
-    assert whole - {"--no-anchor"} == every  # the other way of --anchor
+    assert whole - {"--no-anchor", "--no-watermark"} == every  # the other ways of two switches
     assert {"--interpolate", "--no-blend", "--overshoot"} <= whole - first
 
 

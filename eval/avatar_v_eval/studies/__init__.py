@@ -22,6 +22,8 @@ STUDIES = {
     "known_people": "the warning about people whom the weights do not know",
     "world70": "the order in which the benchmark's metrics put known systems",
     "shortcuts": "loudness, mean colours and single frames as shortcuts on the world",
+    "watermark": "the mark in generated frames: what it survives, and what it changes",
+    "watermark_peers": "marks of other libraries in small frames",
     "demo": "`avatar-v demo` as a whole command, and its picture",
     "prompt_sheet": "a picture of people in the scenes of prompts",
     "curves": "a picture of the loss curves of the shipped weights",

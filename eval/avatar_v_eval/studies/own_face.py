@@ -138,6 +138,7 @@ def make_video(options: argparse.Namespace, work: Path) -> None:
         commands["generate" if name == "out.mp4" else name] = [
             *("generate", "--reference", options.clip, "--audio", speech),
             *("--weights", f"{run}/weights", "--out", str(work / name), "--overwrite"),
+            "--no-watermark",
         ]
     times = {}
     for name, words in commands.items():

@@ -96,6 +96,7 @@ def checked_request(form: Form, limits: Limits, out: str | Path) -> Request:
         guidance_audio=_within("Strength of the sound", form.guidance_audio, GUIDANCE),
         reference_s=_within("Seconds of reference", form.reference_s, REFERENCE_S),
         face_crop=form.picture == CAMERA,
+        watermark=True,
     )
     _check_file("The clip", form.reference, limits, limits.reference_s)
     _check_file("The speech", form.speech, limits, limits.speech_s)

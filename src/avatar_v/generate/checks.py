@@ -9,9 +9,12 @@ import os
 from avatar_v.engines.checks import check_script
 from avatar_v.engines.voices import DRAWN
 from avatar_v.generate.output_files import check_output
-from avatar_v.generate.request import LIVE, PersonOptions, Request
+from avatar_v.generate.request import LIVE, OutputOptions, PersonOptions, Request
 from avatar_v.media import containers
+from avatar_v.media.kinds import kind_of
 from avatar_v.options import flag_of
+from avatar_v.safety.key import own_key
+from avatar_v.safety.provenance import check_signing
 from avatar_v.stored import converted, fields_of, shown
 
 MAX_PROMPT = 10_000
@@ -45,6 +48,21 @@ def check_settings(request: Request) -> None:
         raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
     if person.from_prompt and person.image is not None:
         raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
+    check_marks(request.output)
+
+
+def check_marks(output: OutputOptions) -> None:
+    """ValueError for a key of the watermark that is none, and for a signature that cannot be
+    made."""
+    if output.watermark:
+        own_key()
+    if output.sign is None and output.sign_key is None:
+        return
+    if output.sign is None or output.sign_key is None:
+        raise ValueError("--sign and --sign-key go together; pass both or none")
+    if output.out is None or kind_of(output.out) != "mp4":
+        raise ValueError(f"--sign signs an .mp4 file, not {output.out}")
+    check_signing(output.sign, output.sign_key)
 
 
 def check_files(person: PersonOptions) -> None:

@@ -48,6 +48,8 @@ def run(args: argparse.Namespace) -> int:
     request = Request(
         parsed(args, PersonOptions), parsed(args, SamplingOptions), parsed(args, OutputOptions)
     )
+    if request.output.watermark is None:
+        request = request.changed(watermark=True)
     check_request(request)
     for name in (weights.name, weights.refiner):
         if name is not None:

@@ -81,6 +81,7 @@ class Record:
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
     scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video
     said: Said | None = None  # the script of a speech that was made; the .wav beside has its sound
+    watermark: str | None = None  # the id that the frames carry
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())

@@ -170,6 +170,18 @@ class OutputOptions:
     resume: bool = option(
         "go on with an interrupted run of this command", flag="--resume", default=False, first=True
     )
+    watermark: bool | None = option(
+        "mark all frames invisibly with the id in OUT.json (the command and the page do it, Python "
+        "does not, unless told)",
+        flag="--watermark", default=None,
+    )  # fmt: skip
+    sign: str | None = option(
+        "sign OUT.mp4 (C2PA) as the holder of these certificates, PEM: one's own first",
+        flag="--sign", default=None, metavar="CERT.pem",
+    )  # fmt: skip
+    sign_key: str | None = option(
+        "the private key of --sign, PEM", flag="--sign-key", default=None, metavar="KEY.pem"
+    )
 
 
 @dataclass(frozen=True)

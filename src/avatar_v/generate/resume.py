@@ -43,7 +43,16 @@ as it is written lies there too (output_files.GROWING)."""
 
 FILES = ("reference", "audio", "script", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
-NOT_COMPARED = ("audio_rate_hz", "audio_channels", "audio_patience_s", "out", "overwrite", "resume")
+NOT_COMPARED = (
+    "audio_rate_hz",
+    "audio_channels",
+    "audio_patience_s",
+    "out",
+    "overwrite",
+    "resume",
+    "sign",
+    "sign_key",
+)
 ANEW = "start anew with --overwrite and without --resume"
 
 

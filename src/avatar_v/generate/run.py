@@ -15,6 +15,7 @@ from avatar_v.generate.checks import check_settings
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.generate.live import LiveSound
+from avatar_v.generate.marking import mark_of, sign_video
 from avatar_v.generate.output_files import is_file, json_path, sheet_path, sound_path
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import Frames
@@ -35,6 +36,8 @@ from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer, write_wav
 from avatar_v.models.weights import check_parts
+from avatar_v.safety.key import digest_of_key
+from avatar_v.safety.watermark import Marker
 
 Watermark: TypeAlias = Callable[[Frames], Frames]
 OnWarnings: TypeAlias = Callable[[tuple[str, ...]], None]
@@ -72,7 +75,7 @@ def run(
 
     Args:
         sound: takes the place of stdin for a live request.
-        watermark: drawn into all frames (None: `no_watermark`).
+        watermark: drawn into all frames in place of the request's own (safety/watermark.py).
         beside: further outputs, which take the same frames as the request's own.
         keep: whether an interrupted run leaves its chunks for ``--resume`` (resume.py).
         save: takes the record of a whole video; its result is ``Run.record``.
@@ -105,7 +108,7 @@ def run(
         request,
         inputs,
         source,
-        watermark=watermark or no_watermark,
+        watermark=watermark,
         beside=beside,
         keep=keep,
         save=save,
@@ -138,7 +141,7 @@ class Run:
         inputs: Inputs,
         source: AvatarPipeline | StoredPipeline,
         *,
-        watermark: Watermark,
+        watermark: Watermark | None,
         beside: Sequence[Output],
         keep: bool,
         save: Callable[[Record], Record],
@@ -151,6 +154,8 @@ class Run:
         self.record: Record | None = None
         self._scene: Scene | None = None
         self._source, self._watermark, self._beside = source, watermark, beside
+        is_own = watermark is None and request.output.watermark
+        self._mark = mark_of(request, inputs, **_made_with(source)) if is_own else None
         self._keep, self._save = keep, save
         self._on_warnings, self._on_kept = on_warnings, on_kept
         self._begun, self._read_s = begun, read_s
@@ -166,7 +171,7 @@ class Run:
     def __iter__(self) -> Generator[Clip, None, None]:
         with self._keeping() as kept:
             begin = time.perf_counter()
-            pipeline = self._loaded()
+            pipeline, draw = self._loaded(), self._drawing()
             loaded, first, num = time.perf_counter(), None, 0
             outputs = [*self._beside, *self._outputs(kept)]
             inputs, request = self.inputs, self.request
@@ -180,7 +185,7 @@ class Run:
                 stack.enter_context(closing(clips))
                 for clip in clips:
                     first = first or time.perf_counter()
-                    clip = dataclasses.replace(clip, frames=self._watermark(clip.frames))
+                    clip = dataclasses.replace(clip, frames=draw(clip.frames))
                     for writer in writers:
                         writer.write(clip.frames, clip.sound)
                     num += len(clip.frames)
@@ -195,10 +200,15 @@ class Run:
         is_causal = source.card.can.causal_block is not None  # what it goes on from is in no file
         if is_causal or not (self._keep and is_file(self.request.output.out)):
             return nullcontext()
-        weights = source.weights_hash
-        return keeping(
-            self.request, self.inputs, self._on_kept, weights=weights, **source.made_with
-        )
+        made_with = _made_with(source)
+        if self._mark is not None:
+            made_with["watermark_key"] = digest_of_key(self._mark.key)
+        return keeping(self.request, self.inputs, self._on_kept, **made_with)
+
+    def _drawing(self) -> Watermark:
+        """What draws into the frames of one video, block by block."""
+        own = no_watermark if self._mark is None else Marker(self._mark)
+        return self._watermark or own
 
     def _loaded(self) -> AvatarPipeline:
         """The networks; those that were not loaded before now judge the inputs."""
@@ -229,29 +239,35 @@ class Run:
             write_wav(sound_path(self.request.output.out), sound[:])
         if self._scene is not None and is_file(self.request.output.out):
             assert self.request.output.out is not None
-            pictures = self._watermark(self._scene.pictures)
+            pictures = self._drawing()(self._scene.pictures)
             save_picture(sheet_path(self.request.output.out), side_by_side(pictures))
         times = (self._begun, self._read_s, begin, loaded, first, arrived)
-        self.record = self._save(
-            Record(
-                request=self.request,
-                num_frames=inputs.num_frames,
-                size=pipeline.size,
-                reference_frame=inputs.reference_frame,
-                warnings=inputs.warnings,
-                weights=pipeline.name,
-                weights_hash=self._source.weights_hash,
-                weights_card=dataclasses.asdict(pipeline.card),
-                refiner=None if pipeline.refiner is None else pipeline.refiner.name,
-                lora=tuple(map(str, pipeline.adapters)),
-                precision="bf16" if pipeline.bf16 else "fp32",
-                device=str(pipeline.device),
-                timing=timing_of(inputs.num_frames, *times),
-                reference_check=inputs.check,
-                resumed_chunks=num_found,
-                offload=pipeline.offload,
-                shard=pipeline.shard,
-                scene=() if self._scene is None else self._scene.candidates,
-                said=inputs.said,
-            )
+        record = Record(
+            request=self.request,
+            num_frames=inputs.num_frames,
+            size=pipeline.size,
+            reference_frame=inputs.reference_frame,
+            warnings=inputs.warnings,
+            weights=pipeline.name,
+            weights_hash=self._source.weights_hash,
+            weights_card=dataclasses.asdict(pipeline.card),
+            refiner=None if pipeline.refiner is None else pipeline.refiner.name,
+            lora=tuple(map(str, pipeline.adapters)),
+            precision="bf16" if pipeline.bf16 else "fp32",
+            device=str(pipeline.device),
+            timing=timing_of(inputs.num_frames, *times),
+            reference_check=inputs.check,
+            resumed_chunks=num_found,
+            offload=pipeline.offload,
+            shard=pipeline.shard,
+            watermark=None if self._mark is None else self._mark.id,
+            scene=() if self._scene is None else self._scene.candidates,
+            said=inputs.said,
         )
+        sign_video(record)
+        self.record = self._save(record)
+
+
+def _made_with(source: AvatarPipeline | StoredPipeline) -> dict[str, str]:
+    """What frames depend on besides the request."""
+    return {"weights": source.weights_hash, **source.made_with}

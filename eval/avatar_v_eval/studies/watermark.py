@@ -1,0 +1,204 @@
+"""The mark in generated frames: what it survives, how often it is seen where there is none, and
+what it changes.
+
+Drawn clips of TEST persons, and with ``--generated`` videos that the weights make, are written as
+`avatar-v generate` writes them, with the mark and without, and then attacked: encoded again, cut,
+scaled, cropped. A clip without a mark is read with several keys.
+"""
+
+import argparse
+import hashlib
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import torch
+import torch.nn.functional as F
+
+from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.request import Request
+from avatar_v.media.files import Mp4File
+from avatar_v.media.reading import read_video
+from avatar_v.media.writer import Writer
+from avatar_v.safety.detect import MOST_FALSE, detect
+from avatar_v.safety.watermark import Mark
+from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v_eval.cases import Case, Video, add_case_options, cases_note, check_persons, make_cases
+from avatar_v_eval.generated import generate
+from avatar_v_eval.intervals import bootstrap_mean, rate
+from avatar_v_eval.processes import mapped
+from avatar_v_eval.protocol import Findings, Reading, Readings
+from avatar_v_eval.readers import Readers, mouth_r, picture_shares
+from avatar_v_eval.records import Number
+from avatar_v_eval.rollout import Rollout
+
+NUM_KEYS = 8
+"""Keys that a clip without a mark is read with."""
+CRF_OF_ATTACKS = 23
+"""x264's default."""
+ATTACKS = {
+    "none": "as generate writes it",
+    "crf_18": "encoded again, CRF 18",
+    "crf_23": "encoded again, CRF 23",
+    "crf_28": "encoded again, CRF 28",
+    "cut": "3 s cut out, CRF 23",
+    "double": "twice the size, CRF 23",
+    "half": "half the size, CRF 23",
+    "light": "contrast × 1.2 and darker by 10, CRF 23",
+    "crop": "6 % of each side cropped, CRF 23",
+}
+CHANGES = {
+    "mouth": "mouth r",
+    "sync": "sync confidence",
+    "identity": "face similarity in a third scene",
+    "sharpness": "sharpness, share of the unmarked video's",
+    "flicker": "flicker, share of the unmarked video's",
+}
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    add_case_options(parser, persons=32, frames=125, first=9500)
+    parser.add_argument("--size", type=int, default=64, help="pixels of the picture")
+    parser.add_argument("--generated", type=int, default=0, help="persons of generated videos")
+
+
+def measure(options: argparse.Namespace) -> Findings:
+    check_persons(options, 2)
+    torch.set_num_threads(1)
+    readers = Readers.held_out()
+    cases = make_cases(
+        options.split,
+        options.persons,
+        first=options.first,
+        num_frames=options.frames,
+        reference_frames=options.frames if options.generated else 1,
+        size=options.size,
+        num_workers=options.workers,
+    )
+    rows = mapped(lambda i: read(cases[i], cases[i].video, readers), len(cases), "drawn clips",
+        options.workers)  # fmt: skip
+    numbers = numbers_of(Readings({"drawn": rows}), "drawn", "")
+    weights = readers.hashes()
+    if options.generated:
+        pipeline = AvatarPipeline.from_pretrained()
+        rollout = Rollout(pipeline, Request.of(reference="", audio=""))
+        made = [
+            read(case, generate(rollout, case, options.frames).video, readers)
+            for case in cases[: options.generated]
+        ]
+        numbers |= numbers_of(Readings({"made": made}), "made", "generated, ")
+    return Findings(
+        f"The mark in frames of {options.size} px: attacks, false alarms, changes",
+        numbers,
+        weights=weights,
+        notes=[
+            cases_note(options),
+            f"an unmarked clip is read with {NUM_KEYS} keys; the bound of false alarms is "
+            f"{MOST_FALSE:g} a video",
+            "changes: marked less unmarked, both as generate writes them; critics are the "
+            "held-out ones",
+        ],
+    )
+
+
+def read(case: Case, video: Video, readers: Readers) -> Reading:
+    """All measures of one video, with a mark of its own and without."""
+    id_ = hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
+    drawn = Mark(id_).draw(video, 0)
+    plain, marked = written(video), written(drawn)
+    reading: dict[str, float] = {"psnr": psnr(drawn, video)}
+    for name in ATTACKS:
+        found = detect(attacked(name, marked))
+        wrong = (int(found.best, 16) ^ int(id_, 16)).bit_count()
+        reading[f"right_{name}"] = float(found.id == id_)
+        reading[f"wrong_{name}"] = float(found.id not in (None, id_))
+        reading[f"bits_{name}"] = 1 - wrong / 32
+    keys = [hashlib.sha256(b"key %d" % i).digest() for i in range(NUM_KEYS)]
+    others = [detect(plain, key) for key in keys]
+    reading["false"] = float(sum(found.id is not None for found in others))
+    reading["false_z"] = max(found.z for found in others)
+    before, after = (judged(case, x, plain, readers) for x in (plain, marked))
+    return reading | {name: after[name] - before[name] for name in CHANGES}
+
+
+def judged(case: Case, video: Video, plain: Video, readers: Readers) -> dict[str, float]:
+    """What critics read."""
+    return {
+        "mouth": mouth_r(readers.motion(video), case),
+        "sync": readers.sync(video, case),
+        "identity": readers.identity(video, case),
+        **picture_shares(video, plain),
+    }
+
+
+def attacked(name: str, video: Video) -> Video:
+    """A video as ``name`` of the `ATTACKS` leaves it."""
+    height, width = video.shape[2:]
+    changes: dict[str, Callable[[], Video]] = {
+        "cut": lambda: video[23:98],
+        "double": lambda: _scaled(video, 2.0),
+        "half": lambda: _scaled(video, 0.5),
+        "light": lambda: (1.2 * video.float() - 10).round().clamp(0, 255).to(torch.uint8),
+        "crop": lambda: video[:, :, height // 64 : -3 * height // 64, width // 32 : -width // 32],
+    }
+    if name == "none":
+        return video
+    if name in changes:
+        return written(changes[name](), CRF_OF_ATTACKS)
+    return written(video, int(name.removeprefix("crf_")))
+
+
+class _Mp4At(Mp4File):
+    """An mp4 with another quality."""
+
+    def __init__(self, path: Path, crf: int) -> None:
+        super().__init__(path)
+        self.x264 = {"crf": str(crf)}
+
+
+def written(video: Video, crf: int | None = None) -> Video:
+    """The frames behind an mp4, as `generate` writes it or at another CRF."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "video.mp4"
+        with Writer(Mp4File(path) if crf is None else _Mp4At(path, crf)) as writer:
+            writer.write(video, torch.zeros(len(video) * SAMPLES_PER_FRAME))
+        return read_video(path)
+
+
+def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Number]:
+    """Shares and means over the clips of a condition; ``before`` begins their labels."""
+    numbers: dict[str, Number] = {}
+
+    def hits(*measures: str, each: int = 1) -> Number:
+        found = np.concatenate([readings.values(condition, measure) for measure in measures])
+        return rate(round(found.sum()), each * len(found))
+
+    def mean(measure: str) -> Number:
+        return bootstrap_mean(readings.values(condition, measure))
+
+    for name, words in ATTACKS.items():
+        numbers[f"right_{name}"] = hits(f"right_{name}").described(f"{before}id read: {words}")
+    for name, words in ATTACKS.items():
+        label = f"{before}right bits of the best guess: {words}"
+        numbers[f"bits_{name}"] = mean(f"bits_{name}").described(label)
+    wrong = hits(*(f"wrong_{name}" for name in ATTACKS))
+    numbers["wrong"] = wrong.described(f"{before}a wrong id read, over all of these")
+    false = hits("false", each=NUM_KEYS)
+    numbers["false"] = false.described(f"{before}a mark found where there is none")
+    largest = Number(readings.values(condition, "false_z").max(), false.n)
+    numbers["false_z"] = largest.described(f"{before}largest z where there is no mark")
+    numbers["psnr"] = mean("psnr").described(f"{before}PSNR of the marked frames", unit="dB")
+    for name, words in CHANGES.items():
+        numbers[f"change_{name}"] = mean(name).described(f"{before}change by the mark: {words}")
+    ending = "" if condition == "drawn" else f"_{condition}"
+    return {f"{name}{ending}": number for name, number in numbers.items()}
+
+
+def _scaled(video: Video, factor: float) -> Video:
+    large = F.interpolate(video.float(), scale_factor=factor, mode="bilinear", antialias=True)
+    return large.round().clamp(0, 255).to(torch.uint8)
+
+
+def psnr(video: Video, true: Video) -> float:
+    return float(-10 * ((video.float() - true.float()) / 255).square().mean().log10())

@@ -1,0 +1,1 @@
+"""The mark in generated frames, and the signed manifest beside them."""
