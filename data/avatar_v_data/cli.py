@@ -297,6 +297,7 @@ def _print_failed(failed: dict[str, str]) -> None:
 
 
 def _footage(args: argparse.Namespace) -> int:
+    from avatar_v.types import FRAME_RATE_HZ
     from avatar_v_data.world_footage import FootageSettings, write_footage
 
     settings = FootageSettings(
@@ -317,7 +318,7 @@ def _footage(args: argparse.Namespace) -> int:
             num_workers=args.workers,
             on_file=lambda num_done: progress.update(task, completed=num_done),
         )
-    length = sum(plan.shots[-1].stop for plan in plans) / 25 / 60
+    length = sum(plan.shots[-1].stop for plan in plans) / FRAME_RATE_HZ / 60
     print(f"{counted(len(plans), 'recording')}, {length:.1f} minutes: {args.out}")
     return 0
 

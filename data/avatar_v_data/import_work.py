@@ -23,6 +23,7 @@ from avatar_v.shards.schema import Sample
 from avatar_v.shards.writer import index_path, write_shard, write_text_atomically
 from avatar_v_data.import_file import FileResult, ReadSettings, Row, read_file
 from avatar_v_data.import_plan import Source
+from avatar_v_data.threads import one_thread
 
 Jobs = list[tuple[Source, Path]]
 
@@ -75,13 +76,9 @@ def _fingerprint(source: Source, settings: ReadSettings) -> str:
 
 
 def _read_here(todo: Jobs, settings: ReadSettings, num_workers: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)  # as in a worker, so that the bytes are the same
-    try:
+    with one_thread():
         for source, place in todo:
             yield _read_one(source, place, settings)
-    finally:
-        torch.set_num_threads(before)
 
 
 def _read_in_workers(todo: Jobs, settings: ReadSettings, num_workers: int) -> Iterator[None]:

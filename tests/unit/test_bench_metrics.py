@@ -12,6 +12,7 @@ import torch
 from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.frozen import Score
 from avatar_v.critics.syncnet import SyncNet
+from avatar_v.critics.syncnet_crop import CropPlan
 from avatar_v.testing import randomise
 from avatar_v_eval.bench import readings
 from avatar_v_eval.bench.footage import Clip, Footage
@@ -261,7 +262,7 @@ def test_crops_are_those_of_syncnet_python():
     corner = generator.uniform(30, 50, (20, 2))
     boxes = np.concatenate([corner, corner + generator.uniform(30, 45, (20, 2))], 1)
     size = np.array([160, 120, 160, 120])
-    plan = readings.CropPlan(torch.from_numpy((boxes / size).astype(np.float32)), 120, 160)
+    plan = CropPlan(torch.from_numpy((boxes / size).astype(np.float32)), 120, 160)
     ours = torch.cat([plan(frames[:9], 0), plan(frames[9:], 9)])
     # run_pipeline.py, crop_video; crop_scale 0.40
     s = medfilt(np.maximum(boxes[:, 3] - boxes[:, 1], boxes[:, 2] - boxes[:, 0]) / 2, 13)

@@ -18,10 +18,10 @@ import torch
 from avatar_v_data.curation import store as stores
 from avatar_v_data.curation.clips import longest_cover, same_face_runs
 from avatar_v_data.curation.copies import copies
-from avatar_v_data.curation.faces import boxes_between
+from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import PLANS, Limit, Plan, plan_of, read_plan
-from avatar_v_data.curation.reconcile import desired, missing, reconcile
+from avatar_v_data.curation.reconcile import desired, reconcile
 from avatar_v_data.curation.select import select
 from avatar_v_data.curation.shots import Shots
 from avatar_v_data.curation.stages import Recording, Result
@@ -174,9 +174,10 @@ def test_workers_that_are_killed_at_any_time_come_to_the_same_results(tmp_path: 
 
     made = 0
     for _ in range(100):
-        ready = missing(tasks, store.finished())
-        assert all(store.is_finished(n, k) for t in ready for n, k in t.inputs.items())
-        if not ready:
+        finished = store.finished()
+        done = [task for task in tasks if task.key in finished]
+        assert all(task.is_ready(finished) for task in done), "nothing before what it needs"
+        if len(done) == len(tasks):
             break
         try:
             made += reconcile(tasks, store, is_stopping=stops)

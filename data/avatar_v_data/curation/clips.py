@@ -13,6 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from avatar_v.critics.face_track import overlap
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.stages import EVERY, Recording, Result
 
@@ -100,10 +101,10 @@ def same_face_runs(
     """The looks ``first`` to ``last`` in runs in which the largest face nowhere jumps."""
     edges, before = [first], None
     for look in range(first, last):
-        box = boxes[look]
-        if box is None:
+        if boxes[look] is None:
             continue
-        if before is not None and _overlap(before, box) < SAME_FACE:
+        box = np.array(boxes[look])
+        if before is not None and overlap(before, box) < SAME_FACE:
             edges.append(look)
         before = box
     edges.append(last)
@@ -147,11 +148,3 @@ def longest_cover(
         else:
             at -= 1
     return found[::-1]
-
-
-def _overlap(a: Sequence[float], b: Sequence[float]) -> float:
-    width = min(a[2], b[2]) - max(a[0], b[0])
-    height = min(a[3], b[3]) - max(a[1], b[1])
-    both = max(width, 0) * max(height, 0)
-    areas = sum((box[2] - box[0]) * (box[3] - box[1]) for box in (a, b))
-    return both / (areas - both)

@@ -1,21 +1,20 @@
-"""The head of a clip, cut out as training sees it, from the boxes of faces.py."""
+"""What other stages read of the faces that faces.py found: their boxes, and the head cut out."""
 
-from collections.abc import Mapping
-from typing import Literal
+from collections.abc import Mapping, Sequence
 
 import torch
-from jaxtyping import UInt8
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics import face_track
-from avatar_v_data.curation.faces import boxes_between
-from avatar_v_data.curation.stages import Frames, Result
-
-Crop = Literal["face", "centre"]
+from avatar_v_data.curation.stages import EVERY, Frames, Result
 
 
-def head(frames: Frames, start: int, results: Mapping[str, Result], size: int) -> Tensor:
-    """The head of each frame, "f 3 size size" uint8; ``frames`` begin at ``start``."""
+def head(
+    frames: Frames, start: int, results: Mapping[str, Result], size: int
+) -> UInt8[Tensor, "f 3 size size"]:
+    """The head in each frame, as `avatar-v-data import` cuts it out; ``frames`` begin at ``start``
+    of the recording."""
     num, _, height, width = frames.shape
     boxes, seen = boxes_between(results["faces"]["boxes"], start, start + num)
     found = torch.zeros(num, dtype=torch.bool)
@@ -24,7 +23,20 @@ def head(frames: Frames, start: int, results: Mapping[str, Result], size: int) -
     return face_track.crop(frames, face_track.crop_windows(track, height, width), size)
 
 
-def square(frames: Frames, size: int) -> UInt8[Tensor, "f 3 size size"]:
-    """The largest centred square, which is how the world frames its people."""
-    windows = face_track.centre_windows(len(frames), *frames.shape[2:])
-    return face_track.crop(frames, windows, size)
+def boxes_between(
+    boxes: Sequence[Sequence[float] | None], start: int, stop: int
+) -> tuple[Float[Tensor, "f 4"], list[int]]:
+    """Boxes of the frames ``start`` to ``stop``, on straight lines between looks, and the frames,
+    counted from ``start``, where one was found. ValueError where none was."""
+    looks = [n for n in range(len(boxes)) if boxes[n] is not None and start <= n * EVERY < stop]
+    if not looks:
+        raise ValueError(f"no face between frames {start} and {stop}")
+    known = torch.tensor([boxes[n] for n in looks])
+    at = torch.tensor([n * EVERY for n in looks], dtype=torch.float32)
+    frames = torch.arange(start, stop, dtype=torch.float32).clamp(at[0], at[-1])
+    right = torch.searchsorted(at, frames).clamp(1, max(len(at) - 1, 1))
+    if len(at) == 1:
+        return known.expand(stop - start, 4).clone(), [looks[0] * EVERY - start]
+    left = right - 1
+    share = ((frames - at[left]) / (at[right] - at[left]))[:, None]
+    return torch.lerp(known[left], known[right], share), [n * EVERY - start for n in looks]

@@ -10,8 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from avatar_v.critics.quality import sharpness
-from avatar_v_data.curation.faces import boxes_between
-from avatar_v_data.curation.heads import head
+from avatar_v_data.curation.heads import boxes_between, head
 from avatar_v_data.curation.stages import EVERY, Frames, Recording, Result, clip_frames
 
 SIDE = 64

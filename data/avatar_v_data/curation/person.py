@@ -12,8 +12,7 @@ from torch import Tensor
 from avatar_v.critics import dlib_face, face_track
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import critic_folder, hash_files
-from avatar_v_data.curation.faces import boxes_between
-from avatar_v_data.curation.heads import Crop, head, square
+from avatar_v_data.curation.heads import boxes_between, head
 from avatar_v_data.curation.stages import EVERY, Frames, Recording, Result, clip_frames, rounded
 
 NUM_LOOKS = 8
@@ -22,17 +21,16 @@ SIDE = 64
 
 @dataclass(frozen=True)
 class Person:
-    """``critic``: dlib for people, "world" for drawn ones (`crop` is where that one looks).
+    """``critic``: dlib for people, "world" for drawn ones.
 
     Columns: ``face``, a unit vector, and ``face_spread``, the largest distance of a picture's own
     vector from it: large where a clip shows two people in turn.
     """
 
     critic: Literal["dlib", "world"] = "dlib"
-    crop: Crop = "face"
 
     name: ClassVar[str] = "person"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
 
     def weights(self) -> str:
@@ -55,10 +53,7 @@ class Person:
         seen = torch.tensor([box is not None for box in boxes])
         looks = face_track.spread_frames(seen, NUM_LOOKS) * EVERY
         if self.critic == "world":
-            heads = square(frames, SIDE)[looks]
-            if self.crop == "face":
-                heads = head(frames, start, results, SIDE)[looks]
-            return _world().measure(heads).values
+            return _world().measure(head(frames, start, results, SIDE)[looks]).values
         between, _ = boxes_between(results["faces"]["boxes"], start, start + len(frames))
         points = face_track.landmarks_in(frames[looks], between[looks])
         return dlib_face.embed_faces(frames[looks], points).values

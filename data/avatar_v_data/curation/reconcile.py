@@ -1,4 +1,4 @@
-"""Desired minus observed: which results a plan asks for, and which of them can be made now.
+"""Desired minus observed: which results a plan asks for, and making those that are not there.
 
 All keys follow from plan and recordings alone, so what is missing is a difference of sets, and any
 number of workers that look at the same folder come to the same end, whoever of them is killed
@@ -10,7 +10,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from avatar_v_data.curation.plan import Plan
-from avatar_v_data.curation.stages import Recording, Result, Stage, key_of
+from avatar_v_data.curation.stages import Recording, Result, Stage, identity_of, key_of
 from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
 
 WAIT_S = 0.5
@@ -32,19 +32,14 @@ class Task:
 
 def desired(plan: Plan, recordings: Sequence[Recording]) -> list[Task]:
     """All tasks, a recording's together and in an order in which each finds its inputs."""
-    tasks = []
+    tasks, identities = [], [identity_of(stage) for stage in plan.stages]
     for recording in recordings:
         keys: dict[str, str] = {}
-        for stage in plan.stages:
+        for stage, identity in zip(plan.stages, identities, strict=True):
             inputs = {name: keys[name] for name in stage.needs}
-            keys[stage.name] = key_of(stage, recording, list(inputs.values()))
+            keys[stage.name] = key_of(identity, recording, list(inputs.values()))
             tasks.append(Task(stage, recording, keys[stage.name], inputs))
     return tasks
-
-
-def missing(tasks: Sequence[Task], finished: Collection[str]) -> list[Task]:
-    """The tasks whose result is not there, though all that they need is."""
-    return [task for task in tasks if task.key not in finished and task.is_ready(finished)]
 
 
 def reconcile(
@@ -62,15 +57,17 @@ def reconcile(
     num_made = 0
     while not is_stopping():
         finished, before = store.finished(), num_made
-        on_progress(sum(task.key in finished for task in tasks), len(tasks))
+        num_done = sum(task.key in finished for task in tasks)
+        on_progress(num_done, len(tasks))
         for task in tasks:
             if is_stopping() or task.key in finished or not task.is_ready(finished):
                 continue
             num_made += _make(task, store)
             if store.is_finished(task.stage.name, task.key):
                 finished.add(task.key)
-                on_progress(sum(task.key in finished for task in tasks), len(tasks))
-        if all(task.key in finished for task in tasks):
+                num_done += 1
+                on_progress(num_done, len(tasks))
+        if num_done == len(tasks):
             break
         if num_made == before:
             time.sleep(WAIT_S)

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v.stored import read_json
+from avatar_v_data.curation.funnel import draw_funnel
 from avatar_v_data.curation.plan import Plan, read_plan
 from avatar_v_data.curation.reconcile import Task, desired
 from avatar_v_data.curation.select import (
@@ -25,6 +26,8 @@ from avatar_v_data.import_plan import find_sources
 
 RUN_FILE = "run.json"
 REPORT_FILE = "report.json"
+ASKED = ("shots", "speech", "clips", "looks", "person")
+"""Stages that choosing reads."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +99,11 @@ def choose(
 ) -> tuple[Found, list[Selection]]:
     """Write `TIER.jsonl`, `clips.parquet`, `report.json` and `funnel.png` to ``out``.
 
-    ValueError where recordings are not finished, and for tiers that the plan has not.
+    ValueError where recordings are not finished, and for tiers or stages that the plan has not.
     """
-    known = run.plan.limits
+    known, stages = run.plan.limits, [stage.name for stage in run.plan.stages]
+    if lacking := [name for name in ASKED if name not in stages]:
+        raise ValueError(f"the plan has no stage {lacking[0]!r}, which choosing needs")
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
     found = collect(run.tasks, run.store)
@@ -122,7 +127,7 @@ def choose(
         "tiers": {s.tier: [dataclasses.asdict(step) for step in s.steps] for s in selections},
     }
     write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
-    _draw(out / "funnel.png", selections)
+    draw_funnel(out / "funnel.png", selections)
     return found, selections
 
 
@@ -136,27 +141,3 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
 def _found_again(plan: str) -> str:
     """A plan's name as it is, its file by its whole path."""
     return str(Path(plan).resolve()) if Path(plan).suffix else plan
-
-
-def _draw(path: Path, selections: Sequence[Selection]) -> None:
-    """Hours that each limit leaves, one panel a tier."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.8 + 0.4 * sum(len(s.steps) + 1 for s in selections)))
-    panels = figure.subplots(
-        len(selections), 1, squeeze=False, height_ratios=[len(s.steps) for s in selections]
-    )
-    for panel, selection in zip(panels[:, 0], selections, strict=True):
-        names = [step.what for step in selection.steps]
-        values = [step.seconds / 60 for step in selection.steps]
-        bars = panel.barh(names, values, color="#4477aa")
-        words = [f"{v:.1f} min" + (f", {s.clips} clips" if s.clips else "")
-                 for v, s in zip(values, selection.steps, strict=True)]  # fmt: skip
-        panel.bar_label(bars, words, padding=3)
-        panel.invert_yaxis()
-        panel.set_title(f"tier {selection.tier}", loc="left")
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.set_xlim(0, 1.3 * max(values[0], 1e-9))
-        panel.set_xlabel("minutes that are left")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)

@@ -13,7 +13,7 @@ from typing import Any
 
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.plan import Limit
-from avatar_v_data.curation.table import HIDDEN, Found
+from avatar_v_data.curation.table import HIDDEN, Found, name_of
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -92,11 +92,11 @@ def write_clips(path: Path, found: Found, selections: Sequence[Selection]) -> No
     """All clips with all columns that a limit can name, and a column for each tier."""
     import polars
 
+    kept = {s.tier: {name_of(clip) for clip in s.clips} for s in selections}
     rows = []
     for clip in found.clips:
         row = {name: value for name, value in clip.items() if name not in HIDDEN}
-        row |= {f"in_{s.tier}": any(clip is kept for kept in s.clips) for s in selections}
-        rows.append(row)
+        rows.append(row | {f"in_{tier}": name_of(clip) in names for tier, names in kept.items()})
     polars.DataFrame(rows).write_parquet(path)
 
 

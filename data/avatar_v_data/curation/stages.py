@@ -77,13 +77,16 @@ class Stage(Protocol):
         ...
 
 
-def key_of(stage: Stage, recording: Recording, inputs: Sequence[str]) -> str:
-    """The name of a stage's result: of all that it depends on, 32 hex digits."""
+def identity_of(stage: Stage) -> str:
+    """What of a stage its results depend on. Weights are hashed for it: ask once a run."""
     settings = dataclasses.asdict(stage)  # pyright: ignore[reportArgumentType]
-    words = [stage.name, stage.version, settings, stage.weights(), recording.state, list(inputs)]
-    if not inputs:
-        words.append(recording.name)
-    return hashlib.sha256(json.dumps(words, sort_keys=True).encode()).hexdigest()[:32]
+    return json.dumps([stage.name, stage.version, settings, stage.weights()], sort_keys=True)
+
+
+def key_of(identity: str, recording: Recording, inputs: Sequence[str]) -> str:
+    """The name of a stage's result: of all that it depends on, 32 hex digits."""
+    words = [identity, recording.name, recording.state, *inputs]
+    return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
 
 
 def clip_frames(

@@ -7,25 +7,27 @@ from pathlib import Path
 from typing import ClassVar
 
 import torch
+from jaxtyping import UInt8
+from torch import Tensor
 
 from avatar_v.critics.frozen import critic_folder, hash_files
 from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, score_of
 from avatar_v.critics.syncnet import SyncNet
+from avatar_v.critics.syncnet_crop import CropPlan
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v_data.curation.heads import Crop, head, square
+from avatar_v_data.curation.heads import boxes_between, head
 from avatar_v_data.curation.stages import Frames, Recording, Result, clip_frames, clip_sound
 
 WORLD = "world"
-SIDE = {True: 64, False: 224}
-"""Pixels that the world's critic and SyncNet read."""
+SIDE = 64
+"""Pixels that the world's critic reads."""
 PART = 40
 """Frames of a part whose offset is measured alone, at least."""
 
 
 @dataclass(frozen=True)
 class Sync:
-    """``critic``: the file of SyncNet's weights, or "world" for drawn people. ``crop``: where the
-    critic finds the face.
+    """``critic``: the file of SyncNet's weights, or "world" for drawn people.
 
     Columns: ``sync_offset`` in frames (positive: the sound is early), ``sync_confidence`` (Sync-C:
     the median of the distances over the shifts minus the smallest), and ``sync_drift``, how many
@@ -33,10 +35,9 @@ class Sync:
     """
 
     critic: str = WORLD
-    crop: Crop = "face"
 
     name: ClassVar[str] = "sync"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
 
     def weights(self) -> str:
@@ -51,12 +52,19 @@ class Sync:
         audio, rows = recording.audio() if spans else None, []
         for index, frames in clip_frames(recording, spans):
             start, stop = spans[index]
-            side = SIDE[self.critic == WORLD]
-            faces = head(frames, start, results, side) if self.crop == "face" else None
             assert audio is not None
-            pictures = square(frames, side) if faces is None else faces
-            rows.append(_row(_critic(self.critic), pictures, clip_sound(audio, start, stop)))
+            faces = self._faces(frames, start, results)
+            rows.append(_row(_critic(self.critic), faces, clip_sound(audio, start, stop)))
         return {"clips": rows}
+
+    def _faces(
+        self, frames: Frames, start: int, results: Mapping[str, Result]
+    ) -> UInt8[Tensor, "f 3 side side"]:
+        """Cut out as the critic was trained on them."""
+        if self.critic == WORLD:
+            return head(frames, start, results, SIDE)
+        boxes, _ = boxes_between(results["faces"]["boxes"], start, start + len(frames))
+        return CropPlan(boxes, *frames.shape[2:])(frames, 0)
 
 
 def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:

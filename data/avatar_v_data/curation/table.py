@@ -58,8 +58,10 @@ def grouped(clips: list[dict[str, Any]], grouping: Grouping) -> None:
     faces = np.array([clip["face"] for clip in clips])
     for clip, number in zip(clips, group_faces(faces, grouping.same_face), strict=True):
         clip["person"] = f"person-{number:05d}"
-    for person in {clip["person"] for clip in clips}:
-        own = [clip for clip in clips if clip["person"] == person]
+    clips_of: dict[str, list[dict[str, Any]]] = {}
+    for clip in clips:
+        clips_of.setdefault(clip["person"], []).append(clip)
+    for person, own in clips_of.items():
         scenes = group_backgrounds([c["background"] for c in own], grouping.same_background)
         for clip, scene in zip(own, scenes, strict=True):
             clip["scene"] = f"{person}-scene-{scene:03d}"

@@ -7,19 +7,21 @@ had in hand is taken up by another, up to `MOST_DEATHS` times (store.py).
 import multiprocessing
 import signal
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-import torch
-
 from avatar_v.interrupts import interrupts_deferred
 from avatar_v_data.curation.reconcile import Task, reconcile
 from avatar_v_data.curation.store import MOST_DEATHS, Store
+from avatar_v_data.threads import one_thread
 
-LOOK_S = 0.5
+LOOK_S = 1.0
+"""Between two looks at what is finished."""
+PATIENCE_S = 2.0
+"""For workers to end what they are at, when the run is interrupted; then they are killed, which
+costs time and no result."""
 
 
 def work(
@@ -44,12 +46,12 @@ def work(
     num_started, allowed = 0, num_workers + MOST_DEATHS * len(tasks)
     processes: list[BaseProcess] = []
     try:
-        while num_done := _left(keys, store, on_progress):
+        while num_left := _left(keys, store, on_progress):
             for process in processes:
                 if process.exitcode and process.pid is not None:
                     store.died(process.pid)
             processes = [process for process in processes if process.is_alive()]
-            while len(processes) < min(num_workers, num_done):
+            while len(processes) < min(num_workers, num_left):
                 if num_started >= allowed:
                     raise OSError("workers keep dying without a result; see what they printed")
                 process = context.Process(target=_worker, args=(list(tasks), folder, stopping))
@@ -61,6 +63,8 @@ def work(
     finally:
         stopping.set()
         for process in processes:
+            process.join(PATIENCE_S)
+            process.kill()
             process.join()
 
 
@@ -75,14 +79,3 @@ def _worker(tasks: list[Task], folder: Path, stopping: Event) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
     with one_thread():
         reconcile(tasks, Store(folder), is_stopping=stopping.is_set)
-
-
-@contextmanager
-def one_thread() -> Iterator[None]:
-    """So that the numbers do not depend on how many workers there are."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)

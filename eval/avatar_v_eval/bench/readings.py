@@ -6,16 +6,15 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
-from scipy.signal import medfilt
 from torch import Tensor
 
-from avatar_v.critics.face_track import Boxes, FaceTrack
+from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, score_of
 from avatar_v.motion.habits import blink_rate_hz
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v_eval.bench.footage import Footage, Waveform
 from avatar_v_eval.bench.measured import Measured, Output
-from avatar_v_eval.bench.pictures import Frame, Frames
+from avatar_v_eval.bench.pictures import Frames
 from avatar_v_eval.bench.sampling import first_minus_last, trimmed_mean
 from avatar_v_eval.motion_statistics import spread
 
@@ -24,7 +23,6 @@ Motion = Float[np.ndarray, "f m"]
 STYLE_SPREADS = ("mouth_open", "yaw", "pitch", "roll")
 """Components whose spread is a habit and which the meters can read."""
 SPREAD_FLOOR = 0.01  # radians or openings: below, two spreads count as one
-CROP_SCALE, CROP_SIDE, CROP_MEDIAN, CROP_GREY = 0.40, 224, 13, 110
 
 
 def sync_outputs(prefix: str, judge: str) -> tuple[Output, Output, Output]:
@@ -114,39 +112,6 @@ def longest_run(track: FaceTrack) -> tuple[int, int]:
             best = begin, index
         begin = index + 1
     return best
-
-
-class CropPlan:
-    """Where syncnet_python's ``crop_video`` cuts a face: 224 x 224, scale 0.40, median of 13.
-
-    ``boxes`` are fractions of pictures of this height and width. Beyond the picture all is grey
-    110. Resized without antialiasing, as cv2's default does.
-    """
-
-    def __init__(self, boxes: Boxes, height: int, width: int) -> None:
-        x0, y0, x1, y1 = (boxes * torch.tensor([width, height] * 2)).double().numpy().T
-        self.sides = medfilt(np.maximum(x1 - x0, y1 - y0) / 2, CROP_MEDIAN)
-        self.xs = medfilt((x0 + x1) / 2, CROP_MEDIAN)
-        self.ys = medfilt((y0 + y1) / 2, CROP_MEDIAN)
-
-    def __call__(self, frames: Frames, first: int) -> Frames:
-        """The faces of frames that belong to the boxes from number ``first`` on. ValueError for a
-        box without size."""
-        return torch.stack([self._cut(x, first + i) for i, x in enumerate(frames)])
-
-    def _cut(self, frame: Frame, index: int) -> UInt8[Tensor, "3 224 224"]:
-        half, x, y = self.sides[index], self.xs[index], self.ys[index]
-        pad = int(half * (1 + 2 * CROP_SCALE))
-        if pad < 1:
-            raise ValueError("the face box has no size")
-        around = F.pad(frame, (pad, pad, pad, pad), value=CROP_GREY)
-        rows = slice(int(y + pad - half), int(y + pad + half * (1 + 2 * CROP_SCALE)))
-        columns = slice(
-            int(x + pad - half * (1 + CROP_SCALE)), int(x + pad + half * (1 + CROP_SCALE))
-        )
-        part = around[:, rows, columns][None].float()
-        part = F.interpolate(part, (CROP_SIDE, CROP_SIDE), mode="bilinear", align_corners=False)
-        return part[0].round().clamp(0, 255).to(torch.uint8)
 
 
 def face_notes(footage: Footage) -> tuple[str, ...]:

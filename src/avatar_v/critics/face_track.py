@@ -223,9 +223,9 @@ def _follow(detections: list[list[np.ndarray]]) -> list[np.ndarray | None]:
     for order in (range(start, len(detections)), range(start, -1, -1)):
         last = detections[start][0]
         for n in order:
-            overlapping = [box for box in detections[n] if _overlap(box, last) > 0.1]
+            overlapping = [box for box in detections[n] if overlap(box, last) > 0.1]
             if overlapping:
-                last = max(overlapping, key=lambda box: _overlap(box, last))
+                last = max(overlapping, key=lambda box: overlap(box, last))
                 chosen[n] = last
     return chosen
 
@@ -241,8 +241,8 @@ def _area(box: np.ndarray) -> float:
     return float((box[2] - box[0]) * (box[3] - box[1]))
 
 
-def _overlap(a: np.ndarray, b: np.ndarray) -> float:
-    """Intersection over union."""
+def overlap(a: np.ndarray, b: np.ndarray) -> float:
+    """Intersection over union of two boxes (x0, y0, x1, y1)."""
     low, high = np.maximum(a[:2], b[:2]), np.minimum(a[2:], b[2:])
     both = float(np.prod(np.maximum(high - low, 0)))
     return both / (_area(a) + _area(b) - both)
