@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 
+from avatar_v.critics.syncnet_crop import CropPlan
 from avatar_v_data.curation import store as stores
 from avatar_v_data.curation.clips import longest_cover, same_face_runs
 from avatar_v_data.curation.copies import copies
@@ -26,6 +27,7 @@ from avatar_v_data.curation.select import select
 from avatar_v_data.curation.shots import Shots
 from avatar_v_data.curation.stages import Recording, Result
 from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
+from avatar_v_data.curation.sync import Sync
 from avatar_v_data.curation.table import Found
 
 
@@ -138,6 +140,16 @@ def test_a_dissolve_is_a_cut_too() -> None:
     assert (start, stop, found["num_frames"]) == (0, 130, 130)
     assert fast == 90
     assert 40 <= slow <= 50
+
+
+def test_syncnet_sees_the_faces_that_its_own_pipeline_cuts() -> None:
+    frames = torch.randint(0, 255, (20, 3, 60, 80), generator=torch.Generator().manual_seed(0))
+    faces = {"boxes": [None, [0.2, 0.1, 0.6, 0.7], [0.3, 0.1, 0.7, 0.7], None]}
+    frames = frames.byte()
+    seen = Sync(critic="syncnet_v2.model")._faces(frames, 0, {"faces": faces})
+    boxes, _ = boxes_between(faces["boxes"], 0, 20)
+    assert torch.equal(seen, CropPlan(boxes, 60, 80)(frames, 0))
+    assert seen.shape == (20, 3, 224, 224)
 
 
 # Which results

@@ -25,7 +25,7 @@ class CropPlan:
         self.xs = medfilt((x0 + x1) / 2, CROP_MEDIAN)
         self.ys = medfilt((y0 + y1) / 2, CROP_MEDIAN)
 
-    def __call__(self, frames: Frames, first: int) -> Frames:
+    def __call__(self, frames: Frames, first: int) -> UInt8[Tensor, "f 3 224 224"]:
         """The faces of frames that belong to the boxes from number ``first`` on. ValueError for a
         box without size."""
         return torch.stack([self._cut(x, first + i) for i, x in enumerate(frames)])
