@@ -162,11 +162,13 @@ def make_motion_net(audio_dim: int, *, seed: int = 0) -> MotionNet:
 def randomise(module: nn.Module, *, seed: int = 0) -> None:
     """Draw every parameter anew, so that nothing that starts at zero hides a mistake.
 
-    Matrices keep the scale of activations; gains lie around one.
+    Matrices keep the scale of activations; gains lie around one. Values are drawn where the
+    parameters are, so they differ between a CPU and a GPU.
     """
-    generator = torch.Generator().manual_seed(seed)
+    device = next(module.parameters()).device
+    generator = torch.Generator(device).manual_seed(seed)
     for name, parameter in module.named_parameters():
-        noise = torch.randn(parameter.shape, generator=generator)
+        noise = torch.randn(parameter.shape, generator=generator, device=device)
         if parameter.dim() == 1 and name.endswith("weight"):
             parameter.copy_(1 + 0.1 * noise)
         else:

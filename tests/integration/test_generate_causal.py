@@ -93,6 +93,23 @@ def test_a_live_voice_gives_the_frames_of_the_file(causal: Path, request_: Reque
     assert not torch.equal(frames_of(pipe, request.changed(chunk_latents=8), spoken), file)
 
 
+@pytest.mark.gpu
+def test_a_gpu_makes_the_video_of_a_cpu(
+    causal: Path, more: dict[str, Any], request_: Request
+) -> None:
+    """Up to a level (convolutions round to TF32 there), with an adapter and a refiner, from a file and live."""
+    request, spoken = request_.changed(gain_db=0.0, chunk_latents=5), sound(41)
+    cpu, cuda = (
+        AvatarPipeline.from_pretrained(causal, device=name, precision="fp32", **more)
+        for name in ("cpu", "cuda")
+    )
+    wanted = frames_of(cpu, request, spoken)
+    for live in (False, True):
+        apart = (frames_of(cuda, request, spoken, live=live).int() - wanted.int()).abs()
+        assert apart.float().mean() < 0.1
+        assert apart.max() <= 2
+
+
 @pytest.mark.multi
 def test_two_devices_make_the_video_of_one(
     two: AvatarPipeline, causal: Path, more: dict[str, Any], request_: Request

@@ -51,13 +51,17 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--preset", default="wan_1_3b", choices=("tiny", "small", "wan_1_3b"))
     add("--side", type=int, default=ON_GPU[0], help="pixels (%(default)s)")
     add("--latents", type=int, default=ON_GPU[1], help="of the video (%(default)s)")
-    add("--eager", action="store_true", help="leave the compiled networks out")
+    add(
+        "--compiled",
+        default="all",
+        choices=("all", "blocks", "none"),
+        help="which networks are compiled, too: a whole step takes minutes to (%(default)s)",
+    )
     add("--repeats", type=int, default=5)
 
 
 def measure(options: argparse.Namespace) -> Findings:
     device = chosen_device(options.device)
-    ways = [way for way in WAYS if not (options.eager and way.endswith("compiled"))]
     depth = preset(options.preset).num_layers
     numbers: dict[str, Number] = {}
     for trains in (False, True):
@@ -65,6 +69,10 @@ def measure(options: argparse.Namespace) -> Findings:
         found = {}
         for layers in sorted({*DEPTHS, depth}):
             print(f"{word}, {layers} blocks …", flush=True)
+            is_compiled = options.compiled == "all" or (
+                options.compiled == "blocks" and layers in DEPTHS
+            )
+            ways = [way for way in WAYS if is_compiled or not way.endswith("compiled")]
             found[layers] = pass_times(options, device, ways, layers, trains=trains)
         key, few = "train" if trains else "forward", {n: found[n] for n in DEPTHS}
         numbers |= way_numbers(f"block_{key}", f"one block, {word}", block_times(few))
@@ -101,12 +109,10 @@ def prepared(
 ) -> dict[str, tuple[Callable[[], Tensor], nn.Module]]:
     """A pass of each way, and its network. The compiled ones compile when they are called."""
     config = dataclasses.replace(preset(name), num_layers=layers)
-    dit = AvatarDiT(config)
+    with device:
+        dit, peer = AvatarDiT(config), WanTransformer3DModel(**config_to_wan(config))
     randomise(dit)
-    peer = WanTransformer3DModel(**config_to_wan(config))
     peer.load_state_dict(state_to_wan(dit))
-    dit.to(device)
-    nn.Module.to(peer, device)
     cells = side // 8
     draw = torch.Generator().manual_seed(1)
     shape = (1, latents, config.latent_channels, cells, cells)

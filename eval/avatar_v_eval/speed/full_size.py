@@ -27,6 +27,7 @@ from avatar_v.generate.record import peak_rss_mib
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.generate.request import Request
 from avatar_v.models.card import Capabilities, Card
+from avatar_v.models.causal import as_causal
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import preset
 from avatar_v.planning.memory import frames_of
@@ -50,15 +51,18 @@ from avatar_v_eval.speed.full_networks import (
 from avatar_v_eval.speed.full_training import Repeated, Watch, trainer_of
 
 STAGES = ("2_a2v", "3_sft", "4a_distill_cfg", "4b_distill_dmd")
-ROWS = ("text", *STAGES, "chunk", "meta", "sharded")
+GENERATED = ("chunk", "student", "causal")
+ROWS = ("text", *STAGES, *GENERATED, "meta", "sharded")
 NEEDED_GIB = {"text": 13, "2_a2v": 9, "3_sft": 8, "4a_distill_cfg": 12, "4b_distill_dmd": 10,
-              "chunk": 8, "meta": 1, "sharded": 20}  # fmt: skip
+              "chunk": 8, "student": 8, "causal": 14, "meta": 1, "sharded": 20}  # fmt: skip
 """Of main memory by row, for the full sizes on a CPU: measured, and a reserve."""
 ON_CPU, ON_GPU = (64, 5), (480, 41)
 """Pixels of a side, and latents of a window."""
 WRITERS, READERS = 8, (4, 1)
 PROMPT_TOKENS = 64
 CHUNK_STEPS = 4
+BLOCK, HISTORY = 3, 4
+"""Latents of a block of the causal student, and blocks before its own that it sees."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +93,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--side", type=int, help=f"pixels; default: {ON_CPU[0]}, on a GPU {ON_GPU[0]}")
     add("--latents", type=int, help=f"of a window; default: {ON_CPU[1]}, on a GPU {ON_GPU[1]}")
     add("--steps", type=int, default=1, help="of each stage; the last is timed (%(default)s)")
+    add("--dit", help="an imported DiT to measure with (default: random weights)")
     add("--large", default="wan_14b", choices=("tiny", "wan_14b"), help="of the checkpoint")
     add("--depth", type=int, default=1, help="blocks of the checkpoint's network (%(default)s)")
 
@@ -108,7 +113,8 @@ def measure(options: argparse.Namespace) -> Findings:
     numbers: dict[str, Number] = {}
     with tempfile.TemporaryDirectory() as name:
         folder, rows = Path(name), list(options.rows)
-        if any(row in (*STAGES, "chunk") for row in rows):
+        dit = Path(options.dit) if options.dit else folder / "dit"
+        if not options.dit and any(row in (*STAGES, *GENERATED) for row in rows):
             rows.insert(0, "import")
         for row in rows:
             begin = time.perf_counter()
@@ -118,7 +124,7 @@ def measure(options: argparse.Namespace) -> Findings:
             elif row == "sharded":
                 found = sharded_numbers(options.large, options.depth, folder / "sharded")
             else:
-                found = row_numbers(row, in_a_process(one_row, row, size, str(folder / "dit")))
+                found = row_numbers(row, in_a_process(one_row, row, size, str(dit)))
             numbers |= found
             words = ", ".join(f"{n.value:.4g} {n.unit}".strip() for n in found.values())
             print(f"{row}: {words} ({time.perf_counter() - begin:.0f} s in all)", flush=True)
@@ -180,6 +186,8 @@ LABELS = {
     "4a_distill_cfg": "stage 4a, one step",
     "4b_distill_dmd": "stage 4b, one step of student and fake score",
     "chunk": "one chunk generated, 4 steps of 2 passes",
+    "student": "one chunk generated, 4 steps of 1 pass",
+    "causal": f"causal, blocks of {BLOCK} latents, 4 steps of 1 pass",
 }
 MORE = {
     "trained": ("trained parameters", "million"),
@@ -198,8 +206,8 @@ def one_row(row: str, size: Size, dit: str) -> Row:
         work = lambda: _imported(size, Path(dit))  # noqa: E731
     elif row == "text":
         work = _text
-    elif row == "chunk":
-        work = lambda: _chunk(size, Path(dit))  # noqa: E731
+    elif row in GENERATED:
+        work = lambda: _generated(row, size, Path(dit))  # noqa: E731
     else:
         work = lambda: _step(row, size, Path(dit))  # noqa: E731
     took_s, more = work()
@@ -251,25 +259,44 @@ def _step(row: str, size: Size, dit: Path) -> tuple[float, dict[str, float]]:
     return watch.took_s[-1], {"trained": num / 1e6}
 
 
-def _chunk(size: Size, folder: Path) -> tuple[float, dict[str, float]]:
-    """From tensors to frames by the loop of `avatar-v generate`: one chunk."""
-    dit = narrow_dit(folder)
+def _generated(row: str, size: Size, folder: Path) -> tuple[float, dict[str, float]]:
+    """From tensors to frames by the loop of `avatar-v generate`: one chunk, or causal ones and
+    their rate after the first. A GPU makes it twice, and the second time counts."""
+    dit, is_causal = narrow_dit(folder), row == "causal"
+    if is_causal:
+        dit = as_causal(dit.float(), block=BLOCK, window=HISTORY)
+        size = dataclasses.replace(size, latents=size.latents + 2 * BLOCK)
     conditioner = conditioner_for(size.preset, dit)
     conditioner.motion_net = motion_net_for(size.preset, conditioner)
     can = Capabilities(
-        side=size.side, window_latents=size.latents, reference=True, motion=True, shift=3.0
+        side=size.side,
+        window_latents=size.latents,
+        reference=True,
+        motion=True,
+        shift=3.0,
+        causal_block=BLOCK if is_causal else None,
     )
     pipe = AvatarPipeline(
         dit, conditioner, Card(size.preset, can=can), device=size.device, precision="bf16"
     )
     request = Request.of(reference="", audio="", prompt="a room", num_steps=CHUNK_STEPS)
-    made, times = 0, []
+    if row != "chunk":
+        request = request.changed(guidance_audio=1.0, guidance_motion=1.0)
+    if is_causal:
+        request = request.changed(chunk_latents=2 + BLOCK)
+    inputs = speech(size)
+    if pipe.device.type == "cuda":
+        for _ in pipe.stream(inputs, request):
+            pass
+    numbers, times = [], []
     begin = time.perf_counter()
-    for frames in pipe.stream(speech(size), request):
-        made += len(frames)
+    for frames in pipe.stream(inputs, request):
+        numbers.append(len(frames))
         times.append(time.perf_counter() - begin)
-    assert made == num_frames(size.latents), "the chunk has all its frames"
-    return times[-1], {"frame_s": times[0], "rate": made / times[-1]}
+    assert sum(numbers) == num_frames(size.latents), "all frames were made"
+    first, since = (1, times[0]) if is_causal else (0, 0.0)
+    rate = sum(numbers[first:]) / (times[-1] - since)
+    return times[-1], {"frame_s": times[0], "rate": rate}
 
 
 def speech(size: Size) -> Inputs:

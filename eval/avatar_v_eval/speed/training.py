@@ -54,6 +54,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--preset", default="wan_1_3b", choices=("tiny", "wan_1_3b"))
     add("--stages", nargs="+", default=list(STAGES), choices=STAGES)
     add("--parts", nargs="+", default=["all", "lora"], choices=("all", "lora"))
+    add("--dit", help="an imported DiT to measure with (default: random weights)")
     add("--side", type=int, default=ON_GPU[0], help="pixels (%(default)s)")
     add("--latents", type=int, default=ON_GPU[1], help="of a window (%(default)s)")
     add("--steps", type=int, default=8, help=f"timed, after {WARM_UP} of warm-up (%(default)s)")
@@ -64,7 +65,7 @@ def measure(options: argparse.Namespace) -> Findings:
     size = Size(options.preset, options.side, options.latents, str(device))
     numbers: dict[str, Number] = {}
     with tempfile.TemporaryDirectory() as name:
-        dit = in_a_process(import_random, size.preset, Path(name))
+        dit = Path(options.dit or in_a_process(import_random, size.preset, Path(name)))
         for stage in options.stages:
             for parts in options.parts:
                 print(f"{stage}, {parts} …", flush=True)

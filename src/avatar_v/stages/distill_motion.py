@@ -210,11 +210,10 @@ class DistillMotion(MotionPrior):
     ) -> tuple[Tensor, Logs]:
         """Squared error of the student's motion against the clip's own, of validation."""
         made = self.made(self.network, clean, cond, windows, self.matching.num_steps, generator)
-        seen = windows.scored() & windows.crop(
-            latent_validity(batch.valid)[self.clip_of_windows(batch)]
-        )
-        weights = self.component_weights(batch)[self.clip_of_windows(batch)]
-        return motion_flow_loss(made, clean, seen.to(clean.device), weights), {}
+        clips = self.clip_of_windows(batch)
+        seen = windows.crop(latent_validity(batch.valid)[clips]).to(clean.device)
+        seen = seen & windows.scored().to(clean.device)
+        return motion_flow_loss(made, clean, seen, self.component_weights(batch)[clips]), {}
 
     def card_entries(self) -> dict[str, Any]:
         return {**super().card_entries(), "motion_steps": self.matching.num_steps}
