@@ -248,7 +248,7 @@ def test_two_ranks_make_groups_as_one_does(
     """A run ends where the ratio is not exactly 1. Ranks of a sequence group make the samples of a
     clip together, others whole groups of their own, with noise in the same steps."""
     make_shards(tmp_path)
-    start = make_weights(tmp_path, num_steps=2)
+    start = make_weights(tmp_path, num_steps=4)
     monkeypatch.chdir(tmp_path)
     models = {"models": {"init_from": start, "checkpoint_activations": True}}
     write_overlay(models, **({"tensor_parallel_size": 2} if together else {}))
@@ -256,6 +256,7 @@ def test_two_ranks_make_groups_as_one_does(
         *("--trainer.max_steps", "2", "--trainer.precision", "32-true"),
         *("--trainer.limit_val_batches", "0", "--model.init_args.optim.num_warmup_steps", "0"),
         *("--trainer.callbacks", "[{class_path: avatar_v.callbacks.record.LossCurve}]"),
+        *("--model.init_args.exploration.num_steps", "4"),  # the noise is in one of three
     )
     draws = train(*steps, recipe="5a_grpo_video.yaml", script=RECORDING_GRPO)
     assert len(losses("run")) == len(draws[0]) == len(draws[1]) == 2
