@@ -1,11 +1,12 @@
-"""The adversarial refiner, stage 3 and distillation on two gloo processes: train, resume, export
-averaged weights; who draws what."""
+"""The adversarial refiner, stage 3, distillation, alignment on two gloo processes: train, resume,
+export averaged weights; who draws what."""
 
 import copy
 import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,7 @@ import yaml
 from safetensors.torch import load_file
 from torch.distributed.checkpoint import FileSystemReader
 
+from aligning import make_weights
 from avatar_v.models.adapter import load_merged
 from avatar_v.models.card import Card, Chosen
 from avatar_v.models.presets import build
@@ -93,6 +95,27 @@ sys.exit(main(sys.argv[1:]))
 """The kind of window, the state of the common generator, the factors of LoRA and the step behind
 every batch, and its clips."""
 
+RECORDING_GRPO = """
+import sys
+from avatar_v.cli import main
+from avatar_v.stages.align_grpo import AlignGRPO
+
+roll = AlignGRPO.roll
+
+def record(self, situation, generator):
+    rolled = roll(self, situation, generator)
+    kind = ([move.t for move in rolled.moves], hash(bytes(self.common.get_state())))
+    sums = [value.double().sum().item() for value in rolled.values.values()]
+    with open(f"draws_{self.global_rank}.txt", "a") as file:
+        print(*kind, "|", *situation.batch.key, "|", *sums, file=file)
+    return rolled
+
+AlignGRPO.roll = record
+sys.exit(main(sys.argv[1:]))
+"""
+"""The noisy steps and the state of the common generator at every rollout, its clips, and the sum of
+what each reward says of its samples."""
+
 
 def train(*options: str, recipe: str, script: str = RECORDING) -> tuple[list[str], ...]:
     """Run on two ranks; what each has read and drawn in every batch, of stages of one role."""
@@ -107,8 +130,10 @@ def train(*options: str, recipe: str, script: str = RECORDING) -> tuple[list[str
     return tuple(path.read_text().splitlines() for path in sorted(Path().glob("draws_*.txt")))
 
 
-def write_overlay(**sizes: int) -> None:
+def write_overlay(model: dict[str, Any] | None = None, **sizes: int) -> None:
     overlay = copy.deepcopy(OVERLAY)
+    if model is not None:
+        overlay["model"]["init_args"] = model
     overlay["trainer"]["strategy"]["init_args"].update(sizes)
     Path("overlay.yaml").write_text(yaml.safe_dump(overlay), encoding="utf-8")
 
@@ -211,6 +236,38 @@ def test_ranks_of_distillation_make_the_same_chunks(
         assert clips != others
     dit, _ = load_pipeline("run/weights", preset="tiny")
     assert all(bool(p.isfinite().all()) for p in dit.parameters())
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize(
+    "together", [True, pytest.param(False, marks=pytest.mark.slow)], ids=["a clip", "two clips"]
+)
+def test_two_ranks_make_groups_as_one_does(
+    together: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A run ends where the ratio is not exactly 1. Ranks of a sequence group make the samples of a
+    clip together, others whole groups of their own, with noise in the same steps."""
+    make_shards(tmp_path)
+    start = make_weights(tmp_path, num_steps=4)
+    monkeypatch.chdir(tmp_path)
+    models = {"models": {"init_from": start, "checkpoint_activations": True}}
+    write_overlay(models, **({"tensor_parallel_size": 2} if together else {}))
+    steps = (
+        *("--trainer.max_steps", "2", "--trainer.precision", "32-true"),
+        *("--trainer.limit_val_batches", "0", "--model.init_args.optim.num_warmup_steps", "0"),
+        *("--trainer.callbacks", "[{class_path: avatar_v.callbacks.record.LossCurve}]"),
+        *("--model.init_args.exploration.num_steps", "4"),  # the noise is in one of three
+    )
+    draws = train(*steps, recipe="5a_grpo_video.yaml", script=RECORDING_GRPO)
+    assert len(losses("run")) == len(draws[0]) == len(draws[1]) == 2
+    for here, there in zip(*draws, strict=True):
+        assert here.split("|")[0] == there.split("|")[0]
+        assert (here == there) is together
+    if together:  # the loss of a rollout is the weighted rewards of its samples
+        alone = ("--model.init_args.models.init_from", start, "--data.init_args.batch_size", "1")
+        run_stage("5a_grpo_video", *alone, *steps)
+        # fp32: halves of a video are summed in another order
+        assert losses("run") == pytest.approx(losses("runs/tiny/5a_grpo_video"), abs=1e-4)
 
 
 @pytest.mark.slow

@@ -1,7 +1,8 @@
 """torch.compile of the whole network in one graph: any lengths, with and without a cache. An
-uncached reference is one graph too, behind its packing, which stays outside.
+uncached reference is one graph too, behind its packing, which stays outside. A compiled policy
+repeats its rollout exactly.
 
-The script runs in a process of its own, where functions have no run-time type checks for the
+The scripts run in a process of their own, where functions have no run-time type checks for the
 compiler to trace.
 """
 
@@ -9,6 +10,8 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 SCRIPT = """
 import dataclasses
@@ -65,12 +68,58 @@ with torch.no_grad():
 print("compiled", compiled)
 """
 
+POLICY = """
+import sys
+from pathlib import Path
+
+import torch
+from torch._dynamo.utils import counters
+
+from aligning import clips, make_stage, make_weights
+from avatar_v.sampling.exploring import Exploration
+from avatar_v.stages.policies import Guidance, Situation
+
+torch.set_num_threads(1)
+steps = Exploration(num_steps=2, window=1, noise=0.7)
+stage = make_stage(make_weights(Path(sys.argv[1])), exploration=steps, guidance=Guidance())
+batch = clips()
+
+
+def rolled():
+    begun = stage.begin(batch, 0)
+    situation = Situation(batch, begun.windows, begun.clean, begun.cond, stage.grpo.group_size)
+    return situation, stage.roll(situation, begun.generator)
+
+
+_, eager = rolled()
+stage.network.compile(backend="aot_eager")
+situation, rollout = rolled()
+loss, logs = stage.policy_loss(situation, rollout, 0, first=True)
+assert logs["ratio"] == 0
+loss.backward()
+assert any(p.grad is not None and bool(p.grad.any()) for p in stage.network.parameters())
+mean, other = rollout.moves[0].mean, eager.moves[0].mean
+torch.testing.assert_close(mean, other, atol=1e-5, rtol=1e-5)
+print("compiled", counters["stats"]["unique_graphs"])
+"""
+
+
+def run(script: str, *words: str) -> str:
+    root = Path(__file__).parents[2]
+    places = os.pathsep.join([str(root / "src"), str(root / "tests")])
+    done = subprocess.run(
+        [sys.executable, "-c", script, *words],
+        env={**os.environ, "PYTHONPATH": places, "OMP_NUM_THREADS": "1"},
+        capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr[-3000:]
+    return done.stdout
+
 
 def test_one_graph_serves_all_lengths() -> None:
-    root = Path(__file__).parents[2]
-    environment = {**os.environ, "PYTHONPATH": str(root / "src"), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, "-c", SCRIPT], env=environment, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr[-3000:]
-    assert "compiled" in done.stdout
+    assert "compiled" in run(SCRIPT)
+
+
+@pytest.mark.slow
+def test_the_ratio_of_a_compiled_policy_is_exactly_one(tmp_path: Path) -> None:
+    assert "compiled 2" in run(POLICY, str(tmp_path)), "a graph of the rollout, one with gradients"

@@ -39,6 +39,10 @@ def nothing(frames, audio, reference, motion, **columns) -> torch.Tensor:
     return torch.zeros(len(motion))
 
 
+def broken(frames, audio, reference, motion, **columns) -> torch.Tensor:
+    raise RuntimeError("no face")
+
+
 def brightness(frames, audio, reference, motion, *, truth, portrait, **columns) -> torch.Tensor:
     assert truth.shape[0] == portrait.shape[0] == CLIPS
     assert frames.shape[:2] == motion.shape[:2] == (CLIPS * GROUP, 4 * LENGTH - 3)
@@ -159,6 +163,19 @@ def test_rewards_that_say_nothing_change_nothing(
     fit(aligned, batch, tmp_path, 3)
     assert aligned.step == 3
     assert all(torch.equal(before[name], value) for name, value in state(aligned).items())
+
+
+@pytest.mark.filterwarnings("ignore:reward broken")
+def test_a_reward_that_fails_ends_no_run_unless_it_is_the_only_one(
+    weights: str, batch: Batch, tmp_path: Path
+) -> None:
+    fails = RewardTerm(f"{__name__}.broken", credit=("yaw",))
+    both, alone = make_stage(weights, EYES, fails), make_stage(weights, EYES)
+    assert fit(both, batch, tmp_path, 2) == fit(alone, batch, tmp_path, 2)
+    assert both.trainer.callback_metrics["train/missing_broken"] == 1
+    assert both.trainer.callback_metrics["train/missing_eyes"] == 0
+    with pytest.raises(ValueError, match=r"no reward has a value .*RuntimeError: no face"):
+        fit(make_stage(weights, fails), batch, tmp_path, 2)
 
 
 def test_what_is_rewarded_is_sampled_more(weights: str, batch: Batch, tmp_path: Path) -> None:

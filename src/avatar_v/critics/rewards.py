@@ -23,6 +23,7 @@ from avatar_v.critics.frozen import as_input
 from avatar_v.critics.levels import blink_gap, excursion_gap, made_part
 from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.qalign import QAlign
 from avatar_v.critics.quality import flicker as unsteadiness
 from avatar_v.critics.quality import sharpness as laplacian
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS, SyncCritic
@@ -149,6 +150,26 @@ def flicker(
     made, true = by_latent(made, "mean"), by_latent(true, "mean")[columns["condition"]]
     least = LEAST_FLICKER * true.mean(1, keepdim=True)  # of moments at which nothing moves
     return -(made / true.clamp_min(least).clamp_min(1e-3) - 1 - tolerance).clamp(0, MOST_PENALTY)
+
+
+class QAlignQuality:
+    """Q-Align's mean opinion of the picture of each latent frame, from 1 to 5, at most that of the
+    true pictures. ``folder`` of its weights as in qalign.QAlign; ``device`` runs it."""
+
+    def __init__(self, folder: str, device: str = "cpu") -> None:
+        self.critic = QAlign(folder, device)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        truth: Pictures | None = None, **columns: Any,
+    ) -> Float[Tensor, " b"] | None:  # fmt: skip
+        if frames is None or truth is None:
+            return None
+        made, true = (
+            torch.stack([self.critic.measure(as_stored(x)).values.mean() for x in every])
+            for every in (frames[:, ::TEMPORAL_FACTOR], truth[:, ::TEMPORAL_FACTOR])
+        )
+        return made.minimum(true[columns["condition"].cpu()])
 
 
 class MouthOpening:
