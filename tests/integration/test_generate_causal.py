@@ -97,7 +97,8 @@ def test_a_live_voice_gives_the_frames_of_the_file(causal: Path, request_: Reque
 def test_a_gpu_makes_the_video_of_a_cpu(
     causal: Path, more: dict[str, Any], request_: Request
 ) -> None:
-    """Up to a level (convolutions round to TF32 there), with an adapter and a refiner, from a file and live."""
+    """Up to a level, since its convolutions round to TF32; with an adapter and a refiner, from a
+    file and live."""
     request, spoken = request_.changed(gain_db=0.0, chunk_latents=5), sound(41)
     cpu, cuda = (
         AvatarPipeline.from_pretrained(causal, device=name, precision="fp32", **more)
