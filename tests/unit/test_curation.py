@@ -171,11 +171,15 @@ def test_a_captioner_says_the_same_of_the_same_picture(
     vision = {"image_size": 32, "patch_size": 16}
     torch.manual_seed(0)
     config = BlipConfig(text_config=small | text, vision_config=small | vision)
-    BlipForConditionalGeneration(config).save_pretrained(tmp_path)
+    network = BlipForConditionalGeneration(config)
+    for parameter in network.parameters():
+        parameter.data.normal_(std=0.5)  # so that what is seen changes what is said
+    network.save_pretrained(tmp_path)
     pictures = BlipImageProcessorPil(size={"height": 32, "width": 32})
     BlipProcessor(pictures, tokenizer).save_pretrained(tmp_path)
 
-    frames = torch.randint(0, 255, (30, 3, 40, 50), dtype=torch.uint8)
+    frames = torch.zeros(30, 3, 40, 50, dtype=torch.uint8)
+    frames[20:, 0] = 255
     monkeypatch.setattr(Recording, "frames", lambda self: iter(frames))
     clips = [{"start": 0, "stop": 20}, {"start": 20, "stop": 30}, {"start": 5, "stop": 15}]
     stage = Captions(model=str(tmp_path), prompt="a person", max_tokens=6)
