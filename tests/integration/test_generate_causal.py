@@ -157,7 +157,7 @@ def test_a_record_has_the_chunks_and_a_broken_run_leaves_none(
     causal: Path, request_: Request
 ) -> None:
     record = carry_out(request_, weights=causal, device="cpu")
-    assert record.request.sampling.chunk_latents == 8
+    assert record.request.sampling.chunk_latents == 5
     out = Path(str(request_.output.out)).with_name("other.mp4")
     broken = request_.changed(out=str(out))
 

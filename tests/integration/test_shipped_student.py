@@ -1,21 +1,38 @@
-"""The student that ships: its card, and two passes of the network for a chunk."""
+"""The students that ship: their cards, and passes of the network for a chunk."""
 
 from pathlib import Path
 
+import pytest
+
 from avatar_v.app.example import draw_person
+from avatar_v.generate.inputs import read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.request import Request
 from avatar_v.models.card import ASSETS, read_card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling.chunks import plan
 
 
-def test_it_says_where_it_comes_from() -> None:
-    folder = ASSETS / "small_student"
+@pytest.mark.parametrize(
+    ("name", "recipe", "window"),
+    [("small_student", "4b_distill_dmd", 13), ("small_causal", "4e_self_forcing", 20)],
+)
+def test_it_says_where_it_comes_from(name: str, recipe: str, window: int) -> None:
+    folder = ASSETS / name
     card, teacher = read_card(folder, preset="small"), read_card(ASSETS / "small")
     assert card.can.num_steps == 2
-    assert card.recipe.startswith("recipes/4b_distill_dmd")
+    assert card.recipe.startswith(f"recipes/{recipe}")
     assert (folder / card.log).is_file()
-    assert (card.can.people, card.can.window_latents) == (teacher.can.people, 13)
+    assert (card.can.people, card.can.window_latents) == (teacher.can.people, window)
+
+
+def test_causal_weights_follow_a_voice_in_two_blocks_and_then_in_one(tmp_path: Path) -> None:
+    clip, speech = draw_person(tmp_path, 5)
+    pipeline = AvatarPipeline.from_pretrained("small_causal")
+    request = Request.of(reference=str(clip), audio=str(speech), face_crop=False)
+    inputs = read_inputs(request, pipeline.input_spec)
+    made = [len(part.frames) for part in pipeline.clips(inputs, request)]
+    assert made[:3] == [17, 12, 12]
 
 
 def test_a_chunk_takes_two_passes_whatever_the_guidance(tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from avatar_v.generate.inputs import Inputs, InputSpec
 from avatar_v.generate.request import Request
 from avatar_v.models.card import DRAWN_PEOPLE, Card
+from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.models.refiner import FACTOR
 from avatar_v.parallel.timestep import steps_of_ranks
 from avatar_v.sampling.blocks import check_chunks
@@ -140,7 +141,10 @@ def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
 
 
 def chunk_latents_of(request: Request, card: Card) -> int:
-    """Latents of a chunk: what was asked for, or the windows of training."""
+    """Latents of a chunk: what was asked for, or the windows of training; of causal weights two
+    blocks, so that a voice is followed block by block."""
+    if request.sampling.chunk_latents is None and card.can.causal_block is not None:
+        return CAUSAL_FIRST + card.can.causal_block
     return request.sampling.chunk_latents or format_of(card).chunk_latents
 
 
@@ -173,7 +177,7 @@ def settings_of(request: Request, card: Card, *, bf16: bool) -> Settings:
     assert asked.guidance_audio is not None
     assert asked.guidance_motion is not None
     return Settings(
-        chunk_latents=asked.chunk_latents or sizes.chunk_latents,
+        chunk_latents=chunk_latents_of(request, card),
         window_latents=sizes.chunk_latents,
         shift=sizes.shift,
         motion_steps=card.can.motion_steps,

@@ -21,7 +21,11 @@ card has `Capabilities`."""
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 DEFAULT_WEIGHTS = "small_student"
 """Of generation: two steps of one pass."""
-SHIPPED = {DEFAULT_WEIGHTS: "two steps", "small": "undistilled, to train from"}
+SHIPPED = {
+    DEFAULT_WEIGHTS: "two steps",
+    "small_causal": "two steps, block by block, for live sound",
+    "small": "undistilled, to train from",
+}
 """The pipelines that ship, all of drawn people."""
 DRAWN_PEOPLE = "drawn people of avatar_v's world"
 """What `Capabilities.people` says of weights that were trained on drawn people alone."""
