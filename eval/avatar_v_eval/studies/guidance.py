@@ -17,7 +17,8 @@ from torch import Tensor
 from avatar_v import flow
 from avatar_v.generate.generator import Person, audio_tokens, inference
 from avatar_v.sampling.chunks import Chunk, Span
-from avatar_v.sampling.rollout import Settings, Words, begin, chunk_velocity
+from avatar_v.sampling.rollout import Words, begin, chunk_velocity
+from avatar_v.sampling.settings import Settings
 from avatar_v.types import num_latents
 from avatar_v_eval.cases import (
     Case,

@@ -31,7 +31,6 @@ from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
-    Settings,
     States,
     Words,
     begin,
@@ -41,6 +40,7 @@ from avatar_v.sampling.rollout import (
     joined,
     make_chunk,
 )
+from avatar_v.sampling.settings import Settings
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Reference, num_frames
 
 DECODE_LATENTS = 4

@@ -35,7 +35,7 @@ from avatar_v.media.sound import Sound, loudness_gain
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.timestep import Line, Stopped
-from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.settings import Settings
 
 HOST = torch.device("cpu")
 

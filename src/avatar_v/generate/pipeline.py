@@ -35,7 +35,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import streams_of
-from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.settings import Settings
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
