@@ -205,6 +205,14 @@ def add_case_options(
     add("--workers", type=int, default=1, help="processes of one thread each")
 
 
+def first_case(*, num_frames: int, reference_frames: int, size: int) -> Case:
+    """Of the first TEST person."""
+    (case,) = make_cases(
+        "test", 1, first=0, num_frames=num_frames, reference_frames=reference_frames, size=size
+    )
+    return case
+
+
 def asked_cases(
     options: argparse.Namespace,
     *,
