@@ -37,12 +37,12 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.timestep import Line, Stopped
 from avatar_v.sampling.settings import Settings
 
-HOST = torch.device("cpu")
+CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
 class Job:
-    """A video that is to be made, apart from its sound: rank 0 tells the others as much of it."""
+    """A video that is to be made, apart from its sound. Rank 0 tells the other ranks of it."""
 
     request: Request  # with nothing left open (resolve.resolved)
     person: Person
@@ -121,7 +121,7 @@ class Making:
         """``made``, with the other ranks."""
         with closing(made):
             with ranks.watched():
-                ranks.share(self.job.to(HOST))
+                ranks.share(self.job.to(CPU))
                 clip = next(made, None)
             while clip is not None:
                 yield clip
@@ -129,8 +129,8 @@ class Making:
                     clip = next(made, None)
 
     def _to_frames(self, kept: KeptChunks | None) -> tuple[Stage, ...]:
-        """From sound. One stage where ranks make them together: two threads would reach the other
-        ranks in any order. In a line rank 0 alone decodes."""
+        """Sound to frames. One stage where ranks make them together: two threads would reach the
+        other ranks in any order. In a line rank 0 alone decodes."""
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
         settings, ranks = self.settings, self.ranks
         if ranks is None or self.line is not None:
@@ -141,7 +141,7 @@ class Making:
         stages = self._to_latents(SharedChunks(kept, ranks))
 
         def together(chunks: Iterator[AudioChunk]) -> Iterator[Clip]:
-            shared = ranks.shared(chunk.to(HOST) for chunk in chunks)
+            shared = ranks.shared(chunk.to(CPU) for chunk in chunks)
             sampled = chained((chunk.to(self.device) for chunk in shared), *stages)
             with closing(sampled):
                 yield from decode_chunks(decoding, settings, sampled, ranks.decoder(decoding.vae))
@@ -149,7 +149,7 @@ class Making:
         return (together,)
 
     def _to_latents(self, kept: Chunks | None) -> tuple[Stage, ...]:
-        """From sound; in a line those that its last rank hands back to the first."""
+        """Sound to latents; in a line those that its last rank hands back to the first."""
         job, settings, line = self.job, self.settings, self.line
         prompt = job.request.person.prompt
         refined = refining(self.refiner, job.larger, job.request, settings.bf16)
