@@ -108,7 +108,7 @@ def table(results: list[Result], *, with_source: bool = True) -> str:
         if with_target:
             cells.append(_asked(number))
         lines.append(_row(cells))
-    return "\n".join([*lines, "", *(map(_source, results) if with_source else ()), ""])
+    return "\n".join([*lines, "", *(_line(_source(r)) for r in results if with_source), ""])
 
 
 def grid(result: Result) -> str:
@@ -134,7 +134,7 @@ def grid(result: Result) -> str:
         cells = [_cell(row[c], with_n=one_size is None) if c in row else "" for c in shared]
         lines.append(_row([measure, *cells]))
     said = f"n = {one_size} · small: {_spread(result)} · " if one_size else ""
-    made = "\n".join([*lines, "", said + _source(result), ""])
+    made = "\n".join([*lines, "", _line(said + _source(result)), ""])
     rest = dataclasses.replace(result, numbers=alone)
     return f"{table([rest], with_source=False)}{made}" if alone else made
 
@@ -185,7 +185,12 @@ def _source(result: Result) -> str:
     if made_by:
         ships = set(made_by) <= shipped_hashes()
         parts.append("weights that ship" if ships else f"weights {made_by[0][:8]}")
-    return " · ".join(parts) + "  "
+    return " · ".join(parts)
+
+
+def _line(made: str) -> str:
+    """How a table was made, in small letters; two spaces end the line where another follows."""
+    return f"<small>{made}</small>  "
 
 
 @cache

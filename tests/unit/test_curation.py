@@ -14,9 +14,12 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
+from transformers import BertTokenizer, BlipConfig, BlipForConditionalGeneration, BlipProcessor
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 
 from avatar_v.critics.syncnet_crop import CropPlan
 from avatar_v_data.curation import store as stores
+from avatar_v_data.curation.captions import Captions
 from avatar_v_data.curation.clips import longest_cover, same_face_runs
 from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.heads import boxes_between
@@ -150,6 +153,43 @@ def test_syncnet_sees_the_faces_that_its_own_pipeline_cuts() -> None:
     boxes, _ = boxes_between(faces["boxes"], 0, 20)
     assert torch.equal(seen, CropPlan(boxes, 60, 80)(frames, 0))
     assert seen.shape == (20, 3, 224, 224)
+
+
+def test_a_captioner_says_the_same_of_the_same_picture(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A network of random weights, with the processor that is stored beside it."""
+    with pytest.raises(ValueError, match=r"no config.json .* it takes a model of transformers"):
+        Captions(model=str(tmp_path)).weights()
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a person before the red blue wall [DEC] [ENC]"
+    (tmp_path / "vocab.txt").write_text("\n".join(words.split()))
+    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    small |= {"num_attention_heads": 2, "projection_dim": 16}
+    text = {"vocab_size": len(tokenizer), "encoder_hidden_size": 16, "bos_token_id": 12}
+    text |= {"eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
+    vision = {"image_size": 32, "patch_size": 16}
+    torch.manual_seed(0)
+    config = BlipConfig(text_config=small | text, vision_config=small | vision)
+    network = BlipForConditionalGeneration(config)
+    for parameter in network.parameters():
+        parameter.data.normal_(std=0.5)  # so that what is seen changes what is said
+    network.save_pretrained(tmp_path)
+    pictures = BlipImageProcessorPil(size={"height": 32, "width": 32})
+    BlipProcessor(pictures, tokenizer).save_pretrained(tmp_path)
+
+    frames = torch.zeros(30, 3, 40, 50, dtype=torch.uint8)
+    frames[20:, 0] = 255
+    monkeypatch.setattr(Recording, "frames", lambda self: iter(frames))
+    clips = [{"start": 0, "stop": 20}, {"start": 20, "stop": 30}, {"start": 5, "stop": 15}]
+    stage = Captions(model=str(tmp_path), prompt="a person", max_tokens=6)
+    found = stage.run(Recording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
+    first, second, third = (row["caption"] for row in found)
+    assert "a person" in first
+    assert first == third != second
+    weights = stage.weights()
+    (tmp_path / "generation_config.json").write_text("{}")
+    assert stage.weights() != weights
 
 
 # Which results

@@ -102,6 +102,10 @@ def test_a_block_is_compared_on_the_same_weights() -> None:
         ours, theirs = ways["ours"][0](), ways["theirs"][0]()
     # fp32 sums in another order; theirs are "b c l h w"
     torch.testing.assert_close(ours, theirs.transpose(1, 2), atol=1e-4, rtol=1e-4)
+    ways = block.prepared("tiny", 32, 3, 2, CPU, checkpoints=True)
+    for way in ("ours", "theirs"):
+        call, network = ways[way]
+        block._pass(call, network, CPU, trains=True)
     times = {1: {"ours": [1.0], "theirs": [2.0]}, 3: {"ours": [3.0], "theirs": [6.0]}}
     assert block.block_times(times) == {"ours": [1.0], "theirs": [2.0]}
     rows = block.way_numbers("block", "a block", block.block_times(times))

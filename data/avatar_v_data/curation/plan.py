@@ -13,6 +13,7 @@ from typing import Any
 import yaml
 
 from avatar_v.stored import built, shown
+from avatar_v_data.curation.captions import Captions
 from avatar_v_data.curation.clips import Clips
 from avatar_v_data.curation.faces import Faces
 from avatar_v_data.curation.looks import Looks
@@ -23,7 +24,9 @@ from avatar_v_data.curation.speech import Speech
 from avatar_v_data.curation.stages import Stage
 from avatar_v_data.curation.sync import Sync
 
-STAGES: tuple[type, ...] = (Probe, Shots, Faces, Speech, Clips, Looks, Sync, Person)
+STAGES: tuple[type, ...] = (
+    Probe, Shots, Faces, Speech, Clips, Looks, Sync, Person, Captions,
+)  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"
 MAX_PLAN = 1 << 16  # bytes

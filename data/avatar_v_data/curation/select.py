@@ -81,6 +81,7 @@ def write_manifest(path: Path, selection: Selection) -> None:
                 "sound_late": -clip["sync_offset"] if selection.moves_sound else 0,
                 "person": clip["person"],
                 "scene": clip["scene"],
+                **({"caption": clip["caption"]} if "caption" in clip else {}),
             }
         )
         for clip in selection.clips

@@ -21,6 +21,7 @@ from avatar_v.device import chosen_device
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import preset
 from avatar_v.models.wan import config_to_wan, state_to_wan
+from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.testing import randomise
 from avatar_v.types import Cond, num_frames
 from avatar_v_eval.intervals import median_of_repeats
@@ -84,7 +85,8 @@ def measure(options: argparse.Namespace) -> Findings:
         notes=[
             f"{options.preset}, random weights under bf16 autocast, on {device.type}: "
             f"{options.latents} latents ({num_frames(options.latents)} frames) at {options.side} "
-            f"px, text of {TEXT_TOKENS} tokens, no checkpointing; {turns_note(options.repeats)}",
+            f"px, text of {TEXT_TOKENS} tokens, activation checkpointing where gradients "
+            f"are taken; {turns_note(options.repeats)}",
             f"a block: half of what a network of {DEPTHS[1]} takes longer than one of {DEPTHS[0]}",
         ],
     )
@@ -99,13 +101,21 @@ def pass_times(
     trains: bool,
 ) -> Times:
     """Seconds of a pass of each way, in turns."""
-    calls = prepared(options.preset, options.side, options.latents, layers, device)
+    calls = prepared(
+        options.preset, options.side, options.latents, layers, device, checkpoints=trains
+    )
     timed = {way: partial(_pass, *calls[way], device, trains) for way in ways}
     return in_turns(timed, options.repeats)
 
 
 def prepared(
-    name: str, side: int, latents: int, layers: int, device: torch.device
+    name: str,
+    side: int,
+    latents: int,
+    layers: int,
+    device: torch.device,
+    *,
+    checkpoints: bool = False,
 ) -> dict[str, tuple[Callable[[], Tensor], nn.Module]]:
     """A pass of each way, and its network. The compiled ones compile when they are called."""
     config = dataclasses.replace(preset(name), num_layers=layers)
@@ -113,6 +123,9 @@ def prepared(
         dit, peer = AvatarDiT(config), WanTransformer3DModel(**config_to_wan(config))
     randomise(dit)
     peer.load_state_dict(state_to_wan(dit))
+    if checkpoints:
+        checkpoint_blocks(dit)
+        peer.train().enable_gradient_checkpointing()
     cells = side // 8
     draw = torch.Generator().manual_seed(1)
     shape = (1, latents, config.latent_channels, cells, cells)

@@ -27,7 +27,7 @@ from avatar_v.generate.inputs import read_inputs
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import LIVE, Request
-from avatar_v.generate.resolve import num_steps_of
+from avatar_v.generate.resolve import chunk_latents_of, num_steps_of
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.audio import CONTEXT_FRAMES
 from avatar_v.models.card import DEFAULT_WEIGHTS, hash_folder, weights_folder
@@ -89,6 +89,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=int, default=30, help="of speech in a run")
     add("--repeats", type=int, default=5, help="runs, after one that warms up")
     add("--steps", type=int, help="of the sampler (default: as generation)")
+    add("--chunk-latents", type=int, help="of a chunk (default: as generation)")
     add("--audio", type=float, help="audio guidance; 1 is none (default: the card's)")
     add("--motion", type=float, help="motion guidance; 1 is none (default: the card's)")
     add("--reference-seconds", type=float, default=4.0, help="0: one picture")
@@ -139,12 +140,14 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
             reference_s=options.reference_seconds,
             face_crop=False,
             motion="meter",
+            chunk_latents=options.chunk_latents,
         )
         inputs = read_inputs(request, pipeline.input_spec, LiveSound(_paced(sound, spoken)))
     for block in pipeline.clips(inputs, request):
         shown.extend([time.perf_counter()] * len(block.frames))
     begin, *handed = spoken
-    chunks = plan(num, chunk_latents=pipeline.format.chunk_latents).chunks
+    length = chunk_latents_of(request, pipeline.card)
+    chunks = plan(num, chunk_latents=length).chunks
     return Run(np.array(handed) - begin, np.array(shown) - begin, chunks)
 
 
