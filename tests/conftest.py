@@ -20,9 +20,11 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """`media` tests read real clips beside the checkout, `gpu` tests a CUDA device; `slow` and
-    `chain` tests wait to be asked for."""
+    """`media` tests read real clips beside the checkout, `gpu` tests a CUDA device, `faces` tests
+    dlib; `slow` and `chain` tests wait to be asked for."""
     import torch
+
+    from avatar_v.critics import face_track
 
     asked = config.getoption("markexpr")
     for item in items:
@@ -30,6 +32,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             item.add_marker(pytest.mark.skip(reason=f"no real clips at {MEDIA}"))
         if item.get_closest_marker("gpu") and not torch.cuda.is_available():
             item.add_marker(pytest.mark.skip(reason="no CUDA device"))
+        if item.get_closest_marker("faces") and not face_track.is_available():
+            item.add_marker(pytest.mark.skip(reason="needs the [faces] extra"))
         for name in ("slow", "chain"):
             if item.get_closest_marker(name) and name not in asked:
                 item.add_marker(pytest.mark.skip(reason=f"minutes: make {name}"))

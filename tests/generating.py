@@ -1,20 +1,26 @@
 """Small videos made in one call, for the tests of generation."""
 
+import os
+import signal
 import threading
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate.generator import Person, Settings, generate
+from avatar_v.generate.generator import Clip, Person, generate
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import Frames
 from avatar_v.generate.record import Record
 from avatar_v.generate.request import Request, Weights
 from avatar_v.generate.resume import OnKept
 from avatar_v.generate.run import run
+from avatar_v.sampling.settings import Settings
 from avatar_v.testing import make_batch
 
 SETTINGS = Settings(chunk_latents=5, num_steps=2, seed=3)
@@ -64,3 +70,26 @@ def carry_out(
 ) -> Record:
     """The request made whole, as the command line does; ``how`` are further fields of Weights."""
     return run(request, Weights(weights, **how), on_kept=on_kept).finish(on_frames)
+
+
+@contextmanager
+def two_devices(weights: Path, **how: Any) -> Iterator[AvatarPipeline]:
+    """A pipeline of two processes, which share the threads of this one."""
+    threads = torch.get_num_threads()
+    with closing(
+        AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32", devices=2, **how)
+    ) as pipe:
+        yield pipe
+    torch.set_num_threads(threads)
+
+
+def check_death(pipe: AvatarPipeline, clips: Iterator[Clip]) -> None:
+    """The second process of ``pipe`` is killed behind the first clip: one error, and soon."""
+    assert pipe.ranks is not None
+    (process,) = pipe.ranks._processes.values()
+    next(clips)
+    begun = time.monotonic()
+    os.kill(process.pid or 0, signal.SIGKILL)
+    with pytest.raises(ChildProcessError, match="rank 1 of 2 was killed by signal 9"):
+        list(clips)
+    assert time.monotonic() - begun < 10

@@ -205,6 +205,38 @@ def add_case_options(
     add("--workers", type=int, default=1, help="processes of one thread each")
 
 
+def first_case(*, num_frames: int, reference_frames: int, size: int) -> Case:
+    """Of the first TEST person."""
+    (case,) = make_cases(
+        "test", 1, first=0, num_frames=num_frames, reference_frames=reference_frames, size=size
+    )
+    return case
+
+
+def asked_cases(
+    options: argparse.Namespace,
+    *,
+    num_frames: int | None = None,
+    reference_frames: int,
+    size: int = 64,
+    target_video: bool = True,
+    reference_video: bool = True,
+) -> list[Case]:
+    """The cases that the options of `add_case_options` ask for; ``num_frames`` in place of
+    ``--frames``."""
+    return make_cases(
+        options.split,
+        options.persons,
+        first=options.first,
+        num_frames=options.frames if num_frames is None else num_frames,
+        reference_frames=reference_frames,
+        size=size,
+        target_video=target_video,
+        reference_video=reference_video,
+        num_workers=options.workers,
+    )
+
+
 def check_persons(options: argparse.Namespace, least: int) -> None:
     """ValueError for fewer persons than the intervals of a study need."""
     if options.persons < least:

@@ -13,7 +13,7 @@ from jaxtyping import Float
 
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.seeds import derive
-from avatar_v_eval.cases import Case, make_cases
+from avatar_v_eval.cases import Case, asked_cases
 from avatar_v_eval.generated_motion import moved
 from avatar_v_eval.intervals import bootstrap_mean, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
@@ -28,15 +28,8 @@ REFERENCE_FRAMES = 401
 
 def motion_cases(options: argparse.Namespace) -> list[Case]:
     """The cases of the options, without pictures."""
-    return make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=REFERENCE_FRAMES,
-        target_video=False,
-        reference_video=False,
-        num_workers=options.workers,
+    return asked_cases(
+        options, reference_frames=REFERENCE_FRAMES, target_video=False, reference_video=False
     )
 
 

@@ -24,7 +24,7 @@ from avatar_v.seeds import derive
 from avatar_v.shards.pairs import NUM_PORTRAITS, reference_batch
 from avatar_v.stages.pair_making import Made, samples_of
 from avatar_v.types import SAMPLES_PER_FRAME, Batch
-from avatar_v_eval.cases import Case, heard, make_cases, signed, video_of
+from avatar_v_eval.cases import Case, asked_cases, heard, signed, video_of
 from avatar_v_eval.generated import GeneratedClip, generate
 from avatar_v_eval.intervals import bootstrap_mean
 from avatar_v_eval.motion_levels import BEFORE
@@ -135,14 +135,7 @@ def read_videos(
 ) -> Readings:
     """Videos of the cases of ``options``, as many of each as there are samples; SYSTEM_k is the
     k-th of a system."""
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.video_frames,
-        reference_frames=REFERENCE_FRAMES,
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, num_frames=options.video_frames, reference_frames=REFERENCE_FRAMES)
     conditions: dict[str, Callable[[Case], GeneratedClip]] = {
         f"{name}_{number}": partial(_made, rollout, derive("sample", options.seed, number) % 2**31)
         for name, rollout in systems.items()

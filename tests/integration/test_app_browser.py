@@ -269,8 +269,8 @@ def test_faults_are_told_on_the_page(page, site: Site, files, tmp_path: Path) ->
     assert "Traceback" not in page.inner_text("body")
 
 
+@pytest.mark.faces
 def test_a_clip_without_a_face(page, files, tmp_path: Path) -> None:
-    pytest.importorskip("dlib", reason="the extra faces is not installed")
     with Mp4Writer(tmp_path / "wall.mp4", torch.zeros(640 * 9)) as writer:
         writer.write(torch.full((9, 3, 96, 96), 128, dtype=torch.uint8))
     give(page, tmp_path / "wall.mp4", files[1])

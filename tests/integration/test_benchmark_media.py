@@ -27,8 +27,8 @@ def two_heads(frames: Tensor) -> Tensor:
     return torch.cat([pair, torch.full_like(pair, 90)], 2)
 
 
+@pytest.mark.faces
 def test_a_real_person_from_clips_to_rows(media: Path, tmp_path: Path):
-    pytest.importorskip("dlib")
     frames = read_video(media / "talking_head.mp4", max_frames=2 * FRAMES)
     audio = read_audio(media / "talking_head.mp4")
     for name, part in (("a", slice(0, FRAMES)), ("b", slice(FRAMES, 2 * FRAMES))):

@@ -5,13 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.critics.face_track import is_available
 from avatar_v.critics.sync import measure_sync
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data.cli import main
 
-needs_dlib = pytest.mark.skipif(not is_available(), reason="needs the [faces] extra")
 SHOTS = {"recording-000.mp4": ["late", "talk"], "recording-001.mp4": ["blurred", "talk"]}
 
 
@@ -19,7 +17,7 @@ def run(*words: str) -> int:
     return main(words)
 
 
-@needs_dlib
+@pytest.mark.faces
 def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> None:
     footage, work, out = tmp_path / "footage", tmp_path / "work", tmp_path / "selected"
     words = ["footage", "--out", str(footage), "--recordings", "2", "--seconds", "9"]

@@ -1,9 +1,6 @@
 """Generation with causal weights: chunks of any whole blocks, live and from a file."""
 
 import dataclasses
-import os
-import signal
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -29,7 +26,7 @@ from avatar_v.models.lora import add_factors
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.testing import motion_stats, randomise
-from generating import carry_out, sound
+from generating import carry_out, check_death, sound, two_devices
 
 
 @pytest.fixture(scope="module")
@@ -63,11 +60,8 @@ def more(causal: Path) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def two(causal: Path, more: dict[str, Any]) -> Iterator[AvatarPipeline]:
-    threads = torch.get_num_threads()
-    pipe = AvatarPipeline.from_pretrained(causal, device="cpu", precision="fp32", devices=2, **more)
-    yield pipe
-    pipe.close()
-    torch.set_num_threads(threads)
+    with two_devices(causal, **more) as pipe:
+        yield pipe
 
 
 def read(pipe: AvatarPipeline, request: Request, spoken: Tensor, *, live: bool = False) -> Inputs:
@@ -141,16 +135,8 @@ def test_two_devices_make_the_video_of_one(
 
 @pytest.mark.multi
 def test_the_death_of_a_device_is_one_error(two: AvatarPipeline, request_: Request) -> None:
-    assert two.ranks is not None
-    (process,) = two.ranks._processes.values()
     request = request_.changed(gain_db=0.0, chunk_latents=5)
-    clips = two.clips(read(two, request, sound(1000)), request)
-    next(clips)
-    begun = time.monotonic()
-    os.kill(process.pid or 0, signal.SIGKILL)
-    with pytest.raises(ChildProcessError, match="rank 1 of 2 was killed by signal 9"):
-        list(clips)
-    assert time.monotonic() - begun < 10
+    check_death(two, two.clips(read(two, request, sound(1000)), request))
 
 
 def test_a_record_has_the_chunks_and_a_broken_run_leaves_none(

@@ -2,10 +2,8 @@
 
 import dataclasses
 import os
-import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import closing
 from pathlib import Path
@@ -20,18 +18,15 @@ from avatar_v.generate.ranks import check_devices, death_of
 from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
 from avatar_v.generate.stored_pipeline import StoredPipeline
-from generating import carry_out, sound
+from generating import carry_out, check_death, sound, two_devices
 
 pytestmark = pytest.mark.multi
 
 
 @pytest.fixture(scope="module")
 def two(weights: Path) -> Iterator[AvatarPipeline]:
-    threads = torch.get_num_threads()
-    pipeline = AvatarPipeline.from_pretrained(weights, device="cpu", precision="fp32", devices=2)
-    yield pipeline
-    pipeline.close()
-    torch.set_num_threads(threads)
+    with two_devices(weights) as pipe:
+        yield pipe
 
 
 def test_frames_are_those_of_one_process(
@@ -66,15 +61,7 @@ def test_a_live_sound_is_followed_by_both(two: AvatarPipeline, request_: Request
 
 
 def test_the_death_of_a_process_is_one_error(two: AvatarPipeline, request_: Request) -> None:
-    assert two.ranks is not None
-    (process,) = two.ranks._processes.values()
-    clips = iter(run(request_.changed(overwrite=True), two))
-    next(clips)
-    begun = time.monotonic()
-    os.kill(process.pid or 0, signal.SIGKILL)
-    with pytest.raises(ChildProcessError, match="rank 1 of 2 was killed by signal 9"):
-        list(clips)
-    assert time.monotonic() - begun < 10
+    check_death(two, iter(run(request_.changed(overwrite=True), two)))
     assert not Path(str(request_.output.out)).exists()
 
 

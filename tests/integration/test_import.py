@@ -330,7 +330,7 @@ def first_frames(source: Path, target: Path, num: int) -> None:
 
 
 @pytest.mark.media
-@pytest.mark.skipif(not importer.face_track.is_available(), reason="needs the [faces] extra")
+@pytest.mark.faces
 def test_real_clips_are_cropped_to_faces_which_tell_who_it_is(media: Path, tmp_path: Path) -> None:
     """Two people in one folder, whose files say nothing about who is shown, and an empty room."""
     folder = tmp_path / "in"

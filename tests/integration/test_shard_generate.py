@@ -1,8 +1,6 @@
 """`--shard`: processes with a part of the weights each make the frames of those with whole ones."""
 
 import dataclasses
-import os
-import signal
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -20,6 +18,7 @@ from avatar_v.models.card import Capabilities, Card, read_card
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.testing import randomise
+from generating import check_death, two_devices
 from shard_frames import OPTIONS
 
 
@@ -48,13 +47,8 @@ def found(
 
 @pytest.fixture(scope="module")
 def two(folders: tuple[Path, Path]) -> Iterator[AvatarPipeline]:
-    threads = torch.get_num_threads()
-    pipe = AvatarPipeline.from_pretrained(
-        folders[0], refiner=folders[1], device="cpu", precision="fp32", devices=2, shard=True
-    )
-    yield pipe
-    pipe.close()
-    torch.set_num_threads(threads)
+    with two_devices(folders[0], refiner=folders[1], shard=True) as pipe:
+        yield pipe
 
 
 @pytest.mark.multi
@@ -88,13 +82,7 @@ def test_processes_that_the_command_starts(
         assert made.shape == found[0]["frames True"].shape
         if isinstance(audio, str):
             assert torch.equal(made, found[0]["frames True"])
-    assert two.ranks is not None
-    (process,) = two.ranks._processes.values()
-    clips = iter(run(request.changed(overwrite=True), two))
-    next(clips)
-    os.kill(process.pid or 0, signal.SIGKILL)
-    with pytest.raises(ChildProcessError, match="rank 1 of 2 was killed by signal 9"):
-        list(clips)
+    check_death(two, iter(run(request.changed(overwrite=True), two)))
 
 
 def test_one_device_has_nobody_to_share_with(

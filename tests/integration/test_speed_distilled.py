@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.generate import pipeline
+from avatar_v.generate import making
 from avatar_v.generate.inputs import read_inputs
 from avatar_v_eval.records import read_result
 from eval_cases import measured
@@ -25,12 +25,12 @@ def test_two_systems_are_compared(weights: Path, tmp_path: Path) -> None:
 
 def test_latents_are_those_that_are_decoded(pipe, request_, monkeypatch) -> None:
     inputs, seen = read_inputs(request_, pipe.input_spec), []
-    decode = pipeline.decode_chunks
+    decode = making.decode_chunks
 
     def noting(conditioner, settings, chunks):
         return decode(conditioner, settings, (seen.append(c) or c for c in chunks))
 
-    monkeypatch.setattr(pipeline, "decode_chunks", noting)
+    monkeypatch.setattr(making, "decode_chunks", noting)
     frames = list(pipe.stream(inputs, request_))
     chunks = list(pipe.latents(inputs, request_))
     assert frames

@@ -14,7 +14,6 @@ from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
     BegunChunk,
     Carry,
-    Settings,
     Words,
     begin,
     carried,
@@ -22,6 +21,7 @@ from avatar_v.sampling.rollout import (
     joined,
     make_chunk,
 )
+from avatar_v.sampling.settings import Settings
 from avatar_v.testing import make_cond, make_reference
 from references import SIZE, TOLERANCE, VALIDITY
 

@@ -21,7 +21,7 @@ from aligning import (
 )  # fmt: skip
 from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored
-from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import normal, renoise, sample
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.optim import Optim

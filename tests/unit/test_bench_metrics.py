@@ -286,8 +286,8 @@ def test_crops_are_those_of_syncnet_python():
 
 
 @pytest.mark.media
+@pytest.mark.faces
 def test_real_faces(media: Path, tmp_path: Path):
-    pytest.importorskip("dlib")
     from avatar_v.media.reading import read_audio, read_video
 
     def shown(name: str, start: int) -> Footage:

@@ -161,7 +161,7 @@ def test_a_drawn_face_is_picked_uncovered_and_turned_to_the_camera(tmp_path: Pat
 
 
 @pytest.mark.media
-@pytest.mark.skipif(not face_track.is_available(), reason="needs the [faces] extra")
+@pytest.mark.faces
 def test_a_real_head_is_found_and_centred(media: Path) -> None:
     best = best_frame(media / "talking_head.mp4", face_crop=True)
     side = best.image.shape[1]

@@ -18,8 +18,6 @@ from avatar_v.motion.landmarks import (
 )
 from avatar_v.types import MOTION_NAMES
 
-needs_dlib = pytest.mark.skipif(not face_track.is_available(), reason="needs the [faces] extra")
-
 
 def track_of(boxes: list[list[float]]) -> FaceTrack:
     box = torch.tensor(boxes)
@@ -169,7 +167,7 @@ def test_the_largest_face_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
     assert middles.tolist() == pytest.approx([130, 133, 136, 139])  # bridged where it was lost
 
 
-@needs_dlib
+@pytest.mark.faces
 def test_noise_has_no_face() -> None:
     noise = torch.randint(0, 256, (1, 3, 96, 96), dtype=torch.uint8)
     track = face_track.track_faces(noise)
@@ -178,7 +176,7 @@ def test_noise_has_no_face() -> None:
         face_track.face_crop(noise, track, 32)
 
 
-@needs_dlib
+@pytest.mark.faces
 @pytest.mark.media
 def test_a_real_face_is_found_and_centred(media: Path) -> None:
     frames = read_video(media / "talking_head.mp4", max_frames=6)

@@ -6,7 +6,8 @@ from torch import Tensor
 
 from avatar_v.sampling.blend import blended
 from avatar_v.sampling.chunks import plan
-from avatar_v.sampling.rollout import ChunkVelocity, Settings, check_finite, make_chunk
+from avatar_v.sampling.rollout import ChunkVelocity, check_finite, make_chunk
+from avatar_v.sampling.settings import Settings
 
 CHUNKS = plan(49, chunk_latents=7).chunks
 

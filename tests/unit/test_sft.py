@@ -22,12 +22,12 @@ from avatar_v.parallel.mesh import step_generator
 from avatar_v.sampling.chunks import plan
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
-    Settings,
     Words,
     begin,
     chunk_velocity,
     make_chunk,
 )
+from avatar_v.sampling.settings import Settings
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.perceptual import TERMS, PerceptualTerms

@@ -10,7 +10,7 @@ import torch
 from aligning import EYES, clips, fit, make_stage, make_weights
 from avatar_v.callbacks.watch_rewards import WatchRewards, change, read_watch
 from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.face_track import is_available, track_faces
+from avatar_v.critics.face_track import track_faces
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.readers import (
     HeldOutIdentity,
@@ -122,7 +122,7 @@ def test_a_mouth_that_opens_less_than_it_should_is_seen() -> None:
     assert reader(None, batch.audio, batch, clip.motion[None], num_given=1) is None
 
 
-@pytest.mark.skipif(not is_available(), reason="needs the [faces] extra")
+@pytest.mark.faces
 @pytest.mark.media
 def test_a_real_mouth_is_read_by_its_landmarks(media: Path) -> None:
     frames = read_video(media / "talking_head.mp4", max_frames=25)

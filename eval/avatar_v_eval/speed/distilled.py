@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from avatar_v import checks
 from avatar_v.types import FRAME_RATE_HZ, num_latents
-from avatar_v_eval.cases import make_cases
+from avatar_v_eval.cases import first_case
 from avatar_v_eval.generated import inputs_of
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
@@ -83,14 +83,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
 def _ways(rollout: Rollout, num_frames: int) -> dict[str, Callable[[], object]]:
     """Makes the frames of one TEST person, or the latents alone; files are read before."""
-    (case,) = make_cases(
-        "test",
-        1,
-        first=0,
-        num_frames=num_frames,
-        reference_frames=REFERENCE_FRAMES,
-        size=rollout.size,
-    )
+    case = first_case(num_frames=num_frames, reference_frames=REFERENCE_FRAMES, size=rollout.size)
     inputs = inputs_of(rollout, case, REFERENCE_FRAMES, "meter")
     request = rollout.request_for(case.person_id, case.prompt)
     pipeline = rollout.pipeline

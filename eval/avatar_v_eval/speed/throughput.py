@@ -21,7 +21,7 @@ from avatar_v.models.card import ASSETS
 from avatar_v.stages.cli import merge_recipes
 from avatar_v.stages.recipe import RecipeCLI
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_eval.cases import drawn_clips, make_cases
+from avatar_v_eval.cases import drawn_clips, first_case
 from avatar_v_eval.generated import inputs_of
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
@@ -89,9 +89,7 @@ def world_numbers(repeats: int) -> dict[str, Number]:
 def generation_numbers(rollout: Rollout, repeats: int) -> dict[str, Number]:
     """From tensors to frames: the streaming loop after files are read and weights are loaded. The
     person is known by the first frame alone."""
-    (case,) = make_cases(
-        "test", 1, first=0, num_frames=GENERATED_FRAMES, reference_frames=1, size=rollout.size
-    )
+    case = first_case(num_frames=GENERATED_FRAMES, reference_frames=1, size=rollout.size)
     inputs = inputs_of(rollout, case, 0, "none")
     request = rollout.request_for(case.person_id, case.prompt)
     total_s, first_s = [], []

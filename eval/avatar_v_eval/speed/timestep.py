@@ -24,7 +24,7 @@ from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.parallel.timestep import steps_of_ranks
 from avatar_v.sampling.blocks import blocks_of, check_chunks
 from avatar_v.sampling.chunks import plan
-from avatar_v_eval.cases import make_cases
+from avatar_v_eval.cases import first_case
 from avatar_v_eval.generated import inputs_of
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
@@ -118,14 +118,7 @@ def times_of(folder: Path, options: argparse.Namespace) -> Times:
 
 def inputs_for(pipeline: AvatarPipeline, request: Request, num_frames: int) -> Inputs:
     """One TEST person's, with speech of so many frames."""
-    (case,) = make_cases(
-        "test",
-        1,
-        first=0,
-        num_frames=num_frames,
-        reference_frames=REFERENCE_FRAMES,
-        size=pipeline.side,
-    )
+    case = first_case(num_frames=num_frames, reference_frames=REFERENCE_FRAMES, size=pipeline.side)
     return inputs_of(Rollout(pipeline, request), case, REFERENCE_FRAMES, "meter")
 
 

@@ -20,7 +20,7 @@ from avatar_v.critics.sync import distance_table, embed_clip, score_of, shifted_
 from avatar_v.models.card import ASSETS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import MOTION_NAMES
-from avatar_v_eval.cases import Case, add_case_options, cases_note, make_cases, video_of
+from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, video_of
 from avatar_v_eval.generated import through_vae
 from avatar_v_eval.intervals import bootstrap_mean, pearson, r_squared, rate
 from avatar_v_eval.protocol import Findings
@@ -48,13 +48,8 @@ def measure(options: argparse.Namespace) -> Findings:
     readers = Readers.held_out() if options.held_out else Readers.load()
     vae, kind = VideoVAE.from_pretrained(options.vae), "_held_out" if options.held_out else ""
     sync_frames, frames = options.sync_frames, options.frames
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=max(frames, sync_frames),
-        reference_frames=REFERENCE_FRAMES,
-        num_workers=options.workers,
+    cases = asked_cases(
+        options, num_frames=max(frames, sync_frames), reference_frames=REFERENCE_FRAMES
     )
     decoded = torch.stack([through_vae(vae, case.video) for case in cases])
     short = [case.shortened(frames) for case in cases]

@@ -22,9 +22,9 @@ from avatar_v_eval.cases import (
     Case,
     Video,
     add_case_options,
+    asked_cases,
     cases_note,
     check_persons,
-    make_cases,
 )
 from avatar_v_eval.generated import GeneratedClip, generate, through_vae
 from avatar_v_eval.intervals import bootstrap_mean
@@ -87,14 +87,7 @@ def measure(options: argparse.Namespace) -> Findings:
     weights = {**shipped.hashes(), **{f"held-out {k}": v for k, v in held_out.hashes().items()}}
     for name, rollout in systems.items():
         weights |= {f"{part} of {name}": rollout.hashes()[part] for part in ("dit", "motion")}
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=REFERENCE_FRAMES,
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, reference_frames=REFERENCE_FRAMES)
     vae = next(iter(systems.values())).vae
     made, words = _conditions(systems, options.starts)
     true = mapped(

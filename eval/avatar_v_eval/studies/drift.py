@@ -19,7 +19,7 @@ from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.generate.record import peak_rss_mib
 from avatar_v.sampling.chunks import plan
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
-from avatar_v_eval.cases import Case, Video, check_persons, make_cases, video_of
+from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, video_of
 from avatar_v_eval.generated import inputs_of
 from avatar_v_eval.intervals import bootstrap_mean, pearson
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
@@ -65,14 +65,11 @@ def measure(options: argparse.Namespace) -> Findings:
     if options.minutes * 60 < 2 * WINDOW_S:
         raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
     rollout, readers = Rollout.load(options.weights, options), Readers.load()
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
+    cases = asked_cases(
+        options,
         num_frames=round(options.minutes * 60 * FRAME_RATE_HZ),
         reference_frames=REFERENCE_FRAMES,
         target_video=False,
-        num_workers=options.workers,
     )
     weights = {**rollout.hashes(), **readers.hashes()}
     readings = read_cases(

@@ -23,7 +23,14 @@ from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.lexicon import LEXICON, Word
 from avatar_v.world.motion import motion_track
 from avatar_v.world.style import sample_style
-from avatar_v_eval.cases import Case, Video, add_case_options, cases_note, check_persons, make_cases
+from avatar_v_eval.cases import (
+    Case,
+    Video,
+    add_case_options,
+    asked_cases,
+    cases_note,
+    check_persons,
+)
 from avatar_v_eval.generated import generate, inputs_of
 from avatar_v_eval.intervals import bootstrap_mean, rate
 from avatar_v_eval.protocol import Findings, Reading, gains, means, read_cases, resumable
@@ -59,15 +66,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     rollout, readers = Rollout.load(options.weights, options), Readers.held_out()
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=REFERENCE_FRAMES,
-        num_workers=options.workers,
-        target_video=False,
-    )
+    cases = asked_cases(options, reference_frames=REFERENCE_FRAMES, target_video=False)
     weights = {**rollout.hashes(), **readers.hashes()}
     kept = resumable(options, weights)
     how = {"num_workers": options.workers, "kept": kept}

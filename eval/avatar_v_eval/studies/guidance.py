@@ -17,14 +17,15 @@ from torch import Tensor
 from avatar_v import flow
 from avatar_v.generate.generator import Person, audio_tokens, inference
 from avatar_v.sampling.chunks import Chunk, Span
-from avatar_v.sampling.rollout import Settings, Words, begin, chunk_velocity
+from avatar_v.sampling.rollout import Words, begin, chunk_velocity
+from avatar_v.sampling.settings import Settings
 from avatar_v.types import num_latents
 from avatar_v_eval.cases import (
     Case,
     add_case_options,
+    asked_cases,
     cases_note,
     check_persons,
-    make_cases,
     signed,
 )
 from avatar_v_eval.generated import inputs_of
@@ -53,14 +54,7 @@ def measure(options: argparse.Namespace) -> Findings:
         raise ValueError(
             f"{options.student} has no guidance inside: see recipes/4a_distill_cfg.yaml"
         )
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=REFERENCE_FRAMES,
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, reference_frames=REFERENCE_FRAMES)
     grid = list(itertools.product(options.grid, repeat=len(CONDITIONS)))
     names = {name_of(weights): weights for weights in grid}
     readings = read_cases(

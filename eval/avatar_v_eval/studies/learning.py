@@ -19,10 +19,10 @@ from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v_eval.cases import (
     Case,
     add_case_options,
+    asked_cases,
     cases_note,
     check_persons,
     loudness,
-    make_cases,
     rotated,
     video_of,
 )
@@ -55,15 +55,7 @@ def measure(options: argparse.Namespace) -> Findings:
     rollout, readers = Rollout.load(options.weights, options), Readers.load()
     weights = {**rollout.hashes(), **readers.hashes()}
     frames = options.reference_frames
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=frames,
-        size=rollout.size,
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, reference_frames=frames, size=rollout.size)
     person_of = {case.person_id: other for case, other in zip(cases, rotated(cases), strict=True)}
     conditions: dict[str, Condition] = {
         "generated": partial(generate, rollout, num_frames=frames),

@@ -14,7 +14,7 @@ import numpy as np
 from jaxtyping import Float
 
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v_eval.cases import Case, cases_note, check_persons, make_cases
+from avatar_v_eval.cases import Case, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated_motion import moved
 from avatar_v_eval.intervals import bootstrap, bootstrap_mean, correlation, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
@@ -45,15 +45,11 @@ def measure(options: argparse.Namespace) -> Findings:
     rollout = _loaded(options.weights, options)
     other = None if options.baseline is None else _loaded(options.baseline, options)
     longest_one = longest(options.conditions)
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
+    cases = asked_cases(
+        options,
         reference_frames=max(1, LENGTHS[longest_one]),
         target_video=False,
         reference_video=False,
-        num_workers=options.workers,
     )
     tracks = {"truth": [case.motion.double().numpy() for case in cases]}
     for name in options.conditions:

@@ -19,7 +19,7 @@ import numpy as np
 from avatar_v.models.weights import find_stats
 from avatar_v.motion.stats import MotionStats
 from avatar_v.types import MOTION_NAMES
-from avatar_v_eval.cases import Case, cases_note, check_persons, make_cases
+from avatar_v_eval.cases import Case, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated import (
     MOTIONS,
     GeneratedClip,
@@ -94,14 +94,7 @@ def measure(options: argparse.Namespace) -> Findings:
     kept = resumable(options, weights, cards)
     longest_one = longest(options.conditions)
     least = LENGTHS["video"] if options.through_files else 1  # a still is picked from a clip
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=max(least, LENGTHS[longest_one]),
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, reference_frames=max(least, LENGTHS[longest_one]))
     conditions = _conditions(options, rollout, other)
     reader = PersonReader(readers, find_stats("small"))
     readings = with_distance(

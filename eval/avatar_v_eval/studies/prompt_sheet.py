@@ -10,7 +10,7 @@ import textwrap
 
 from matplotlib.figure import Figure
 
-from avatar_v_eval.cases import Case, Video, add_case_options, make_cases, video_of
+from avatar_v_eval.cases import Case, Video, add_case_options, asked_cases, video_of
 from avatar_v_eval.generated import generate
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings
@@ -28,14 +28,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     rollout = Rollout.load(options.weights, options).from_prompt()
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=REFERENCE_FRAMES,
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, reference_frames=REFERENCE_FRAMES)
     made = [generate(rollout, case, REFERENCE_FRAMES).video for case in cases]
     return Findings("People in the scenes of prompts", {}, figures={"": draw(cases, made)})
 

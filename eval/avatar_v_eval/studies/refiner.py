@@ -27,9 +27,9 @@ from avatar_v.models.refiner import FACTOR
 from avatar_v_eval.cases import (
     Case,
     add_case_options,
+    asked_cases,
     cases_note,
     check_persons,
-    make_cases,
     signed,
     video_of,
 )
@@ -112,15 +112,7 @@ def measure(options: argparse.Namespace) -> Findings:
     if options.adversarial is not None:
         refiners["adversarial"] = Refiner.from_pretrained(options.adversarial, pipeline.conditioner)
     critic = FaceCritic.from_pretrained()
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=options.frames,
-        size=SIZE,
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, reference_frames=options.frames, size=SIZE)
 
     def find(index: int) -> PersonFindings:
         case, costs = cases[index], {}

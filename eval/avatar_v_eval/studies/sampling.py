@@ -10,7 +10,7 @@ from functools import partial
 
 from matplotlib.figure import Figure
 
-from avatar_v_eval.cases import Case, add_case_options, cases_note, check_persons, make_cases
+from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated import GeneratedClip, generate, through_vae
 from avatar_v_eval.intervals import bootstrap_mean
 from avatar_v_eval.plots import GREY, RED, band, panels
@@ -44,14 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     rollout, readers = Rollout.load(options.weights, options), Readers.load()
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=REFERENCE_FRAMES,
-        num_workers=options.workers,
-    )
+    cases = asked_cases(options, reference_frames=REFERENCE_FRAMES)
     words = {
         f"{sampler}_{steps}": f"{steps} steps, {label}"
         for steps in options.counts

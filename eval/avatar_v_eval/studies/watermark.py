@@ -24,7 +24,14 @@ from avatar_v.media.writer import Writer
 from avatar_v.safety.detect import MOST_FALSE, detect
 from avatar_v.safety.watermark import Mark
 from avatar_v.types import SAMPLES_PER_FRAME
-from avatar_v_eval.cases import Case, Video, add_case_options, cases_note, check_persons, make_cases
+from avatar_v_eval.cases import (
+    Case,
+    Video,
+    add_case_options,
+    asked_cases,
+    cases_note,
+    check_persons,
+)
 from avatar_v_eval.generated import generate
 from avatar_v_eval.intervals import bootstrap_mean, rate
 from avatar_v_eval.processes import mapped
@@ -67,14 +74,8 @@ def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     torch.set_num_threads(1)
     readers = Readers.held_out()
-    cases = make_cases(
-        options.split,
-        options.persons,
-        first=options.first,
-        num_frames=options.frames,
-        reference_frames=options.frames if options.generated else 1,
-        size=options.size,
-        num_workers=options.workers,
+    cases = asked_cases(
+        options, reference_frames=options.frames if options.generated else 1, size=options.size
     )
     rows = mapped(lambda i: read(cases[i], cases[i].video, readers), len(cases), "drawn clips",
         options.workers)  # fmt: skip

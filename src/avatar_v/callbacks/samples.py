@@ -18,13 +18,13 @@ from avatar_v.media.reading import encode_video_bytes
 from avatar_v.sampling.chunks import Chunk, Span
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
-    Settings,
     States,
     Words,
     begin,
     chunk_velocity,
     make_chunk,
 )
+from avatar_v.sampling.settings import Settings
 from avatar_v.stages.base import Stage
 from avatar_v.stages.role_module import step_of
 from avatar_v.stages.settings import MAX_GUIDANCE, MAX_SHIFT

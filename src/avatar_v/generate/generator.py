@@ -31,7 +31,6 @@ from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
-    Settings,
     States,
     Words,
     begin,
@@ -41,6 +40,7 @@ from avatar_v.sampling.rollout import (
     joined,
     make_chunk,
 )
+from avatar_v.sampling.settings import Settings
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Reference, num_frames
 
 DECODE_LATENTS = 4
@@ -282,8 +282,8 @@ def decode_chunks(
             done = stop
 
 
-def context_latents(conditioner: Conditioner) -> int:
-    """Latents before its own that a latent's audio tokens depend on.
+def context_latents(conditioner: Conditioner, refiner: Conditioner | None = None) -> int:
+    """Latents before its own that a latent's audio tokens depend on, those of a ``refiner`` too.
 
     ValueError for an encoder that looks at the whole recording: it cannot follow a live one.
     """
@@ -293,7 +293,8 @@ def context_latents(conditioner: Conditioner) -> int:
             f"these weights hear through {type(encoder).__name__}, which needs the whole "
             "recording; live audio needs the causal LogMelEncoder (pass the sound as a file)"
         )
-    return encoder.memory_latents
+    own = 0 if refiner is None else context_latents(refiner)
+    return max(encoder.memory_latents, own)
 
 
 def audio_tokens(

@@ -1,15 +1,15 @@
 """AvatarPipeline: trained weights as one callable.
 
 ``for frame in AvatarPipeline.from_pretrained()(reference="me.mp4", audio="talk.wav")``.
-The weights decide picture size and chunk length (resolve.py); everything else is the request's,
-and run.py carries a request out.
+The weights decide picture size and chunk length (resolve.py); everything else is the request's.
+run.py carries a request out, and making.py makes a video with the networks that are held here.
 """
 
 import functools
 import itertools
 import warnings
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -18,43 +18,24 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.device import chosen_device, chosen_precision
-from avatar_v.generate.generator import (
-    AudioChunk,
-    Chunks,
-    Clip,
-    LatentChunk,
-    Person,
-    audio_chunks,
-    context_latents,
-    decode_chunks,
-    finished_chunks,
-    live_audio_chunks,
-    sample_chunks,
-)
+from avatar_v.generate.generator import Clip, LatentChunk, Person, context_latents
 from avatar_v.generate.inputs import Inputs, InputSpec
-from avatar_v.generate.live import Block, LiveSound, sound_chunks
+from avatar_v.generate.live import Block, LiveSound
+from avatar_v.generate.making import Job, Making
 from avatar_v.generate.person import encode_person
-from avatar_v.generate.pipelining import Stage, chained, pipelined
-from avatar_v.generate.ranks import Ranks, SharedChunks
+from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
-from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person, refining
+from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person
 from avatar_v.generate.request import LIVE, Request, Weights
-from avatar_v.generate.resolve import chunk_latents_of, format_of, input_spec, resolved, settings_of
+from avatar_v.generate.resolve import format_of, input_spec, resolved, settings_of
 from avatar_v.generate.resume import KeptChunks
-from avatar_v.media.sound import Sound, loudness_gain
-from avatar_v.models.card import (
-    DEFAULT_WEIGHTS,
-    Card,
-    Chosen,
-    hash_with,
-)
+from avatar_v.models.card import DEFAULT_WEIGHTS, Card, Chosen, hash_with
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import streams_of
-from avatar_v.parallel.timestep import Line, Stopped
-from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.settings import Settings
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -118,23 +99,6 @@ class AvatarPipeline:
         if ranks is not None and not self.dit.config.is_causal:
             decoding = networks[-1][1].vae
             ranks.spread(*(dit for dit, _ in networks), vae=decoding)
-
-    def _place(self, networks: Sequence[tuple[AvatarDiT, Conditioner]]) -> None:
-        """Bring weights to where they are to stay."""
-        if self.shard:
-            if self.ranks is None:
-                raise ValueError("weights are sharded over ranks, and this pipeline has none")
-            parts = [part for dit, c in networks for part in (dit, c.text_encoder)]
-            self.ranks.shard(*parts, offload=self.offload)
-            for _, conditioner in networks:
-                for part in conditioner.children():
-                    if part is not conditioner.text_encoder:
-                        part.to(self.device)
-        elif self.offload:
-            offload_models(networks, streams_of(self.device))
-        else:
-            for part in itertools.chain.from_iterable(networks):
-                part.to(self.device)
 
     @classmethod
     def from_pretrained(
@@ -222,64 +186,17 @@ class AvatarPipeline:
     ) -> Generator[Clip, None, None]:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
-        request, person, larger = self._resolved(request, inputs)
-        line = self._line(request)
-        stages = self._making(request, person, larger, kept, line)
-        return self._begun(stages, inputs, request, person, larger, line)
+        return self._making(self._job(inputs, request)).clips(inputs.audio, kept)
 
     def latents(self, inputs: Inputs, request: Request) -> Generator[LatentChunk, None, None]:
         """The chunks of ``stream`` before they are decoded, of one rank or a line of them."""
-        request, person, larger = self._resolved(request, inputs)
-        line = self._line(request)
-        assert self.ranks is None or line is not None
-        stages = self._sampling(request, person, larger, None, line)
-        return self._begun(stages, inputs, request, person, larger, line)
-
-    def _begun(
-        self,
-        stages: Sequence[Stage],
-        inputs: Inputs,
-        request: Request,
-        person: Person,
-        larger: Person | None,
-        line: Line | None,
-    ) -> Generator[Any, None, None]:
-        """What the ``stages`` make of the sound, with the other ranks, if there are some."""
-        sound = inputs.audio
-        chunks = self._audio_chunks(sound, request)
-        # whoever speaks is listened to all the time, and a line is fed all the time
-        if isinstance(sound, LiveSound) or self.overlap or line is not None:
-            interrupt = sound.interrupt if isinstance(sound, LiveSound) else lambda: None
-            places = 1 if line is None else line.size
-            made = pipelined(chunks, *stages, interrupt=interrupt, places=places)
-        else:
-            made = chained(chunks, *stages)
-        if self.ranks is None:
-            return made
-        made = made if line is None else self.ranks.drained(made, line)
-        return self._led(made, request, person, larger)
-
-    def _resolved(self, request: Request, inputs: Inputs) -> tuple[Request, Person, Person | None]:
-        """``request`` with nothing left open, and who is to speak, for the refiner too."""
-        request = resolved(request, self.card, inputs)
-        person = self.person(inputs, from_prompt=request.person.from_prompt)
-        return (
-            request,
-            person,
-            refined_person(self.refiner, inputs, self.size, self.format.refiner_latents),
-        )
+        return self._making(self._job(inputs, request)).latents(inputs.audio)
 
     def follow(self) -> None:
         """Take part in the videos of rank 0, until it has no more."""
         assert self.ranks is not None
         while (job := self.ranks.share()) is not None:
-            request, person, larger = job
-            line = self._line(request)
-            with suppress(Stopped):
-                for _ in chained((), *self._making(request, person, larger, None, line)):
-                    pass
-            if line is not None:
-                line.end()
+            self._making(job).follow()
         self.close()
 
     def close(self) -> None:
@@ -287,105 +204,15 @@ class AvatarPipeline:
         if self.ranks is not None:
             self.ranks.close()
 
-    def _line(self, request: Request) -> Line | None:
-        """The ranks in a line, each with its own steps, where the weights are causal."""
-        if self.ranks is None or not self.dit.config.is_causal:
-            return None
-        return self.ranks.line(self.settings(request).num_steps)
-
-    def _led(
-        self,
-        made: Generator[Any, None, None],
-        request: Request,
-        person: Person,
-        larger: Person | None,
-    ) -> Generator[Any, None, None]:
-        """``made``, with the other ranks."""
-        assert self.ranks is not None
-        host = torch.device("cpu")
-        larger = None if larger is None else larger.to(host)
-        with closing(made):
-            with self.ranks.watched():
-                self.ranks.share((request, person.to(host), larger))
-                clip = next(made, None)
-            while clip is not None:
-                yield clip
-                with self.ranks.watched():
-                    clip = next(made, None)
-
-    def _making(
-        self,
-        request: Request,
-        person: Person,
-        larger: Person | None,
-        kept: KeptChunks | None,
-        line: Line | None,
-    ) -> tuple[Stage, ...]:
-        """Sound to frames. One stage where ranks make them together: two threads would reach the
-        other ranks in any order. In a line rank 0 alone decodes."""
-        decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
-        settings, ranks = self.settings(request), self.ranks
-        if ranks is None or line is not None:
-            return (
-                *self._sampling(request, person, larger, kept, line),
-                lambda sampled: decode_chunks(decoding, settings, sampled),
-            )
-        stages = self._sampling(request, person, larger, SharedChunks(kept, ranks), None)
-
-        def together(chunks: Iterator[AudioChunk]) -> Iterator[Clip]:
-            shared = ranks.shared(chunk.to(torch.device("cpu")) for chunk in chunks)
-            sampled = chained((chunk.to(self.device) for chunk in shared), *stages)
-            with closing(sampled):
-                yield from decode_chunks(decoding, settings, sampled, ranks.decoder(decoding.vae))
-
-        return (together,)
-
-    def _sampling(
-        self,
-        request: Request,
-        person: Person,
-        larger: Person | None,
-        kept: Chunks | None,
-        line: Line | None,
-    ) -> tuple[Stage, ...]:
-        """Sound to latents; in a ``line`` those that its last rank hands back to the first."""
-        settings, prompt = self.settings(request), request.person.prompt
-        refined = refining(self.refiner, larger, request, self.bf16)
-
-        def sample(chunks: Iterator[AudioChunk]) -> Iterator[LatentChunk]:
-            if line is not None:
-                chunks = (c.to(self.device) for c in line.along(chunks, AudioChunk.tokens))
-            return sample_chunks(
-                self.dit, self.conditioner, person, prompt, settings, chunks, kept, line
-            )
-
-        if line is None:
-            return (sample, *refined)
-        return (sample, functools.partial(finished_chunks, line), *refined)
-
     def settings(self, request: Request) -> Settings:
         """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
         return settings_of(request, self.card, bf16=self.bf16)
 
-    def _audio_chunks(self, sound: Sound | LiveSound, request: Request) -> Iterator[AudioChunk]:
-        """Levelled as in training, a live sound by its last part; or at the request's gain."""
-        gain_db = request.person.gain_db
-
-        def gain(part: Sound) -> float:
-            return loudness_gain(part) if gain_db is None else 10 ** (gain_db / 20)
-
-        length = chunk_latents_of(request, self.card)
-        own = None if self.refiner is None else self.refiner.conditioner
-        if not isinstance(sound, LiveSound):
-            return audio_chunks(self.conditioner, sound, length, gain=gain(sound), refiner=own)
-        heard = sound_chunks(sound, chunk_latents=length, context=self.live_context(), gain=gain)
-        return live_audio_chunks(self.conditioner, heard, own)
-
     def live_context(self) -> int:
         """Latents before a chunk that its sound depends on. ValueError for encoders that look at
         the whole recording: they cannot follow a live sound."""
-        networks = [self.conditioner, *([self.refiner.conditioner] if self.refiner else [])]
-        return max(context_latents(conditioner) for conditioner in networks)
+        own = None if self.refiner is None else self.refiner.conditioner
+        return context_latents(self.conditioner, own)
 
     def person(self, inputs: Inputs, *, from_prompt: bool = False) -> Person:
         """The person who is to speak, encoded: picture, reference and motion.
@@ -442,3 +269,43 @@ class AvatarPipeline:
         """Compare ``pictures`` with those that the weights know; also the warnings."""
         people = self.card.can.people
         return check_reference(pictures, self.conditioner.vae, side=self.side, people=people)
+
+    def _job(self, inputs: Inputs, request: Request) -> Job:
+        """``request`` with nothing left open, and who is to speak, for the refiner too."""
+        request = resolved(request, self.card, inputs)
+        person = self.person(inputs, from_prompt=request.person.from_prompt)
+        larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
+        return Job(request, person, larger)
+
+    def _making(self, job: Job) -> Making:
+        settings, line = self.settings(job.request), None
+        if self.ranks is not None and self.dit.config.is_causal:
+            line = self.ranks.line(settings.num_steps)
+        return Making(
+            job,
+            settings,
+            self.dit,
+            self.conditioner,
+            self.refiner,
+            device=self.device,
+            overlap=self.overlap,
+            ranks=self.ranks,
+            line=line,
+        )
+
+    def _place(self, networks: Sequence[tuple[AvatarDiT, Conditioner]]) -> None:
+        """Bring weights to where they are to stay."""
+        if self.shard:
+            if self.ranks is None:
+                raise ValueError("weights are sharded over ranks, and this pipeline has none")
+            parts = [part for dit, c in networks for part in (dit, c.text_encoder)]
+            self.ranks.shard(*parts, offload=self.offload)
+            for _, conditioner in networks:
+                for part in conditioner.children():
+                    if part is not conditioner.text_encoder:
+                        part.to(self.device)
+        elif self.offload:
+            offload_models(networks, streams_of(self.device))
+        else:
+            for part in itertools.chain.from_iterable(networks):
+                part.to(self.device)

@@ -13,7 +13,7 @@ from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.models.refiner import FACTOR
 from avatar_v.parallel.timestep import steps_of_ranks
 from avatar_v.sampling.blocks import check_chunks
-from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.settings import Settings
 
 NUM_STEPS = 4
 """Denoising steps of weights that are no few-step student: 24 measure the same at small size."""

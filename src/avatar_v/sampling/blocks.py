@@ -32,10 +32,10 @@ from avatar_v.sampling.rollout import (
     Carry,
     ChunkVelocity,
     History,
-    Settings,
     States,
     begun_chunk,
 )
+from avatar_v.sampling.settings import Settings
 
 
 def check_chunks(block: int, chunk_latents: int) -> None:

@@ -9,8 +9,8 @@ from torch import Tensor
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.sampling.chunks import OVERLAP, Span, plan
 from avatar_v.sampling.motion import guided_motion
-from avatar_v.sampling.rollout import Settings
-from avatar_v.sampling.solver import normal, overshoot, renoise, sample
+from avatar_v.sampling.settings import Settings
+from avatar_v.sampling.solver import normal, sample
 from avatar_v.types import MotionCond, Style
 
 Motion = Float[Tensor, "b l md"]
@@ -30,13 +30,14 @@ def roll_motion(
     ``audio`` gives the tokens of a run of latents, and ``generators`` are one for each clip.
     """
     chunks = plan(num_frames, chunk_latents=settings.chunk_latents)
+    weight_audio, weight_style = settings.motion_weights
     prefix, latents = first, []
     for chunk in chunks.chunks:
         velocity = guided_motion(
             network,
             MotionCond(audio(chunk.latents), style=style),
-            audio=1.0 if settings.motion_steps else settings.guidance_audio,
-            style=1.0 if settings.motion_steps else settings.guidance_motion,
+            audio=weight_audio,
+            style=weight_style,
         )
         shape = (len(chunk.latents), prefix.shape[-1])
         noise = torch.stack([torch.randn(shape, generator=g) for g in generators]).to(first)
@@ -45,7 +46,7 @@ def roll_motion(
             noise,
             settings.motion_times,
             prefix=prefix,
-            step=renoise if settings.motion_steps else overshoot(settings.overshoot),
+            step=settings.motion_step,
             draw=normal(*generators),
         )
         prefix = made[:, -OVERLAP:]

@@ -6,8 +6,8 @@ functions of tensors for batches of any size, with gradients where the caller wa
 wants none enters ``torch.no_grad`` or ``torch.inference_mode``.
 
 The draws of a chunk depend on the seeds and its number alone, so it is the same in whatever order,
-thread, batch and run chunks are made. Guidance is guidance.py's, the steps are solver.py's, and
-which latents belong to a chunk is decided in chunks.py.
+thread, batch and run chunks are made. Guidance is guidance.py's, the steps are solver.py's, their
+numbers settings.py's, and which latents belong to a chunk is decided in chunks.py.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.flow import Latents, schedule
+from avatar_v.flow import Latents
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
@@ -29,16 +29,9 @@ from avatar_v.motion.stats import MotionStats
 from avatar_v.sampling.blend import blended
 from avatar_v.sampling.chunks import OVERLAP, Chunk, interpolation
 from avatar_v.sampling.guidance import Passes, guided_passes
-from avatar_v.sampling.motion import LEAST_MOTION_STEPS, guided_motion
-from avatar_v.sampling.solver import (
-    Draw,
-    Step,
-    VelocityFn,
-    normal,
-    overshoot,
-    renoise,
-    sample,
-)
+from avatar_v.sampling.motion import guided_motion
+from avatar_v.sampling.settings import Settings
+from avatar_v.sampling.solver import Draw, VelocityFn, normal, sample
 from avatar_v.seeds import derive
 from avatar_v.types import Cond, MotionCond, Reference, Style
 
@@ -54,56 +47,6 @@ class ChunkVelocity:
     motion: Callable[[int], VelocityFn] | None = None
     passes: Callable[[int, Tensor | None], Passes] | None = None
     """Those of ``video``, whose blocks a causal network makes (sampling/blocks.py)."""
-
-
-@dataclass(frozen=True)
-class Settings:
-    """The numbers of sampling, apart from the request."""
-
-    chunk_latents: int  # 13 for the small preset, 41 at full size
-    num_steps: int = 24  # Avatar V §4.2
-    shift: float = 1.0  # of the sampling times (flow.shift_time)
-    guidance_text: float = 1.0
-    guidance_audio: float = 2.0
-    guidance_reference: float = 1.0
-    guidance_motion: float = 1.0  # of the person's style in motion (motion.guided_motion)
-    motion_steps: int | None = None
-    """Of a motion network of few steps, which has guidance inside; None: motion takes the steps of
-    the video, and not fewer than motion.LEAST_MOTION_STEPS."""
-    overshoot: float = 0.0  # c of solver.overshoot
-    renoise: bool = False  # steps of the video go to x_0 and back: those of few-step students
-    from_prompt: bool = False  # the first chunk has no prefix: its first frame is made, too
-    anchor: bool = False  # the first latent joins the reference of later chunks
-    blend: bool = True  # the first latents of a chunk move away from where the one before ended
-    interpolate: bool = (
-        False  # N and I chunks; for weights whose training drew suffixes (suffix_share)
-    )
-    seed: int = 0
-    bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
-    window_latents: int | None = None
-    """Of the windows of training, where a causal network makes other chunks; None: as the chunks.
-    """
-
-    @property
-    def step(self) -> Step:
-        """The step of the video."""
-        return renoise if self.renoise else overshoot(self.overshoot)
-
-    @property
-    def motion_times(self) -> Float[Tensor, " steps_plus_1"]:
-        """The times of the motion, from 1 to 0."""
-        steps = self.motion_steps or max(self.num_steps, LEAST_MOTION_STEPS)
-        return schedule(steps, shift=self.shift)
-
-    def times(self, num_moves: int | None = None) -> Float[Tensor, " moves_plus_1"]:
-        """The times of the video, from 1 to 0: of all steps, or of the first ``num_moves``, whose
-        last goes to 0. ValueError for more moves than there are steps."""
-        times = schedule(self.num_steps, shift=self.shift)
-        if num_moves is None:
-            return times
-        if not 1 <= num_moves <= self.num_steps:
-            raise ValueError(f"{num_moves} moves of {self.num_steps} steps")
-        return torch.cat([times[:num_moves], times[-1:]])
 
 
 @dataclass(frozen=True)
@@ -247,15 +190,10 @@ def chunk_velocity(
     if motion_net is None:
         return ChunkVelocity(video, passes=passes)
 
-    distilled = settings.motion_steps is not None
-
     def motion(num_latents: int) -> VelocityFn:
-        return guided_motion(
-            motion_net,
-            MotionCond(heard(num_latents), style=carry.style),
-            audio=1.0 if distilled else settings.guidance_audio,
-            style=1.0 if distilled else settings.guidance_motion,
-        )
+        weight_audio, weight_style = settings.motion_weights
+        cond = MotionCond(heard(num_latents), style=carry.style)
+        return guided_motion(motion_net, cond, audio=weight_audio, style=weight_style)
 
     return ChunkVelocity(video, motion, passes)
 
@@ -361,32 +299,27 @@ def begun_chunk(
     seeds: Sequence[int],
 ) -> BegunChunk:
     """The noise of a chunk, and its motion, where it is made."""
-    start, fresh = (_drawing(purpose, seeds, chunk) for purpose in ("start", "renoising"))
-    num = len(chunk.latents)
-    noise, *motion_noise = (
-        start((len(prefix), num, *prefix.shape[2:])).to(prefix) for prefix in prefixes
-    )
+    noise, *motion_noise = starting_noise(chunk, prefixes, seeds)
+    fresh = _drawing("renoising", seeds, chunk)
     if not motion_noise:
         return BegunChunk(noise, fresh, None)
     assert velocity.motion is not None, "a motion to begin with needs a motion network"
     motion = sample(
-        velocity.motion(num),
+        velocity.motion(len(chunk.latents)),
         motion_noise[0],
         settings.motion_times,
         prefix=prefixes[1],
         suffix=None if suffixes is None else suffixes[1],
-        step=renoise if settings.motion_steps else overshoot(settings.overshoot),
+        step=settings.motion_step,
         draw=fresh,
     )
     return BegunChunk(noise, fresh, motion)
 
 
-def starting_noise(
-    chunk: Chunk, prefix: Float[Tensor, "b p c h w"], seeds: Sequence[int]
-) -> Latents:
-    """The noise that the video of ``chunk`` starts from, for latents like those of ``prefix``."""
-    start = _drawing("start", seeds, chunk)
-    return start((len(prefix), len(chunk.latents), *prefix.shape[2:])).to(prefix)
+def starting_noise(chunk: Chunk, prefixes: States, seeds: Sequence[int]) -> States:
+    """The noise that ``chunk`` starts from: states of its length, else shaped as ``prefixes``."""
+    start, num = _drawing("start", seeds, chunk), len(chunk.latents)
+    return tuple(start((len(prefix), num, *prefix.shape[2:])).to(prefix) for prefix in prefixes)
 
 
 def _drawing(purpose: Literal["start", "renoising"], seeds: Sequence[int], chunk: Chunk) -> Draw:

@@ -31,7 +31,7 @@ from avatar_v.motion.stats import MotionStats
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.parallel.mesh import common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
-from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.settings import Settings
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.motion_stats import stats_of_folder
 from avatar_v.stages.optim import Optim

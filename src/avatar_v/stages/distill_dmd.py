@@ -32,7 +32,8 @@ from avatar_v.models.discriminator import TokenDiscriminator, features_into
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import active, add_factors
 from avatar_v.sampling.guidance import NAMES
-from avatar_v.sampling.rollout import Settings, starting_noise
+from avatar_v.sampling.rollout import starting_noise
+from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import VelocityFn, sample, trajectory
 from avatar_v.stages.base import Logs, Noised
 from avatar_v.stages.continuation import Continuation
@@ -315,7 +316,7 @@ class DistillDMD(SFT):
         settings, free = turn.settings, turn.prefix.shape[1]
         times = flow.schedule(self.matching.teacher_steps, shift=settings.shift)
         at = (num_moves - 1) * self.matching.teacher_steps // settings.num_steps
-        noise = starting_noise(turn.chunk, turn.prefix, turn.seeds)
+        (noise,) = starting_noise(turn.chunk, (turn.prefix,), turn.seeds)
         with torch.no_grad(), self.network(REAL) as real:
             fn, states = turn.velocity(real), [noise[:, free:]]
             for move in trajectory(fn, noise, times, prefix=turn.prefix):

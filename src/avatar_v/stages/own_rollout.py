@@ -21,7 +21,6 @@ from avatar_v.sampling.chunks import OVERLAP, Chunk, next_chunk
 from avatar_v.sampling.rollout import (
     Carry,
     ChunkVelocity,
-    Settings,
     Words,
     begin,
     carried,
@@ -29,6 +28,7 @@ from avatar_v.sampling.rollout import (
     joined,
     make_chunk,
 )
+from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import VelocityFn, last_with_gradient
 from avatar_v.stages.settings import MAX_SHIFT
 from avatar_v.stages.windows import Windows, value_at

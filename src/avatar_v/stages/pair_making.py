@@ -29,7 +29,7 @@ from avatar_v.models.weights import load_pipeline
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.vectors import unpack_motion
 from avatar_v.sampling.motion_rollout import roll_motion
-from avatar_v.sampling.rollout import Settings
+from avatar_v.sampling.settings import Settings
 from avatar_v.seeds import derive, stream
 from avatar_v.shards.buckets import Bucket, Partners
 from avatar_v.shards.loader import (

@@ -1,0 +1,166 @@
+"""The making of one video: the stages of its job on this rank.
+
+pipeline.py holds the networks. Here they become stages (generator.py, refine.py), one inside the
+other or each in a thread (pipelining.py), which rank 0 leads the other ranks through (ranks.py).
+"""
+
+import functools
+from collections.abc import Generator, Iterator
+from contextlib import closing, suppress
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from avatar_v.generate.generator import (
+    AudioChunk,
+    Chunks,
+    Clip,
+    LatentChunk,
+    Person,
+    audio_chunks,
+    context_latents,
+    decode_chunks,
+    finished_chunks,
+    live_audio_chunks,
+    sample_chunks,
+)
+from avatar_v.generate.live import LiveSound, sound_chunks
+from avatar_v.generate.pipelining import Stage, chained, pipelined
+from avatar_v.generate.ranks import Ranks, SharedChunks
+from avatar_v.generate.refine import Refiner, refining
+from avatar_v.generate.request import Request
+from avatar_v.generate.resume import KeptChunks
+from avatar_v.media.sound import Sound, loudness_gain
+from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.parallel.timestep import Line, Stopped
+from avatar_v.sampling.settings import Settings
+
+CPU = torch.device("cpu")
+
+
+@dataclass(frozen=True)
+class Job:
+    """A video that is to be made, apart from its sound. Rank 0 tells the other ranks of it."""
+
+    request: Request  # with nothing left open (resolve.resolved)
+    person: Person
+    larger: Person | None  # the same, as a refiner reads them
+
+    def to(self, device: torch.device) -> "Job":
+        larger = None if self.larger is None else self.larger.to(device)
+        return Job(self.request, self.person.to(device), larger)
+
+
+@dataclass(frozen=True)
+class Making:
+    """A job, and what this rank does it with."""
+
+    job: Job
+    settings: Settings
+    dit: AvatarDiT
+    conditioner: Conditioner
+    refiner: Refiner | None
+    device: torch.device
+    overlap: bool  # each stage has a thread
+    ranks: Ranks | None
+    line: Line | None  # of the ranks, each with its own steps, where the weights are causal
+
+    def clips(
+        self, sound: Sound | LiveSound, kept: KeptChunks | None = None
+    ) -> Generator[Clip, None, None]:
+        """The video, on rank 0. ``kept``: chunks that need not be made (resume.py)."""
+        return self._begun(sound, self._to_frames(kept))
+
+    def latents(self, sound: Sound | LiveSound) -> Generator[LatentChunk, None, None]:
+        """The chunks of `clips` before they are decoded, of one rank or a line of them."""
+        assert self.ranks is None or self.line is not None
+        return self._begun(sound, self._to_latents(None))
+
+    def follow(self) -> None:
+        """Take part in the video of rank 0 until it has ended there."""
+        with suppress(Stopped):
+            for _ in chained((), *self._to_frames(None)):
+                pass
+        if self.line is not None:
+            self.line.end()
+
+    def _begun(
+        self, sound: Sound | LiveSound, stages: tuple[Stage, ...]
+    ) -> Generator[Any, None, None]:
+        """What the ``stages`` make of the sound, with the other ranks, if there are some."""
+        chunks = self._audio_chunks(sound)
+        # whoever speaks is listened to all the time, and a line is fed all the time
+        if isinstance(sound, LiveSound) or self.overlap or self.line is not None:
+            interrupt = sound.interrupt if isinstance(sound, LiveSound) else lambda: None
+            places = 1 if self.line is None else self.line.size
+            made = pipelined(chunks, *stages, interrupt=interrupt, places=places)
+        else:
+            made = chained(chunks, *stages)
+        if self.ranks is None:
+            return made
+        made = made if self.line is None else self.ranks.drained(made, self.line)
+        return self._led(made, self.ranks)
+
+    def _audio_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:
+        """Levelled as in training, a live sound by its last part; or at the request's gain."""
+        gain_db, length = self.job.request.person.gain_db, self.settings.chunk_latents
+
+        def gain(part: Sound) -> float:
+            return loudness_gain(part) if gain_db is None else 10 ** (gain_db / 20)
+
+        own = None if self.refiner is None else self.refiner.conditioner
+        if not isinstance(sound, LiveSound):
+            return audio_chunks(self.conditioner, sound, length, gain=gain(sound), refiner=own)
+        context = context_latents(self.conditioner, own)
+        heard = sound_chunks(sound, chunk_latents=length, context=context, gain=gain)
+        return live_audio_chunks(self.conditioner, heard, own)
+
+    def _led(self, made: Generator[Any, None, None], ranks: Ranks) -> Generator[Any, None, None]:
+        """``made``, with the other ranks."""
+        with closing(made):
+            with ranks.watched():
+                ranks.share(self.job.to(CPU))
+                clip = next(made, None)
+            while clip is not None:
+                yield clip
+                with ranks.watched():
+                    clip = next(made, None)
+
+    def _to_frames(self, kept: KeptChunks | None) -> tuple[Stage, ...]:
+        """Sound to frames. One stage where ranks make them together: two threads would reach the
+        other ranks in any order. In a line rank 0 alone decodes."""
+        decoding = self.conditioner if self.refiner is None else self.refiner.conditioner
+        settings, ranks = self.settings, self.ranks
+        if ranks is None or self.line is not None:
+            return (
+                *self._to_latents(kept),
+                lambda sampled: decode_chunks(decoding, settings, sampled),
+            )
+        stages = self._to_latents(SharedChunks(kept, ranks))
+
+        def together(chunks: Iterator[AudioChunk]) -> Iterator[Clip]:
+            shared = ranks.shared(chunk.to(CPU) for chunk in chunks)
+            sampled = chained((chunk.to(self.device) for chunk in shared), *stages)
+            with closing(sampled):
+                yield from decode_chunks(decoding, settings, sampled, ranks.decoder(decoding.vae))
+
+        return (together,)
+
+    def _to_latents(self, kept: Chunks | None) -> tuple[Stage, ...]:
+        """Sound to latents; in a line those that its last rank hands back to the first."""
+        job, settings, line = self.job, self.settings, self.line
+        prompt = job.request.person.prompt
+        refined = refining(self.refiner, job.larger, job.request, settings.bf16)
+
+        def sample(chunks: Iterator[AudioChunk]) -> Iterator[LatentChunk]:
+            if line is not None:
+                chunks = (c.to(self.device) for c in line.along(chunks, AudioChunk.tokens))
+            return sample_chunks(
+                self.dit, self.conditioner, job.person, prompt, settings, chunks, kept, line
+            )
+
+        if line is None:
+            return (sample, *refined)
+        return (sample, functools.partial(finished_chunks, line), *refined)
