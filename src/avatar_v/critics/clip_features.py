@@ -41,6 +41,7 @@ class ClipFeatures:
     """
 
     def __init__(self, motion: str = "motion", face: str = "face", sync: str = "sync") -> None:
+        self.config = {"motion": motion, "face": face, "sync": sync}
         self.motion = MotionMeter.as_objective(motion)
         self.face = FaceCritic.as_objective(face)
         self.sync = WorldSyncNet.as_objective(sync)
