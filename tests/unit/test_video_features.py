@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.feature_part import FeaturePart
 from avatar_v.critics.features import Features, Sources
 from avatar_v.critics.preference import Preference, PreferenceModel
 from avatar_v.critics.video_features import VideoFeatures
@@ -64,7 +65,7 @@ def vjepa(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rows(features: ClipFeatures | VideoFeatures, video: Tensor) -> Tensor:
+def rows(features: FeaturePart, video: Tensor) -> Tensor:
     batch = make_batch(len(video), video.shape[1], 64, has_reference=True)
     reference = batch.reference
     assert reference is not None

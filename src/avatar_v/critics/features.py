@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.feature_part import FeaturePart, Video
 from avatar_v.critics.video_features import VideoFeatures
 
 
@@ -34,25 +35,27 @@ class Sources:
         return tuple(name for name in (self.motion, self.face, self.sync, self.video) if name)
 
 
+KINDS = {ClipFeatures, VideoFeatures}
 CRITICS = Sources()
 """The critics that ship."""
 
 
 class Features:
-    """A callable as its parts. ValueError unless these are one of each kind at most."""
+    """A callable as its parts. ValueError unless these are of KINDS, each once at most."""
 
-    def __init__(self, parts: Sequence[ClipFeatures | VideoFeatures]) -> None:
-        kinds = [type(part).__name__ for part in parts]
-        if not parts or len(set(kinds)) < len(kinds):
+    def __init__(self, parts: Sequence[FeaturePart]) -> None:
+        kinds = [type(part) for part in parts]
+        if not kinds or len(set(kinds)) < len(kinds) or not KINDS.issuperset(kinds):
             raise ValueError(
-                f"features are ClipFeatures, VideoFeatures or both, each once, got {kinds}"
+                "features are ClipFeatures, VideoFeatures or both, each once, got "
+                f"{[kind.__name__ for kind in kinds]}"
             )
         self.parts = tuple(parts)
 
     @classmethod
     def of(cls, read: Sources) -> "Features":
         """By these networks; errors as of the parts."""
-        parts: list[ClipFeatures | VideoFeatures] = []
+        parts: list[FeaturePart] = []
         if read.motion or read.face or read.sync:
             parts.append(ClipFeatures(read.motion, read.face, read.sync))
         if read.video:
@@ -81,7 +84,7 @@ class Features:
 
     def __call__(
         self,
-        frames: Float[Tensor, "b f 3 h w"],
+        frames: Video,
         audio: Float[Tensor, "b s"],
         portrait: Float[Tensor, "c k 3 _h _w"],
         own_motion: Float[Tensor, "c r m"],

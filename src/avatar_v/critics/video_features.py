@@ -17,6 +17,7 @@ from safetensors import SafetensorError
 from torch import Tensor
 
 from avatar_v import checks
+from avatar_v.critics.feature_part import FeaturePart, Video
 from avatar_v.critics.frozen import hash_files
 from avatar_v.critics.preparation import read_preparation
 from avatar_v.paths import indexed_weights
@@ -39,11 +40,9 @@ AT_ONCE = 4
 """Windows."""
 MOST_FRAMES = 1024
 
-Video = Float[Tensor, "b f 3 h w"]
 
-
-class VideoFeatures:
-    """A callable as `clip_features.ClipFeatures`. The clip is cut into windows of one length, each
+class VideoFeatures(FeaturePart):
+    """The clip is cut into windows of one length, each
     is shown to the network in ``num_frames`` pictures, and the row is the mean of all tokens.
 
     The network is frozen, with weights in fp32, and runs in the precision that is set around it.
@@ -70,10 +69,13 @@ class VideoFeatures:
             "num_windows": num_windows,
         }
         self._hash = hash_files(files)
-        self.num = self._tried(place)
+        self._num = self._tried(place)
+
+    @property
+    def num(self) -> int:
+        return self._num
 
     def hash(self) -> str:
-        """12 hex digits that change with any of the folder's files and with what is shown."""
         text = f"{self._hash} {self.num_frames} {self.num_windows}"
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -87,7 +89,6 @@ class VideoFeatures:
         own_valid: Bool[Tensor, "c r"],
         condition: Int[Tensor, " b"],
     ) -> Float[Tensor, "b d"]:
-        """Rows of clips in [-1, 1]; only ``frames`` is read."""
         self.model.to(frames.device)
         shown = torch.linspace(0, frames.shape[1] - 1, self.num_windows * self.num_frames)
         windows = rearrange(

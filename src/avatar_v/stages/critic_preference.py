@@ -11,10 +11,9 @@ from scipy import stats
 from torch import Tensor
 
 from avatar_v import checks
-from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.feature_part import FeaturePart
 from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
-from avatar_v.critics.video_features import VideoFeatures
 from avatar_v.losses.align import preference_loss
 from avatar_v.shards.pairs import WINNERS
 from avatar_v.stages.critics import CriticStage, check_sizes
@@ -46,7 +45,7 @@ class PreferenceStage(CriticStage):
         export: str,
         lr: float,
         weight_decay: float,
-        features: list[ClipFeatures | VideoFeatures],
+        features: list[FeaturePart],
         axes: list[str],
         ties: float,
         width: int = 32,
