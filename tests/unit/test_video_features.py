@@ -199,5 +199,5 @@ def test_other_folders_are_one_error_that_says_what_to_supply(videomae: Path, tm
         with pytest.raises(ValueError, match=rf"{words}.*vjepa2-vitl-fpc64-256 \(MIT\)") as error:
             VideoFeatures(folder)
         assert str(error.value).startswith(folder)
-    with pytest.raises(ValueError, match=r"takes no 6 pictures of 32 x 32"):
+    with pytest.raises(ValueError, match=r"makes no tokens of 6 pictures of 32 x 32"):
         VideoFeatures(str(videomae), num_frames=6)

@@ -30,8 +30,7 @@ NUM_SPREAD = 3
 
 
 class ClipFeatures(FeaturePart):
-    """ValueError for a critic that is held out, a missing one, and clips that are
-    shorter than six frames.
+    """ValueError for a critic that is held out, a missing one, and clips of less than six frames.
 
     Args:
         motion: A shipped critic's name, or a folder.

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.critics.clip_features import ClipFeatures
-from avatar_v.critics.feature_part import FeaturePart, Video
+from avatar_v.critics.feature_part import FeaturePart
 from avatar_v.critics.video_features import VideoFeatures
 
 
@@ -25,7 +25,7 @@ class Sources:
     motion: str = "motion"
     face: str = "face"
     sync: str = "sync"
-    video: str = ""  # a folder, as the rest of VideoFeatures
+    video: str = ""  # the folder of a video encoder, as what follows in VideoFeatures
     num_frames: int = 0
     num_windows: int = 0
 
@@ -82,15 +82,6 @@ class Features:
             return hashes[0]
         return hashlib.sha256("".join(hashes).encode()).hexdigest()[:12]
 
-    def __call__(
-        self,
-        frames: Video,
-        audio: Float[Tensor, "b s"],
-        portrait: Float[Tensor, "c k 3 _h _w"],
-        own_motion: Float[Tensor, "c r m"],
-        own_valid: Bool[Tensor, "c r"],
-        condition: Int[Tensor, " b"],
-    ) -> Float[Tensor, "b d"]:
-        """Rows of clips, part after part."""
-        told = (frames, audio, portrait, own_motion, own_valid, condition)
+    def __call__(self, *told: Tensor) -> Float[Tensor, "b d"]:
+        """Rows of clips, part after part; each is told what a `FeaturePart` is."""
         return torch.cat([part(*told) for part in self.parts], dim=1)

@@ -1,9 +1,8 @@
 """VideoFeatures: the pictures of a clip as one row of numbers, by a video encoder of transformers.
 
 V-JEPA 2 (Assran et al. 2025), VideoMAE (Tong et al. 2022), or any other that AutoModel loads and
-that gives tokens of a clip. What it sees can be other than what the critics of the world know, real
-people too; it hears nothing and knows no person. Weights are the user's to supply; nothing is
-downloaded.
+that gives tokens of a clip. Unlike the critics of the world it may know real people; it hears
+nothing and is told nothing of the person. Weights are the user's to supply; nothing is downloaded.
 """
 
 import hashlib
@@ -37,13 +36,13 @@ PICTURES = ("pixel_values", "pixel_values_videos")
 ENCODER_ALONE: dict[str, dict[str, Any]] = {"vjepa2": {"skip_predictor": True}}
 """What leaves out a part whose tokens are not read, by the type of the model."""
 AT_ONCE = 4
-"""Windows."""
+"""Windows that the network sees in one batch."""
 MOST_FRAMES = 1024
 
 
 class VideoFeatures(FeaturePart):
-    """The clip is cut into windows of one length, each
-    is shown to the network in ``num_frames`` pictures, and the row is the mean of all tokens.
+    """A clip is cut into windows of one length, each is shown to the network in ``num_frames``
+    pictures, and the row is the mean of all tokens.
 
     The network is frozen, with weights in fp32, and runs in the precision that is set around it.
 
@@ -91,9 +90,8 @@ class VideoFeatures(FeaturePart):
     ) -> Float[Tensor, "b d"]:
         self.model.to(frames.device)
         shown = torch.linspace(0, frames.shape[1] - 1, self.num_windows * self.num_frames)
-        windows = rearrange(
-            frames[:, shown.round().long()], "b (w n) c h w2 -> (b w) n c h w2", w=self.num_windows
-        )
+        pictures = frames[:, shown.round().long()]
+        windows = rearrange(pictures, "b (k n) ... -> (b k) n ...", n=self.num_frames)
         rows = torch.cat([self._tokens(part).mean(1) for part in windows.split(AT_ONCE)])
         return rows.unflatten(0, (-1, self.num_windows)).mean(1)
 
@@ -109,12 +107,11 @@ class VideoFeatures(FeaturePart):
         side = self.prepare.crop
         try:
             with torch.no_grad():
-                tokens = self._tokens(torch.zeros(1, self.num_frames, 3, side, side))
+                _, _, num = self._tokens(torch.zeros(1, self.num_frames, 3, side, side)).shape
         except (AttributeError, IndexError, RuntimeError, TypeError, ValueError) as error:
-            raise _unfit(
-                folder, f"it takes no {self.num_frames} pictures of {side} x {side} ({error})"
-            ) from error
-        return tokens.shape[-1]
+            words = f"it makes no tokens of {self.num_frames} pictures of {side} x {side}"
+            raise _unfit(folder, f"{words} ({_first_line(error)})") from error
+        return num
 
 
 def _files(folder: Path) -> list[Path]:
@@ -146,13 +143,13 @@ def _network(folder: Path) -> Any:
             output_loading_info=True,
         )
     except (KeyError, OSError, RuntimeError, SafetensorError, ValueError) as error:
-        reason, _, _ = str(error).partition("\n")
-        raise _unfit(folder, f"transformers does not load it ({reason})") from error
+        raise _unfit(folder, f"transformers does not load it ({_first_line(error)})") from error
     if missing := sorted(of for of in loaded["missing_keys"] if not of.startswith("pooler")):
         raise _unfit(folder, f"its weights lack {', '.join(missing[:3])}")
     if model.main_input_name not in PICTURES:
         raise _unfit(folder, f"a {model.config.model_type} takes {model.main_input_name}")
-    check_numbers(model.state_dict(), where=folder)
+    state = model.state_dict()
+    check_numbers(state, where=folder, counters=state)
     return model.float().eval().requires_grad_(False)
 
 
@@ -163,6 +160,10 @@ def _num_frames(model: Any, folder: Path) -> int:
         if name in config:
             return config[name]
     raise _unfit(folder, f"the config of a {config['model_type']} has no {' or '.join(NUM_FRAMES)}")
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
 
 
 def _unfit(folder: Path, reason: str) -> ValueError:

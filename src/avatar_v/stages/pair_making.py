@@ -3,8 +3,8 @@
 Conditions are clips of shards: their sound, cut to the length of the samples, their first frame's
 motion, and another clip of the person. Samples are made as generation makes them, motion alone or
 videos (video_pairs.py), by two systems or by one with two seeds, or they are videos that are there
-already (made_videos.py). Which is shown first is drawn.
-Raters are simulated (critics/raters.py); pairs that people judged come from the rating study.
+already (made_videos.py). Which is shown first is drawn. Raters are simulated (critics/raters.py);
+pairs that people judged come from the rating study.
 """
 
 import dataclasses
@@ -198,7 +198,8 @@ def make_pairs(
     do; None: of any, begun anywhere.
 
     ValueError where no person has two clips, for systems of which one makes videos and one motion
-    alone, or videos of another size, and for clips without pictures where videos are made.
+    alone, or videos of another size, for clips without pictures where videos are made, and where
+    no clip is one of ``keys``.
     """
     sides = [system.side for system in systems]
     if sides[0] != sides[1]:
@@ -218,8 +219,8 @@ def make_pairs(
     counts = {"failed": 0, **dict.fromkeys(WINNERS, 0)}
     made: list[RawClip | Failure] = []
     num_done = num_shards = 0
-    samples = _judged(clips, partners, names, systems, panel, settings, anywhere=keys is None)
-    for items in samples:
+    judged = _judged(clips, partners, names, systems, panel, settings, anywhere=keys is None)
+    for items in judged:
         for item in items:
             counts["failed" if isinstance(item, Failure) else item.judgment.winner] += 1
             made.append(item if isinstance(item, Failure) else encode_pair(item))
