@@ -16,8 +16,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from avatar_v.critics.clip_features import ClipFeatures
 from avatar_v.critics.face_track import spread_frames
+from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.raters import Panel
 from avatar_v.seeds import derive
@@ -50,7 +50,7 @@ class VideoJudges:
     critics: Readers
     panel: Panel | None = None
     model: PreferenceModel | None = None
-    features: ClipFeatures | None = None
+    features: Features | None = None
     axis: int = 0
 
     @classmethod

@@ -9,6 +9,7 @@ import torch
 from aligning import make_weights
 from avatar_v.cli import main
 from avatar_v.critics.raters import Panel, SimulatedRater, Term
+from avatar_v.media.writer import Mp4Writer
 from avatar_v.shards.loader import read_folder
 from avatar_v.shards.pairs import read_pair
 from avatar_v.shards.writer import Failure, write_shard
@@ -22,6 +23,7 @@ from avatar_v.stages.pair_making import (
     samples_of,
 )
 from avatar_v.stages.video_pairs import VideoSystem
+from avatar_v.types import SAMPLES_PER_FRAME
 from tiny_run import make_clip
 
 MOUTH = SimulatedRater("mouth", (Term("avatar_v.critics.likeness.own_amplitude", 100.0),), ties=1.0)
@@ -149,6 +151,49 @@ def test_pairs_of_videos_hold_what_was_judged(clips: Path, tmp_path: Path) -> No
         assert pair.judgment.winner == ("first" if levels[0] > levels[1] else "second")
         assert not torch.equal(pair.first, pair.second)
         assert torch.allclose(pair.first[0], pair.clip.motion[0], atol=1e-4)
+
+
+def test_videos_made_elsewhere_are_judged_as_they_are(
+    clips: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    silence = torch.zeros(13 * SAMPLES_PER_FRAME)
+    for name, level, numbers in (("bright", 200, (0, 1, 2)), ("dark", 50, (1, 2, 3))):
+        (tmp_path / name).mkdir()
+        for number in numbers:
+            clip = make_clip(number)
+            video = torch.full((13, 3, 64, 64), level, dtype=torch.uint8)
+            video[0] += 10 * number  # so that it is known which file was read, and from where
+            with Mp4Writer(tmp_path / name / f"{clip.key}.mp4", silence) as writer:
+                writer.write(video)
+    raters, term = tmp_path / "raters.json", {"path": f"{__name__}.bright", "weight": 1e3}
+    rater = {"name": "r", "terms": [term], "axis": "overall", "noise": 0.0, "position_bias": 0.0}
+    raters.write_text(json.dumps({"raters": [{**rater, "ties": 1.0}]}))
+    folders = [str(tmp_path / name) for name in ("bright", "dark")]
+    words = ["--shards", str(clips), "--out", str(tmp_path / "out"), "--raters", str(raters)]
+    words += ["--videos", *folders, "--no-face-crop", "--size", "32", "--pairs", "4"]
+    assert main(["shards", "pairs", *words, "--frames", "9"]) == 0
+    pairs = [read_pair(entry, pictures=True) for entry in read_folder(tmp_path / "out")]
+    assert sorted(pair.clip.meta.scene for pair in pairs) == ["1", "1", "2", "2"]
+    for pair in pairs:
+        clip, said = make_clip(int(pair.clip.meta.scene)), pair.judgment
+        assert pair.pictures is not None
+        assert torch.equal(pair.clip.audio, clip.audio[: len(pair.clip.audio)])
+        assert (said.first, said.second)[said.winner == "second"] == folders[0]
+        shown = pair.pictures.first if said.winner == "first" else pair.pictures.second
+        assert shown.shape == (9, 3, 32, 32)
+        levels = shown.float().mean((1, 2, 3))
+        assert float(levels[0] - levels[1]) == pytest.approx(10 * int(pair.clip.meta.scene), abs=4)
+        assert float(levels[1]) == pytest.approx(200, abs=3)
+    for more, told in (
+        (["--frames", "17"], "13 frames, expected 17 or more"),
+        (["--frames", "9", "--against", "small"], "drop --video, --weights and --against"),
+    ):
+        assert main(["shards", "pairs", *words, *more]) == 2
+        assert told in capsys.readouterr().err
+    assert (
+        main(["shards", "pairs", *words, "--frames", "9", "--videos", folders[0], str(clips)]) == 2
+    )
+    assert "no videos in it" in capsys.readouterr().err
 
 
 def test_systems_of_a_pair_make_the_same(system: MotionSystem, clips: Path, tmp_path: Path) -> None:

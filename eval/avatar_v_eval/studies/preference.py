@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 
 from avatar_v import checks
-from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.shards.loader import read_folder
 from avatar_v.shards.pairs import WINNERS, Judgment, read_judgment
@@ -95,7 +95,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 def notes(
-    options: argparse.Namespace, model: PreferenceModel, features: ClipFeatures, num: int
+    options: argparse.Namespace, model: PreferenceModel, features: Features, num: int
 ) -> list[str]:
     fitted, bias = (
         float(model.position_bias.mean()),

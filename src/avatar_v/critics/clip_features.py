@@ -13,6 +13,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
 from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.feature_part import FeaturePart, Video
 from avatar_v.critics.frozen import PictureCritic, as_input
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.rewards import sound_windows
@@ -27,12 +28,9 @@ MOST_RATIO = 2.0
 """Logarithms of ratios of excursions are cut here."""
 NUM_SPREAD = 3
 
-Video = Float[Tensor, "b f 3 h w"]
 
-
-class ClipFeatures:
-    """A callable. ValueError for a critic that is held out, a missing one, and clips that are
-    shorter than six frames.
+class ClipFeatures(FeaturePart):
+    """ValueError for a critic that is held out, a missing one, and clips of less than six frames.
 
     Args:
         motion: A shipped critic's name, or a folder.
@@ -41,19 +39,18 @@ class ClipFeatures:
     """
 
     def __init__(self, motion: str = "motion", face: str = "face", sync: str = "sync") -> None:
+        self.config = {"motion": motion, "face": face, "sync": sync}
         self.motion = MotionMeter.as_objective(motion)
         self.face = FaceCritic.as_objective(face)
         self.sync = WorldSyncNet.as_objective(sync)
 
     @property
     def num(self) -> int:
-        """Numbers in a row."""
         last = (self.motion.head[-1], self.face.head[-1])
         hidden = sum(layer.in_features for layer in last if isinstance(layer, nn.Linear))
         return 4 * len(MOTION_NAMES) + hidden + 2 * NUM_SPREAD + 2 * MAX_SHIFT + 3
 
     def hash(self) -> str:
-        """12 hex digits that change with any of the critics."""
         hashes = "".join(critic.hash() for critic in (self.motion, self.face, self.sync))
         return hashlib.sha256(hashes.encode()).hexdigest()[:12]
 
@@ -67,8 +64,6 @@ class ClipFeatures:
         own_valid: Bool[Tensor, "c r"],
         condition: Int[Tensor, " b"],
     ) -> Float[Tensor, "b d"]:
-        """Rows of clips in [-1, 1]. ``portrait`` and ``own_motion``, which is known where
-        ``own_valid``, show the person of each condition elsewhere."""
         if frames.shape[1] <= WINDOW_FRAMES:
             raise ValueError(f"a clip has more than {WINDOW_FRAMES} frames, got {frames.shape[1]}")
         for critic in (self.motion, self.face, self.sync):

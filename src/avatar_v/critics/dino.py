@@ -2,19 +2,18 @@
 
 DINOv2 (Oquab et al. 2023), or any folder that transformers reads as one with a class token first.
 Weights are the user's to supply; nothing is downloaded. Pictures are prepared as the folder's
-preprocessor_config.json says, here and not by transformers, whose own processors want torchvision.
+preprocessor_config.json says (preparation.py).
 """
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float, UInt8
+from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.critics.frozen import Score, hash_files
+from avatar_v.critics.preparation import read_preparation
 from avatar_v.paths import indexed_weights
 
 SOURCE = (
@@ -22,26 +21,6 @@ SOURCE = (
     "preprocessor_config.json and model.safetensors into one folder and pass it"
 )
 FILES = ("config.json", "preprocessor_config.json", "model.safetensors")
-
-
-@dataclass(frozen=True)
-class Preparation:
-    """From pictures 0 … 255 to what the network takes."""
-
-    resize: int  # of the shorter side
-    crop: int  # of the centre
-    mean: tuple[float, ...]  # of pictures 0 … 1
-    std: tuple[float, ...]
-
-    def __call__(self, frames: UInt8[Tensor, "f 3 h w"]) -> Float[Tensor, "f 3 crop crop"]:
-        height, width = frames.shape[2:]
-        scale = self.resize / min(height, width)
-        size = (round(height * scale), round(width * scale))
-        x = F.interpolate(frames.float(), size, mode="bicubic", antialias=True).clamp(0, 255)
-        top, left = ((side - self.crop) // 2 for side in size)
-        x = x[:, :, top : top + self.crop, left : left + self.crop] / 255
-        mean, std = (torch.tensor(values)[:, None, None] for values in (self.mean, self.std))
-        return (x - mean) / std
 
 
 class Dino:
@@ -55,7 +34,7 @@ class Dino:
         for name in FILES:
             if not (folder / name).is_file():
                 raise ValueError(f"{folder / name} is missing; DINO similarity needs {SOURCE}")
-        self.prepare = _preparation(folder / "preprocessor_config.json")
+        self.prepare = read_preparation(folder / "preprocessor_config.json", SOURCE)
         from transformers import AutoModel
 
         indexed_weights(folder)
@@ -77,17 +56,3 @@ class Dino:
         """Unit vectors "f d"."""
         tokens = self.model(pixel_values=self.prepare(frames)).last_hidden_state
         return Score(F.normalize(tokens[:, 0], dim=-1), self.name, self._hash)
-
-
-def _preparation(path: Path) -> Preparation:
-    """ValueError for a file that does not say how."""
-    try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        size = raw["size"]
-        resize = size["shortest_edge"] if "shortest_edge" in size else size["height"]
-        crop = raw["crop_size"]["height"] if raw.get("do_center_crop") else resize
-        return Preparation(resize, crop, tuple(raw["image_mean"]), tuple(raw["image_std"]))
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
-        raise ValueError(
-            f"{path} does not say how pictures are prepared ({error}); it is from {SOURCE}"
-        ) from error

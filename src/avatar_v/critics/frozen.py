@@ -42,7 +42,7 @@ class Critic(nn.Module):
 
     name: ClassVar[str]
 
-    def __init__(self, config: dict[str, int | str | bool | tuple[str, ...]]) -> None:
+    def __init__(self, config: Mapping[str, object]) -> None:
         super().__init__()
         self.config = config
 

@@ -1,10 +1,11 @@
 """PreferenceModel: which of two clips would raters prefer? And the reward that is made of it.
 
-A small network gives a score to what frozen critics say of a clip (clip_features.py). It is trained
+A small network gives a score to what frozen networks say of a clip (features.py). It is trained
 on judged pairs under Bradley-Terry with ties (stages/critic_preference.py): a difference of scores
 is the logarithm of the odds. Scores of two conditions must not be compared.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,14 +13,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.features import CRITICS, Features, Sources
 from avatar_v.critics.frozen import Critic
 from avatar_v.stored import Count
 from avatar_v.types import Batch
 
 
 class PreferenceModel(Critic):
-    """Rows of ClipFeatures to scores, one for each axis.
+    """Rows of Features to scores, one for each axis.
 
     ``center`` and ``scale`` are mean and spread of the features in training. ``position_bias`` is
     by how much raters prefer what is shown first, fitted beside the scores and in none of them.
@@ -28,10 +29,8 @@ class PreferenceModel(Critic):
         num_features: Of a row.
         width: Of the hidden layer.
         axes: What raters were asked, in the order of the scores.
-        motion: One of the critics that make the features, as in ClipFeatures.
-        face: Another.
-        sync: Another.
-        features_hash: Of these critics; "" for any.
+        sources: The networks that make the features.
+        features_hash: Of these; "" for any.
         held_out: Never a reward.
     """
 
@@ -44,19 +43,17 @@ class PreferenceModel(Critic):
         num_features: Count,
         width: Count = 32,
         axes: tuple[str, ...] = ("overall",),
-        motion: str = "motion",
-        face: str = "face",
-        sync: str = "sync",
+        sources: Sources = CRITICS,
         features_hash: str = "",
         held_out: bool = False,
     ) -> None:
-        critics = {"motion": motion, "face": face, "sync": sync, "features_hash": features_hash}
         sizes = {"num_features": num_features, "width": width}
-        super().__init__({**sizes, "axes": tuple(axes), **critics, "held_out": held_out})
+        read = {"sources": dataclasses.asdict(sources), "features_hash": features_hash}
+        super().__init__({**sizes, "axes": tuple(axes), **read, "held_out": held_out})
         self.axes = tuple(axes)
         if not self.axes or len(set(self.axes)) < len(self.axes):
             raise ValueError(f"axes are one or more, each once, got {self.axes}")
-        self.critics = (motion, face, sync)
+        self.sources = sources
         self.features_hash = features_hash
         self.head = nn.Sequential(
             nn.Linear(num_features, width), nn.SiLU(), nn.Linear(width, len(self.axes))
@@ -79,13 +76,13 @@ class PreferenceModel(Critic):
         difference = self(first) - self(second) + self.position_bias
         return difference.gather(1, axis[:, None])[:, 0]
 
-    def features(self) -> ClipFeatures:
-        """What the model reads. ValueError where its critics are not those of its training."""
-        features = ClipFeatures(*self.critics)
+    def features(self) -> Features:
+        """What the model reads. ValueError where that is not what it was trained on."""
+        features = Features.of(self.sources)
         if self.features_hash not in ("", features.hash()):
             raise ValueError(
-                f"this preference model reads critics {self.features_hash}, and "
-                f"{', '.join(self.critics)} are {features.hash()}: train it anew "
+                f"this preference model reads networks {self.features_hash}, and "
+                f"{', '.join(self.sources.names)} are {features.hash()}: train it anew "
                 "(recipes/critic_preference.yaml)"
             )
         return features

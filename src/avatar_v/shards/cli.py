@@ -67,9 +67,15 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--shards", required=True, help="folder of clips, several of each person")
     add("--out", required=True, help="folder for the shards of pairs")
     add("--pairs", type=int, required=True, help="number of pairs")
-    add("--weights", default="small", help="what makes the samples (default: small)")
+    add("--weights", help="what makes the samples (default: small)")
     add("--against", metavar="WEIGHTS", help="what makes one of the two (default: the same)")
     add("--video", action="store_true", help="make and judge videos (default: motion alone)")
+    add("--videos", nargs=2, metavar=("A", "B"), help="folders of videos that two systems made "
+        "elsewhere, CLIP.mp4 by the keys of --shards: judge these, and make none")  # fmt: skip
+    add("--size", type=int, default=64, help="of --videos: pixels a side (default: 64)")
+    add("--motion", default="auto", help="of --videos: auto, meter, landmarks, none or "
+        "package.module:function")  # fmt: skip
+    add("--no-face-crop", action="store_true", help="--videos are framed on the face already")
     add("--frames", type=int, default=137, help="of a sample, 4k + 1 (default: 137, 5.5 s)")
     add("--raters", metavar="FILE", help="JSON of who judges (default: the person's own habits; of "
         "videos the person's own face, lips and sharpness)")  # fmt: skip
@@ -171,16 +177,29 @@ def _pairs(args: argparse.Namespace) -> int:
     from rich.console import Console
 
     from avatar_v.critics.raters import OWN_HABITS, OWN_LOOKS, Panel, read_panel
+    from avatar_v.stages.made_videos import MadeVideos
     from avatar_v.stages.pair_making import MotionSystem, PairSettings, make_pairs
     from avatar_v.stages.video_pairs import VideoSystem
 
+    if args.videos and (args.video or args.weights or args.against):
+        raise ValueError("--videos are there already: drop --video, --weights and --against")
     settings = PairSettings(args.pairs, args.frames, args.batch_size, seed=args.seed)
-    panel = Panel(OWN_LOOKS if args.video else OWN_HABITS)
+    panel = Panel(OWN_LOOKS if args.video or args.videos else OWN_HABITS)
     if args.raters is not None:
         panel = read_panel(args.raters)
-    load = VideoSystem.load if args.video else MotionSystem.load
-    first = load(args.weights)
-    second = first if args.against is None else load(args.against)
+    keys = None
+    if args.videos:
+        first, second = (
+            MadeVideos.load(
+                folder, side=args.size, face_crop=not args.no_face_crop, motion=args.motion
+            )
+            for folder in args.videos
+        )
+        keys = first.files.keys() & second.files.keys()
+    else:
+        load = VideoSystem.load if args.video else MotionSystem.load
+        first = load(args.weights or "small")
+        second = first if args.against is None else load(args.against)
     with progress_bar() as progress:
         task = progress.add_task("pairs", total=args.pairs)
         num_failed, winners = make_pairs(
@@ -189,6 +208,7 @@ def _pairs(args: argparse.Namespace) -> int:
             (first, second),
             panel,
             settings,
+            keys=keys,
             on_pair=lambda done: progress.update(task, completed=done),
         )
     said = ", ".join(f"{winner} {num}" for winner, num in winners.items())

@@ -219,8 +219,9 @@ class ResumableLoader:
         return self._plan[1]
 
 
-def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Sample:
+def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator | None) -> Sample:
     """Cut a clip to its bucket's length, at a drawn start, and reduce it to the bucket's size.
+    Without ``rng`` it is cut at its beginning.
 
     Latents are causal, so a clip that has them is cut at its beginning only. Its faces all stay:
     they show the same person wherever in the clip they are from; stills go with their frames, whose
@@ -230,7 +231,7 @@ def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator) -> Samp
     if extra == 0 and (sample.meta.height, sample.meta.width) == (bucket.height, bucket.width):
         return sample
     start = 0
-    if extra and sample.latents is None:
+    if extra and sample.latents is None and rng is not None:
         start = TEMPORAL_FACTOR * int(rng.integers(extra // TEMPORAL_FACTOR + 1))
     frames = slice(start, start + bucket.num_frames)
     sound = slice(start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)

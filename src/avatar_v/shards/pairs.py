@@ -11,8 +11,8 @@ motion. Beside the members of the clip it has
                    pictures "k 3 ph pw" uint8 of the person elsewhere
 
 so that every reader of clips reads pairs too. The first sample is the one that was shown first, or
-on the left. Samples of `avatar-v shards pairs` begin with the clip's own first frame. A pair that
-several raters judged, or on several axes, is written once for each judgment.
+on the left. Samples that `avatar-v shards pairs` makes begin with the clip's own first frame. A
+pair that several raters judged, or on several axes, is written once for each judgment.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Training of the preference model on judged videos (recipes/critic_preference.yaml).
 
-Only a small head is trained, on features of frozen critics, so a run takes seconds behind the
+Only a small head is trained, on features of frozen networks, so a run takes seconds behind the
 reading of its pairs. Its card holds the accuracy on pairs of other persons.
 """
 
@@ -11,7 +11,8 @@ from scipy import stats
 from torch import Tensor
 
 from avatar_v import checks
-from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.feature_part import FeaturePart
+from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.losses.align import preference_loss
 from avatar_v.shards.pairs import WINNERS
@@ -28,13 +29,11 @@ class PreferenceStage(CriticStage):
     """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
 
     Args:
+        features: What is read of a clip, by one of each kind at most (critics/features.py).
         axes: What raters were asked; one score for each.
         ties: k of losses/align.preference_loss; 1 takes no ties.
         width: Of the hidden layer.
         noise: Standard deviation of what is added to the standardised features in training.
-        motion: One of the frozen critics (critics/clip_features.py).
-        face: Another.
-        sync: Another.
     """
 
     model: PreferenceModel
@@ -46,22 +45,24 @@ class PreferenceStage(CriticStage):
         export: str,
         lr: float,
         weight_decay: float,
+        features: list[FeaturePart],
         axes: list[str],
         ties: float,
         width: int = 32,
         noise: float = 0.0,
-        motion: str = "motion",
-        face: str = "face",
-        sync: str = "sync",
         seed: int = 0,
     ) -> None:
         super().__init__(recipe, lr, weight_decay, export, seed)
         check_sizes(width=width)
         checks.number("ties", ties, least=1, most=checks.MOST)
         checks.weight("noise", noise)
-        self.features = ClipFeatures(motion, face, sync)
+        self.features = Features(features)
         self.model = PreferenceModel(
-            self.features.num, width, tuple(axes), motion, face, sync, self.features.hash()
+            self.features.num,
+            width,
+            tuple(axes),
+            self.features.sources,
+            self.features.hash(),
         )
         self.ties, self.noise = ties, noise
 
@@ -70,7 +71,8 @@ class PreferenceStage(CriticStage):
         and as `preference_data.PreferenceData.read`."""
         super().on_fit_start()
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        data.read(self.model, self.features)
+        with self.trainer.precision_plugin.forward_context():
+            data.read(self.model, self.features)
         num_tied = int((data.train_pairs.winner == TIE).sum())
         if num_tied and self.ties == 1:
             raise ValueError(

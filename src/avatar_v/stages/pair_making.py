@@ -2,12 +2,13 @@
 
 Conditions are clips of shards: their sound, cut to the length of the samples, their first frame's
 motion, and another clip of the person. Samples are made as generation makes them, motion alone or
-videos (video_pairs.py), by two systems or by one with two seeds, and which is shown first is drawn.
-Raters are simulated (critics/raters.py); pairs that people judged come from the rating study.
+videos (video_pairs.py), by two systems or by one with two seeds, or they are videos that are there
+already (made_videos.py). Which is shown first is drawn. Raters are simulated (critics/raters.py);
+pairs that people judged come from the rating study.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -31,7 +32,7 @@ from avatar_v.motion.vectors import unpack_motion
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.sampling.settings import Settings
 from avatar_v.seeds import derive, stream
-from avatar_v.shards.buckets import Bucket, Partners
+from avatar_v.shards.buckets import Bucket, Partners, Positions
 from avatar_v.shards.loader import (
     collate,
     fit_sample,
@@ -187,13 +188,18 @@ def make_pairs(
     panel: Panel,
     settings: PairSettings,
     *,
+    keys: Collection[str] | None = None,
     on_pair: Callable[[int], None] = lambda num_done: None,
 ) -> tuple[int, dict[str, int]]:
     """Write shards of pairs, conditions being clips of ``folder`` that are long enough, round and
     round. Returns the number of pairs that no rater could judge, and of each winner.
 
+    ``keys`` are those of the clips that the systems have samples of, which begin where the clips
+    do; None: of any, begun anywhere.
+
     ValueError where no person has two clips, for systems of which one makes videos and one motion
-    alone, or videos of another size, and for clips without pictures where videos are made.
+    alone, or videos of another size, for clips without pictures where videos are made, and where
+    no clip is one of ``keys``.
     """
     sides = [system.side for system in systems]
     if sides[0] != sides[1]:
@@ -205,10 +211,16 @@ def make_pairs(
             f"{folder}: no person has two clips of {settings.num_frames} frames or more in two "
             "scenes"
         )
+    names = partners.paired
+    if keys is not None:
+        names = np.array([i for i in names if clips[int(i)].key in keys], dtype=names.dtype)
+        if not len(names):
+            raise ValueError(f"{folder}: of none of its clips there are videos of both systems")
     counts = {"failed": 0, **dict.fromkeys(WINNERS, 0)}
     made: list[RawClip | Failure] = []
     num_done = num_shards = 0
-    for items in _judged(clips, partners, systems, panel, settings):
+    judged = _judged(clips, partners, names, systems, panel, settings, anywhere=keys is None)
+    for items in judged:
         for item in items:
             counts["failed" if isinstance(item, Failure) else item.judgment.winner] += 1
             made.append(item if isinstance(item, Failure) else encode_pair(item))
@@ -224,12 +236,15 @@ def make_pairs(
 def _judged(
     clips: ClipTable,
     partners: Partners,
+    names: Positions,
     systems: tuple[System, System],
     panel: Panel,
     settings: PairSettings,
+    *,
+    anywhere: bool,
 ) -> Iterator[list[Pair | Failure]]:
     """The pairs, batch after batch; every draw is one of the seed and the number of the pair."""
-    names, order = partners.paired, stream("pairs", settings.seed)
+    order = stream("pairs", settings.seed)
     rounds = -(-settings.num_pairs // len(names))
     chosen = np.concatenate([order.permutation(names) for _ in range(rounds)])
     for begin in range(0, settings.num_pairs, settings.batch_size):
@@ -239,17 +254,17 @@ def _judged(
             index, draw = int(chosen[number]), stream("pair", settings.seed, number)
             found = partners.of(index)
             reference = found[int(draw.integers(len(found)))]
-            key = f"pair-{settings.seed}-{number:06d}"
-            sample = _read(clips[index], systems[0].side, settings.num_frames, draw)
-            said.append(dataclasses.replace(sample, key=key))
+            begin_at = draw if anywhere else None
+            said.append(_read(clips[index], systems[0].side, settings.num_frames, begin_at))
             references.append(_read(clips[reference], systems[0].side, None, draw))
         yield judged_pairs(Conditions(said, references), systems, panel, settings.seed, numbers)
 
 
 def _read(
-    clip: ClipEntry, side: int | None, num_frames: int | None, draw: np.random.Generator
+    clip: ClipEntry, side: int | None, num_frames: int | None, draw: np.random.Generator | None
 ) -> Sample:
-    """A clip, or a part of so many frames; with square pictures of ``side``, or with none."""
+    """A clip, or a part of so many frames, the first ones without ``draw``; with square pictures of
+    ``side``, or with none."""
     sample = read_clip(clip, decode_video=side is not None, use_latents=False)
     if side is not None and sample.video is None:
         raise ValueError(f"{clip.shard}, clip {clip.key}: videos need clips with pictures")
@@ -292,8 +307,9 @@ def judged_pairs(
         zip(conditions.clips, conditions.references, strict=True)
     ):
         rater, order = panel.raters[int(whose[i])], (1, 0) if swapped[i] else (0, 1)
+        key = f"pair-{seed}-{numbers[i]:06d}"
         if not bool(margins[i].isfinite()):
-            items.append(Failure(clip.key, f"rater {rater.name} has no value for a sample"))
+            items.append(Failure(key, f"rater {rater.name} has no value for a sample"))
             continue
         winner = WINNERS[int(answers[i])]
         names = (systems[place].name for place in order)
@@ -303,7 +319,8 @@ def judged_pairs(
         pictures = None
         if first.video is not None and second.video is not None and portraits is not None:
             pictures = PairPictures(first.video[i], second.video[i], portraits[i])
-        items.append(Pair(without_pictures(clip), *tracks, judgment, pictures))
+        condition = dataclasses.replace(without_pictures(clip), key=key)
+        items.append(Pair(condition, *tracks, judgment, pictures))
     return items
 
 

@@ -1,4 +1,4 @@
-"""Judged videos for the preference model: what frozen critics say of both samples of every pair.
+"""Judged videos for the preference model: what frozen networks say of both samples of every pair.
 
 The features are computed once, when a run begins: 2 kB a sample. Samples that several pairs hold,
 of several raters or against several others, are read once, and with ``kept`` by one of several
@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
 from avatar_v import checks
-from avatar_v.critics.clip_features import ClipFeatures
+from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.progress import track
 from avatar_v.shards.loader import levelled, read_folder
@@ -91,7 +91,7 @@ class PreferenceData(L.LightningDataModule):
         self.ties, self.shuffled, self.seed = ties, shuffled, seed
         self.kept = None if kept is None else Path(kept)
 
-    def read(self, model: PreferenceModel, features: ClipFeatures) -> None:
+    def read(self, model: PreferenceModel, features: Features) -> None:
         """Read all pairs by their features, with the axes of the model.
 
         ValueError for pairs without pictures, axes that the model lacks, fewer than two persons in
@@ -121,16 +121,17 @@ class PreferenceData(L.LightningDataModule):
 def read_features(
     clips: Sequence[ClipEntry],
     model: PreferenceModel,
-    features: ClipFeatures,
+    features: Features,
     kept: Path | None = None,
 ) -> JudgedFeatures:
-    """The pairs of an index. Errors as in `PreferenceData.read`."""
+    """The pairs of an index, read where the model is. Errors as in `PreferenceData.read`."""
     judgments = [read_judgment(clip) for clip in clips]
     axis = model.axis_numbers([judgment.axis for judgment in judgments])
     path = None if kept is None else kept / f"features-{features.hash()}.safetensors"
     known = read_tensors(path) if path is not None and path.is_file() else {}
     num_known = len(known)
-    rows = [_rows(clip, features, known) for clip in track(clips, "reading pairs")]
+    device = model.center.device
+    rows = [_rows(clip, features, known, device) for clip in track(clips, "reading pairs")]
     if path is not None and len(known) > num_known:
         path.parent.mkdir(parents=True, exist_ok=True)
         temporary = path.with_suffix(f".{os.getpid()}")
@@ -156,7 +157,7 @@ def _clips(folders: Sequence[str], ties: bool) -> list[ClipEntry]:
 
 
 def _rows(
-    clip: ClipEntry, features: ClipFeatures, known: dict[str, Tensor]
+    clip: ClipEntry, features: Features, known: dict[str, Tensor], device: torch.device
 ) -> list[Float[Tensor, " d"]]:
     """The features of both samples; equal bytes are read once. The portrait stands for all that is
     known of the person."""
@@ -171,19 +172,23 @@ def _rows(
         videos = (pair.pictures.first, pair.pictures.second)
         for key, video in zip(keys, videos, strict=True):
             if key not in known:
-                known[key] = features_of(features, pair, video)
+                known[key] = features_of(features, pair, video, device).cpu()
     return [known[key] for key in keys]
 
 
 def features_of(
-    features: ClipFeatures, pair: Pair, video: UInt8[Tensor, "f 3 h w"]
+    features: Features,
+    pair: Pair,
+    video: UInt8[Tensor, "f 3 h w"],
+    device: torch.device,
 ) -> Float[Tensor, " d"]:
-    """The features of a sample of a pair."""
+    """The features of a sample of a pair, made on ``device``."""
     assert pair.pictures is not None
     shown, portrait = (x[None].float() / 127.5 - 1 for x in (video, pair.pictures.portrait))
     audio = to_float(levelled(pair.clip).audio)[None]
     own = (pair.reference[None], pair.reference_valid[None])
-    return features(shown, audio, portrait, *own, torch.zeros(1, dtype=torch.long))[0]
+    told = (shown, audio, portrait, *own, torch.zeros(1, dtype=torch.long))
+    return features(*(x.to(device) for x in told))[0]
 
 
 class _Batches(IterableDataset):
