@@ -55,7 +55,7 @@ class Dino:
         for name in FILES:
             if not (folder / name).is_file():
                 raise ValueError(f"{folder / name} is missing; DINO similarity needs {SOURCE}")
-        self.prepare = _preparation(folder / "preprocessor_config.json")
+        self.prepare = preparation(folder / "preprocessor_config.json", SOURCE)
         from transformers import AutoModel
 
         indexed_weights(folder)
@@ -79,8 +79,9 @@ class Dino:
         return Score(F.normalize(tokens[:, 0], dim=-1), self.name, self._hash)
 
 
-def _preparation(path: Path) -> Preparation:
-    """ValueError for a file that does not say how."""
+def preparation(path: Path, source: str) -> Preparation:
+    """What a preprocessor_config.json says. ValueError, which names the ``source`` of a good one,
+    for a file that does not say how."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
         size = raw["size"]
@@ -89,5 +90,5 @@ def _preparation(path: Path) -> Preparation:
         return Preparation(resize, crop, tuple(raw["image_mean"]), tuple(raw["image_std"]))
     except (json.JSONDecodeError, KeyError, TypeError) as error:
         raise ValueError(
-            f"{path} does not say how pictures are prepared ({error}); it is from {SOURCE}"
+            f"{path} does not say how pictures are prepared ({error}); it is from {source}"
         ) from error
