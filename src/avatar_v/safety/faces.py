@@ -60,7 +60,7 @@ def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
     who = first_person(faces, SAME[critic], IN_A_ROW[critic])
     if who.other is not None:
         at_s = looks[who.other] / FRAME_RATE_HZ
-        raise ValueError(f"{path}: another person's face from {at_s:.1f} s on")
+        raise ValueError(f"{path}: another person's face, or a covered one, from {at_s:.1f} s on")
     if 2 * who.num <= len(looks):
         raise ValueError(f"{path}: {who.num} of {len(looks)} looks at its faces show one person")
     return Seen(who.face, who.num, len(range(0, num_frames, LOOK_EVERY)), num_faces)

@@ -12,7 +12,7 @@ FAULTS = (ValueError, OSError, KeyError, TypeError, RuntimeError, SafetensorErro
 
 def load_model(loader: Any, folder: Path, source: str) -> tuple[Any, list[str]]:
     """The network that a ``loader`` of transformers (AutoModel…) makes of a folder, in fp32, and
-    the names of weights that the folder lacks. ValueError, which says what to supply, for a fault."""
+    the names of weights that it lacks. ValueError, which says what to supply, for a fault."""
     try:
         model, loaded = loader.from_pretrained(
             folder, use_safetensors=True, output_loading_info=True, **HERE

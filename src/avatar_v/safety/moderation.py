@@ -27,8 +27,9 @@ from avatar_v.safety.policy import (
 from avatar_v.types import FRAME_RATE_HZ
 
 MAX_TOKENS = 256
-"""Of a part of a text that is judged at once; the next one begins `OVERLAP` tokens earlier."""
-OVERLAP = 32
+"""Of a part of a text that is judged at once."""
+OVERLAP = 100
+"""Characters that a part shares with the next one, on each side of where they meet."""
 
 Frames = UInt8[Tensor, "f 3 h w"]
 Scores = Float[Tensor, "n labels"]
@@ -79,18 +80,13 @@ class Moderator:
 def text_scores(text: str, folder: str) -> Scores:
     """The probabilities of all labels, of each part of a text."""
     model, tokenizer = _model(folder, is_text=True)
-    most = min(MAX_TOKENS, tokenizer.model_max_length)
-    parts = tokenizer(
-        text,
-        truncation=True,
-        max_length=most,
-        stride=min(OVERLAP, most // 4),
-        return_overflowing_tokens=True,
-        padding=True,
-        return_tensors="pt",
-    )
-    taken = {k: v for k, v in parts.items() if k in tokenizer.model_input_names}
-    return _probabilities(model, model(**taken).logits)
+    parts = _parts(text, tokenizer, min(MAX_TOKENS, tokenizer.model_max_length))
+    scores = []
+    for part in parts:
+        inputs = tokenizer(part, truncation=True, return_tensors="pt")
+        taken = {k: v for k, v in inputs.items() if k in tokenizer.model_input_names}
+        scores.append(_probabilities(model, model(**taken).logits))
+    return torch.cat(scores)
 
 
 @torch.inference_mode()
@@ -98,6 +94,16 @@ def picture_scores(frames: Frames, folder: str) -> Scores:
     """The same of each picture."""
     model, prepare = _model(folder, is_text=False)
     return _probabilities(model, model(pixel_values=prepare(frames)).logits)
+
+
+def _parts(text: str, tokenizer: Any, most: int) -> list[str]:
+    """The text in overlapping parts of at most ``most`` tokens."""
+    num = len(tokenizer(text, verbose=False)["input_ids"])
+    if num <= most or len(text) < 4:
+        return [text]
+    middle, shared = len(text) // 2, min(OVERLAP, len(text) // 4)
+    halves = text[: middle + shared], text[middle - shared :]
+    return [part for half in halves for part in _parts(half, tokenizer, most)]
 
 
 def _probabilities(model: Any, logits: Float[Tensor, "n labels"]) -> Scores:

@@ -90,9 +90,10 @@ def _classifier(values: Mapping[str, Any], name: str, kind: Any, path: Path) -> 
     where = f"{path}: {name}"
     optional = {"every_s": PictureClassifier.every_s} if kind is PictureClassifier else {}
     given = _object(values[name], where, {"model", "refuse", *optional})
-    refuse = _object(given.get("refuse"), f"{where}: refuse", None)
-    for label, least in refuse.items():
-        converted(least, Annotated[float, Within(0, 1)], where=f"{where}: refuse: {label}")
+    refuse = {
+        label: converted(least, Annotated[float, Within(0, 1)], where=f"{where}: refuse: {label}")
+        for label, least in _object(given.get("refuse"), f"{where}: refuse", None).items()
+    }
     rest = {k: v for k, v in {**optional, **given}.items() if k != "refuse"}
     rule = built(kind, rest, where=where, refuse=refuse)
     folder = path.parent / rule.model
