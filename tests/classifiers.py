@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 from tokenizers import Tokenizer, models, pre_tokenizers
@@ -18,7 +19,7 @@ from transformers import (
     Wav2Vec2Processor,
 )
 
-SIZES = {
+SIZES: dict[str, Any] = {
     "hidden_size": 16,
     "num_hidden_layers": 1,
     "num_attention_heads": 2,

@@ -11,7 +11,7 @@ import torch
 
 from avatar_v import cli
 from avatar_v.app.form import FRAMED, Form
-from avatar_v.app.jobs import JobRunner
+from avatar_v.app.jobs import JobRunner, Progress
 from avatar_v.app.page import running
 from avatar_v.generate.request import Request
 from avatar_v.media.reading import read_video
@@ -109,12 +109,15 @@ def test_the_page_refuses(
         reference_s=16, seed=0,
     )  # fmt: skip
     (tmp_path / "policy.yaml").write_text("words: [fraud]")
-    rules = {"consent": places["own"], "policy": str(tmp_path / "policy.yaml")}
-    runner = JobRunner(tmp_path / "app", weights=drawn, device="cpu", precision="fp32", **rules)
+    runner = JobRunner(
+        tmp_path / "app", weights=drawn, device="cpu", precision="fp32", consent=places["own"],
+        policy=str(tmp_path / "policy.yaml"),
+    )  # fmt: skip
     assert list(running(runner, dataclasses.replace(form, prompt="fraud")))[-1]["status"].count(
         "The scene is refused: it has &#x27;fraud&#x27;"
     )
     *_, made = runner.make(form)
+    assert isinstance(made, Progress)
     text = (runner.jobs / made.token / "avatar.json").read_text()
     assert str(tmp_path) not in text
     assert "Ada" not in text

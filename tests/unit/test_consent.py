@@ -32,9 +32,8 @@ HOW = {"person": "Ada Example", "expires": "2027-12-31", "drawn": True}
 def drawn(number: int, num_frames: int) -> tuple[Tensor, Tensor]:
     """Frames and sound of a validation person, one of ten, in a scene."""
     first = RANGES["validation"][0]
-    clip = make_clip(
-        first + number % 10, first + number, first + number, num_frames=num_frames, size=64
-    )
+    person, scene = first + number % 10, first + number
+    clip = make_clip(person, scene, scene, num_frames=num_frames, size=64)
     assert clip.video is not None
     return clip.video, clip.audio
 

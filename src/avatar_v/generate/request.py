@@ -68,7 +68,7 @@ class PersonOptions:
     consent: tuple[str, ...] = option(
         "refuse people other than those of these records of consent (`avatar-v consent`), files or "
         "folders; repeatable",
-        flag="--consent", default=(), metavar="FILE|DIR", first=True,
+        flag="--consent", default=(), metavar="FILE|DIR",
     )  # fmt: skip
     reference_s: Annotated[float, Within(0, 300)] = option(
         "seconds read of each clip (%(default)s); 0: one picture",
@@ -182,7 +182,7 @@ class OutputOptions:
     )  # fmt: skip
     policy: str | None = option(
         "refuse words and pictures that this file of rules names (.yaml)",
-        flag="--policy", default=None, metavar="FILE", first=True,
+        flag="--policy", default=None, metavar="FILE",
     )  # fmt: skip
     sign: str | None = option(
         "sign OUT.mp4 (C2PA) as the holder of these certificates, PEM: one's own first",
