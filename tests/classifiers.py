@@ -47,7 +47,9 @@ def picture_classifier(folder: Path, *labels: str) -> str:
     torch.manual_seed(0)
     config = ViTConfig(image_size=16, patch_size=8, id2label=dict(enumerate(labels)), **SIZES)
     model = ViTForImageClassification(config)
-    torch.nn.init.normal_(model.classifier.weight, std=1.0)
+    with torch.no_grad():
+        for x in model.classifier.parameters():
+            x.normal_()
     model.save_pretrained(folder)
     values = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
     (folder / "preprocessor_config.json").write_text(json.dumps(values))
@@ -63,7 +65,7 @@ def recogniser(folder: Path, letter: str) -> str:
     Wav2Vec2Processor(Wav2Vec2FeatureExtractor(), tokenizer).save_pretrained(folder)
     config = Wav2Vec2Config(
         vocab_size=4, conv_dim=(8, 8), conv_stride=(20, 16), conv_kernel=(20, 16),
-        num_feat_extract_layers=2, num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
         **SIZES,
     )  # fmt: skip
     model = Wav2Vec2ForCTC(config)

@@ -113,7 +113,8 @@ def read_consent(path: Path) -> Stored:
         raise ValueError(f"{path} is no record of a consent (`avatar-v consent` makes one)")
     seal = values.pop("seal", None)
     consent = built(Consent, values, where=path)
-    if not isinstance(seal, str) or not hmac.compare_digest(seal.encode(), seal_of(consent)):
+    given = seal.encode(errors="replace") if isinstance(seal, str) else b""
+    if not hmac.compare_digest(given, seal_of(consent)):
         raise ValueError(
             f"{path}: its seal does not fit: the record was changed, or made with another key"
         )
