@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.dino import preparation
-from avatar_v.safety.models import HERE, load_model
+from avatar_v.safety.models import load_model, load_part
 from avatar_v.safety.policy import (
     PICTURE_MODELS,
     TEXT_MODELS,
@@ -28,6 +28,8 @@ from avatar_v.types import FRAME_RATE_HZ
 
 MAX_TOKENS = 256
 """Of a part of a text that is judged at once."""
+BATCH = 16
+"""Pictures that are judged at once."""
 OVERLAP = 100
 """Characters that a part shares with the next one, on each side of where they meet."""
 
@@ -93,7 +95,8 @@ def text_scores(text: str, folder: str) -> Scores:
 def picture_scores(frames: Frames, folder: str) -> Scores:
     """The same of each picture."""
     model, prepare = _model(folder, is_text=False)
-    return _probabilities(model, model(pixel_values=prepare(frames)).logits)
+    parts = [prepare(part.cpu()) for part in frames.split(BATCH)]
+    return torch.cat([_probabilities(model, model(pixel_values=x).logits) for x in parts])
 
 
 def _parts(text: str, tokenizer: Any, most: int) -> list[str]:
@@ -134,10 +137,10 @@ def _model(folder: str, *, is_text: bool) -> tuple[Any, Any]:
     loader = AutoModelForSequenceClassification if is_text else AutoModelForImageClassification
     source = TEXT_MODELS if is_text else PICTURE_MODELS
     if is_text:
-        prepare = AutoTokenizer.from_pretrained(folder, **HERE)
+        prepare = load_part(AutoTokenizer, folder, source)
     else:
         prepare = preparation(Path(folder) / "preprocessor_config.json", source)
-    model, missing = load_model(loader, Path(folder), source)
+    model, missing = load_model(loader, folder, source)
     if missing:
         raise ValueError(f"{folder} lacks {', '.join(missing[:3])}; expected {source}")
     return model, prepare

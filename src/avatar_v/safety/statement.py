@@ -12,7 +12,7 @@ from torch import Tensor
 from avatar_v.media import containers, reading
 from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, day_of
 from avatar_v.safety.faces import hash_of, read_faces
-from avatar_v.safety.models import FAULTS, HERE, load_model
+from avatar_v.safety.models import load_model, load_part
 from avatar_v.safety.policy import check_folder, plain_words
 from avatar_v.types import SAMPLE_RATE_HZ
 
@@ -107,10 +107,7 @@ def heard_in(sound: Float[Tensor, " s"], folder: str | Path) -> str:
     is_ctc = kind.endswith("ForCTC")
     loader = AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq
     model, _ = load_model(loader, folder, SPEECH_MODELS)
-    try:
-        processor = AutoProcessor.from_pretrained(folder, **HERE)
-    except FAULTS as error:
-        raise ValueError(f"--speech-model {folder}: {error}; expected {SPEECH_MODELS}") from error
+    processor = load_part(AutoProcessor, folder, SPEECH_MODELS)
     inputs = processor(sound.numpy(), sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
     tokens = model(**inputs).logits.argmax(-1) if is_ctc else model.generate(**inputs)
     return processor.batch_decode(tokens, skip_special_tokens=True)[0].strip()
