@@ -75,7 +75,9 @@ class JobRunner:
             weights, device=device, precision=precision, refiner=refiner
         )
         self.limits = limits or Limits()
-        self._consent, self._policy = consent, policy
+        self._consent, self._policy = (
+            None if path is None else str(Path(path).resolve()) for path in (consent, policy)
+        )  # whole, since the page takes them out of messages
         self.uploads, self.jobs = root / "uploads", root / "jobs"
         for place in (self.uploads, self.jobs):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
