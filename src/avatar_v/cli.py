@@ -26,6 +26,7 @@ COMMANDS = {
     "speak": "avatar_v.engines.cli",
     "scene": "avatar_v.engines.cli",
     "app": "avatar_v.app.cli",
+    "consent": "avatar_v.safety.cli",
     "watermark": "avatar_v.safety.cli",
     "shards": "avatar_v.shards.cli",
     "weights": "avatar_v.models.cli",

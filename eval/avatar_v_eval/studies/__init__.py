@@ -24,6 +24,7 @@ STUDIES = {
     "shortcuts": "loudness, mean colours and single frames as shortcuts on the world",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
     "watermark_peers": "marks of other libraries in small frames",
+    "consent": "whether records of consent tell their person from others",
     "demo": "`avatar-v demo` as a whole command, and its picture",
     "prompt_sheet": "a picture of people in the scenes of prompts",
     "curves": "a picture of the loss curves of the shipped weights",

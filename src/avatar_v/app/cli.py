@@ -3,6 +3,8 @@
 import argparse
 
 from avatar_v.models.card import DEFAULT_WEIGHTS, read_card, weights_folder
+from avatar_v.safety.consent import read_consents
+from avatar_v.safety.policy import read_policy
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -32,6 +34,8 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--max-total", type=float, default=4096.0, metavar="MIB", help="all files (%(default)s)")
     add("--max-speech", type=float, default=300.0, metavar="S", help="of a video (%(default)s)")
     add("--max-reference", type=float, default=600.0, metavar="S", help="of a clip (%(default)s)")
+    add("--consent", metavar="DIR", help="refuse people other than those of its *.consent.json")
+    add("--policy", metavar="FILE", help="refuse words and pictures that this .yaml names")
     add("--keep", type=float, default=60.0, metavar="MIN", help="of files, unused (%(default)s)")
 
 
@@ -40,6 +44,10 @@ def run(args: argparse.Namespace) -> int:
     for name in (args.weights, args.refiner):
         if name is not None:
             read_card(weights_folder(name))
+    if args.consent is not None:
+        read_consents([args.consent])
+    if args.policy is not None:
+        read_policy(args.policy)
     from avatar_v.app.form import Limits
     from avatar_v.app.server import serve
 
@@ -59,5 +67,7 @@ def run(args: argparse.Namespace) -> int:
         device=args.device,
         precision=args.precision,
         limits=limits,
+        consent=args.consent,
+        policy=args.policy,
     )
     return 0

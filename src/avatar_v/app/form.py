@@ -29,6 +29,9 @@ _WORDS = {
     "--reference-seconds": "Seconds of reference",
     "--guidance-audio": "Strength of the sound",
     "--steps": "Steps",
+    "--prompt": "The scene",
+    "--consent": "The records of consent",
+    "--policy": "The rules of this page",
 }
 
 

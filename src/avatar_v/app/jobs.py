@@ -52,7 +52,11 @@ class Progress:
 
 
 class JobRunner:
-    """Loads the weights; ValueError if there are none. ``root`` is a folder that this may fill."""
+    """Loads the weights; ValueError if there are none. ``root`` is a folder that this may fill.
+
+    Requests are checked against the records in the folder ``consent``, as they lie there then, and
+    against a ``policy``, where they are given.
+    """
 
     def __init__(
         self,
@@ -63,12 +67,17 @@ class JobRunner:
         device: str = "auto",
         precision: str = "auto",
         limits: Limits | None = None,
+        consent: str | None = None,
+        policy: str | None = None,
     ) -> None:
         begin = time.perf_counter()
         self.pipeline = AvatarPipeline.from_pretrained(
             weights, device=device, precision=precision, refiner=refiner
         )
         self.limits = limits or Limits()
+        self._consent, self._policy = (
+            None if path is None else str(Path(path).resolve()) for path in (consent, policy)
+        )  # whole, since the page takes them out of messages
         self.uploads, self.jobs = root / "uploads", root / "jobs"
         for place in (self.uploads, self.jobs):
             place.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -89,7 +98,9 @@ class JobRunner:
         folder = self.jobs / token
         with self._queue.ticket() as ticket:
             self.space.check()
-            request = checked_request(form, self.limits, folder / VIDEO)
+            request = checked_request(form, self.limits, folder / VIDEO).changed(
+                consent=() if self._consent is None else (self._consent,), policy=self._policy
+            )
             while ahead := ticket.ahead():
                 yield Waiting(ahead)
                 ticket.wait(LOOK_S)
@@ -99,6 +110,11 @@ class JobRunner:
             except BaseException:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
+
+    @property
+    def hidden(self) -> tuple[str, ...]:
+        """Paths of this machine that the page does not tell."""
+        return tuple(path for path in (self._consent, self._policy) if path is not None)
 
     def sweep(self) -> None:
         """Remove uploads and jobs that nothing was written to for ``limits.keep_s``."""
@@ -127,8 +143,8 @@ class JobRunner:
         yield dataclasses.replace(now, elapsed_s=elapsed_s, record=making.record)
 
     def _save(self, record: Record) -> Record:
-        """Beside the video, with the names of the user's files and not the places where they lay
-        for a while."""
+        """Beside the video, with the names of files and not the places where they lay for a while,
+        and without the name of a person: who has a picture of somebody does not learn it."""
         request = record.request
         assert request.output.out is not None
         reference, speech = files = _files(request)
@@ -138,7 +154,10 @@ class JobRunner:
                 reference=Path(reference).name,
                 audio=Path(speech).name,
                 out=Path(request.output.out).name,
+                consent=tuple(Path(place).name for place in request.person.consent),
+                policy=None if self._policy is None else Path(self._policy).name,
             ),
+            consented=record.consented and dataclasses.replace(record.consented, person=""),
             warnings=tuple(form_words(text, *files) for text in record.warnings),
             timing=dataclasses.replace(record.timing, load_s=self._load_s),
         )

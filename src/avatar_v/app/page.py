@@ -229,7 +229,8 @@ def running(runner: JobRunner, form: Form) -> Generator[dict[str, Any], None, No
             for state in job:
                 yield html.page_state(state)
     except (ValueError, OSError) as error:
-        text = form_words(str(error) or type(error).__name__, form.reference, form.speech)
+        text = str(error) or type(error).__name__
+        text = form_words(text, form.reference, form.speech, *runner.hidden)
         yield html.page_state(failed=text)
     except Exception:
         LOG.exception("a job failed")

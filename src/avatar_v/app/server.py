@@ -37,6 +37,8 @@ def serve(
     device: str,
     precision: str,
     limits: Limits,
+    consent: str | None = None,
+    policy: str | None = None,
 ) -> None:
     """Run until interrupted. ValueError for missing weights or packages, OSError for a taken port.
 
@@ -57,6 +59,8 @@ def serve(
             device=device,
             precision=precision,
             limits=limits,
+            consent=consent,
+            policy=policy,
         )
         threads = JobThreads()
         app = create_app(runner, threads, host=host, names=names)

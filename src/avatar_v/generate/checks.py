@@ -13,7 +13,9 @@ from avatar_v.generate.request import LIVE, OutputOptions, PersonOptions, Reques
 from avatar_v.media import containers
 from avatar_v.media.kinds import kind_of
 from avatar_v.options import flag_of
+from avatar_v.safety.consent import read_consents
 from avatar_v.safety.key import own_key
+from avatar_v.safety.policy import read_policy
 from avatar_v.safety.provenance import check_signing
 from avatar_v.stored import converted, fields_of, shown
 
@@ -48,6 +50,10 @@ def check_settings(request: Request) -> None:
         raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
     if person.from_prompt and person.image is not None:
         raise ValueError("--from-prompt makes the first frame, and --image gives it: pass one")
+    if person.consent:
+        read_consents(person.consent)
+    if request.output.policy is not None:
+        read_policy(request.output.policy)
     check_marks(request.output)
 
 

@@ -17,6 +17,7 @@ from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
 from avatar_v.generate.reference_check import ReferenceCheck
 from avatar_v.generate.request import Request
+from avatar_v.safety.consent import Consented
 
 PACKAGES = ("avatar_v", "torch", "diffusers", "av")
 
@@ -82,6 +83,7 @@ class Record:
     scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video
     said: Said | None = None  # the script of a speech that was made; the .wav beside has its sound
     watermark: str | None = None  # the id that the frames carry
+    consented: Consented | None = None  # of the person, where --consent asked for it
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())

@@ -25,6 +25,7 @@ from avatar_v.critics.face_track import (
     head_box,
     spread_frames,
 )
+from avatar_v.critics.same_person import LOOK_EVERY, first_person
 from avatar_v.media import reading
 from avatar_v.media.sound import normalise_loudness
 from avatar_v.models.reference import NUM_FACES
@@ -41,8 +42,6 @@ SILENT_PEAK = 1e-3
 """-60 dB of full scale: what stays below it all along is no speech."""
 MAX_UNEQUAL_S = 0.2
 """Sound and picture that differ by less end together, as far as a person can tell."""
-EMBED_EVERY = 12
-"""Frames between two looks at who it is: about two a second."""
 
 Frames = UInt8[Tensor, "f 3 side side"]
 
@@ -142,27 +141,18 @@ def check_one_person(
     path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack
 ) -> Float[Tensor, " d"] | None:
     """The person's mean embedding (None where no look shows a face). ValueError naming the second
-    at which somebody else's face takes the place of the first.
-
-    One odd look is a turned or blurred face; two in a row, half a second apart, are a person.
-    """
-    looks = [i for i in range(0, len(frames), EMBED_EVERY) if bool(track.found[i])]
+    at which somebody else's face takes the place of the first."""
+    looks = [i for i in range(0, len(frames), LOOK_EVERY) if bool(track.found[i])]
+    if not looks:
+        return None
     faces = embed_faces(frames[looks], track.landmarks[looks]).values
-    seen: list[Tensor] = []
-    strange: list[int] = []
-    for index, face in zip(looks, faces, strict=True):
-        known = torch.stack(seen).mean(0) if seen else face
-        if float((face - known).norm()) <= SAME_PERSON:
-            seen.append(face)
-            strange = []
-            continue
-        strange.append(index)
-        if len(strange) == 2:
-            raise ValueError(
-                f"{path}: another person's face from {strange[0] / FRAME_RATE_HZ:.1f} s on; "
-                "a reference shows one person: cut the clip there"
-            )
-    return torch.stack(seen).mean(0) if seen else None
+    who = first_person(faces, SAME_PERSON)
+    if who.other is not None:
+        raise ValueError(
+            f"{path}: another person's face from {looks[who.other] / FRAME_RATE_HZ:.1f} s on; "
+            "a reference shows one person: cut the clip there"
+        )
+    return who.face
 
 
 def _read_frames(

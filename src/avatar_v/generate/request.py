@@ -65,6 +65,11 @@ class PersonOptions:
     also: tuple[str, ...] = option(
         "more clips of the person; repeatable", flag="--also", default=(), metavar="FILE"
     )
+    consent: tuple[str, ...] = option(
+        "refuse people other than those of these records of consent (`avatar-v consent`), files or "
+        "folders; repeatable",
+        flag="--consent", default=(), metavar="FILE|DIR",
+    )  # fmt: skip
     reference_s: Annotated[float, Within(0, 300)] = option(
         "seconds read of each clip (%(default)s); 0: one picture",
         flag="--reference-seconds", default=16.0, metavar="S",
@@ -174,6 +179,10 @@ class OutputOptions:
         "mark all frames invisibly with the id in OUT.json (the command and the page do it, Python "
         "does not, unless told)",
         flag="--watermark", default=None,
+    )  # fmt: skip
+    policy: str | None = option(
+        "refuse words and pictures that this file of rules names (.yaml)",
+        flag="--policy", default=None, metavar="FILE",
     )  # fmt: skip
     sign: str | None = option(
         "sign OUT.mp4 (C2PA) as the holder of these certificates, PEM: one's own first",

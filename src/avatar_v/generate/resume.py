@@ -32,6 +32,7 @@ from avatar_v.generate.live import LiveSound
 from avatar_v.generate.output_files import GROWING, is_file, kept_folder, num_kept
 from avatar_v.generate.record import versions
 from avatar_v.generate.request import LIVE, Request
+from avatar_v.safety.moderation import RefusedError
 from avatar_v.sampling.rollout import States
 from avatar_v.states import check_numbers
 from avatar_v.stored import parse_json
@@ -44,6 +45,8 @@ as it is written lies there too (output_files.GROWING)."""
 FILES = ("reference", "audio", "script", "image", "also")
 """Of a request: what was read of them is compared, not their names."""
 NOT_COMPARED = (
+    "consent",
+    "policy",
     "audio_rate_hz",
     "audio_channels",
     "audio_patience_s",
@@ -61,8 +64,8 @@ class KeptChunks:
 
     ``asked`` is all that the frames depend on, by name; None is a live sound, whose chunks are not
     kept. With ``resume`` the folder's chunks are used, else they are replaced. The folder goes when
-    the block ends well or nothing in it is of use. ValueError on entering: the chunks are of
-    another request, or another process makes them.
+    the block ends well, the video is refused, or nothing in it is of use. ValueError on entering:
+    the chunks are of another request, or another process makes them.
     """
 
     def __init__(
@@ -104,7 +107,8 @@ class KeptChunks:
         traceback: TracebackType | None,
     ) -> None:
         num = num_kept(self.folder)
-        keeps = kind is not None and (num > 0 or self.growing.exists())
+        is_refused = kind is not None and issubclass(kind, RefusedError)
+        keeps = kind is not None and not is_refused and (num > 0 or self.growing.exists())
         self._leave(remove=not keeps)
         if keeps:
             self._on_kept(self.folder, num)

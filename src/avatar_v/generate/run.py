@@ -12,10 +12,12 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from typing import TypeAlias
 
 from avatar_v.generate.checks import check_settings
+from avatar_v.generate.consented import check_consent
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.marking import mark_of, sign_video
+from avatar_v.generate.moderated import check_inputs, moderator_of
 from avatar_v.generate.output_files import is_file, json_path, sheet_path, sound_path
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import Frames
@@ -36,7 +38,9 @@ from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer, write_wav
 from avatar_v.models.weights import check_parts
+from avatar_v.safety.consent import Consented
 from avatar_v.safety.key import digest_of_key
+from avatar_v.safety.moderation import Moderator
 from avatar_v.safety.watermark import Marker
 
 Watermark: TypeAlias = Callable[[Frames], Frames]
@@ -92,7 +96,11 @@ def run(
         for words in (request.person.prompt, request.person.scene or ""):
             check_parts(source.folder, prompt=words)
     check_fits(source.card, request, source.num_ranks)
+    moderator = moderator_of(request)
     inputs = read_inputs(request, source.input_spec, sound)
+    consented = check_consent(request, inputs, source.card, source.input_spec)
+    if moderator is not None:
+        check_inputs(moderator, request, inputs)
     if request.person.scene is not None:
         check_scene(inputs, source.card)
     if isinstance(source, AvatarPipeline):
@@ -108,6 +116,8 @@ def run(
         request,
         inputs,
         source,
+        consented=consented,
+        moderator=moderator,
         watermark=watermark,
         beside=beside,
         keep=keep,
@@ -141,6 +151,8 @@ class Run:
         inputs: Inputs,
         source: AvatarPipeline | StoredPipeline,
         *,
+        consented: Consented | None,
+        moderator: Moderator | None,
         watermark: Watermark | None,
         beside: Sequence[Output],
         keep: bool,
@@ -153,6 +165,7 @@ class Run:
         self.request, self.inputs = request, inputs
         self.record: Record | None = None
         self._scene: Scene | None = None
+        self._consented, self._moderator = consented, moderator
         self._source, self._watermark, self._beside = source, watermark, beside
         is_own = watermark is None and request.output.watermark
         self._mark = mark_of(request, inputs, **_made_with(source)) if is_own else None
@@ -177,6 +190,8 @@ class Run:
             inputs, request = self.inputs, self.request
             if request.person.scene is not None:
                 inputs, request, self._scene = staged(pipeline, inputs, request)
+                if self._moderator is not None:
+                    self._moderator.check_pictures("the scene", self._scene.pictures)
             clips = pipeline.clips(inputs, request, kept)
             with ExitStack() as stack:
                 if not isinstance(self._source, AvatarPipeline):
@@ -185,6 +200,8 @@ class Run:
                 stack.enter_context(closing(clips))
                 for clip in clips:
                     first = first or time.perf_counter()
+                    if self._moderator is not None:
+                        self._moderator.check_video("the video", clip.frames, num)
                     clip = dataclasses.replace(clip, frames=draw(clip.frames))
                     for writer in writers:
                         writer.write(clip.frames, clip.sound)
@@ -261,6 +278,7 @@ class Run:
             offload=pipeline.offload,
             shard=pipeline.shard,
             watermark=None if self._mark is None else self._mark.id,
+            consented=self._consented,
             scene=() if self._scene is None else self._scene.candidates,
             said=inputs.said,
         )

@@ -1,12 +1,13 @@
-"""`avatar-v watermark read FILE`: whether a video carries a mark, and what its manifest says.
-
-The exit status is 0 where there is a mark, 1 where none is found.
+"""`avatar-v consent` records that a person agreed, `avatar-v watermark read FILE` says whether a
+video carries a mark and what its manifest says; then exit status 1 is: no mark.
 """
 
 import argparse
 import json
 import os
+from pathlib import Path
 
+from avatar_v.safety.consent import SUFFIX, save_consent
 from avatar_v.safety.key import KEY, KEY_FILE, own_key
 from avatar_v.words import counted
 
@@ -14,7 +15,8 @@ NO_MARK = 1
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
-    """Register `watermark` and its action."""
+    """Register `consent`, and `watermark` with its action."""
+    _add_consent(subparsers)
     parser = subparsers.add_parser(
         "watermark", help="read the mark that generated videos carry", allow_abbrev=False
     )
@@ -32,6 +34,57 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
+    return _consent(args) if args.command == "consent" else _watermark(args)
+
+
+def _add_consent(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    parser = subparsers.add_parser(
+        "consent",
+        help="a video in which a person agrees in, a record for generate --consent out",
+        description="Finds the one person in a statement of 2 to 30 s and writes who agreed, to "
+        "what, until when, and the vector of the face, which is biometric data. The record is "
+        f"sealed with the key of {KEY} or {KEY_FILE}, else the public one.",
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--video", required=True, metavar="FILE", help="the person says that they agree")
+    add("--person", required=True, metavar="NAME", help="who that is")
+    add("--expires", required=True, metavar="DAY", help="the last day, as 2027-12-31")
+    add("--uses", default="", metavar="TEXT", help="what the person agrees to")
+    add("--statement", default="", metavar="TEXT", help="the words that the person is to say")
+    add("--speech-model", metavar="DIR", help="a speech recogniser: are those words said?")
+    add("--drawn", action="store_true", help="a drawn person, framed on the face")
+    add("--out", required=True, metavar=f"OUT{SUFFIX}", help="the record")
+    add("--overwrite", action="store_true", help="replace OUT")
+
+
+def _consent(args: argparse.Namespace) -> int:
+    out = Path(args.out)
+    if not out.name.endswith(SUFFIX):
+        raise ValueError(f"--out names a file that ends in {SUFFIX}, got {args.out!r}")
+    if not out.parent.is_dir():
+        raise ValueError(f"{out}: the folder {out.parent} does not exist; create it first")
+    if os.path.lexists(out) and not args.overwrite:
+        raise ValueError(f"{out} exists; pass --overwrite to replace it")
+    own_key()
+    from avatar_v.safety.statement import consent_of
+
+    consent = consent_of(
+        args.video,
+        person=args.person,
+        expires=args.expires,
+        uses=args.uses,
+        statement=args.statement,
+        speech_model=args.speech_model,
+        drawn=args.drawn,
+    )
+    save_consent(out, consent)
+    words = "its words were not checked" if consent.heard is None else "its words are as asked"
+    print(f"{out}: {consent.person} agrees until {consent.expires}; {words}")
+    return 0
+
+
+def _watermark(args: argparse.Namespace) -> int:
     key = own_key()
     from avatar_v.media import containers
 

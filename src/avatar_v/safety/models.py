@@ -1,0 +1,25 @@
+"""Models of transformers in local folders: only weights in safetensors, no code of a folder."""
+
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+
+FAULTS = (ValueError, OSError, KeyError, TypeError, RuntimeError, SafetensorError)
+"""What transformers raises for a folder that is damaged or of another kind."""
+
+
+def load_part(loader: Any, folder: str | Path, source: str, **how: Any) -> Any:
+    """What a ``loader`` of transformers (AutoTokenizer …) makes of a folder. ValueError, which says
+    what to supply, for a fault."""
+    try:
+        return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **how)
+    except FAULTS as error:
+        raise ValueError(f"{folder} cannot be loaded ({error}); expected {source}") from error
+
+
+def load_model(loader: Any, folder: str | Path, source: str) -> tuple[Any, list[str]]:
+    """The same of a network, in fp32, and the names of weights that the folder lacks."""
+    how = {"use_safetensors": True, "output_loading_info": True}
+    model, loaded = load_part(loader, folder, source, **how)
+    return model.float().eval().requires_grad_(False), sorted(loaded["missing_keys"])

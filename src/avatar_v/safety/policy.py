@@ -1,0 +1,141 @@
+"""What a service refuses: words, and labels that classifiers give to texts and pictures.
+
+A policy is a YAML file, read and checked here, before torch is imported; moderation.py applies it.
+Models are folders beside it, or anywhere; their labels are known from config.json.
+"""
+
+import re
+import unicodedata
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import yaml
+
+from avatar_v.paths import indexed_weights
+from avatar_v.safety.consent import read_bounded
+from avatar_v.stored import Within, built, converted, read_json, shown
+from avatar_v.words import listed
+
+MAX_LABELS = 4096
+TEXT_MODELS = (
+    "a text classifier as transformers saves it, with weights in safetensors, for example of "
+    "`hf download unitary/toxic-bert --local-dir FOLDER` (Apache-2.0)"
+)
+PICTURE_MODELS = (
+    "a picture classifier as transformers saves it, with weights in safetensors, for example of "
+    "`hf download Falconsai/nsfw_image_detection --local-dir FOLDER` (Apache-2.0)"
+)
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A folder, and the labels that are refused: from which probability on."""
+
+    model: str
+    refuse: Mapping[str, float]
+
+
+@dataclass(frozen=True)
+class PictureClassifier(Classifier):
+    """The same of pictures, and how often a generated video is looked at."""
+
+    every_s: Annotated[float, Within(0.04, 3600)] = 1.0
+
+
+@dataclass(frozen=True)
+class Policy:
+    """All that is refused."""
+
+    words: tuple[str, ...] = ()
+    texts: Classifier | None = None
+    pictures: PictureClassifier | None = None
+
+
+def read_policy(path: str | Path) -> Policy:
+    """ValueError for a file that is no policy: unknown keys, words without a letter, models that
+    are missing or of another kind, and labels that a model does not have."""
+    path = Path(path)
+    data = read_bounded(path, "--policy")
+    try:
+        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data)):
+            raise ValueError("an alias (*) stands for something else")
+        values = yaml.safe_load(data)
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise ValueError(f"{path} is no plain YAML: {error}") from error
+    values = _object(values, path, {"words", "texts", "pictures"})
+    words = converted(values.get("words") or [], tuple[str, ...], where=f"{path}: words")
+    for word in words:
+        if not plain_words(word):
+            raise ValueError(f"{path}: words: {word!r} has no letter")
+    texts = _classifier(values, "texts", Classifier, path)
+    pictures = _classifier(values, "pictures", PictureClassifier, path)
+    if not (words or texts or pictures):
+        raise ValueError(f"{path} refuses nothing; expected words, texts or pictures")
+    return Policy(words, texts, pictures)
+
+
+def plain_words(text: str) -> list[str]:
+    """The words of a text, without case, accents, signs and invisible letters."""
+    text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
+    kept = "".join(x for x in text if unicodedata.category(x) not in ("Mn", "Cf"))
+    return re.findall(r"\w+", kept)
+
+
+def _classifier(values: Mapping[str, Any], name: str, kind: Any, path: Path) -> Any:
+    """The rule of a ``kind`` under ``name``; None where there is none."""
+    if values.get(name) is None:
+        return None
+    where = f"{path}: {name}"
+    optional = {"every_s": PictureClassifier.every_s} if kind is PictureClassifier else {}
+    given = _object(values[name], where, {"model", "refuse", *optional})
+    refuse = {
+        label: converted(least, Annotated[float, Within(0, 1)], where=f"{where}: refuse: {label}")
+        for label, least in _object(given.get("refuse"), f"{where}: refuse", None).items()
+    }
+    rest = {k: v for k, v in {**optional, **given}.items() if k != "refuse"}
+    rule = built(kind, rest, where=where, refuse=refuse)
+    folder = path.parent / rule.model
+    is_text = name == "texts"
+    check_folder(
+        folder,
+        where,
+        ("ForSequenceClassification" if is_text else "ForImageClassification",),
+        ("tokenizer_config.json" if is_text else "preprocessor_config.json",),
+        TEXT_MODELS if is_text else PICTURE_MODELS,
+    )
+    labels = read_json(folder / "config.json").get("id2label")
+    if not isinstance(labels, dict) or not 1 <= len(labels) <= MAX_LABELS:
+        raise ValueError(f"{where}: {folder / 'config.json'} names no labels (id2label)")
+    known = [str(label) for label in labels.values()]
+    if unknown := [label for label in refuse if label not in known]:
+        raise ValueError(f"{where}: the model has no label {unknown[0]!r}; it has {listed(known)}")
+    return built(kind, {**rest, "model": str(folder)}, where=where, refuse=refuse)
+
+
+def check_folder(
+    folder: Path, where: str, kinds: tuple[str, ...], files: tuple[str, ...], source: str
+) -> str:
+    """The class of the model in a folder of transformers, whose name ends as one of ``kinds``.
+    ValueError, which says what to supply, for missing files and another class."""
+    missing = [name for name in ("config.json", *files) if not (folder / name).is_file()]
+    missing += [] if list(folder.glob("*.safetensors")) else ["model.safetensors"]
+    if missing:
+        raise ValueError(f"{where}: {folder} lacks {', '.join(missing)}; expected {source}")
+    indexed_weights(folder)
+    found = read_json(folder / "config.json").get("architectures")
+    kind = str(found[0]) if isinstance(found, list) and found else ""
+    if not kind.endswith(kinds):
+        raise ValueError(f"{where}: {folder} holds {shown(found)}; expected {source}")
+    return kind
+
+
+def _object(value: Any, where: str | Path, known: set[str] | None) -> dict[str, Any]:
+    """A mapping from names to values, without any but the ``known`` ones; not an empty one."""
+    if not isinstance(value, dict) or not value or not all(isinstance(k, str) for k in value):
+        raise ValueError(f"{where} is an object of names and values, got {shown(value)}")
+    if known is not None and (unknown := sorted(set(value) - known)):
+        expected = ", ".join(sorted(known))
+        raise ValueError(f"{where}: unknown key {unknown[0]!r}; expected {expected}")
+    return value

@@ -1,0 +1,133 @@
+"""The record of a consent, made of a video in which a person says that they agree."""
+
+import hashlib
+from collections.abc import Sequence
+from datetime import date
+from pathlib import Path
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from avatar_v.media import containers, reading
+from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, day_of
+from avatar_v.safety.faces import hash_of, read_faces
+from avatar_v.safety.models import load_model, load_part
+from avatar_v.safety.policy import check_folder, plain_words
+from avatar_v.types import SAMPLE_RATE_HZ
+
+LEAST_S, MOST_S = 2.0, 30.0
+"""Of a statement; speech recognisers hear half a minute at once."""
+MOST_ERRORS = 0.2
+"""Of the words that are to be said, so many may be missing, wrong or too much."""
+SPEECH_MODELS = (
+    "a speech recogniser as transformers saves it, with weights in safetensors, for example of "
+    "`hf download openai/whisper-small --local-dir FOLDER` (Apache-2.0)"
+)
+
+
+def consent_of(
+    video: str | Path,
+    *,
+    person: str,
+    expires: str,
+    uses: str = "",
+    statement: str = "",
+    speech_model: str | Path | None = None,
+    drawn: bool = False,
+    today: date | None = None,
+) -> Consent:
+    """Read the statement. With ``speech_model`` its words must be those of ``statement``.
+
+    ValueError, which says what to change: dates, a clip that is too short or too long, shows no
+    face, more than one person or something else half of the time, or other words.
+    """
+    today = today or date.today()
+    last = day_of(expires, where="--expires")
+    if last < today:
+        raise ValueError(f"--expires {last} is over; today is {today}")
+    if speech_model is not None and not plain_words(statement):
+        raise ValueError("--speech-model hears whether --statement is said, and none is given")
+    critic = DRAWN if drawn else FILMED
+    face = _face_of(video, critic)
+    heard = None
+    if speech_model is not None:
+        heard = heard_in(reading.read_audio(video), speech_model)
+        check_words(video, statement, heard)
+    with Path(video).open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return Consent(
+        version=VERSION,
+        person=person,
+        recorded=today.isoformat(),
+        expires=last.isoformat(),
+        uses=uses,
+        statement=statement,
+        heard=heard,
+        video_sha256=digest,
+        critic=critic,
+        critic_hash=hash_of(critic),
+        face=tuple(round(float(x), 6) for x in face),
+    )
+
+
+def check_words(video: str | Path, statement: str, heard: str) -> None:
+    """ValueError unless what was heard is the statement, but for a few words."""
+    rate = word_error_rate(plain_words(statement), plain_words(heard))
+    if rate > MOST_ERRORS:
+        raise ValueError(
+            f"{video}: other words than --statement: {heard!r} was heard (word error rate "
+            f"{rate:.2f}, at most {MOST_ERRORS:g})"
+        )
+
+
+def word_error_rate(said: Sequence[str], heard: Sequence[str]) -> float:
+    """Words put in, left out and replaced, over the number of words ``said``."""
+    row = list(range(len(heard) + 1))
+    for i, word in enumerate(said, start=1):
+        before, row = row, [i]
+        for j, other in enumerate(heard, start=1):
+            row.append(min(before[j] + 1, row[-1] + 1, before[j - 1] + (word != other)))
+    return row[-1] / len(said)
+
+
+@torch.inference_mode()
+def heard_in(sound: Float[Tensor, " s"], folder: str | Path) -> str:
+    """The words in a sound of 16 kHz. ValueError for a folder without a speech recogniser."""
+    folder = Path(folder)
+    kind = check_folder(
+        folder,
+        "--speech-model",
+        ("ForCTC", "ForConditionalGeneration"),
+        ("tokenizer_config.json",),
+        SPEECH_MODELS,
+    )
+    from transformers import AutoModelForCTC, AutoModelForSpeechSeq2Seq, AutoProcessor
+
+    is_ctc = kind.endswith("ForCTC")
+    loader = AutoModelForCTC if is_ctc else AutoModelForSpeechSeq2Seq
+    model, _ = load_model(loader, folder, SPEECH_MODELS)
+    processor = load_part(AutoProcessor, folder, SPEECH_MODELS)
+    inputs = processor(sound.numpy(), sampling_rate=SAMPLE_RATE_HZ, return_tensors="pt")
+    tokens = model(**inputs).logits.argmax(-1) if is_ctc else model.generate(**inputs)
+    return processor.batch_decode(tokens, skip_special_tokens=True)[0].strip()
+
+
+def _face_of(video: str | Path, critic: str) -> Float[Tensor, " d"]:
+    """The face of a statement's one person."""
+    length_s, _ = containers.extent(video)
+    if not LEAST_S <= length_s <= MOST_S:
+        raise ValueError(
+            f"{video} lasts {length_s:.1f} s; a statement has {LEAST_S:g} to {MOST_S:g} s"
+        )
+    seen = read_faces(video, critic, MOST_S)
+    if seen.num_faces > 1:
+        raise ValueError(
+            f"{video}: {seen.num_faces} faces in one picture; a statement shows one person"
+        )
+    if 2 * seen.num < seen.num_looks:
+        raise ValueError(
+            f"{video}: the person in {seen.num} of {seen.num_looks} looks; a statement shows one "
+            "person all along"
+        )
+    return seen.face

@@ -1,0 +1,75 @@
+"""Tiny models of transformers with random weights, in folders, as users supply them."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from tokenizers import Tokenizer, models, pre_tokenizers
+from transformers import (
+    BertConfig,
+    BertForSequenceClassification,
+    PreTrainedTokenizerFast,
+    ViTConfig,
+    ViTForImageClassification,
+    Wav2Vec2Config,
+    Wav2Vec2CTCTokenizer,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2ForCTC,
+    Wav2Vec2Processor,
+)
+
+SIZES: dict[str, Any] = {
+    "hidden_size": 16,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "intermediate_size": 16,
+}
+
+
+def text_classifier(folder: Path, *labels: str) -> str:
+    """Reads words of one letter, which have a label of their own."""
+    torch.manual_seed(0)
+    names = {i: label for i, label in enumerate(labels)}
+    vocabulary = {"[PAD]": 0, "[UNK]": 1, **{label[0]: i + 2 for i, label in names.items()}}
+    tokenizer = Tokenizer(models.WordLevel(vocabulary, unk_token="[UNK]"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    words = {"unk_token": "[UNK]", "pad_token": "[PAD]", "model_max_length": 16}
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer, **words).save_pretrained(folder)
+    config = BertConfig(vocab_size=16, max_position_embeddings=16, id2label=names, **SIZES)
+    config.problem_type = "multi_label_classification"
+    BertForSequenceClassification(config).save_pretrained(folder)
+    return str(folder)
+
+
+def picture_classifier(folder: Path, *labels: str) -> str:
+    """Says something of pictures of 16 pixels."""
+    torch.manual_seed(0)
+    config = ViTConfig(image_size=16, patch_size=8, id2label=dict(enumerate(labels)), **SIZES)
+    model = ViTForImageClassification(config)
+    with torch.no_grad():
+        for x in model.classifier.parameters():
+            x.normal_()
+    model.save_pretrained(folder)
+    values = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (folder / "preprocessor_config.json").write_text(json.dumps(values))
+    return str(folder)
+
+
+def recogniser(folder: Path, letter: str) -> str:
+    """Hears this letter whatever is said."""
+    folder.mkdir()
+    vocabulary = {"<pad>": 0, "<unk>": 1, "|": 2, letter: 3}
+    (folder / "vocab.json").write_text(json.dumps(vocabulary))
+    tokenizer = Wav2Vec2CTCTokenizer(str(folder / "vocab.json"))
+    Wav2Vec2Processor(Wav2Vec2FeatureExtractor(), tokenizer).save_pretrained(folder)
+    config = Wav2Vec2Config(
+        vocab_size=4, conv_dim=(8, 8), conv_stride=(20, 16), conv_kernel=(20, 16),
+        num_conv_pos_embeddings=4, num_conv_pos_embedding_groups=2,
+        **SIZES,
+    )  # fmt: skip
+    model = Wav2Vec2ForCTC(config)
+    with torch.no_grad():
+        model.lm_head.bias[3] = 1e3
+    model.save_pretrained(folder)
+    return str(folder)

@@ -1,0 +1,100 @@
+"""A policy: its file, and what it refuses, with tiny classifiers of random weights."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from avatar_v.safety.moderation import Moderator, RefusedError, picture_scores, text_scores
+from avatar_v.safety.policy import read_policy
+from classifiers import picture_classifier, text_classifier
+
+PICTURES = torch.randint(
+    0, 256, (60, 3, 20, 24), dtype=torch.uint8, generator=torch.Generator().manual_seed(0)
+)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("policy")
+    text_classifier(path / "texts", "xray", "yes")
+    picture_classifier(path / "pictures", "good", "bad")
+    return path
+
+
+def policy(folder: Path, text: str) -> Path:
+    path = folder / "policy.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_words_are_whole_and_folded(folder: Path) -> None:
+    moderator = Moderator(policy(folder, "words: [fraud, Señor President]"))
+    moderator.check_texts({"--prompt": "a defrauded man", "--script": "Senor, President?"[:6]})
+    for text in ("FRAUD!", "it is fra\u00adud", "dear ｓｅｎｏｒ,\npresident"):
+        with pytest.raises(RefusedError, match="--script is refused: it has '"):
+            moderator.check_texts({"--prompt": "", "--script": text})
+
+
+def test_a_classifier_refuses_texts_in_all_their_parts(folder: Path) -> None:
+    """What is refused stands behind all that the model takes at once, 16 words."""
+    model = str(folder / "texts")
+    letters = sorted("xy", key=lambda x: float(text_scores(f"{x} " * 9, model)[0, 0]))
+    low, high = (float(text_scores(f"{x} " * 9, model)[0, 0]) for x in letters)
+    least = (low + 3 * high) / 4
+    moderator = Moderator(policy(folder, f"texts: {{model: texts, refuse: {{xray: {least}}}}}"))
+    moderator.check_texts({"--prompt": f"{letters[0]} " * 40, "--script": ""})
+    with pytest.raises(RefusedError, match=r"--prompt is refused: xray 0\.\d\d, from 0\.\d+ on"):
+        moderator.check_texts({"--prompt": f"{letters[0]} " * 40 + f"{letters[1]} " * 40})
+
+
+def test_a_classifier_refuses_pictures_at_times(folder: Path) -> None:
+    scores = picture_scores(PICTURES, str(folder / "pictures"))[:, 1]
+    every_s = "pictures: {model: pictures, refuse: {bad: %s}, every_s: 1}"
+    *_, second, worst = sorted(range(0, 60, 25), key=scores.__getitem__)
+    least = float(scores[second] + scores[worst]) / 2
+    moderator = Moderator(policy(folder, every_s % least))
+    with pytest.raises(RefusedError, match=rf"the video at {worst / 25:.1f} s is refused: bad 0"):
+        moderator.check_video("the video", PICTURES)
+    others = PICTURES[[i for i in range(60) if scores[i] < least - 1e-3]]
+    moderator.check_pictures("me.mp4", others)
+    moderator.check_video("the video", PICTURES[worst : worst + 10], first=1)  # between two looks
+
+
+def test_a_score_that_is_no_number_refuses(folder: Path, tmp_path: Path) -> None:
+    picture_classifier(tmp_path / "broken", "good", "bad")
+    weights = tmp_path / "broken" / "model.safetensors"
+    state = load_file(weights)
+    save_file({name: x * torch.nan for name, x in state.items()}, weights, {"format": "pt"})
+    rule = policy(tmp_path, "pictures: {model: broken, refuse: {bad: 1}}")
+    with pytest.raises(RefusedError, match="bad nan"):
+        Moderator(rule).check_pictures("me.mp4", PICTURES[:1])
+    del state["classifier.weight"]
+    picture_classifier(tmp_path / "headless", "good", "bad")
+    save_file(state, tmp_path / "headless" / "model.safetensors", {"format": "pt"})
+    rule = policy(tmp_path, "pictures: {model: headless, refuse: {bad: 1}}")
+    with pytest.raises(ValueError, match=r"lacks classifier\.weight; expected a picture classif"):
+        Moderator(rule)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("", "is an object of names and values"),
+        ("words: []", "refuses nothing"),
+        ("words: ['?!']", "'\\?!' has no letter"),
+        ("word: [x]", "unknown key 'word'; expected pictures, texts, words"),
+        ("words: &a [x]\ntexts: *a", "no plain YAML"),
+        ("texts: {model: texts, refuse: {rude: 0.5}}", "no label 'rude'; it has 'xray', 'yes'"),
+        ("texts: {model: texts, refuse: {xray: 2}}", "refuse: xray is a finite number from 0 to 1"),
+        ("texts: {model: texts, refuse: {}}", "refuse is an object"),
+        ("texts: {model: texts, refuse: {yes: 1}, every_s: 1}", "unknown key 'every_s'"),
+        ("texts: {model: pictures, refuse: {bad: 1}}", "lacks tokenizer_config.json; .*toxic-bert"),
+        ("pictures: {model: gone, refuse: {bad: 1}}", "lacks config.json.*Falconsai/nsfw_image"),
+        ("pictures: {refuse: {bad: 1}}", "missing keys"),
+    ],
+)
+def test_what_a_policy_may_not_say(folder: Path, text: str, error: str) -> None:
+    with pytest.raises(ValueError, match=f"policy.yaml.*{error}"):
+        read_policy(policy(folder, text))
