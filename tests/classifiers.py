@@ -9,6 +9,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import (
     BertConfig,
     BertForSequenceClassification,
+    BertTokenizer,
+    BlipConfig,
+    BlipForConditionalGeneration,
+    BlipProcessor,
     PreTrainedTokenizerFast,
     ViTConfig,
     ViTForImageClassification,
@@ -18,6 +22,7 @@ from transformers import (
     Wav2Vec2ForCTC,
     Wav2Vec2Processor,
 )
+from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 
 SIZES: dict[str, Any] = {
     "hidden_size": 16,
@@ -72,4 +77,25 @@ def recogniser(folder: Path, letter: str) -> str:
     with torch.no_grad():
         model.lm_head.bias[3] = 1e3
     model.save_pretrained(folder)
+    return str(folder)
+
+
+def captioner(folder: Path) -> str:
+    """Says words of a dozen of pictures of 32 pixels."""
+    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a person before the red blue wall [DEC] [ENC]"
+    (folder / "vocab.txt").write_text("\n".join(words.split()))
+    tokenizer = BertTokenizer(str(folder / "vocab.txt"))
+    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
+    small |= {"num_attention_heads": 2, "projection_dim": 16}
+    text = {"vocab_size": len(tokenizer), "encoder_hidden_size": 16, "bos_token_id": 12}
+    text |= {"eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
+    vision = {"image_size": 32, "patch_size": 16}
+    torch.manual_seed(0)
+    config = BlipConfig(text_config=small | text, vision_config=small | vision)
+    network = BlipForConditionalGeneration(config)
+    for parameter in network.parameters():
+        parameter.data.normal_(std=0.5)  # so that what is seen changes what is said
+    network.save_pretrained(folder)
+    pictures = BlipImageProcessorPil(size={"height": 32, "width": 32})
+    BlipProcessor(pictures, tokenizer).save_pretrained(folder)
     return str(folder)

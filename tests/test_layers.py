@@ -1,7 +1,7 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, stored, options, states, checks, paths, device, flow, seeds, words, progress < media,
-kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
+`types, stored, options, states, checks, paths, local_models, device, flow, seeds, words, progress <
+media, kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
 sampling < losses < engines, safety < generate < stages < callbacks, planning < demo, app, cli`.
 Command modules (`*/cli.py`) and `testing` are entries of their own and are not constrained.
 
@@ -26,6 +26,7 @@ ORDER = [
         "states",
         "checks",
         "paths",
+        "local_models",
         "device",
         "flow",
         "seeds",

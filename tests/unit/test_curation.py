@@ -14,13 +14,13 @@ from typing import ClassVar
 import numpy as np
 import pytest
 import torch
-from transformers import BertTokenizer, BlipConfig, BlipForConditionalGeneration, BlipProcessor
-from transformers.models.blip.image_processing_pil_blip import BlipImageProcessorPil
 
 from avatar_v.critics.syncnet_crop import CropPlan
+from avatar_v.safety.moderation import labels_of, picture_scores
 from avatar_v_data.curation import store as stores
 from avatar_v_data.curation.captions import Captions
 from avatar_v_data.curation.clips import longest_cover, same_face_runs
+from avatar_v_data.curation.content import Content
 from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.people import group_backgrounds, group_faces
@@ -32,6 +32,7 @@ from avatar_v_data.curation.stages import Recording, Result
 from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
 from avatar_v_data.curation.sync import Sync
 from avatar_v_data.curation.table import Found
+from classifiers import captioner, picture_classifier
 
 
 @dataclass(frozen=True)
@@ -161,23 +162,7 @@ def test_a_captioner_says_the_same_of_the_same_picture(
     """A network of random weights, with the processor that is stored beside it."""
     with pytest.raises(ValueError, match=r"no config.json .* it takes a model of transformers"):
         Captions(model=str(tmp_path)).weights()
-    words = "[PAD] [UNK] [CLS] [SEP] [MASK] a person before the red blue wall [DEC] [ENC]"
-    (tmp_path / "vocab.txt").write_text("\n".join(words.split()))
-    tokenizer = BertTokenizer(str(tmp_path / "vocab.txt"))
-    small = {"hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1}
-    small |= {"num_attention_heads": 2, "projection_dim": 16}
-    text = {"vocab_size": len(tokenizer), "encoder_hidden_size": 16, "bos_token_id": 12}
-    text |= {"eos_token_id": 3, "sep_token_id": 3, "pad_token_id": 0}
-    vision = {"image_size": 32, "patch_size": 16}
-    torch.manual_seed(0)
-    config = BlipConfig(text_config=small | text, vision_config=small | vision)
-    network = BlipForConditionalGeneration(config)
-    for parameter in network.parameters():
-        parameter.data.normal_(std=0.5)  # so that what is seen changes what is said
-    network.save_pretrained(tmp_path)
-    pictures = BlipImageProcessorPil(size={"height": 32, "width": 32})
-    BlipProcessor(pictures, tokenizer).save_pretrained(tmp_path)
-
+    captioner(tmp_path)
     frames = torch.zeros(30, 3, 40, 50, dtype=torch.uint8)
     frames[20:, 0] = 255
     monkeypatch.setattr(Recording, "frames", lambda self: iter(frames))
@@ -190,6 +175,25 @@ def test_a_captioner_says_the_same_of_the_same_picture(
     weights = stage.weights()
     (tmp_path / "generation_config.json").write_text("{}")
     assert stage.weights() != weights
+
+
+def test_content_is_told_by_the_labels_of_a_classifier(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with pytest.raises(ValueError, match=r"content: .* lacks config.*Falconsai"):
+        Content(model=str(tmp_path)).weights()
+    folder = str(picture_classifier(tmp_path / "model", "plain", "odd"))
+    frames = torch.zeros(20, 3, 40, 50, dtype=torch.uint8)
+    frames[15:] = 255
+    monkeypatch.setattr(Recording, "frames", lambda self: iter(frames))
+    clips = [{"start": 0, "stop": 10}, {"start": 10, "stop": 20}]
+    stage = Content(model=folder)
+    rows = stage.run(Recording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
+    assert list(rows[0]) == [f"content_{label}" for label in labels_of(folder, is_text=False)]
+    dark, bright = (picture_scores(frames[i : i + 1], folder)[0] for i in (0, 19))
+    assert list(rows[0].values()) == pytest.approx(dark.tolist(), abs=1e-4)
+    assert list(rows[1].values()) == pytest.approx(dark.maximum(bright).tolist(), abs=1e-4)
+    assert len(stage.weights()) > 8
 
 
 # Which results

@@ -188,7 +188,7 @@ def test_other_folders_are_one_error_that_says_what_to_supply(videomae: Path, tm
         (str(tmp_path / "nowhere"), "no config.json"),
         (copied(videomae, tmp_path / "a", {"preprocessor_config.json": None}), "no video_prep"),
         (copied(videomae, tmp_path / "b", {"model.safetensors": None}), "no model.safetensors"),
-        (copied(videomae, tmp_path / "c", {"config.json": theirs}), "does not load it"),
+        (copied(videomae, tmp_path / "c", {"config.json": theirs}), "cannot be loaded"),
         (
             copied(videomae, tmp_path / "d", {"config.json": {**config, "num_hidden_layers": 3}}),
             r"its weights lack encoder\.layer\.2",

@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 
 from avatar_v.critics.frozen import hash_files
+from avatar_v.local_models import load_model, load_part
 from avatar_v.paths import indexed_weights
 from avatar_v_data.curation.stages import Frame, Recording, Result
 
@@ -66,20 +67,12 @@ class Captioner:
         from transformers import AutoModelForImageTextToText, AutoProcessor
 
         indexed_weights(folder)
-        safe: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}
-        try:
-            self.processor = AutoProcessor.from_pretrained(folder, **safe)
-            found: Any = AutoModelForImageTextToText.from_pretrained(
-                folder, use_safetensors=True, dtype="auto", output_loading_info=True, **safe
-            )
-        except (OSError, KeyError, ImportError) as error:
-            raise ValueError(f"{folder}: {error}; captions take {SOURCE}") from error
-        self.model, loaded = found
-        if loaded["missing_keys"]:
-            lacks = ", ".join(sorted(loaded["missing_keys"])[:3])
-            raise ValueError(f"{folder} lacks {lacks}; captions take {SOURCE}")
+        self.processor = load_part(AutoProcessor, folder, SOURCE)
+        self.model, lacks = load_model(AutoModelForImageTextToText, folder, SOURCE, dtype="auto")
+        if lacks:
+            raise ValueError(f"{folder} lacks {', '.join(lacks[:3])}; expected {SOURCE}")
         device = "cuda" if torch.cuda.is_available() else "cpu"
-        self.model.eval().requires_grad_(False).to(device)
+        self.model.to(device)
 
     @torch.inference_mode()
     def __call__(self, frame: Frame, prompt: str, max_tokens: int) -> str:

@@ -15,6 +15,7 @@ import yaml
 from avatar_v.stored import built, shown
 from avatar_v_data.curation.captions import Captions
 from avatar_v_data.curation.clips import Clips
+from avatar_v_data.curation.content import Content
 from avatar_v_data.curation.faces import Faces
 from avatar_v_data.curation.looks import Looks
 from avatar_v_data.curation.person import Person
@@ -25,7 +26,7 @@ from avatar_v_data.curation.stages import Stage
 from avatar_v_data.curation.sync import Sync
 
 STAGES: tuple[type, ...] = (
-    Probe, Shots, Faces, Speech, Clips, Looks, Sync, Person, Captions,
+    Probe, Shots, Faces, Speech, Clips, Looks, Sync, Person, Content, Captions,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from avatar_v.critics.frozen import Score, hash_files
 from avatar_v.critics.preparation import read_preparation
+from avatar_v.local_models import load_model
 from avatar_v.paths import indexed_weights
 
 SOURCE = (
@@ -38,13 +39,9 @@ class Dino:
         from transformers import AutoModel
 
         indexed_weights(folder)
-        self.model, loaded = AutoModel.from_pretrained(
-            folder, local_files_only=True, trust_remote_code=False, output_loading_info=True
-        )
-        missing = sorted(name for name in loaded["missing_keys"] if not name.startswith("pooler"))
-        if missing:
+        self.model, lacks = load_model(AutoModel, folder, SOURCE)
+        if missing := [name for name in lacks if not name.startswith("pooler")]:
             raise ValueError(f"{folder} lacks {', '.join(missing[:3])}; it needs {SOURCE}")
-        self.model.float().eval().requires_grad_(False)
         self._hash = hash_files([folder / "model.safetensors"])
 
     def hash(self) -> str:

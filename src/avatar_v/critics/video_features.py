@@ -12,13 +12,13 @@ from typing import Any
 import torch
 from einops import rearrange
 from jaxtyping import Bool, Float, Int
-from safetensors import SafetensorError
 from torch import Tensor
 
 from avatar_v import checks
 from avatar_v.critics.feature_part import FeaturePart, Video
 from avatar_v.critics.frozen import hash_files
 from avatar_v.critics.preparation import read_preparation
+from avatar_v.local_models import load_model
 from avatar_v.paths import indexed_weights
 from avatar_v.states import check_numbers
 
@@ -134,23 +134,14 @@ def _network(folder: Path) -> Any:
     and for a network that takes other things than a clip's pictures."""
     from transformers import AutoModel
 
-    try:
-        model, loaded = AutoModel.from_pretrained(
-            folder,
-            local_files_only=True,
-            trust_remote_code=False,
-            use_safetensors=True,
-            output_loading_info=True,
-        )
-    except (KeyError, OSError, RuntimeError, SafetensorError, ValueError) as error:
-        raise _unfit(folder, f"transformers does not load it ({_first_line(error)})") from error
-    if missing := sorted(of for of in loaded["missing_keys"] if not of.startswith("pooler")):
+    model, lacks = load_model(AutoModel, folder, f"a video encoder, as {SOURCE}")
+    if missing := [name for name in lacks if not name.startswith("pooler")]:
         raise _unfit(folder, f"its weights lack {', '.join(missing[:3])}")
     if model.main_input_name not in PICTURES:
         raise _unfit(folder, f"a {model.config.model_type} takes {model.main_input_name}")
     state = model.state_dict()
     check_numbers(state, where=folder, counters=state)
-    return model.float().eval().requires_grad_(False)
+    return model
 
 
 def _num_frames(model: Any, folder: Path) -> int:

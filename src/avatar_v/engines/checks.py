@@ -33,7 +33,7 @@ def check_folder(voice: str) -> str:
         raise ValueError(
             f"no voice {voice!r}: expected {DRAWN}, {DRAWN}:N, or a folder with {WHERE_FROM}"
         )
-    weights = [*folder.glob("*.safetensors"), *folder.glob("pytorch_model*.bin")]
+    weights = list(folder.glob("*.safetensors"))
     found = {
         **{name: (folder / name).is_file() for name in ("config.json", "tokenizer_config.json")},
         "model.safetensors": bool(weights),

@@ -9,7 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.engines.checks import check_folder
+from avatar_v.engines.checks import WHERE_FROM, check_folder
+from avatar_v.local_models import load_model, load_part
 from avatar_v.media.sound import resampled
 from avatar_v.types import SAMPLE_RATE_HZ
 
@@ -26,8 +27,8 @@ class StoredVoice:
         from transformers import VitsModel, VitsTokenizer
 
         self.folder = folder
-        self.tokenizer = VitsTokenizer.from_pretrained(folder, local_files_only=True)
-        self.model = VitsModel.from_pretrained(folder, local_files_only=True).eval()
+        self.tokenizer = load_part(VitsTokenizer, folder, WHERE_FROM)
+        self.model, _ = load_model(VitsModel, folder, WHERE_FROM)
 
     def speak(self, text: str, *, seed: int) -> Float[Tensor, " s"]:
         """ValueError for text in another alphabet than the voice's."""

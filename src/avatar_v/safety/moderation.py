@@ -14,7 +14,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.preparation import read_preparation
-from avatar_v.safety.models import load_model, load_part
+from avatar_v.local_models import load_model, load_part
 from avatar_v.safety.policy import (
     PICTURE_MODELS,
     TEXT_MODELS,
@@ -99,6 +99,12 @@ def picture_scores(frames: Frames, folder: str) -> Scores:
     return torch.cat([_probabilities(model, model(pixel_values=x).logits) for x in parts])
 
 
+def labels_of(folder: str, *, is_text: bool) -> list[str]:
+    """The labels of a classifier, in the order of its scores."""
+    model, _ = _model(folder, is_text=is_text)
+    return [str(model.config.id2label[i]) for i in sorted(model.config.id2label)]
+
+
 def _parts(text: str, tokenizer: Any, most: int) -> list[str]:
     """The text in overlapping parts of at most ``most`` tokens."""
     num = len(tokenizer(text, verbose=False)["input_ids"])
@@ -117,10 +123,9 @@ def _probabilities(model: Any, logits: Float[Tensor, "n labels"]) -> Scores:
 
 
 def _check(name: str, scores: Scores, rule: Classifier) -> None:
-    model, _ = _model(rule.model, is_text=not isinstance(rule, PictureClassifier))
-    places = {str(label): place for place, label in model.config.id2label.items()}
+    labels = labels_of(rule.model, is_text=not isinstance(rule, PictureClassifier))
     for label, least in rule.refuse.items():
-        score = float(scores[:, places[label]].max())
+        score = float(scores[:, labels.index(label)].max())
         if not score < least:
             raise RefusedError(f"{name} is refused: {label} {score:.2f}, from {least:g} on it is")
 

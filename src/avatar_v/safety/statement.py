@@ -9,10 +9,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.local_models import load_model, load_part
 from avatar_v.media import containers, reading
 from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, day_of
 from avatar_v.safety.faces import hash_of, read_faces
-from avatar_v.safety.models import load_model, load_part
 from avatar_v.safety.policy import check_folder, plain_words
 from avatar_v.types import SAMPLE_RATE_HZ
 

@@ -15,11 +15,15 @@ def load_part(loader: Any, folder: str | Path, source: str, **how: Any) -> Any:
     try:
         return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **how)
     except FAULTS as error:
-        raise ValueError(f"{folder} cannot be loaded ({error}); expected {source}") from error
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"{folder} cannot be loaded ({reason}); expected {source}") from error
 
 
-def load_model(loader: Any, folder: str | Path, source: str) -> tuple[Any, list[str]]:
-    """The same of a network, in fp32, and the names of weights that the folder lacks."""
-    how = {"use_safetensors": True, "output_loading_info": True}
+def load_model(
+    loader: Any, folder: str | Path, source: str, *, dtype: str = "float32"
+) -> tuple[Any, list[str]]:
+    """The same of a frozen network, and the names of weights that the folder lacks. ``dtype``
+    "auto" is that of the file."""
+    how = {"use_safetensors": True, "output_loading_info": True, "dtype": dtype}
     model, loaded = load_part(loader, folder, source, **how)
-    return model.float().eval().requires_grad_(False), sorted(loaded["missing_keys"])
+    return model.eval().requires_grad_(False), sorted(loaded["missing_keys"])
