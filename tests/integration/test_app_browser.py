@@ -290,6 +290,23 @@ def test_a_drawn_person_fills_the_form(page, tmp_path: Path) -> None:
     until(page, lambda: page.eval_on_selector("#av-reference video", length) == 4.04, "no preview")
 
 
+def test_a_typed_text_becomes_speech(page, tmp_path: Path) -> None:
+    """And never a file of the server that it names."""
+    secret = tmp_path / "secret.txt"
+    secret.write_text("hello")
+    for text, told in ((str(secret), "The text: "), ("Call 911.", "and not '911'")):
+        page.fill("#av-script", text)
+        page.click("#av-say")
+        note = page.wait_for_selector(f"#av-speech .av-note:has-text({told!r})")
+        assert "hello" not in note.inner_text()
+    page.fill("#av-script", "Hello and welcome to our village.")
+    page.click("#av-say")
+    page.wait_for_selector("#av-speech[data-state=given]")
+    length = "audio => audio.duration"
+    until(page, lambda: 1 < page.eval_on_selector("#av-speech audio", length) < 5, "no speech")
+    shoot(page, "12_typed", tmp_path)
+
+
 def test_another_name_for_this_machine_is_refused(page, site: Site) -> None:
     answer = page.request.get(site.url, headers={"Host": "evil.example"})
     assert answer.status == 400

@@ -2,6 +2,8 @@
 
 import argparse
 
+from avatar_v.engines.checks import check_folder
+from avatar_v.engines.voices import DRAWN, drawn_number, is_drawn
 from avatar_v.models.card import DEFAULT_WEIGHTS, read_card, weights_folder
 from avatar_v.safety.consent import read_consents
 from avatar_v.safety.policy import read_policy
@@ -36,6 +38,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--max-reference", type=float, default=600.0, metavar="S", help="of a clip (%(default)s)")
     add("--consent", metavar="DIR", help="refuse people other than those of its *.consent.json")
     add("--policy", metavar="FILE", help="refuse words and pictures that this .yaml names")
+    add("--voice", default=DRAWN, metavar="NAME|DIR", help="of typed texts (%(default)s)")
     add("--keep", type=float, default=60.0, metavar="MIN", help="of files, unused (%(default)s)")
 
 
@@ -48,6 +51,10 @@ def run(args: argparse.Namespace) -> int:
         read_consents([args.consent])
     if args.policy is not None:
         read_policy(args.policy)
+    if is_drawn(args.voice):
+        drawn_number(args.voice)
+    else:
+        check_folder(args.voice)
     from avatar_v.app.form import Limits
     from avatar_v.app.server import serve
 
@@ -69,5 +76,6 @@ def run(args: argparse.Namespace) -> int:
         limits=limits,
         consent=args.consent,
         policy=args.policy,
+        voice=args.voice,
     )
     return 0

@@ -17,7 +17,9 @@ CONSENT = "This is my own face or a drawn one, or I have the person's permission
 CAMERA = "filmed: find the face in it"
 FRAMED = "drawn, or framed on the face: take it as it is"
 NEW_SCENE = "Put the person into this scene, away from the clip's"
+SPEECH_TEXT = "The text"
 MAX_PROMPT = 500  # characters
+MAX_TEXT = 2000  # characters of what is to be said
 MAX_SEED = 2**32 - 1
 STEPS = (1, 64)
 GUIDANCE = (0.0, 6.0)
@@ -30,6 +32,7 @@ _WORDS = {
     "--guidance-audio": "Strength of the sound",
     "--steps": "Steps",
     "--prompt": "The scene",
+    "--script": SPEECH_TEXT,
     "--consent": "The records of consent",
     "--policy": "The rules of this page",
 }

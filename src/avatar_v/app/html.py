@@ -13,12 +13,14 @@ from avatar_v.app.form import (
     GUIDANCE,
     MAX_PROMPT,
     MAX_SEED,
+    MAX_TEXT,
     NEW_SCENE,
     REFERENCE_S,
     STEPS,
     Limits,
 )
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner, Progress, Waiting
+from avatar_v.engines.voices import is_drawn
 from avatar_v.generate.resolve import num_steps_of
 from avatar_v.models.card import SHIPPED
 from avatar_v.types import FRAME_RATE_HZ
@@ -60,6 +62,9 @@ def page(runner: JobRunner) -> str:
         "disabled": "" if reads else "disabled",
         "consent": CONSENT,
         "max_prompt": MAX_PROMPT,
+        "max_text": MAX_TEXT,
+        "type_it": "Or type what is to be said"
+        + (", in English" if is_drawn(runner.voice) else ""),
         "max_seed": MAX_SEED,
         "max_mib": f"{limits.upload_mib:g}",
         "steps": num_steps_of(None, pipeline.card),
@@ -95,8 +100,7 @@ def footer(limits: Limits, where: str) -> str:
         f"{_span(limits.reference_s)}, speech up to {_span(limits.speech_s)}. One video is made at "
         "a time; others wait. What you send and what is made stays on the machine that runs this "
         f"page and is removed {_span(limits.keep_s)} after its last use, or when the page's "
-        f"program ends.</p><p>{escape(where)}. There is no text-to-speech: the voice is yours to "
-        "bring.</p></footer>"
+        f"program ends.</p><p>{escape(where)}.</p></footer>"
     )
 
 

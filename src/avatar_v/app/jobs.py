@@ -15,16 +15,28 @@ from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v.app.form import CONSENT, Form, Limits, checked_request, form_words
+from avatar_v.app.form import (
+    CONSENT,
+    SPEECH_TEXT,
+    Form,
+    Limits,
+    checked_request,
+    form_words,
+)
 from avatar_v.app.job_queue import JobQueue
 from avatar_v.app.uploads import Space
+from avatar_v.engines.voice import speak_text
+from avatar_v.engines.voices import DRAWN, is_drawn
 from avatar_v.generate.output_files import json_path
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.record import Record, save_record
 from avatar_v.generate.request import Request
 from avatar_v.generate.run import run
 from avatar_v.media.outputs import output_of
+from avatar_v.media.writer import write_wav
 from avatar_v.models.card import DEFAULT_WEIGHTS
+from avatar_v.safety.moderation import Moderator
+from avatar_v.types import SAMPLE_RATE_HZ
 
 LIVE = "live.m3u8"
 VIDEO = "avatar.mp4"
@@ -69,12 +81,13 @@ class JobRunner:
         limits: Limits | None = None,
         consent: str | None = None,
         policy: str | None = None,
+        voice: str = DRAWN,
     ) -> None:
         begin = time.perf_counter()
         self.pipeline = AvatarPipeline.from_pretrained(
             weights, device=device, precision=precision, refiner=refiner
         )
-        self.limits = limits or Limits()
+        self.limits, self.voice = limits or Limits(), voice
         self._consent, self._policy = (
             None if path is None else str(Path(path).resolve()) for path in (consent, policy)
         )  # whole, since the page takes them out of messages
@@ -111,10 +124,25 @@ class JobRunner:
                 shutil.rmtree(folder, ignore_errors=True)
                 raise
 
+    def say(self, text: str, out: Path) -> None:
+        """Write the speech of a text, a wav, by the voice of this page. ValueError for what the
+        voice cannot say, and for words that the policy refuses."""
+        if self._policy is not None:
+            Moderator(self._policy).check_texts({SPEECH_TEXT: text})
+        sound, _ = speak_text(text, self.voice, seed=0)
+        length_s = len(sound) / SAMPLE_RATE_HZ
+        if length_s > self.limits.speech_s:
+            raise ValueError(
+                f"{SPEECH_TEXT} lasts {length_s:.0f} s when it is said; at most "
+                f"{self.limits.speech_s:g} s are taken"
+            )
+        write_wav(out, sound)
+
     @property
     def hidden(self) -> tuple[str, ...]:
         """Paths of this machine that the page does not tell."""
-        return tuple(path for path in (self._consent, self._policy) if path is not None)
+        places = (self._consent, self._policy, None if is_drawn(self.voice) else self.voice)
+        return tuple(path for path in places if path is not None)
 
     def sweep(self) -> None:
         """Remove uploads and jobs that nothing was written to for ``limits.keep_s``."""
@@ -167,5 +195,5 @@ class JobRunner:
 
 def _files(request: Request) -> tuple[str, str]:
     person = request.person
-    assert person.audio is not None, "the page takes no script"
+    assert person.audio is not None, "the page makes speech of a text first"
     return person.reference, person.audio

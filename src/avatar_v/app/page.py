@@ -13,6 +13,7 @@ import json
 import logging
 import re
 import secrets
+import shutil
 import socket
 from collections.abc import AsyncIterator, Collection, Generator
 from contextlib import closing
@@ -24,16 +25,17 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import (
     FileResponse,
     HTMLResponse,
+    JSONResponse,
     PlainTextResponse,
     Response,
     StreamingResponse,
 )
-from pydantic import BaseModel, ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from avatar_v.app import html
 from avatar_v.app.example import draw_person
-from avatar_v.app.form import FRAMED, Form, form_words
+from avatar_v.app.form import FRAMED, MAX_TEXT, Form, form_words
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
 from avatar_v.app.uploads import FullError, Uploads, is_plain_file, is_token
@@ -55,6 +57,13 @@ _JOB_TYPES = {
 _LIVE = re.compile(r"live(\.m3u8|_init\.mp4|_\d{5,}\.m4s)")
 LOG = logging.getLogger("avatar_v.app")
 _NOTHING = "There is nothing here (any more)."
+
+
+class TextBody(BaseModel):
+    """What is to be said."""
+
+    model_config = ConfigDict(extra="forbid")
+    text: StrictStr = Field(max_length=MAX_TEXT)
 
 
 class FormBody(BaseModel):
@@ -164,6 +173,26 @@ def _add_uploads(app: FastAPI, runner: JobRunner, uploads: Uploads) -> None:
 
         async with one_draws:
             return await asyncio.to_thread(drawn)
+
+    @app.post("/speech")
+    async def say(request: Request, body: TextBody) -> Response:
+        """A text as speech: an upload like any other."""
+        session = _session(request)
+
+        def said() -> Response:
+            runner.space.check()
+            id_, folder = uploads.new(session)
+            try:
+                runner.say(body.text, folder / "speech.wav")
+            except BaseException as error:
+                shutil.rmtree(folder, ignore_errors=True)
+                if not isinstance(error, (ValueError, OSError)):
+                    raise
+                return PlainTextResponse(form_words(str(error), *runner.hidden), 422)
+            return JSONResponse({"speech": id_})
+
+        async with one_draws:
+            return await asyncio.to_thread(said)
 
     @app.get("/files/{id_}")
     def sent(request: Request, id_: str) -> Response:

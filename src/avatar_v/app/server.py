@@ -39,6 +39,7 @@ def serve(
     limits: Limits,
     consent: str | None = None,
     policy: str | None = None,
+    voice: str,
 ) -> None:
     """Run until interrupted. ValueError for missing weights or packages, OSError for a taken port.
 
@@ -61,6 +62,7 @@ def serve(
             limits=limits,
             consent=consent,
             policy=policy,
+            voice=voice,
         )
         threads = JobThreads()
         app = create_app(runner, threads, host=host, names=names)

@@ -29,10 +29,15 @@ _SILENT = frozenset(_ENDS + _PAUSES + "'\"\u2018\u201c\u201d\u201e\u00ab\u00bb*_
 
 def read_script(script: str) -> str:
     """The text of a script, or of the file that it names (UTF-8). ValueError for a file that cannot
-    be read, for text without a letter or digit, and for more than `MAX_SCRIPT` characters."""
-    text, where = script, "--script"
+    be read, and as `checked_text`."""
     if script.endswith(FILE):
-        text, where = _file_text(script), script
+        return checked_text(_file_text(script), where=script)
+    return checked_text(script)
+
+
+def checked_text(text: str, *, where: str = "--script") -> str:
+    """The text. ValueError for one without a letter or digit, and for more than `MAX_SCRIPT`
+    characters."""
     if not any(sign.isalnum() for sign in text):
         raise ValueError(f"{where}: the script has no words")
     if len(text) > MAX_SCRIPT:

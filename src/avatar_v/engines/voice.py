@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.engines.checks import check_script
-from avatar_v.engines.script import read_script
+from avatar_v.engines.script import checked_text, read_script
 from avatar_v.engines.voices import drawn_number, is_drawn
 from avatar_v.media.sound import normalise_loudness
 from avatar_v.types import SAMPLES_PER_FRAME
@@ -52,7 +52,13 @@ def speak_script(script: str, voice: str, *, seed: int) -> tuple[Float[Tensor, "
     """The speech of a script, as a file of 16 bits keeps it: at -23 LUFS, a whole number of video
     frames. ValueError as `check_script`, and for a text that the engine cannot say."""
     check_script(script, voice)
-    engine, text = find_voice(voice), read_script(script)
+    return speak_text(read_script(script), voice, seed=seed)
+
+
+def speak_text(text: str, voice: str, *, seed: int) -> tuple[Float[Tensor, " s"], Said]:
+    """The same of a text that is no file's name."""
+    checked_text(text)
+    engine = find_voice(voice)
     sound = normalise_loudness(engine.speak(text, seed=seed))
     sound = F.pad(sound, (0, -len(sound) % SAMPLES_PER_FRAME))
     sound = (sound * FULL_SCALE).round().clamp(-FULL_SCALE, FULL_SCALE - 1) / FULL_SCALE

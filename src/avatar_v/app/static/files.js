@@ -90,7 +90,7 @@ window.avatar = { given: { reference: null, speech: null } };
     button.addEventListener("click", record);
     box.addEventListener("dragover", event => event.preventDefault());
     box.addEventListener("drop", event => { event.preventDefault(); took(event.dataTransfer.files); });
-    return { clear, show, enter };
+    return { clear, show, note: said => { note.textContent = said; } };
   };
 
   avatar.boxes = {

@@ -94,6 +94,27 @@
     }
   };
 
+  const say = async () => {
+    const box = avatar.boxes.speech, button = get("av-say");
+    button.disabled = true;
+    try {
+      const answer = await fetch("speech", {
+        method: "POST",
+        headers: { "Content-Type": "application/json" },
+        body: JSON.stringify({ text: get("av-script").value }),
+      });
+      if (!answer.ok) throw new Error(await answer.text());
+      const { speech } = await answer.json();
+      box.clear();
+      box.show(speech, `files/${speech}`);
+    } catch (error) {
+      box.note(error.message);
+    } finally {
+      button.disabled = false;
+    }
+  };
+
+  get("av-say").addEventListener("click", say);
   form.addEventListener("submit", event => { event.preventDefault(); run(); });
   draw.addEventListener("click", drawn);
   stop.addEventListener("click", () => {
