@@ -19,6 +19,7 @@ from avatar_v.app.form import Limits
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import JobRunner
 from avatar_v.app.place import private_folder
+from avatar_v.engines.voices import DRAWN
 from avatar_v.guard import is_loopback
 
 LOG = logging.getLogger("avatar_v.app")
@@ -39,7 +40,7 @@ def serve(
     limits: Limits,
     consent: str | None = None,
     policy: str | None = None,
-    voice: str,
+    voice: str = DRAWN,
 ) -> None:
     """Run until interrupted. ValueError for missing weights or packages, OSError for a taken port.
 
