@@ -277,6 +277,9 @@ def _select(args: argparse.Namespace) -> int:
         for step in selection.steps:
             table.add_row(step.what, str(step.clips or ""), f"{step.seconds / 60:.1f}")
         console.print(table)
+        if not selection.clips:
+            console.print(f"no clip is left: change the limits of tier {selection.tier} in a plan")
+            continue
         persons = {clip["person"] for clip in selection.clips}
         scenes = {clip["scene"] for clip in selection.clips}
         console.print(

@@ -8,7 +8,7 @@ not lose it.
 
 import signal
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
 
@@ -46,6 +46,29 @@ def interrupted(number: int, frame: FrameType | None) -> None:
             return
         frame = frame.f_back
     raise KeyboardInterrupt
+
+
+@contextmanager
+def first_interrupt(answer: Callable[[], bool]) -> Iterator[None]:
+    """Inside, the first SIGINT calls ``answer``; each later one, and one that ``answer`` does not
+    take (False), is answered as before. Nothing is changed in another thread than the main one, and
+    where SIGINT is ignored."""
+    before = signal.getsignal(signal.SIGINT)
+    is_main = threading.current_thread() is threading.main_thread()
+    if not is_main or before is signal.SIG_IGN:
+        yield
+        return
+
+    def once(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGINT, before)
+        if not answer():
+            signal.raise_signal(number)
+
+    signal.signal(signal.SIGINT, once)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @contextmanager

@@ -3,6 +3,7 @@
 import dataclasses
 import io
 import os
+import signal
 import sys
 import threading
 from collections.abc import Iterator
@@ -17,6 +18,7 @@ from avatar_v import cli
 from avatar_v.generate.inputs import Inputs, read_inputs
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.progress import FrameProgress
 from avatar_v.generate.request import LIVE, Request
 from avatar_v.generate.resolve import input_spec
 from avatar_v.models.card import read_card
@@ -236,6 +238,31 @@ def test_an_interrupt_does_not_wait_for_stdin(
 
     with pytest.raises(KeyboardInterrupt):
         carry_out(request, weights=weights, on_frames=interrupt)
+    assert live_threads() == []
+
+
+def test_an_interrupt_ends_the_speech_and_its_video_is_finished(
+    request_: Request, weights: Path, stdin_pipe: int, monkeypatch: pytest.MonkeyPatch, capsys
+) -> None:
+    os.write(stdin_pipe, pcm(sound(640 * 23)))
+    before, shown = FrameProgress.frames, []
+
+    def interrupt(self: FrameProgress, frames: Tensor) -> None:
+        if not shown:
+            os.kill(os.getpid(), signal.SIGINT)
+        shown.append(len(frames))
+        before(self, frames)
+
+    monkeypatch.setattr(FrameProgress, "frames", interrupt)
+    out = str(request_.output.out)
+    words = [*words_of(request_, weights, out), "--audio-patience", str(PATIENCE_S)]
+    assert cli.main(words) == 0
+    with av.open(out) as container:
+        assert sum(1 for _ in container.decode(video=0)) == sum(shown) == 23
+    record = Path(out).with_suffix(".json").read_text()
+    assert "the audio stream was ended after 0.9 s: interrupted" in record
+    assert "Ctrl-C again breaks off" in capsys.readouterr().err
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
     assert live_threads() == []
 
 

@@ -90,6 +90,8 @@ def curate(
 def opened(folder: str | Path, plan: str | None = None) -> Curated:
     """A run that `curate` has begun, with its own plan or another."""
     folder = Path(folder)
+    if not (folder / RUN_FILE).is_file():
+        raise ValueError(f"no file {folder / RUN_FILE}: avatar-v-data curate begins a run")
     words = read_json(folder / RUN_FILE)
     return _planned(folder, Path(str(words.get("footage"))), plan or str(words.get("plan")))
 

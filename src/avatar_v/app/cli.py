@@ -2,7 +2,6 @@
 
 import argparse
 
-from avatar_v.engines.checks import check_folder
 from avatar_v.engines.voices import DRAWN, drawn_number, is_drawn
 from avatar_v.models.card import DEFAULT_WEIGHTS, read_card, weights_folder
 from avatar_v.safety.consent import read_consents
@@ -54,6 +53,8 @@ def run(args: argparse.Namespace) -> int:
     if is_drawn(args.voice):
         drawn_number(args.voice)
     else:
+        from avatar_v.engines.checks import check_folder
+
         check_folder(args.voice)
     from avatar_v.app.form import Limits
     from avatar_v.app.server import serve

@@ -14,6 +14,7 @@ from avatar_v.generate.request import (
     SamplingOptions,
     Weights,
 )
+from avatar_v.interrupts import first_interrupt
 from avatar_v.media.kinds import STDOUT
 from avatar_v.models.card import Chosen, read_card, weights_folder
 from avatar_v.options import add_help_all, add_options, parsed
@@ -60,6 +61,7 @@ def run(args: argparse.Namespace) -> int:
 
     if launched_as()[0] > 0:
         return follow_launched(weights)
+    from avatar_v.generate.live import LiveSound
     from avatar_v.generate.progress import FrameProgress
     from avatar_v.generate.run import run as run_request
 
@@ -72,7 +74,16 @@ def run(args: argparse.Namespace) -> int:
             begun=begun,
         )
         progress.ready(making.inputs)
-        record = making.finish(progress.frames)
+        sound = making.inputs.audio
+
+        def ends_sound() -> bool:
+            if not (isinstance(sound, LiveSound) and sound.end("interrupted")):
+                return False
+            progress.say("the speech ends here and its video is finished; Ctrl-C again breaks off")
+            return True
+
+        with first_interrupt(ends_sound):
+            record = making.finish(progress.frames)
     timing = record.timing
     for warning in record.warnings[len(progress.warnings) :]:
         print(f"warning: {warning}", file=sys.stderr)

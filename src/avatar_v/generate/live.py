@@ -69,6 +69,16 @@ class LiveSound:
         self.num_samples = 0
         self.warnings: tuple[str, ...] = ()
 
+    def end(self, why: str) -> bool:
+        """End the sound where it is, as its own end would. False, and nothing is done, where none
+        of it was heard yet."""
+        if self.num_samples == 0:
+            return False
+        after = f"after {self.num_samples / SAMPLE_RATE_HZ:.1f} s"
+        self.warnings += (f"the audio stream was ended {after}: {why}",)
+        self.interrupt()
+        return True
+
     def __iter__(self) -> Iterator[Float[Tensor, " s"]]:
         try:
             for samples in _mono(self._first_noted()):

@@ -62,6 +62,10 @@ class FrameProgress:
                 f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True
             )
 
+    def say(self, words: str) -> None:
+        """A line of its own."""
+        self._console.print(words, markup=False, highlight=False)
+
     def frames(self, frames: UInt8[Tensor, "f 3 h w"]) -> None:
         """Some more frames are made."""
         self._num += len(frames)

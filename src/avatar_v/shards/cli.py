@@ -72,7 +72,7 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--video", action="store_true", help="make and judge videos (default: motion alone)")
     add("--videos", nargs=2, metavar=("A", "B"), help="folders of videos that two systems made "
         "elsewhere, CLIP.mp4 by the keys of --shards: judge these, and make none")  # fmt: skip
-    add("--size", type=int, default=64, help="of --videos: pixels a side (default: 64)")
+    add("--size", type=int, default=64, help="pixels (%(default)s), of --videos")
     add("--motion", default="auto", help="of --videos: auto, meter, landmarks, none or "
         "package.module:function")  # fmt: skip
     add("--no-face-crop", action="store_true", help="--videos are framed on the face already")

@@ -30,7 +30,9 @@ def what_is_left(trainer: L.Trainer, module: L.LightningModule, began_s: float) 
     took = duration(time.time() - began_s)
     said = [f"{kind} in {path}" for kind, path in places.items()]
     num_steps = step_of(trainer, module)
-    return f"{counted(num_steps, 'step')} in {took}: " + (", ".join(said) or "nothing was written")
+    return f"{counted(num_steps, 'step')} in {took}: " + (
+        ", ".join(said) or "the run had ended before, nothing was written"
+    )
 
 
 def where_to_go_on(trainer: L.Trainer) -> str:
