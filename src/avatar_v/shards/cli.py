@@ -73,8 +73,8 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--videos", nargs=2, metavar=("A", "B"), help="folders of videos that two systems made "
         "elsewhere, CLIP.mp4 by the keys of --shards: judge these, and make none")  # fmt: skip
     add("--size", type=int, default=64, help="pixels (%(default)s), of --videos")
-    add("--motion", default="auto", help="of --videos: auto, meter, landmarks, none or "
-        "package.module:function")  # fmt: skip
+    add("--motion", default="auto", help="auto, meter, landmarks, none or "
+        "package.module:function (%(default)s), of --videos")  # fmt: skip
     add("--no-face-crop", action="store_true", help="--videos are framed on the face already")
     add("--frames", type=int, default=137, help="of a sample, 4k + 1 (default: 137, 5.5 s)")
     add("--raters", metavar="FILE", help="JSON of who judges (default: the person's own habits; of "
