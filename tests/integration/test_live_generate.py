@@ -274,3 +274,7 @@ def test_the_first_frame_counts_from_the_first_sample(
     record = carry_out(request, weights=weights)
     assert record.num_frames == 20
     assert 0 < record.timing.first_frame_s < record.timing.total_s
+    slow = dataclasses.replace(record.timing, first_frame_s=0.5, total_s=4.3)
+    assert dataclasses.replace(record, timing=slow).fell_behind_s == pytest.approx(3.0)
+    file = record.request.changed(audio="talk.wav")
+    assert dataclasses.replace(record, timing=slow, request=file).fell_behind_s == 0

@@ -87,6 +87,12 @@ def run(args: argparse.Namespace) -> int:
     timing = record.timing
     for warning in record.warnings[len(progress.warnings) :]:
         print(f"warning: {warning}", file=sys.stderr)
+    if (behind_s := record.fell_behind_s) > 1:
+        print(
+            f"warning: the video fell {behind_s:.1f} s behind the voice; to follow one live, "
+            "25 frames a second have to be made",
+            file=sys.stderr,
+        )
     print(
         f"{request.output.out}: {counted(record.num_frames, 'frame')} "
         f"({record.num_frames / 25:.1f} s) in {timing.total_s:.1f} s, "

@@ -16,8 +16,9 @@ from typing import Any
 from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
 from avatar_v.generate.reference_check import ReferenceCheck
-from avatar_v.generate.request import Request
+from avatar_v.generate.request import LIVE, Request
 from avatar_v.safety.consent import Consented
+from avatar_v.types import FRAME_RATE_HZ
 
 PACKAGES = ("avatar_v", "torch", "diffusers", "av")
 
@@ -87,6 +88,14 @@ class Record:
     commit: str | None = field(default_factory=lambda: code_commit())
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())
+
+    @property
+    def fell_behind_s(self) -> float:
+        """Of a live sound: by how much its last frame came later than its first; 0 of a file's."""
+        if self.request.person.audio != LIVE:
+            return 0.0
+        length_s = self.num_frames / FRAME_RATE_HZ
+        return self.timing.total_s - self.timing.first_frame_s - length_s
 
 
 def save_record(path: str | Path, record: Record, **more: Any) -> None:
