@@ -13,13 +13,13 @@ from pathlib import Path
 from mkdocs.structure.files import File
 
 ROOT = Path(__file__).resolve().parents[1]
-_PICTURE = re.compile(r"\(((?:\.\./)+)eval/results/([\w.]+\.png)\)")
+_PICTURE = re.compile(r"\(((?:\.\./)+)eval/results/([\w.]+\.webp)\)")
 _DRAWING = re.compile(r"!\[([^\]]*)\]\((\w+\.svg)\)")
 
 
 def on_files(files, config):
     """Add the pictures of ``eval/results`` as ``results/pictures/NAME``."""
-    for path in sorted((ROOT / "eval" / "results").glob("*.png")):
+    for path in sorted((ROOT / "eval" / "results").glob("*.webp")):
         uri = f"results/pictures/{path.name}"
         files.append(File.generated(config, uri, abs_src_path=str(path)))
     return files

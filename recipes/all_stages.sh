@@ -101,13 +101,18 @@ critic() { # NAME TRAIN VALIDATION OPTIONS…: TRAIN is a list of folders
 init_from() { echo "--model.init_args.models.init_from=$runs/$1/weights"; } # RECIPE
 
 assemble() { # what ships, laid out like src/avatar_v/assets; whole or not at all
-  rm -rf assets.part && mkdir -p assets.part/critics
-  cp -r "$runs/3_motion/weights" assets.part/small
-  cp -r "$runs/4b_distill_dmd/weights" assets.part/small_student
-  avatar-v weights decoder "$runs/refiner/weights" "$runs/refiner_decoder/vae" --out assets.part/small_refiner
-  cp "$runs/refiner/weights/"{loss.csv,recipe.yaml} assets.part/small_refiner
+  rm -rf assets.part refiner.whole && mkdir -p assets.part/critics
+  avatar-v weights decoder "$runs/refiner/weights" "$runs/refiner_decoder/vae" --out refiner.whole
+  cp "$runs/refiner/weights/"{loss.csv,recipe.yaml} refiner.whole
+  slim "$runs/3_motion/weights" small dit=0 vae=0 text=0 audio=0 motion=0
+  slim "$runs/4b_distill_dmd/weights" small_student dit=8e-4 --base assets.part/small
+  slim refiner.whole small_refiner dit=4e-3 vae=1.6e-3 text=4e-2 audio=4e-2 --base assets.part/small
   for name in face motion sync; do cp -r "runs/critic_$name/$name" "assets.part/critics/$name"; done
   mv assets.part assets
+}
+
+slim() { # WEIGHTS NAME ERRORS…: in fewer bytes
+  avatar-v weights slim "$1" --out "assets.part/$2" --error "${@:3}"
 }
 
 few=() few_pairs=() few_windows=() stills=() terms=() of_student=()

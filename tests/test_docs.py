@@ -241,4 +241,4 @@ def test_the_site_builds(tmp_path: Path) -> None:
     commands_page = (tmp_path / "training" / "small" / "index.html").read_text(encoding="utf-8")
     assert "# stage 3</span>" in commands_page
     assert 'class="gp"' not in commands_page, "a comment is coloured as a prompt"
-    assert (tmp_path / "results" / "pictures" / "demo_sheet.png").is_file()
+    assert (tmp_path / "results" / "pictures" / "demo_sheet.webp").is_file()

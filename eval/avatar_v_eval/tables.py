@@ -27,7 +27,7 @@ from functools import cache
 from pathlib import Path
 
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.models.card import hash_folder, weights_folder
+from avatar_v.models.card import hash_folder, read_card, weights_folder
 from avatar_v.models.weights import load_dit
 from avatar_v_eval.records import RESULTS_DIR, Number, Result, read_result
 
@@ -197,7 +197,9 @@ def _line(made: str) -> str:
 def shipped_hashes() -> frozenset[str]:
     """The generator that ships, in result files: the hash of its DiT, or of its folder."""
     folder = weights_folder("small")
-    return frozenset([weights_hash(load_dit(folder / "dit").state_dict()), hash_folder(folder)])
+    whole = read_card(folder).whole
+    hashes = [hash_folder(folder), *([] if whole is None else [whole.weights])]
+    return frozenset([weights_hash(load_dit(folder / "dit").state_dict()), *hashes])
 
 
 def _value(number: Number) -> str:

@@ -27,7 +27,7 @@ def test_the_measurement_of_the_shipped_refiner(tmp_path: Path) -> None:
     assert value["sharpness_refined"] > 2 * value["sharpness_bicubic"]
     assert value["sharpness_made_refined"] > 2 * value["sharpness_made_bicubic"]
     assert all(number["n"] in (2, 4, 6) for number in numbers.values())
-    with Image.open(tmp_path / "quick.png") as picture:
+    with Image.open(tmp_path / "quick.webp") as picture:
         assert picture.size[0] == 6 * 240
 
 

@@ -135,7 +135,7 @@ def test_a_measurement_writes_its_result_and_figures(
     result = json.loads((tmp_path / "out" / "speed_live.json").read_text())
     assert (result["title"], result["command"]) == ("A title", "avatar-v-eval speed live --steps 5")
     names = {path.name for path in (tmp_path / "out").iterdir()}
-    assert names == {"speed_live.json", "speed_live.png", "speed_live_frames.png"}
+    assert names == {"speed_live.json", "speed_live.webp", "speed_live_frames.webp"}
     assert "mouth r" in capsys.readouterr().out
 
 

@@ -25,6 +25,7 @@ STUDIES = {
     "watermark": "the mark in generated frames: what it survives, and what it changes",
     "watermark_peers": "marks of other libraries in small frames",
     "consent": "whether records of consent tell their person from others",
+    "same_frames": "how far the frames of compressed weights lie from those before",
     "demo": "`avatar-v demo` as a whole command, and its picture",
     "prompt_sheet": "a picture of people in the scenes of prompts",
     "curves": "a picture of the loss curves of the shipped weights",

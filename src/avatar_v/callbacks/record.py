@@ -15,6 +15,7 @@ from torch import Tensor
 from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.adapter import save_adapter
+from avatar_v.models.base import part_folder
 from avatar_v.models.card import AdapterCard, Capabilities, Card, hash_folder
 from avatar_v.models.lora import active_factors
 from avatar_v.models.weights import save_pipeline
@@ -168,7 +169,7 @@ def _base_of(stage: Stage) -> tuple[str, str] | None:
     if part is None:
         return None
     if models.init_from is not None:
-        return models.init_from, hash_folder(Path(models.init_from) / part)
+        return models.init_from, hash_folder(part_folder(Path(models.init_from) / part))
     return ("", "") if models.dit is None else (models.dit, hash_folder(models.dit))
 
 

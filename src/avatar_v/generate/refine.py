@@ -23,6 +23,7 @@ from avatar_v.generate.person import encode_person
 from avatar_v.generate.pipelining import Stage
 from avatar_v.generate.pixels import clamped
 from avatar_v.generate.request import Request
+from avatar_v.models.base import part_folder
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.card import Card, hash_folder, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
@@ -86,7 +87,7 @@ def check_refiner(name_or_path: str | Path) -> Path:
         folder = weights_folder(name_or_path)
     except ValueError as error:
         raise ValueError(f"--refiner: {error}") from error
-    config = folder / "dit" / "config.json"
+    config = part_folder(folder / "dit") / "config.json"
     read_card(folder)
     if not DiTConfig.from_dict(read_json(config), where=str(config)).reads_low:
         raise ValueError(

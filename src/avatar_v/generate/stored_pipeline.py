@@ -12,7 +12,7 @@ from avatar_v.generate.resolve import input_spec
 from avatar_v.kernels.backends import check_named
 from avatar_v.models.adapter import check_adapters, load_merged
 from avatar_v.models.card import Chosen, hash_with, read_card, weights_folder
-from avatar_v.models.weights import MOTION, load_pipeline
+from avatar_v.models.weights import has_motion_net, load_pipeline
 from avatar_v.parallel.streams import check_offload
 
 
@@ -69,7 +69,7 @@ class StoredPipeline:
     @property
     def makes_motion(self) -> bool:
         """Whether there is a motion network."""
-        return (self.folder / MOTION).is_dir()
+        return has_motion_net(self.folder)
 
     def load(self, ranks: Ranks | None = None) -> AvatarPipeline:
         """The networks; of rank 0, which brings the others (ranks.py), or of ``ranks``.

@@ -19,9 +19,11 @@ from peft import LoraConfig
 from safetensors.torch import save_file
 from torch import Tensor
 
+from avatar_v.models.base import part_folder
 from avatar_v.models.card import (
     ADAPTER_CARD,
     ADAPTER_CONFIG,
+    CARD,
     AdapterCard,
     Card,
     Chosen,
@@ -177,7 +179,7 @@ def merge_to(
     base, out = Path(base), Path(out)
     if out.exists():
         raise ValueError(f"{out} exists")
-    if (base / "card.json").is_file():
+    if (base / CARD).is_file():
         card = check_adapters(base, chosen, any_base=any_base)
         dit, conditioner = load_merged(base, chosen, vae=vae, any_vae=any_base)
         if [each.scale for each in chosen] != [1.0]:
@@ -200,16 +202,21 @@ def check_adapters(base: Path, chosen: Sequence[Chosen], *, any_base: bool = Fal
     preset = read_card(base).preset
     for each in chosen:
         about = read_adapter_card(each.folder)
-        _check_base(about, base / about.part, each.folder, any_base=any_base)
+        part = part_folder(base / about.part)
+        _check_base(about, part, each.folder, any_base=any_base)
         if preset != about.card.preset:
-            raise _unfit(about, base / about.part, each.folder)
+            raise _unfit(about, part, each.folder)
     return read_adapter_card(chosen[-1].folder).card
 
 
 def _check_base(about: AdapterCard, part: Path, folder: Path, *, any_base: bool) -> None:
     """ValueError unless ``part`` holds the very network that the adapter in ``folder`` was trained
     on; where that is not recorded, shapes alone are compared later."""
-    if not any_base and about.base_hash and hash_folder(part) != about.base_hash:
+    if any_base or not about.base_hash:
+        return
+    whole = read_card(part.parent).whole if (part.parent / CARD).is_file() else None
+    was = None if whole is None else {"dit": whole.dit, "motion": whole.motion}[about.part]
+    if about.base_hash not in (hash_folder(part), was):
         raise _unfit(about, part, folder)
 
 

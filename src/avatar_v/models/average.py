@@ -13,6 +13,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from avatar_v.models.base import part_folder
 from avatar_v.models.card import read_card
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import (
@@ -43,7 +44,8 @@ def average_pipelines(
     for path in paths[:-1]:
         read_card(path, preset=card.preset)
         for part in (*AVERAGED, "vae"):
-            configs = [read_json(each / part / "config.json") for each in (path, paths[-1])]
+            places = [part_folder(each / part) for each in (path, paths[-1])]
+            configs = [read_json(place / "config.json") for place in places]
             if configs[0] != configs[1]:
                 raise ValueError(f"{path} and {paths[-1]} differ in {part}/config.json")
         if not _same_stats(path, paths[-1]):

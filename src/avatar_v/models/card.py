@@ -29,10 +29,16 @@ SHIPPED = {
 """The pipelines that ship, all of drawn people."""
 DRAWN_PEOPLE = "drawn people of avatar_v's world"
 """What `Capabilities.people` says of weights that were trained on drawn people alone."""
-"""What ships with the package, by name."""
+CARD = "card.json"
+COMPRESSED = "compressed.safetensors"
+"""In place of the weights of a part (compressed.py)."""
 ADAPTER_CARD, ADAPTER_CONFIG = "adapter.json", "adapter_config.json"
 MAX_SCALE = 10.0
 """Of an adapter."""
+
+
+UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
+"""What a card says that does not speak of it, as none did before weights were compressed."""
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,26 @@ class Capabilities:
 
 
 @dataclass(frozen=True)
+class Base:
+    """Of weights that are stored as what they change in others (base.py)."""
+
+    folder: str  # its name; it lies beside the folder of the card
+    hash: str  # `hash_folder` of the base
+    parts: tuple[Literal["vae", "dit", "text", "audio", "motion"], ...] = ()
+    """Parts that are the base's, and which the folder does not hold."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """`hash_folder` of weights and of two parts before they were compressed (slim.py), which
+    results and adapters made with them name."""
+
+    weights: str
+    dit: str
+    motion: str = ""
+
+
+@dataclass(frozen=True)
 class Card:
     """Where weights come from, which a stranger needs to make them again, and what they can do."""
 
@@ -85,13 +111,15 @@ class Card:
     guidance_audio: Guidance = 2.0  # what generation takes where none is asked for; 1 is none
     guidance_motion: Guidance = 1.0  # of the style in motion (sampling/motion.py)
     schema_version: int = SCHEMA_VERSION
+    base: Base | None = None  # None: the folder holds all
+    whole: Whole | None = None  # None: the folder was not compressed
 
 
 def weights_folder(name_or_path: str | Path) -> Path:
     """The folder of a shipped name or of a path; ValueError if it is neither."""
     named = ASSETS / name_or_path
     for folder in (named, Path(name_or_path)):
-        if (folder / "card.json").is_file():
+        if (folder / CARD).is_file():
             return folder
     names = ", ".join(f"{name}: {words}" for name, words in SHIPPED.items())
     raise ValueError(
@@ -104,9 +132,9 @@ def read_card(folder: str | Path, *, preset: str | None = None) -> Card:
     """The card of a pipeline; ValueError for another schema version, fields that do not fit, or
     another preset if one is given."""
     folder = Path(folder)
-    values = read_json(folder / "card.json")
+    values = read_json(folder / CARD)
     _check_version(values, folder)
-    card = built(Card, values, where=folder / "card.json")
+    card = built(Card, UNCOMPRESSED | values, where=folder / CARD)
     if preset is not None and card.preset != preset:
         raise ValueError(f"{folder} holds weights of preset {card.preset!r}, expected {preset!r}")
     return card
@@ -164,13 +192,15 @@ def read_adapter_card(folder: str | Path) -> AdapterCard:
         )
     values = read_json(path)
     card = values.get("card")
-    _check_version(card if isinstance(card, dict) else {}, folder)
-    return built(AdapterCard, values, where=path)
+    card = card if isinstance(card, dict) else {}
+    _check_version(card, folder)
+    return built(AdapterCard, {**values, "card": UNCOMPRESSED | card}, where=path)
 
 
 def hash_folder(folder: str | Path) -> str:
-    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files;
-    ValueError for one of such a name that is no file."""
+    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files, and
+    over the hash of the base of weights that have one; ValueError for one of such a name that is no
+    file."""
     folder = Path(folder)
     digest = hashlib.sha256()
     for path in sorted(
@@ -182,6 +212,10 @@ def hash_folder(folder: str | Path) -> str:
         with path.open("rb") as file:
             while block := file.read(1 << 20):
                 digest.update(block)
+    of_part = (folder / COMPRESSED).is_file()
+    card = (folder.parent if of_part else folder) / CARD
+    base = read_card(card.parent).base if card.is_file() else None
+    digest.update(b"" if base is None else base.hash.encode())
     return digest.hexdigest()[:16]
 
 

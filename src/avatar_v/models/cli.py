@@ -1,5 +1,5 @@
-"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; ours joined, and with
-adapters."""
+"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; ours joined, with
+adapters, and in fewer bytes."""
 
 import argparse
 from pathlib import Path
@@ -10,7 +10,7 @@ from avatar_v.models.card import Chosen, read_adapter_card, read_card, weights_f
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     """Register `weights` and its actions."""
     parser = subparsers.add_parser(
-        "weights", help="convert Wan weights, join ours", allow_abbrev=False
+        "weights", help="convert Wan weights, join and compress ours", allow_abbrev=False
     )
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser(
@@ -55,6 +55,35 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     decoder.add_argument("vae", metavar="VAE", help="folder of the VAE")
     decoder.add_argument("--out", metavar="OUT", required=True, help="folder to create")
     _add_adapter_actions(actions)
+    _add_size_actions(actions)
+
+
+def _add_size_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    slim = actions.add_parser(
+        "slim",
+        help="pipeline folder → the same in fewer bytes",
+        description="With --base, OUT holds what DIR changes in the weights BASE beside it, and "
+        "needs them there.",
+        allow_abbrev=False,
+    )
+    slim.add_argument("source", metavar="DIR")
+    slim.add_argument("--base", metavar="BASE", help="weights with much in common, beside OUT")
+    slim.add_argument(
+        "--error",
+        metavar="PART=E",
+        nargs="+",
+        required=True,
+        help="parts to compress (vae, dit, text, audio, motion), and the part of its norm by which "
+        "a tensor may differ that is stored as a change of the base's: 8e-4; 0: none",
+    )
+    slim.add_argument("--out", metavar="OUT", required=True, help="folder to create")
+    whole = actions.add_parser(
+        "whole",
+        help="pipeline folder of fewer bytes → one that is whole and needs no base",
+        allow_abbrev=False,
+    )
+    whole.add_argument("source", metavar="DIR", help="folder, or the name of shipped weights")
+    whole.add_argument("--out", metavar="OUT", required=True, help="folder to create")
 
 
 def _add_adapter_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -97,7 +126,9 @@ def _add_adapter_actions(actions: "argparse._SubParsersAction[argparse.ArgumentP
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command. A missing folder is an error before torch is imported."""
-    if args.action in ("average", "decoder"):
+    if args.action == "whole":
+        args.source = weights_folder(args.source)
+    if args.action in ("average", "decoder", "slim", "whole"):
         for folder in args.sources if args.action == "average" else [args.source]:
             read_card(folder)
     elif args.action == "export-lora":
@@ -113,12 +144,17 @@ def run(args: argparse.Namespace) -> int:
 
     from avatar_v.models.adapter import merge_to
     from avatar_v.models.average import average_pipelines, replace_decoder
+    from avatar_v.models.slim import errors_of, make_slim, make_whole
     from avatar_v.models.wan import export_lora, export_wan, import_wan
 
     if args.action == "average":
         average_pipelines(args.sources, args.out)
     elif args.action == "decoder":
         replace_decoder(args.source, args.vae, args.out)
+    elif args.action == "slim":
+        make_slim(args.source, args.out, errors_of(args.error), args.base)
+    elif args.action == "whole":
+        make_whole(args.source, args.out)
     elif args.action == "merge":
         merge_to(
             args.source,

@@ -28,6 +28,8 @@ from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from avatar_v.models.base import part_folder
+from avatar_v.models.compressed import restored
 from avatar_v.models.fidelity import Known
 from avatar_v.models.vae_norm import replace_norms
 from avatar_v.states import check_numbers, check_state, read_tensors
@@ -127,7 +129,8 @@ class VideoVAE(nn.Module):
             ValueError: the config is of another class or has fields of another type, or the weights
                 do not fit it or hold numbers that are not finite.
         """
-        directory, where = Path(directory), Path(directory) / "config.json"
+        directory = part_folder(directory)
+        where = directory / "config.json"
         if not where.is_file():
             raise FileNotFoundError(f"no file {where}")
         config = read_json(where)
@@ -135,11 +138,7 @@ class VideoVAE(nn.Module):
             raise ValueError(
                 f"{directory}: expected AutoencoderKLWan, got {config.get('_class_name')}"
             )
-        path = next((directory / n for n in WEIGHT_FILES if (directory / n).is_file()), None)
-        if path is None:
-            raise FileNotFoundError(f"{directory} has none of {', '.join(WEIGHT_FILES)}")
-        state = read_tensors(path)
-        check_numbers(state, where=path)
+        state = restored(directory, _read_weights)
         _check_fits(config, state, where=where)
         core = AutoencoderKLWan.from_config(config)
         assert isinstance(core, AutoencoderKLWan)
@@ -338,6 +337,15 @@ def _residual_core(base_dim: int) -> AutoencoderKLWan:
         out_channels=12,
         patch_size=2,
     )
+
+
+def _read_weights(directory: Path) -> dict[str, Tensor]:
+    path = next((directory / n for n in WEIGHT_FILES if (directory / n).is_file()), None)
+    if path is None:
+        raise FileNotFoundError(f"{directory} has none of {', '.join(WEIGHT_FILES)}")
+    state = read_tensors(path)
+    check_numbers(state, where=path)
+    return state
 
 
 class _Fields(TypedDict, total=False):

@@ -8,6 +8,7 @@ which says which preset, schema, recipe and commit made it. Frozen encoders keep
 import dataclasses
 import json
 from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -15,7 +16,9 @@ import torch
 from torch import Tensor, nn
 
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
-from avatar_v.models.card import ASSETS, Card, read_card
+from avatar_v.models.base import part_folder
+from avatar_v.models.card import ASSETS, CARD, Card, read_card
+from avatar_v.models.compressed import restored
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -67,18 +70,18 @@ def save_pipeline(
     conditioner.check_fits(dit.config)
     if folder.exists() and not overwrite:
         raise ValueError(f"{folder} exists")
-    with whole_folder(folder) as partial:
-        conditioner.vae.save_pretrained(partial / "vae", dtype)
-        save_dit(partial / "dit", merged(dit), dtype=dtype)
-        _save_encoder(partial / "text", conditioner.text_encoder, dtype)
-        _save_encoder(partial / "audio", conditioner.audio_encoder, dtype)
+    with whole_folder(folder) as new:
+        conditioner.vae.save_pretrained(new / "vae", dtype)
+        save_dit(new / "dit", merged(dit), dtype=dtype)
+        _save_encoder(new / "text", conditioner.text_encoder, dtype)
+        _save_encoder(new / "audio", conditioner.audio_encoder, dtype)
         if conditioner.motion_net is not None:
-            save_motion_net(partial / MOTION, merged(conditioner.motion_net), dtype=dtype)
+            save_motion_net(new / MOTION, merged(conditioner.motion_net), dtype=dtype)
         if conditioner.motion_stats is not None:
-            write_stats(partial, conditioner.motion_stats)
+            write_stats(new, conditioner.motion_stats)
         elif card.can.motion:
             raise ValueError("weights that know motion are written with its statistics")
-        write_json(partial / "card.json", dataclasses.asdict(card))
+        write_json(new / CARD, dataclasses.asdict(dataclasses.replace(card, base=None, whole=None)))
 
 
 def load_pipeline(
@@ -100,7 +103,7 @@ def load_pipeline(
         _load_text(folder / "text"),
         _load_audio(folder / "audio"),
         motion_stats,
-        load_motion_net(folder / MOTION) if (folder / MOTION).is_dir() else None,
+        load_motion_net(folder / MOTION) if has_motion_net(folder) else None,
     )
     dit = load_dit(folder / "dit")
     dit.motion_stats = motion_stats
@@ -111,16 +114,21 @@ def load_pipeline(
 def check_parts(folder: Path, *, prompt: str = "") -> None:
     """ValueError for a part that a pipeline lacks, and for a prompt that its text encoder cannot
     take as far as config.json tells: before anything is loaded."""
-    missing = [part for part in PARTS if not (folder / part / "config.json").is_file()]
+    missing = [p for p in PARTS if not (part_folder(folder / p) / "config.json").is_file()]
     if missing:
         raise ValueError(f"{folder} lacks {', '.join(f'{part}/config.json' for part in missing)}")
     if read_card(folder).can.motion:
         read_stats(folder)
-    kind, values = _read_config(folder / "text", TEXT_ENCODERS)
+    kind, values = _read_config(part_folder(folder / "text"), TEXT_ENCODERS)
     if kind is ByteTextEncoder:
-        where = folder / "text" / "config.json"
+        where = part_folder(folder / "text") / "config.json"
         limit = checked(values, fields_of(ByteTextEncoder), where=where).get("num_bytes", 0)
         check_bytes(prompt.encode(), limit)
+
+
+def has_motion_net(folder: str | Path) -> bool:
+    """Whether a pipeline, or its base, has a motion network."""
+    return part_folder(Path(folder) / MOTION).is_dir()
 
 
 def save_dit(
@@ -134,7 +142,7 @@ def save_dit(
 
 def load_dit(folder: str | Path, *, dtype: torch.dtype = torch.float32) -> AvatarDiT:
     """The DiT in ``folder``, as ``dtype``; ValueError names every key that does not fit."""
-    folder = Path(folder)
+    folder = part_folder(folder)
     config = DiTConfig.from_dict(read_json(folder / "config.json"), where=f"{folder}/config.json")
     with torch.device("meta"):
         dit = AvatarDiT(config)
@@ -162,7 +170,7 @@ def save_motion_net(
 
 def load_motion_net(folder: str | Path) -> MotionNet:
     """The motion network in ``folder``, in fp32; ValueError names every key that does not fit."""
-    folder = Path(folder)
+    folder = part_folder(folder)
     where = f"{folder}/config.json"
     config = MotionNetConfig.from_dict(read_json(folder / "config.json"), where=where)
     with torch.device("meta"):
@@ -174,9 +182,13 @@ def load_motion_net(folder: str | Path) -> MotionNet:
 
 
 def read_state(folder: str | Path, stem: str = STEM) -> dict[str, Tensor]:
-    """All tensors of ``stem``.safetensors, or of its shards. ValueError names a missing file, one
-    that lies elsewhere, and numbers that no network can use (stored.check_numbers)."""
-    folder = Path(folder)
+    """All tensors of ``stem``.safetensors, or of its shards, or of the base with what the folder
+    changes. ValueError names a missing file, one that lies elsewhere, and numbers that no network
+    can use (stored.check_numbers)."""
+    return restored(part_folder(folder), partial(_read_files, stem=stem))
+
+
+def _read_files(folder: Path, stem: str) -> dict[str, Tensor]:
     index = folder / f"{stem}.safetensors.index.json"
     single = folder / f"{stem}.safetensors"
     if not index.is_file():
@@ -242,6 +254,7 @@ def _save_encoder(
 
 
 def _load_text(folder: Path) -> ByteTextEncoder | UMT5TextEncoder:
+    folder = part_folder(folder)
     kind, values = _read_config(folder, TEXT_ENCODERS)
     where = folder / "config.json"
     if kind is UMT5TextEncoder:
@@ -252,6 +265,7 @@ def _load_text(folder: Path) -> ByteTextEncoder | UMT5TextEncoder:
 
 
 def _load_audio(folder: Path) -> LogMelEncoder | HiddenStateAudioEncoder:
+    folder = part_folder(folder)
     kind, values = _read_config(folder, AUDIO_ENCODERS)
     if kind is LogMelEncoder:
         return _loaded(LogMelEncoder, values, folder)

@@ -20,10 +20,11 @@ import av
 import torch
 
 from avatar_v.kernels import backends
+from avatar_v.models.base import base_of, checked_base, part_folder
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import BACKBONE, PARTS, check_parts
+from avatar_v.models.weights import BACKBONE, MOTION, PARTS, check_parts, has_motion_net
 from avatar_v.paths import indexed_weights
 from avatar_v.planning.memory import (
     GIB,
@@ -211,9 +212,10 @@ def _layouts(recipe: Recipe) -> Iterator[Finding]:
 def _pipeline(folder: str, models: Models) -> None:
     read_card(folder, preset=models.preset)
     check_parts(Path(folder))
-    parts = [Path(folder) / part for part in PARTS]
-    motion = Path(folder) / "motion"
-    for part in [*parts, *([motion] if motion.is_dir() else [])]:
+    if base_of(folder) is not None:
+        checked_base(folder)
+    motion = [MOTION] if has_motion_net(folder) else []
+    for part in [part_folder(Path(folder) / name) for name in (*PARTS, *motion)]:
         backbone = part / BACKBONE  # a text or audio encoder of another library
         if backbone.is_dir():
             _encoder(str(backbone), models)
@@ -284,7 +286,7 @@ def _latents(data: ShardData, stage: Stage) -> Iterator[Finding]:
     models = stage.models
     inside = None if models.init_from is None else Path(models.init_from) / "vae"
     folder = models.vae or inside
-    if folder is not None and Path(folder).is_dir():
+    if folder is not None and part_folder(folder).is_dir():
         vae = VideoVAE.from_pretrained(folder)
         yield from _checked("latents", lambda: data.require_vae(vae.hash()))
     if stage.reads_stills:

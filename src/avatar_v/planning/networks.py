@@ -6,13 +6,13 @@ have the published shape of Wan's and wav2vec 2.0's.
 """
 
 import dataclasses
-from pathlib import Path
 
 import torch
 from torch import nn
 from transformers import UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2Model
 
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
+from avatar_v.models.base import part_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -86,7 +86,7 @@ def build_networks(stage: Stage) -> None:
 def config_of(models: Models) -> DiTConfig:
     """The shape of the DiT: of its folder where there is one, else the preset's."""
     folder = models.dit or (models.init_from and f"{models.init_from}/dit")
-    stored = None if folder is None else Path(folder) / "config.json"
+    stored = None if folder is None else part_folder(folder) / "config.json"
     if stored is None or not stored.is_file():
         return preset(models.preset)
     return DiTConfig.from_dict(read_json(stored), where=str(stored))

@@ -2,9 +2,9 @@
 not imported."""
 
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path
 from typing import Any
 
+from avatar_v.models.base import part_folder
 from avatar_v.models.card import ASSETS, SHIPPED, read_card
 from avatar_v.stages.settings import NULL
 
@@ -45,7 +45,7 @@ def check_weights(settings: Mapping[str, Any], made_by: MadeBy) -> None:
 def missing_weights(settings: Mapping[str, Any], made_by: MadeBy) -> Iterator[str]:
     """What `check_weights` says of each such folder."""
     for path, folder in _folders(settings):
-        if Path(folder).exists() or (ASSETS / folder).exists():
+        if part_folder(folder).exists() or (ASSETS / folder).exists():
             continue
         if "/" not in folder and path.endswith("models.init_from"):
             names = ", ".join(SHIPPED)
