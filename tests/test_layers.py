@@ -11,6 +11,7 @@ imports avatar_v alone.
 """
 
 import ast
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -55,6 +56,10 @@ READERS = DEMONSTRATIONS | DRAWN_VOICE
 FILES = sorted(
     path for path in SRC.rglob("*.py") if path.stem not in FREE and path.parent.name != "assets"
 )
+
+
+LARGEST = 60 * 2**20
+"""Bytes of all tracked files: everybody who clones has them."""
 
 
 def part_of(path: Path) -> str:
@@ -116,3 +121,12 @@ def test_a_forbidden_import_would_be_seen(tmp_path: Path) -> None:
     file.write_text("def f():\n    from avatar_v.stages.base import Stage\n    return Stage\n")
     assert imported_parts(file) == {"stages"}
     assert RANK["stages"] > RANK["models"]
+
+
+@pytest.mark.skipif(not (ROOT / ".git").exists(), reason="no git checkout")
+def test_tracked_files_stay_small() -> None:
+    listed = subprocess.run(["git", "-C", ROOT, "ls-files", "-z"], capture_output=True, check=True)
+    files = [ROOT / name for name in listed.stdout.decode().split("\0") if name]
+    sizes = {path: path.stat().st_size for path in files if path.is_file()}
+    largest = sorted(sizes, key=sizes.__getitem__)[-5:]
+    assert sum(sizes.values()) <= LARGEST, f"the largest are {[str(path) for path in largest]}"

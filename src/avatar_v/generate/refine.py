@@ -23,7 +23,7 @@ from avatar_v.generate.person import encode_person
 from avatar_v.generate.pipelining import Stage
 from avatar_v.generate.pixels import clamped
 from avatar_v.generate.request import Request
-from avatar_v.models.base import part_folder
+from avatar_v.models.base import check_base, part_folder
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.card import Card, hash_folder, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
@@ -89,6 +89,7 @@ def check_refiner(name_or_path: str | Path) -> Path:
         raise ValueError(f"--refiner: {error}") from error
     config = part_folder(folder / "dit") / "config.json"
     read_card(folder)
+    check_base(folder)
     if not DiTConfig.from_dict(read_json(config), where=str(config)).reads_low:
         raise ValueError(
             f"--refiner {folder}: these weights make video and refine none; expected those of "

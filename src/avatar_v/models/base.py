@@ -9,7 +9,7 @@ from pathlib import Path
 from avatar_v.models.card import CARD, COMPRESSED, Base, hash_folder, read_card
 from avatar_v.paths import inside
 
-__all__ = ["COMPRESSED", "base_folder", "base_of", "checked_base", "part_folder"]
+__all__ = ["COMPRESSED", "base_folder", "base_of", "check_base", "checked_base", "part_folder"]
 
 
 def base_of(folder: str | Path) -> Base | None:
@@ -45,6 +45,12 @@ def base_folder(folder: str | Path) -> Path:
     if base_of(base) is not None:
         raise ValueError(f"{where}: its base {base} has a base itself; expected one that has none")
     return base
+
+
+def check_base(folder: str | Path) -> None:
+    """`checked_base`, where the card names one."""
+    if base_of(folder) is not None:
+        checked_base(folder)
 
 
 def checked_base(folder: str | Path) -> Path:

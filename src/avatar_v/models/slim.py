@@ -17,6 +17,8 @@ from avatar_v.models.weights import (
     MOTION,
     PARTS,
     RETIRED,
+    check_parts,
+    load_pipeline,
     read_state,
     write_json,
     write_state,
@@ -75,13 +77,15 @@ def make_slim(
         _copy_files(folder, new)
         named = None if base is None else Base(base.name, hash_folder(base), (*shared,))
         _write_card(new, dataclasses.replace(card, base=named, whole=_hashes(folder)))
+        load_pipeline(new)  # as whoever takes it will
 
 
 def make_whole(folder: str | Path, out: str | Path) -> None:
     """Write the weights of ``folder`` to ``out`` with all parts as they are restored. ValueError
-    for an ``out`` that exists."""
+    for weights that do not load, and for an ``out`` that exists."""
     folder, out = Path(folder), Path(out)
     card = read_card(folder)
+    check_parts(folder)
     if out.exists():
         raise ValueError(f"{out} exists")
     with whole_folder(out) as new:
@@ -94,6 +98,7 @@ def make_whole(folder: str | Path, out: str | Path) -> None:
                 shutil.copytree(source, new / part)
         _copy_files(folder, new)
         _write_card(new, dataclasses.replace(card, base=None, whole=None))
+        load_pipeline(new)
 
 
 def _hashes(folder: Path) -> Whole:

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
-from avatar_v.models.base import part_folder
+from avatar_v.models.base import check_base, part_folder
 from avatar_v.models.card import ASSETS, CARD, Card, read_card
 from avatar_v.models.compressed import restored
 from avatar_v.models.conditioner import Conditioner
@@ -112,8 +112,9 @@ def load_pipeline(
 
 
 def check_parts(folder: Path, *, prompt: str = "") -> None:
-    """ValueError for a part that a pipeline lacks, and for a prompt that its text encoder cannot
-    take as far as config.json tells: before anything is loaded."""
+    """ValueError for a part that a pipeline lacks, for a base that is not there, and for a prompt
+    that its text encoder cannot take as far as config.json tells: before anything is loaded."""
+    check_base(folder)
     missing = [p for p in PARTS if not (part_folder(folder / p) / "config.json").is_file()]
     if missing:
         raise ValueError(f"{folder} lacks {', '.join(f'{part}/config.json' for part in missing)}")

@@ -20,7 +20,7 @@ import av
 import torch
 
 from avatar_v.kernels import backends
-from avatar_v.models.base import base_of, checked_base, part_folder
+from avatar_v.models.base import part_folder
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
@@ -212,8 +212,6 @@ def _layouts(recipe: Recipe) -> Iterator[Finding]:
 def _pipeline(folder: str, models: Models) -> None:
     read_card(folder, preset=models.preset)
     check_parts(Path(folder))
-    if base_of(folder) is not None:
-        checked_base(folder)
     motion = [MOTION] if has_motion_net(folder) else []
     for part in [part_folder(Path(folder) / name) for name in (*PARTS, *motion)]:
         backbone = part / BACKBONE  # a text or audio encoder of another library
