@@ -116,7 +116,9 @@ def test_a_number_is_restored_by_one_exact_product_one_sum_and_one_rounding() ->
     value[0, 0] = base[0, 0] + 60
     stored = compressed({"w": base}, {"w": value}, 1e-3)
     assert set(stored) == {"w.codes", "w.step"}
-    low, high = np.frombuffer(zlib.decompress(stored["w.codes"].numpy()), np.int8).reshape(2, -1)
+    low, high = np.frombuffer(
+        zlib.decompress(stored["w.codes"].numpy().tobytes()), np.int8
+    ).reshape(2, -1)
     codes = torch.from_numpy(low + 256.0 * high).view(64, 64)
     assert 10_000 < codes.abs().max() <= LARGEST_CODE
     product = codes * stored["w.step"].double()

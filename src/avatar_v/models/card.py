@@ -79,13 +79,17 @@ class Capabilities:
         return max(self.stills, self.stills_from_prompt) if from_prompt else self.stills
 
 
+Part = Literal["vae", "dit", "text", "audio", "motion"]
+"""A folder of a pipeline."""
+
+
 @dataclass(frozen=True)
 class Base:
     """Of weights that are stored as what they change in others (base.py)."""
 
     folder: str  # its name; it lies beside the folder of the card
     hash: str  # `hash_folder` of the base
-    parts: tuple[Literal["vae", "dit", "text", "audio", "motion"], ...] = ()
+    parts: tuple[Part, ...] = ()
     """Parts that are the base's, and which the folder does not hold."""
 
 

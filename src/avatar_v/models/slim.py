@@ -5,17 +5,17 @@ import os
 import shutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import get_args
 
 import torch
 from safetensors.torch import save_file
 
 from avatar_v.models.base import COMPRESSED, part_folder
-from avatar_v.models.card import CARD, Base, Card, Whole, hash_folder, read_card
+from avatar_v.models.card import CARD, Base, Card, Part, Whole, hash_folder, read_card
 from avatar_v.models.compressed import compressed
 from avatar_v.models.weights import (
     BACKBONE,
     MOTION,
-    PARTS,
     RETIRED,
     check_parts,
     load_pipeline,
@@ -25,7 +25,7 @@ from avatar_v.models.weights import (
 )  # fmt: skip
 from avatar_v.paths import whole_folder
 
-ALL_PARTS = (*PARTS, MOTION)
+ALL_PARTS = get_args(Part)
 
 
 def errors_of(words: Sequence[str]) -> dict[str, float]:
@@ -66,7 +66,7 @@ def make_slim(
     if out.exists():
         raise ValueError(f"{out} exists")
     base = None if base is None else _checked_base(Path(base), out, card)
-    shared = [p for p in parts if base is not None and _same(folder / p, base / p)]
+    shared: list[Part] = [p for p in parts if base is not None and _same(folder / p, base / p)]
     with whole_folder(out) as new:
         for part in parts:
             if part not in shared and part in errors:
@@ -107,7 +107,7 @@ def _hashes(folder: Path) -> Whole:
     return Whole(hash_folder(folder), hash_folder(folder / "dit"), found)
 
 
-def _own_parts(folder: Path) -> list[str]:
+def _own_parts(folder: Path) -> list[Part]:
     return [part for part in ALL_PARTS if (folder / part).is_dir()]
 
 
