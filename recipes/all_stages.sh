@@ -106,7 +106,7 @@ assemble() { # what ships, laid out like src/avatar_v/assets; whole or not at al
   cp "$runs/refiner/weights/"{loss.csv,recipe.yaml} refiner.whole
   slim "$runs/3_motion/weights" small dit=0 vae=0 text=0 audio=0 motion=0
   slim "$runs/4b_distill_dmd/weights" small_student dit=8e-4 --base assets.part/small
-  slim refiner.whole small_refiner dit=4e-3 vae=1.6e-3 text=4e-2 audio=4e-2 --base assets.part/small
+  slim refiner.whole small_refiner dit=4.2e-3 vae=1.2e-3 text=2e-2 audio=1e-2 --base assets.part/small
   for name in face motion sync; do cp -r "runs/critic_$name/$name" "assets.part/critics/$name"; done
   mv assets.part assets
 }
