@@ -181,10 +181,8 @@ def _squared(
     except ImportError as error:
         raise ValueError(str(error)) from error
     if not track.found.any():
-        raise ValueError(
-            f"{path}: no face in its first {len(frames) / FRAME_RATE_HZ:.1f} s; "
-            "pass --no-face-crop if the picture is framed on the face already"
-        )
+        looked = f"in its first {len(frames) / FRAME_RATE_HZ:.1f} s; {face_track.IF_FRAMED}"
+        raise ValueError(face_track.why_no_face(path, looked))
     who = check_one_person(path, frames, track)
     windows = face_track.crop_windows(track, height, width)
     landmarks, corners = (

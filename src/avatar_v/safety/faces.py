@@ -56,7 +56,7 @@ def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
     num = max(1, round(seconds * FRAME_RATE_HZ))
     looks, faces, num_frames, num_faces = (_filmed if critic == FILMED else _drawn)(path, num)
     if not looks:
-        raise ValueError(f"{path}: no face in {counted(num_frames, 'frame')}")
+        raise ValueError(face_track.why_no_face(path, f"in {counted(num_frames, 'frame')}"))
     who = first_person(faces, SAME[critic], IN_A_ROW[critic])
     if who.other is not None:
 
