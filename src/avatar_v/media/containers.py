@@ -22,6 +22,8 @@ from av.error import FFmpegError
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
+from avatar_v.stored import check_pulled
+
 VIDEO_FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "ogg", "asf", "mxf", "dv"),
     *("gif", "apng", "yuv4mpegpipe"),
@@ -276,6 +278,7 @@ def _open(file: io.RawIOBase, formats: tuple[str, ...], path: str) -> InputConta
         why = error.strerror
         if error.errno == errno.EINVAL:  # FFmpeg's answer to a container that is not allowed
             why = "its container is none that is read, such as mp4, mkv, webm, wav or png"
+        check_pulled(path)
         raise ValueError(f"{path}: not a readable media file ({why})") from error
     except OSError as error:  # of the file below, such as a damaged disk
         raise ValueError(f"{path}: cannot be read ({why_not(error)})") from error
