@@ -144,11 +144,17 @@ def video_stream(container: InputContainer, path: str | Path) -> VideoStream | N
     return None
 
 
-def is_tiled(container: InputContainer) -> bool:
-    """Whether the picture of a HEIC or AVIF file is in tiles, each of them a stream."""
+def is_image(container: InputContainer) -> bool:
+    """Whether the file holds a picture that does not move."""
     names = container.metadata
     brands = names.get("major_brand", "") + names.get("compatible_brands", "")
-    if not {brands[i : i + 4] for i in range(0, len(brands), 4)} & STILL_BRANDS:
+    is_heif = {brands[i : i + 4] for i in range(0, len(brands), 4)} & STILL_BRANDS
+    return bool(is_heif) or container.format.name.endswith("_pipe")
+
+
+def is_tiled(container: InputContainer) -> bool:
+    """Whether the picture of a HEIC or AVIF file is in tiles, each of them a stream."""
+    if not is_image(container):
         return False
     shown = [s.disposition for s in container.streams.video if s.disposition & Disposition.default]
     tiles = [s for s in container.streams.video if s.disposition & Disposition.dependent]

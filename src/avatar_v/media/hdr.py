@@ -46,7 +46,8 @@ def to_standard(picture: np.ndarray, kind: str, *, wide: bool = True) -> UInt8[n
         light = light * (light @ torch.tensor(LUMA))[..., None] ** 0.2 * (PEAK / WHITE)
     if wide:
         light = light @ torch.tensor(TO_BT709).T
-    codes = compressed(light.clamp_(min=0)).pow_(1 / GAMMA)
+    light = light.clamp_(min=0)
+    codes = (compressed(light) if kind in HDR.values() else light).pow_(1 / GAMMA)
     return codes.mul_(255).round_().clamp_(0, 255).to(torch.uint8).numpy()
 
 

@@ -23,7 +23,7 @@ from jaxtyping import UInt8
 from PIL import Image, ImageOps
 from torch import Tensor
 
-from avatar_v.media.containers import MIN_SIDE, check_pixels, regular_file
+from avatar_v.media.containers import MIN_SIDE, check_pixels, is_image, regular_file
 from avatar_v.media.hdr import kind_of_colours, to_standard
 
 LARGE = (1280, 576)
@@ -32,6 +32,8 @@ UNSTATED = 2
 """FFmpeg's number of a matrix that the file does not state."""
 WITH_EXIF = ("JPEG", "PNG", "WEBP", "TIFF")
 ORIENTATION = 0x0112
+NOT_READ = (ValueError, OSError, SyntaxError, RuntimeError, EOFError, Image.DecompressionBombError)
+"""What Pillow and its plugins raise for a damaged file."""
 pi_heif.register_heif_opener()  # lets Pillow open HEIC; AVIF it opens itself
 
 Matrix = tuple[int, int, int, int]
@@ -65,13 +67,13 @@ def checked(frames: Iterator[VideoFrame], aspect: float, path: str | Path) -> It
 
 
 class Pictures:
-    """Frames of one stream to pictures; ``exif`` is the orientation that an image file states."""
+    """Frames of one file to pictures."""
 
     def __init__(
-        self, path: str | Path, *, aspect: float, max_side: int | None, exif: Matrix | None
+        self, container: InputContainer, path: str | Path, *, aspect: float, max_side: int | None
     ) -> None:
-        self._path, self._aspect, self._max_side, self._exif = path, aspect, max_side, exif
-        self._is_image = exif is not None
+        self._path, self._aspect, self._max_side = path, aspect, max_side
+        self._is_image, self._exif = is_image(container), exif_matrix(container, path)
         self._reformatter = VideoReformatter()
 
     def __call__(self, frame: VideoFrame) -> UInt8[Tensor, "3 h w"]:
@@ -140,7 +142,7 @@ def exif_matrix(container: InputContainer, path: str | Path) -> Matrix | None:
     with os.fdopen(regular_file(path), "rb") as file:
         try:
             stated = Image.open(file, formats=WITH_EXIF).getexif().get(ORIENTATION)
-        except (OSError, SyntaxError, ValueError):  # no such format, or no Exif that can be read
+        except NOT_READ:  # no such format, or no Exif that can be read
             stated = None
     return EXIF.get(stated or 1, QUARTERS[0])
 
@@ -172,6 +174,6 @@ def _named(path: str | Path) -> Iterator[None]:
     """A ValueError that names the file for all that libheif and libavif raise."""
     try:
         yield
-    except (ValueError, OSError, SyntaxError, RuntimeError, EOFError) as error:
+    except NOT_READ as error:
         why = str(error).partition(" <")[0]
         raise ValueError(f"{path}: its tiles cannot be put together ({why})") from error

@@ -37,7 +37,7 @@ from avatar_v.media.containers import (
     video_stream,
 )
 from avatar_v.media.hdr import kind_of_colours
-from avatar_v.media.pictures import Pictures, checked, exif_matrix, open_tiled, read_tiled
+from avatar_v.media.pictures import Pictures, checked, open_tiled, read_tiled
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
 
 MAX_STILL_S = 600
@@ -96,6 +96,15 @@ def probe(path: str | Path) -> MediaInfo:
         )
 
 
+def colour_note(path: str | Path) -> str | None:
+    """One sentence about pictures whose colours are converted; None for standard range. ValueError
+    as for `probe`."""
+    colours = probe(path).colours
+    if not colours:
+        return None
+    return f"{path} has {colours} colours; they are converted to standard range (BT.709)"
+
+
 def iter_video(
     path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ, max_side: int | None = None
 ) -> Iterator[Frame]:
@@ -118,8 +127,7 @@ def iter_video(
         else:
             aspect = float(stream.codec_context.sample_aspect_ratio or 1)
             frames = checked(decoded(container, stream, path), aspect, path)
-        exif = exif_matrix(container, path)
-        convert = Pictures(path, aspect=aspect, max_side=max_side, exif=exif)
+        convert = Pictures(container, path, aspect=aspect, max_side=max_side)
         for frame, count in _on_grid(frames, frame_rate_hz, path):
             picture = convert(frame)
             size = size or picture.shape
