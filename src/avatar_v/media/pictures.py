@@ -6,6 +6,7 @@ and AVIF, are put together by libheif and libavif: FFmpeg gives the tiles one by
 """
 
 import os
+import warnings
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -141,7 +142,9 @@ def exif_matrix(container: InputContainer, path: str | Path) -> Matrix | None:
         return None
     with os.fdopen(regular_file(path), "rb") as file:
         try:
-            stated = Image.open(file, formats=WITH_EXIF).getexif().get(ORIENTATION)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # of other tags
+                stated = Image.open(file, formats=WITH_EXIF).getexif().get(ORIENTATION)
         except NOT_READ:  # no such format, or no Exif that can be read
             stated = None
     return EXIF.get(stated or 1, QUARTERS[0])
