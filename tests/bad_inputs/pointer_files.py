@@ -42,5 +42,5 @@ def pointers() -> Iterator[Case]:
     for name in OF_WEIGHTS:
         command = whole.format(me, talk, f"pointers/{name.replace('/', '_')}")
         yield Case(f"pointer: {name}", command, says=SAYS)
-    run = "avatar-v run FILES/recipes/tiny.yaml --ckpt_path"
+    run = "avatar-v run RECIPES/2_a2v.yaml RECIPES/tiny.yaml --ckpt_path"
     yield Case("pointer: checkpoint", f"{run} {at}/run.ckpt", says=SAYS)
