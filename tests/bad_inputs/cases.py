@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
 from bad_inputs.files import PARTS, WRONG
 from bad_inputs.later import adapters, judged_pairs, plans
-from bad_inputs.pointer_files import pointers
+from bad_inputs.pointer_files import SAYS, pointers
 
 
 def all_cases() -> list[Case]:
@@ -416,6 +416,7 @@ def _checkpoints() -> Iterator[Case]:
         yield Case(f"run --ckpt_path {name}", f"{RUN} --ckpt_path FILES/recipes/{name}")
     for path in ("FILES/media/a_folder", "/dev/zero", "http://127.0.0.1:9/a.ckpt"):
         yield Case(f"run --ckpt_path {path}", f"{RUN} --ckpt_path {path}")
+    yield Case("run --ckpt_path pointer", f"{RUN} --ckpt_path FILES/pointers/run.ckpt", says=SAYS)
     yield Case("run --ckpt_path last", f"{RUN} --ckpt_path last", WARNED, "no checkpoint")
 
 

@@ -19,7 +19,7 @@ OF_WEIGHTS = (
 
 
 def make_pointers(weights: Path, folder: Path) -> None:
-    """Media, a checkpoint and copies of ``weights``, each with a pointer in a file's place."""
+    """Media, a checkpoint, and copies of ``weights``, each with a pointer in a file's place."""
     folder.mkdir()
     for name in ("me.mkv", "me.jpg", "talk.wav", "run.ckpt"):
         (folder / name).write_text(POINTER)
@@ -42,5 +42,3 @@ def pointers() -> Iterator[Case]:
     for name in OF_WEIGHTS:
         command = whole.format(me, talk, f"pointers/{name.replace('/', '_')}")
         yield Case(f"pointer: {name}", command, says=SAYS)
-    run = "avatar-v run RECIPES/2_a2v.yaml RECIPES/tiny.yaml --ckpt_path"
-    yield Case("pointer: checkpoint", f"{run} {at}/run.ckpt", says=SAYS)
