@@ -110,6 +110,7 @@ def _write(findings: Findings, options: argparse.Namespace, command: str) -> Non
             weights=findings.weights,
             notes=findings.notes,
             command=command,
+            precision=vars(options).get("precision", "auto"),
         )
         print(records.write_result(result, options.out))
         for number in findings.numbers.values():

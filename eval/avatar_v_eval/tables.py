@@ -185,6 +185,8 @@ def _source(result: Result) -> str:
     machine = f"{result.hardware['cpu']}, {result.hardware['cores']} cores"
     if result.hardware["gpu"] != "none":
         machine += f", {result.hardware['gpu']}"
+    if "precision" in result.hardware:  # older results do not say it
+        machine += f", {result.hardware['precision']}"
     parts = [f"`{result.command}`", commit, result.date[:10], machine]
     made_by = [result.weights[part] for part in ("dit", "pipeline") if part in result.weights]
     if made_by:

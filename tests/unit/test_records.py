@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from avatar_v.critics.frozen import weights_hash
+from avatar_v.device import chosen_device, chosen_precision, processor_flags
 from avatar_v.models.card import ASSETS
 from avatar_v.models.weights import load_dit
 from avatar_v_eval import intervals, records, tables
@@ -99,6 +100,10 @@ def test_a_result_round_trips_and_says_where_it_came_from(tmp_path):
     assert (read.numbers["top1"].met, read.numbers["top1"].n) == (True, 64)
     assert (read.command, read.commit, read.notes) == ("c", written.commit, ("a note",))
     assert set(read.hardware) >= {"cpu", "cores", "gpu", "torch"}
+    assert read.hardware["precision"] == chosen_precision("auto", chosen_device("auto"))
+    assert read.hardware["cpu_flags"] == processor_flags()
+    fixed = records.make_result("one", "One", {}, command="c", precision="fp32")
+    assert fixed.hardware["precision"] == "fp32"
     assert not list(tmp_path.glob("*.partial"))
 
 
