@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from avatar_v.shards.schema import load_arrays
 from avatar_v_eval.bench.measured import Measured
 
 
@@ -80,7 +81,9 @@ def _read(path: Path) -> Entry | None:
     """None where there is none, and where a power cut left half of one."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        rows = np.load(_rows_path(path)) if raw["has_rows"] else None
+        rows = None
+        if raw["has_rows"]:
+            rows = load_arrays(_rows_path(path).read_bytes(), str(_rows_path(path)))
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     frames = {name: list(map(_pair, rows)) for name, rows in raw["frames"].items()}
