@@ -8,7 +8,7 @@ import torch
 
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.testing import make_dit
-from avatar_v_eval.speed import alignment, commit, offload, timestep
+from avatar_v_eval.speed import alignment, commit, offload, peers, timestep
 from avatar_v_eval.speed.offload import WAYS, numbers, prepared
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.speed.reference import Peers
@@ -83,6 +83,20 @@ def test_ways_take_turns_and_a_ratio_is_taken_within_each() -> None:
     assert {name: len(each) for name, each in times.items()} == {"a": 3, "b": 3}
     found = ratio({"a": [2.0, 6.0, 4.0], "b": [1.0, 2.0, 4.0]}, "a", "b")
     assert (found.value, found.low, found.high, found.n) == (2.0, 1.0, 3.0, 3)
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_peers_are_timed_on_weights_of_either_precision(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Generation narrows weights where the processor has bf16; what is trained is fp32."""
+    monkeypatch.setattr(peers, "emulates_bf16", lambda device: dtype == torch.float32)
+    monkeypatch.setattr(peers, "TRAINED_WINDOWS", 1)
+    dit = make_dit().to(dtype)
+    rows = peers.dit_numbers(dit, 1) | peers.muon_numbers(dit, 1)
+    assert list(rows) == ["denoise_speedup", "train_speedup", "muon_speedup"]
+    assert all(row.value > 0 for row in rows.values())
 
 
 @pytest.mark.parametrize("ratio", [1, 2])
