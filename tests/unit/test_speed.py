@@ -8,7 +8,7 @@ import torch
 
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.testing import make_dit
-from avatar_v_eval.speed import alignment, commit, offload, peers, timestep
+from avatar_v_eval.speed import alignment, commit, losses, offload, peers, timestep
 from avatar_v_eval.speed.offload import WAYS, numbers, prepared
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.speed.reference import Peers
@@ -109,6 +109,15 @@ def test_the_timed_ways_differ_in_what_the_reference_sees_alone(ratio: int) -> N
         assert ours.shape == naive.shape == masked.shape
         assert (masked - naive).abs().max() > 1e-4
         assert torch.equal(peers.naive(), naive), "the patch is taken back"
+
+
+def test_a_step_with_and_without_perceptual_losses_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, size in (("BATCH", 1), ("LATENTS", 5), ("WINDOW", 3), ("REFERENCE", 2)):
+        monkeypatch.setattr(losses, name, size)
+    assert losses.measured("none", 1)["step_s"] > 0
+    assert losses.measured("all", 1)["step_s"] > 0
 
 
 def test_phases_of_a_step_of_grpo_add_up_to_it() -> None:
