@@ -62,7 +62,12 @@ def processor_flags() -> str:
 def emulates_bf16(device: torch.device) -> bool:
     """Whether bf16 products are far slower than those of fp32: on a processor without AVX-512.
     One with AVX-512 alone has no native bf16 either, but torch has fast kernels for it."""
-    return device.type == "cpu" and not torch.cpu._is_avx512_supported()
+    return device.type == "cpu" and not _has_avx512()
+
+
+def _has_avx512() -> bool:
+    """Whether torch uses it: with ATEN_CPU_CAPABILITY=avx2 all behaves as without."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def _has_mps() -> bool:
@@ -73,4 +78,4 @@ def _has_bf16(device: torch.device) -> bool:
     """Native bf16 arithmetic; emulated, it would be slower than fp32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return device.type == "cpu" and _has_avx512() and torch.cpu._is_avx512_bf16_supported()

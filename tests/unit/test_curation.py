@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import os
 import random
 import time
@@ -51,6 +52,8 @@ class Count:
     def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
         if recording.name == "bad":
             raise ValueError(f"{recording.path}: holds no frames")
+        if recording.name == "odd":
+            return {"letters": math.nan}
         return {"letters": len(recording.name) + self.add}
 
 
@@ -251,6 +254,23 @@ def test_a_recording_that_fails_is_a_result_and_so_is_what_depends_on_it(tmp_pat
     reconcile(tasks, store)
     for task in tasks:
         assert store.result(task.stage.name, task.key) == {FAILED: "count: holds no frames"}
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_never_kept(tmp_path: Path, value: float) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        store.commit("count", "k", {"clips": [{"sync": value}]})
+    assert store.finished() == set()
+
+
+def test_a_result_that_is_no_number_is_a_failure_and_the_rest_is_made(tmp_path: Path) -> None:
+    tasks, store = desired(PLAN, recordings("odd", "a")), Store(tmp_path)
+    assert reconcile(tasks, store) == 4
+    results = [store.result(task.stage.name, task.key) for task in tasks]
+    why = "count: its result cannot be kept: Out of range float values"
+    assert all(result[FAILED].startswith(why) for result in results[:2])
+    assert results[2:] == [{"letters": 1}, {"twice": 2}]
 
 
 def test_a_claim_is_taken_from_the_dead_and_from_no_one_else(tmp_path: Path, monkeypatch) -> None:

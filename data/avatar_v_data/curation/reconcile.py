@@ -85,7 +85,11 @@ def _make(task: Task, store: Store) -> bool:
         else:
             inputs = {name: store.result(name, key) for name, key in task.inputs.items()}
             result = _result(task, inputs)
-        store.commit(task.stage.name, task.key, result)
+        try:
+            store.commit(task.stage.name, task.key, result)
+        except (TypeError, ValueError) as error:  # no JSON: a measure that is not a finite number
+            reason = f"{task.stage.name}: its result cannot be kept: {error}"
+            store.commit(task.stage.name, task.key, {FAILED: reason})
     return True
 
 

@@ -9,11 +9,13 @@ takes such motion, of another version perhaps, for the baseline.
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
 from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.shards.schema import load_arrays
 from avatar_v_eval.cases import Case, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated_motion import moved
 from avatar_v_eval.intervals import correlation, jackknife, mean_of, pearson
@@ -42,6 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 4)
+    kept = None if options.against is None else kept_tracks(options.against)
     rollout = _loaded(options.weights, options)
     other = None if options.baseline is None else _loaded(options.baseline, options)
     longest_one = longest(options.conditions)
@@ -60,11 +63,11 @@ def measure(options: argparse.Namespace) -> Findings:
         tracks[BASELINE] = moved(other, cases, LENGTHS[longest_one], words, options.batch)
         weights["baseline motion"] = other.hashes()["motion"]
         described += f"; {words}: {other.described()}"
-    elif options.against is not None:
-        tracks[BASELINE] = list(np.load(options.against)["tracks"].astype(np.float64))
+    elif kept is not None:
+        tracks[BASELINE] = kept
     if options.tracks is not None:
-        kept = np.stack(tracks[longest_one]).astype(np.float32)
-        np.savez_compressed(options.tracks, tracks=kept)
+        made = np.stack(tracks[longest_one]).astype(np.float32)
+        np.savez_compressed(options.tracks, tracks=made)
     words = {"truth": "the true motion", **WORDS, BASELINE: options.baseline_words}
     return Findings(
         f"How much of a person the motion stream knows, {options.name}",
@@ -151,6 +154,14 @@ def _mouths(
 def _gain_in_r(pairs: Float[np.ndarray, "n 3"]) -> float:
     ours, theirs, true = pairs.T
     return pearson(ours, true) - pearson(theirs, true)
+
+
+def kept_tracks(path: str) -> list[np.ndarray]:
+    """The motion in a file of ``--tracks``; ValueError for any other."""
+    arrays = load_arrays(Path(path).read_bytes(), path)
+    if not isinstance(arrays, dict) or "tracks" not in arrays:
+        raise ValueError(f"--against {path} holds no tracks; --tracks writes such files")
+    return list(arrays["tracks"].astype(np.float64))
 
 
 def _loaded(weights: str, options: argparse.Namespace) -> Rollout:

@@ -217,7 +217,7 @@ def decode_motion(
 def encode_array(array: np.ndarray) -> bytes:
     """The bytes of a .npy file."""
     file = io.BytesIO()
-    np.save(file, array)
+    np.save(file, array, allow_pickle=False)
     return file.getvalue()
 
 

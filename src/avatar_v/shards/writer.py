@@ -161,6 +161,8 @@ def parse_index(data: bytes, where: str | Path, shard_at: Callable[[object], str
             raise ValueError(f"{where}: schema version {version}, this code reads {SCHEMA_VERSION}")
         shard = shard_at(fields["shard"])
         num_bytes = fields["num_bytes"]
+        if type(num_bytes) is not int:
+            raise TypeError(f"num_bytes is a whole number, got {shown(num_bytes)}")
         clips = tuple(_entry(shard, num_bytes, clip) for clip in fields["clips"])
         failures = tuple(Failure(**row) for row in fields["failures"])
     except (*_NO_JSON, OSError, KeyError, TypeError, AttributeError) as error:

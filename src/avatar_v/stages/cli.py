@@ -224,6 +224,7 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
     from avatar_v.callbacks.finite import FiniteTraining
     from avatar_v.callbacks.progress import StepProgress
     from avatar_v.callbacks.terminated import Terminated
+    from avatar_v.callbacks.whole_steps import WholeSteps
     from avatar_v.stages.finite import EndedTogether
     from avatar_v.stages.recipe import RecipeCLI, quiet
 
@@ -231,7 +232,7 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
     try:
         RecipeCLI(
             words,
-            callbacks=[Terminated(), FiniteTraining(), StepProgress()],
+            callbacks=[Terminated(), FiniteTraining(), WholeSteps(), StepProgress()],
             made_by=lambda folder: made_by(folder, recipes) if recipes else None,
             misspelt=lambda options: misspelt_in(recipes, words, options),
             overwrite=overwrite,
