@@ -25,6 +25,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.media.files import Mp4File, Output
+from avatar_v.paths import whole_file
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 CRF = 16
@@ -186,9 +187,9 @@ class Mp4Writer:
 
 def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:
     """Mono 16-bit PCM at 16 kHz, which reads back exactly (x / 32768); samples beyond [-1, 1) are
-    clipped."""
+    clipped. The file appears whole or not at all."""
     pcm = (samples.double() * 32768).round().clamp(-32768, 32767).to(torch.int16)
-    with wave.open(str(path), "wb") as file:
+    with whole_file(path) as partial, wave.open(str(partial), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE_HZ)
