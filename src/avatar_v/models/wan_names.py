@@ -101,7 +101,8 @@ def to_diffusers(keys: Iterable[str]) -> dict[str, str]:
     found: dict[str, str] = {}
     for key, short in plain.items():
         module, _, name = short.rpartition(".")
-        renamed = f"{table[module]}.{name}" if module in table else table.get(short, short)
+        is_part = module in table and name in ("weight", "bias")
+        renamed = f"{table[module]}.{name}" if is_part else table.get(short, short)
         if renamed in found:
             raise ValueError(f"{found[renamed]} and {key} are the same tensor of Wan")
         found[renamed] = key
