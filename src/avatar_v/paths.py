@@ -117,32 +117,33 @@ def disk_named(path: str | Path) -> Iterator[None]:
     try:
         yield
     except (OSError, SafetensorError) as error:
-        number = _number(error)
-        if number in FULL:
-            raise FullDiskError(number, path) from error
+        full, number = full_disk(error, path), _number(error)
+        if full is not None:
+            raise full from error
         if number is not None and isinstance(error, SafetensorError):
             raise OSError(number, os.strerror(number), str(path)) from error
         raise
 
 
-class FullDiskError(OSError):
-    """A disk takes no more of ``path``."""
+def full_disk(error: Exception, path: str | Path) -> OSError | None:
+    """The error that names ``path`` and its disk, where ``error`` says that it takes no more."""
+    number = _number(error)
+    if number not in FULL:
+        return None
+    place = next(p for p in Path(os.path.abspath(path)).parents if p.exists())
+    disk = next(p for p in (place, *place.parents) if p.is_mount())
+    free, why = shutil.disk_usage(place).free / 2**20, os.strerror(number).lower()
+    named = OSError(f"{path}: {why} on the disk at {disk} ({free:,.1f} MiB free without it)")
+    named.errno = number
+    return named
 
-    def __init__(self, number: int, path: str | Path) -> None:
-        place = next(p for p in Path(os.path.abspath(path)).parents if p.exists())
-        disk = next(p for p in (place, *place.parents) if p.is_mount())
-        free = shutil.disk_usage(place).free / 2**20
-        why = os.strerror(number).lower()
-        super().__init__(f"{path}: {why} on the disk at {disk} ({free:,.1f} MiB are free)")
-        self.errno = number
 
-
-def _number(error: OSError | SafetensorError) -> int | None:
-    """The number of an error of the system; safetensors' has it in its words."""
+def _number(error: Exception) -> int | None:
+    """The number of an error of the system, if it is one; safetensors' has it in its words."""
     if isinstance(error, OSError):
         return error.errno
     found = re.search(r"\(os error (\d+)\)", str(error))
-    return int(found[1]) if found else None
+    return int(found[1]) if found and isinstance(error, SafetensorError) else None
 
 
 def _real(path: str | Path) -> Path:
