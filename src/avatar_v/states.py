@@ -11,6 +11,12 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types that torch computes in."""
+EIGHT_BITS = (
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz
+)  # fmt: skip
+"""Types that are stored alone; torch has more, which it cannot convert."""
 MAX_LINES = 4
 """Keys that an error names: it is one line on the command line."""
 
@@ -59,7 +65,7 @@ def check_numbers(
     """
     wrong = []
     for key, value in state.items():
-        if not value.is_floating_point():
+        if value.dtype not in WIDE + EIGHT_BITS:
             model = None if counters is None else counters.get(key)
             if model is None or model.dtype != value.dtype:
                 wrong.append(f"{key} is stored as {_name(value)}, expected floating point")

@@ -371,7 +371,7 @@ def _other_lora(fault: str, factors: Factors) -> dict[str, Tensor]:
 @pytest.mark.parametrize(
     ("fault", "message"),
     [
-        ("text encoder", "1 keys are of no matrix"),
+        ("text encoder", "1 key of no matrix"),
         ("another layer", "'diffusion_model.blocks.7.self_attn.q.alpha'"),
         ("image keys", "cross_attn.k_img.lora_down.weight"),
         ("bias", "blocks.0.self_attn.q.diff_b"),
@@ -379,7 +379,7 @@ def _other_lora(fault: str, factors: Factors) -> dict[str, Tensor]:
         ("half", "has no matrix up (lora_B)"),
         ("twice", "are of the same matrix"),
         ("alpha nan", "blocks.0.self_attn.q.alpha is a finite number"),
-        ("alphas", "is one number, got (3,)"),
+        ("alphas", "is one number, got torch.float32 (3,)"),
         ("nan", "not finite"),
         ("int", "is stored as int32"),
         ("flat", "A is (rank, in) and B (out, rank)"),

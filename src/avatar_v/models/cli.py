@@ -7,7 +7,7 @@ from pathlib import Path
 
 from avatar_v.models.card import Chosen, read_adapter_card, read_card, weights_folder
 from avatar_v.stored import Count, Size, converted
-from avatar_v.words import counted, listed
+from avatar_v.words import counted
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -138,7 +138,7 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v.models.adapter import merge_to
     from avatar_v.models.average import average_pipelines, replace_decoder
     from avatar_v.models.wan import export_wan, import_wan
-    from avatar_v.models.wan_lora import export_lora, import_lora
+    from avatar_v.models.wan_lora import export_lora, few, import_lora
 
     if args.action == "average":
         average_pipelines(args.sources, args.out)
@@ -158,7 +158,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "import-lora":
         left = import_lora(args.source, args.base, args.out, drop_unmatched=args.drop_unmatched)
         if left:
-            warnings.warn(f"{counted(len(left), 'key')} left out: {listed(left)}", stacklevel=2)
+            warnings.warn(f"{counted(len(left), 'key')} left out: {few(left)}", stacklevel=2)
     elif args.action == "import-wan":
         import_wan(args.source, args.out, audio_dim=args.audio_dim, audio_every=args.audio_every)
     else:

@@ -9,12 +9,11 @@ import re
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from avatar_v.models.wan_names import num_blocks, to_diffusers
 from avatar_v.models.weights import read_json, read_state
-from avatar_v.states import check_numbers, read_tensors
+from avatar_v.states import EIGHT_BITS, WIDE, check_numbers, read_tensors
 from avatar_v.stored import Size, checked, shown
 
 WAN_STEM = "diffusion_pytorch_model"
@@ -24,7 +23,6 @@ HEAD_DIM = 128
 """Of every published Wan; a file without a config does not tell."""
 _TEXT_DIM = 4096
 """Of UMT5-XXL: the publisher's configs leave it out."""
-_EIGHT_BITS = (torch.float8_e4m3fn, torch.float8_e5m2)
 _SCALES = ("scale_weight", "weight_scale")
 """Beside a matrix of 8 bits, of ComfyUI and of diffusers' quantisers: the matrix is their
 product."""
@@ -88,7 +86,7 @@ def _unscaled(state: dict[str, Tensor], where: Path) -> dict[str, Tensor]:
     marks = [key for key in state if key.rpartition(".")[2] == _MARK]
     plain = {key: value for key, value in state.items() if key not in marks}
     without, is_scaled = [], bool(marks)
-    for key in [key for key, value in plain.items() if value.dtype in _EIGHT_BITS]:
+    for key in [key for key, value in plain.items() if value.dtype in EIGHT_BITS]:
         module = key.removesuffix(".weight")
         scales = [plain.pop(f"{module}.{name}", None) for name in _SCALES]
         scales = [scale for scale in scales if scale is not None]
@@ -108,7 +106,7 @@ def _product(value: Tensor, scales: list[Tensor], *, where: str) -> Tensor:
     (scale, *more) = scales
     rows = value.shape[:1].numel()
     fits = scale.numel() == 1 or scale.shape in ((rows,), (rows, 1))
-    if more or not fits or not scale.is_floating_point():
+    if more or not fits or scale.dtype not in WIDE:
         raise ValueError(
             f"{where} has scales {[tuple(s.shape) for s in scales]}: expected one number, or one "
             f"for each of its {rows} rows"

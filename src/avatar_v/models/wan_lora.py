@@ -6,11 +6,12 @@ no matrix of the network is an error: what is loaded in part does something else
 
 import dataclasses
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import torch
 import torch.nn.functional as F
 from peft import LoraConfig
 from safetensors import safe_open
@@ -32,9 +33,9 @@ from avatar_v.models.presets import PRESETS
 from avatar_v.models.wan import check_no_refiner, new_folder
 from avatar_v.models.wan_names import lora_modules, modules, without_lora_prefix
 from avatar_v.paths import whole_folder
-from avatar_v.states import check_numbers, read_tensors
-from avatar_v.stored import converted, parse_json, read_json
-from avatar_v.words import listed
+from avatar_v.states import WIDE, check_numbers, read_tensors
+from avatar_v.stored import converted, parse_json, read_json, shown
+from avatar_v.words import counted
 
 FILES = ("pytorch_lora_weights.safetensors", STATE)
 """In the folder of a LoRA: diffusers', peft's."""
@@ -43,6 +44,7 @@ HEADER = "lora_adapter_metadata"
 MAX_PADDING = 4
 """Times its own numbers, of a LoRA whose ranks differ: they are padded with zeros to the
 largest."""
+NUM_SHOWN = 3
 _PART = re.compile(
     r"(?P<module>.+)\.(?:(?P<a>lora_A|lora_down|lora\.down)|(?P<b>lora_B|lora_up|lora\.up))"
     r"(?:\.[^.]+)?\.weight|(?P<scaled>.+)\.alpha"
@@ -72,13 +74,16 @@ def import_lora(
     base, out = Path(base), new_folder(Path(out))
     is_pipeline = (base / "card.json").is_file()
     where = base / "dit" / "config.json" if is_pipeline else base / "config.json"
-    config = DiTConfig.from_dict(read_json(where), where=str(where))
+    values = read_json(where)
+    if "_class_name" in values:
+        raise ValueError(f"{base} is no DiT of ours: `avatar-v weights import-wan` makes one of it")
+    config = DiTConfig.from_dict(values, where=str(where))
     file = _file_of(Path(source))
     found, unmatched = _sorted(read_tensors(file), lora_modules(config), where=file)
     if unmatched and not drop_unmatched:
         raise ValueError(
-            f"{file}: {len(unmatched)} keys are of no matrix of {base}: {listed(unmatched)}; "
-            "--drop-unmatched leaves them out"
+            f"{file}: {counted(len(unmatched), 'key')} of no matrix of {base}: "
+            f"{few(unmatched)}; --drop-unmatched leaves them out"
         )
     factors = _scaled(found, _stored_alpha(Path(source), file), where=file)
     name = next((name for name, make in PRESETS.items() if make() == config), "")
@@ -94,6 +99,12 @@ def import_lora(
         state[f"{PREFIX}{module}.lora_B.weight"] = b
     write_adapter(out, lora, state, about, config)
     return unmatched
+
+
+def few(keys: Sequence[str]) -> str:
+    """Keys for a message: the first `NUM_SHOWN`, and how many more there are."""
+    more = len(keys) - NUM_SHOWN
+    return ", ".join(map(shown, keys[:NUM_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
 def _file_of(source: Path) -> Path:
@@ -120,7 +131,8 @@ def _sorted(
         match = _PART.fullmatch(without_lora_prefix(key))
         module = None if match is None else names.get(match["module"] or match["scaled"])
         if match is None or module is None:
-            is_nothing = key.endswith((".diff", ".diff_b")) and not value.any()
+            is_change = key.endswith((".diff", ".diff_b"))
+            is_nothing = is_change and value.dtype in WIDE and not value.any()
             unmatched += [] if is_nothing else [key]
             continue
         one = found.setdefault(module, _Factors([]))
@@ -133,8 +145,8 @@ def _sorted(
 
 
 def _alpha(value: Tensor, where: str) -> float:
-    if value.numel() != 1:
-        raise ValueError(f"{where} is one number, got {tuple(value.shape)}")
+    if value.numel() != 1 or value.dtype not in (*WIDE, torch.int32, torch.int64):
+        raise ValueError(f"{where} is one number, got {value.dtype} {tuple(value.shape)}")
     return converted(float(value), Alpha, where=where)
 
 
