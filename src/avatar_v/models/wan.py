@@ -114,7 +114,8 @@ def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int)
     missing = [key for key in _SIZES if key not in values]
     if missing:
         raise ValueError(f"config.json of {WAN_CLASS} lacks {', '.join(missing)}")
-    values |= checked(values, dict.fromkeys(_SIZES, Size), where="config.json")
+    hints = dict.fromkeys(_SIZES, Size) | {"eps": float}
+    values |= checked(values, hints, where="config.json")
     if values["in_channels"] != values["out_channels"]:
         raise ValueError(
             f"an I2V layout with concatenated channels ({values['in_channels']} in, "
