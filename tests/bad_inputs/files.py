@@ -18,11 +18,13 @@ from torch import Tensor
 
 from avatar_v.models.card import Card
 from avatar_v.models.presets import build
+from avatar_v.models.wan import import_wan
 from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import motion_stats
 from bad_inputs.adapter_files import SAID, make_adapters
 from bad_inputs.pointer_files import make_pointers
 from bad_inputs.vote_files import make_rated_studies, make_raters
+from bad_inputs.wan_files import make_wans
 from clip_files import clip_file
 from tiny_run import make_shards
 
@@ -45,6 +47,8 @@ def make_files(folder: Path) -> None:
     _recipes(folder / "recipes")
     _studies(folder)
     make_adapters(folder / "weights" / "tiny", folder / "adapters")
+    make_wans(folder / "wans")
+    import_wan(folder / "wans" / "good", folder / "wan_dit", audio_dim=32, audio_every=1)
     make_rated_studies(folder / "rated")
     make_raters(folder / "raters")
     make_pointers(folder / "weights" / "tiny", folder / "pointers")
