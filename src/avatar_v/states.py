@@ -27,8 +27,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def common_dtype(state: Mapping[str, Tensor]) -> torch.dtype:
-    """The smallest type that holds all of these tensors exactly: of fp16 and bf16 fp32."""
-    dtypes = [value.dtype for value in state.values()]
+    """The smallest type of 16 bits or more that holds all of these tensors exactly: of fp16 and
+    bf16 fp32."""
+    dtypes = [torch.bfloat16 if x.dtype.itemsize == 1 else x.dtype for x in state.values()]
     return functools.reduce(torch.promote_types, dtypes)
 
 

@@ -19,6 +19,7 @@ from avatar_v.models.card import AdapterCard, Capabilities, Card, hash_folder
 from avatar_v.models.lora import active_factors
 from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.apply import whole_state
+from avatar_v.paths import whole_file
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.base import Stage
@@ -151,7 +152,8 @@ class Export(L.Callback):
         for name in ("loss.csv", "recipe.yaml"):
             source = Path(trainer.default_root_dir) / name
             if source.is_file():
-                (folder / name).write_bytes(source.read_bytes())
+                with whole_file(folder / name) as partial:
+                    partial.write_bytes(source.read_bytes())
 
 
 def _part_of_factors(stage: Stage) -> Literal["dit", "motion"] | None:

@@ -17,6 +17,7 @@ from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
 from avatar_v.generate.reference_check import ReferenceCheck
 from avatar_v.generate.request import LIVE, Request
+from avatar_v.paths import whole_file
 from avatar_v.safety.consent import Consented
 from avatar_v.types import FRAME_RATE_HZ
 
@@ -100,15 +101,9 @@ class Record:
 
 def save_record(path: str | Path, record: Record, **more: Any) -> None:
     """Write ``record`` and further entries as JSON; the file appears whole or not at all."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part")
     values = {**dataclasses.asdict(record), **more}
-    try:
+    with whole_file(path) as part:
         part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def code_commit() -> str | None:

@@ -32,6 +32,7 @@ from avatar_v.generate.live import LiveSound
 from avatar_v.generate.output_files import GROWING, is_file, kept_folder, num_kept
 from avatar_v.generate.record import versions
 from avatar_v.generate.request import LIVE, Request
+from avatar_v.paths import whole_file
 from avatar_v.safety.moderation import RefusedError
 from avatar_v.sampling.rollout import States
 from avatar_v.states import check_numbers
@@ -242,13 +243,7 @@ def _empty(folder: Path) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     """The file appears whole or not at all, also when the power fails."""
-    part = path.with_suffix(".new")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as part, part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

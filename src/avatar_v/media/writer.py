@@ -25,6 +25,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.media.files import Mp4File, Output
+from avatar_v.media.kinds import STDOUT
+from avatar_v.paths import full_disk, whole_file
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 CRF = 16
@@ -97,11 +99,17 @@ class Writer:
         try:
             self._output.finish()
         except OSError as error:
-            raise OSError(f"{self._output.name}: writing failed ({error})") from error
+            raise self._named(error) from error
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise OSError(f"{self._output.name}: writing failed ({self._error})") from self._error
+            raise self._named(self._error) from self._error
+
+    def _named(self, error: Exception) -> OSError:
+        """The error with the output's name; of a file with its disk's, where that is full."""
+        name = self._output.name
+        full = None if name == STDOUT else full_disk(error, name)
+        return full or OSError(f"{name}: writing failed ({error})")
 
     def _check_output(self) -> None:
         if self._output.failure is not None:
@@ -186,9 +194,9 @@ class Mp4Writer:
 
 def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:
     """Mono 16-bit PCM at 16 kHz, which reads back exactly (x / 32768); samples beyond [-1, 1) are
-    clipped."""
+    clipped. The file appears whole or not at all."""
     pcm = (samples.double() * 32768).round().clamp(-32768, 32767).to(torch.int16)
-    with wave.open(str(path), "wb") as file:
+    with whole_file(path) as partial, wave.open(str(partial), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE_HZ)

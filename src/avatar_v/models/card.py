@@ -160,7 +160,8 @@ def read_adapter_card(folder: str | Path) -> AdapterCard:
     if missing:
         raise ValueError(
             f"no adapter {str(folder)!r}: expected a folder with {missing[0]}, as a run with "
-            "trainable.parts lora leaves it (runs/NAME/adapter)"
+            "trainable.parts lora leaves it (runs/NAME/adapter); `avatar-v weights import-lora` "
+            "makes one of a LoRA of Wan by another trainer"
         )
     values = read_json(path)
     card = values.get("card")

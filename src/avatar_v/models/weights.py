@@ -126,8 +126,10 @@ def check_parts(folder: Path, *, prompt: str = "") -> None:
 def save_dit(
     folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype | None = torch.float32
 ) -> None:
-    """config.json and model.safetensors of one DiT, stored as ``dtype``; None: as they are."""
+    """config.json and model.safetensors of one DiT, stored as ``dtype``; None: as they are.
+    ValueError for a config that could not be read back."""
     folder = Path(folder)
+    dit.config.checked(where=f"{folder}/config.json")
     write_state(folder, {k: v.detach().to(dtype or v.dtype) for k, v in dit.state_dict().items()})
     write_json(folder / "config.json", dataclasses.asdict(dit.config))
 
@@ -173,14 +175,15 @@ def load_motion_net(folder: str | Path) -> MotionNet:
     return net.requires_grad_(True)
 
 
-def read_state(folder: str | Path, stem: str = STEM) -> dict[str, Tensor]:
+def read_state(folder: str | Path, stem: str = STEM, *, check: bool = True) -> dict[str, Tensor]:
     """All tensors of ``stem``.safetensors, or of its shards. ValueError names a missing file, one
-    that lies elsewhere, and numbers that no network can use (stored.check_numbers)."""
-    folder = Path(folder)
+    that lies elsewhere and, with ``check``, numbers that no network can use
+    (states.check_numbers)."""
+    folder, read = Path(folder), _sound if check else read_tensors
     index = folder / f"{stem}.safetensors.index.json"
     single = folder / f"{stem}.safetensors"
     if not index.is_file():
-        return _sound(single)
+        return read(single)
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise ValueError(f"{index} has no weight_map of keys to files")
@@ -188,7 +191,7 @@ def read_state(folder: str | Path, stem: str = STEM) -> dict[str, Tensor]:
     files = {inside(folder, name, where=index, links_out=True) for name in weight_map.values()}
     state: dict[str, Tensor] = {}
     for file in sorted(files):
-        state |= _sound(file)
+        state |= read(file)
     absent = sorted(set(weight_map) - set(state))
     if absent:
         raise ValueError(f"{index} lists keys that its shards lack: {', '.join(absent)}")

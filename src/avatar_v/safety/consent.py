@@ -10,13 +10,13 @@ import hashlib
 import hmac
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import date
 from pathlib import Path
 from typing import Annotated, Literal
 
+from avatar_v.paths import whole_file
 from avatar_v.safety.key import own_key
 from avatar_v.stored import Within, built, parse_json, shown
 
@@ -124,15 +124,10 @@ def read_consent(path: Path) -> Stored:
 def save_consent(path: Path, consent: Consent) -> None:
     """Write a record that only its owner may read; the file appears whole or not at all."""
     values = {**dataclasses.asdict(consent), "seal": seal_of(consent).decode()}
-    part = path.with_name(f".{path.name}.part")
-    try:
+    with whole_file(path) as part:
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)
         part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def seal_of(consent: Consent) -> bytes:

@@ -8,7 +8,6 @@ written under a temporary name and then moved, the index last: a tar without one
 
 import dataclasses
 import json
-import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -18,7 +17,7 @@ from typing import NamedTuple
 
 from webdataset.writer import TarWriter
 
-from avatar_v.paths import inside
+from avatar_v.paths import inside, whole_file
 from avatar_v.shards.schema import (
     LATENTS,
     META,
@@ -103,9 +102,8 @@ def write_shard(path: str | Path, items: Iterable[Sample | RawClip | Failure]) -
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     failures, keys = [], set()
-    try:
+    with whole_file(path) as temporary:
         with open(temporary, "wb") as file, TarWriter(file, mtime=0) as tar:
             for item in items:
                 if isinstance(item, Failure):
@@ -121,10 +119,11 @@ def write_shard(path: str | Path, items: Iterable[Sample | RawClip | Failure]) -
                     continue
                 tar.write({"__key__": item.key, **members})
         index = scan_shard(temporary, name=str(path), failures=tuple(failures))
-        os.replace(temporary, path)
+    try:
         _write_index(index, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        path.unlink()
+        raise
     return index
 
 
@@ -241,9 +240,8 @@ def _write_index(index: ShardIndex, shard: Path) -> None:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """The file is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    with whole_file(path) as temporary:
+        temporary.write_text(text)
 
 
 def _row(clip: ClipEntry) -> dict:
