@@ -43,8 +43,9 @@ from avatar_v.stored import read_json
 from avatar_v.types import num_latents
 from avatar_v.words import counted, readable
 
-KEPT = 2
-"""Checkpoints that lie on the disk at once: the last, and the one that is being written."""
+KEPT = 3
+"""Checkpoints that lie on the disk at once: the last step's, the last, and the one that is being
+written beside them."""
 
 
 _HOW_TO_GET = {
@@ -305,7 +306,7 @@ def _disk(recipe: Recipe) -> str:
     root = Path(recipe.trainer["default_root_dir"]).absolute()
     free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
     words = (
-        f"{checkpoints:.1f} GiB for two checkpoints and {weights:.1f} for the weights, "
+        f"{checkpoints:.1f} GiB for three checkpoints and {weights:.1f} for the weights, "
         f"{free / GIB:.1f} GiB free"
     )
     if free < needed:
