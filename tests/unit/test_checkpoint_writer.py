@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch.distributed.checkpoint import CheckpointException
+from torch.distributed.checkpoint.api import CheckpointException
 
 from avatar_v.parallel.whole_shards import whole_shards
 from avatar_v.stages.checkpoint_file import newest_whole

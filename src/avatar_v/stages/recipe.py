@@ -156,8 +156,8 @@ class RecipeCLI(LightningCLI):
     before_validate = before_fit
 
     def _go_on_from_last(self) -> None:
-        """``ckpt_path`` becomes the newest checkpoint that is whole. A damaged one is passed over
-        with a warning; where all are, the ValueError is of the newest."""
+        """A damaged last checkpoint is passed over with a warning: ``ckpt_path`` becomes the newest
+        that is whole. Where none is, the ValueError is of the last."""
         found, root = checkpoints(self.trainer), self.trainer.default_root_dir
         if not found:
             print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
@@ -167,7 +167,8 @@ class RecipeCLI(LightningCLI):
         for damage in damages:
             print(f"warning: {damage}; going on from {path}", file=sys.stderr)
         check_layout(path, self.trainer)
-        self.config_init[str(self.subcommand)].ckpt_path = str(path)
+        if damages:
+            self.config_init[str(self.subcommand)].ckpt_path = str(path)
 
     def fit(self, **kwargs: Any) -> None:
         """Train, and say where everything is, or how to go on."""
