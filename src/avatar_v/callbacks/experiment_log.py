@@ -13,8 +13,8 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import MLFlowLogger
-from lightning.pytorch.utilities.rank_zero import rank_zero_only
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
