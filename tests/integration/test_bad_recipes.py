@@ -340,7 +340,7 @@ def test_a_checkpoint_that_is_not_there(
 
 def mlflow(uri: str) -> dict[str, object]:
     return {
-        "class_path": "lightning.pytorch.loggers.MLFlowLogger",
+        "class_path": "avatar_v.callbacks.experiment_log.PatientMLFlowLogger",
         "init_args": {"tracking_uri": uri},
     }
 

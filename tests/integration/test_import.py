@@ -65,6 +65,7 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     (folder / "anna" / "good one.txt").write_text("a red\n  wall \n")
     write_clip(folder / "anna" / "short.mp4", frames=7)
     (folder / "anna" / "half.txt").write_bytes(b"caf\xe9")
+    (folder / "anna" / "short.txt").write_text("x" * 355)
     write_clip(folder / "anna" / "mute.mp4", frames=9, loud=0)
     write_clip(folder / "anna" / "silent.mp4", frames=9, loud=1e-5)
     write_clip(folder / "anna" / "half.mp4", frames=18, sound_s=0.4)
@@ -78,6 +79,7 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     assert report["clips_of"]["anna/good one.mp4"] == 3  # the last one begins at frame 11
     noted = {row["file"]: row["reason"] for row in report["noted"]}
     assert "half.txt is no UTF-8; the caption was read as Windows-1252" in noted["anna/half.mp4"]
+    assert noted["anna/short.mp4"].startswith("a caption of 355 bytes is too long")
     assert dropped["anna/short.mp4", "0-6"].startswith("too short: 7 frames")
     assert dropped["anna/mute.mp4", ""] == "no audio stream"
     assert dropped["anna/silent.mp4", "0-8"] == "the audio is silent"

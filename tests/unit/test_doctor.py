@@ -52,7 +52,7 @@ def test_clips_of_one_window_and_clips_without_stills_are_told(
     said = capsys.readouterr().out
     assert "no clip has more than the 9 latents of a window" in said
     assert "no stills, which personality.stills_share needs" in said
-    assert "GiB for two checkpoints and" in said
+    assert "GiB for three checkpoints and" in said
 
 
 def test_backends_of_attention_are_told(capsys: pytest.CaptureFixture[str]) -> None:

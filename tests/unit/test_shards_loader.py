@@ -166,6 +166,12 @@ def test_cached_clips_are_not_read_again(shards: str, tmp_path: Path) -> None:
     assert [fingerprint(b) for b in loader] == [fingerprint(b) for b in fresh]
 
 
+def test_a_caption_that_the_text_encoder_does_not_take_is_named(shards: str) -> None:
+    data(shards).require_captions(7)  # "clip 17" has seven bytes
+    with pytest.raises(ValueError, match=r"clip clip000: its caption has 6 bytes, .* takes 5"):
+        data(shards).require_captions(5)
+
+
 def test_latents_of_another_vae_are_refused(shards: str, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=rf"clip clip000: .* VAE {VAE_HASH}, expected other"):
         data(shards, vae_hash="other").setup()

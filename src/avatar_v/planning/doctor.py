@@ -22,6 +22,7 @@ import torch
 from avatar_v.kernels import backends
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
+from avatar_v.models.text import ByteTextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import BACKBONE, PARTS, check_parts
 from avatar_v.paths import indexed_weights
@@ -43,8 +44,9 @@ from avatar_v.stored import read_json
 from avatar_v.types import num_latents
 from avatar_v.words import counted, readable
 
-KEPT = 2
-"""Checkpoints that lie on the disk at once: the last, and the one that is being written."""
+KEPT = 3
+"""Checkpoints that lie on the disk at once: the last step's, the last, and the one that is being
+written beside them."""
 
 
 _HOW_TO_GET = {
@@ -287,8 +289,20 @@ def _latents(data: ShardData, stage: Stage) -> Iterator[Finding]:
     if folder is not None and Path(folder).is_dir():
         vae = VideoVAE.from_pretrained(folder)
         yield from _checked("latents", lambda: data.require_vae(vae.hash()))
+    most_bytes = _most_bytes(models)
+    if most_bytes is not None:
+        yield from _checked("captions", lambda: data.require_captions(most_bytes))
     if stage.reads_stills:
         yield from _checked("stills", data.require_stills)
+
+
+def _most_bytes(models: Models) -> int | None:
+    """Of a caption; None for a text encoder that counts tokens, and where none is there yet."""
+    folder = models.text or (models.init_from and Path(models.init_from) / "text")
+    if folder is None:
+        return ByteTextEncoder.tiny().num_bytes if models.preset in ("tiny", "small") else None
+    config = Path(folder) / "config.json"
+    return read_json(config).get("num_bytes") if config.is_file() else None
 
 
 def _num_clips(data: ShardData, folder: str) -> str:
@@ -305,7 +319,7 @@ def _disk(recipe: Recipe) -> str:
     root = Path(recipe.trainer["default_root_dir"]).absolute()
     free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
     words = (
-        f"{checkpoints:.1f} GiB for two checkpoints and {weights:.1f} for the weights, "
+        f"{checkpoints:.1f} GiB for three checkpoints and {weights:.1f} for the weights, "
         f"{free / GIB:.1f} GiB free"
     )
     if free < needed:

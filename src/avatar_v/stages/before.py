@@ -26,6 +26,7 @@ MAX_DEVICES = 1024
 PATIENCE_S = 5.0
 """A database that another run is writing to, and a server, have so long to answer."""
 SQLITE = "sqlite:///"
+SHARDED = "avatar_v.parallel.trainer.ShardedStrategy"
 
 
 def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
@@ -88,9 +89,10 @@ def _check_names(trainer: Mapping[str, Any]) -> None:
         raise ValueError(f"trainer.accelerator is one of {', '.join(known)}, got {accelerator}")
     known = ("auto", *StrategyRegistry.available_strategies())
     if isinstance(strategy, str) and strategy not in known:
+        path = strategy if "." in strategy else SHARDED
         raise ValueError(
-            f"trainer.strategy is auto, ddp, another name that Lightning knows, or a class such as "
-            f"avatar_v.parallel.trainer.ShardedStrategy, got {strategy}"
+            "trainer.strategy is auto, ddp, another name that Lightning knows, or a class, with "
+            f"--trainer.strategy.class_path {path}; got {strategy}"
         )
 
 

@@ -8,10 +8,13 @@ its tensors without a limit, so both are read here first.
 import io
 import pickle
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
@@ -54,6 +57,35 @@ def check_checkpoint(name: str) -> None:
     missing = [key for key in KEYS if key not in keys]
     if missing:
         raise ValueError(f"ckpt_path: {name} has no {', '.join(missing)}; {EXPECTED}")
+
+
+def newest_whole(found: Sequence[Path]) -> tuple[Path, list[str]]:
+    """The first of ``found`` that is whole, and what is wrong with those before it. ValueError
+    where none is."""
+    damages: list[str] = []
+    for path in found:
+        try:
+            check_checkpoint(str(path))
+        except ValueError as error:
+            damages.append(str(error).partition(f"; {EXPECTED}")[0])
+            continue
+        return path, damages
+    raise ValueError(f"{damages[0]}; {EXPECTED}")
+
+
+def check_layout(path: Path, trainer: L.Trainer) -> None:
+    """ValueError for a checkpoint of a sharded run in one that does not shard, or the other way
+    round: their optimisers keep their state by other names."""
+    shards = isinstance(trainer.strategy, ModelParallelStrategy)
+    if path.is_dir() == shards:
+        return
+    left, goes_on = ("a sharded run", "does not shard") if path.is_dir() else (
+        "a run that did not shard", "shards"
+    )  # fmt: skip
+    raise ValueError(
+        f"ckpt_path: {path} is of {left}, and this one {goes_on}: go on with the strategy of that "
+        "run, or begin a new run from its weights (init_from)"
+    )
 
 
 def _keys_of_file(path: Path) -> set[str]:

@@ -28,8 +28,9 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from avatar_v.device import emulates_bf16
 from avatar_v.interrupts import interrupted
 from avatar_v.stages.before import check_devices, check_experiment_log, check_trainer
-from avatar_v.stages.checkpoint_file import check_checkpoint
-from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
+from avatar_v.stages.checkpoint_file import check_checkpoint, check_layout, newest_whole
+from avatar_v.stages.checkpoint_writer import WholeCheckpoints
+from avatar_v.stages.closing import checkpoints, last_checkpoint, what_is_left, where_to_go_on
 from avatar_v.stages.messages import located, readable
 from avatar_v.stages.recipe_keys import Misspelt
 from avatar_v.stages.run_folder import ReplacesRun, check_unused, training_in
@@ -138,6 +139,7 @@ class RecipeCLI(LightningCLI):
         for callback in self.trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(Path(self.trainer.default_root_dir) / "checkpoints")
+        self.trainer.strategy.checkpoint_io = WholeCheckpoints()
 
     def before_fit(self) -> None:
         """What the run reads and writes is there, before data and networks are."""
@@ -146,15 +148,27 @@ class RecipeCLI(LightningCLI):
         check_experiment_log(settings["trainer"]["logger"])
         path = settings["ckpt_path"]
         if path == "last":
-            path = last_checkpoint(self.trainer)
-            if path is None:
-                root = self.trainer.default_root_dir
-                print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
-                      file=sys.stderr)  # fmt: skip
-        if path not in (None, "best", "hpc"):
+            self._go_on_from_last()
+        elif path not in (None, "best", "hpc"):
             check_checkpoint(str(path))
+            check_layout(Path(path), self.trainer)
 
     before_validate = before_fit
+
+    def _go_on_from_last(self) -> None:
+        """A damaged last checkpoint is passed over with a warning: ``ckpt_path`` becomes the newest
+        that is whole. Where none is, the ValueError is of the last."""
+        found, root = checkpoints(self.trainer), self.trainer.default_root_dir
+        if not found:
+            print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
+                  file=sys.stderr)  # fmt: skip
+            return
+        path, damages = newest_whole(found)
+        for damage in damages:
+            print(f"warning: {damage}; going on from {path}", file=sys.stderr)
+        check_layout(path, self.trainer)
+        if damages:
+            self.config_init[str(self.subcommand)].ckpt_path = str(path)
 
     def fit(self, **kwargs: Any) -> None:
         """Train, and say where everything is, or how to go on."""
