@@ -38,6 +38,7 @@ from avatar_v.interrupts import interrupts_deferred
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.apply import shard_frozen
+from avatar_v.parallel.deaths import PATIENCE_S, death_among
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
@@ -46,8 +47,6 @@ from avatar_v.parallel.timestep import ENDED, STOPPED, Line, Stopped, steps_of_r
 from avatar_v.sampling.rollout import States
 
 HOST = "127.0.0.1"
-PATIENCE_S = 5.0
-"""After the death of a follower, until rank 0 ends in whatever it is."""
 NO_LIMIT = timedelta(days=7)
 """A follower may wait for its next video as long as rank 0 lives."""
 GOES_ON = "goes on"
@@ -200,15 +199,10 @@ class SharedChunks:
 
 
 def death_of(processes: Mapping[int, BaseProcess]) -> str:
-    """One sentence about a process that has ended; "" where all live. One that was killed is named
-    rather than those that ended for its sake."""
+    """One sentence about a process that has ended; "" where all live."""
     codes = {rank: p.exitcode for rank, p in processes.items() if p.exitcode is not None}
-    if not codes:
-        return ""
-    rank = min(codes, key=lambda rank: (codes[rank] or 0) >= 0)
-    code = codes[rank] or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-    return f"rank {rank} of {len(processes) + 1} {how}; the video cannot be made without it"
+    death = death_among(codes, len(processes) + 1)
+    return death and f"{death}; the video cannot be made without it"
 
 
 def check_devices(num: int, device: torch.device, *, shard: bool = False) -> None:

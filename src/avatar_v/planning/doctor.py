@@ -28,9 +28,8 @@ from avatar_v.models.weights import BACKBONE, PARTS, check_parts
 from avatar_v.paths import indexed_weights
 from avatar_v.planning.memory import (
     GIB,
-    checkpoint_bytes,
-    export_bytes,
     frames_of,
+    left_bytes,
     longest_window,
 )
 from avatar_v.planning.recipe import Recipe, read_recipe
@@ -101,7 +100,7 @@ def recipe_findings(words: Sequence[str]) -> list[Finding]:
         *(absent or [Finding("weights: every folder is there")]),
         *_layouts(recipe),
         *_data(recipe),
-        *_checked("disk", lambda: _disk(recipe)),
+        *_disk(recipe),
         *_checked("experiment log", lambda: check_experiment_log(recipe.trainer["logger"])),
     ]
     if any(finding.missing for finding in found):
@@ -309,12 +308,19 @@ def _num_clips(data: ShardData, folder: str) -> str:
     return counted(sum(map(len, data.read_index(folder).members.values())), "clip")
 
 
-def _disk(recipe: Recipe) -> str:
+def _disk(recipe: Recipe) -> list[Finding]:
+    """Whether the disk takes what the run leaves. A stage that refuses its networks has no size."""
     if not isinstance(recipe.model, Stage):
-        return "a few hundred MB are enough"
-    checkpoints, weights = (
-        x / GIB for x in (KEPT * checkpoint_bytes(recipe), export_bytes(recipe))
-    )
+        return [Finding("disk: a few hundred MB are enough")]
+    try:
+        checkpoint, weights = left_bytes(recipe)
+    except (ValueError, OSError) as error:
+        return [Finding(f"networks: the stage cannot build them: {readable(error)}", "MISSING")]
+    return _checked("disk", lambda: _room(recipe, KEPT * checkpoint / GIB, weights / GIB))
+
+
+def _room(recipe: Recipe, checkpoints: float, weights: float) -> str:
+    """Of so many GiB. ValueError for a disk without it."""
     needed = (checkpoints + weights) * GIB
     root = Path(recipe.trainer["default_root_dir"]).absolute()
     free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free

@@ -225,18 +225,25 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
     from avatar_v.callbacks.progress import StepProgress
     from avatar_v.callbacks.terminated import Terminated
     from avatar_v.callbacks.whole_steps import WholeSteps
+    from avatar_v.parallel.launched import RankGone, following
     from avatar_v.stages.finite import EndedTogether
     from avatar_v.stages.recipe import RecipeCLI, quiet
 
     quiet()
     try:
-        RecipeCLI(
-            words,
-            callbacks=[Terminated(), FiniteTraining(), WholeSteps(), StepProgress()],
-            made_by=lambda folder: made_by(folder, recipes) if recipes else None,
-            misspelt=lambda options: misspelt_in(recipes, words, options),
-            overwrite=overwrite,
-        )
+        with following() as follower:
+            RecipeCLI(
+                words,
+                callbacks=[Terminated(), FiniteTraining(), WholeSteps(), StepProgress()],
+                made_by=lambda folder: made_by(folder, recipes) if recipes else None,
+                misspelt=lambda options: misspelt_in(recipes, words, options),
+                overwrite=overwrite,
+                follower=follower,
+            )
+    except RankGone as gone:
+        if gone.is_told_here:
+            raise
+        return 2
     except EndedTogether:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             raise

@@ -27,6 +27,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 
 from avatar_v.device import emulates_bf16
 from avatar_v.interrupts import interrupted
+from avatar_v.parallel.launched import Follower, no_rank_alone, watch_ranks
 from avatar_v.stages.before import check_devices, check_experiment_log, check_trainer
 from avatar_v.stages.checkpoint_file import check_checkpoint, check_layout, newest_whole
 from avatar_v.stages.checkpoint_writer import WholeCheckpoints
@@ -62,14 +63,16 @@ class RecipeCLI(LightningCLI):
         made_by: MadeBy = lambda folder: None,
         misspelt: Misspelt = lambda options: None,
         overwrite: bool = False,
+        follower: Follower | None = None,
     ) -> None:
         """``callbacks`` stand in front of the recipe's; a progress bar among them is left out where
         the recipe wants none. ``made_by``: the command that makes a folder of weights.
         ``misspelt``: what is said of a key that is none of the parser's options (recipe_keys.py).
-        ``overwrite``: a run from the beginning may replace the one in its folder."""
+        ``overwrite``: a run from the beginning may replace the one in its folder. ``follower``:
+        this process, where another rank has started it."""
         strict = {"exit_on_error": False, "allow_abbrev": False}
         self._first_callbacks, self._made_by = list(callbacks), made_by
-        self._overwrite = overwrite
+        self._overwrite, self._follower = overwrite, follower
         if overwrite:
             self._first_callbacks.append(ReplacesRun())
         try:
@@ -131,7 +134,9 @@ class RecipeCLI(LightningCLI):
         has_bar = any(isinstance(callback, ProgressBar) for callback in own)
         no_bar = has_bar or config["enable_progress_bar"] is False
         first = [c for c in self._first_callbacks if not (no_bar and isinstance(c, ProgressBar))]
-        return super().instantiate_trainer(callbacks=[*first, *own], **kwargs)
+        trainer = super().instantiate_trainer(callbacks=[*first, *own], **kwargs)
+        watch_ranks(trainer)
+        return trainer
 
     def after_instantiate_classes(self) -> None:
         """Checkpoints lie in the run's folder unless the recipe says otherwise, so that
@@ -196,7 +201,8 @@ class RecipeCLI(LightningCLI):
     def _answering(self, ckpt_path: str | None) -> Iterator[None]:
         """Lightning's errors of a run as the project's: an interrupt, or a foreign checkpoint."""
         try:
-            yield
+            with no_rank_alone(self.trainer, self._follower):
+                yield
         except SystemExit as error:
             if self.trainer.state.status != TrainerStatus.INTERRUPTED:
                 raise
@@ -207,8 +213,6 @@ class RecipeCLI(LightningCLI):
             raise ValueError(str(error)) from error
         except RuntimeError as error:
             why = " ".join(str(error).split())
-            if self.trainer.world_size > 1 and "Connection closed by peer" in why:
-                raise ValueError("another rank has ended, and this one with it") from error
             if ckpt_path is None or not why.startswith("Error(s) in loading state_dict"):
                 raise
             why = why.partition(": ")[2][:120]
