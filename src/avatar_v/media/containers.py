@@ -136,23 +136,33 @@ def video_stream(container: InputContainer, path: str | Path) -> VideoStream | N
     return None
 
 
-def audio_stream(container: InputContainer, path: str | Path) -> AudioStream | None:
-    """The first audio stream with a decoder. ValueError for a rate, number of channels or duration
-    beyond the limits."""
+def audio_stream(
+    container: InputContainer, path: str | Path, track: int | None = None
+) -> AudioStream | None:
+    """The audio stream ``track``, counted from 1; else the first of those with a decoder that the
+    file flags as its default, or the first of all. ValueError for a rate, number of channels or
+    duration beyond the limits, or a ``track`` that is not there or has no decoder."""
     _check_duration(container, path)
-    for stream in container.streams.audio:
-        if stream.codec_context is None:
-            continue
-        rate, channels = stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels
-        if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
-            raise ValueError(
-                f"{path}: its sound has {rate} samples a second; "
-                f"from {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read"
-            )
-        if channels > MAX_CHANNELS:
-            raise ValueError(f"{path}: its sound has {channels} channels, at most {MAX_CHANNELS}")
-        return stream
-    return None
+    streams = [s for s in container.streams.audio if s.codec_context is not None]
+    if track is not None:
+        num = len(container.streams.audio)
+        if not 1 <= track <= num:
+            raise ValueError(f"{path}: no sound track {track}; it has {num}, counted from 1")
+        streams = [s for s in streams if s == container.streams.audio[track - 1]]
+        if not streams:
+            raise ValueError(f"{path}: no decoder for its sound track {track}")
+    if not streams:
+        return None
+    stream = next((s for s in streams if s.disposition & Disposition.default), streams[0])
+    rate, channels = stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+        raise ValueError(
+            f"{path}: its sound has {rate} samples a second; "
+            f"from {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read"
+        )
+    if channels > MAX_CHANNELS:
+        raise ValueError(f"{path}: its sound has {channels} channels, at most {MAX_CHANNELS}")
+    return stream
 
 
 def missing(container: InputContainer, kind: str) -> str:
