@@ -22,6 +22,8 @@ from av.error import FFmpegError
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
+from avatar_v.media.wav_sizes import size_patch
+
 VIDEO_FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "ogg", "asf", "mxf", "dv"),
     *("gif", "apng", "yuv4mpegpipe"),
@@ -250,10 +252,24 @@ def early_end(path: str | Path) -> str | None:
 
 
 class _Nameless:
-    """An open file without its name, from which FFmpeg would guess what it holds."""
+    """An open file without its name, from which FFmpeg would guess what it holds, and a WAV with
+    its size."""
 
     def __init__(self, file: io.RawIOBase) -> None:
-        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+        self._read, self.seek, self.tell = file.read, file.seek, file.tell
+        self._patch = size_patch(file)
+
+    def read(self, size: int) -> bytes:
+        """For PyAV."""
+        at = self.tell()
+        data = self._read(size) or b""
+        if self._patch is None or at >= self._patch.offset + len(self._patch.data):
+            return data
+        whole = bytearray(data)
+        for i, byte in enumerate(self._patch.data, self._patch.offset - at):
+            if 0 <= i < len(whole):
+                whole[i] = byte
+        return bytes(whole)
 
 
 def _open(file: io.RawIOBase, formats: tuple[str, ...], path: str) -> InputContainer:
