@@ -99,6 +99,8 @@ def _clips(source: Source, settings: ReadSettings, result: FileResult) -> Iterat
         raise ValueError(info.no_video or info.no_audio)
     if early := containers.early_end(source.path):
         result.noted.append(Row(source.name, "", early.removeprefix(f"{source.path} ")))
+    if converted := reading.colour_note(source.path):
+        result.noted.append(Row(source.name, "", converted.removeprefix(f"{source.path} ")))
     audio = reading.read_audio(source.path)
     frames = reading.iter_video(source.path, max_side=max(720, 6 * settings.size))
     for start, pictures in _parts(frames, source, settings.num_frames, result):

@@ -20,6 +20,8 @@ from pathlib import Path
 
 import torch
 
+from avatar_v.device import chosen_device, chosen_precision, processor_flags
+
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
 """Results of the weights that ship, and of measurements without weights. Results of other weights,
 which compare ways to train, lie in ``experiments/NAME``."""
@@ -70,8 +72,10 @@ def make_result(
     weights: dict[str, str] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
+    precision: str = "auto",
 ) -> Result:
-    """A result of now, here: command, commit, date and hardware are filled in."""
+    """A result of now, here: command, commit, date and hardware are filled in. ``precision`` is
+    what the measurement asked for (device.PRECISIONS)."""
     commit, dirty = git_state()
     return Result(
         name=name,
@@ -80,7 +84,7 @@ def make_result(
         commit=commit,
         dirty=dirty,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        hardware=hardware(),
+        hardware=hardware(precision),
         numbers=numbers,
         recipe=recipe,
         weights=weights or {},
@@ -162,8 +166,10 @@ def git_state(root: Path = RESULTS_DIR.parent) -> tuple[str, bool]:
         return "unknown", True
 
 
-def hardware() -> dict[str, str]:
-    """Processor, cores, threads, memory, accelerator, torch: what a timing depends on."""
+def hardware(precision: str = "auto") -> dict[str, str]:
+    """Processor, cores, threads, memory, accelerator, torch, and the precision that networks run in
+    where ``precision`` is asked for: what a timing depends on. Older results lack precision and
+    flags."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -173,6 +179,8 @@ def hardware() -> dict[str, str]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "cpu": cpu,
+        "cpu_flags": processor_flags(),
+        "precision": chosen_precision(precision, chosen_device("auto")),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         "memory": f"{gib:.0f} GiB",

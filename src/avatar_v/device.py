@@ -47,6 +47,18 @@ def chosen_precision(name: str, device: torch.device) -> str:
     return "bf16" if _has_bf16(device) else "fp32"
 
 
+def processor_flags() -> str:
+    """What of the processor decides how fast torch is on it and how it rounds."""
+    has = {
+        "avx2": torch.cpu._is_avx2_supported(),
+        "avx512": torch.cpu._is_avx512_supported(),
+        "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+        "amx": torch.cpu._is_amx_tile_supported(),
+    }
+    found = " ".join(name for name, there in has.items() if there) or "no AVX2"
+    return f"{found}; torch uses {torch.backends.cpu.get_cpu_capability()}"
+
+
 def emulates_bf16(device: torch.device) -> bool:
     """Whether bf16 products are far slower than those of fp32: on a processor without AVX-512.
     One with AVX-512 alone has no native bf16 either, but torch has fast kernels for it."""

@@ -11,7 +11,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
-from avatar_v.stored import parse_json
+from avatar_v.stored import check_pulled, parse_json
 
 
 def inside(folder: str | Path, name: object, *, where: str | Path, links_out: bool = False) -> Path:
@@ -53,8 +53,9 @@ def indexed_weights(folder: str | Path) -> list[Path]:
     """The files of weights that the ``*.index.json`` of a folder of the Hub's layout name.
 
     transformers joins these names to the folder as they are. ValueError for one that is no plain
-    name, and for an index that has no ``weight_map``.
+    name, for an index that has no ``weight_map``, and for files that Git LFS has not fetched.
     """
+    check_pulled(folder)
     found = {}
     for index in sorted(Path(folder).glob("*.index.json")):
         try:

@@ -11,6 +11,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from avatar_v.stored import check_pulled
+
 MAX_LINES = 4
 """Keys that an error names: it is one line on the command line."""
 
@@ -19,6 +21,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, on the CPU. ValueError: missing, damaged."""
     if not path.is_file():
         raise ValueError(f"no file {path}")
+    check_pulled(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118

@@ -20,6 +20,7 @@ MAX_ENTRIES = 4096
 """Of a list in a file of settings."""
 LARGEST = 1e30
 """Of a number without a range."""
+POINTER = b"version https://git-lfs.github.com/spec/v1\n"
 _T = TypeVar("_T")
 
 
@@ -132,10 +133,26 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
+def check_pulled(path: str | Path) -> None:
+    """ValueError where a file, or one in a folder, is not there itself, but as Git LFS's pointer to
+    it, which `git clone` leaves without git-lfs."""
+    path = Path(path)
+    for file in sorted(path.iterdir()) if path.is_dir() else [path]:
+        if not file.is_file():
+            continue
+        with file.open("rb") as opened:
+            if opened.read(len(POINTER)) == POINTER:
+                raise ValueError(
+                    f"{file} is a pointer of Git LFS, not the file itself; "
+                    "run `git lfs pull` in its repository"
+                )
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """ValueError for a missing file or one that is not a JSON object."""
     if not path.is_file():
         raise ValueError(f"no file {path}")
+    check_pulled(path)
     values = parse_json(path.read_text(encoding="utf-8", errors="surrogateescape"), where=path)
     if not isinstance(values, dict):
         raise ValueError(f"{path} holds a {type(values).__name__}, expected an object")

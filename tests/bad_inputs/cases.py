@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
 from bad_inputs.files import PARTS, WRONG
 from bad_inputs.later import adapters, judged_pairs, plans
+from bad_inputs.pointer_files import SAYS, pointers
 
 
 def all_cases() -> list[Case]:
@@ -18,6 +19,7 @@ def all_cases() -> list[Case]:
         _references, _sounds, _pictures, _outputs, _weights, _numbers, _other_options, _app, _demo,
         _world, _import, _shards, _training, _checkpoints, _joined_weights, _benchmark, _studies,
         adapters, plans, judged_pairs,
+        pointers,
     )  # fmt: skip
     return [case for group in groups for case in group()]
 
@@ -414,6 +416,7 @@ def _checkpoints() -> Iterator[Case]:
         yield Case(f"run --ckpt_path {name}", f"{RUN} --ckpt_path FILES/recipes/{name}")
     for path in ("FILES/media/a_folder", "/dev/zero", "http://127.0.0.1:9/a.ckpt"):
         yield Case(f"run --ckpt_path {path}", f"{RUN} --ckpt_path {path}")
+    yield Case("run --ckpt_path pointer", f"{RUN} --ckpt_path FILES/pointers/run.ckpt", says=SAYS)
     yield Case("run --ckpt_path last", f"{RUN} --ckpt_path last", WARNED, "no checkpoint")
 
 

@@ -78,7 +78,9 @@ def read_timing(path: Path) -> Timing:
     return timing
 
 
-def machine() -> str:
-    """This one in words: its accelerator, or its processor and cores."""
+def machine(precision: str = "") -> str:
+    """This one in words: its accelerator, or its processor and cores, and the precision of networks
+    where that is known."""
     found = hardware()
-    return found["gpu"] if found["gpu"] != "none" else f"{found['cpu']}, {found['cores']} cores"
+    name = found["gpu"] if found["gpu"] != "none" else f"{found['cpu']}, {found['cores']} cores"
+    return f"{name}, {precision}" if precision else name

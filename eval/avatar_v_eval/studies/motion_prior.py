@@ -16,7 +16,7 @@ from jaxtyping import Float
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v_eval.cases import Case, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated_motion import moved
-from avatar_v_eval.intervals import bootstrap, bootstrap_mean, correlation, pearson
+from avatar_v_eval.intervals import correlation, jackknife, mean_of, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace) -> Findings:
             cases_note(options, "; the first frame's motion is given"),
             described,
             "r: over persons, a statistic of the motion against that of the person, Fisher's "
-            "interval; other intervals bootstrapped over persons",
+            "interval; other intervals over persons",
         ],
     )
 
@@ -105,21 +105,19 @@ def numbers_of(
             errors = np.abs(own - values["truth"])
             for ending, label, number in (
                 ("", "r over persons", correlation(own, true)),
-                ("_error", "error against the true motion", bootstrap_mean(errors)),
-                ("_mean", "mean over persons", bootstrap_mean(own)),
+                ("_error", "error against the true motion", mean_of(errors)),
+                ("_mean", "mean over persons", mean_of(own)),
             ):
                 described = number.described(f"{word}, {label}: {words[name]}")
                 found[f"{statistic}_{name}{ending}"] = described
         if BASELINE in values:
             pairs = np.stack([values[longest_one], values[BASELINE], true], axis=1)
-            gain = bootstrap(lambda index, p=pairs: _gain_in_r(p[index]), len(pairs))
+            gain = jackknife(lambda index, p=pairs: _gain_in_r(p[index]), len(pairs))
             label = f"{word}, r over that of {words[BASELINE]}"
             found[f"{statistic}_over_{BASELINE}"] = gain.described(label)
             ours, theirs = (abs(values[of] - values["truth"]) for of in (longest_one, BASELINE))
             label = f"{word}, error less that of {words[BASELINE]}"
-            found[f"{statistic}_error_over_{BASELINE}"] = bootstrap_mean(ours - theirs).described(
-                label
-            )
+            found[f"{statistic}_error_over_{BASELINE}"] = mean_of(ours - theirs).described(label)
     return found | _mouths(cases, tracks, words, longest_one)
 
 
@@ -140,11 +138,11 @@ def _mouths(
         if name != "truth"
     }
     found = {
-        f"mouth_r_{name}": bootstrap_mean(values).described(f"mouth, r over frames: {words[name]}")
+        f"mouth_r_{name}": mean_of(values).described(f"mouth, r over frames: {words[name]}")
         for name, values in read.items()
     }
     if BASELINE in read:
-        gain = bootstrap_mean(read[longest_one] - read[BASELINE])
+        gain = mean_of(read[longest_one] - read[BASELINE])
         label = f"mouth, r over that of {words[BASELINE]}"
         found[f"mouth_r_over_{BASELINE}"] = gain.described(label)
     return found

@@ -33,7 +33,7 @@ from avatar_v_eval.cases import (
     check_persons,
 )
 from avatar_v_eval.generated import generate
-from avatar_v_eval.intervals import bootstrap_mean, rate
+from avatar_v_eval.intervals import mean_of, rate
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
 from avatar_v_eval.readers import Readers, mouth_r, picture_shares
@@ -176,7 +176,7 @@ def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Num
         return rate(round(found.sum()), each * len(found))
 
     def mean(measure: str) -> Number:
-        return bootstrap_mean(readings.values(condition, measure))
+        return mean_of(readings.values(condition, measure))
 
     for name, words in ATTACKS.items():
         numbers[f"right_{name}"] = hits(f"right_{name}").described(f"{before}id read: {words}")

@@ -45,7 +45,7 @@ MIN_SPEECH_S = 0.1
 """The length of a short vowel; what is shorter is no speech, but a click or a broken file."""
 WITHOUT_SOUND = -100.0
 """LUFS, in a record, of what is digitally silent."""
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".heic", ".heif", ".avif")
 
 
 @dataclass(frozen=True)
@@ -244,6 +244,12 @@ def whole_or_why(path: str | Path) -> tuple[str, ...]:
     return () if early is None else (f"{early}; what is there is used",)
 
 
+def picture_notes(path: str | Path) -> tuple[str, ...]:
+    """`whole_or_why`, and a warning where the colours of the pictures are converted."""
+    note = reading.colour_note(path)
+    return (*whole_or_why(path), *(() if note is None else (note,)))
+
+
 def picture_warnings(path: str | Path, image: UInt8[Tensor, "3 h w"]) -> tuple[str, ...]:
     """Warnings about a picture in which nobody can be seen: one colour all over, or dark."""
     step = max(1, min(image.shape[1:]) // 256)
@@ -296,7 +302,7 @@ def _read_person(
     clips = (
         clips[0],
         *(
-            dataclasses.replace(clip, warnings=(*whole_or_why(path), *clip.warnings))
+            dataclasses.replace(clip, warnings=(*picture_notes(path), *clip.warnings))
             for path, clip in zip(person.also, clips[1:], strict=True)
         ),
     )
@@ -323,16 +329,16 @@ def _read_picture(
     """The square picture to start from, its frame number, and warnings about it."""
     if why := reading.probe(person.reference).no_video:
         raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
-    cut = whole_or_why(person.reference)
+    cut = picture_notes(person.reference)
     how = {"face_crop": person.face_crop, "extractor": _extractor(person, spec)}
     if person.image is None:
         reads = spec.reference and person.reference_s > 0
         search_s = min(SEARCH_S, person.reference_s) if reads else SEARCH_S
         best = best_frame(person.reference, search_s=search_s, **how)
-        few = best.num_frames == 1 and Path(person.reference).suffix not in IMAGE_SUFFIXES
+        few = best.num_frames == 1 and Path(person.reference).suffix.lower() not in IMAGE_SUFFIXES
         notes = (f"{person.reference} has one frame; it is used as a still image",) if few else ()
         dark = picture_warnings(person.reference, best.image)
         return best.image, best.index, (*cut, *notes, *dark, *best.warnings)
     still = best_frame(person.image, **how)
     dark = picture_warnings(person.image, still.image)
-    return still.image, None, (*cut, *whole_or_why(person.image), *dark, *still.warnings)
+    return still.image, None, (*cut, *picture_notes(person.image), *dark, *still.warnings)

@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics import face_track
-from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces
+from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces, embed_largest
 from avatar_v.critics.face_track import (
     DETECT_SIDE,
     FaceTrack,
@@ -25,7 +25,7 @@ from avatar_v.critics.face_track import (
     head_box,
     spread_frames,
 )
-from avatar_v.critics.same_person import LOOK_EVERY, first_person
+from avatar_v.critics.same_person import LOOK_EVERY, first_frame_of_other, first_person
 from avatar_v.media import reading
 from avatar_v.media.channels import SILENT_PEAK
 from avatar_v.media.sound import high_passed, normalise_loudness
@@ -147,8 +147,9 @@ def check_one_person(
     faces = embed_faces(frames[looks], track.landmarks[looks]).values
     who = first_person(faces, SAME_PERSON)
     if who.other is not None:
+        at = first_frame_of_other(who, looks, faces, lambda i: embed_largest(frames[i]))
         raise ValueError(
-            f"{path}: another person's face from {looks[who.other] / FRAME_RATE_HZ:.1f} s on; "
+            f"{path}: another person's face from {at / FRAME_RATE_HZ:.1f} s on; "
             "a reference shows one person: cut the clip there"
         )
     return who.face
@@ -179,10 +180,8 @@ def _squared(
     except ImportError as error:
         raise ValueError(str(error)) from error
     if not track.found.any():
-        raise ValueError(
-            f"{path}: no face in its first {len(frames) / FRAME_RATE_HZ:.1f} s; "
-            "pass --no-face-crop if the picture is framed on the face already"
-        )
+        looked = f"in its first {len(frames) / FRAME_RATE_HZ:.1f} s; {face_track.IF_FRAMED}"
+        raise ValueError(face_track.why_no_face(path, looked))
     who = check_one_person(path, frames, track)
     windows = face_track.crop_windows(track, height, width)
     landmarks, corners = (

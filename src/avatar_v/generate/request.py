@@ -223,7 +223,7 @@ class Weights:
         flag="--devices", default=1, metavar="N",
     )  # fmt: skip
     precision: str = option(
-        "of the networks; auto: bf16 where the GPU has it (%(default)s)",
+        "of the networks; auto: bf16 where GPU or processor has it (%(default)s)",
         flag="--precision",
         default="auto",
         choices=("auto", "fp32", "bf16"),

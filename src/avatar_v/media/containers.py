@@ -23,6 +23,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from avatar_v.media.wav_sizes import size_patch
+from avatar_v.stored import check_pulled
 
 VIDEO_FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "ogg", "asf", "mxf", "dv"),
@@ -55,7 +56,10 @@ MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
 """Of sound: below lies no speech, and each sample of a 1 Hz file would become 16,000."""
 MAX_CHANNELS = 64
 MAX_DURATION_S = 24 * 3600
-MAX_STREAMS = 64
+MAX_STREAMS = 512
+"""Each tile of a picture counts as one; a telephone's 48 million pixels are in 192."""
+STILL_BRANDS = {"mif1", "mif2", "heic", "heix", "avif"}
+"""Of HEIF: pictures in the container of mp4."""
 STATES_DURATION = {"mov", "matroska", "avi", "wav", "w64", "aiff", "au", "caf", "flac"}
 _BUFFER = 1 << 18  # bytes a read
 
@@ -122,12 +126,15 @@ def why_not(error: OSError) -> str:
 
 
 def video_stream(container: InputContainer, path: str | Path) -> VideoStream | None:
-    """The first video stream with a decoder; the cover picture of a music file is none.
+    """The video stream that the file has players show, or else its first, with a decoder; the
+    cover picture of a music file is none.
 
     ValueError for a picture or a duration beyond the limits. The decoder keeps to them too.
     """
     _check_duration(container, path)
-    for stream in container.streams.video:
+    for stream in sorted(
+        container.streams.video, key=lambda s: not s.disposition & Disposition.default
+    ):
         if stream.codec_context is None or stream.disposition & Disposition.attached_pic:
             continue
         check_pixels(stream.codec_context.width, stream.codec_context.height, path)
@@ -136,6 +143,23 @@ def video_stream(container: InputContainer, path: str | Path) -> VideoStream | N
         stream.thread_type = "SLICE" if large else "AUTO"  # each thread of AUTO holds a picture
         return stream
     return None
+
+
+def is_image(container: InputContainer) -> bool:
+    """Whether the file holds a picture that does not move."""
+    names = container.metadata
+    brands = names.get("major_brand", "") + names.get("compatible_brands", "")
+    is_heif = {brands[i : i + 4] for i in range(0, len(brands), 4)} & STILL_BRANDS
+    return bool(is_heif) or container.format.name.endswith("_pipe")
+
+
+def is_tiled(container: InputContainer) -> bool:
+    """Whether the picture of a HEIC or AVIF file is in tiles, each of them a stream."""
+    if not is_image(container):
+        return False
+    shown = [s.disposition for s in container.streams.video if s.disposition & Disposition.default]
+    tiles = [s for s in container.streams.video if s.disposition & Disposition.dependent]
+    return bool(tiles) and all(disposition & Disposition.dependent for disposition in shown)
 
 
 def audio_stream(
@@ -224,7 +248,7 @@ def extent(path: str | Path) -> tuple[float, int]:
             end, num_pictures, _ = _walk(container)
         except FFmpegError as error:
             raise ValueError(f"{path}: cannot be read to its end ({error.strerror})") from error
-    return end, num_pictures
+        return end, 1 if is_tiled(container) else num_pictures
 
 
 def early_end(path: str | Path) -> str | None:
@@ -285,6 +309,7 @@ def _open(file: io.RawIOBase, formats: tuple[str, ...], path: str) -> InputConta
         why = error.strerror
         if error.errno == errno.EINVAL:  # FFmpeg's answer to a container that is not allowed
             why = "its container is none that is read, such as mp4, mkv, webm, wav or png"
+        check_pulled(path)
         raise ValueError(f"{path}: not a readable media file ({why})") from error
     except OSError as error:  # of the file below, such as a damaged disk
         raise ValueError(f"{path}: cannot be read ({why_not(error)})") from error

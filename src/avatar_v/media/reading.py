@@ -22,22 +22,24 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.media.channels import Channels, Voice, samples_of
 from avatar_v.media.containers import (
     MAX_DURATION_S,
-    MIN_SIDE,
     audio_stream,
-    check_pixels,
     decoded,
+    is_tiled,
     missing,
     open_bytes,
     open_media,
     video_stream,
 )
 from avatar_v.media.delivered import Form
+from avatar_v.media.hdr import kind_of_colours
+from avatar_v.media.pictures import Pictures, checked, open_tiled, read_tiled
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
 
 MAX_STILL_S = 600
@@ -64,6 +66,7 @@ class MediaInfo:
     num_tracks: int = 0  # of sound
     no_video: str = ""  # why there is none to read: no stream, or no decoder for it
     no_audio: str = ""
+    colours: str = ""  # "HLG", "PQ" or "BT.2020" where its pictures are converted to BT.709
 
     @property
     def has_video(self) -> bool:
@@ -84,11 +87,12 @@ def probe(path: str | Path, *, track: int | None = None) -> MediaInfo:
         video, audio = video_stream(container, path), audio_stream(container, path, track)
         duration = container.duration
         rate = video.average_rate if video else None
+        width, height = _size(container, video, path) if video else (None, None)
         return MediaInfo(
             path=str(path),
             duration_s=None if duration is None else duration / av.time_base,
-            width=video.codec_context.width if video else None,
-            height=video.codec_context.height if video else None,
+            width=width,
+            height=height,
             frame_rate_hz=None if rate is None else float(rate),
             sample_rate_hz=audio.codec_context.sample_rate if audio else None,
             num_channels=audio.codec_context.layout.nb_channels if audio else None,
@@ -97,7 +101,17 @@ def probe(path: str | Path, *, track: int | None = None) -> MediaInfo:
             num_tracks=len(container.streams.audio),
             no_video="" if video else missing(container, "video"),
             no_audio="" if audio else missing(container, "audio"),
+            colours=_colours(video) if video else "",
         )
+
+
+def colour_note(path: str | Path) -> str | None:
+    """One sentence about pictures whose colours are converted; None for standard range. ValueError
+    as for `probe`."""
+    colours = probe(path).colours
+    if not colours:
+        return None
+    return f"{path} has {colours} colours; they are converted to standard range (BT.709)"
 
 
 def iter_video(
@@ -116,11 +130,15 @@ def iter_video(
         if stream is None:
             why = missing(container, "video")
             raise ValueError(f"{path}: {why}; expected a video or an image")
-        aspect = float(stream.codec_context.sample_aspect_ratio or 1)
-        reformatter, num_given, size = VideoReformatter(), 0, None
-        frames = _checked(decoded(container, stream, path), aspect, path)
+        num_given, size = 0, None
+        if is_tiled(container):
+            aspect, frames = 1.0, iter([read_tiled(path, _colours(stream))])
+        else:
+            aspect = float(stream.codec_context.sample_aspect_ratio or 1)
+            frames = checked(decoded(container, stream, path), aspect, path)
+        convert = Pictures(container, path, aspect=aspect, max_side=max_side)
         for frame, count in _on_grid(frames, frame_rate_hz, path):
-            picture = _upright(frame, aspect, max_side, reformatter, path)
+            picture = convert(frame)
             size = size or picture.shape
             if picture.shape != size:
                 before, after = (f"{shape[2]} x {shape[1]}" for shape in (size, picture.shape))
@@ -218,17 +236,16 @@ def decode_video_bytes(data: bytes, name: str = "video") -> Frames:
     return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()
 
 
-def _checked(frames: Iterator[VideoFrame], aspect: float, path: str | Path) -> Iterator[VideoFrame]:
-    """The frames, each with sides that can be used, square pixels counted."""
-    for frame in frames:
-        width = frame.width * aspect
-        check_pixels(width, frame.height, path)
-        if min(width, frame.height) < MIN_SIDE:
-            raise ValueError(
-                f"{path}: a picture of {width:.0f} x {frame.height} pixels; "
-                f"each side has at least {MIN_SIDE}"
-            )
-        yield frame
+def _size(container: InputContainer, stream: VideoStream, path: str | Path) -> tuple[int, int]:
+    """Of the pictures, as stored."""
+    if is_tiled(container):
+        with open_tiled(path) as image:
+            return image.size
+    return stream.codec_context.width, stream.codec_context.height
+
+
+def _colours(stream: VideoStream) -> str:
+    return kind_of_colours(stream.codec_context.color_trc, stream.codec_context.color_primaries)
 
 
 def _on_grid(
@@ -268,26 +285,6 @@ def _count(count: int, slot: int, rate_hz: int, path: str | Path) -> int:
 
 def _nearest(value: Fraction) -> int:
     return int(value + Fraction(1, 2))
-
-
-def _upright(
-    frame: VideoFrame,
-    aspect: float,
-    max_side: int | None,
-    reformatter: VideoReformatter,
-    path: str | Path,
-) -> Frame:
-    """RGB with square pixels, turned as the file's rotation metadata asks."""
-    width, height = frame.width * aspect, frame.height
-    reduction = min(1.0, max_side / max(width, height)) if max_side else 1.0
-    size = (max(1, round(width * reduction)), max(1, round(height * reduction)))
-    try:
-        picture = reformatter.reformat(frame, *size, "rgb24", interpolation="AREA").to_ndarray()
-    except FFmpegError as error:
-        why = f"{frame.format.name}, {error.strerror}"
-        raise ValueError(f"{path}: a picture cannot be converted to RGB ({why})") from error
-    turned = np.rot90(picture, k=round(frame.rotation / 90) % 4)  # both count anticlockwise
-    return torch.from_numpy(np.ascontiguousarray(turned.transpose(2, 0, 1)))
 
 
 def _aligned(

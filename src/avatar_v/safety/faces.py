@@ -17,7 +17,7 @@ from torch import Tensor
 
 from avatar_v.critics import dlib_face, face_track
 from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.same_person import LOOK_EVERY, first_person
+from avatar_v.critics.same_person import LOOK_EVERY, first_frame_of_other, first_person
 from avatar_v.media import reading
 from avatar_v.safety.consent import DRAWN, FILMED
 from avatar_v.types import FRAME_RATE_HZ
@@ -56,10 +56,14 @@ def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
     num = max(1, round(seconds * FRAME_RATE_HZ))
     looks, faces, num_frames, num_faces = (_filmed if critic == FILMED else _drawn)(path, num)
     if not looks:
-        raise ValueError(f"{path}: no face in {counted(num_frames, 'frame')}")
+        raise ValueError(face_track.why_no_face(path, f"in {counted(num_frames, 'frame')}"))
     who = first_person(faces, SAME[critic], IN_A_ROW[critic])
     if who.other is not None:
-        at_s = looks[who.other] / FRAME_RATE_HZ
+
+        def look(number: int) -> Face | None:
+            return face_in(next(islice(_frames(path), number, None)), critic)
+
+        at_s = first_frame_of_other(who, looks, faces, look) / FRAME_RATE_HZ
         raise ValueError(f"{path}: another person's face, or a covered one, from {at_s:.1f} s on")
     if 2 * who.num <= len(looks):
         raise ValueError(f"{path}: {who.num} of {len(looks)} looks at its faces show one person")
@@ -71,13 +75,7 @@ def face_in(picture: Picture, critic: str) -> Face | None:
     if critic == DRAWN:
         return _critic().measure(_square(picture[None])).values[0]
     _check_dlib()
-    boxes = face_track.detect_faces(picture)
-    if not boxes:
-        return None
-    height, width = picture.shape[1:]
-    box = torch.from_numpy(boxes[0]).float() / torch.tensor([width, height, width, height])
-    points = face_track.landmarks_in(picture[None], box[None])
-    return dlib_face.embed_faces(picture[None], points).values[0]
+    return dlib_face.embed_largest(picture)
 
 
 def hash_of(critic: str) -> str:
@@ -94,7 +92,7 @@ def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
     _check_dlib()
 
     def frames() -> Iterator[Picture]:
-        return islice(reading.iter_video(path, max_side=face_track.DETECT_SIDE), num)
+        return islice(_frames(path), num)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of several faces, which are counted here
@@ -109,13 +107,16 @@ def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
 
 def _drawn(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
     """The same of drawn people."""
-    frames = islice(reading.iter_video(path, max_side=face_track.DETECT_SIDE), num)
     num_frames, shown = 0, []
-    for num_frames, frame in enumerate(frames, start=1):
+    for num_frames, frame in enumerate(islice(_frames(path), num), start=1):
         if (num_frames - 1) % LOOK_EVERY == 0:
             shown.append(_square(frame[None]))
     faces = _critic().measure(torch.cat(shown)).values
     return list(range(0, num_frames, LOOK_EVERY)), faces, num_frames, 1
+
+
+def _frames(path: str | Path) -> Iterator[Picture]:
+    return reading.iter_video(path, max_side=face_track.DETECT_SIDE)
 
 
 def _square(frames: UInt8[Tensor, "f 3 h w"]) -> UInt8[Tensor, "f 3 side side"]:

@@ -28,7 +28,7 @@ from avatar_v.shards.schema import (
     decode_meta,
     encode_sample,
 )
-from avatar_v.stored import parse_json, shown
+from avatar_v.stored import check_pulled, parse_json, shown
 
 INDEX_SUFFIX = ".index.json"
 MAX_WORD = 4096
@@ -172,6 +172,7 @@ def require_whole(index: ShardIndex, found: int) -> None:
     """ValueError, naming the first clip that is cut, unless the shard has ``found`` bytes."""
     if found != index.num_bytes:
         ends = {c.key: max(m.offset + m.size for m in c.members.values()) for c in index.clips}
+        check_pulled(index.shard)
         cut = [key for key, end in ends.items() if end > found]
         first = f"; the first clip cut off is {cut[0]}" if cut else ""
         raise ValueError(f"{index.shard}: {found} bytes, its index says {index.num_bytes}{first}")
@@ -182,6 +183,7 @@ def scan_shard(
 ) -> ShardIndex:
     """Index any WebDataset tar of this schema by reading it once; errors call it ``name``."""
     name = name or str(path)
+    check_pulled(path)
     members: dict[str, dict[str, Member]] = {}
     metas = {}
     try:

@@ -15,6 +15,8 @@ import torch
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
+from avatar_v.stored import check_pulled
+
 INDEX = ".metadata"
 REST = "meta.pt"
 EXPECTED = "expected a checkpoint that `avatar-v run` left in its folder checkpoints"
@@ -43,6 +45,7 @@ def check_checkpoint(name: str) -> None:
     path = Path(name)
     if not (path.is_file() or path.is_dir()):  # devices and pipes are neither
         raise ValueError(f"ckpt_path: there is no file or folder {name!r}; {EXPECTED}, or last")
+    check_pulled(path)
     try:
         keys = _keys_of_folder(path) if path.is_dir() else _keys_of_file(path)
     except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
