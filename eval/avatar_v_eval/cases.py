@@ -15,7 +15,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v.media.sound import normalise_loudness
+from avatar_v.media.sound import prepared
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences
@@ -179,8 +179,8 @@ def video_of(clip: WorldClip) -> Video:
 
 
 def heard(clip: WorldClip) -> Float[Tensor, " s"]:
-    """The sound of a clip at the loudness that models expect."""
-    return normalise_loudness(clip.audio)
+    """The sound of a clip as models hear it."""
+    return prepared(clip.audio)
 
 
 def signed(video: Video) -> Float[Tensor, "f 3 h w"]:

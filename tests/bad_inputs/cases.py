@@ -116,10 +116,16 @@ def _sounds() -> Iterator[Case]:
         "one_sample.wav": REFUSED,
         "me.mkv": ACCEPTED,
         "talk.mp3": ACCEPTED,
+        "wide.wav": ACCEPTED,  # 16 channels
+        "no_size.wav": ACCEPTED,  # as a program writes to a pipe
+        "faint.wav": WARNED,
     }
     for path, end in ends.items():
         yield Case(f"audio: {path}", f"{whole} FILES/media/{path}", end)
     yield Case("audio: stdin is empty", f"{whole} -")
+    yield Case("audio: no such track", f"{whole} FILES/media/talk.wav --audio-track 2",
+               says="no sound track 2; it has 1")  # fmt: skip
+    yield Case("audio: a track of stdin", f"{whole} - --audio-track 1", says="--audio-track")
     yield Case("audio: stdin cannot be resumed", f"{whole} - --resume", says="--resume")
 
 

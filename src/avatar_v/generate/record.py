@@ -15,6 +15,7 @@ from typing import Any
 
 from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
+from avatar_v.generate.inputs import SpokenTrack
 from avatar_v.generate.reference_check import ReferenceCheck
 from avatar_v.generate.request import LIVE, Request
 from avatar_v.paths import whole_file
@@ -84,6 +85,7 @@ class Record:
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
     scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video
     said: Said | None = None  # the script of a speech that was made; the .wav beside has its sound
+    track: SpokenTrack | None = None  # of a file of speech
     watermark: str | None = None  # the id that the frames carry
     consented: Consented | None = None  # of the person, where --consent asked for it
     commit: str | None = field(default_factory=lambda: code_commit())

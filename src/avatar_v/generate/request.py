@@ -82,6 +82,10 @@ class PersonOptions:
         "gain of the speech, instead of levelling it to -23 LUFS",
         flag="--gain", default=None, metavar="DB",
     )  # fmt: skip
+    audio_track: Annotated[int, Within(1, 64)] | None = option(
+        "sound track of --audio, counted from 1 (default: the file's default track)",
+        flag="--audio-track", default=None, metavar="N",
+    )  # fmt: skip
     audio_rate_hz: Annotated[int, Within(1_000, 384_000)] = option(
         "sample rate of the PCM on stdin (%(default)s)",
         flag="--audio-rate",

@@ -17,7 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -200,11 +200,18 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
     return {
         **settings,
         "sound": digest(inputs.audio.split(SAMPLE_RATE_HZ)),
+        "delivered sound": digest(_delivered(inputs)),
         "first picture": digest((inputs.image, inputs.motion)),
         "reference": digest(clips),
         "habits known": [list(clip.habits_known) for clip in inputs.clips],
         **{name: versions()[name] for name in ("avatar_v", "torch")},
     }
+
+
+def _delivered(inputs: Inputs) -> Iterator[Tensor]:
+    """The sound that an output of several files goes on with."""
+    if inputs.delivered is not None:
+        yield from inputs.delivered.samples.split(SAMPLE_RATE_HZ)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:

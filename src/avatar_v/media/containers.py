@@ -22,6 +22,7 @@ from av.error import FFmpegError
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
+from avatar_v.media.wav_sizes import size_patch
 from avatar_v.stored import check_pulled
 
 VIDEO_FORMATS = (
@@ -161,23 +162,33 @@ def is_tiled(container: InputContainer) -> bool:
     return bool(tiles) and all(disposition & Disposition.dependent for disposition in shown)
 
 
-def audio_stream(container: InputContainer, path: str | Path) -> AudioStream | None:
-    """The first audio stream with a decoder. ValueError for a rate, number of channels or duration
-    beyond the limits."""
+def audio_stream(
+    container: InputContainer, path: str | Path, track: int | None = None
+) -> AudioStream | None:
+    """The audio stream ``track``, counted from 1; else the first of those with a decoder that the
+    file flags as its default, or the first of all. ValueError for a rate, number of channels or
+    duration beyond the limits, or a ``track`` that is not there or has no decoder."""
     _check_duration(container, path)
-    for stream in container.streams.audio:
-        if stream.codec_context is None:
-            continue
-        rate, channels = stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels
-        if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
-            raise ValueError(
-                f"{path}: its sound has {rate} samples a second; "
-                f"from {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read"
-            )
-        if channels > MAX_CHANNELS:
-            raise ValueError(f"{path}: its sound has {channels} channels, at most {MAX_CHANNELS}")
-        return stream
-    return None
+    streams = [s for s in container.streams.audio if s.codec_context is not None]
+    if track is not None:
+        num = len(container.streams.audio)
+        if not 1 <= track <= num:
+            raise ValueError(f"{path}: no sound track {track}; it has {num}, counted from 1")
+        streams = [s for s in streams if s == container.streams.audio[track - 1]]
+        if not streams:
+            raise ValueError(f"{path}: no decoder for its sound track {track}")
+    if not streams:
+        return None
+    stream = next((s for s in streams if s.disposition & Disposition.default), streams[0])
+    rate, channels = stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+        raise ValueError(
+            f"{path}: its sound has {rate} samples a second; "
+            f"from {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read"
+        )
+    if channels > MAX_CHANNELS:
+        raise ValueError(f"{path}: its sound has {channels} channels, at most {MAX_CHANNELS}")
+    return stream
 
 
 def missing(container: InputContainer, kind: str) -> str:
@@ -265,10 +276,24 @@ def early_end(path: str | Path) -> str | None:
 
 
 class _Nameless:
-    """An open file without its name, from which FFmpeg would guess what it holds."""
+    """An open file without its name, from which FFmpeg would guess what it holds, and a WAV with
+    its size."""
 
     def __init__(self, file: io.RawIOBase) -> None:
-        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+        self._read, self.seek, self.tell = file.read, file.seek, file.tell
+        self._patch = size_patch(file)
+
+    def read(self, size: int) -> bytes:
+        """For PyAV."""
+        at = self.tell()
+        data = self._read(size) or b""
+        if self._patch is None or at >= self._patch.offset + len(self._patch.data):
+            return data
+        whole = bytearray(data)
+        for i, byte in enumerate(self._patch.data, self._patch.offset - at):
+            if 0 <= i < len(whole):
+                whole[i] = byte
+        return bytes(whole)
 
 
 def _open(file: io.RawIOBase, formats: tuple[str, ...], path: str) -> InputContainer:

@@ -1,10 +1,10 @@
 """Media files and bytes to tensors, through PyAV: the lowest reading layer of every data path.
 
 What comes out is always on the project's grid: RGB uint8 frames "f 3 h w" at 25 frames a second,
-upright and with square pixels, and mono float32 audio at 16 kHz. In a file that has both, frame 0
-and sample 0 are the same moment. Every failure is a ValueError naming the file and its trouble.
-Which files are opened, and within which limits, is containers.py's. Videos to watch are written by
-writer.py; the H.264 bytes of a shard are here.
+upright and with square pixels, and mono float32 audio at 16 kHz, the voice of the track's channels
+(channels.py). In a file that has both, frame 0 and sample 0 are the same moment. Every failure is a
+ValueError naming the file and its trouble. Which files are opened, and within which limits, is
+containers.py's. Videos to watch are written by writer.py; the H.264 bytes of a shard are here.
 """
 
 import io
@@ -26,6 +26,7 @@ from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.media.channels import Channels, Voice, samples_of
 from avatar_v.media.containers import (
     MAX_DURATION_S,
     audio_stream,
@@ -36,6 +37,7 @@ from avatar_v.media.containers import (
     open_media,
     video_stream,
 )
+from avatar_v.media.delivered import Form
 from avatar_v.media.hdr import kind_of_colours
 from avatar_v.media.pictures import Pictures, checked, open_tiled, read_tiled
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
@@ -59,6 +61,9 @@ class MediaInfo:
     frame_rate_hz: float | None  # the average; the file may vary around it
     sample_rate_hz: int | None
     num_channels: int | None
+    layout: str | None = None  # FFmpeg's name of the channels' places
+    track: int | None = None  # which of the sound tracks this is, counted from 1
+    num_tracks: int = 0  # of sound
     no_video: str = ""  # why there is none to read: no stream, or no decoder for it
     no_audio: str = ""
     colours: str = ""  # "HLG", "PQ" or "BT.2020" where its pictures are converted to BT.709
@@ -72,13 +77,14 @@ class MediaInfo:
         return self.sample_rate_hz is not None
 
 
-def probe(path: str | Path) -> MediaInfo:
+def probe(path: str | Path, *, track: int | None = None) -> MediaInfo:
     """Streams and sizes of a media file; a stream without a decoder counts as none.
 
-    ValueError if it is missing, no media file, or beyond the limits of containers.py.
+    ValueError if it is missing, no media file, or beyond the limits of containers.py, and without
+    the sound ``track`` that is asked for.
     """
     with open_media(path) as container:
-        video, audio = video_stream(container, path), audio_stream(container, path)
+        video, audio = video_stream(container, path), audio_stream(container, path, track)
         duration = container.duration
         rate = video.average_rate if video else None
         width, height = _size(container, video, path) if video else (None, None)
@@ -90,6 +96,9 @@ def probe(path: str | Path) -> MediaInfo:
             frame_rate_hz=None if rate is None else float(rate),
             sample_rate_hz=audio.codec_context.sample_rate if audio else None,
             num_channels=audio.codec_context.layout.nb_channels if audio else None,
+            layout=audio.codec_context.layout.name if audio else None,
+            track=container.streams.audio.index(audio) + 1 if audio else None,
+            num_tracks=len(container.streams.audio),
             no_video="" if video else missing(container, "video"),
             no_audio="" if audio else missing(container, "audio"),
             colours=_colours(video) if video else "",
@@ -156,44 +165,27 @@ def read_video(
     return torch.stack(frames)
 
 
-def iter_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Iterator[Waveform]:
-    """The first audio stream as mono float32 (the mean of its channels), in parts as they are
-    decoded, from any rate and format.
+def iter_audio(
+    path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ, track: int | None = None
+) -> Iterator[Waveform]:
+    """The voice of a sound track (channels.Voice) as mono float32, in parts as they are decoded,
+    from any rate and format.
 
-    In a file with video, sample 0 is the moment of the first video frame: a late audio track is
-    padded with silence, an early one cut. Full scale is ±1. ValueError for a missing or unreadable
-    file, no audio stream, no samples, or, behind the last part, samples that are not finite.
+    ``track`` counts from 1; by default the track that the file flags as its default, else the
+    first. In a file with video, sample 0 is the moment of the first video frame: a late audio track
+    is padded with silence, an early one cut. Full scale is ±1. ValueError for a missing or
+    unreadable file, no such audio stream, no samples, or, behind the last part, samples that are
+    not finite.
     """
-    with open_media(path) as container:
-        stream = audio_stream(container, path)
-        if stream is None:
-            why = missing(container, "audio")
-            raise ValueError(f"{path}: {why}; expected speech to be in it")
-        zero_s = _first_frame_time(path) if video_stream(container, path) else None
-        num_read = num_bad = num_early = 0
-        for time_s, samples in _samples(container, stream, path, sample_rate_hz):
-            if num_read == 0 and time_s is not None and zero_s is not None:
-                if abs(zero_s - time_s) > MAX_STILL_S:
-                    raise ValueError(
-                        f"{path}: its sound starts at {time_s:.0f} s, its picture at {zero_s:.0f} s"
-                    )
-                num_early = round((zero_s - time_s) * sample_rate_hz)
-                if num_early < 0:
-                    yield torch.zeros(-num_early)
-            num_read += len(samples)
-            if num_read > MAX_DURATION_S * sample_rate_hz:
-                raise ValueError(f"{path}: its sound goes on for more than {MAX_DURATION_S} s")
-            num_bad += int((~np.isfinite(samples)).sum())
-            cut = min(max(num_early, 0), len(samples))
-            num_early -= cut
-            if cut < len(samples):
-                yield torch.from_numpy(samples[cut:])
-    if num_read == 0:
-        raise ValueError(f"{path}: the audio stream holds no samples")
-    if num_early > 0:
-        raise ValueError(f"{path}: the sound ends before the picture begins")
-    if num_bad > 0:
-        raise ValueError(f"{path}: {num_bad} of {num_read} audio samples are NaN or infinite")
+    for part in _aligned(path, track, sample_rate_hz, None):
+        yield torch.from_numpy(part[0])
+
+
+def iter_channels(path: str | Path, form: Form, *, track: int | None = None) -> Iterator[Waveform]:
+    """The sound of ``iter_audio`` in a ``form``, its channels interleaved; the same errors."""
+    layout = None if form.layout == "mono" else form.layout
+    for part in _aligned(path, track, form.sample_rate_hz, layout):
+        yield torch.from_numpy(np.ascontiguousarray(part.T).reshape(-1))
 
 
 def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Waveform:
@@ -295,25 +287,67 @@ def _nearest(value: Fraction) -> int:
     return int(value + Fraction(1, 2))
 
 
+def _aligned(
+    path: str | Path, track: int | None, sample_rate_hz: int, layout: str | None
+) -> Iterator[Channels]:
+    """The parts of ``iter_audio`` in this layout; None is the voice alone."""
+    with open_media(path) as container:
+        stream = audio_stream(container, path, track)
+        if stream is None:
+            why = missing(container, "audio")
+            raise ValueError(f"{path}: {why}; expected speech to be in it")
+        zero_s = _first_frame_time(path) if video_stream(container, path) else None
+        num_read = num_bad = num_early = 0
+        for time_s, samples in _samples(container, stream, path, sample_rate_hz, layout):
+            num_channels, num = samples.shape
+            if num_read == 0 and time_s is not None and zero_s is not None:
+                if abs(zero_s - time_s) > MAX_STILL_S:
+                    raise ValueError(
+                        f"{path}: its sound starts at {time_s:.0f} s, its picture at {zero_s:.0f} s"
+                    )
+                num_early = round((zero_s - time_s) * sample_rate_hz)
+                if num_early < 0:
+                    yield np.zeros((num_channels, -num_early), np.float32)
+            num_read += num
+            if num_read > MAX_DURATION_S * sample_rate_hz:
+                raise ValueError(f"{path}: its sound goes on for more than {MAX_DURATION_S} s")
+            num_bad += int((~np.isfinite(samples).all(0)).sum())
+            cut = min(max(num_early, 0), num)
+            num_early -= cut
+            if cut < num:
+                yield samples[:, cut:]
+    if num_read == 0:
+        raise ValueError(f"{path}: the audio stream holds no samples")
+    if num_early > 0:
+        raise ValueError(f"{path}: the sound ends before the picture begins")
+    if num_bad > 0:
+        raise ValueError(f"{path}: {num_bad} of {num_read} audio samples are NaN or infinite")
+
+
 def _samples(
-    container: InputContainer, stream: AudioStream, path: str | Path, sample_rate_hz: int
-) -> Iterator[tuple[float | None, np.ndarray]]:
+    container: InputContainer,
+    stream: AudioStream,
+    path: str | Path,
+    sample_rate_hz: int,
+    layout: str | None,
+) -> Iterator[tuple[float | None, Channels]]:
     """Parts of an audio stream, each with the time at which the stream begins."""
-    resampler = av.AudioResampler(format="fltp", rate=sample_rate_hz)  # keeps the channels
-    begin_s, form = None, None
+    resampler = av.AudioResampler(format="flt", rate=sample_rate_hz, layout=layout)
+    begin_s, form, voice = None, None, None
     for frame in chain(decoded(container, stream, path), [None]):
         if frame is not None:
             now = (frame.sample_rate, frame.layout.name, frame.format.name)
             if form is None:
                 begin_s, form = frame.time, now
+                voice = Voice(frame.layout, sample_rate_hz) if layout is None else None
             elif now != form:
                 raise ValueError(f"{path}: the sound changes its form from {form} to {now}")
         try:
             parts = resampler.resample(frame)
         except FFmpegError as error:
             raise ValueError(f"{path}: the audio cannot be converted ({error})") from error
-        for part in parts:
-            yield begin_s, part.to_ndarray().mean(0).astype(np.float32, copy=False)
+        for part in map(samples_of, parts):
+            yield begin_s, part if voice is None else voice(part)[None]
 
 
 def _first_frame_time(path: str | Path) -> float | None:
