@@ -34,6 +34,7 @@ from avatar_v.stages.messages import located, readable
 from avatar_v.stages.recipe_keys import Misspelt
 from avatar_v.stages.run_folder import ReplacesRun, check_unused, training_in
 from avatar_v.stages.weights_there import MadeBy, check_weights
+from avatar_v.words import notice
 
 
 class SaveRecipe(SaveConfigCallback):
@@ -149,8 +150,7 @@ class RecipeCLI(LightningCLI):
             path = last_checkpoint(self.trainer)
             if path is None:
                 root = self.trainer.default_root_dir
-                print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
-                      file=sys.stderr)  # fmt: skip
+                notice(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew")
         if path not in (None, "best", "hpc"):
             check_checkpoint(str(path))
 
