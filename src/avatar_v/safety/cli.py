@@ -41,9 +41,9 @@ def _add_consent(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = subparsers.add_parser(
         "consent",
         help="a video in which a person agrees in, a record for generate --consent out",
-        description="Finds the one person in a statement of 2 to 30 s and writes who agreed, to "
-        "what, until when, and the vector of the face, which is biometric data. The record is "
-        f"sealed with the key of {KEY} or {KEY_FILE}, else the public one.",
+        description="Finds the one person who speaks in a statement of 2 to 30 s and writes who "
+        "agreed, to what, until when, and the vector of the face, which is biometric data. The "
+        f"record is sealed with the key of {KEY} or {KEY_FILE}, else the public one.",
         allow_abbrev=False,
     )
     add = parser.add_argument
