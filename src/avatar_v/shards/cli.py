@@ -6,7 +6,7 @@ Only parsing happens at import; each command imports what it needs when it runs.
 import argparse
 from pathlib import Path
 
-from avatar_v.progress import progress_bar
+from avatar_v.progress import progress_bar, results_console
 from avatar_v.shards.store import is_url
 from avatar_v.words import counted
 
@@ -103,7 +103,6 @@ def _require_vae(folder: str) -> None:
 def _encode(args: argparse.Namespace) -> int:
     _require_shards(args.shards)
     _require_vae(args.vae)
-    from rich.console import Console
 
     from avatar_v.shards.encode import encode_folder
 
@@ -124,14 +123,13 @@ def _encode(args: argparse.Namespace) -> int:
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
     clips = counted(num_clips, "clip")
-    Console().print(f"{clips} with latents of VAE {vae_hash}: {args.out}", soft_wrap=True)
+    results_console().print(f"{clips} with latents of VAE {vae_hash}: {args.out}", soft_wrap=True)
     return 0
 
 
 def _pictures(args: argparse.Namespace) -> int:
     _require_shards(args.shards)
     _require_vae(args.vae)
-    from rich.console import Console
 
     from avatar_v.shards.pictures import FACE_CROPS, REF_FRAMES, add_pictures
 
@@ -147,7 +145,7 @@ def _pictures(args: argparse.Namespace) -> int:
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
     empty = f", {num_empty} of them show no face" if num_empty else ""
-    Console().print(
+    results_console().print(
         f"{counted(num_clips, 'clip')} with {name}{empty}: {args.shards}", soft_wrap=True
     )
     return 0
@@ -174,7 +172,6 @@ def _stats(args: argparse.Namespace) -> int:
 
 def _pairs(args: argparse.Namespace) -> int:
     _require_shards(args.shards)
-    from rich.console import Console
 
     from avatar_v.critics.raters import OWN_HABITS, OWN_LOOKS, Panel, read_panel
     from avatar_v.stages.made_videos import MadeVideos
@@ -214,7 +211,7 @@ def _pairs(args: argparse.Namespace) -> int:
     said = ", ".join(f"{winner} {num}" for winner, num in winners.items())
     failed = f"; {num_failed} without a judgment" if num_failed else ""
     pairs = counted(sum(winners.values()), "pair")
-    Console().print(f"{pairs} ({said}){failed}: {args.out}", soft_wrap=True)
+    results_console().print(f"{pairs} ({said}){failed}: {args.out}", soft_wrap=True)
     return 0
 
 

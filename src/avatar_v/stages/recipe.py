@@ -36,6 +36,7 @@ from avatar_v.stages.messages import located, readable
 from avatar_v.stages.recipe_keys import Misspelt
 from avatar_v.stages.run_folder import ReplacesRun, check_unused, training_in
 from avatar_v.stages.weights_there import MadeBy, check_weights
+from avatar_v.words import notice
 
 
 class SaveRecipe(SaveConfigCallback):
@@ -165,12 +166,11 @@ class RecipeCLI(LightningCLI):
         that is whole. Where none is, the ValueError is of the last."""
         found, root = checkpoints(self.trainer), self.trainer.default_root_dir
         if not found:
-            print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
-                  file=sys.stderr)  # fmt: skip
+            notice(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew")
             return
         path, damages = newest_whole(found)
         for damage in damages:
-            print(f"warning: {damage}; going on from {path}", file=sys.stderr)
+            notice(f"warning: {damage}; going on from {path}")
         check_layout(path, self.trainer)
         if damages:
             self.config_init[str(self.subcommand)].ckpt_path = str(path)
