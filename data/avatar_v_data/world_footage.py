@@ -131,8 +131,12 @@ def write_footage(
 ) -> list[Recording]:
     """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    if num_workers < 1:
+        raise ValueError(f"workers are at least 1, got {num_workers}")
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; choose a folder")
     plans = plan_footage(settings)
+    out.mkdir(parents=True, exist_ok=True)
     todo = [plan for plan in plans if not (out / plan.file).exists()]
     on_file(len(plans) - len(todo))
     if num_workers == 1:

@@ -98,13 +98,16 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """The name of a file beside ``path`` to be written, which takes its name and place behind the
-    block; one that an error ends is removed, and what was at ``path`` stays. Errors of a full disk
-    are those of `disk_named`."""
+    block, on the disk before it has them, so that a machine that goes dark leaves no empty file;
+    one that an error ends is removed, and what was at ``path`` stays. Errors of a full disk are
+    those of `disk_named`."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with disk_named(path):
             yield partial
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
             os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)
