@@ -53,6 +53,13 @@ def check_checkpoint(name: str) -> None:
         raise ValueError(f"ckpt_path: {name} has no {', '.join(missing)}; {EXPECTED}")
 
 
+def check_left(root: str) -> None:
+    """The same of what a job that was requeued left in its run's folder: Lightning reads it
+    unasked."""
+    for path in Path(root).glob("hpc_ckpt_*"):
+        check_checkpoint(str(path))
+
+
 def _keys_of_file(path: Path) -> set[str]:
     if not zipfile.is_zipfile(path):
         raise ValueError("it is damaged or of another kind")
