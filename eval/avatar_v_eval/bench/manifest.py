@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from avatar_v.outside import read_bytes
 from avatar_v.paths import below
 from avatar_v.stored import parse_json
 
@@ -93,7 +94,7 @@ def load_manifest(path: Path | str) -> Manifest:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"no manifest at {path}: expected a {FILE_NAME} or the folder of one")
-    raw = parse_json(file.read_bytes(), where=file)
+    raw = parse_json(read_bytes(file, what="manifest"), where=file)
     try:
         manifest = _manifest(raw, file.parent.resolve())
     except ValueError as error:

@@ -64,6 +64,8 @@ def _keys_of_file(path: Path) -> set[str]:
     if not zipfile.is_zipfile(path):
         raise ValueError("it is damaged or of another kind")
     with zipfile.ZipFile(path) as file:
+        if any(member.compress_type for member in file.infolist()):
+            raise ValueError("it is compressed, as no checkpoint is")
         broken = file.testzip()
     if broken is not None:
         raise ValueError(f"it is damaged at {broken}")

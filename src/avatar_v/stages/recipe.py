@@ -20,7 +20,7 @@ from typing import Any
 
 import lightning as L
 import torch
-from jsonargparse import set_parsing_settings
+from jsonargparse import get_loader, set_loader, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
@@ -29,6 +29,7 @@ from lightning.pytorch.trainer.states import TrainerStatus
 from avatar_v import trust
 from avatar_v.device import emulates_bf16
 from avatar_v.interrupts import interrupted
+from avatar_v.outside import check_yaml
 from avatar_v.stages.before import check_devices, check_experiment_log, check_trainer
 from avatar_v.stages.checkpoint_file import check_checkpoint, check_left
 from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
@@ -105,6 +106,7 @@ class RecipeCLI(LightningCLI):
             import_path_allowlist=trust.names_for_parser(),
             instantiate_subclass_spec_in_any=False,
         )
+        set_loader("yaml", _read_text)
         self.config = parser.parse_args(args)
         settings = self._settings()
         trust.check_names(settings)
@@ -216,6 +218,15 @@ class RecipeCLI(LightningCLI):
     def _settings(self) -> dict[str, Any]:
         """The values of the recipe and the command line, as plain mappings."""
         return self.config[self.config.subcommand].as_dict()
+
+
+_yaml_of_parser = get_loader("yaml")
+
+
+def _read_text(text: str) -> Any:
+    """A value of YAML within a recipe or on the command line, bounded as its file is."""
+    check_yaml(text)
+    return _yaml_of_parser(text)
 
 
 @contextmanager
