@@ -26,6 +26,7 @@ MAX_JSON = 1 << 28
 """Of a file of JSON, or a table."""
 MAX_VALUES = 20_000
 """Of YAML, with all aliases written out."""
+MAX_DEPTH = 64
 MERGE = "tag:yaml.org,2002:merge"
 
 
@@ -92,7 +93,7 @@ def parse_yaml(data: str | bytes, *, where: str | Path, what: str) -> Any:
     """The values of a YAML text. ValueError, which begins with ``where``, for what is no YAML, for
     a key that is there twice, and for more than the bounds allow."""
     try:
-        loader = yaml.SafeLoader(data if isinstance(data, str) else data.decode("utf-8"))
+        loader = _Loader(data if isinstance(data, str) else data.decode("utf-8"))
         with contextlib.closing(_Disposed(loader)):
             root = _composed(loader)
             return None if root is None else loader.construct_document(root)
@@ -109,7 +110,7 @@ def parse_yaml(data: str | bytes, *, where: str | Path, what: str) -> Any:
 def check_yaml(text: str) -> None:
     """ValueError for a text that another reader of YAML may not be given; what is no YAML passes,
     for it is a word."""
-    loader = yaml.SafeLoader(text)
+    loader = _Loader(text)
     try:
         with contextlib.closing(_Disposed(loader)):
             _composed(loader)
@@ -158,6 +159,20 @@ def read_table(
     if short := [number for number, row in rows if None in row or None in row.values()]:
         raise ValueError(f"{path}, line {short[0]}: not as many cells as the header has")
     return rows
+
+
+class _Loader(yaml.SafeLoader):
+    """Plain values alone, nested at most `MAX_DEPTH` deep."""
+
+    _depth = 0
+
+    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
+        self._depth += 1
+        if self._depth > MAX_DEPTH:
+            raise RecursionError
+        node = super().compose_node(parent, index)
+        self._depth -= 1
+        return node
 
 
 class _Disposed:

@@ -7,6 +7,7 @@ function that is called. The folder may not be there afterwards.
 import os
 import pickle
 import sys
+import zipfile
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from avatar_v import trust
 from avatar_v.cli import main
 from avatar_v.critics.raters import read_panel
 from avatar_v.planning.recipe import read_recipe
-from avatar_v.stages.checkpoint_file import INDEX, REST, check_left
+from avatar_v.stages.checkpoint_file import INDEX, REST, check_checkpoint, check_left
 from avatar_v.stages.cli import merge_recipes, run_words, split_recipes
 from avatar_v.stages.recipe_keys import unknown_key
 
@@ -226,6 +227,13 @@ def test_what_a_requeued_job_left_runs_nothing(here: Path) -> None:
     with pytest.raises(ValueError, match=r"hpc_ckpt_1\.ckpt cannot be read"):
         check_left(str(here))
     assert not (here / "mark").exists()
+
+
+def test_a_checkpoint_is_not_compressed(here: Path) -> None:
+    with zipfile.ZipFile("a.ckpt", "w", zipfile.ZIP_DEFLATED) as file:
+        file.writestr("archive/data/0", bytes(1 << 20))
+    with pytest.raises(ValueError, match="it is compressed, as no checkpoint is"):
+        check_checkpoint("a.ckpt")
 
 
 def test_merging_recipes_looks_at_names_before_torch_is_there(here: Path) -> None:

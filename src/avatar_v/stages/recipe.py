@@ -20,6 +20,7 @@ from typing import Any
 
 import lightning as L
 import torch
+import yaml
 from jsonargparse import get_loader, set_loader, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
@@ -106,7 +107,7 @@ class RecipeCLI(LightningCLI):
             import_path_allowlist=trust.names_for_parser(),
             instantiate_subclass_spec_in_any=False,
         )
-        set_loader("yaml", _read_text)
+        set_loader("yaml", _read_text, exceptions=(yaml.YAMLError,))
         self.config = parser.parse_args(args)
         settings = self._settings()
         trust.check_names(settings)
