@@ -188,6 +188,7 @@ def test_videos_made_elsewhere_are_judged_as_they_are(
     raters.write_text(json.dumps({"raters": [{**rater, "ties": 1.0}]}))
     folders = [str(tmp_path / name) for name in ("bright", "dark")]
     words = ["--shards", str(clips), "--out", str(tmp_path / "out"), "--raters", str(raters)]
+    words += ["--trust", __name__]
     words += ["--videos", *folders, "--no-face-crop", "--size", "32", "--pairs", "4"]
     assert main(["shards", "pairs", *words, "--frames", "9"]) == 0
     pairs = [read_pair(entry, pictures=True) for entry in read_folder(tmp_path / "out")]

@@ -16,9 +16,10 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
+from avatar_v.outside import parse_json
 from avatar_v.paths import whole_file
 from avatar_v.safety.key import own_key
-from avatar_v.stored import Within, built, parse_json, shown
+from avatar_v.stored import Within, built, shown
 from avatar_v.words import is_hidden
 
 SUFFIX = ".consent.json"

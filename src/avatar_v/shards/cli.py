@@ -8,6 +8,7 @@ from pathlib import Path
 
 from avatar_v.progress import progress_bar, results_console
 from avatar_v.shards.store import is_url
+from avatar_v.trust import trust
 from avatar_v.words import counted
 
 
@@ -79,6 +80,8 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--frames", type=int, default=137, help="of a sample, 4k + 1 (default: 137, 5.5 s)")
     add("--raters", metavar="FILE", help="JSON of who judges (default: the person's own habits; of "
         "videos the person's own face, lips and sharpness)")  # fmt: skip
+    add("--trust", action="append", default=[], metavar="MODULE", help="--raters may name terms of "
+        "this module of yours; may be repeated")  # fmt: skip
     add("--batch-size", type=int, default=64)
     add("--seed", type=int, default=0)
 
@@ -183,6 +186,7 @@ def _pairs(args: argparse.Namespace) -> int:
     settings = PairSettings(args.pairs, args.frames, args.batch_size, seed=args.seed)
     panel = Panel(OWN_LOOKS if args.video or args.videos else OWN_HABITS)
     if args.raters is not None:
+        trust(args.trust)
         panel = read_panel(args.raters)
     keys = None
     if args.videos:
