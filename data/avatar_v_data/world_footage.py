@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
 from avatar_v.seeds import derive
@@ -130,6 +131,7 @@ def write_footage(
     on_file: Callable[[int], None] = lambda num_done: None,
 ) -> list[Recording]:
     """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
+    checks.at_once("workers", num_workers)
     out = Path(out)
     out.mkdir(parents=True, exist_ok=True)
     plans = plan_footage(settings)
