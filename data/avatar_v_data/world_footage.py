@@ -135,6 +135,7 @@ def write_footage(
     on_file: Callable[[int], None] = lambda num_done: None,
 ) -> list[Recording]:
     """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
+    checks.at_once("workers", num_workers)
     out = Path(out)
     if num_workers < 1:
         raise ValueError(f"workers are at least 1, got {num_workers}")

@@ -17,7 +17,7 @@ LIMIT_S = 60.0
 """A process that runs longer is killed and counts as a hang. Busy machines are slow."""
 REFUSED_CPU_S = 10.0
 """CPU time within which a refusal must come."""
-ERROR = re.compile(r"^avatar-v(-data|-eval)?( [a-z0-9-]+)*: error: .+$")
+ERROR = re.compile(r"^avatar-v(-data|-eval)?( [a-z0-9_-]+)*: error: .+$")
 MAX_LINE = 500
 """Characters of an error that a person still reads."""
 FRONTS = {
