@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
 from avatar_v.seeds import derive
@@ -30,6 +31,7 @@ from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
+from avatar_v_data.world_settings import MAX_SIZE
 
 Frames = UInt8[Tensor, "f 3 h w"]
 Sound = Float[Tensor, " s"]
@@ -78,6 +80,8 @@ class FootageSettings:
             raise ValueError(f"copies are of the recordings: 0 to {self.num_recordings}")
         if self.seconds < SHOT_S[1]:
             raise ValueError(f"a recording lasts {SHOT_S[1]:g} s at least, got {self.seconds:g}")
+        if self.size % 8 or not 32 <= self.size <= MAX_SIZE:
+            raise ValueError(f"size is a multiple of 8 from 32 to {MAX_SIZE}, got {self.size}")
 
 
 @dataclass(frozen=True)
@@ -130,9 +134,10 @@ def write_footage(
     on_file: Callable[[int], None] = lambda num_done: None,
 ) -> list[Recording]:
     """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
+    checks.count("--workers", num_workers)
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
     plans = plan_footage(settings)
+    out.mkdir(parents=True, exist_ok=True)
     todo = [plan for plan in plans if not (out / plan.file).exists()]
     on_file(len(plans) - len(todo))
     if num_workers == 1:

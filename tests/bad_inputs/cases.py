@@ -8,6 +8,7 @@
 from collections.abc import Iterator
 
 from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
+from bad_inputs.consents import consents, hidden_names, refused_before_folders
 from bad_inputs.files import PARTS, WRONG
 from bad_inputs.later import adapters, judged_pairs, plans
 
@@ -17,7 +18,7 @@ def all_cases() -> list[Case]:
     groups = (
         _references, _sounds, _pictures, _outputs, _weights, _numbers, _other_options, _app, _demo,
         _world, _import, _shards, _training, _checkpoints, _joined_weights, _benchmark, _studies,
-        adapters, plans, judged_pairs,
+        adapters, plans, judged_pairs, consents, hidden_names, refused_before_folders,
     )  # fmt: skip
     return [case for group in groups for case in group()]
 

@@ -21,6 +21,7 @@ from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import motion_stats
 from bad_inputs.adapter_files import SAID, make_adapters
+from bad_inputs.consents import make_statements
 from bad_inputs.vote_files import make_rated_studies, make_raters
 from clip_files import clip_file
 from tiny_run import make_shards
@@ -46,6 +47,7 @@ def make_files(folder: Path) -> None:
     make_adapters(folder / "weights" / "tiny", folder / "adapters")
     make_rated_studies(folder / "rated")
     make_raters(folder / "raters")
+    make_statements(folder / "statements")
 
 
 def frames(num: int, size: int = 40) -> Tensor:
