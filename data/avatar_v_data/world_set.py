@@ -115,10 +115,8 @@ def write_world(
     Returns all indexes, with a row for each clip that failed. ValueError if ``out`` holds a set of
     other settings.
     """
-    checks.at_once("workers", num_workers)
+    checks.at_once("--workers", num_workers)
     out = Path(out)
-    if num_workers < 1:
-        raise ValueError(f"workers are at least 1, got {num_workers}")
     _claim(out, settings)
     paths = _paths(settings, out)
     todo = [n for n, path in enumerate(paths) if not _is_finished(path)]

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from bad_inputs.at_once import at_once
 from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
+from bad_inputs.consents import consents, hidden_names, refused_before_folders
 from bad_inputs.files import PARTS, WRONG
 from bad_inputs.later import adapters, judged_pairs, plans
 from bad_inputs.pointer_files import SAYS, pointers
@@ -22,6 +23,7 @@ def all_cases() -> list[Case]:
         _references, _sounds, _pictures, _outputs, _weights, _numbers, _other_options, _app, _demo,
         _world, _import, _shards, _training, _checkpoints, _joined_weights, _benchmark, _studies,
         adapters, plans, judged_pairs, pointers, wans, strangers, at_once,
+        consents, hidden_names, refused_before_folders,
     )  # fmt: skip
     return [case for group in groups for case in group()]
 
