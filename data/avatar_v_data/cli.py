@@ -17,8 +17,8 @@ from pathlib import Path
 from avatar_v.cli import guarded
 from avatar_v.command_line import front_end
 from avatar_v.interrupts import interrupted
-from avatar_v.progress import progress_bar
-from avatar_v.words import counted
+from avatar_v.progress import progress_bar, results_console
+from avatar_v.words import counted, notice
 from avatar_v_data.world_settings import WorldSettings
 
 DEFAULT_NUM_FRAMES = 101  # 26 latents, 4.04 s
@@ -190,7 +190,7 @@ def _import(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         kept = work_folder(args.out)
         if kept.is_dir():
-            print(f"finished files are kept in {kept}; the same command goes on", file=sys.stderr)
+            notice(f"finished files are kept in {kept}; the same command goes on")
         raise
     print_report(report)
     return 0 if report.num_clips else 1
@@ -208,7 +208,6 @@ def _world(args: argparse.Namespace) -> int:
         close_ups=args.close_ups,
         pictures=not args.motion_only,
     )
-    from rich.console import Console
 
     from avatar_v_data.world_set import is_whole, write_world
 
@@ -222,7 +221,7 @@ def _world(args: argparse.Namespace) -> int:
             on_clip=lambda num_done: progress.update(task, completed=num_done),
         )
     failures = [failure for index in indexes for failure in index.failures]
-    console = Console()
+    console = results_console()
     num_clips, num_bytes = sum(len(i.clips) for i in indexes), sum(i.num_bytes for i in indexes)
     console.print(
         f"{counted(num_clips, 'clip')} in {counted(len(indexes), 'shard')}, "
@@ -264,14 +263,13 @@ def _curate(args: argparse.Namespace) -> int:
 
 
 def _select(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from avatar_v_data.curation.run import choose, opened
 
     run = opened(args.curated, args.plan)
     found, selections = choose(run, args.out, args.tiers)
-    console = Console()
+    console = results_console()
     for selection in selections:
         table = Table("after", "clips", "minutes", title=f"tier {selection.tier}")
         for step in selection.steps:

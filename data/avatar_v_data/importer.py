@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from avatar_v.critics import face_track
+from avatar_v.progress import results_console
 from avatar_v.shards.loader import read_members
 from avatar_v.shards.schema import META, decode_meta, encode_meta
 from avatar_v.shards.writer import ClipEntry, RawClip, index_path, read_index, write_shard
@@ -139,11 +140,10 @@ def import_folder(
 
 def print_report(report: ImportReport) -> None:
     """The report as tables: clips and persons of each file, what is odd, and what was dropped."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    console = results_console()
     clips, persons = counted(report.num_clips, "clip"), counted(len(report.persons), "person")
     title = f"{clips} of {persons} from {escape(report.folder)}"
     table = Table("file", "clips", "person", title=title)

@@ -115,6 +115,8 @@ def write_world(
     other settings.
     """
     out = Path(out)
+    if num_workers < 1:
+        raise ValueError(f"workers are at least 1, got {num_workers}")
     _claim(out, settings)
     paths = _paths(settings, out)
     todo = [n for n, path in enumerate(paths) if not _is_finished(path)]

@@ -21,6 +21,8 @@ from pathlib import Path
 import torch
 
 from avatar_v.device import chosen_device, chosen_precision, processor_flags
+from avatar_v.outside import read_json
+from avatar_v.paths import check_name
 
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
 """Results of the weights that ship, and of measurements without weights. Results of other weights,
@@ -101,7 +103,8 @@ def write_result(result: Result, directory: Path | str = RESULTS_DIR) -> Path:
         parts = [number.value, number.low, number.high]
         if not all(part is None or math.isfinite(part) for part in parts):
             raise ValueError(f"{result.name}: {key} must be finite, got {number}")
-    path = Path(directory) / f"{result.name}.json"
+    name = f"{check_name(result.name, where='the name of a result')}.json"
+    path = Path(directory) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(_rounded(dataclasses.asdict(result)), indent=1, ensure_ascii=False)
     partial = path.with_suffix(".json.partial")
@@ -113,7 +116,7 @@ def write_result(result: Result, directory: Path | str = RESULTS_DIR) -> Path:
 def read_result(path: Path | str) -> Result:
     """Reads a file of ``write_result``; ValueError names the field that does not fit."""
     path = Path(path)
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw = read_json(path)
     known = {f.name for f in dataclasses.fields(Result)}
     if unknown := sorted(set(raw) - known):
         raise ValueError(f"{path}: unknown fields {unknown}, expected {sorted(known)}")

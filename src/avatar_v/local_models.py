@@ -5,7 +5,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 
-from avatar_v.stored import check_pulled
+from avatar_v.outside import check_pulled
 
 FAULTS = (ValueError, OSError, KeyError, TypeError, RuntimeError, SafetensorError)
 """What transformers raises for a folder that is damaged or of another kind."""

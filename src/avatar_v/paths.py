@@ -15,10 +15,12 @@ from pathlib import Path, PurePosixPath, PureWindowsPath
 
 from safetensors import SafetensorError
 
-from avatar_v.stored import check_pulled, parse_json
+from avatar_v.outside import check_pulled, parse_json
+from avatar_v.stored import shown
 
 FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 """Of a disk that takes no more."""
+NAME = re.compile(r"[^\W_][\w .+=@-]{0,119}")
 
 
 def inside(folder: str | Path, name: object, *, where: str | Path, links_out: bool = False) -> Path:
@@ -42,6 +44,15 @@ def below(folder: str | Path, name: object, *, where: str | Path, links_out: boo
     if not links_out and not _real(path).is_relative_to(_real(folder)):
         raise ValueError(f"{where}: {name!r} leads to {_real(path)}, out of {folder}")
     return path
+
+
+def check_name(name: object, *, where: str | Path) -> str:
+    """A name that becomes that of a file or folder: it begins with a letter or digit, and has only
+    such and . _ + = @ - and blanks. ValueError, which begins with ``where``, for another."""
+    if not isinstance(name, str) or not NAME.fullmatch(name):
+        raise ValueError(f"{where}: expected a name of letters, digits, . _ and -, which begins "
+                         f"with a letter or digit, got {shown(name)}")  # fmt: skip
+    return name
 
 
 def is_relative(name: object) -> bool:
@@ -98,13 +109,16 @@ def whole_folder(folder: Path) -> Iterator[Path]:
 @contextlib.contextmanager
 def whole_file(path: str | Path) -> Iterator[Path]:
     """The name of a file beside ``path`` to be written, which takes its name and place behind the
-    block; one that an error ends is removed, and what was at ``path`` stays. Errors of a full disk
-    are those of `disk_named`."""
+    block, on the disk before it has them, so that a machine that goes dark leaves no empty file;
+    one that an error ends is removed, and what was at ``path`` stays. Errors of a full disk are
+    those of `disk_named`."""
     path = Path(path)
     partial = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with disk_named(path):
             yield partial
+            with partial.open("rb") as file:
+                os.fsync(file.fileno())
             os.replace(partial, path)
     except BaseException:
         partial.unlink(missing_ok=True)

@@ -11,7 +11,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from avatar_v.stored import check_pulled
+from avatar_v.outside import check_pulled
 
 WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
 """Types that torch computes in."""

@@ -11,6 +11,7 @@ from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
 from bad_inputs.files import PARTS, WRONG
 from bad_inputs.later import adapters, judged_pairs, plans
 from bad_inputs.pointer_files import SAYS, pointers
+from bad_inputs.stranger_files import strangers
 from bad_inputs.wan_files import wans
 
 
@@ -19,7 +20,7 @@ def all_cases() -> list[Case]:
     groups = (
         _references, _sounds, _pictures, _outputs, _weights, _numbers, _other_options, _app, _demo,
         _world, _import, _shards, _training, _checkpoints, _joined_weights, _benchmark, _studies,
-        adapters, plans, judged_pairs, pointers, wans,
+        adapters, plans, judged_pairs, pointers, wans, strangers,
     )  # fmt: skip
     return [case for group in groups for case in group()]
 

@@ -23,6 +23,7 @@ from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import motion_stats
 from bad_inputs.adapter_files import SAID, make_adapters
 from bad_inputs.pointer_files import make_pointers
+from bad_inputs.stranger_files import make_strangers
 from bad_inputs.vote_files import make_rated_studies, make_raters
 from bad_inputs.wan_files import make_wans
 from clip_files import clip_file
@@ -52,6 +53,7 @@ def make_files(folder: Path) -> None:
     make_rated_studies(folder / "rated")
     make_raters(folder / "raters")
     make_pointers(folder / "weights" / "tiny", folder / "pointers")
+    make_strangers(folder / "strangers")
 
 
 def frames(num: int, size: int = 40) -> Tensor:

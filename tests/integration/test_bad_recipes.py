@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from avatar_v.cli import main
+from avatar_v.outside import MAX_BYTES
 from avatar_v.stages.before import check_experiment_log
-from avatar_v.stages.recipe_file import MAX_BYTES
 from tiny_run import RECIPES, make_shards
 
 STAGE = "--model.init_args."

@@ -24,7 +24,7 @@ from avatar_v.media.reading import iter_channels, read_video
 from avatar_v.media.writer import write_wav
 from avatar_v.models.card import read_card
 from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.safety.watermark import Mark
+from avatar_v.safety.watermark import Mark, Marker
 from generating import carry_out, left_behind
 
 NUM_FRAMES = 32
@@ -132,7 +132,7 @@ def test_the_command_marks_with_the_id_of_its_record(
         torch.cat([clip.frames for clip in run(made.changed(watermark=x), pipe)])
         for x in (False, True)
     )
-    assert torch.equal(again, Mark(id_).draw(plain, 0))  # another run has the same id
+    assert torch.equal(again, Marker(Mark(id_))(plain))  # another run has the same id
 
 
 @pytest.mark.parametrize("suffix", [".mp4", ".m3u8"])

@@ -235,12 +235,12 @@ def _scoring(
 
 
 def _show(done: "Run", *, costs: bool = False) -> None:
-    from rich.console import Console
 
+    from avatar_v.progress import results_console
     from avatar_v_eval.bench import cost
     from avatar_v_eval.bench.summary import as_table, counts_table, summarise, unmeasured
 
-    console = Console()
+    console = results_console()
     lines = summarise(done)
     console.print(as_table(lines))
     console.print(counts_table(done, lines))

@@ -24,9 +24,10 @@ class JobThreads:
     async def stream(
         self, begin: Callable[[], Generator[State, None, None]]
     ) -> AsyncGenerator[State]:
-        """The states of a generator, which a thread drives; closing this closes the generator."""
+        """The states of a generator, which a thread drives; closing this closes the generator. A
+        fault of it is raised here."""
         loop, states = asyncio.get_running_loop(), asyncio.Queue()
-        stop = threading.Event()
+        stop, faults = threading.Event(), list[BaseException]()
 
         def tell(state: State | None) -> None:
             with contextlib.suppress(RuntimeError):  # the server is over, its loop closed
@@ -39,6 +40,8 @@ class JobThreads:
                         tell(state)
                         if stop.is_set():
                             break
+            except BaseException as error:
+                faults.append(error)
             finally:
                 tell(None)
                 del self._running[thread]
@@ -51,6 +54,8 @@ class JobThreads:
         try:
             while (state := await states.get()) is not None:
                 yield state
+            if faults:
+                raise faults[0]
         finally:
             stop.set()
 

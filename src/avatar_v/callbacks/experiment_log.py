@@ -6,7 +6,6 @@ are sent in their order once the server answers again.
 """
 
 import os
-import sys
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -17,6 +16,8 @@ from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import MLFlowLogger
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
+
+from avatar_v.words import notice
 
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 """Seconds, and tries after the first; MLflow's own are 120 and 7. The environment's come first."""
@@ -90,4 +91,4 @@ class PatientMLFlowLogger(MLFlowLogger):
 
 
 def _warn(text: str) -> None:
-    print(f"warning: {text}", file=sys.stderr)
+    notice(f"warning: {text}")

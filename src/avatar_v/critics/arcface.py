@@ -18,7 +18,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.frozen import Score, hash_files
-from avatar_v.stored import check_pulled
+from avatar_v.outside import check_pulled
 
 Frames = UInt8[Tensor, "f 3 h w"]
 

@@ -12,7 +12,6 @@ does not help (NCCL), the process ends. Followers end with rank 0.
 
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -45,6 +44,7 @@ from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.parallel.timestep import ENDED, STOPPED, Line, Stopped, steps_of_ranks
 from avatar_v.sampling.rollout import States
+from avatar_v.words import notice
 
 HOST = "127.0.0.1"
 NO_LIMIT = timedelta(days=7)
@@ -158,7 +158,7 @@ class Ranks:
         wait([process.sentinel for process in self._processes.values()])
         time.sleep(PATIENCE_S)
         if self._busy and not self._closed:
-            print(f"avatar-v: error: {self._death()}", file=sys.stderr, flush=True)
+            notice(f"avatar-v: error: {self._death()}")
             os._exit(1)
 
     def _death(self, wait_s: float = 0.0) -> str:

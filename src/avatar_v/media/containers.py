@@ -9,7 +9,6 @@ pixels is the decoder's too, because headers may lie. Frames and samples are rea
 import errno
 import io
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -23,7 +22,7 @@ from av.stream import Disposition
 from av.video.stream import VideoStream
 
 from avatar_v.media.wav_sizes import size_patch
-from avatar_v.stored import check_pulled
+from avatar_v.outside import check_pulled, regular_file, why_not
 
 VIDEO_FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "ogg", "asf", "mxf", "dv"),
@@ -81,29 +80,6 @@ def open_bytes(data: bytes, *formats: str) -> Iterator[InputContainer]:
         yield container
 
 
-def regular_file(
-    path: str | Path, *, expected: str = "expected a video, image or audio file"
-) -> int:
-    """A descriptor of the file, open for reading. ValueError that says what ``path`` is instead.
-
-    A pipe, socket or device is refused without waiting for it, and what is opened is what was
-    checked.
-    """
-    try:
-        found = _kind(os.stat(path).st_mode)
-        if found is None:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            found = _kind(os.fstat(descriptor).st_mode)
-            if found is None:
-                return descriptor
-            os.close(descriptor)
-    except OSError as error:
-        found = why_not(error)
-    except ValueError:  # a zero byte
-        raise ValueError(f"{str(path)!r}: not a path; {expected}") from None
-    raise ValueError(f"{path}: {found}; {expected}")
-
-
 def is_link_circle(path: str | Path) -> bool:
     """Whether following the links of ``path`` never ends."""
     try:
@@ -111,18 +87,6 @@ def is_link_circle(path: str | Path) -> bool:
     except OSError as error:
         return error.errno == errno.ELOOP
     return False
-
-
-def why_not(error: OSError) -> str:
-    """Why a path cannot be opened, in words for a sentence."""
-    words = {
-        errno.ENOENT: "no such file",
-        errno.ENOTDIR: "no such file",
-        errno.ELOOP: "its links go in a circle",
-        errno.EACCES: "may not be read",
-    }
-    code = error.errno or 0
-    return words.get(code, os.strerror(code).lower())
 
 
 def video_stream(container: InputContainer, path: str | Path) -> VideoStream | None:
@@ -323,18 +287,6 @@ def _options(formats: tuple[str, ...]) -> dict[str, str]:
         "max_streams": str(MAX_STREAMS),
         "max_pixels": str(MAX_PIXELS),
     }
-
-
-def _kind(mode: int) -> str | None:
-    """What a path is if it is no regular file."""
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-    }
-    return None if stat.S_ISREG(mode) else kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _check_duration(container: InputContainer, path: str | Path) -> None:

@@ -8,10 +8,10 @@ containers.py's. Videos to watch are written by writer.py; the H.264 bytes of a 
 """
 
 import io
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
 
 import av
@@ -219,20 +219,25 @@ def encode_video_bytes(
     return file.getvalue()
 
 
-def decode_video_bytes(data: bytes, name: str = "video") -> Frames:
-    """Every frame of ``encode_video_bytes``; ``name`` (file and key) goes into the ValueError."""
+def decode_video_bytes(data: bytes, name: str = "video", *, most: int | None = None) -> Frames:
+    """Every frame of ``encode_video_bytes``; ``name`` (file and key) goes into the ValueError, as
+    it does where there are more than ``most``."""
     try:
         with open_bytes(data, "mov") as container:
             stream = container.streams.video[0]
             stream.thread_count = 1  # clips are short: a pool of threads costs more than it saves
             convert = VideoReformatter().reformat  # one for all: each holds a scaler of its own
+            stop = None if most is None else most + 1
             frames = [
-                convert(frame, format="rgb24").to_ndarray() for frame in container.decode(stream)
+                convert(frame, format="rgb24").to_ndarray()
+                for frame in itertools.islice(container.decode(stream), stop)
             ]
     except (FFmpegError, IndexError) as error:
         raise ValueError(f"{name}: not a readable video, {len(data)} bytes ({error})") from error
     if not frames:
         raise ValueError(f"{name}: the video holds no frames")
+    if most is not None and len(frames) > most:
+        raise ValueError(f"{name}: longer than the {most} frames of its clip")
     return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()
 
 

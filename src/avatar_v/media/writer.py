@@ -26,7 +26,6 @@ from torch import Tensor
 
 from avatar_v.media.delivered import Form
 from avatar_v.media.files import Mp4File, Output
-from avatar_v.media.kinds import STDOUT
 from avatar_v.paths import full_disk, whole_file
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
@@ -113,7 +112,7 @@ class Writer:
     def _named(self, error: Exception) -> OSError:
         """The error with the output's name; of a file with its disk's, where that is full."""
         name = self._output.name
-        full = None if name == STDOUT else full_disk(error, name)
+        full = full_disk(error, name) if self._output.on_disk else None
         return full or OSError(f"{name}: writing failed ({error})")
 
     def _check_output(self) -> None:

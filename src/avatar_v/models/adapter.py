@@ -36,9 +36,10 @@ from avatar_v.models.lora import FACTORS, active_factors, product
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.weights import load_dit, load_pipeline, save_dit, save_pipeline, write_json
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
+from avatar_v.outside import read_json
 from avatar_v.paths import whole_folder
 from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import Size, Within, converted, read_json, shown
+from avatar_v.stored import Size, Within, converted, shown
 
 STATE = "adapter_model.safetensors"
 PREFIX = "base_model.model."

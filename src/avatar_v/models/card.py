@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from avatar_v.stored import Guidance, Within, built, read_json
+from avatar_v.outside import read_json
+from avatar_v.stored import Guidance, Within, built
 
 SCHEMA_VERSION = 3
 """Raised whenever the meaning of a stored weight, or the form of the card, changes. 2:

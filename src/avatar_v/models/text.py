@@ -13,8 +13,9 @@ from torch import Tensor, nn
 
 from avatar_v.models.attention import CrossAttention
 from avatar_v.models.layers import MLP, LayerNorm
+from avatar_v.outside import check_pulled
 from avatar_v.paths import indexed_weights
-from avatar_v.stored import Count, Size, check_pulled
+from avatar_v.stored import Count, Size
 
 PAD = 256
 """The symbol behind the last byte of a prompt."""

@@ -32,9 +32,10 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.presets import PRESETS
 from avatar_v.models.wan import check_no_refiner, new_folder
 from avatar_v.models.wan_names import lora_modules, modules, without_lora_prefix
+from avatar_v.outside import parse_json, read_json
 from avatar_v.paths import whole_folder
 from avatar_v.states import WIDE, check_numbers, read_tensors
-from avatar_v.stored import converted, parse_json, read_json, shown
+from avatar_v.stored import converted, shown
 from avatar_v.words import counted
 
 FILES = ("pytorch_lora_weights.safetensors", STATE)

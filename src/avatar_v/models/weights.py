@@ -24,9 +24,10 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
+from avatar_v.outside import read_json
 from avatar_v.paths import inside, whole_folder
 from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import built, checked, fields_of, read_json
+from avatar_v.stored import built, checked, fields_of
 
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)

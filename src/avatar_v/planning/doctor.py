@@ -25,6 +25,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.text import ByteTextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import BACKBONE, PARTS, check_parts
+from avatar_v.outside import read_json
 from avatar_v.paths import indexed_weights
 from avatar_v.planning.memory import (
     GIB,
@@ -39,7 +40,6 @@ from avatar_v.stages.before import check_devices, check_experiment_log
 from avatar_v.stages.cli import made_by, split_recipes
 from avatar_v.stages.settings import Models
 from avatar_v.stages.weights_there import missing_weights
-from avatar_v.stored import read_json
 from avatar_v.types import num_latents
 from avatar_v.words import counted, readable
 

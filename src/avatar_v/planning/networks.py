@@ -22,6 +22,7 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.presets import preset
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
+from avatar_v.outside import read_json
 from avatar_v.stages.align_dpo import AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.align_video_dpo import AlignVideoDPO
@@ -32,7 +33,6 @@ from avatar_v.stages.distill_motion import DistillMotion
 from avatar_v.stages.motion_prior import MotionPrior
 from avatar_v.stages.self_forcing import SelfForcing
 from avatar_v.stages.settings import Models
-from avatar_v.stored import read_json
 
 AFTER_MOTION = (AlignDPO, AlignGRPO, AlignVideoDPO, DistillMotion)
 """Stages whose weights of the start have a motion network."""

@@ -46,6 +46,7 @@ class Seen:
     num: int  # of the person's looks
     num_looks: int
     num_faces: int  # the most in one picture; 1 where the critic cannot tell
+    moves: float  # the median change from look to look, in grey levels of 255; 0 of one look
 
 
 def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
@@ -54,7 +55,9 @@ def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
     ValueError: unreadable, no face, or another person's face later (with the time).
     """
     num = max(1, round(seconds * FRAME_RATE_HZ))
-    looks, faces, num_frames, num_faces = (_filmed if critic == FILMED else _drawn)(path, num)
+    looks, shown, faces, num_frames, num_faces = (_filmed if critic == FILMED else _drawn)(
+        path, num
+    )
     if not looks:
         raise ValueError(face_track.why_no_face(path, f"in {counted(num_frames, 'frame')}"))
     who = first_person(faces, SAME[critic], IN_A_ROW[critic])
@@ -67,7 +70,8 @@ def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
         raise ValueError(f"{path}: another person's face, or a covered one, from {at_s:.1f} s on")
     if 2 * who.num <= len(looks):
         raise ValueError(f"{path}: {who.num} of {len(looks)} looks at its faces show one person")
-    return Seen(who.face, who.num, len(range(0, num_frames, LOOK_EVERY)), num_faces)
+    num_looks = len(range(0, num_frames, LOOK_EVERY))
+    return Seen(who.face, who.num, num_looks, num_faces, _moves(shown))
 
 
 def face_in(picture: Picture, critic: str) -> Face | None:
@@ -86,9 +90,16 @@ def hash_of(critic: str) -> str:
     return dlib_face.weights_hash()
 
 
-def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
-    """Frames that are looked at and show a face, their vectors, the number of frames that were
-    read, and the most faces in one. The face is that which `generate` follows."""
+def _moves(shown: UInt8[Tensor, "k 3 side side"]) -> float:
+    """The median over looks of how much the face's square changes to the next one."""
+    if len(shown) < 2:
+        return 0.0
+    return float(shown.float().mean(1).diff(dim=0).abs().mean((1, 2)).median())
+
+
+def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, Tensor, int, int]:
+    """Frames that are looked at and show a face, its squares and vectors in them, the number of
+    frames that were read, and the most faces in one. The face is that which `generate` follows."""
     _check_dlib()
 
     def frames() -> Iterator[Picture]:
@@ -99,20 +110,23 @@ def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
         track = face_track.follow_faces(frames)
     looks = [i for i in range(0, len(track.found), LOOK_EVERY) if bool(track.found[i])]
     if not looks:
-        return [], torch.zeros(0, 128), len(track.found), 0
+        return [], torch.zeros(0), torch.zeros(0, 128), len(track.found), 0
     shown = torch.stack([frame for i, frame in enumerate(frames()) if i in looks])
     faces = dlib_face.embed_faces(shown, track.landmarks[looks]).values
-    return looks, faces, len(track.found), track.num_faces
+    windows = face_track.crop_windows(track, *shown.shape[2:])[looks]
+    squares = face_track.crop(shown, windows, SIDE)
+    return looks, squares, faces, len(track.found), track.num_faces
 
 
-def _drawn(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
+def _drawn(path: str | Path, num: int) -> tuple[list[int], Tensor, Tensor, int, int]:
     """The same of drawn people."""
     num_frames, shown = 0, []
     for num_frames, frame in enumerate(islice(_frames(path), num), start=1):
         if (num_frames - 1) % LOOK_EVERY == 0:
             shown.append(_square(frame[None]))
-    faces = _critic().measure(torch.cat(shown)).values
-    return list(range(0, num_frames, LOOK_EVERY)), faces, num_frames, 1
+    squares = torch.cat(shown)
+    faces = _critic().measure(squares).values
+    return list(range(0, num_frames, LOOK_EVERY)), squares, faces, num_frames, 1
 
 
 def _frames(path: str | Path) -> Iterator[Picture]:

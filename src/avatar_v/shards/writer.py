@@ -17,6 +17,7 @@ from typing import NamedTuple
 
 from webdataset.writer import TarWriter
 
+from avatar_v.outside import check_pulled, parse_json, read_bytes, regular_file
 from avatar_v.paths import inside, whole_file
 from avatar_v.shards.schema import (
     LATENTS,
@@ -27,7 +28,7 @@ from avatar_v.shards.schema import (
     decode_meta,
     encode_sample,
 )
-from avatar_v.stored import check_pulled, parse_json, shown
+from avatar_v.stored import shown
 
 INDEX_SUFFIX = ".index.json"
 MAX_WORD = 4096
@@ -137,8 +138,8 @@ def read_index(path: str | Path) -> ShardIndex:
     is not a file beside it."""
     path = Path(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_bytes(path, what="shard index")
+    except ValueError as error:
         raise ValueError(f"{path}: not a readable shard index ({error})") from error
     index = parse_index(data, path, lambda name: str(inside(path.parent, name, where=path)))
     if not Path(index.shard).is_file():
@@ -188,10 +189,14 @@ def scan_shard(
     members: dict[str, dict[str, Member]] = {}
     metas = {}
     try:
-        with tarfile.open(path, "r:") as tar:
+        with (
+            open(regular_file(path, expected="expected a shard"), "rb") as stream,
+            tarfile.open(fileobj=stream, mode="r:") as tar,
+        ):
             for info in tar:
                 key, _, extension = info.name.partition(".")
-                file = tar.extractfile(info) if info.isreg() else None
+                is_plain = info.isreg() and not info.issparse()  # holes have no bytes in the file
+                file = tar.extractfile(info) if is_plain else None
                 if file is None:  # also links: they would give a member of another name
                     raise ValueError(f"{name}: {info.name} is no plain file")
                 data = file.read()

@@ -18,7 +18,7 @@ from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
 
-from avatar_v.stored import check_pulled
+from avatar_v.outside import check_pulled
 
 INDEX = ".metadata"
 REST = "meta.pt"
@@ -88,10 +88,19 @@ def check_layout(path: Path, trainer: L.Trainer) -> None:
     )
 
 
+def check_left(root: str) -> None:
+    """The same of what a job that was requeued left in its run's folder: Lightning reads it
+    unasked."""
+    for path in Path(root).glob("hpc_ckpt_*"):
+        check_checkpoint(str(path))
+
+
 def _keys_of_file(path: Path) -> set[str]:
     if not zipfile.is_zipfile(path):
         raise ValueError("it is damaged or of another kind")
     with zipfile.ZipFile(path) as file:
+        if any(member.compress_type for member in file.infolist()):
+            raise ValueError("it is compressed, as no checkpoint is")
         broken = file.testzip()
     if broken is not None:
         raise ValueError(f"it is damaged at {broken}")

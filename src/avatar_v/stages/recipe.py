@@ -20,22 +20,28 @@ from typing import Any
 
 import lightning as L
 import torch
+import yaml
+from jsonargparse import get_loader, set_loader, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.trainer.states import TrainerStatus
 
+from avatar_v import trust
 from avatar_v.device import emulates_bf16
 from avatar_v.interrupts import interrupted
+from avatar_v.outside import check_yaml
 from avatar_v.parallel.launched import Follower, no_rank_alone, watch_ranks
 from avatar_v.stages.before import check_devices, check_experiment_log, check_trainer
-from avatar_v.stages.checkpoint_file import check_checkpoint, check_layout, newest_whole
+from avatar_v.stages.checkpoint_file import check_checkpoint, check_layout, check_left, newest_whole
 from avatar_v.stages.checkpoint_writer import WholeCheckpoints
 from avatar_v.stages.closing import checkpoints, last_checkpoint, what_is_left, where_to_go_on
 from avatar_v.stages.messages import located, readable
+from avatar_v.stages.outputs import check_outputs
 from avatar_v.stages.recipe_keys import Misspelt
 from avatar_v.stages.run_folder import ReplacesRun, check_unused, training_in
 from avatar_v.stages.weights_there import MadeBy, check_weights
+from avatar_v.words import notice
 
 
 class SaveRecipe(SaveConfigCallback):
@@ -100,7 +106,17 @@ class RecipeCLI(LightningCLI):
         }
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse; nothing is imported but what a recipe may name, and nothing is built by now."""
+        set_parsing_settings(
+            import_path_denylist=["*"],
+            import_path_allowlist=trust.names_for_parser(),
+            instantiate_subclass_spec_in_any=False,
+        )
+        set_loader("yaml", _read_text, exceptions=(yaml.YAMLError,))
         self.config = parser.parse_args(args)
+        settings = self._settings()
+        trust.check_names(settings)
+        check_outputs(settings, args)
 
     def _parse_ckpt_path(self) -> None:
         """A checkpoint says nothing about the recipe. (LightningCLI reads settings from it.)"""
@@ -157,6 +173,7 @@ class RecipeCLI(LightningCLI):
         elif path not in (None, "best", "hpc"):
             check_checkpoint(str(path))
             check_layout(Path(path), self.trainer)
+        check_left(self.trainer.default_root_dir)
 
     before_validate = before_fit
 
@@ -165,12 +182,11 @@ class RecipeCLI(LightningCLI):
         that is whole. Where none is, the ValueError is of the last."""
         found, root = checkpoints(self.trainer), self.trainer.default_root_dir
         if not found:
-            print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
-                  file=sys.stderr)  # fmt: skip
+            notice(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew")
             return
         path, damages = newest_whole(found)
         for damage in damages:
-            print(f"warning: {damage}; going on from {path}", file=sys.stderr)
+            notice(f"warning: {damage}; going on from {path}")
         check_layout(path, self.trainer)
         if damages:
             self.config_init[str(self.subcommand)].ckpt_path = str(path)
@@ -221,6 +237,15 @@ class RecipeCLI(LightningCLI):
     def _settings(self) -> dict[str, Any]:
         """The values of the recipe and the command line, as plain mappings."""
         return self.config[self.config.subcommand].as_dict()
+
+
+_yaml_of_parser = get_loader("yaml")
+
+
+def _read_text(text: str) -> Any:
+    """A value of YAML within a recipe or on the command line, bounded as its file is."""
+    check_yaml(text)
+    return _yaml_of_parser(text)
 
 
 @contextmanager
