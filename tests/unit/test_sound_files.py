@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 from av import AudioLayout
+from av.audio.stream import AudioStream
+from av.container import OutputContainer
 from av.stream import Disposition
 
 from avatar_v.generate.inputs import Speech, read_speech
@@ -28,6 +30,12 @@ def tone(hz: float, rate: int = RATE, num: int | None = None) -> np.ndarray:
     return (0.3 * np.sin(2 * np.pi * hz * at_s) * (np.sin(9 * at_s) > -0.5)).astype(np.float32)
 
 
+def audio_stream(container: OutputContainer, codec: str, rate: int, layout: str) -> AudioStream:
+    stream = container.add_stream(codec, rate=rate, layout=layout)
+    assert isinstance(stream, AudioStream)
+    return stream
+
+
 def sound_file(
     path: Path,
     *tracks: np.ndarray,
@@ -38,7 +46,7 @@ def sound_file(
 ) -> Path:
     """Tracks "c s" (or "s") in one file, of which one may be flagged as the default."""
     with av.open(str(path), "w") as container:
-        streams = [container.add_stream(codec, rate=rate, layout=layout) for _ in tracks]
+        streams = [audio_stream(container, codec, rate, layout) for _ in tracks]
         for i, stream in enumerate(streams):
             stream.disposition = Disposition.default if i == default else Disposition(0)
         for stream, samples in zip(streams, tracks, strict=True):
@@ -160,7 +168,7 @@ def test_the_delay_of_an_encoder_is_no_delay_of_the_sound(
     burst[:rate] = 0
     path = tmp_path / f"a.{suffix}"
     with av.open(str(path), "w") as container:
-        stream = container.add_stream(codec, rate=rate, layout="mono")
+        stream = audio_stream(container, codec, rate, "mono")
         frame = av.AudioFrame.from_ndarray(burst[None], format="fltp", layout="mono")
         frame.sample_rate, frame.pts = rate, 0
         form = stream.codec_context.format.name
