@@ -7,7 +7,8 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -29,8 +30,8 @@ GROUP = {**SHARDED, "trainer.strategy.tensor_parallel_size": "2"}
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_two_ranks_end_together(rank: int, tmp_path: Path) -> None:
     with two_ranks(tmp_path, DDP) as ranks:
-        os.kill(ranks[rank], signal.SIGTERM)
-        status, said = ended(ranks)
+        os.kill(ranks.pids[rank], signal.SIGTERM)
+        status, said = ranks.ended()
     assert status == (130, 2)[rank]  # rank 0 hears of the other's end by itself
     assert ("interrupted at step", "rank 1 of 2 ended with status 130;")[rank] in said
     assert "Traceback" not in said
@@ -49,8 +50,8 @@ def test_two_ranks_end_together(rank: int, tmp_path: Path) -> None:
 )
 def test_a_killed_rank_is_one_line(strategy: dict[str, str], rank: int, tmp_path: Path) -> None:
     with two_ranks(tmp_path, strategy) as ranks:
-        os.kill(ranks[rank], signal.SIGKILL)
-        status, said = ended(ranks)
+        os.kill(ranks.pids[rank], signal.SIGKILL)
+        status, said = ranks.ended()
     (line,) = [line for line in said.splitlines() if "error" in line]
     if rank == 0:  # the shell says how
         assert status == -signal.SIGKILL
@@ -95,9 +96,28 @@ def test_who_was_killed_is_named_before_who_ended_for_its_sake() -> None:
     assert death_among({1: 7}, 2) == "rank 1 of 2 ended with status 7"
 
 
+@dataclass(frozen=True)
+class TwoRanks:
+    """The processes of a run of two ranks, and the file of their words."""
+
+    first: subprocess.Popen[bytes]
+    second: int
+    said: Path
+
+    @property
+    def pids(self) -> tuple[int, int]:
+        return self.first.pid, self.second
+
+    def ended(self) -> tuple[int, str]:
+        """The status of rank 0, and all that was said, once both have ended."""
+        status = self.first.wait(ENDS_S)
+        wait_until(lambda: not is_alive(self.second), ENDS_S)
+        return status, self.said.read_text()
+
+
 @contextmanager
-def two_ranks(folder: Path, strategy: dict[str, str]) -> Iterator[tuple[int, int]]:
-    """The processes of a run of two ranks that has begun to train. Its words are in ``folder``."""
+def two_ranks(folder: Path, strategy: dict[str, str]) -> Iterator[TwoRanks]:
+    """A run that has begun to train."""
     make_shards(folder)
     options = {
         "data.init_args.batch_size": "1",
@@ -106,38 +126,25 @@ def two_ranks(folder: Path, strategy: dict[str, str]) -> Iterator[tuple[int, int
         "trainer.val_check_interval": "100000",
         **strategy,
     }
-    overlay = folder / "overlay.yaml"
+    overlay, said = folder / "overlay.yaml", folder / "said"
     overlay.write_text("model: {init_args: {models: {vae: null}}}\n")
     words = ["run", *map(str, (RECIPES / "1_t2v.yaml", RECIPES / "tiny.yaml", overlay))]
     words += [f"--{name}={value}" for name, value in options.items()]
-    with open(folder / "said", "w") as said:
+    with open(said, "w") as file:
         process = subprocess.Popen(
             [sys.executable, "-m", "avatar_v.cli", *words], cwd=folder, start_new_session=True,
-            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=said, stderr=said,
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=file, stderr=file,
         )  # fmt: skip
-    STARTED[process.pid], other = (process, folder / "said"), process.pid
     try:
         begun = folder / "runs/tiny/1_t2v/recipe.yaml"
         wait_until(lambda: begun.exists() or process.poll() is not None, 300)
-        assert process.poll() is None, (folder / "said").read_text()
+        assert process.poll() is None, said.read_text()
         (other,) = (child for child in children(process.pid) if "avatar_v" in command_of(child))
-        yield process.pid, other
+        yield TwoRanks(process, other, said)
     finally:
-        del STARTED[process.pid]
-        if process.poll() is None or is_alive(other):
+        with suppress(ProcessLookupError):  # both have ended
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
-
-
-STARTED: dict[int, tuple[subprocess.Popen[bytes], Path]] = {}
-
-
-def ended(ranks: tuple[int, int]) -> tuple[int, str]:
-    """The status of rank 0, and all that was said, once both have ended."""
-    process, said = STARTED[ranks[0]]
-    status = process.wait(ENDS_S)
-    wait_until(lambda: not is_alive(ranks[1]), ENDS_S)
-    return status, said.read_text()
 
 
 def wait_until(is_so, most_s: float) -> None:

@@ -188,7 +188,7 @@ def _gone(error: BaseException, launcher: Any, follower: Follower | None) -> Ran
 
 def _end_in_time() -> None:
     """End this process in some seconds, wherever the way out takes it."""
-    timer = threading.Timer(2 * PATIENCE_S, os._exit, (2,))
+    timer = threading.Timer(PATIENCE_S, os._exit, (2,))
     timer.daemon = True
     timer.start()
 
