@@ -17,6 +17,7 @@ from pathlib import Path
 from avatar_v.cli import guarded
 from avatar_v.command_line import front_end
 from avatar_v.interrupts import interrupted
+from avatar_v.options import at_once
 from avatar_v.progress import progress_bar, results_console
 from avatar_v.words import counted, notice
 from avatar_v_data.world_settings import WorldSettings
@@ -85,7 +86,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
     parser.add_argument(
-        "--workers", type=int, default=1, help="processes; the bytes do not change (default: 1)"
+        "--workers", type=at_once, default=1, help="processes; the bytes do not change (default: 1)"
     )
     parser.add_argument("--licence", default="unknown", help="of the videos, e.g. CC-BY-4.0")
     parser.add_argument("--consent", default="unknown", help="how the person shown agreed")
@@ -111,7 +112,9 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         help="draw nothing: motion and sound alone, in a tenth of the time",
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1, help="processes; the bytes do not change")
+    parser.add_argument(
+        "--workers", type=at_once, default=1, help="processes; the bytes do not change"
+    )
 
 
 def _add_curate(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +125,7 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan", default="people", help="people, world or a .yaml (default: people)"
     )
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--workers", type=at_once, default=1, help="processes (default: 1)")
     parser.add_argument(
         "--stages",
         nargs="+",
@@ -149,7 +152,7 @@ def _add_footage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
     parser.add_argument("--first", type=int, default=0, help="number of the first person")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--workers", type=at_once, default=1, help="processes (default: 1)")
 
 
 def _check_frames(num: int) -> None:

@@ -16,6 +16,7 @@ from pathlib import Path
 
 import torch
 
+from avatar_v import checks
 from avatar_v.critics import face_track
 from avatar_v.progress import results_console
 from avatar_v.shards.loader import read_members
@@ -107,8 +108,7 @@ def import_folder(
     files that cannot be used are rows of the report.
     """
     folder, out = Path(folder), Path(out)
-    if num_workers < 1:
-        raise ValueError(f"workers are at least 1, got {num_workers}")
+    checks.at_once("workers", num_workers)
     sources, num_left_out = find_sources(folder, settings.manifest, settings.person)
     parts = [part for source in sources for part in source.parts]
     persons = {part.person for part in parts}

@@ -31,6 +31,7 @@ from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
+from avatar_v_data.world_settings import MAX_SIZE
 
 Frames = UInt8[Tensor, "f 3 h w"]
 Sound = Float[Tensor, " s"]
@@ -83,6 +84,8 @@ class FootageSettings:
             raise ValueError(
                 f"a recording lasts {SHOT_S[1]:g} s to {MAX_S:,} s, got {self.seconds:g}"
             )
+        if self.size % 8 or not 32 <= self.size <= MAX_SIZE:
+            raise ValueError(f"size is a multiple of 8 from 32 to {MAX_SIZE}, got {self.size}")
 
 
 @dataclass(frozen=True)
@@ -135,9 +138,8 @@ def write_footage(
     on_file: Callable[[int], None] = lambda num_done: None,
 ) -> list[Recording]:
     """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
+    checks.at_once("--workers", num_workers)
     out = Path(out)
-    if num_workers < 1:
-        raise ValueError(f"workers are at least 1, got {num_workers}")
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
     plans = plan_footage(settings)

@@ -2,6 +2,8 @@
 
 import torch
 
+from avatar_v import checks
+
 PRECISIONS = ("auto", "fp32", "bf16")
 KINDS = ("cpu", "cuda", "mps")
 """Kinds of devices that networks are run on here; torch knows more, some of which hold no data."""
@@ -34,8 +36,8 @@ def chosen_device(name: str) -> torch.device:
 
 def check_threads(num: int | None) -> None:
     """ValueError unless ``num`` threads can be asked for; None leaves torch its own number."""
-    if num is not None and num < 1:
-        raise ValueError(f"--threads is at least 1, got {num}")
+    if num is not None:
+        checks.at_once("--threads", num)
 
 
 def chosen_precision(name: str, device: torch.device) -> str:

@@ -7,7 +7,9 @@
 
 from collections.abc import Iterator
 
+from bad_inputs.at_once import at_once
 from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
+from bad_inputs.consents import consents, hidden_names, refused_before_folders
 from bad_inputs.files import PARTS, WRONG
 from bad_inputs.later import adapters, judged_pairs, plans
 from bad_inputs.pointer_files import SAYS, pointers
@@ -20,7 +22,8 @@ def all_cases() -> list[Case]:
     groups = (
         _references, _sounds, _pictures, _outputs, _weights, _numbers, _other_options, _app, _demo,
         _world, _import, _shards, _training, _checkpoints, _joined_weights, _benchmark, _studies,
-        adapters, plans, judged_pairs, pointers, wans, strangers,
+        adapters, plans, judged_pairs, pointers, wans, strangers, at_once,
+        consents, hidden_names, refused_before_folders,
     )  # fmt: skip
     return [case for group in groups for case in group()]
 
@@ -295,7 +298,6 @@ def _world() -> Iterator[Case]:
         "--clips-per-person": ("0", "-1", "1000000"),
         "--clips-per-shard": ("0", "-1"),
         "--seed": ("-1", "nan"),
-        "--workers": ("0", "-1", "100000"),
         "--split": ("reserved", "''"),
         "--out": ("FILES/media/me.mkv", "''", "/proc/x"),
     }
@@ -312,7 +314,6 @@ def _import() -> Iterator[Case]:
         "--size": ("0", "-1", "1000000"),
         "--person": ("nobody",),
         "--clips-per-shard": ("0",),
-        "--workers": ("0", "-1"),
         "--validation": ("nan", "-1", "2"),
         "--manifest": ("is_not_there.csv", "FILES/media/me.mkv"),
         "--out": ("FILES/media/me.mkv", "''", "/proc/x"),
@@ -339,7 +340,7 @@ def _shards() -> Iterator[Case]:
     encode = f"avatar-v shards encode --shards {good} --out latents"
     for name in ("nan_vae/vae", "int32_vae/vae", "tiny/dit", "is_not_there", "config_vae_huge/vae"):
         yield Case(f"shards encode --vae {name}", f"{encode} --vae FILES/weights/{name}")
-    for option in ("--batch-size=0", "--threads=0", "--device=meta", "--batch-size=nan"):
+    for option in ("--batch-size=0", "--device=meta", "--batch-size=nan"):
         yield Case(f"shards encode {option}", f"{encode} --vae {vae} {option}")
     yield Case("shards encode into itself",
                f"avatar-v shards encode --shards {good} --out {good} --vae {vae}")  # fmt: skip
@@ -389,7 +390,7 @@ SETTINGS = {
     "--trainer.accumulate_grad_batches": ("0", "-1"),
     "--trainer.default_root_dir": ("null", "FILES/media/me.mkv", "/proc/x"),
     "--trainer.val_check_interval": ("-1",),
-    "--trainer.strategy": ("magic",),
+    "--trainer.strategy": ("magic", "ddp_spawn", "ddp_fork"),
     "--trainer.surprise": ("1",),
     "--seed_everything": ("-1", "x"),
 }

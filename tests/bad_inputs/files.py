@@ -22,6 +22,7 @@ from avatar_v.models.wan import import_wan
 from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import motion_stats
 from bad_inputs.adapter_files import SAID, make_adapters
+from bad_inputs.consents import make_statements
 from bad_inputs.pointer_files import make_pointers
 from bad_inputs.stranger_files import make_strangers
 from bad_inputs.vote_files import make_rated_studies, make_raters
@@ -54,6 +55,7 @@ def make_files(folder: Path) -> None:
     make_raters(folder / "raters")
     make_pointers(folder / "weights" / "tiny", folder / "pointers")
     make_strangers(folder / "strangers")
+    make_statements(folder / "statements")
 
 
 def frames(num: int, size: int = 40) -> Tensor:

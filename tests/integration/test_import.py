@@ -274,7 +274,6 @@ def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
         (["--validation", "nan"], "a share from 0 to below 1"),
         (["--person", "face"], "leave out --no-face-crop"),
         (["--person", "manifest"], "pass the manifest too"),
-        (["--workers", "0"], "workers are at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             run("import", str(folder), "--out", str(tmp_path / "not"), *words, *SMALL)

@@ -86,7 +86,7 @@ def test_the_header_of_a_recipe_says_what_comes_before() -> None:
             "slurm.sh",
             ["x.yaml"],
             {"SLURM_NNODES": "4"},
-            ["srun avatar-v run x.yaml", "num_nodes 4"],
+            ["srun --kill-on-bad-exit=1 avatar-v run x.yaml", "num_nodes 4"],
         ),
         (
             "full_size.sh",

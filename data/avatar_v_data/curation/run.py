@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from avatar_v import checks
 from avatar_v.outside import read_json
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.funnel import draw_funnel
@@ -68,8 +69,7 @@ def curate(
     ImportError for what is missing, before work.
     """
     footage, out = Path(footage), Path(out)
-    if num_workers < 1:
-        raise ValueError(f"workers are at least 1, got {num_workers}")
+    checks.at_once("workers", num_workers)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
     if out.resolve() == footage.resolve():

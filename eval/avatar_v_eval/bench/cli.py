@@ -5,6 +5,8 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from avatar_v.options import at_once
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -89,7 +91,7 @@ def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="replace results of other weights under a system's name, and drop left out systems",
     )
     add("--cache", metavar="DIR", type=Path, help="of measurements (OUT/cache)")
-    add("--workers", type=int, default=1, help="processes (%(default)s)")
+    add("--workers", type=at_once, default=1, help="processes (%(default)s)")
     add("--shard", default="1/1", metavar="I/N", help="this machine's part (%(default)s)")
     add(
         "--timeout",

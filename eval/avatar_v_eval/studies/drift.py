@@ -17,6 +17,7 @@ from torch import Tensor
 
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.generate.record import peak_rss_mib
+from avatar_v.options import at_once
 from avatar_v.sampling.chunks import plan
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, video_of
@@ -57,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--first", type=int, default=0, help="number of the first person")
     add("--split", default="test", choices=("test", "validation"))
     add("--minutes", type=float, default=10.0)
-    add("--workers", type=int, default=1, help="processes of one thread each")
+    add("--workers", type=at_once, default=1, help="processes of one thread each")
 
 
 def measure(options: argparse.Namespace) -> Findings:

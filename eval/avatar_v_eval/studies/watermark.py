@@ -246,7 +246,7 @@ def numbers_of_thieves(readings: Readings) -> dict[str, Number]:
         found = readings.values("drawn", f"stolen_{name}")
         number = rate(round(found.sum()), len(found))
         numbers[f"stolen_{name}"] = number.described(f"without the key, id read: {words}")
-    left = bootstrap_mean(readings.values("drawn", "stolen_psnr"))
+    left = mean_of(readings.values("drawn", "stolen_psnr"))
     label = "without the key, PSNR of frames whose mark was subtracted cycle by cycle"
     return numbers | {"stolen_psnr": left.described(label, unit="dB")}
 

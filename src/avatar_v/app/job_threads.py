@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TypeVar
 
 State = TypeVar("State")
+_END = object()  # of a stream, whose states may be None
 
 
 class JobThreads:
@@ -29,7 +30,7 @@ class JobThreads:
         loop, states = asyncio.get_running_loop(), asyncio.Queue()
         stop, faults = threading.Event(), list[BaseException]()
 
-        def tell(state: State | None) -> None:
+        def tell(state: State | object) -> None:
             with contextlib.suppress(RuntimeError):  # the server is over, its loop closed
                 loop.call_soon_threadsafe(states.put_nowait, state)
 
@@ -43,7 +44,7 @@ class JobThreads:
             except BaseException as error:
                 faults.append(error)
             finally:
-                tell(None)
+                tell(_END)
                 del self._running[thread]
 
         thread = threading.Thread(target=work, name="job")
@@ -52,7 +53,7 @@ class JobThreads:
             stop.set()
         thread.start()
         try:
-            while (state := await states.get()) is not None:
+            while (state := await states.get()) is not _END:
                 yield state
             if faults:
                 raise faults[0]

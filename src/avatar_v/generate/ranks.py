@@ -47,6 +47,7 @@ from avatar_v.sampling.rollout import States
 from avatar_v.words import notice
 
 HOST = "127.0.0.1"
+MOST_ON_CPU = 8
 NO_LIMIT = timedelta(days=7)
 """A follower may wait for its next video as long as rank 0 lives."""
 GOES_ON = "goes on"
@@ -206,7 +207,8 @@ def death_of(processes: Mapping[int, BaseProcess]) -> str:
 
 
 def check_devices(num: int, device: torch.device, *, shard: bool = False) -> None:
-    """ValueError for fewer than one device, for more GPUs than there are, beside a launcher that
+    """ValueError for fewer than one device, for more GPUs than there are, for more processes of a
+    CPU than cores, `MOST_ON_CPU` of which are always allowed, beside a launcher that
     has started another number, and for one device, or a torch before 2.13, where weights are to be
     sharded."""
     if num < 1:
@@ -214,6 +216,11 @@ def check_devices(num: int, device: torch.device, *, shard: bool = False) -> Non
     _, launched = launched_as()
     if launched > 1 and num not in (1, launched):
         raise ValueError(f"--devices {num}: a launcher has started {launched} ranks: leave it out")
+    most = max(MOST_ON_CPU, os.cpu_count() or 1)
+    if device.type != "cuda" and num > most:
+        raise ValueError(
+            f"--devices {num}: processes on a CPU share its cores, expected at most {most}"
+        )
     if num > 1 and device.type == "cuda" and num > torch.cuda.device_count():
         raise ValueError(f"--devices {num}: this machine has {torch.cuda.device_count()} GPUs")
     if shard and max(num, launched) == 1:

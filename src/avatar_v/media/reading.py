@@ -339,7 +339,7 @@ def _samples(
     """Parts of an audio stream, each with the time at which the stream begins."""
     resampler = av.AudioResampler(format="flt", rate=sample_rate_hz, layout=layout)
     begin_s, form, voice = None, None, None
-    for frame in chain(decoded(container, stream, path), [None]):
+    for frame in itertools.chain(decoded(container, stream, path), [None]):
         if frame is not None:
             now = (frame.sample_rate, frame.layout.name, frame.format.name)
             if form is None:

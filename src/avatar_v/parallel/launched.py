@@ -19,7 +19,6 @@ from typing import Any
 import lightning as L
 from lightning.fabric.utilities.distributed import _set_num_threads_if_needed
 from lightning.pytorch.strategies.launchers.subprocess_script import _SubprocessScriptLauncher
-from torch.multiprocessing.spawn import ProcessExitedException
 
 from avatar_v.parallel.deaths import PATIENCE_S, death_among
 
@@ -170,13 +169,12 @@ def no_rank_alone(trainer: L.Trainer, follower: Follower | None) -> Iterator[Non
         if isinstance(launcher, WatchedLauncher):
             launcher.end()
         if gone is not None:
+            _end_in_time()
             raise gone from error
         raise
 
 
 def _gone(error: BaseException, launcher: Any, follower: Follower | None) -> RankGone | None:
-    if isinstance(error, ProcessExitedException):  # of a strategy such as ddp_spawn
-        return RankGone(f"rank {error.error_index}: {error}")
     if not isinstance(error, RuntimeError):
         return None
     is_of_connection = _CONNECTION.search(str(error)) is not None
@@ -186,6 +184,13 @@ def _gone(error: BaseException, launcher: Any, follower: Follower | None) -> Ran
     elif is_of_connection and follower is not None:
         return follower.gone()
     return RankGone("another rank has ended") if is_of_connection else None
+
+
+def _end_in_time() -> None:
+    """End this process in some seconds, wherever the way out takes it."""
+    timer = threading.Timer(2 * PATIENCE_S, os._exit, (2,))
+    timer.daemon = True
+    timer.start()
 
 
 def _end_with(gone: RankGone) -> None:

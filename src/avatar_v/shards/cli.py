@@ -6,6 +6,7 @@ Only parsing happens at import; each command imports what it needs when it runs.
 import argparse
 from pathlib import Path
 
+from avatar_v.options import at_once
 from avatar_v.progress import progress_bar, results_console
 from avatar_v.shards.store import is_url
 from avatar_v.trust import trust
@@ -47,14 +48,14 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--low", action="store_true", help="add what the refiner starts from")
     parser.add_argument("--bf16", action="store_true", help="in bf16 autocast")
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=at_once, default=2)
     parser.add_argument("--device", default="cpu")
 
 
 def _add_pictures(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", required=True, help="folder of shards with latents, changed")
     parser.add_argument("--vae", required=True, help="folder of the VideoVAE of the latents")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=at_once, default=2)
     parser.add_argument("--device", default="cpu")
 
 

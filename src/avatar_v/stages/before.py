@@ -40,6 +40,7 @@ def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
             f"trainer.default_root_dir is the folder of the run, such as runs/2_a2v, got {root}"
         )
     _check_names(trainer)
+    _check_start(trainer["strategy"])
     _check_number_of(trainer["devices"])
     if trains:
         checks.folder("trainer.default_root_dir", root)
@@ -61,8 +62,11 @@ def check_devices(trainer: Mapping[str, Any]) -> None:
             f"trainer.accelerator: this machine has no {accelerator}; expected cpu or auto, for "
             "the small recipes with --trainer.devices 1 --trainer.strategy auto"
         )
-    if accelerator == "cpu" and _number(trainer["devices"]) == -1:
+    num = _number(trainer["devices"])
+    if accelerator == "cpu" and num == -1:
         raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
+    if num is not None and (accelerator == "cpu" or not (cuda or mps)):
+        checks.at_once("trainer.devices", num)
     backends.check_named(torch.device("cuda" if cuda and accelerator != "cpu" else "cpu"))
 
 
@@ -101,6 +105,17 @@ def _check_names(trainer: Mapping[str, Any]) -> None:
         raise ValueError(
             "trainer.strategy is auto, ddp, another name that Lightning knows, or a class, with "
             f"--trainer.strategy.class_path {path}; got {strategy}"
+        )
+
+
+def _check_start(strategy: Any) -> None:
+    """ValueError for ranks that would be copies of this process: they are started as it was."""
+    kind = strategy if isinstance(strategy, str) else ""
+    if isinstance(strategy, Mapping):
+        kind = str((strategy.get("init_args") or {}).get("start_method", ""))
+    if any(word in kind for word in ("spawn", "fork", "notebook")):
+        raise ValueError(
+            f"trainer.strategy starts each rank by the command line, as ddp does, got {kind}"
         )
 
 

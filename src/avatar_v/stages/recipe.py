@@ -229,6 +229,8 @@ class RecipeCLI(LightningCLI):
             raise ValueError(str(error)) from error
         except RuntimeError as error:
             why = " ".join(str(error).split())
+            if why.startswith("DataLoader worker"):  # as the system ends one that takes too much
+                raise ChildProcessError(f"{why} data.init_args.num_workers: fewer") from error
             if ckpt_path is None or not why.startswith("Error(s) in loading state_dict"):
                 raise
             why = why.partition(": ")[2][:120]
