@@ -127,7 +127,9 @@ def _readers() -> Iterator[Case]:
         "avatar-v-data import FILES/media --out made --manifest": [
             *TABLES, *(f"{name}.{suffix}" for name in specials for suffix in ("csv", "jsonl")),
         ],
-        "avatar-v-eval run --system a=FILES/media --out made": [f"{name}.json" for name in specials],
+        "avatar-v-eval run --system a=FILES/media --out made": [
+            f"{name}.json" for name in specials
+        ],
         pairs: [f"{name}.json" for name in specials],
         f"{whole} --policy": [
             *(f"policy_{name}.yaml" for name in POLICIES), *(f"{name}.yaml" for name in specials),
@@ -135,7 +137,5 @@ def _readers() -> Iterator[Case]:
     }  # fmt: skip
     for command, files in commands.items():
         for file in files:
-            says = file.partition(".")[0]
-            yield Case(
-                f"strangers: {command.split()[1]} {file}", f"{command} {HERE}/{file}", says=says
-            )
+            name = f"strangers: {command.split()[1]} {file}"
+            yield Case(name, f"{command} {HERE}/{file}", says=file.partition(".")[0])
