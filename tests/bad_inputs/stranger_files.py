@@ -137,7 +137,5 @@ def _readers() -> Iterator[Case]:
     }  # fmt: skip
     for command, files in commands.items():
         for file in files:
-            says = file.partition(".")[0]
-            yield Case(
-                f"strangers: {command.split()[1]} {file}", f"{command} {HERE}/{file}", says=says
-            )
+            name = f"strangers: {command.split()[1]} {file}"
+            yield Case(name, f"{command} {HERE}/{file}", says=file.partition(".")[0])

@@ -239,13 +239,15 @@ def test_a_pipe_is_no_recipe_and_is_not_waited_for(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "it is a pipe" in refused([*words("1_t2v"), str(tmp_path / "pipe")], capsys)
+    assert "pipe: a pipe; expected a recipe" in refused(
+        [*words("1_t2v"), str(tmp_path / "pipe")], capsys
+    )
 
 
 def test_a_device_that_never_ends_is_no_recipe(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "/dev/zero is no recipe: it has more than" in refused(["run", "/dev/zero"], capsys)
+    assert "/dev/zero: a device; expected a recipe" in refused(["run", "/dev/zero"], capsys)
 
 
 # --- checkpoints ---
