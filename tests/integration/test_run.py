@@ -25,6 +25,7 @@ from avatar_v.media.writer import write_wav
 from avatar_v.models.card import read_card
 from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.safety.watermark import Mark, Marker
+from avatar_v.visitors import Visitor
 from generating import carry_out, left_behind
 
 NUM_FRAMES = 32
@@ -97,7 +98,7 @@ def test_python_command_line_and_page_take_the_same_way(
         reference=person.reference, speech=person.audio, picture=page_form.FRAMED, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=2.0, reference_s=16, seed=0,
     )  # fmt: skip
-    folder = runner.jobs / list(runner.make(form))[-1].token
+    folder = runner.jobs / list(runner.make(form, Visitor("127.0.0.1", "me")))[-1].token
     assert is_marked(read_video(folder / VIDEO))
     assert sorted(path.suffix for path in folder.iterdir() if path.stem == "avatar") == [
         ".json",
