@@ -43,6 +43,7 @@ BASES = {
     "lightning.pytorch.core.datamodule.LightningDataModule",
     "lightning.pytorch.callbacks.callback.Callback",
     "lightning.pytorch.strategies.strategy.Strategy",
+    "lightning.pytorch.loggers.logger.Logger",
     "avatar_v.critics.feature_part.FeaturePart",
 }
 """Of the project's own classes only what is below one of these is built by name."""
@@ -127,7 +128,7 @@ def check_kind(kind: Any, class_path: str, where: str) -> None:
         return
     bases = kind.__mro__ if isinstance(kind, type) else ()
     if not {f"{base.__module__}.{base.__qualname__}" for base in bases} & BASES:
-        raise ValueError(f"{where}: {class_path} is no stage, data, callback or strategy")
+        raise ValueError(f"{where}: {class_path} is no stage, data, callback, strategy or logger")
 
 
 def refusal(path: str, where: str) -> ValueError:

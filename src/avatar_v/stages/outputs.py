@@ -51,7 +51,7 @@ def _check_object(
     where: str, class_path: str, arguments: Mapping[str, Any], root: str, typed: Collection[str]
 ) -> None:
     foreign = class_path.startswith("lightning.")
-    shared = SHARED if class_path.endswith(".MLFlowLogger") else ()
+    shared = SHARED if class_path.endswith("MLFlowLogger") else ()
     for name, value in arguments.items():
         key = f"{where}.{name}"
         if foreign and name in trust.HOOKS and value:
