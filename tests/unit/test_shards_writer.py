@@ -170,7 +170,7 @@ def test_a_shard_that_is_a_link_elsewhere_is_refused(tmp_path: Path) -> None:
     [
         ({"clips": [3]}, ""),
         ({"clips": 3}, ""),
-        ({"failures": [{"why": "x"}]}, "why"),
+        ({"failures": [{"why": "x"}]}, "argument"),
         ({"failures": 3}, ""),
         ({"num_bytes": math.inf}, "num_bytes is a whole number, got inf"),
         ({"num_bytes": "1"}, "num_bytes is a whole number, got '1'"),
