@@ -1,8 +1,9 @@
 """The import order of the house: a package may import only what stands to its left.
 
-`types, stored, options, states, checks, paths, local_models, device, flow, seeds, words, progress <
-media, kernels, interrupts, guard, connections < critics, motion < models, world, shards, parallel <
-sampling < losses < engines, safety < generate < stages < callbacks, planning < demo, app, cli`.
+`types, outside, stored, options, states, checks, paths, local_models, device, flow, seeds, words,
+progress, trust, visitors < media, kernels, interrupts, guard, connections < critics, motion <
+models, world, shards, parallel < sampling < losses < engines, safety < generate < stages <
+callbacks, planning < demo, app, cli`.
 Command modules (`*/cli.py`) and `testing` are entries of their own and are not constrained.
 
 Nothing but a demonstration and the drawn voice, which is the world's synthesiser, reads the
@@ -22,6 +23,7 @@ DATA = ROOT / "data" / "avatar_v_data"
 ORDER = [
     (
         "types",
+        "outside",
         "stored",
         "options",
         "states",
@@ -33,6 +35,8 @@ ORDER = [
         "seeds",
         "words",
         "progress",
+        "visitors",
+        "trust",
     ),
     ("media", "kernels", "interrupts", "guard", "connections"),
     ("critics", "motion"),

@@ -17,8 +17,9 @@ from pathlib import Path
 from avatar_v.cli import guarded
 from avatar_v.command_line import front_end
 from avatar_v.interrupts import interrupted
-from avatar_v.progress import progress_bar
-from avatar_v.words import counted
+from avatar_v.options import at_once
+from avatar_v.progress import progress_bar, results_console
+from avatar_v.words import counted, notice
 from avatar_v_data.world_settings import WorldSettings
 
 DEFAULT_NUM_FRAMES = 101  # 26 latents, 4.04 s
@@ -85,7 +86,7 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--seed", type=int, default=0, help="of that draw (default: 0)")
     parser.add_argument(
-        "--workers", type=int, default=1, help="processes; the bytes do not change (default: 1)"
+        "--workers", type=at_once, default=1, help="processes; the bytes do not change (default: 1)"
     )
     parser.add_argument("--licence", default="unknown", help="of the videos, e.g. CC-BY-4.0")
     parser.add_argument("--consent", default="unknown", help="how the person shown agreed")
@@ -111,7 +112,9 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         help="draw nothing: motion and sound alone, in a tenth of the time",
     )
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1, help="processes; the bytes do not change")
+    parser.add_argument(
+        "--workers", type=at_once, default=1, help="processes; the bytes do not change"
+    )
 
 
 def _add_curate(parser: argparse.ArgumentParser) -> None:
@@ -122,7 +125,7 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--plan", default="people", help="people, world or a .yaml (default: people)"
     )
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--workers", type=at_once, default=1, help="processes (default: 1)")
     parser.add_argument(
         "--stages",
         nargs="+",
@@ -149,7 +152,7 @@ def _add_footage(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--split", default="train", choices=["train", "validation", "test"])
     parser.add_argument("--first", type=int, default=0, help="number of the first person")
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--workers", type=int, default=1, help="processes (default: 1)")
+    parser.add_argument("--workers", type=at_once, default=1, help="processes (default: 1)")
 
 
 def _check_frames(num: int) -> None:
@@ -190,7 +193,7 @@ def _import(args: argparse.Namespace) -> int:
     except KeyboardInterrupt:
         kept = work_folder(args.out)
         if kept.is_dir():
-            print(f"finished files are kept in {kept}; the same command goes on", file=sys.stderr)
+            notice(f"finished files are kept in {kept}; the same command goes on")
         raise
     print_report(report)
     return 0 if report.num_clips else 1
@@ -208,7 +211,6 @@ def _world(args: argparse.Namespace) -> int:
         close_ups=args.close_ups,
         pictures=not args.motion_only,
     )
-    from rich.console import Console
 
     from avatar_v_data.world_set import is_whole, write_world
 
@@ -222,7 +224,7 @@ def _world(args: argparse.Namespace) -> int:
             on_clip=lambda num_done: progress.update(task, completed=num_done),
         )
     failures = [failure for index in indexes for failure in index.failures]
-    console = Console()
+    console = results_console()
     num_clips, num_bytes = sum(len(i.clips) for i in indexes), sum(i.num_bytes for i in indexes)
     console.print(
         f"{counted(num_clips, 'clip')} in {counted(len(indexes), 'shard')}, "
@@ -264,14 +266,13 @@ def _curate(args: argparse.Namespace) -> int:
 
 
 def _select(args: argparse.Namespace) -> int:
-    from rich.console import Console
     from rich.table import Table
 
     from avatar_v_data.curation.run import choose, opened
 
     run = opened(args.curated, args.plan)
     found, selections = choose(run, args.out, args.tiers)
-    console = Console()
+    console = results_console()
     for selection in selections:
         table = Table("after", "clips", "minutes", title=f"tier {selection.tier}")
         for step in selection.steps:

@@ -27,6 +27,7 @@ from avatar_v.words import counted
 from avatar_v_data.import_plan import Part, Source
 
 MIN_FOUND = 0.5  # share of a clip's frames that must show a face
+CAPTION_BYTES = 256  # of ByteTextEncoder; UMT5 of the full sizes takes 512 tokens
 FEW_FOUND = 0.9  # a clip with a smaller share is kept, and noted
 MAX_MISSING_AUDIO = 5  # frames of audio that may lack at a clip's end, filled with silence
 SILENCE = 1e-3  # a clip whose loudest sample is below -60 dBFS has no speech to learn from
@@ -94,11 +95,20 @@ def first_frame(key: str) -> int:
 def _clips(source: Source, settings: ReadSettings, result: FileResult) -> Iterator[Sample]:
     if source.caption_note:
         result.noted.append(Row(source.name, "", source.caption_note))
+    longest = max((len(part.caption.encode()) for part in source.parts), default=0)
+    if longest > CAPTION_BYTES:
+        why = (
+            f"a caption of {longest} bytes is too long for the text encoder of the tiny and small "
+            f"sizes, which takes {CAPTION_BYTES}"
+        )
+        result.noted.append(Row(source.name, "", why))
     info = reading.probe(source.path)
     if info.no_video or info.no_audio:
         raise ValueError(info.no_video or info.no_audio)
     if early := containers.early_end(source.path):
         result.noted.append(Row(source.name, "", early.removeprefix(f"{source.path} ")))
+    if converted := reading.colour_note(source.path):
+        result.noted.append(Row(source.name, "", converted.removeprefix(f"{source.path} ")))
     audio = reading.read_audio(source.path)
     frames = reading.iter_video(source.path, max_side=max(720, 6 * settings.size))
     for start, pictures in _parts(frames, source, settings.num_frames, result):

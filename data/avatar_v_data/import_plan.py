@@ -5,7 +5,6 @@ as `avatar-v-data select` writes it; without one every file in and below the fol
 Nothing is opened here but captions and the manifest.
 """
 
-import csv
 import itertools
 import math
 import os
@@ -13,14 +12,14 @@ import random
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path, PurePath
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.critics.dlib_face import SAME_PERSON
-from avatar_v.stored import parse_json
+from avatar_v.outside import parse_json, read_table, read_text
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
 NUMBERS = ("start", "stop", "sound_late")
@@ -231,23 +230,15 @@ def _may_be_media(path: Path, folder: Path) -> bool:
     return not is_hidden and path.suffix.lower() not in NOT_MEDIA and not path.is_dir()
 
 
-def _manifest_rows(path: Path) -> list[tuple[int, dict]]:
+def _manifest_rows(path: Path) -> Sequence[tuple[int, dict[str, Any]]]:
     """The rows with their line numbers."""
     if path.suffix.lower() not in (".csv", ".jsonl"):
         raise ValueError(f"{path}: a manifest is a .csv or .jsonl file")
-    try:
-        text = path.read_text(encoding="utf-8-sig")
-        if path.suffix.lower() == ".csv":
-            reader = csv.DictReader(text.splitlines(keepends=True), strict=True)
-            rows = [(reader.line_num, row) for row in reader]
-            short = [n for n, row in rows if None in row or None in row.values()]
-            if short:
-                raise ValueError(f"{path}, line {short[0]}: not as many cells as the header has")
-            return rows
-        lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
-        rows = [(n, parse_json(line, where=f"{path}, line {n}")) for n, line in lines]
-    except (csv.Error, UnicodeDecodeError) as error:
-        raise ValueError(f"{path}: no table in UTF-8 ({error})") from error
+    if path.suffix.lower() == ".csv":
+        return read_table(path)
+    text = read_text(path, what="table in UTF-8")
+    lines = [(n, line) for n, line in enumerate(text.splitlines(), 1) if line.strip()]
+    rows = [(n, parse_json(line, where=f"{path}, line {n}")) for n, line in lines]
     if odd := [n for n, row in rows if not isinstance(row, dict)]:
         raise ValueError(f"{path}, line {odd[0]}: expected one object a line")
     return rows

@@ -16,7 +16,9 @@ from pathlib import Path
 
 import torch
 
+from avatar_v import checks
 from avatar_v.critics import face_track
+from avatar_v.progress import results_console
 from avatar_v.shards.loader import read_members
 from avatar_v.shards.schema import META, decode_meta, encode_meta
 from avatar_v.shards.writer import ClipEntry, RawClip, index_path, read_index, write_shard
@@ -106,8 +108,7 @@ def import_folder(
     files that cannot be used are rows of the report.
     """
     folder, out = Path(folder), Path(out)
-    if num_workers < 1:
-        raise ValueError(f"workers are at least 1, got {num_workers}")
+    checks.at_once("workers", num_workers)
     sources, num_left_out = find_sources(folder, settings.manifest, settings.person)
     parts = [part for source in sources for part in source.parts]
     persons = {part.person for part in parts}
@@ -139,11 +140,10 @@ def import_folder(
 
 def print_report(report: ImportReport) -> None:
     """The report as tables: clips and persons of each file, what is odd, and what was dropped."""
-    from rich.console import Console
     from rich.markup import escape
     from rich.table import Table
 
-    console = Console()
+    console = results_console()
     clips, persons = counted(report.num_clips, "clip"), counted(len(report.persons), "person")
     title = f"{clips} of {persons} from {escape(report.folder)}"
     table = Table("file", "clips", "person", title=title)

@@ -23,6 +23,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
 from avatar_v.seeds import derive
@@ -30,6 +31,7 @@ from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
+from avatar_v_data.world_settings import MAX_SIZE
 
 Frames = UInt8[Tensor, "f 3 h w"]
 Sound = Float[Tensor, " s"]
@@ -49,6 +51,7 @@ WEIGHTS: dict[Kind, float] = {
 }
 """How often a shot is of each kind."""
 SHOT_S = (3.0, 9.0)
+MAX_S = 3600
 DISSOLVE_FRAMES = 10
 DISSOLVES = 0.2  # share of the shots that begin with one
 LATE_FRAMES = (3, 10)
@@ -72,12 +75,17 @@ class FootageSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        if self.num_recordings < 1 or self.num_persons < 2:
-            raise ValueError("footage has a recording and two persons at least")
+        checks.count("--recordings", self.num_recordings)
+        checks.count("--persons", self.num_persons, least=2)
+        checks.count("--size", self.size, least=8, most=4096)
         if not 0 <= self.num_copies <= self.num_recordings:
             raise ValueError(f"copies are of the recordings: 0 to {self.num_recordings}")
-        if self.seconds < SHOT_S[1]:
-            raise ValueError(f"a recording lasts {SHOT_S[1]:g} s at least, got {self.seconds:g}")
+        if not SHOT_S[1] <= self.seconds <= MAX_S:
+            raise ValueError(
+                f"a recording lasts {SHOT_S[1]:g} s to {MAX_S:,} s, got {self.seconds:g}"
+            )
+        if self.size % 8 or not 32 <= self.size <= MAX_SIZE:
+            raise ValueError(f"size is a multiple of 8 from 32 to {MAX_SIZE}, got {self.size}")
 
 
 @dataclass(frozen=True)
@@ -130,9 +138,12 @@ def write_footage(
     on_file: Callable[[int], None] = lambda num_done: None,
 ) -> list[Recording]:
     """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
+    checks.at_once("--workers", num_workers)
     out = Path(out)
-    out.mkdir(parents=True, exist_ok=True)
+    if out.exists() and not out.is_dir():
+        raise ValueError(f"{out} is a file; choose a folder")
     plans = plan_footage(settings)
+    out.mkdir(parents=True, exist_ok=True)
     todo = [plan for plan in plans if not (out / plan.file).exists()]
     on_file(len(plans) - len(todo))
     if num_workers == 1:

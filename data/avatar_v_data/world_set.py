@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
+from avatar_v import checks
 from avatar_v.critics.face_track import spread_frames
 from avatar_v.interrupts import interrupts_deferred
 from avatar_v.shards.schema import NUM_CLOSE_UPS, Meta, Sample, to_int16
@@ -114,6 +115,7 @@ def write_world(
     Returns all indexes, with a row for each clip that failed. ValueError if ``out`` holds a set of
     other settings.
     """
+    checks.at_once("--workers", num_workers)
     out = Path(out)
     _claim(out, settings)
     paths = _paths(settings, out)

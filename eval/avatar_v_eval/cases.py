@@ -15,7 +15,8 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v.media.sound import normalise_loudness
+from avatar_v.media.sound import prepared
+from avatar_v.options import at_once
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences
@@ -179,8 +180,8 @@ def video_of(clip: WorldClip) -> Video:
 
 
 def heard(clip: WorldClip) -> Float[Tensor, " s"]:
-    """The sound of a clip at the loudness that models expect."""
-    return normalise_loudness(clip.audio)
+    """The sound of a clip as models hear it."""
+    return prepared(clip.audio)
 
 
 def signed(video: Video) -> Float[Tensor, "f 3 h w"]:
@@ -202,7 +203,7 @@ def add_case_options(
     add("--first", type=int, default=first, help="number of the first person")
     add("--split", default="test", choices=("test", "validation"))
     add("--frames", type=int, default=frames, help="of each person, 4k + 1")
-    add("--workers", type=int, default=1, help="processes of one thread each")
+    add("--workers", type=at_once, default=1, help="processes of one thread each")
 
 
 def first_case(*, num_frames: int, reference_frames: int, size: int) -> Case:

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from avatar_v.critics.raters import Panel, SimulatedRater, raters_of
 from avatar_v.critics.reward_terms import Samples
+from avatar_v.outside import parse_json
 from avatar_v.seeds import derive, stream
 from avatar_v.shards.pairs import WINNERS, Judgment, Pair, PairPictures, encode_pair
 from avatar_v.shards.schema import Meta, Sample, to_int16
@@ -58,7 +59,7 @@ class Faults:
     @classmethod
     def read(cls, words: str) -> "Faults":
         """The inverse of `words`."""
-        return cls(**json.loads(words))
+        return cls(**parse_json(words, where="faults"))
 
 
 def in_sync(*media: Any, faults: Sequence[Faults], **columns: Any) -> Float[Tensor, " b"]:

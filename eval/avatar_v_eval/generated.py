@@ -19,6 +19,7 @@ from avatar_v.generate.pixels import to_uint8
 from avatar_v.generate.reference_clip import ReferenceClip
 from avatar_v.generate.request import Request
 from avatar_v.media import reading
+from avatar_v.media.sound import normalise_loudness
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
@@ -136,7 +137,7 @@ def generate_from_files(rollout: Rollout, case: Case, num_frames: int) -> Genera
 
 def _request(rollout: Rollout, case: Case, num_frames: int, folder: Path) -> Request:
     """Writes the files of a request, and gives the request."""
-    with Mp4Writer(folder / "reference.mp4", heard(case.reference)) as writer:
+    with Mp4Writer(folder / "reference.mp4", normalise_loudness(case.reference.audio)) as writer:
         writer.write(video_of(case.reference))
     write_wav(folder / "speech.wav", case.audio)
     request, image = rollout.request_for(case.person_id, case.prompt), None

@@ -1,47 +1,78 @@
 """Numbers with 95 % intervals, from values of independent units.
 
-Over persons by percentile bootstrap (Efron 1979), for rates Wilson's score interval (Wilson 1927),
-for the correlation of independent pairs Fisher's z (Fisher 1921). Of repeated timings the interval
-is the lowest and the highest.
+Means over persons: Student's t. Statistics that pool many values of each person: the jackknife
+(Tukey 1958), of which the t interval of a mean is the special case. Rates: Wilson's score interval
+(Wilson 1927). The correlation of independent pairs: Fisher's z (Fisher 1921). Of repeated timings
+the interval is the lowest and the highest.
+
+The bootstrap's percentiles are not used: they are too narrow for few units, since what is drawn
+with replacement has the spread of n units, not of n - 1, and the tails of a small n are longer. At
+n = 3, 6, 8 and 16 they hold the true mean .70, .84, .89 and .91 of the time, not .95.
 """
 
+import dataclasses
 import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
+from scipy.stats import t as student
 
 from avatar_v_eval.records import Number
 
-NUM_RESAMPLES = 10_000
 _Z95 = 1.959963984540054
 
 
-def bootstrap_mean(
-    values: Float[np.ndarray, " n"], *, seed: int = 0, num_resamples: int = NUM_RESAMPLES
-) -> Number:
-    """Mean over independent units (persons) with its percentile bootstrap interval."""
+def mean_of(values: Float[np.ndarray, " n"]) -> Number:
+    """Mean over independent units (persons), with Student's t interval."""
     values = np.asarray(values, dtype=np.float64)
-    return bootstrap(lambda index: float(values[index].mean()), len(values), seed, num_resamples)
+    return jackknife(lambda index: float(values[index].mean()), len(values))
 
 
-def bootstrap(
-    statistic: Callable[[np.ndarray], float],
-    num_units: int,
-    seed: int = 0,
-    num_resamples: int = NUM_RESAMPLES,
-) -> Number:
-    """``statistic`` of unit indices, with the interval from units drawn with replacement.
+def pooled_mean(sums: Float[np.ndarray, " n"], counts: Float[np.ndarray, " n"]) -> Number:
+    """The mean of many values per unit, from each unit's sum and count; ``n`` counts units.
 
-    Use it where a statistic pools many dependent values per unit: frames of one person.
+    Units without values have no part in it.
+    """
+    sums, counts = np.asarray(sums, dtype=np.float64), np.asarray(counts, dtype=np.float64)
+    sums, counts = sums[counts > 0], counts[counts > 0]
+    return jackknife(lambda index: float(sums[index].sum() / counts[index].sum()), len(counts))
+
+
+def jackknife(statistic: Callable[[np.ndarray], float], num_units: int) -> Number:
+    """``statistic`` of unit indices; the interval is from the statistic without each unit in turn.
+
+    Use it where a statistic pools many dependent values per unit: frames of one person. It must be
+    smooth in the units' values: the jackknife is wrong for quantiles.
     """
     if num_units < 2:
-        raise ValueError(f"a bootstrap needs at least 2 units, got {num_units}")
-    generator = np.random.default_rng(seed)
-    draws = generator.integers(0, num_units, size=(num_resamples, num_units))
-    samples = np.array([statistic(index) for index in draws])
-    low, high = np.percentile(samples, [2.5, 97.5])
-    return Number(statistic(np.arange(num_units)), num_units, float(low), float(high))
+        raise ValueError(f"an interval needs at least 2 units, got {num_units}")
+    every = np.arange(num_units)
+    without = np.array([statistic(np.delete(every, unit)) for unit in every])
+    return interval_without(statistic(every), without)
+
+
+def interval_without(value: float, without: Float[np.ndarray, " n"]) -> Number:
+    """A statistic of ``n`` units with its interval, from its values without each unit in turn."""
+    return around(value, len(without), math.sqrt(variance_of(without)), len(without) - 1)
+
+
+def variance_of(without: Float[np.ndarray, " n"]) -> float:
+    """The jackknife's variance of a statistic, from its values without each unit in turn."""
+    return float((len(without) - 1) * np.var(without))
+
+
+def around(value: float, n: int, error: float, degrees: float) -> Number:
+    """A value with the t interval of its standard error."""
+    half = float(student.ppf(0.975, degrees)) * error
+    return Number(value, n, value - half, value + half)
+
+
+def within_unit(number: Number) -> Number:
+    """The interval of a share, cut to [0, 1]."""
+    assert number.low is not None
+    assert number.high is not None
+    return dataclasses.replace(number, low=max(number.low, 0.0), high=min(number.high, 1.0))
 
 
 def rate(successes: int, n: int) -> Number:
@@ -83,16 +114,14 @@ def pearson(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
     return float(x @ y) / scale if scale > 1e-12 else 0.0
 
 
-def r_squared(
-    predicted: Float[np.ndarray, "n *k"], truth: Float[np.ndarray, "n *k"], *, num_resamples: int
-) -> Number:
-    """R² over all values of all units, with the interval bootstrapped over the units."""
+def r_squared(predicted: Float[np.ndarray, "n *k"], truth: Float[np.ndarray, "n *k"]) -> Number:
+    """R² over all values of all units, with the jackknife's interval over the units."""
 
     def statistic(index: np.ndarray) -> float:
         x, y = predicted[index], truth[index]
         return float(1 - np.square(x - y).sum() / np.square(y - y.mean()).sum())
 
-    return bootstrap(statistic, len(truth), 0, num_resamples)
+    return jackknife(statistic, len(truth))
 
 
 def median_of_repeats(values: Sequence[float]) -> Number:

@@ -15,7 +15,7 @@ from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.seeds import derive
 from avatar_v_eval.cases import Case, asked_cases
 from avatar_v_eval.generated_motion import moved
-from avatar_v_eval.intervals import bootstrap_mean, pearson
+from avatar_v_eval.intervals import mean_of, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
@@ -61,7 +61,7 @@ def levels(
         pairs = [(name, BEFORE) for name in tracks if name != BEFORE]
     for statistic, word in STATISTICS.items():
         own = np.array([person[statistic] for person in persons])
-        numbers[f"{statistic}_own"] = bootstrap_mean(own).described(f"{word}: the persons' own")
+        numbers[f"{statistic}_own"] = mean_of(own).described(f"{word}: the persons' own")
         level = {name: of[statistic].mean(0) for name, of in read.items()}
         error = {name: np.abs(of[statistic] - own).mean(0) for name, of in read.items()}
         numbers |= _compared(statistic, word, level, words, pairs)
@@ -79,13 +79,13 @@ def _compared(
 ) -> dict[str, Number]:
     """Means over persons of every system, and of the differences of pairs."""
     numbers = {
-        f"{key}_{name}": bootstrap_mean(value).described(f"{label}: {words[name]}")
+        f"{key}_{name}": mean_of(value).described(f"{label}: {words[name]}")
         for name, value in values.items()
     }
     for ours, theirs in pairs:
-        numbers[f"{key}_{ours}_over_{theirs}"] = bootstrap_mean(
-            values[ours] - values[theirs]
-        ).described(f"{label}: {words[ours]} over {words[theirs]}")
+        numbers[f"{key}_{ours}_over_{theirs}"] = mean_of(values[ours] - values[theirs]).described(
+            f"{label}: {words[ours]} over {words[theirs]}"
+        )
     return numbers
 
 

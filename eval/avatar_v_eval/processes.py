@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 import torch
 
+from avatar_v import checks
 from avatar_v.progress import track
 
 T = TypeVar("T")
@@ -27,6 +28,7 @@ def mapped(
     ``kept``: a folder in which the result of each case is left, and taken from if it is there.
     """
     global _work
+    checks.at_once("--workers", num_workers)
     if kept is not None:
         kept.mkdir(parents=True, exist_ok=True)
         fn = partial(_taken_or_made, fn, kept)

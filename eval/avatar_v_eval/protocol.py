@@ -29,7 +29,7 @@ from avatar_v.paths import inside
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case
 from avatar_v_eval.generated import GeneratedClip
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
@@ -110,6 +110,7 @@ def _write(findings: Findings, options: argparse.Namespace, command: str) -> Non
             weights=findings.weights,
             notes=findings.notes,
             command=command,
+            precision=vars(options).get("precision", "auto"),
         )
         print(records.write_result(result, options.out))
         for number in findings.numbers.values():
@@ -185,7 +186,7 @@ def means(
 ) -> dict[str, Number]:
     """MEASURE_CONDITION: the mean over persons, for measures and conditions in words."""
     return {
-        f"{measure}_{condition}": bootstrap_mean(readings.values(condition, measure)).described(
+        f"{measure}_{condition}": mean_of(readings.values(condition, measure)).described(
             f"{word}: {conditions[condition]}", unit=units.get(measure, "")
         )
         for measure, word in measures.items()
@@ -204,7 +205,7 @@ def gains(
     """MEASURE_A_over_B: the mean difference of two conditions, paired over persons."""
     there = [(a, b) for a, b in pairs if a != b and {a, b} <= set(readings.rows)]
     return {
-        f"{measure}_{a}_over_{b}": bootstrap_mean(
+        f"{measure}_{a}_over_{b}": mean_of(
             readings.values(a, measure) - readings.values(b, measure)
         ).described(f"{word}: {conditions[a]} over {conditions[b]}", unit=units.get(measure, ""))
         for measure, word in measures.items()

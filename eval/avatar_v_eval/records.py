@@ -20,6 +20,10 @@ from pathlib import Path
 
 import torch
 
+from avatar_v.device import chosen_device, chosen_precision, processor_flags
+from avatar_v.outside import read_json
+from avatar_v.paths import check_name
+
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
 """Results of the weights that ship, and of measurements without weights. Results of other weights,
 which compare ways to train, lie in ``experiments/NAME``."""
@@ -70,8 +74,10 @@ def make_result(
     weights: dict[str, str] | None = None,
     notes: Sequence[str] = (),
     command: str | None = None,
+    precision: str = "auto",
 ) -> Result:
-    """A result of now, here: command, commit, date and hardware are filled in."""
+    """A result of now, here: command, commit, date and hardware are filled in. ``precision`` is
+    what the measurement asked for (device.PRECISIONS)."""
     commit, dirty = git_state()
     return Result(
         name=name,
@@ -80,7 +86,7 @@ def make_result(
         commit=commit,
         dirty=dirty,
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        hardware=hardware(),
+        hardware=hardware(precision),
         numbers=numbers,
         recipe=recipe,
         weights=weights or {},
@@ -97,7 +103,8 @@ def write_result(result: Result, directory: Path | str = RESULTS_DIR) -> Path:
         parts = [number.value, number.low, number.high]
         if not all(part is None or math.isfinite(part) for part in parts):
             raise ValueError(f"{result.name}: {key} must be finite, got {number}")
-    path = Path(directory) / f"{result.name}.json"
+    name = f"{check_name(result.name, where='the name of a result')}.json"
+    path = Path(directory) / name
     path.parent.mkdir(parents=True, exist_ok=True)
     text = json.dumps(_rounded(dataclasses.asdict(result)), indent=1, ensure_ascii=False)
     partial = path.with_suffix(".json.partial")
@@ -109,7 +116,7 @@ def write_result(result: Result, directory: Path | str = RESULTS_DIR) -> Path:
 def read_result(path: Path | str) -> Result:
     """Reads a file of ``write_result``; ValueError names the field that does not fit."""
     path = Path(path)
-    raw = json.loads(path.read_text(encoding="utf-8"))
+    raw = read_json(path)
     known = {f.name for f in dataclasses.fields(Result)}
     if unknown := sorted(set(raw) - known):
         raise ValueError(f"{path}: unknown fields {unknown}, expected {sorted(known)}")
@@ -162,8 +169,10 @@ def git_state(root: Path = RESULTS_DIR.parent) -> tuple[str, bool]:
         return "unknown", True
 
 
-def hardware() -> dict[str, str]:
-    """Processor, cores, threads, memory, accelerator, torch: what a timing depends on."""
+def hardware(precision: str = "auto") -> dict[str, str]:
+    """Processor, cores, threads, memory, accelerator, torch, and the precision that networks run in
+    where ``precision`` is asked for: what a timing depends on. Older results lack precision and
+    flags."""
     cpu = platform.processor() or platform.machine()
     info = Path("/proc/cpuinfo")
     if info.exists():
@@ -173,6 +182,8 @@ def hardware() -> dict[str, str]:
     gpu = torch.cuda.get_device_name() if torch.cuda.is_available() else "none"
     return {
         "cpu": cpu,
+        "cpu_flags": processor_flags(),
+        "precision": chosen_precision(precision, chosen_device("auto")),
         "cores": str(os.cpu_count()),
         "threads": str(torch.get_num_threads()),
         "memory": f"{gib:.0f} GiB",

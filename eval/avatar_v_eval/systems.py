@@ -21,8 +21,11 @@ def named(systems: list[str]) -> list[tuple[str, str]]:
 def system_of(text: str, options: argparse.Namespace) -> Rollout:
     """The weights of ``WEIGHTS?FIELD=VALUE&…``, sampled so."""
     weights, _, fields = text.partition("?")
+    asked = parse_options(fields)
+    if "precision" in asked:
+        options = argparse.Namespace(**{**vars(options), "precision": asked.pop("precision")})
     rollout = Rollout.load(weights, options)
-    request = rollout.request.changed(**parse_options(fields))
+    request = rollout.request.changed(**asked)
     check_settings(request)
     return dataclasses.replace(rollout, request=request)
 

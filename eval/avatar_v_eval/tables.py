@@ -34,6 +34,9 @@ from avatar_v_eval.records import RESULTS_DIR, Number, Result, read_result
 ROOT = RESULTS_DIR.parents[1]
 DOCUMENTS = (ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md")))
 
+INTERVAL = "95 % interval"
+REPEATED = ("speed", "reference_attention")
+"""Beginnings of the names of results with repeated timings, which have no interval."""
 _MARKED = re.compile(
     r"(<!-- (table|grid):([\w ]+?)(?: \| ([^>]+?))? -->\n).*?(<!-- /table -->)", re.DOTALL
 )
@@ -71,12 +74,14 @@ def filled(document: str, results: Path = RESULTS_DIR) -> str:
         return match[1] + made + match[5]
 
     def headline(match: re.Match[str]) -> str:
-        lines = ["| what | value | 95 % interval | n | more |", "|---|---|---|---|---|"]
+        lines = [f"| what | value | {INTERVAL} | n | more |", "|---|---|---|---|---|"]
         for line in match[2].strip().splitlines():
             words, place, page = (part.strip() for part in line.split(" | "))
             name, _, key = place.partition(".")
-            number = chosen(read(name), [key]).numbers[key]
-            cells = [words, _value(number), _interval(number), str(number.n)]
+            result = chosen(read(name), [key])
+            number, spread = result.numbers[key], _spread(result)
+            interval = _interval(number) + ("" if spread == INTERVAL else f", {spread}")
+            cells = [words, _value(number), interval, str(number.n)]
             lines.append(_row([*cells, f"[{Path(page).stem.replace('_', ' ')}]({page})"]))
         return match[1] + "\n".join([*lines, ""]) + match[3]
 
@@ -168,7 +173,7 @@ def _cell(number: Number, *, with_n: bool) -> str:
 
 def _spread(result: Result) -> str:
     """The words for what stands in ``low`` and ``high`` of a number."""
-    return "lowest to highest" if result.name.startswith("speed") else "95 % interval"
+    return "lowest to highest" if result.name.startswith(REPEATED) else INTERVAL
 
 
 def _row(cells: list[str]) -> str:
@@ -180,6 +185,8 @@ def _source(result: Result) -> str:
     machine = f"{result.hardware['cpu']}, {result.hardware['cores']} cores"
     if result.hardware["gpu"] != "none":
         machine += f", {result.hardware['gpu']}"
+    if "precision" in result.hardware:  # older results do not say it
+        machine += f", {result.hardware['precision']}"
     parts = [f"`{result.command}`", commit, result.date[:10], machine]
     made_by = [result.weights[part] for part in ("dit", "pipeline") if part in result.weights]
     if made_by:

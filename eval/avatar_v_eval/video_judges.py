@@ -26,7 +26,7 @@ from avatar_v.stages.pair_making import Made, samples_of
 from avatar_v.types import SAMPLES_PER_FRAME, Batch
 from avatar_v_eval.cases import Case, asked_cases, heard, signed, video_of
 from avatar_v_eval.generated import GeneratedClip, generate
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.motion_levels import BEFORE
 from avatar_v_eval.protocol import Reading, Readings, read_cases, resumable
 from avatar_v_eval.readers import Readers, mouth_r
@@ -180,10 +180,10 @@ def video_wins(
             np.stack([readings.values(f"{of}_{k}", judge) for k in range(num_samples)])
             for of in (name, BEFORE)
         )
-        numbers[f"videos_{name}_by_{judge}"] = bootstrap_mean(won(ours, theirs)).described(
+        numbers[f"videos_{name}_by_{judge}"] = mean_of(won(ours, theirs)).described(
             f"videos preferred to those of the weights before by {by}: {words[name]}"
         )
-        numbers[f"videos_{name}_{judge}_over_before"] = bootstrap_mean(
+        numbers[f"videos_{name}_{judge}_over_before"] = mean_of(
             ours.mean(0) - theirs.mean(0)
         ).described(f"value of {by}, over the weights before: {words[name]}")
     return numbers

@@ -18,6 +18,6 @@ set -euo pipefail
 
 : "${1:?a recipe, such as recipes/2_a2v.yaml}"
 export OMP_NUM_THREADS=1
-${DRY_RUN:+echo} srun avatar-v run "$@" \
+${DRY_RUN:+echo} srun --kill-on-bad-exit=1 avatar-v run "$@" \
   --trainer.num_nodes "${SLURM_NNODES:-1}" --trainer.devices "${SLURM_NTASKS_PER_NODE:-8}" \
   --ckpt_path last

@@ -12,6 +12,8 @@ from typing import Any
 
 MOST = 1e6
 """Weights, factors and counts above this are mistakes of the unit or of the exponent."""
+AT_ONCE = 64
+"""Processes or threads that a machine of few cores may still be asked for."""
 
 Number = int | float
 Check = Callable[[str, object], None]
@@ -63,6 +65,11 @@ def count(key: str, value: object, least: int = 1, most: Number = MOST) -> None:
     """A whole number from ``least`` to ``most``."""
     if not isinstance(value, int) or isinstance(value, bool) or not least <= value <= most:
         raise ValueError(f"{key} is a whole number from {least} to {most:,.0f}, got {value}")
+
+
+def at_once(key: str, value: object, least: int = 1) -> None:
+    """Processes or threads of this machine: at most `AT_ONCE`, or four for each of its cores."""
+    count(key, value, least=least, most=max(AT_ONCE, 4 * (os.cpu_count() or 1)))
 
 
 def seed(key: str, value: object) -> None:

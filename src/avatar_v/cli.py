@@ -14,11 +14,14 @@ import select
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stdout
+from typing import Any, cast
 
 from avatar_v.command_line import front_end, version_line
 from avatar_v.interrupts import interrupted, interrupts_behind_imports
-from avatar_v.words import readable
+from avatar_v.words import printable, readable
 
 COMMANDS = {
     "demo": "avatar_v.demo",
@@ -56,7 +59,7 @@ def guarded(name: str, words: Sequence[str], run: Callable[[list[str]], int]) ->
     the reader of the output has gone, as ``| head`` does, it ends without a word, as 141."""
     try:
         try:
-            with interrupts_behind_imports():
+            with interrupts_behind_imports(), _printable_output():
                 status = _answered(name, words, run)
         except SystemExit:  # of --help
             _flush()
@@ -86,6 +89,33 @@ def _answered(name: str, words: Sequence[str], run: Callable[[list[str]], int]) 
     except KeyboardInterrupt:
         print(f"{name}: interrupted", file=sys.stderr)
         return 130
+
+
+@contextmanager
+def _printable_output() -> Iterator[None]:
+    """Inside, nothing that is printed or warned of steers the terminal (`printable`): names of
+    files and people are often another person's. stderr is left to progress bars; errors, and what
+    these write above themselves, are made printable where they are worded."""
+    before = warnings.formatwarning
+    warnings.formatwarning = lambda *args, **kwargs: printable(before(*args, **kwargs))
+    try:
+        with redirect_stdout(cast(Any, _Printable(sys.stdout))):
+            yield
+    finally:
+        warnings.formatwarning = before
+
+
+class _Printable:
+    """A stream that is written to in `printable` text, and otherwise the one behind it."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(printable(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
 
 
 def _flush() -> None:

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 import avatar_v
-from avatar_v.words import near
+from avatar_v.words import near, printable
 
 PACKAGE = "avatar_v"
 
@@ -39,7 +39,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """End the process: the message in one line, status 2."""
-        text = "; ".join([" ".join(message.split()), *self._near_options()])
+        text = printable("; ".join([" ".join(message.split()), *self._near_options()]))
         self.exit(2, f"{self.prog}: error: {text}  ({self.prog} --help explains)\n")
 
     def _near_options(self) -> list[str]:

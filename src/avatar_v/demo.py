@@ -24,6 +24,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--frames", type=int, default=213, help="length, 25 a second (%(default)s)")
     add("--steps", type=int, help="denoising steps (default: as `avatar-v generate`)")
     add("--seed", type=int, default=0, help="of the noise (%(default)s)")
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
     add(
         "--weights",
         default=DEFAULT_WEIGHTS,
@@ -49,6 +50,7 @@ def run(args: argparse.Namespace) -> int:
         num_steps=args.steps,
         seed=args.seed,
         weights=args.weights,
+        precision=args.precision,
     )
     timing = record.timing
     beside = "reference, true video and what was made, side by side"

@@ -2,6 +2,8 @@
 
 import torch
 
+from avatar_v import checks
+
 PRECISIONS = ("auto", "fp32", "bf16")
 KINDS = ("cpu", "cuda", "mps")
 """Kinds of devices that networks are run on here; torch knows more, some of which hold no data."""
@@ -34,8 +36,8 @@ def chosen_device(name: str) -> torch.device:
 
 def check_threads(num: int | None) -> None:
     """ValueError unless ``num`` threads can be asked for; None leaves torch its own number."""
-    if num is not None and num < 1:
-        raise ValueError(f"--threads is at least 1, got {num}")
+    if num is not None:
+        checks.at_once("--threads", num)
 
 
 def chosen_precision(name: str, device: torch.device) -> str:
@@ -47,10 +49,27 @@ def chosen_precision(name: str, device: torch.device) -> str:
     return "bf16" if _has_bf16(device) else "fp32"
 
 
+def processor_flags() -> str:
+    """What of the processor decides how fast torch is on it and how it rounds."""
+    has = {
+        "avx2": torch.cpu._is_avx2_supported(),
+        "avx512": torch.cpu._is_avx512_supported(),
+        "avx512_bf16": torch.cpu._is_avx512_bf16_supported(),
+        "amx": torch.cpu._is_amx_tile_supported(),
+    }
+    found = " ".join(name for name, there in has.items() if there) or "no AVX2"
+    return f"{found}; torch uses {torch.backends.cpu.get_cpu_capability()}"
+
+
 def emulates_bf16(device: torch.device) -> bool:
     """Whether bf16 products are far slower than those of fp32: on a processor without AVX-512.
     One with AVX-512 alone has no native bf16 either, but torch has fast kernels for it."""
-    return device.type == "cpu" and not torch.cpu._is_avx512_supported()
+    return device.type == "cpu" and not _has_avx512()
+
+
+def _has_avx512() -> bool:
+    """Whether torch uses it: with ATEN_CPU_CAPABILITY=avx2 all behaves as without."""
+    return torch.backends.cpu.get_cpu_capability() == "AVX512"
 
 
 def _has_mps() -> bool:
@@ -61,4 +80,4 @@ def _has_bf16(device: torch.device) -> bool:
     """Native bf16 arithmetic; emulated, it would be slower than fp32."""
     if device.type == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
-    return device.type == "cpu" and torch.cpu._is_avx512_bf16_supported()
+    return device.type == "cpu" and _has_avx512() and torch.cpu._is_avx512_bf16_supported()

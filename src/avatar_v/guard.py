@@ -13,6 +13,8 @@ import re
 from collections.abc import Awaitable, Callable, Collection, Mapping, MutableMapping
 from typing import Any
 
+from avatar_v.visitors import BusyError, Visitor, check_share
+
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
@@ -23,8 +25,12 @@ STRICT_POLICY = (
     "frame-ancestors 'none'"
 )
 LOOPBACK = ("localhost", "127.0.0.1", "::1")
-MIN_BYTES_PER_S = 4096
-"""Of a body, behind its first ``pause_s``: a telephone on a bad line sends 20 times as fast."""
+MIN_BYTES_PER_S = 2**14
+"""Of a body, in each `RATE_PAUSES` times ``pause_s``: a telephone on a bad line sends five times as
+fast."""
+RATE_PAUSES = 2
+MAX_LARGE_OWN = 2
+"""Large bodies of one browser at the same time: the page sends a clip and a speech."""
 DROP_BYTES, DROP_S = 2**23, 1.0
 """So much of a refused body is read at most, and for so long."""
 _HEADERS = {
@@ -44,7 +50,8 @@ class Guard:
     ``hosts`` are the names that the Host header may have (None: any), and with ``any_address``
     every address in numbers, since no site can make its own name one. A body has at most
     ``max_body`` bytes, or ``large[path]`` for the paths named there, of which ``max_large`` arrive
-    at the same time, none with a pause above ``pause_s`` or slower than ``MIN_BYTES_PER_S``.
+    at the same time, `MAX_LARGE_OWN` of one browser, none with a pause above ``pause_s`` or slower
+    than `MIN_BYTES_PER_S`.
     ``origins`` are other origins ("https://study.example") that may send, for a server behind a
     proxy that changes the Host.
     A response that brings its own Content-Security-Policy keeps it, others get ``policy``.
@@ -58,7 +65,7 @@ class Guard:
         any_address: bool = False,
         max_body: int = 2**16,
         large: Mapping[str, int] | None = None,
-        max_large: int = 4,
+        max_large: int = 8,
         pause_s: float = 30.0,
         policy: str = STRICT_POLICY,
         origins: Collection[str] = (),
@@ -68,7 +75,7 @@ class Guard:
         self.any_address, self.max_large, self.pause_s = any_address, max_large, pause_s
         self.origins = {origin.lower() for origin in origins}
         self.headers = _HEADERS | {b"content-security-policy": policy.encode("ascii")}
-        self._num_large = 0
+        self._arriving: list[Visitor] = []  # with a large body
 
     async def __call__(self, scope: Message, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -79,15 +86,25 @@ class Guard:
         fault = self._fault(scope)
         if fault is not None:
             return await _refuse(receive, send, *fault)
-        is_large = scope["path"] in self.large
-        if is_large and self._num_large >= self.max_large:
-            sentence = "Too many files arrive at the same time; try again."
-            return await _refuse(receive, send, 503, sentence)
-        self._num_large += is_large
+        if scope["path"] not in self.large:
+            return await self._measured(scope, receive, send)
+        visitor = _visitor(scope)
+        try:
+            check_share(
+                visitor,
+                self._arriving,
+                most=self.max_large,
+                most_own=MAX_LARGE_OWN,
+                what="files",
+                when="arrive already; try again when they are here",
+            )
+        except BusyError as error:
+            return await _refuse(receive, send, 429 if error.is_own else 503, f"{error}.")
+        self._arriving.append(visitor)
         try:
             await self._measured(scope, receive, send)
         finally:
-            self._num_large -= is_large
+            self._arriving.remove(visitor)
 
     def _fault(self, scope: Message) -> tuple[int, str] | None:
         """The status and the sentence for a request that must not pass, from its head alone."""
@@ -172,7 +189,7 @@ class _Body:
         self.fault: tuple[int, str] | None = None
         self._receive, self._limit, self._pause_s = receive, limit, pause_s
         self._num_bytes, self._is_whole = 0, False
-        self._begun_s: float | None = None
+        self._enough, self._end_s = 0, 0.0  # bytes that are to be there, and when
 
     async def next(self) -> Message:
         """The next message. BodyError from the first that is at fault on."""
@@ -191,12 +208,13 @@ class _Body:
         return message
 
     def _left_s(self) -> float:
-        """The time that the next part may take: less where those before it came slowly."""
-        now_s = asyncio.get_running_loop().time()
-        if self._begun_s is None:
-            self._begun_s = now_s
-        end_s = self._begun_s + self._pause_s + self._num_bytes / MIN_BYTES_PER_S
-        return max(0.0, min(self._pause_s, end_s - now_s))
+        """The time that the next part may take: less where those before it came slowly. What came
+        quickly buys no time for what follows."""
+        now_s, span_s = asyncio.get_running_loop().time(), RATE_PAUSES * self._pause_s
+        if self._num_bytes >= self._enough:
+            self._end_s = now_s + span_s
+            self._enough = self._num_bytes + max(1, round(MIN_BYTES_PER_S * span_s))
+        return max(0.0, min(self._pause_s, self._end_s - now_s))
 
 
 def is_loopback(address: str) -> bool:
@@ -240,6 +258,10 @@ def _headers(scope: Message) -> dict[str, str] | None:
     if any(names.count(name) > 1 for name in single):
         return None
     return {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+
+
+def _visitor(scope: Message) -> Visitor:
+    return Visitor.of(scope.get("client"), (_headers(scope) or {}).get("cookie", ""))
 
 
 def _too_large(limit: int) -> str:

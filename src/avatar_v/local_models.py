@@ -5,6 +5,8 @@ from typing import Any
 
 from safetensors import SafetensorError
 
+from avatar_v.outside import check_pulled
+
 FAULTS = (ValueError, OSError, KeyError, TypeError, RuntimeError, SafetensorError)
 """What transformers raises for a folder that is damaged or of another kind."""
 
@@ -12,6 +14,7 @@ FAULTS = (ValueError, OSError, KeyError, TypeError, RuntimeError, SafetensorErro
 def load_part(loader: Any, folder: str | Path, source: str, **how: Any) -> Any:
     """What a ``loader`` of transformers (AutoTokenizer …) makes of a folder. ValueError, which says
     what to supply, for a fault."""
+    check_pulled(folder)
     try:
         return loader.from_pretrained(folder, local_files_only=True, trust_remote_code=False, **how)
     except FAULTS as error:

@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
 from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
 
+from avatar_v import checks
+
 _T = TypeVar("_T")
 _KEY = "option"
 
@@ -41,6 +43,15 @@ def option(
     """A field of a dataclass that is an option as well. ``first``: on the first page of help."""
     look = Option(help, flag, metavar, choices, first, required or default is MISSING)
     return dataclasses.field(default=default, metadata={_KEY: look})
+
+
+def at_once(word: str) -> int:
+    """The type of an option that counts processes or threads; see `checks.at_once`."""
+    try:
+        checks.at_once("it", int(word) if word.isdecimal() else word)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from error
+    return int(word)
 
 
 def add_options(

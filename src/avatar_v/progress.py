@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, TypeVar
 
 if TYPE_CHECKING:
+    from rich.console import Console
     from rich.progress import Progress
 
 T = TypeVar("T")
@@ -24,6 +25,13 @@ def track(items: Iterable[T], words: str, total: int | None = None) -> Iterator[
             items, words, total, console=console, transient=True, disable=not console.is_terminal
         )
     )
+
+
+def results_console() -> "Console":
+    """What results are printed by, on stdout, which takes no codes of colours (cli.py)."""
+    from rich.console import Console
+
+    return Console(color_system=None)
 
 
 def progress_bar() -> "Progress":

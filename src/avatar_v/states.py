@@ -11,6 +11,14 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
+from avatar_v.outside import check_pulled
+
+WIDE = (torch.float16, torch.bfloat16, torch.float32, torch.float64)
+"""Types that torch computes in."""
+EIGHT_BITS = (
+    torch.float8_e4m3fn, torch.float8_e5m2, torch.float8_e4m3fnuz, torch.float8_e5m2fnuz
+)  # fmt: skip
+"""Types that are stored alone; torch has more, which it cannot convert."""
 MAX_LINES = 4
 """Keys that an error names: it is one line on the command line."""
 
@@ -19,6 +27,7 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
     """All tensors of a safetensors file, on the CPU. ValueError: missing, damaged."""
     if not path.is_file():
         raise ValueError(f"no file {path}")
+    check_pulled(path)
     try:
         with safe_open(path, framework="pt") as file:
             return {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
@@ -27,8 +36,9 @@ def read_tensors(path: Path) -> dict[str, Tensor]:
 
 
 def common_dtype(state: Mapping[str, Tensor]) -> torch.dtype:
-    """The smallest type that holds all of these tensors exactly: of fp16 and bf16 fp32."""
-    dtypes = [value.dtype for value in state.values()]
+    """The smallest type of 16 bits or more that holds all of these tensors exactly: of fp16 and
+    bf16 fp32."""
+    dtypes = [torch.bfloat16 if x.dtype.itemsize == 1 else x.dtype for x in state.values()]
     return functools.reduce(torch.promote_types, dtypes)
 
 
@@ -58,7 +68,7 @@ def check_numbers(
     """
     wrong = []
     for key, value in state.items():
-        if not value.is_floating_point():
+        if value.dtype not in WIDE + EIGHT_BITS:
             model = None if counters is None else counters.get(key)
             if model is None or model.dtype != value.dtype:
                 wrong.append(f"{key} is stored as {_name(value)}, expected floating point")

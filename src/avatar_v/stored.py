@@ -7,12 +7,14 @@ torch is not needed to read either.
 
 import dataclasses
 import inspect
-import json
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+
+from avatar_v.outside import parse_json as parse_json
+from avatar_v.outside import read_json as read_json
 
 MAX_SIZE = 1 << 16
 """No width, depth or count of a network is larger; what claims to be would fill the memory."""
@@ -130,24 +132,6 @@ def shown(value: object) -> str:
     """A value in an error message: at most some 60 characters."""
     text = repr(value) if not isinstance(value, int) or abs(value) < 10**30 else "a huge number"
     return text if len(text) <= 60 else f"{text[:57]}…"
-
-
-def read_json(path: Path) -> dict[str, Any]:
-    """ValueError for a missing file or one that is not a JSON object."""
-    if not path.is_file():
-        raise ValueError(f"no file {path}")
-    values = parse_json(path.read_text(encoding="utf-8", errors="surrogateescape"), where=path)
-    if not isinstance(values, dict):
-        raise ValueError(f"{path} holds a {type(values).__name__}, expected an object")
-    return values
-
-
-def parse_json(text: str | bytes, *, where: str | Path) -> Any:
-    """The values of a JSON text; ValueError for anything else, however deep it is nested."""
-    try:
-        return json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise ValueError(f"{where} is not JSON: {error}") from error
 
 
 def _number(value: Any, kind: type, limits: Within | None, where: str) -> Any:

@@ -1,7 +1,9 @@
 """Words of messages to a user."""
 
 import difflib
+import sys
 import textwrap
+import unicodedata
 from collections.abc import Collection, Iterable
 
 MAX_WORD = 300
@@ -10,6 +12,8 @@ NUM_NEAR = 3
 LIKENESS = 0.5
 """Of difflib, from 0 to 1: names less alike are not called near."""
 NUM_LISTED = 12
+HIDDEN = ("Cc", "Cf", "Cs", "Zl", "Zp")
+"""Categories of Unicode whose characters show nothing."""
 MAX_LISTED = 120
 """Characters of the names that are listed where none is near."""
 
@@ -40,11 +44,33 @@ def no_key(place: str, key: str, known: Collection[str]) -> str:
     return f"{place} has no key {key}; {said}"
 
 
+def printable(text: str) -> str:
+    """A text as it may go to a terminal: characters that control it (but for line ends and tabs),
+    turn the direction of writing or show nothing are written as Python escapes them."""
+    if text.isascii() and text.isprintable():
+        return text
+    return "".join(_escaped(c) if is_hidden(c) and c not in "\n\t" else c for c in text)
+
+
+def notice(text: str) -> None:
+    """A line on stderr, `printable`."""
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+def is_hidden(character: str) -> bool:
+    """Whether a character shows nothing: controls, formats, halves of pairs and line separators."""
+    return unicodedata.category(character) in HIDDEN
+
+
+def _escaped(character: str) -> str:
+    return character.encode("unicode_escape").decode()
+
+
 def readable(error: ValueError | OSError) -> str:
     """An error in one line; those of the system about a file without their numbers."""
     if isinstance(error, OSError) and error.filename is not None and error.strerror:
-        return f"{_short(str(error.filename) or repr(''))}: {error.strerror.lower()}"
-    words = [_short(word) for word in str(error).split()]
+        return f"{_short(printable(str(error.filename)) or repr(''))}: {error.strerror.lower()}"
+    words = [_short(word) for word in printable(str(error)).split()]
     return " ".join(words) or type(error).__name__
 
 

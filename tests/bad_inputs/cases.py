@@ -7,10 +7,15 @@
 
 from collections.abc import Iterator
 
+from bad_inputs.at_once import at_once
 from bad_inputs.case import ACCEPTED, REFUSED, WARNED, Case
+from bad_inputs.consents import consents, hidden_names, refused_before_folders
 from bad_inputs.files import PARTS, WRONG
 from bad_inputs.later import adapters, judged_pairs, plans
+from bad_inputs.pointer_files import SAYS, pointers
 from bad_inputs.slim_files import slims
+from bad_inputs.stranger_files import strangers
+from bad_inputs.wan_files import wans
 
 
 def all_cases() -> list[Case]:
@@ -18,7 +23,8 @@ def all_cases() -> list[Case]:
     groups = (
         _references, _sounds, _pictures, _outputs, _weights, _numbers, _other_options, _app, _demo,
         _world, _import, _shards, _training, _checkpoints, _joined_weights, _benchmark, _studies,
-        adapters, plans, judged_pairs, slims,
+        adapters, plans, judged_pairs, pointers, wans, strangers, at_once,
+        consents, hidden_names, refused_before_folders, slims,
     )  # fmt: skip
     return [case for group in groups for case in group()]
 
@@ -115,10 +121,16 @@ def _sounds() -> Iterator[Case]:
         "one_sample.wav": REFUSED,
         "me.mkv": ACCEPTED,
         "talk.mp3": ACCEPTED,
+        "wide.wav": ACCEPTED,  # 16 channels
+        "no_size.wav": ACCEPTED,  # as a program writes to a pipe
+        "faint.wav": WARNED,
     }
     for path, end in ends.items():
         yield Case(f"audio: {path}", f"{whole} FILES/media/{path}", end)
     yield Case("audio: stdin is empty", f"{whole} -")
+    yield Case("audio: no such track", f"{whole} FILES/media/talk.wav --audio-track 2",
+               says="no sound track 2; it has 1")  # fmt: skip
+    yield Case("audio: a track of stdin", f"{whole} - --audio-track 1", says="--audio-track")
     yield Case("audio: stdin cannot be resumed", f"{whole} - --resume", says="--resume")
 
 
@@ -287,7 +299,6 @@ def _world() -> Iterator[Case]:
         "--clips-per-person": ("0", "-1", "1000000"),
         "--clips-per-shard": ("0", "-1"),
         "--seed": ("-1", "nan"),
-        "--workers": ("0", "-1", "100000"),
         "--split": ("reserved", "''"),
         "--out": ("FILES/media/me.mkv", "''", "/proc/x"),
     }
@@ -304,7 +315,6 @@ def _import() -> Iterator[Case]:
         "--size": ("0", "-1", "1000000"),
         "--person": ("nobody",),
         "--clips-per-shard": ("0",),
-        "--workers": ("0", "-1"),
         "--validation": ("nan", "-1", "2"),
         "--manifest": ("is_not_there.csv", "FILES/media/me.mkv"),
         "--out": ("FILES/media/me.mkv", "''", "/proc/x"),
@@ -331,7 +341,7 @@ def _shards() -> Iterator[Case]:
     encode = f"avatar-v shards encode --shards {good} --out latents"
     for name in ("nan_vae/vae", "int32_vae/vae", "tiny/dit", "is_not_there", "config_vae_huge/vae"):
         yield Case(f"shards encode --vae {name}", f"{encode} --vae FILES/weights/{name}")
-    for option in ("--batch-size=0", "--threads=0", "--device=meta", "--batch-size=nan"):
+    for option in ("--batch-size=0", "--device=meta", "--batch-size=nan"):
         yield Case(f"shards encode {option}", f"{encode} --vae {vae} {option}")
     yield Case("shards encode into itself",
                f"avatar-v shards encode --shards {good} --out {good} --vae {vae}")  # fmt: skip
@@ -381,7 +391,7 @@ SETTINGS = {
     "--trainer.accumulate_grad_batches": ("0", "-1"),
     "--trainer.default_root_dir": ("null", "FILES/media/me.mkv", "/proc/x"),
     "--trainer.val_check_interval": ("-1",),
-    "--trainer.strategy": ("magic",),
+    "--trainer.strategy": ("magic", "ddp_spawn", "ddp_fork"),
     "--trainer.surprise": ("1",),
     "--seed_everything": ("-1", "x"),
 }
@@ -415,6 +425,7 @@ def _checkpoints() -> Iterator[Case]:
         yield Case(f"run --ckpt_path {name}", f"{RUN} --ckpt_path FILES/recipes/{name}")
     for path in ("FILES/media/a_folder", "/dev/zero", "http://127.0.0.1:9/a.ckpt"):
         yield Case(f"run --ckpt_path {path}", f"{RUN} --ckpt_path {path}")
+    yield Case("run --ckpt_path pointer", f"{RUN} --ckpt_path FILES/pointers/run.ckpt", says=SAYS)
     yield Case("run --ckpt_path last", f"{RUN} --ckpt_path last", WARNED, "no checkpoint")
 
 

@@ -18,11 +18,16 @@ from torch import Tensor
 
 from avatar_v.models.card import Card
 from avatar_v.models.presets import build
+from avatar_v.models.wan import import_wan
 from avatar_v.models.weights import save_pipeline
 from avatar_v.testing import motion_stats
 from bad_inputs.adapter_files import SAID, make_adapters
+from bad_inputs.consents import make_statements
+from bad_inputs.pointer_files import make_pointers
 from bad_inputs.slim_files import make_slims
+from bad_inputs.stranger_files import make_strangers
 from bad_inputs.vote_files import make_rated_studies, make_raters
+from bad_inputs.wan_files import make_wans
 from clip_files import clip_file
 from tiny_run import make_shards
 
@@ -46,8 +51,13 @@ def make_files(folder: Path) -> None:
     _studies(folder)
     make_adapters(folder / "weights" / "tiny", folder / "adapters")
     make_slims(folder / "weights" / "tiny", folder / "slims")
+    make_wans(folder / "wans")
+    import_wan(folder / "wans" / "good", folder / "wan_dit", audio_dim=32, audio_every=1)
     make_rated_studies(folder / "rated")
     make_raters(folder / "raters")
+    make_pointers(folder / "weights" / "tiny", folder / "pointers")
+    make_strangers(folder / "strangers")
+    make_statements(folder / "statements")
 
 
 def frames(num: int, size: int = 40) -> Tensor:
@@ -126,6 +136,13 @@ def _sounds(folder: Path) -> None:
     write_wav(folder / "one_hz.wav", np.tile(hum, 4), 1)
     write_wav(folder / "slow.wav", hum, 1000)
     whole = (folder / "talk.wav").read_bytes()
+    wide = np.repeat(hum, 16)
+    write_wav(folder / "wide.wav", wide)
+    mono = (folder / "wide.wav").read_bytes()
+    form = struct.pack("<HIIH", 16, 16_000, 16 * 32_000, 32)
+    (folder / "wide.wav").write_bytes(mono[:22] + form + mono[34:])
+    (folder / "no_size.wav").write_bytes(whole[:40] + b"\xff\xff\xff\x7f" + whole[44:])
+    write_wav(folder / "faint.wav", hum // 400)
     (folder / "header_only.wav").write_bytes(whole[:44])
     (folder / "half_header.wav").write_bytes(whole[:30])
     (folder / "truncated.wav").write_bytes(whole[: len(whole) // 2])

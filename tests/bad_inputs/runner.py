@@ -13,11 +13,13 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
+from avatar_v.words import is_hidden
+
 LIMIT_S = 60.0
 """A process that runs longer is killed and counts as a hang. Busy machines are slow."""
 REFUSED_CPU_S = 10.0
 """CPU time within which a refusal must come."""
-ERROR = re.compile(r"^avatar-v(-data|-eval)?( [a-z0-9-]+)*: error: .+$")
+ERROR = re.compile(r"^avatar-v(-data|-eval)?( [a-z0-9_-]+)*: error: .+$")
 MAX_LINE = 500
 """Characters of an error that a person still reads."""
 FRONTS = {
@@ -54,6 +56,8 @@ class End:
             return "hangs"
         if "Traceback (most recent call last)" in text:
             return "traceback"
+        if any(is_hidden(character) for character in text if character not in "\n\t\r"):
+            return "prints characters that steer a terminal or show nothing"
         if self.status not in (0, 1, 2):
             return f"exit status {self.status}"
         if self.status != 2:

@@ -1,4 +1,4 @@
-"""The loss of every step of every tiny recipe, against losses.json.
+"""The loss of every step of every tiny recipe, against losses.json, on any processor.
 
 A difference means that some change moved training. If it was meant to, `make golden` writes the
 file anew, and the diff shows by how much.
@@ -10,18 +10,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v_eval.records import hardware
+from avatar_v.stages import muon
 from tiny_run import STAGES, losses, make_shards, run_stage
 
 FILE = Path(__file__).with_name("losses.json")
-
-
-def machine() -> dict[str, str]:
-    return {
-        "torch": torch.__version__,
-        "cpu": hardware()["cpu"],
-        "instructions": torch.backends.cpu.get_cpu_capability(),
-    }
+TOLERANCE = 5e-4
+"""Relative. Kernels of other processors sum in another order. fp32 forgets some 1e-7 of a sum, and
+training enlarges it: Newton-Schulz small singular values (3.4445 to the fifth power, 485 times),
+AdamW's first steps small gradients, and each stage starts from the weights of others. Measured: a
+random error of 1e-6 in every gradient moves a loss by 1.7e-4 at most, kernels of AVX-512, AVX2 and
+without vectors differ by 1.4e-4, and a learning rate 1 % off moves 20 of the 21 stages by 5e-4 to
+2e-1."""
 
 
 def trained(folder: Path, *options: str) -> dict[str, list[float]]:
@@ -36,9 +35,13 @@ def trained(folder: Path, *options: str) -> dict[str, list[float]]:
 
 @pytest.fixture(scope="module")
 def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]:
+    """Muon's products are those of a processor without bf16: in 8 bits each rounding moves the
+    losses of later stages by up to 1.5 %."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # sums over threads have no fixed order
-    result = trained(tmp_path_factory.mktemp("golden"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(muon, "emulates_bf16", lambda device: True)
+        result = trained(tmp_path_factory.mktemp("golden"))
     torch.set_num_threads(threads)
     return result
 
@@ -46,21 +49,15 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[float]]
 @pytest.fixture(scope="module")
 def golden(
     request: pytest.FixtureRequest, measured: dict[str, list[float]]
-) -> dict[str, dict[str, list[float]] | dict[str, str]]:
+) -> dict[str, list[float]]:
     if request.config.getoption("--write-golden"):
-        content = {"machine": machine(), "losses": measured}
-        FILE.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+        FILE.write_text(json.dumps(measured, indent=1) + "\n", encoding="utf-8")
     return json.loads(FILE.read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_losses_are_the_golden_ones(stage: str, measured, golden) -> None:
-    # 1e-5: the same fp32 kernels in the same order. Another torch or processor (measured: AMD and
-    # Intel with AVX-512, AMD with AVX2) rounds the bf16 products inside Muon elsewhere, which moves
-    # later losses, and those of stages that start from its weights, by up to 0.5 %.
-    made_on = golden.get("made_elsewhere", {}).get(stage, golden["machine"])
-    tolerance = 1e-5 if made_on == machine() else 1e-2
-    assert measured[stage] == pytest.approx(golden["losses"][stage], rel=tolerance)
+    assert measured[stage] == pytest.approx(golden[stage], rel=TOLERANCE)
     assert len(measured[stage]) == 8
 
 
@@ -69,7 +66,7 @@ def test_a_gpu_trains_every_recipe(tmp_path: Path) -> None:
     """Noise is drawn on the CPU, weights where they are used: networks that begin at zero have
     the losses of a CPU, and all others finite ones."""
     found = trained(tmp_path, "--trainer.accelerator", "gpu")
-    golden = json.loads(FILE.read_text(encoding="utf-8"))["losses"]
+    golden = json.loads(FILE.read_text(encoding="utf-8"))
     for stage in STAGES:
         assert torch.tensor(found[stage]).isfinite().all(), stage
     for stage in ("3_motion", "5b_dpo", "5b_dpo_video"):

@@ -12,7 +12,10 @@ from avatar_v.app.form import FRAMED, Form, Limits
 from avatar_v.app.jobs import JobRunner, Progress, Waiting
 from avatar_v.generate.request import Request
 from avatar_v.media.reading import read_video
+from avatar_v.visitors import Visitor
 from written import joined, num_decoded
+
+ME = Visitor("127.0.0.1", "me")
 
 
 @pytest.fixture
@@ -41,7 +44,7 @@ def writers() -> list[str]:
 
 
 def test_a_job_can_be_watched_and_downloaded(runner: JobRunner, form: Form) -> None:
-    seen = list(runner.make(form))
+    seen = list(runner.make(form, ME))
     folder = runner.jobs / seen[-1].token
     assert [seen[0].num_frames, seen[0].total] == [0, 32]
     assert seen[-1].num_frames == 32
@@ -62,31 +65,31 @@ def test_a_job_can_be_watched_and_downloaded(runner: JobRunner, form: Form) -> N
 def test_the_same_seed_gives_the_same_video(runner: JobRunner, form: Form) -> None:
     videos = []
     for _ in range(2):
-        token = list(runner.make(form))[-1].token
+        token = list(runner.make(form, ME))[-1].token
         videos.append(read_video(runner.jobs / token / "avatar.mp4"))
     assert videos[0].equal(videos[1])
 
 
 def test_closing_ends_a_job_and_leaves_nothing(runner: JobRunner, form: Form) -> None:
-    job = runner.make(form)
+    job = runner.make(form, ME)
     while next(job).num_frames == 0:
         pass
     assert writers()
     job.close()
     assert not writers()
     assert list(runner.jobs.iterdir()) == []
-    assert list(runner.make(form))[-1].record is not None  # its turn is free again
+    assert list(runner.make(form, ME))[-1].record is not None  # its turn is free again
 
 
 def test_a_fault_leaves_nothing(runner: JobRunner, form: Form, tmp_path: Path) -> None:
     (tmp_path / "me.png").write_bytes((tmp_path / "me.png").read_bytes()[:60])
     with pytest.raises(ValueError, match=r"me\.png"):
-        list(runner.make(form))
+        list(runner.make(form, ME))
     assert list(runner.jobs.iterdir()) == []
 
 
 def test_jobs_take_turns(runner: JobRunner, form: Form) -> None:
-    first, second, third = (runner.make(form) for _ in range(3))
+    first, second, third = (runner.make(form, ME) for _ in range(3))
     next(first)
     assert [next(second), next(third)] == [Waiting(1), Waiting(2)]
     second.close()

@@ -9,6 +9,7 @@ import http.client
 import json
 import os
 import re
+import select
 import signal
 import socket
 import struct
@@ -474,13 +475,15 @@ def many(site: Site, me: str) -> Iterator[Attack]:
     head = f"POST /files HTTP/1.1\r\nHost: localhost\r\nCookie: avatar_v={me}\r\n"
     head += "Content-Length: 1000\r\n\r\nx"
     with contextlib.ExitStack() as stack:
-        for _ in range(4):
+        for _ in range(2):
             line = socket.create_connection(("127.0.0.1", site.port))
             stack.enter_context(line).sendall(head.encode())
         wait_until(
-            lambda: len(list(site.root.glob("uploads/*/.part"))) == 4, "uploads do not arrive"
+            lambda: len(list(site.root.glob("uploads/*/.part"))) == 2, "uploads do not arrive"
         )
-        yield "a fifth upload at once", site.ask("POST", "/files", b"x", me).status != 503
+        yield "a third upload at once", site.ask("POST", "/files", b"x", me).status != 429
+        other = site.ask("POST", "/files", b"x", site.session()).status
+        yield "uploads keep another browser out", other != 200
     wait_until(lambda: not list(site.root.glob("uploads/*/.part")), "what is cut off stays")
     statuses = [site.ask("POST", "/files", bytes(2**20), me).status for _ in range(8)]
     yield "more files than there is room for", statuses[-1] != 507
@@ -641,6 +644,37 @@ def busy(site: Site, me: str, place: Path) -> Iterator[None]:
 
 def no_jobs(site: Site) -> bool:
     return all((path / "avatar.json").exists() for path in (site.root / "jobs").iterdir())
+
+
+def test_one_visitor_does_not_keep_another_waiting(site: Site) -> None:
+    """Sixty drawn persons for a browser that goes, then three for it while another asks for one."""
+    me, other = site.session(), site.session()
+    before = num_uploads(site)
+    with contextlib.ExitStack() as stack:
+        lines = [drawing(site, me, stack) for _ in range(60)]
+        answers = [line.recv(12) for line in lines[3:]]
+        assert answers == [b"HTTP/1.1 429"] * 57
+        num_done = len(select.select(lines[:3], [], [], 0)[0])
+    assert site.ask("POST", "/drawn", b"", other).status == 200
+    assert num_uploads(site) - before <= 2 * (num_done + 1 + 1)  # his, and one that was just ready
+    before = num_uploads(site)
+    with contextlib.ExitStack() as stack:
+        lines = [drawing(site, me, stack) for _ in range(3)]
+        wait_until(lambda: num_uploads(site) > before, "nothing is drawn")
+        assert site.ask("POST", "/drawn", b"", other).status == 200
+        assert len(select.select(lines, [], [], 0)[0]) < 3, "the other was last"
+
+
+def num_uploads(site: Site) -> int:
+    return len(list(site.root.glob("uploads/*")))
+
+
+def drawing(site: Site, session: str, stack: contextlib.ExitStack) -> socket.socket:
+    """A drawn person that is asked for and not waited for."""
+    line = stack.enter_context(socket.create_connection(("127.0.0.1", site.port), PATIENCE_S))
+    head = f"POST /drawn HTTP/1.1\r\nHost: localhost\r\nCookie: avatar_v={session}\r\n"
+    line.sendall(f"{head}Content-Length: 0\r\n\r\n".encode())
+    return line
 
 
 def test_killed_or_ended_nothing_private_is_left(site: Site, weights: Path) -> None:

@@ -11,8 +11,8 @@ import torch
 import yaml
 
 from avatar_v.cli import main
+from avatar_v.outside import MAX_BYTES
 from avatar_v.stages.before import check_experiment_log
-from avatar_v.stages.recipe_file import MAX_BYTES
 from tiny_run import RECIPES, make_shards
 
 STAGE = "--model.init_args."
@@ -239,13 +239,15 @@ def test_a_pipe_is_no_recipe_and_is_not_waited_for(
     here: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     os.mkfifo(tmp_path / "pipe")
-    assert "it is a pipe" in refused([*words("1_t2v"), str(tmp_path / "pipe")], capsys)
+    assert "pipe: a pipe; expected a recipe" in refused(
+        [*words("1_t2v"), str(tmp_path / "pipe")], capsys
+    )
 
 
 def test_a_device_that_never_ends_is_no_recipe(
     here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert "/dev/zero is no recipe: it has more than" in refused(["run", "/dev/zero"], capsys)
+    assert "/dev/zero: a device; expected a recipe" in refused(["run", "/dev/zero"], capsys)
 
 
 # --- checkpoints ---
@@ -340,7 +342,7 @@ def test_a_checkpoint_that_is_not_there(
 
 def mlflow(uri: str) -> dict[str, object]:
     return {
-        "class_path": "lightning.pytorch.loggers.MLFlowLogger",
+        "class_path": "avatar_v.callbacks.experiment_log.PatientMLFlowLogger",
         "init_args": {"tracking_uri": uri},
     }
 

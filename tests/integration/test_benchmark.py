@@ -306,7 +306,6 @@ def test_user_errors_are_one_line(
         (("run", tmp_path, "--out", tmp_path), "no manifest at"),
         (("run", made.root, "--out", tmp_path, "--system", "x"), "expected name=FOLDER"),
         (("run", made.root, "--out", tmp_path, "--metrics", "nothing"), "no metric 'nothing'"),
-        (("run", made.root, "--out", tmp_path, "--workers", "0"), "--workers is 1 or more"),
         (("merge", tmp_path, "--out", tmp_path), "holds no run"),
     ):
         assert bench(*words) == 2

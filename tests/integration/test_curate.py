@@ -33,6 +33,7 @@ def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> N
     assert run(*curate, "--stages", "probe", "shots") == 0
     assert run("select", str(work), "--out", str(out)) == 2
     assert "recordings are not finished" in capsys.readouterr().err
+    assert not out.exists()
     assert run(*curate) == 0
     assert "left out: broken.mp4: probe: not a readable media file" in capsys.readouterr().out
     results = {path: path.stat().st_mtime_ns for path in work.glob("results/*/*.json")}
@@ -69,6 +70,8 @@ def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> N
 
 def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
     (tmp_path / "a.mp4").write_bytes(b"x")
+    silent = tmp_path / "silent.yaml"
+    silent.write_text("stages: {probe: {}, shots: {}, faces: {}}")
     (tmp_path / "other").mkdir()
     (tmp_path / "other" / "mine.txt").write_text("mine")
     for words, message in (
@@ -78,7 +81,15 @@ def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
         ([str(tmp_path), "--out", "x", "--plan", "reel"], "no plan 'reel'"),
         ([str(tmp_path), "--out", "x", "--plan", "people"], "syncnet_v2.model"),
         ([str(tmp_path), "--out", "x", "--plan", "world", "--stages", "shot"], "no stage 'shot'"),
+        ([str(tmp_path), "--out", "x", "--plan", str(silent)], "no stage 'speech'"),
     ):
         assert run("curate", *words) == 2, message
+        assert message in capsys.readouterr().err
+    for words, message in (
+        (["footage", "--recordings", "1", "--first", "999999"], "got start 999999"),
+        (["footage", "--recordings", "1", "--workers", "0"], "workers are at least 1"),
+        (["world", "--clips", "2", "--clips-per-person", "2", "--workers", "0"], "workers are at"),
+    ):
+        assert run(*words, "--out", "x") == 2, message
         assert message in capsys.readouterr().err
     assert not Path("x").exists()

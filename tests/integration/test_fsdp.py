@@ -201,7 +201,7 @@ def test_a_sequence_group_trains_as_one_rank(
     draws = train(*steps, recipe="3_sft.yaml")
     assert len(draws[0]) == 3
     assert draws[0] == draws[1]
-    assert losses("run")[0] == pytest.approx(want[0], rel=1e-6)
+    assert losses("run")[0] == pytest.approx(want[0], rel=1e-5)  # fp32 sums of halves
     # Muon works in bf16 and gives a vanishing gradient full size
     assert losses("run") == pytest.approx(want, rel=1e-3)
 
@@ -291,7 +291,7 @@ def test_lora_of_stage_3_is_sharded_and_trains_as_on_one_rank(
     steps = (*steps, "--model.init_args.models.init_from", "base")
     saving = ("--trainer.callbacks.init_args.every_n_train_steps", "2")
     train(*steps, *saving, recipe="3_sft.yaml")
-    assert losses("run")[0] == pytest.approx(want[0], rel=1e-6)
+    assert losses("run")[0] == pytest.approx(want[0], rel=1e-5)  # fp32 sums of halves
     # AdamW and Muon give a vanishing gradient full size
     assert losses("run") == pytest.approx(want, rel=1e-3)
     first = load_file("run/adapter/adapter_model.safetensors")

@@ -82,6 +82,8 @@ def test_a_launcher_starts_the_processes(request_: Request, weights: Path) -> No
 def test_devices_that_are_not_there(weights: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ValueError, match="--devices counts from 1, got 0"):
         StoredPipeline(Weights(weights, device="cpu", devices=0))
+    with pytest.raises(ValueError, match=r"--devices 5000: processes on a CPU .* at most \d+$"):
+        check_devices(5000, torch.device("cpu"))
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "4")
     check_devices(1, torch.device("cpu"))

@@ -52,6 +52,7 @@ def places(tmp_path: Path, spoken) -> dict[str, str]:
         "own": dataclasses.replace(CONSENT, face=own),
         "other": dataclasses.replace(CONSENT, face=tuple(-x for x in own)),
         "over": dataclasses.replace(CONSENT, face=own, expires="2026-02-01"),
+        "to come": dataclasses.replace(CONSENT, face=own, recorded="2126-01-01"),
     }
     for name, record in records.items():
         (tmp_path / name).mkdir()
@@ -75,6 +76,7 @@ def test_a_person_who_has_agreed_is_shown(
     [
         ("other", r"me\.mkv: the face in it is of nobody who has agreed \(1 record compared\)"),
         ("over", r"me\.mkv: the consent of this person ended on 2026-02-01"),
+        ("to come", r"me\.mkv: the consent of this person is dated 2126-01-01, and today is"),
     ],
 )
 def test_others_are_refused(

@@ -14,6 +14,7 @@ import av
 import numpy as np
 import pytest
 import torch
+from av.video.reformatter import ColorTrc
 
 from avatar_v.critics.face_track import FaceTrack
 from avatar_v.shards.loader import read_clip, read_folder
@@ -23,12 +24,21 @@ from hostile_media import CASES
 from shard_command import run
 
 
-def write_clip(path: Path, *, frames: int, rate: int = 25, loud: float = 0.3, sound_s: float = 9):
+def write_clip(
+    path: Path,
+    *,
+    frames: int,
+    rate: int = 25,
+    loud: float = 0.3,
+    sound_s: float = 9,
+    trc: int = ColorTrc.UNSPECIFIED,
+) -> None:
     """Noise pictures 60 x 40, their left third red, with a tone as long as ``sound_s`` allows."""
     rng = np.random.default_rng(0)
     with av.open(str(path), "w") as container:
         video = container.add_stream("libx264", rate=rate)
         video.height, video.width, video.pix_fmt = 40, 60, "yuv420p"
+        video.codec_context.color_trc = trc
         audio = container.add_stream("aac", rate=44_100) if loud else None
         for _ in range(frames):
             picture = rng.integers(0, 255, (40, 60, 3), dtype=np.uint8)
@@ -55,6 +65,7 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     (folder / "anna" / "good one.txt").write_text("a red\n  wall \n")
     write_clip(folder / "anna" / "short.mp4", frames=7)
     (folder / "anna" / "half.txt").write_bytes(b"caf\xe9")
+    (folder / "anna" / "short.txt").write_text("x" * 355)
     write_clip(folder / "anna" / "mute.mp4", frames=9, loud=0)
     write_clip(folder / "anna" / "silent.mp4", frames=9, loud=1e-5)
     write_clip(folder / "anna" / "half.mp4", frames=18, sound_s=0.4)
@@ -68,6 +79,7 @@ def test_own_videos_become_clips_and_what_does_not_is_reported(
     assert report["clips_of"]["anna/good one.mp4"] == 3  # the last one begins at frame 11
     noted = {row["file"]: row["reason"] for row in report["noted"]}
     assert "half.txt is no UTF-8; the caption was read as Windows-1252" in noted["anna/half.mp4"]
+    assert noted["anna/short.mp4"].startswith("a caption of 355 bytes is too long")
     assert dropped["anna/short.mp4", "0-6"].startswith("too short: 7 frames")
     assert dropped["anna/mute.mp4", ""] == "no audio stream"
     assert dropped["anna/silent.mp4", "0-8"] == "the audio is silent"
@@ -111,6 +123,16 @@ def test_import_says_what_it_cannot_begin(tmp_path: Path, monkeypatch: pytest.Mo
     with pytest.raises(ValueError, match="out is a link to nothing"):
         run("import", str(tmp_path / "empty"), "--out", out, "--no-face-crop")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["empty", "out"]
+
+
+def test_hdr_is_noted(tmp_path: Path) -> None:
+    (tmp_path / "videos").mkdir()
+    write_clip(tmp_path / "videos" / "hdr.mp4", frames=9, trc=ColorTrc.SMPTE2084)
+    note = "has PQ colours; they are converted to standard range (BT.709)"
+    out = tmp_path / "out"
+    assert run("import", str(tmp_path / "videos"), "--out", str(out), *SMALL) == 0
+    report = json.loads((out / importer.REPORT_FILE).read_text())
+    assert [row["reason"] for row in report["noted"]] == [note]
 
 
 def folder_of(folder: Path, *names: str, frames: int = 12) -> Path:
@@ -252,7 +274,6 @@ def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
         (["--validation", "nan"], "a share from 0 to below 1"),
         (["--person", "face"], "leave out --no-face-crop"),
         (["--person", "manifest"], "pass the manifest too"),
-        (["--workers", "0"], "workers are at least 1"),
     ):
         with pytest.raises(ValueError, match=message):
             run("import", str(folder), "--out", str(tmp_path / "not"), *words, *SMALL)

@@ -8,6 +8,7 @@ import torch
 
 from avatar_v.critics.face_track import FaceTrack
 from avatar_v.generate import reference_clip
+from avatar_v.generate.best_frame import best_frame
 from avatar_v.generate.reference_clip import check_same_person, read_reference
 from avatar_v.media.reading import read_video
 from avatar_v.models.reference import NUM_FACES
@@ -68,12 +69,12 @@ def test_a_real_face_is_read_by_its_landmarks(media: Path) -> None:
 @pytest.mark.media
 def test_another_person_cut_in_is_named_with_the_time(media: Path, tmp_path: Path) -> None:
     parts = []
-    for name in ("talking_head.mp4", "presenter.mp4"):
-        frames = read_video(media / name, max_frames=75).float()
+    for name, num in (("talking_head.mp4", 38), ("presenter.mp4", 75)):
+        frames = read_video(media / name, max_frames=num).float()
         size = (240, 240)
         parts.append(torch.nn.functional.interpolate(frames, size=size, mode="area").byte())
     path = clip_file(tmp_path / "two.mkv", torch.cat(parts), crf=12)
-    with pytest.raises(ValueError, match=r"another person's face from 3\.\d s on"):
+    with pytest.raises(ValueError, match=r"another person's face from 1\.5 s on"):
         read_reference(path, side=64, seconds=8.0, face_crop=True, extractor=None)
 
 
@@ -95,3 +96,20 @@ def test_no_face_is_one_error(tmp_path: Path) -> None:
     path = clip_file(tmp_path / "grey.mkv", torch.full((9, 3, 240, 240), 90, dtype=torch.uint8))
     with pytest.raises(ValueError, match=r"no face in its first 0\.4 s"):
         read_reference(path, side=64, seconds=8.0, face_crop=True, extractor=None)
+
+
+@pytest.mark.media
+def test_a_small_face_is_called_small(media: Path, tmp_path: Path) -> None:
+    """96 pixels high in full HD: cutting out the picture's centre would be the wrong advice."""
+    head = read_video(media / "talking_head.mp4", max_frames=1)[:1].float()
+    head = torch.nn.functional.interpolate(head, size=(178, 178), mode="area").byte()
+    wide = torch.full((1, 3, 1080, 1920), 90, dtype=torch.uint8)
+    wide[..., 400:578, 900:1078] = head
+    path = clip_file(tmp_path / "wide.mkv", wide, crf=12)
+    small = r"wide\.mkv: its face is too small to be followed, \d+% of .*; crop the video to"
+    for read in (
+        lambda: read_reference(path, side=64, seconds=8.0, face_crop=True, extractor=None),
+        lambda: best_frame(path, face_crop=True),
+    ):
+        with pytest.raises(ValueError, match=small):
+            read()

@@ -4,23 +4,28 @@ import json
 from collections.abc import Iterator
 from pathlib import Path
 
+import av
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.app.form import FRAMED, Form
+from avatar_v.app import form as page_form
 from avatar_v.app.jobs import VIDEO, JobRunner
 from avatar_v.generate import run as run_module
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
-from avatar_v.media.reading import read_video
+from avatar_v.media.delivered import Form
+from avatar_v.media.files import Mp4File
+from avatar_v.media.reading import iter_channels, read_video
 from avatar_v.media.writer import write_wav
 from avatar_v.models.card import read_card
 from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.safety.watermark import Mark
+from avatar_v.safety.watermark import Mark, Marker
+from avatar_v.visitors import Visitor
 from generating import carry_out, left_behind
 
 NUM_FRAMES = 32
@@ -89,11 +94,11 @@ def test_python_command_line_and_page_take_the_same_way(
     assert cli.main(words) == 0
     assert is_marked(read_video(out))
     runner = JobRunner(tmp_path / "app", weights=weights, device="cpu", precision="fp32")
-    form = Form(
-        reference=person.reference, speech=person.audio, picture=FRAMED, num_steps=1,
+    form = page_form.Form(
+        reference=person.reference, speech=person.audio, picture=page_form.FRAMED, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=2.0, reference_s=16, seed=0,
     )  # fmt: skip
-    folder = runner.jobs / list(runner.make(form))[-1].token
+    folder = runner.jobs / list(runner.make(form, Visitor("127.0.0.1", "me")))[-1].token
     assert is_marked(read_video(folder / VIDEO))
     assert sorted(path.suffix for path in folder.iterdir() if path.stem == "avatar") == [
         ".json",
@@ -128,7 +133,39 @@ def test_the_command_marks_with_the_id_of_its_record(
         torch.cat([clip.frames for clip in run(made.changed(watermark=x), pipe)])
         for x in (False, True)
     )
-    assert torch.equal(again, Mark(id_).draw(plain, 0))  # another run has the same id
+    assert torch.equal(again, Marker(Mark(id_))(plain))  # another run has the same id
+
+
+@pytest.mark.parametrize("suffix", [".mp4", ".m3u8"])
+def test_a_video_has_the_sound_of_the_file_at_its_rate_in_its_channels(
+    request_: Request, pipe: AvatarPipeline, tmp_path: Path, suffix: str
+) -> None:
+    """In chunks, in segments and beside; the networks hear what they hear of the mono file."""
+    rate, num = 48_000, NUM_FRAMES * 1920
+    draw = np.random.default_rng(0)
+    left = (0.1 * np.convolve(draw.standard_normal(num), np.ones(48) / 7, "same")).astype("f4")
+    stereo = np.stack([left, left])
+    path, out = tmp_path / "stereo.wav", tmp_path / f"made{suffix}"
+    with av.open(str(path), "w") as container:
+        stream = container.add_stream("pcm_f32le", rate=rate, layout="stereo")
+        packed = np.ascontiguousarray(stereo.T).reshape(1, -1)
+        frame = av.AudioFrame.from_ndarray(packed, format="flt", layout="stereo")
+        frame.sample_rate = rate
+        container.mux(stream.encode(frame))
+    beside = Mp4File(tmp_path / "beside.mp4")
+    record = run(request_.changed(audio=str(path), out=str(out)), pipe, beside=[beside]).finish()
+    assert record.track is not None
+    assert (record.track.delivered_hz, record.track.delivered_layout) == (rate, "stereo")
+    for made in (tmp_path / "beside.mp4", *([out] if suffix == ".mp4" else [])):
+        with av.open(str(made)) as container:
+            audio = container.streams.audio[0].codec_context
+            assert (audio.sample_rate, audio.layout.name) == (rate, "stereo")
+        back = torch.cat([*iter_channels(made, Form(rate, "stereo"))]).reshape(-1, 2)[:num]
+        assert np.corrcoef(back[:, 1], left)[0, 1] > 0.99
+    if suffix == ".m3u8":
+        with av.open(str(out)) as container:
+            audio = container.streams.audio[0].codec_context
+            assert (audio.sample_rate, audio.layout.name) == (rate, "stereo")
 
 
 @pytest.mark.parametrize(

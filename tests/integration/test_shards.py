@@ -236,8 +236,8 @@ def test_latents_are_the_vae_s_and_the_rest_is_copied(
     ("change", "text"),
     [
         ({"device": "banana"}, "--device banana: no such kind of device"),
-        ({"num_threads": 0}, "--threads is at least 1, got 0"),
-        ({"num_threads": -1}, "--threads is at least 1, got -1"),
+        ({"num_threads": 0}, "--threads is a whole number from 1 to .*, got 0"),
+        ({"num_threads": -1}, "--threads is a whole number from 1 to .*, got -1"),
     ],
 )
 def test_a_machine_that_is_not_there_is_refused_before_anything_is_written(

@@ -1,55 +1,149 @@
-"""SIGTERM to one of two ranks ends both within seconds, and the run says how it goes on."""
+"""One of two ranks ends: the other ends with it within seconds, the run says which and how, and no
+process stays."""
 
 import os
 import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from avatar_v.parallel.deaths import death_among
 from tiny_run import RECIPES, make_shards
 
 ENDS_S = 60.0
 """3 s where nothing else runs; it would be an epoch's time, or for ever."""
+DDP = {"trainer.strategy": "ddp_find_unused_parameters_true"}
+SHARDED = {
+    "trainer.strategy": "avatar_v.parallel.trainer.ShardedStrategy",
+    "trainer.strategy.tensor_parallel_size": "1",
+}
+GROUP = {**SHARDED, "trainer.strategy.tensor_parallel_size": "2"}
 
 
 @pytest.mark.multi
 @pytest.mark.parametrize("rank", [pytest.param(0, marks=pytest.mark.slow), 1])
 def test_two_ranks_end_together(rank: int, tmp_path: Path) -> None:
-    make_shards(tmp_path)
+    with two_ranks(tmp_path, DDP) as ranks:
+        os.kill(ranks.pids[rank], signal.SIGTERM)
+        status, said = ranks.ended()
+    assert status == (130, 2)[rank]  # rank 0 hears of the other's end by itself
+    assert ("interrupted at step", "rank 1 of 2 ended with status 130;")[rank] in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.multi
+@pytest.mark.parametrize(
+    ("strategy", "rank"),
+    [
+        (SHARDED, 1),
+        (GROUP, 0),
+        pytest.param(GROUP, 1, marks=pytest.mark.slow),
+        pytest.param(DDP, 1, marks=pytest.mark.slow),
+        pytest.param(DDP, 0, marks=pytest.mark.slow),
+    ],
+)
+def test_a_killed_rank_is_one_line(strategy: dict[str, str], rank: int, tmp_path: Path) -> None:
+    with two_ranks(tmp_path, strategy) as ranks:
+        os.kill(ranks.pids[rank], signal.SIGKILL)
+        status, said = ranks.ended()
+    (line,) = [line for line in said.splitlines() if "error" in line]
+    if rank == 0:  # the shell says how
+        assert status == -signal.SIGKILL
+        assert line.startswith("avatar-v: error: rank 0 of 2 was killed or has ended")
+    else:
+        assert status == 2
+        assert line.startswith("avatar-v: error: rank 1 of 2 was killed by signal 9 (SIGKILL")
+    assert "the run cannot go on without it" in line
+    assert "Traceback" not in said
+
+
+@pytest.mark.multi
+def test_a_rank_that_hears_nothing_of_another_s_end_ends_with_it(tmp_path: Path) -> None:
+    """As one that waits for a GPU: it is stopped, and the watch speaks for it."""
+    script = tmp_path / "two.py"
+    script.write_text(DEAF)
+    begin = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=ENDS_S, check=False
+    )
+    assert done.returncode == 2
+    words = "avatar-v: error: rank 1 of 2 was killed by signal 15 (SIGTERM); the run cannot go on"
+    assert done.stderr.startswith(words)
+    assert time.monotonic() - begin < ENDS_S
+
+
+DEAF = """
+import os, signal, subprocess, sys, time
+from lightning.fabric.plugins.environments import LightningEnvironment
+from avatar_v.parallel.launched import WatchedLauncher, following
+
+with following() as follower:
+    if follower is not None:
+        os.kill(os.getpid(), signal.SIGTERM)
+    WatchedLauncher(LightningEnvironment(), 2, 1).launch(time.sleep, 1000)
+"""
+
+
+def test_who_was_killed_is_named_before_who_ended_for_its_sake() -> None:
+    assert death_among({}, 4) == ""
+    assert death_among({1: 1, 3: -11, 2: 2}, 4) == "rank 3 of 4 was killed by signal 11 (SIGSEGV)"
+    assert death_among({1: 7}, 2) == "rank 1 of 2 ended with status 7"
+
+
+@dataclass(frozen=True)
+class TwoRanks:
+    """The processes of a run of two ranks, and the file of their words."""
+
+    first: subprocess.Popen[bytes]
+    second: int
+    said: Path
+
+    @property
+    def pids(self) -> tuple[int, int]:
+        return self.first.pid, self.second
+
+    def ended(self) -> tuple[int, str]:
+        """The status of rank 0, and all that was said, once both have ended."""
+        status = self.first.wait(ENDS_S)
+        wait_until(lambda: not is_alive(self.second), ENDS_S)
+        return status, self.said.read_text()
+
+
+@contextmanager
+def two_ranks(folder: Path, strategy: dict[str, str]) -> Iterator[TwoRanks]:
+    """A run that has begun to train."""
+    make_shards(folder)
     options = {
         "data.init_args.batch_size": "1",
         "trainer.devices": "2",
-        "trainer.strategy": "ddp_find_unused_parameters_true",
         "trainer.max_steps": "100000",
         "trainer.val_check_interval": "100000",
+        **strategy,
     }
-    overlay = tmp_path / "overlay.yaml"
+    overlay, said = folder / "overlay.yaml", folder / "said"
     overlay.write_text("model: {init_args: {models: {vae: null}}}\n")
     words = ["run", *map(str, (RECIPES / "1_t2v.yaml", RECIPES / "tiny.yaml", overlay))]
     words += [f"--{name}={value}" for name, value in options.items()]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "avatar_v.cli", *words], cwd=tmp_path, start_new_session=True,
-        env={**os.environ, "OMP_NUM_THREADS": "1"}, text=True,
-        stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-    )  # fmt: skip
+    with open(said, "w") as file:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "avatar_v.cli", *words], cwd=folder, start_new_session=True,
+            env={**os.environ, "OMP_NUM_THREADS": "1"}, stdout=file, stderr=file,
+        )  # fmt: skip
     try:
-        checkpoints = tmp_path / "runs/tiny/1_t2v/checkpoints"
-        wait_until(lambda: any(checkpoints.glob("*.ckpt")) or process.poll() is not None, 300)
-        assert process.poll() is None, process.stdout.read() if process.stdout else ""
+        begun = folder / "runs/tiny/1_t2v/recipe.yaml"
+        wait_until(lambda: begun.exists() or process.poll() is not None, 300)
+        assert process.poll() is None, said.read_text()
         (other,) = (child for child in children(process.pid) if "avatar_v" in command_of(child))
-        begin = time.monotonic()
-        os.kill((process.pid, other)[rank], signal.SIGTERM)
-        said, _ = process.communicate(timeout=ENDS_S)
-        wait_until(lambda: not is_alive(other), ENDS_S)
-        assert time.monotonic() - begin < ENDS_S
-        assert process.returncode == (130, 2)[rank]  # rank 0 hears of the other's end by itself
-        assert ("interrupted at step", "another rank has ended")[rank] in said
-        assert "Traceback" not in said
+        yield TwoRanks(process, other, said)
     finally:
-        os.killpg(process.pid, signal.SIGKILL)
+        with suppress(ProcessLookupError):  # both have ended
+            os.killpg(process.pid, signal.SIGKILL)
         process.wait()
 
 

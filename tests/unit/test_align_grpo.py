@@ -19,6 +19,7 @@ from aligning import (
     make_stage,
     make_weights,
 )  # fmt: skip
+from avatar_v.callbacks.ema import EMA
 from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored
 from avatar_v.sampling.settings import Settings
@@ -196,17 +197,22 @@ def test_what_is_rewarded_is_sampled_more(weights: str, batch: Batch, tmp_path: 
 def test_a_resumed_run_goes_on_exactly(weights: str, batch: Batch, tmp_path: Path) -> None:
     grpo = GRPO(group_size=GROUP, updates_per_rollout=2)
     straight = make_stage(weights, grpo=grpo)
-    losses = fit(straight, batch, tmp_path, 6, save=2)
+    average, again = EMA(0.9), EMA(0.9)
+    losses = fit(straight, batch, tmp_path, 6, save=2, callbacks=(average,))
     assert len(losses) == 3
-    resumed = make_stage(weights, grpo=grpo)
-    assert fit(resumed, batch, tmp_path, 6, ckpt=tmp_path / "middle.ckpt") == losses[1:]
+    assert average.num_updates == 6, "every update is averaged, and not every batch"
+    resumed, middle = make_stage(weights, grpo=grpo), tmp_path / "middle.ckpt"
+    assert fit(resumed, batch, tmp_path, 6, ckpt=middle, callbacks=(again,)) == losses[1:]
+    assert again.num_updates == 6
+    assert all(torch.equal(average.average[n], x) for n, x in again.average.items())
     assert resumed.step == 6
     assert all(torch.equal(state(straight)[n], value) for n, value in state(resumed).items())
 
 
 def test_accumulated_batches_are_one_update(weights: str, batch: Batch, tmp_path: Path) -> None:
-    aligned = make_stage(weights, updates=Updates(accumulate_grad_batches=2))
-    assert len(fit(aligned, batch, tmp_path, 2)) == 4
+    aligned, average = make_stage(weights, updates=Updates(accumulate_grad_batches=2)), EMA(0.9)
+    assert len(fit(aligned, batch, tmp_path, 2, callbacks=(average,))) == 4
+    assert average.num_updates == 2
     with pytest.raises(ValueError, match="updates_per_rollout is 1"):
         make_stage(
             weights,

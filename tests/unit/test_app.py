@@ -31,6 +31,7 @@ from avatar_v.app.server import serve
 from avatar_v.app.uploads import FullError, Space, Uploads, plain_name
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
+from avatar_v.visitors import BusyError, Visitor
 
 TOKEN = "0123456789abcdef" * 2
 
@@ -250,19 +251,46 @@ def test_folders_of_dead_servers_go(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert foreign.exists()
 
 
-def test_a_line_serves_in_order_and_is_left_at_any_place() -> None:
+def test_a_line_is_left_at_any_place() -> None:
     line = JobQueue(most_waiting=2)
+    mine, yours, theirs = (Visitor(f"10.0.0.{n}", "x") for n in range(3))
     with ExitStack() as stack:
-        first, second = stack.enter_context(line.ticket()), ExitStack()
-        middle = second.enter_context(line.ticket())
-        last = stack.enter_context(line.ticket())
+        first, second = stack.enter_context(line.ticket(mine)), ExitStack()
+        middle = second.enter_context(line.ticket(yours))
+        last = stack.enter_context(line.ticket(theirs))
         assert [first.ahead(), middle.ahead(), last.ahead()] == [0, 1, 2]
-        with pytest.raises(ValueError, match="2 videos are waiting already"), line.ticket():
+        refused = line.ticket(Visitor("10.0.0.4", "x"))
+        with pytest.raises(BusyError, match="3 videos are being made or wait"), refused:
             pass
         second.close()
         assert [first.ahead(), last.ahead()] == [0, 1]
-    with line.ticket() as ticket:
+    with line.ticket(mine) as ticket:
         assert ticket.ahead() == 0
+
+
+def test_a_line_goes_round_the_visitors() -> None:
+    """One of each address, and there one of each browser; none has more than its share."""
+    line = JobQueue(most_waiting=9)
+    come = ["a1", "a1", "a1", "b1", "a2", "a2", "b1", "c1"]
+    with ExitStack() as stack:
+        left = {}
+        for number, (address, browser) in enumerate(come):
+            own = ExitStack()
+            left[f"{address}{browser}-{number}"] = (
+                own,
+                own.enter_context(line.ticket(Visitor(address, browser))),
+            )
+            stack.push(own)
+        with pytest.raises(BusyError, match="3 videos of yours"), line.ticket(Visitor("a", "1")):
+            pass
+        with pytest.raises(BusyError, match="5 videos from your"), line.ticket(Visitor("a", "3")):
+            pass
+        served = []
+        while left:
+            (name,) = (name for name, (_, ticket) in left.items() if ticket.ahead() == 0)
+            served.append(name)
+            left.pop(name)[0].close()
+    assert served == ["a1-0", "b1-3", "c1-7", "a2-4", "b1-6", "a1-1", "a2-5", "a1-2"]
 
 
 def test_a_taken_or_impossible_port_is_told_before_weights_are_loaded(tmp_path: Path) -> None:

@@ -72,11 +72,13 @@ def test_our_generator_takes_options(tmp_path: Path):
     assert parse_options("num_steps=12&reference_s=0.5&motion=meter") == {
         "num_steps": 12, "reference_s": 0.5, "motion": "meter",
     }  # fmt: skip
+    assert parse_options("precision=fp32") == {"precision": "fp32"}
     assert parse_options("") == {}
     for text, words in (
         ("steps=3", "steps"),
         ("seed=1&seed=2", "seed"),
         ("seed=one", "seed=one"),
+        ("precision=fp8", "precision is one of auto, fp32, bf16, got 'fp8'"),
     ):
         with pytest.raises(ValueError, match=words):
             parse_options(text)

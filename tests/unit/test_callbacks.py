@@ -19,6 +19,7 @@ class Toy(L.LightningModule):
         super().__init__()
         self.layer = torch.nn.Linear(2, 1, bias=False)
         self.frozen = torch.nn.Linear(2, 1).requires_grad_(False)
+        self.optimizer = torch.optim.SGD(self.layer.parameters(), lr=0.0)
         self.set(value)
         self.logged: dict[str, float] = {}
 
@@ -38,6 +39,7 @@ class FakeTrainer(L.Trainer):
     """Only what the callbacks ask of a trainer."""
 
     is_global_zero = True
+    optimizers = ()
     global_step = 0
     default_root_dir = ""
 
@@ -50,36 +52,41 @@ def trainer(step: int = 0, root: str = "") -> FakeTrainer:
     return FakeTrainer(step, root)
 
 
-def steps(ema: EMA, toy: Toy, values: list[float], first: int = 0) -> None:
-    for i, value in enumerate(values):
+def begin(ema: EMA, toy: Toy) -> None:
+    """As a run begins: with an optimiser of the weights, and one of others."""
+    made = trainer()
+    other = torch.optim.SGD(toy.frozen.parameters(), lr=0.0)
+    made.optimizers = [other, toy.optimizer]
+    ema.on_train_start(made, toy)
+    other.step()
+
+
+def steps(toy: Toy, values: list[float]) -> None:
+    for value in values:
         toy.set(value)
-        ema.on_train_batch_end(trainer(first + i + 1), toy, None, None, 0)
+        toy.optimizer.step()
 
 
 def test_the_average_follows_its_formula() -> None:
     toy, ema = Toy(1.0), EMA(decay=0.5)
-    ema.on_train_start(trainer(), toy)
-    steps(ema, toy, [2.0, 3.0])
+    begin(ema, toy)
+    steps(toy, [2.0, 3.0])
     # decays: min(0.5, 1/10) = 0.1, then min(0.5, 2/11)
     first = 0.1 * 1.0 + 0.9 * 2.0
     assert ema.average["layer.weight"][0, 0].item() == pytest.approx(
         2 / 11 * first + 9 / 11 * 3.0, rel=1e-6
     )
     assert set(ema.average) == {"layer.weight"}
-
-
-def test_the_average_waits_for_the_optimiser_step() -> None:
-    toy, ema = Toy(1.0), EMA(decay=0.5)
-    ema.on_train_start(trainer(), toy)
-    toy.set(9.0)
-    ema.on_train_batch_end(trainer(step=0), toy, None, None, 0)  # still accumulating
-    assert ema.num_updates == 0
+    assert ema.num_updates == 2, "steps of other optimisers do not count"
+    ema.teardown(trainer(), toy, "fit")
+    steps(toy, [4.0])
+    assert ema.num_updates == 2
 
 
 def test_validation_sees_the_average_and_training_goes_on_with_the_weights() -> None:
     toy, ema = Toy(1.0), EMA(decay=0.5)
-    ema.on_train_start(trainer(), toy)
-    steps(ema, toy, [2.0])
+    begin(ema, toy)
+    steps(toy, [2.0])
     ema.on_validation_start(trainer(), toy)
     inside = toy.value
     with ema.applied(toy):  # Samples inside validation: one use, not two
@@ -94,18 +101,18 @@ def test_validation_sees_the_average_and_training_goes_on_with_the_weights() -> 
 
 def test_the_average_continues_from_a_checkpoint() -> None:
     straight, ema = Toy(1.0), EMA(decay=0.9)
-    ema.on_train_start(trainer(), straight)
-    steps(ema, straight, [2.0, 3.0])
+    begin(ema, straight)
+    steps(straight, [2.0, 3.0])
     again, resumed = Toy(3.0), EMA(decay=0.9)
     resumed.load_state_dict(ema.state_dict())
-    resumed.on_train_start(trainer(2), again)
-    for average, toy in ((ema, straight), (resumed, again)):
-        steps(average, toy, [5.0, 7.0], first=2)
+    begin(resumed, again)
+    for toy in (straight, again):
+        steps(toy, [5.0, 7.0])
     assert torch.equal(ema.average["layer.weight"], resumed.average["layer.weight"])
     other = EMA(decay=0.9)
     other.load_state_dict({"num_updates": 1, "average": {"nonsense": torch.zeros(1)}})
     with pytest.raises(ValueError, match="does not fit"):
-        other.on_train_start(trainer(), Toy())
+        begin(other, Toy())
 
 
 @pytest.mark.parametrize("decay", [-0.1, 1.0])

@@ -218,6 +218,14 @@ def test_both_ends_of_a_range() -> None:
         checks.count("x", 1.0)
 
 
+def test_processes_are_at_most_four_a_core_or_64(monkeypatch: pytest.MonkeyPatch) -> None:
+    for cores, most in ((None, 64), (2, 64), (96, 384)):
+        monkeypatch.setattr("os.cpu_count", lambda cores=cores: cores)
+        checks.at_once("x", most)
+        with pytest.raises(ValueError, match=rf"^x is a whole number from 1 to {most}, got"):
+            checks.at_once("x", most + 1)
+
+
 def test_a_folder_is_one_that_can_be_written_to(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -1,11 +1,13 @@
 """Records of consent: made of a statement, read again, and refused where anything is wrong."""
 
+import dataclasses
 import json
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import Tensor
 
 from avatar_v import cli
@@ -21,6 +23,7 @@ from avatar_v.safety.consent import (
 from avatar_v.safety.faces import SAME, face_in, read_faces
 from avatar_v.safety.key import KEY
 from avatar_v.safety.statement import consent_of, word_error_rate
+from avatar_v.words import is_hidden
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from classifiers import recogniser
@@ -92,8 +95,8 @@ def test_a_changed_record_is_refused(
 
 def test_a_statement_shows_one_person_all_along(folder: Path, tmp_path: Path) -> None:
     video = torch.cat([drawn(0, 49)[0], drawn(1, 49)[0]])
-    two = clip_file(tmp_path / "two.mkv", video)
-    with pytest.raises(ValueError, match=r"another person's face, or a covered one, from 2\.4 s"):
+    two = clip_file(tmp_path / "two.mkv", video, drawn(0, 98)[1])
+    with pytest.raises(ValueError, match=r"another person's face, or a covered one, from 2\.0 s"):
         consent_of(two, **HOW)
     short = clip_file(tmp_path / "short.mkv", video[:25])
     with pytest.raises(ValueError, match=r"lasts 1\.0 s; a statement has 2 to 30 s"):
@@ -103,6 +106,52 @@ def test_a_statement_shows_one_person_all_along(folder: Path, tmp_path: Path) ->
     faces = torch.tensor([[0.0], [1.0], [0.0], [1.0], [1.0]])
     assert first_person(faces, 0.5).other == 3, "a single odd look is nobody"
     assert first_person(faces, 0.5, in_a_row=3).other is None
+
+
+def test_somebody_speaks_in_a_statement_and_moves(folder: Path, tmp_path: Path) -> None:
+    video, sound = drawn(0, 61)
+    time = torch.arange(len(sound)) / 16_000
+    black = torch.zeros_like(video)
+    for frames, heard, text in (
+        (video, None, "no audio stream"),
+        (video, torch.zeros_like(sound), "somebody speaks for 0.0 s of it"),
+        (video, 0.3 * torch.sin(440 * time), "somebody speaks for 0.0 s of it"),
+        (video[:1].expand_as(video), sound, r"the face does not move \(by [0-2]\.\d grey levels"),
+        (black, sound, r"the face does not move \(by 0\.0"),
+    ):
+        with pytest.raises(ValueError, match=text):
+            consent_of(clip_file(tmp_path / "odd.mkv", frames, heard), **HOW)
+    picture = tmp_path / "person.gif"
+    first, *rest = (Image.fromarray(frame.movedim(0, -1).numpy()) for frame in video)
+    first.save(picture, save_all=True, append_images=rest, duration=40)
+    with pytest.raises(ValueError, match="expected speech"):
+        consent_of(picture, **HOW)
+    assert [*tmp_path.glob(f"*{SUFFIX}")] == []
+
+
+@pytest.mark.parametrize("name", ["A\x1b[2Jda", "Ada\u202e", "A\u200bda", "A\nda", "\ud800", " "])
+def test_names_that_steer_a_terminal_or_show_nothing_are_refused(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture
+) -> None:
+    words = ["consent", "--video", str(tmp_path / "\x1b]0;x.mp4"), "--person", name]
+    words += ["--expires", "2127-12-31", "--out", str(tmp_path / f"ada{SUFFIX}")]
+    assert cli.main(words) == 2
+    said = capsys.readouterr().err
+    assert "person is" in said
+    assert cli.main([*words[:4], "Adá \u200dExample", *words[5:]]) == 2
+    said += capsys.readouterr().err
+    assert "\\x1b]0;x.mp4" in said
+    assert not any(is_hidden(c) for c in said.replace("\n", ""))
+    assert [*tmp_path.iterdir()] == []
+
+
+def test_a_record_of_a_day_to_come_is_known(folder: Path) -> None:
+    (stored,) = read_consents([folder])
+    today = date.fromisoformat(stored.consent.recorded)
+    days = [timedelta(n) for n in (-2, -1, 0)]  # of a clock that is behind
+    assert [stored.consent.is_to_come(today + day) for day in days] == [True, False, False]
+    with pytest.raises(ValueError, match="expires 2127-12-31 is before recorded 2999-01-01"):
+        dataclasses.replace(stored.consent, recorded="2999-01-01")
 
 
 def test_the_statement_is_said(folder: Path, tmp_path: Path) -> None:

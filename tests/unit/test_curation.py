@@ -3,8 +3,10 @@
 import dataclasses
 import itertools
 import json
+import math
 import os
 import random
+import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,9 +31,9 @@ from avatar_v_data.curation.reconcile import desired, reconcile
 from avatar_v_data.curation.select import select
 from avatar_v_data.curation.shots import Shots
 from avatar_v_data.curation.stages import Recording, Result
-from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
+from avatar_v_data.curation.store import FAILED, MOST_DEATHS, DamagedError, Store
 from avatar_v_data.curation.sync import Sync
-from avatar_v_data.curation.table import Found
+from avatar_v_data.curation.table import Found, collect
 from classifiers import captioner, picture_classifier
 
 
@@ -51,6 +53,8 @@ class Count:
     def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
         if recording.name == "bad":
             raise ValueError(f"{recording.path}: holds no frames")
+        if recording.name == "odd":
+            return {"letters": math.nan}
         return {"letters": len(recording.name) + self.add}
 
 
@@ -253,6 +257,23 @@ def test_a_recording_that_fails_is_a_result_and_so_is_what_depends_on_it(tmp_pat
         assert store.result(task.stage.name, task.key) == {FAILED: "count: holds no frames"}
 
 
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_what_is_no_number_is_never_kept(tmp_path: Path, value: float) -> None:
+    store = Store(tmp_path)
+    with pytest.raises(ValueError, match="JSON compliant"):
+        store.commit("count", "k", {"clips": [{"sync": value}]})
+    assert store.finished() == set()
+
+
+def test_a_result_that_is_no_number_is_a_failure_and_the_rest_is_made(tmp_path: Path) -> None:
+    tasks, store = desired(PLAN, recordings("odd", "a")), Store(tmp_path)
+    assert reconcile(tasks, store) == 4
+    results = [store.result(task.stage.name, task.key) for task in tasks]
+    why = "count: its result cannot be kept: Out of range float values"
+    assert all(result[FAILED].startswith(why) for result in results[:2])
+    assert results[2:] == [{"letters": 1}, {"twice": 2}]
+
+
 def test_a_claim_is_taken_from_the_dead_and_from_no_one_else(tmp_path: Path, monkeypatch) -> None:
     store = Store(tmp_path, patience_s=5.0)
     with store.claim("k") as mine, store.claim("k") as other:
@@ -282,9 +303,50 @@ def test_what_kills_its_workers_is_given_up_and_the_rest_is_made(tmp_path: Path)
     results = [store.result(task.stage.name, task.key) for task in tasks]
     assert results[0] == results[1] == {FAILED: "count: its worker died 3 times (memory?)"}
     assert results[2:] == [{"letters": 2}, {"twice": 4}]
-    store.forget_failures()
+    store.forget_damaged(failures=True)
     assert reconcile(tasks, store) == 2
     assert store.result(tasks[1].stage.name, tasks[1].key) == {"twice": 2}
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"letters": ["a"]}', '{"letters": 1, "crc32": 0}', "\0"]
+)
+def test_a_damaged_result_is_named_and_made_again(tmp_path: Path, text: str) -> None:
+    """As a machine that went dark, a disk or a hand leaves it."""
+    tasks, store = desired(PLAN, recordings("a", "bb")), Store(tmp_path)
+    reconcile(tasks, store)
+    path = tmp_path / "results" / "count" / f"{tasks[0].key}.json"
+    path.write_text(text)
+    with pytest.raises(DamagedError, match=re.escape(str(path))):
+        store.result("count", tasks[0].key)
+    with pytest.warns(UserWarning, match=re.escape(f"1 result made again, since {path}")):
+        store.forget_damaged()
+    assert reconcile(tasks, store) == 1
+    path.write_text(text)  # behind the first look, when a result that needs it is not there
+    (tmp_path / "results" / "double" / f"{tasks[1].key}.json").unlink()
+    with pytest.warns(UserWarning, match="made again"):
+        assert reconcile(tasks, store) == 2
+    assert store.result("double", tasks[1].key) == {"twice": 2}
+    path.write_text(text)
+    assert collect(tasks[:1], store).unfinished == ["a"]
+
+
+def test_a_result_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypatch) -> None:
+    done: list[str] = []
+    for name in ("fsync", "replace"):
+        true = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, _n=name, _t=true: (done.append(_n), _t(*a))[1])
+    Store(tmp_path).commit("count", "k", {"letters": 1})
+    assert done == ["fsync", "replace"]
+
+
+def test_a_claim_that_holds_nothing_is_nobodys(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for text in ("", "5", "[]", '["x", null]'):
+        (tmp_path / "claims" / "k").write_text(text)
+        os.utime(tmp_path / "claims" / "k", (time.time() - 60,) * 2)
+        with store.claim("k") as mine:
+            assert mine
 
 
 # Who is who

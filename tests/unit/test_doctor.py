@@ -52,7 +52,7 @@ def test_clips_of_one_window_and_clips_without_stills_are_told(
     said = capsys.readouterr().out
     assert "no clip has more than the 9 latents of a window" in said
     assert "no stills, which personality.stills_share needs" in said
-    assert "GiB for two checkpoints and" in said
+    assert "GiB for three checkpoints and" in said
 
 
 def test_backends_of_attention_are_told(capsys: pytest.CaptureFixture[str]) -> None:
@@ -86,7 +86,7 @@ def test_the_header_of_a_recipe_says_what_comes_before() -> None:
             "slurm.sh",
             ["x.yaml"],
             {"SLURM_NNODES": "4"},
-            ["srun avatar-v run x.yaml", "num_nodes 4"],
+            ["srun --kill-on-bad-exit=1 avatar-v run x.yaml", "num_nodes 4"],
         ),
         (
             "full_size.sh",

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -30,11 +31,14 @@ class Server:
 
 
 def ask(guard: Guard, method: str = "GET", headers=OWN, body=(b"",), path: str = "/") -> dict:
-    """The status, headers and text of an answer. A part of the body that is None never comes."""
+    """The status, headers and text of an answer. A part of the body that is None never comes, one
+    that is a number is a pause of so many seconds before the next."""
     return asyncio.run(_ask(guard, method, headers, iter(body), path))
 
 
-async def _ask(guard: Guard, method: str, headers, parts: Iterator, path: str) -> dict:
+async def _ask(
+    guard: Guard, method: str, headers, parts: Iterator, path: str, client=("::1", 1)
+) -> dict:
     pairs = headers.items() if isinstance(headers, dict) else headers
     answer: dict = {}
 
@@ -42,6 +46,9 @@ async def _ask(guard: Guard, method: str, headers, parts: Iterator, path: str) -
         part = next(parts, b"")
         if part is None:
             await asyncio.sleep(60)
+        if isinstance(part, float):
+            await asyncio.sleep(part)
+            part = next(parts)
         return {"type": "http.request", "body": part, "more_body": bool(part)}
 
     async def send(message) -> None:
@@ -53,7 +60,7 @@ async def _ask(guard: Guard, method: str, headers, parts: Iterator, path: str) -
             answer.update(message)
 
     raw = [(name.encode(), value.encode("latin-1")) for name, value in pairs]
-    scope = {"type": "http", "method": method, "path": path, "headers": raw}
+    scope = {"type": "http", "method": method, "path": path, "headers": raw, "client": client}
     await guard(scope, receive, send)
     return answer
 
@@ -142,15 +149,39 @@ def test_a_body_that_pauses_is_given_up() -> None:
     assert ask(guard, "POST", body=(b"x", None))["status"] == 408
 
 
+@pytest.mark.parametrize("first", [0, 2**20])
+def test_a_large_body_is_not_slower_than_the_least_rate(first: int) -> None:
+    """4.6 kB a second, from the start or behind a part that came quickly."""
+    guard = Guard(Server(), hosts=None, large={"/files": 2**30}, pause_s=0.2)
+
+    def slow(rate: int) -> Iterator[Any]:
+        yield b"x" * (first + 1)
+        for _ in range(20):
+            yield 0.05
+            yield b"x" * round(rate * 0.05)
+
+    assert ask(guard, "POST", body=slow(4600), path="/files")["status"] == 408
+    assert ask(guard, "POST", body=slow(40_000), path="/files")["status"] == 200
+
+
 def test_only_some_large_bodies_arrive_at_once() -> None:
-    guard = Guard(Server(), hosts=None, large={"/files": 20}, max_large=1, pause_s=0.05)
+    guard = Guard(Server(), hosts=None, large={"/files": 20}, max_large=6, pause_s=0.1)
 
-    async def two() -> list[dict]:
-        bodies = (iter((b"x", None)), iter((b"x",)))
-        asked = (_ask(guard, "POST", OWN, parts, "/files") for parts in bodies)
-        return await asyncio.gather(*asked)
+    def held(number: int, host: str, cookie: str = "a"):
+        parts = iter((b"x", None)) if number else iter((b"x",))
+        headers = OWN | {"cookie": cookie}
+        return _ask(guard, "POST", headers, parts, "/files", (host, 1))
 
-    assert [answer["status"] for answer in asyncio.run(two())] == [408, 503]
+    async def all_of(*asked) -> list[int]:
+        return [answer["status"] for answer in await asyncio.gather(*asked)]
+
+    one, other = [held(1, "::1") for _ in range(2)], held(0, "::1", "b")
+    assert asyncio.run(all_of(*one, held(0, "::1"), other)) == [408, 408, 429, 200]
+    near = [held(1, f"fe80::{n}", str(n)) for n in range(3)]  # one network, so one address
+    far = held(0, "10.0.0.1", "4")
+    assert asyncio.run(all_of(*near, held(0, "fe80::3", "3"), far)) == [408] * 3 + [429, 200]
+    full = [held(1, f"10.0.0.{n}") for n in range(6)]
+    assert asyncio.run(all_of(*full, held(0, "10.0.0.7"))) == [408] * 6 + [503]
     assert ask(guard, "POST", body=(b"x",), path="/files")["status"] == 200
 
 

@@ -1,6 +1,5 @@
 """Any media file comes onto the grid of 25 frames and 16 000 samples a second, or says why not."""
 
-import struct
 from fractions import Fraction
 from pathlib import Path
 
@@ -101,34 +100,6 @@ def test_constant_frame_rates(tmp_path: Path, step_ms: int, expected: list[int])
     path = write_video(tmp_path / "cfr.mkv", greys(8), times, "ffv1")
     assert numbers(path)[: len(expected)] == expected
     assert len(numbers(path)) == 8 * step_ms / 40
-
-
-@pytest.mark.parametrize("clockwise", [0, 90, 180, 270])
-def test_rotation_metadata_is_applied(tmp_path: Path, clockwise: int) -> None:
-    picture = np.zeros((32, 64, 3), np.uint8)
-    picture[:16, :32] = 255  # bright upper left quarter
-    path = write_video(tmp_path / "turned.mp4", [picture] * 3, [0, 40, 80], "libx264")
-    set_rotation(path, clockwise)
-    frame = read_video(path)[1].float().mean(0)
-    quarters = torch.nn.functional.adaptive_avg_pool2d(frame[None], 2)[0].flatten().tolist()
-    corner = {0: 0, 90: 1, 180: 3, 270: 2}[clockwise]  # upper left, upper right, …
-    assert quarters.index(max(quarters)) == corner
-    assert tuple(frame.shape) == ((32, 64) if clockwise % 180 == 0 else (64, 32))
-
-
-def set_rotation(path: Path, clockwise: int) -> None:
-    """Write the display matrix of the mp4's track header, as a telephone does."""
-    one, minus, last = 0x10000, -0x10000, 0x40000000
-    matrix = {
-        0: (one, 0, 0, 0, one, 0, 0, 0, last),
-        90: (0, one, 0, minus, 0, 0, 0, 0, last),
-        180: (minus, 0, 0, 0, minus, 0, 0, 0, last),
-        270: (0, minus, 0, one, 0, 0, 0, 0, last),
-    }[clockwise]
-    data = bytearray(path.read_bytes())
-    start = data.index(struct.pack(">9i", one, 0, 0, 0, one, 0, 0, 0, last), data.index(b"tkhd"))
-    data[start : start + 36] = struct.pack(">9i", *matrix)
-    path.write_bytes(data)
 
 
 def test_odd_sizes_one_frame_and_reduction(tmp_path: Path) -> None:

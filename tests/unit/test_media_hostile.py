@@ -7,10 +7,18 @@ from typing import Any
 import av
 import pytest
 
+from avatar_v.critics.syncnet import SyncNet
 from avatar_v.generate.inputs import Inputs, InputSpec, picture_warnings, read_inputs
 from avatar_v.generate.request import Request
 from avatar_v.media import containers, reading
-from hostile_media import CASES, Case, external_track, secret, write_av, write_wav
+from avatar_v.outside import read_json
+from avatar_v.paths import indexed_weights
+from avatar_v.shards.writer import scan_shard
+from avatar_v.stages.checkpoint_file import check_checkpoint
+from avatar_v.states import read_tensors
+from bad_inputs.pointer_files import POINTER
+from hdr_files import write_hdr
+from hostile_media import CASES, Case, external_track, picture, secret, write_av, write_wav
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -81,6 +89,40 @@ def test_links_in_a_circle_are_named(field: str, tmp_path: Path) -> None:
     error = error_of(read_inputs, request, InputSpec(side=32, reference=True, motion=False))
     assert error is not None
     assert "ring.mp4: its links go in a circle" in error
+
+
+def test_a_pointer_of_git_lfs_is_called_one(tmp_path: Path) -> None:
+    """As media, settings, weights, a folder of the Hub's layout, a checkpoint and a shard."""
+    said = r"is a pointer of Git LFS, not the file itself; run `git lfs pull` in its repository"
+    for name, read in {
+        "clip.mp4": reading.probe,
+        "config.json": read_json,
+        "model.safetensors": read_tensors,
+        "last.ckpt": lambda path: check_checkpoint(str(path)),
+        "0.tar": scan_shard,
+        "syncnet_v2.model": SyncNet.load,
+    }.items():
+        path = tmp_path / name
+        path.write_text(POINTER)
+        with pytest.raises(ValueError, match=f"{name} {said}"):
+            read(path)
+    with pytest.raises(ValueError, match=f"0.tar {said}"):
+        indexed_weights(tmp_path)
+
+
+def test_hdr_is_a_warning_of_the_request(tmp_path: Path) -> None:
+    """Warnings are in the record, too."""
+    path = write_hdr(tmp_path / "hdr.mkv", picture(64), "HLG", num=9)
+    request = Request.of(
+        reference=str(path),
+        audio=str(write_wav(tmp_path / "good.wav")),
+        out=str(tmp_path / "out.mp4"),
+        face_crop=False,
+    )
+    inputs = read_inputs(request, InputSpec(side=32, reference=False, motion=False))
+    assert f"{path} has HLG colours; they are converted to standard range (BT.709)" in (
+        inputs.warnings
+    )
 
 
 def test_a_path_with_a_zero_byte_is_an_error() -> None:

@@ -32,7 +32,11 @@ def policy(folder: Path, text: str) -> Path:
 def test_words_are_whole_and_folded(folder: Path) -> None:
     moderator = Moderator(policy(folder, "words: [fraud, Señor President]"))
     moderator.check_texts({"--prompt": "a defrauded man", "--script": "Senor, President?"[:6]})
-    for text in ("FRAUD!", "it is fra\u00adud", "dear ｓｅｎｏｒ,\npresident"):
+    for text in (
+        *("FRAUD!", "it is fra\u00adud", "dear ｓｅｎｏｒ,\npresident"),
+        *("senor_president", "Senor-President", "senor.president", "a_fraud_b"),
+        *(f"fra{unseen}ud" for unseen in "\u3164\uffa0\u115f\u034f\u200b\ufeff\U000e0041\x07\x00"),
+    ):
         with pytest.raises(RefusedError, match="--script is refused: it has '"):
             moderator.check_texts({"--prompt": "", "--script": text})
 
@@ -85,7 +89,8 @@ def test_a_score_that_is_no_number_refuses(folder: Path, tmp_path: Path) -> None
         ("words: []", "refuses nothing"),
         ("words: ['?!']", "'\\?!' has no letter"),
         ("word: [x]", "unknown key 'word'; expected pictures, texts, words"),
-        ("words: &a [x]\ntexts: *a", "no plain YAML"),
+        ("words: [x]\nwords: [y]", "the key .words. is there twice"),
+        ("words: &a [x, *a]", "aliases .* make more than"),
         ("texts: {model: texts, refuse: {rude: 0.5}}", "no label 'rude'; it has 'xray', 'yes'"),
         ("texts: {model: texts, refuse: {xray: 2}}", "refuse: xray is a finite number from 0 to 1"),
         ("texts: {model: texts, refuse: {}}", "refuse is an object"),

@@ -73,6 +73,13 @@ def test_a_reader_that_leaves_is_one_error(pipe: tuple[int, int]) -> None:
     assert writer_threads() == []
 
 
+def test_a_descriptor_that_is_full_is_no_path() -> None:
+    """What disk stdout lies on is the shell's."""
+    failed = pytest.raises(OSError, match=r"^stdout: writing failed \(.*No space left")
+    with open("/dev/full", "wb") as full, failed:
+        write(FragmentedPipe(full.fileno()), 50)
+
+
 def test_a_reader_that_takes_nothing_is_one_error(pipe: tuple[int, int]) -> None:
     output = FragmentedPipe(pipe[1], patience_s=0.01)
     with pytest.raises(OSError, match=r"stdout: writing failed \(the other side did nothing"):

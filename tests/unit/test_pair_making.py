@@ -101,6 +101,24 @@ def test_a_pair_that_no_rater_can_judge_is_a_row_with_a_reason(
     assert sum(winners.values()) == 1
 
 
+def test_an_error_leaves_no_pairs(system: MotionSystem, clips: Path, tmp_path: Path) -> None:
+    class Ends(MotionSystem):
+        def samples(self, conditions, seeds):
+            if (tmp_path / "out.partial" / "pairs-000000.tar").exists():
+                raise ValueError("it ends here")
+            return super().samples(conditions, seeds)
+
+    out, ends = tmp_path / "out", Ends(system.name, system.conditioner, system.settings)
+    settings = PairSettings(2, num_frames=9, batch_size=1, pairs_per_shard=1)
+    with pytest.raises(ValueError, match="it ends here"):
+        make_pairs(clips, out, (ends, ends), Panel((MOUTH,)), settings)
+    assert not list(tmp_path.iterdir())
+    out.mkdir()
+    (out / "mine.txt").touch()
+    with pytest.raises(ValueError, match="choose a new or empty folder"):
+        make_pairs(clips, out, (system, system), Panel((MOUTH,)), settings)
+
+
 def test_margins_are_of_the_rater_alone(system: MotionSystem) -> None:
     batch = Conditions([make_clip(0)], [make_clip(1)]).batch()
     true, small = (
@@ -170,6 +188,7 @@ def test_videos_made_elsewhere_are_judged_as_they_are(
     raters.write_text(json.dumps({"raters": [{**rater, "ties": 1.0}]}))
     folders = [str(tmp_path / name) for name in ("bright", "dark")]
     words = ["--shards", str(clips), "--out", str(tmp_path / "out"), "--raters", str(raters)]
+    words += ["--trust", __name__]
     words += ["--videos", *folders, "--no-face-crop", "--size", "32", "--pairs", "4"]
     assert main(["shards", "pairs", *words, "--frames", "9"]) == 0
     pairs = [read_pair(entry, pictures=True) for entry in read_folder(tmp_path / "out")]
@@ -184,6 +203,7 @@ def test_videos_made_elsewhere_are_judged_as_they_are(
         levels = shown.float().mean((1, 2, 3))
         assert float(levels[0] - levels[1]) == pytest.approx(10 * int(pair.clip.meta.scene), abs=4)
         assert float(levels[1]) == pytest.approx(200, abs=3)
+    words[words.index("--out") + 1] = str(tmp_path / "other")
     for more, told in (
         (["--frames", "17"], "13 frames, expected 17 or more"),
         (["--frames", "9", "--against", "small"], "drop --video, --weights and --against"),
@@ -199,4 +219,6 @@ def test_videos_made_elsewhere_are_judged_as_they_are(
 def test_systems_of_a_pair_make_the_same(system: MotionSystem, clips: Path, tmp_path: Path) -> None:
     of_videos = VideoSystem.load(make_weights(tmp_path / "weights"))
     with pytest.raises(ValueError, match="pictures of one size"):
-        make_pairs(clips, tmp_path, (system, of_videos), Panel((MOUTH,)), PairSettings(2, 9))
+        make_pairs(
+            clips, tmp_path / "out", (system, of_videos), Panel((MOUTH,)), PairSettings(2, 9)
+        )

@@ -214,6 +214,8 @@ def test_every_trained_weight_has_one_role(roles: dict[str, Role]) -> None:
         check_roles({"fake": roles["fake"]})
     with pytest.raises(ValueError, match="exports one role"):
         check_roles({STUDENT: Role(("dit",), OPTIM)})
+    with pytest.raises(ValueError, match="averages are of the student alone"):
+        check_roles({STUDENT: roles[STUDENT], "fake": Role(("dit",), FAKE, ema=True)})
     with pytest.raises(ValueError, match="are frozen"):
         Role(("real",), ema=True)
 

@@ -12,6 +12,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from shard_clips import VAE_HASH, make_sample, write_clips
 from torch import Tensor
 
+from avatar_v.media.sound import prepared
 from avatar_v.shards.buckets import Bucket
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.loader import collate, fit_sample, read_clip, read_folder
@@ -43,8 +44,9 @@ def test_a_batch_is_in_the_units_of_the_project(shards: str) -> None:
     assert -1 <= batch.video.min() < -0.5  # uint8 0 … 255 becomes -1 … 1
     assert 0.5 < batch.video.max() <= 1
     assert batch.audio.shape == (4, 5 * 640)
-    level = batch.audio[:, ::640]  # one step a frame, at whatever loudness; 16 bits of precision
-    assert (level / level[:, 4:]).tolist() == [pytest.approx([0, 0.25, 0.5, 0.75, 1], abs=0.01)] * 4
+    stored = 100 / 32768 * torch.arange(5.0).repeat_interleave(640)  # one step a frame
+    expected = prepared(stored).clamp(-1, 1)
+    assert (batch.audio - expected).abs().max() < 1e-4  # 16 bits
     assert batch.latents is not None
     assert batch.latents.dtype == torch.float32
     assert batch.latents[:, 0, 0, 0, 0].tolist() == [int(key[-3:]) for key in batch.key]
@@ -164,6 +166,12 @@ def test_cached_clips_are_not_read_again(shards: str, tmp_path: Path) -> None:
     for path in folder.glob("*.tar"):
         path.unlink()
     assert [fingerprint(b) for b in loader] == [fingerprint(b) for b in fresh]
+
+
+def test_a_caption_that_the_text_encoder_does_not_take_is_named(shards: str) -> None:
+    data(shards).require_captions(7)  # "clip 17" has seven bytes
+    with pytest.raises(ValueError, match=r"clip clip000: its caption has 6 bytes, .* takes 5"):
+        data(shards).require_captions(5)
 
 
 def test_latents_of_another_vae_are_refused(shards: str, tmp_path: Path) -> None:

@@ -81,6 +81,21 @@ def test_a_damaged_member_is_named(member: str, data: bytes) -> None:
         decode_sample("k", broken(member, data), where="a/b.tar")
 
 
+def test_a_member_is_no_longer_than_its_clip() -> None:
+    """Silence and a still picture are small however long they last."""
+    longer = encode_sample(make_sample(0, num_frames=101))
+    for member in (AUDIO, VIDEO):
+        with pytest.raises(
+            ValueError, match=rf"k\.{member}: longer than the \d+ frames of its clip"
+        ):
+            decode_sample("k", broken(member, longer[member]), where="x.tar")
+    fields = json.loads(longer[META])
+    for length in (-1, 10**9, "5", 5.0, True):
+        data = json.dumps({**fields, "num_frames": length}).encode()
+        with pytest.raises(ValueError, match="num_frames is 0 to 90,000, got"):
+            decode_sample("k", broken(META, data), where="x.tar")
+
+
 def test_half_of_the_audio_is_not_taken_for_the_whole() -> None:
     whole = encode_sample(make_sample(0, num_frames=101))[AUDIO]
     members = {**encode_sample(make_sample(0, num_frames=101)), AUDIO: whole[: len(whole) // 2]}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import math
 import os
 import tarfile
 from collections.abc import Iterator
@@ -62,20 +63,21 @@ def test_an_interrupted_write_leaves_nothing(tmp_path: Path) -> None:
 def test_a_shard_has_an_index_only_when_it_is_whole(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lost: str
 ) -> None:
-    """The power goes as one of the two files is moved to its place."""
+    """The disk fails as one of the two files is moved to its place, the index last."""
 
-    move = os.replace
+    move, order = os.replace, []
 
     def replace(source: Path, target: Path) -> None:
+        order.append(Path(target).suffix)
         if Path(target).suffix == lost:
-            raise OSError("the power is gone")
+            raise OSError("the disk is gone")
         move(source, target)
 
     monkeypatch.setattr("os.replace", replace)
-    with pytest.raises(OSError, match="power"):
+    with pytest.raises(OSError, match="disk is gone"):
         write_shard(tmp_path / "a.tar", [make_sample(0)])
-    assert not (tmp_path / "a.index.json").exists()
-    assert (tmp_path / "a.tar").exists() == (lost == ".json")
+    assert order == [".tar", ".json"][: 1 + (lost == ".json")]
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_two_clips_of_one_key_are_refused(tmp_path: Path) -> None:
@@ -164,23 +166,53 @@ def test_a_shard_that_is_a_link_elsewhere_is_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
+    ("change", "why"),
     [
-        {"clips": [3]},
-        {"clips": [{"key": "a", "members": [1]}]},
-        {"clips": [{"key": "a", "members": {"json": [-1, 2, 3]}}]},
-        {"clips": [{"key": "a", "members": {"json": [1, -1, 3]}}]},
-        {"clips": [{"key": "a", "members": {"json": ["1", 2, 3]}}]},
-        {"clips": [{"key": "a", "members": {"json": [1, 2]}}]},
-        {"failures": [{"why": "x"}]},
-        {"failures": 3},
+        ({"clips": [3]}, ""),
+        ({"clips": 3}, ""),
+        ({"failures": [{"why": "x"}]}, "argument"),
+        ({"failures": 3}, ""),
+        ({"num_bytes": math.inf}, "num_bytes is a whole number, got inf"),
+        ({"num_bytes": "1"}, "num_bytes is a whole number, got '1'"),
     ],
 )
-def test_an_index_of_wrong_types_is_one_error(tmp_path: Path, change: dict) -> None:
+def test_an_index_of_wrong_types_is_one_error(tmp_path: Path, change: dict, why: str) -> None:
     file = index_path(write_clips(tmp_path, 1) / "000.tar")
     file.write_text(json.dumps({**json.loads(file.read_text()), **change}))
-    with pytest.raises(ValueError, match=r"000\.index\.json: not a readable shard index"):
+    with pytest.raises(ValueError, match=rf"000\.index\.json: not a readable .*{why}"):
         read_index(file)
+
+
+@pytest.mark.parametrize(
+    ("changed", "why"),
+    [
+        ([-1, 2, 3], "json lies at"),
+        ([1, -1, 3], "json lies at"),
+        ([1, 2, -3], "json lies at"),
+        ([1, 2, 1 << 32], "json lies at"),
+        (["1", 2, 3], "json lies at"),
+        ([1.0, 2, 3], "json lies at"),
+        ([True, 2, 3], "json lies at"),
+        ([1, 2], "missing 1 required"),
+        ([1 << 40, 2, 3], "json ends behind the"),
+        ([1, 1 << 40, 3], "json ends behind the"),
+    ],
+)
+def test_an_index_points_into_its_shard(tmp_path: Path, changed: list, why: str) -> None:
+    file = index_path(write_clips(tmp_path, 1) / "000.tar")
+    fields = json.loads(file.read_text())
+    fields["clips"][0]["members"]["json"] = changed
+    file.write_text(json.dumps(fields))
+    with pytest.raises(ValueError, match=rf"000\.index\.json: not a readable .*{why}"):
+        read_index(file)
+
+
+def test_the_last_member_may_end_with_its_shard(tmp_path: Path) -> None:
+    file = index_path(write_clips(tmp_path, 1) / "000.tar")
+    fields = json.loads(file.read_text())
+    fields["clips"][0]["members"]["json"] = [fields["num_bytes"] - 2, 2, 3]
+    file.write_text(json.dumps(fields))
+    assert read_index(file).clips[0].members["json"].size == 2
 
 
 @pytest.mark.parametrize("kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.DIRTYPE])

@@ -1,4 +1,5 @@
-"""A recording on disk reads as its tensor; loudness in parts is that of the whole sound."""
+"""A recording on disk reads as its tensor; loudness in parts is that of the whole sound; what the
+networks hear is free of what lies below a voice and of the level of the microphone."""
 
 import math
 from concurrent.futures import ThreadPoolExecutor
@@ -6,8 +7,19 @@ from concurrent.futures import ThreadPoolExecutor
 import pyloudnorm
 import pytest
 import torch
+from torch import Tensor
 
-from avatar_v.media.sound import PART_S, Recording, integrated_loudness, loudness_gain
+from avatar_v.media.sound import (
+    PART_S,
+    HighPass,
+    Recording,
+    high_passed,
+    integrated_loudness,
+    level_of,
+    loudness_gain,
+    normalise_loudness,
+    prepared,
+)
 
 RATE = 16_000
 PART = PART_S * RATE
@@ -83,3 +95,61 @@ def test_silence_nan_and_short_sounds() -> None:
     late[-1] = math.nan
     with pytest.raises(ValueError, match="NaN"):
         loudness_gain(late)
+
+
+def spoken(seconds: int = 4, pause: float = 0.0) -> Tensor:
+    """Noise in the band of speech, -23 LUFS, with pauses of another level."""
+    sound = high_passed(torch.randn(seconds * RATE, generator=torch.Generator().manual_seed(1)))
+    is_pause = torch.arange(seconds * RATE) // (RATE // 4) % 4 == 3
+    return normalise_loudness(torch.where(is_pause, pause * sound[:], sound[:]))
+
+
+@pytest.mark.parametrize("low_hz", [0, 10, 50, 60])
+def test_what_lies_below_a_voice_is_not_heard(low_hz: int) -> None:
+    """An offset, rumble or the hum of mains as loud as the voice."""
+    at_s = torch.arange(4 * RATE) / RATE
+    low = 0.1 * torch.cos(2 * torch.pi * low_hz * at_s)
+    left = high_passed(low)[RATE:]
+    assert float(left.square().mean().sqrt()) < 0.1 * 10 ** (-28 / 20)  # 60 Hz: 31 dB
+    voice = spoken()
+    heard, clean = prepared(voice + low)[RATE:], prepared(voice)[RATE:]
+    assert float(torch.corrcoef(torch.stack([heard, clean]))[0, 1]) > 0.99
+
+
+@pytest.mark.parametrize("hz", [85, 100, 300, 4_000])
+def test_a_voice_is_left_alone(hz: int) -> None:
+    voice = 0.1 * torch.sin(2 * torch.pi * hz * torch.arange(4 * RATE) / RATE)
+    ratio = high_passed(voice)[RATE:].square().mean() / voice[RATE:].square().mean()
+    assert abs(10 * math.log10(float(ratio))) < 0.11  # the filter's ripple
+
+
+@pytest.mark.parametrize("size", [1, 777, 16_000])
+def test_a_sound_in_parts_is_heard_as_the_whole(size: int) -> None:
+    whole = high_passed(SAMPLES)
+    assert torch.equal(high_passed(Recording(SAMPLES.split(777)))[:], whole[:])
+    high = HighPass()
+    assert torch.equal(torch.cat([high(part) for part in SAMPLES.split(size)]), whole[:])
+
+
+@pytest.mark.parametrize("lufs", [-30.0, -59.0, -61.0, -70.0, -79.0])
+def test_quiet_speech_is_raised_where_its_pauses_are_still(lufs: float) -> None:
+    level = level_of(spoken() * 10 ** ((lufs + 23) / 20))
+    assert level.lufs == pytest.approx(lufs, abs=0.5)  # below -70 other blocks pass the gate
+    assert level.lufs + 20 * math.log10(level.gain) == pytest.approx(-23, abs=1e-6)
+    words = level.warnings("a.wav")
+    assert len(words) == (lufs < -60)
+    assert all("very quiet" in w and "its noise with it" in w for w in words)
+    assert level.warnings("a.wav", gain_db=20.0) == ()
+
+
+def test_noise_bounds_what_a_faint_sound_is_raised_by() -> None:
+    """A pause 15 dB below the speech is raised to -60 LUFS, and noise alone likewise."""
+    faint = 10 ** (-47 / 20)
+    level = level_of(faint * spoken(pause=10 ** (-15 / 20)))
+    assert level.lufs == pytest.approx(-70, abs=0.5)
+    assert 20 * math.log10(level.gain) == pytest.approx(25, abs=2)  # 40 ms of noise vary by 1 dB
+    assert "its noise lets it be heard only" in level.warnings("a.wav")[0]
+    alone = level_of(faint * spoken(pause=1.0))
+    assert 20 * math.log10(alone.gain) == pytest.approx(10, abs=1)
+    assert level_of(10 ** (-65 / 20) * spoken()).gain == 1.0  # -88 LUFS: silence
+    assert "is silent" in level_of(torch.zeros(RATE)).warnings("a.wav")[0]

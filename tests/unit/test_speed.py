@@ -8,7 +8,7 @@ import torch
 
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.testing import make_dit
-from avatar_v_eval.speed import alignment, commit, offload, timestep
+from avatar_v_eval.speed import alignment, commit, losses, offload, peers, timestep
 from avatar_v_eval.speed.offload import WAYS, numbers, prepared
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.speed.reference import Peers
@@ -85,6 +85,20 @@ def test_ways_take_turns_and_a_ratio_is_taken_within_each() -> None:
     assert (found.value, found.low, found.high, found.n) == (2.0, 1.0, 3.0, 3)
 
 
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_peers_are_timed_on_weights_of_either_precision(
+    monkeypatch: pytest.MonkeyPatch, dtype: torch.dtype
+) -> None:
+    """Generation narrows weights where the processor has bf16; what is trained is fp32."""
+    monkeypatch.setattr(peers, "emulates_bf16", lambda device: dtype == torch.float32)
+    monkeypatch.setattr(peers, "TRAINED_WINDOWS", 1)
+    dit = make_dit().to(dtype)
+    rows = peers.dit_numbers(dit, 1) | peers.muon_numbers(dit, 1)
+    assert list(rows) == ["denoise_speedup", "train_speedup", "muon_speedup"]
+    assert all(row.value > 0 for row in rows.values())
+
+
 @pytest.mark.parametrize("ratio", [1, 2])
 def test_the_timed_ways_differ_in_what_the_reference_sees_alone(ratio: int) -> None:
     """Ours stands at a gap in time and reads no text in the reference, the others do not, so only
@@ -95,6 +109,15 @@ def test_the_timed_ways_differ_in_what_the_reference_sees_alone(ratio: int) -> N
         assert ours.shape == naive.shape == masked.shape
         assert (masked - naive).abs().max() > 1e-4
         assert torch.equal(peers.naive(), naive), "the patch is taken back"
+
+
+def test_a_step_with_and_without_perceptual_losses_is_timed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name, size in (("BATCH", 1), ("LATENTS", 5), ("WINDOW", 3), ("REFERENCE", 2)):
+        monkeypatch.setattr(losses, name, size)
+    assert losses.measured("none", 1)["step_s"] > 0
+    assert losses.measured("all", 1)["step_s"] > 0
 
 
 def test_phases_of_a_step_of_grpo_add_up_to_it() -> None:

@@ -12,12 +12,22 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from shard_clips import make_sample
 
 from avatar_v.critics.syncnet import WEIGHTS_FILE, SyncNet
-from avatar_v.shards.schema import decode_pictures
+from avatar_v.shards.schema import (
+    FACE,
+    MOTION,
+    decode_pictures,
+    decode_sample,
+    encode_array,
+    encode_arrays,
+    encode_sample,
+)
 from avatar_v.stages.cli import merge_recipes
 from avatar_v_eval.bench.cache import Cache, key_of
 from avatar_v_eval.human.study import load_study
+from avatar_v_eval.studies.motion_prior import kept_tracks
 
 
 class Payload:
@@ -36,13 +46,39 @@ def _array(mark: Path) -> bytes:
     return file.getvalue()
 
 
+def _arrays(mark: Path, name: str) -> bytes:
+    """An npz that holds it under ``name``, beside others that readers ask for first."""
+    file = io.BytesIO()
+    objects = np.array([Payload(mark)], dtype=object)
+    np.savez(file, frames=np.zeros(1, np.int64), **{name: objects})
+    return file.getvalue()
+
+
 def _syncnet(folder: Path, mark: Path) -> None:
     torch.save({"weight": Payload(mark)}, folder / WEIGHTS_FILE)
     SyncNet.load(folder / WEIGHTS_FILE)
 
 
-def _member_of_a_shard(folder: Path, mark: Path) -> None:
+def _array_of_a_shard(folder: Path, mark: Path) -> None:
     decode_pictures(_array(mark), "shard, clip a.faces.npz")
+
+
+def _arrays_of_a_shard(folder: Path, mark: Path) -> None:
+    decode_pictures(_arrays(mark, "pictures"), "shard, clip a.faces.npz")
+
+
+def _member_of_a_clip(member: str) -> Callable[[Path, Path], None]:
+    def read(folder: Path, mark: Path) -> None:
+        array = _array(mark) if member.endswith("npy") else _arrays(mark, "valid")
+        decode_sample("a", {**encode_sample(make_sample(0)), member: array}, where="shard")
+
+    read.__name__ = f"_{member}"
+    return read
+
+
+def _kept_motion(folder: Path, mark: Path) -> None:
+    (folder / "tracks.npz").write_bytes(_arrays(mark, "tracks"))
+    kept_tracks(str(folder / "tracks.npz"))
 
 
 def _array_of_a_cache(folder: Path, mark: Path) -> None:
@@ -64,7 +100,10 @@ def _recipe(folder: Path, mark: Path) -> None:
     merge_recipes([str(folder / "a.yaml")])
 
 
-READERS = [_syncnet, _member_of_a_shard, _array_of_a_cache, _study, _recipe]
+READERS = [
+    _syncnet, _array_of_a_shard, _arrays_of_a_shard, _member_of_a_clip(MOTION),
+    _member_of_a_clip(FACE), _kept_motion, _array_of_a_cache, _study, _recipe,
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("read", READERS, ids=lambda read: read.__name__)
@@ -74,3 +113,13 @@ def test_nothing_in_a_file_is_run(read: Callable[[Path, Path], None], tmp_path: 
         read(tmp_path, mark)
     assert not mark.exists(), "the file made a folder"
     assert "got it was there" not in str(error.value)
+
+
+def test_shards_are_written_without_objects(tmp_path: Path) -> None:
+    """What nobody may read is not written either: numbers alone are."""
+    objects = np.array([Payload(tmp_path / "mark")], dtype=object)
+    with pytest.raises(ValueError, match="allow_pickle"):
+        encode_arrays({"pictures": objects})
+    with pytest.raises(ValueError, match="allow_pickle"):
+        encode_array(objects)
+    assert np.load(io.BytesIO(encode_arrays({"a": np.ones(2)}))).files == ["a"]

@@ -163,3 +163,33 @@ def test_an_imported_model_speaks_after_training(tmp_path: Path) -> None:
     block = dit.blocks[0]
     gradient = block.audio_attention.out.weight.grad  # zero at first, but reachable
     assert gradient.abs().max() > 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words", "message"),
+    [
+        ({"eps": float("nan")}, (), "eps is a finite number"),
+        ({"eps": "small"}, (), "eps is a finite number"),
+        ({"num_layers": 65_536}, (), "num_layers is a whole number from 1 to 1,000, got 65536"),
+        ({"num_layers": 1000}, (), "has 2 blocks, its config says 1000"),
+        ({"num_attention_heads": 60_000}, (), "got 1440000"),
+        ({"freq_dim": 33}, (), "freq_dim is even"),
+        ({}, ("--audio-dim", "0"), "--audio-dim is a whole number from 1"),
+        ({}, ("--audio-every", "1000000"), "--audio-every is a whole number from 1 to 1,000"),
+    ],
+)
+def test_what_could_not_be_loaded_again_is_not_written(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    changes: dict,
+    words: tuple[str, ...],
+    message: str,
+) -> None:
+    save_wan(tmp_path / "wan")
+    edit_config(tmp_path / "wan", **changes)
+    arguments = ["weights", "import-wan", str(tmp_path / "wan"), str(tmp_path / "ours")]
+    assert main([*arguments, "--audio-dim", "32", *words]) == 2
+    captured = capsys.readouterr()
+    assert message in captured.err
+    assert "wrote" not in captured.out
+    assert not (tmp_path / "ours").exists()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import yaml
-
+from avatar_v.outside import read_yaml
+from avatar_v.paths import check_name
 from avatar_v.stored import built, shown
 from avatar_v_data.curation.captions import Captions
 from avatar_v_data.curation.clips import Clips
@@ -30,7 +30,6 @@ STAGES: tuple[type, ...] = (
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"
-MAX_PLAN = 1 << 16  # bytes
 
 
 @dataclass(frozen=True)
@@ -88,15 +87,7 @@ def read_plan(name_or_path: str) -> Plan:
             raise ValueError(f"no plan {name_or_path!r}; those that ship are {names}, or a .yaml")
     if not path.is_file():
         raise ValueError(f"no file {path}")
-    with path.open("rb") as file:
-        text = file.read(MAX_PLAN + 1)
-    if len(text) > MAX_PLAN:
-        raise ValueError(f"{path}: a plan has at most {MAX_PLAN} bytes")
-    try:
-        values = yaml.safe_load(text)
-    except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
-        raise ValueError(f"{path} is no YAML: {error}") from error
-    return plan_of(values, where=path)
+    return plan_of(read_yaml(path, "plan"), where=path)
 
 
 def plan_of(values: Any, *, where: str | Path) -> Plan:
@@ -114,7 +105,7 @@ def plan_of(values: Any, *, where: str | Path) -> Plan:
         _of(cls, asked[name], f"{where}: {name}") for name, cls in classes.items() if name in asked
     ]
     limits = {
-        str(tier): {
+        check_name(tier, where=f"{where}: limits"): {
             str(column): _of(Limit, bounds, f"{where}: {tier}: {column}")
             for column, bounds in _object(columns, f"{where}: {tier}").items()
         }

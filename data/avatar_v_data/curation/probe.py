@@ -14,10 +14,10 @@ BLOCK = 1 << 20
 
 @dataclass(frozen=True)
 class Probe:
-    """Streams, length and the SHA-256 of the file."""
+    """Streams, length and the SHA-256 of the file. A new version has all stages read it again."""
 
     name: ClassVar[str] = "probe"
-    version: ClassVar[int] = 1
+    version: ClassVar[int] = 2
     needs: ClassVar[tuple[str, ...]] = ()
 
     def weights(self) -> str:
@@ -38,4 +38,5 @@ class Probe:
             "height": info.height,
             "frame_rate_hz": info.frame_rate_hz,
             "sample_rate_hz": info.sample_rate_hz,
+            "colours": info.colours,
         }

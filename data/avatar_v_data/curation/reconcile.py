@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from avatar_v_data.curation.plan import Plan
 from avatar_v_data.curation.stages import Recording, Result, Stage, identity_of, key_of
-from avatar_v_data.curation.store import FAILED, MOST_DEATHS, Store
+from avatar_v_data.curation.store import FAILED, MOST_DEATHS, DamagedError, Store
 
 WAIT_S = 0.5
 
@@ -83,9 +83,17 @@ def _make(task: Task, store: Store) -> bool:
             reason = f"{task.stage.name}: its worker died {MOST_DEATHS} times (memory?)"
             result: Result = {FAILED: reason}
         else:
-            inputs = {name: store.result(name, key) for name, key in task.inputs.items()}
+            try:
+                inputs = {name: store.result(name, key) for name, key in task.inputs.items()}
+            except DamagedError:
+                store.forget_damaged()
+                return False
             result = _result(task, inputs)
-        store.commit(task.stage.name, task.key, result)
+        try:
+            store.commit(task.stage.name, task.key, result)
+        except (TypeError, ValueError) as error:  # no JSON: a measure that is not a finite number
+            reason = f"{task.stage.name}: its result cannot be kept: {error}"
+            store.commit(task.stage.name, task.key, {FAILED: reason})
     return True
 
 

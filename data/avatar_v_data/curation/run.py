@@ -6,8 +6,9 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from avatar_v import checks
+from avatar_v.outside import read_json
 from avatar_v.shards.writer import write_text_atomically
-from avatar_v.stored import read_json
 from avatar_v_data.curation.funnel import draw_funnel
 from avatar_v_data.curation.plan import Plan, read_plan
 from avatar_v_data.curation.reconcile import Task, desired
@@ -68,8 +69,7 @@ def curate(
     ImportError for what is missing, before work.
     """
     footage, out = Path(footage), Path(out)
-    if num_workers < 1:
-        raise ValueError(f"workers are at least 1, got {num_workers}")
+    checks.at_once("workers", num_workers)
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; choose a folder")
     if out.resolve() == footage.resolve():
@@ -81,8 +81,7 @@ def curate(
     out.mkdir(parents=True, exist_ok=True)
     words = {"footage": str(footage.resolve()), "plan": _found_again(plan)}
     write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
-    if retry:
-        run.store.forget_failures()
+    run.store.forget_damaged(failures=retry)
     work(tasks, out, num_workers, on_progress)
     return run
 
@@ -101,11 +100,9 @@ def choose(
 ) -> tuple[Found, list[Selection]]:
     """Write `TIER.jsonl`, `clips.parquet`, `report.json` and `funnel.png` to ``out``.
 
-    ValueError where recordings are not finished, and for tiers or stages that the plan has not.
+    ValueError where recordings are not finished, and for tiers that the plan has not.
     """
-    known, stages = run.plan.limits, [stage.name for stage in run.plan.stages]
-    if lacking := [name for name in ASKED if name not in stages]:
-        raise ValueError(f"the plan has no stage {lacking[0]!r}, which choosing needs")
+    known = run.plan.limits
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
     found = collect(run.tasks, run.store)
@@ -135,6 +132,9 @@ def choose(
 
 def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     known = read_plan(plan)
+    stages = [stage.name for stage in known.stages]
+    if lacking := [name for name in ASKED if name not in stages]:
+        raise ValueError(f"plan {plan}: no stage {lacking[0]!r}, which choosing clips needs")
     sources, _ = find_sources(footage, None, "file")
     recordings = [Recording.of(Path(source.path), source.name) for source in sources]
     return Curated(folder, footage, known, tuple(desired(known, recordings)))

@@ -1,6 +1,7 @@
 """The results of a run, and who works at which: files in one folder, of any number of machines.
 
-A result is `results/STAGE/KEY.json`, whole or not at all. Who works at one holds a claim,
+A result is `results/STAGE/KEY.json`, whole or not at all, with a checksum: one that a disk or a
+hand has changed is made again. Who works at one holds a claim,
 `claims/KEY`, and touches it every few seconds. A claim that nobody has touched for a while, or
 whose process is gone from this machine, is taken over. Nothing else coordinates: a worker that is
 killed, paused or started twice costs time and never a result.
@@ -14,12 +15,17 @@ import os
 import socket
 import threading
 import uuid
+import warnings
+import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from avatar_v.outside import parse_json
 from avatar_v.shards.writer import write_text_atomically
+from avatar_v.stored import shown
+from avatar_v.words import counted
 
 HEARTBEAT_S = 5.0
 PATIENCE_S = 30.0
@@ -27,6 +33,11 @@ PATIENCE_S = 30.0
 MOST_DEATHS = 3
 """Of workers at one task under runs that went on, before it is given up."""
 FAILED = "failed"
+CHECKSUM = "crc32"
+
+
+class DamagedError(ValueError):
+    """The file of a result holds none."""
 
 
 class Store:
@@ -43,14 +54,16 @@ class Store:
         return {path.stem for path in self._results.glob("*/*.json")}
 
     def result(self, stage: str, key: str) -> dict[str, Any]:
-        """A finished result. One that a stage refused to give has the reason under `FAILED`."""
-        return json.loads(self._path(stage, key).read_text())
+        """A finished result. One that a stage refused to give has the reason under `FAILED`.
+        DamagedError, with the file's name, for what is no result."""
+        return _read(self._path(stage, key))
 
     def commit(self, stage: str, key: str, result: dict[str, Any]) -> None:
         """Keep a result. Twice the same is no harm."""
         path = self._path(stage, key)
         path.parent.mkdir(exist_ok=True)
-        write_text_atomically(path, json.dumps(result, sort_keys=True, allow_nan=False))
+        whole = {**result, CHECKSUM: zlib.crc32(_text(result).encode())}
+        write_text_atomically(path, _text(whole))
 
     def is_finished(self, stage: str, key: str) -> bool:
         return self._path(stage, key).exists()
@@ -82,13 +95,23 @@ class Store:
         """Workers that died with this task in hand."""
         return len(list(self._claims.glob(f"{key}.died.*")))
 
-    def forget_failures(self) -> None:
-        """Let what failed be tried again, with what depends on it."""
+    def forget_damaged(self, *, failures: bool = False) -> None:
+        """Let what holds no result be made again, with a warning; with ``failures`` what failed,
+        too, and what depends on it."""
+        damaged: list[str] = []
         for path in self._results.glob("*/*.json"):
-            if FAILED in json.loads(path.read_text()):
-                path.unlink()
-        for path in self._claims.glob("*.died.*"):
+            try:
+                is_kept = FAILED not in _read(path) or not failures
+            except DamagedError as error:
+                damaged.append(str(error))
+                is_kept = False
+            if not is_kept:
+                path.unlink(missing_ok=True)
+        for path in self._claims.glob("*.died.*") if failures else ():
             path.unlink()
+        if damaged:
+            words = f"{counted(len(damaged), 'result')} made again, since {damaged[0]}"
+            warnings.warn(words, stacklevel=2)
 
     def _path(self, stage: str, key: str) -> Path:
         return self._results / stage / f"{key}.json"
@@ -129,13 +152,30 @@ class Store:
             probe.unlink()
 
 
+def _text(result: dict[str, Any]) -> str:
+    return json.dumps(result, sort_keys=True, allow_nan=False)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        result = parse_json(path.read_bytes(), where=path)
+        if not isinstance(result, dict):
+            raise ValueError(f"{path} is no result: {shown(result)}")
+        if result.pop(CHECKSUM, None) != zlib.crc32(_text(result).encode()):
+            raise ValueError(f"{path} is not as it was written (checksum)")
+    except ValueError as error:
+        raise DamagedError(str(error)) from error
+    return result
+
+
 def _holder(path: Path) -> tuple[str, int]:
-    """Machine and process; nobody where a claim is being written, or gone: its age decides."""
+    """Machine and process; nobody where a claim is being written, damaged or gone: its age
+    decides."""
     try:
         machine, process = json.loads(path.read_text())
-    except (ValueError, OSError):
+        return str(machine), int(process)
+    except (ValueError, TypeError, OSError):
         return "", 0
-    return str(machine), int(process)
 
 
 def _beat(path: Path, ended: threading.Event) -> None:

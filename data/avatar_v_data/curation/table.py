@@ -11,7 +11,7 @@ from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.reconcile import Task
 from avatar_v_data.curation.stages import Result, seconds
-from avatar_v_data.curation.store import FAILED, Store
+from avatar_v_data.curation.store import FAILED, DamagedError, Store
 
 HIDDEN = ("thumbnail", "background", "face", "loudness")
 """What only grouping reads, and no limit."""
@@ -39,7 +39,11 @@ def collect(tasks: Sequence[Task], store: Store) -> Found:
         if any(task.key not in finished for task in own):
             found.unfinished.append(name)
             continue
-        results = {task.stage.name: store.result(task.stage.name, task.key) for task in own}
+        try:
+            results = {task.stage.name: store.result(task.stage.name, task.key) for task in own}
+        except DamagedError:  # `curate` makes it again
+            found.unfinished.append(name)
+            continue
         reasons = [result[FAILED] for result in results.values() if FAILED in result]
         if reasons:
             found.failed[name] = reasons[0]

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from avatar_v.shards.schema import load_arrays
 from avatar_v_eval.bench.measured import Measured
 
 
@@ -80,12 +81,19 @@ def _read(path: Path) -> Entry | None:
     """None where there is none, and where a power cut left half of one."""
     try:
         raw = json.loads(path.read_text(encoding="utf-8"))
-        rows = np.load(_rows_path(path)) if raw["has_rows"] else None
+        rows = _read_rows(_rows_path(path)) if raw["has_rows"] else None
     except (FileNotFoundError, json.JSONDecodeError):
         return None
     frames = {name: list(map(_pair, rows)) for name, rows in raw["frames"].items()}
     notes = tuple(raw["notes"])
     return Entry(raw["values"], frames, notes, raw["reason"], raw["seconds"], rows=rows)
+
+
+def _read_rows(path: Path) -> Float[np.ndarray, "n d"]:
+    rows = load_arrays(path.read_bytes(), str(path))
+    if not isinstance(rows, np.ndarray):
+        raise ValueError(f"{path}: expected one array, got several")
+    return rows
 
 
 def _write(path: Path, entry: Entry) -> None:

@@ -5,6 +5,8 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from avatar_v.options import at_once
+
 if TYPE_CHECKING:
     from rich.progress import Progress
 
@@ -89,7 +91,7 @@ def _add_run(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") 
         help="replace results of other weights under a system's name, and drop left out systems",
     )
     add("--cache", metavar="DIR", type=Path, help="of measurements (OUT/cache)")
-    add("--workers", type=int, default=1, help="processes (%(default)s)")
+    add("--workers", type=at_once, default=1, help="processes (%(default)s)")
     add("--shard", default="1/1", metavar="I/N", help="this machine's part (%(default)s)")
     add(
         "--timeout",
@@ -235,12 +237,12 @@ def _scoring(
 
 
 def _show(done: "Run", *, costs: bool = False) -> None:
-    from rich.console import Console
 
+    from avatar_v.progress import results_console
     from avatar_v_eval.bench import cost
     from avatar_v_eval.bench.summary import as_table, counts_table, summarise, unmeasured
 
-    console = Console()
+    console = results_console()
     lines = summarise(done)
     console.print(as_table(lines))
     console.print(counts_table(done, lines))

@@ -19,7 +19,7 @@ from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.bench.run import run_benchmark
 from avatar_v_eval.bench.score import Job, Scoring, built_metrics, score_case
 from avatar_v_eval.bench.systems import Delivery, System
-from avatar_v_eval.intervals import bootstrap_mean, median_of_repeats
+from avatar_v_eval.intervals import mean_of, median_of_repeats
 from avatar_v_eval.records import Result, make_result
 
 CACHED_REPEATS = 5
@@ -84,15 +84,15 @@ def measure_cost(manifest: Manifest, systems: Sequence[System], scoring: Scoring
         raise ValueError(f"nothing could be scored: {run.cases['reason'][0]}")
     measured = run.cases.unique(["system", "case", "metric"], maintain_order=True)
     numbers = {
-        "cold": bootstrap_mean(cold).described("scoring a case, nothing cached", unit="s"),
-        "cached": bootstrap_mean(warm).described("scoring a case, all cached", unit="s"),
+        "cold": mean_of(cold).described("scoring a case, nothing cached", unit="s"),
+        "cached": mean_of(warm).described("scoring a case, all cached", unit="s"),
         "ratio": median_of_repeats((cold / warm).tolist()).described(
             "cold over cached, median of cases", unit="x", target="≥ 50"
         ),
     }
     for (metric,), rows in measured.group_by("metric", maintain_order=True):
         seconds = rows["seconds"].to_numpy()
-        numbers[f"cold_{metric}"] = bootstrap_mean(seconds).described(
+        numbers[f"cold_{metric}"] = mean_of(seconds).described(
             f"{metric}, a video, nothing cached", unit="s"
         )
     return make_result(

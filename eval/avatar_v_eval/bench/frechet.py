@@ -4,18 +4,19 @@ Heusel et al. 2017, eq. 6: |μ₁ - μ₂|² + tr(S₁ + S₂ - 2 (S₁ S₂)^½
 the nuclear norm of L₁L₂ᵀ, so no matrix root is taken and nothing is added to a singular one.
 """
 
+import dataclasses
 import math
 from collections.abc import Sequence
 
 import numpy as np
 from jaxtyping import Float
 
+from avatar_v_eval.intervals import interval_without
 from avatar_v_eval.records import Number
 
 Rows = Float[np.ndarray, "n d"]
 
 JACKKNIFE_GROUPS = 20
-_Z95 = 1.959963984540054
 
 
 def frechet_distance(a: Rows, b: Rows) -> float:
@@ -37,8 +38,7 @@ def frechet_distance(a: Rows, b: Rows) -> float:
 def frechet_number(true: Sequence[Rows], shown: Sequence[Rows]) -> Number:
     """The distance of two sets of videos, in the same order of cases, with its 95 % interval.
 
-    The interval is a delete-a-group jackknife over cases in at most `JACKKNIFE_GROUPS` groups: a
-    bootstrap draws cases twice, which makes a covariance too small and the distance too large.
+    The interval is a delete-a-group jackknife over cases in at most `JACKKNIFE_GROUPS` groups.
     """
     num = len(true)
     value = frechet_distance(np.concatenate(true), np.concatenate(shown))
@@ -50,9 +50,9 @@ def frechet_number(true: Sequence[Rows], shown: Sequence[Rows]) -> Number:
         kept = [i for i in range(num) if i % groups != group]
         parts = (np.concatenate([rows[i] for i in kept]) for rows in (true, shown))
         without.append(frechet_distance(*parts))
-    spread = np.array(without) - np.mean(without)
-    error = math.sqrt((groups - 1) / groups * float(spread @ spread))
-    return Number(value, num, max(0.0, value - _Z95 * error), value + _Z95 * error)
+    found = interval_without(value, np.array(without))
+    assert found.low is not None
+    return dataclasses.replace(found, n=num, low=max(0.0, found.low))
 
 
 def _root(rows: Rows) -> Float[np.ndarray, "r d"]:

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from avatar_v.outside import parse_json, read_bytes
 from avatar_v.paths import below
-from avatar_v.stored import parse_json
 
 Faces = Literal["drawn", "real"]
 """People of the world, or real people. Each kind has critics of its own."""
@@ -93,7 +93,7 @@ def load_manifest(path: Path | str) -> Manifest:
     file = path / FILE_NAME if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"no manifest at {path}: expected a {FILE_NAME} or the folder of one")
-    raw = parse_json(file.read_bytes(), where=file)
+    raw = parse_json(read_bytes(file, what="manifest"), where=file)
     try:
         manifest = _manifest(raw, file.parent.resolve())
     except ValueError as error:

@@ -1,12 +1,14 @@
 """Our own generator as a system: ``name=pipeline:WEIGHTS``."""
 
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
+from avatar_v.device import PRECISIONS
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.reading import read_audio
 from avatar_v.media.writer import Mp4Writer
@@ -18,7 +20,14 @@ from avatar_v_eval.bench.timing import Timing, machine, reported, write_timing
 
 COUNTED = "files read and frames made, weights loaded; TTFF: also the first chunk's sound"
 
-OPTIONS: dict[str, type] = {
+
+def _precision(name: str) -> str:
+    if name not in PRECISIONS:
+        raise ValueError(f"precision is one of {', '.join(PRECISIONS)}, got {name!r}")
+    return name
+
+
+OPTIONS: dict[str, Callable[[str], Any]] = {
     "seed": int,
     "num_steps": int,
     "guidance_text": float,
@@ -29,8 +38,10 @@ OPTIONS: dict[str, type] = {
     "motion": str,
     "overshoot": float,
     "chunk_latents": int,
+    "precision": _precision,
 }
-"""The fields of a request (generate/request.py) that a system may set, with their types."""
+"""The fields of a request (generate/request.py) that a system may set, with their types, and the
+precision of its networks."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +65,9 @@ class Pipeline:
         out = place(self.videos, self.source, manifest, case)
         if out.is_file():
             return Delivery(out, timing=reported(out))
-        audio, pipeline = manifest.path(case, "audio"), _loaded(self.weights)
+        asked = parse_options(self.options)
+        audio = manifest.path(case, "audio")
+        pipeline = _loaded(self.weights, asked.pop("precision", "auto"))
         begin, first_s, num_made = time.perf_counter(), 0.0, 0
         try:
             frames = pipeline(
@@ -63,7 +76,7 @@ class Pipeline:
                 prompt=case.prompt,
                 image=manifest.path(case, "image"),
                 face_crop=manifest.faces == "real",
-                **parse_options(self.options),
+                **asked,
             )
             with Mp4Writer(out, read_audio(audio)) as writer:
                 for frame in frames:
@@ -73,9 +86,10 @@ class Pipeline:
         except ValueError as error:
             return Delivery(reason=f"refused: {error}")
         total_s = time.perf_counter() - begin
-        chunk = parse_options(self.options).get("chunk_latents", pipeline.format.chunk_latents)
+        chunk = asked.get("chunk_latents", pipeline.format.chunk_latents)
         waited = min(num_made, num_frames(chunk)) / FRAME_RATE_HZ  # for the first chunk's sound
-        timing = Timing(round(total_s, 4), machine(), round(waited + first_s, 4), COUNTED)
+        here = machine("bf16" if pipeline.bf16 else "fp32")
+        timing = Timing(round(total_s, 4), here, round(waited + first_s, 4), COUNTED)
         return Delivery(out, timing=write_timing(out, timing))
 
 
@@ -93,5 +107,5 @@ def parse_options(text: str) -> dict[str, Any]:
 
 
 @cache
-def _loaded(weights: str) -> AvatarPipeline:
-    return AvatarPipeline.from_pretrained(weights)
+def _loaded(weights: str, precision: str) -> AvatarPipeline:
+    return AvatarPipeline.from_pretrained(weights, precision=precision)

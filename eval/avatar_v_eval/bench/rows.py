@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
-from avatar_v.stored import parse_json
+from avatar_v.outside import read_json
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.systems import TRUTH
 
@@ -158,7 +158,7 @@ def read_run(folder: Path) -> Run:
     for name in (CASES, FRAMES, FEATURES, SETS, RUN):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no run: {name} is missing")
-    raw = parse_json((folder / RUN).read_bytes(), where=folder / RUN)
+    raw = read_json(folder / RUN)
     try:
         for name in ("outputs", "distances"):
             raw[name] = tuple(Output(**one) for one in raw[name])
@@ -175,7 +175,7 @@ def check_same_systems(folder: Path, systems: Mapping[str, str]) -> None:
     of a system that ``systems`` lacks, which would be gone."""
     if not (folder / RUN).is_file():
         return
-    kept = parse_json((folder / RUN).read_bytes(), where=folder / RUN).get("systems")
+    kept = read_json(folder / RUN).get("systems")
     kept = kept if isinstance(kept, Mapping) else {}
     if gone := sorted(set(kept) - {*systems, TRUTH}):
         raise ValueError(

@@ -12,6 +12,7 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 
+from avatar_v import checks
 from avatar_v.interrupts import interrupts_deferred
 from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_fault
@@ -41,8 +42,7 @@ def run_benchmark(
     ValueError where a metric's networks cannot be loaded. Interrupt it at any time: the same call
     goes on from the cache.
     """
-    if num_workers < 1:
-        raise ValueError(f"--workers is 1 or more, got {num_workers}")
+    checks.at_once("--workers", num_workers)
     cases = shard_of(manifest.cases, shard)
     metrics = built_metrics(scoring)
     jobs = []

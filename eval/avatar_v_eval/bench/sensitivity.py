@@ -24,7 +24,7 @@ from avatar_v_eval.bench.metric import ClipMetric
 from avatar_v_eval.bench.pictures import Frames
 from avatar_v_eval.bench.score import Scoring, built_metrics
 from avatar_v_eval.bench.systems import Folder, System, Truth
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.records import Number, Result, make_result
 
 JITTER = 1 / 32
@@ -155,7 +155,7 @@ def _numbers(
                 continue  # no case could be scored: the notes say why
             if len(values) < 2:
                 raise ValueError(f"a change needs 2 cases for its interval, {output.key} has 1")
-            numbers[f"{output.key}_{variant.name}"] = bootstrap_mean(np.array(values)).described(
+            numbers[f"{output.key}_{variant.name}"] = mean_of(np.array(values)).described(
                 f"{output.label}: {variant.words}", unit=output.unit
             )
     return numbers

@@ -2,10 +2,11 @@
 
 The matched set of an output is the cases that every system has a number for (the report compares
 36 of 70); systems that deliver only the easy cases gain nothing. A system without a single number
-has no mean, and does not empty the set for the others. Intervals: percentile bootstrap over
-persons, whose cases stay together.
+has no mean, and does not empty the set for the others. Intervals: the
+jackknife over persons, whose cases stay together.
 """
 
+import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,9 +22,8 @@ from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.bench.sets import set_numbers
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.bench.timing import NO_TIMING
+from avatar_v_eval.intervals import pooled_mean
 from avatar_v_eval.records import Number
-
-NUM_RESAMPLES = 10_000
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Line:
         return {name: mean_over(values, self.persons) for name, values in self.values.items()}
 
     def differences(self, baseline: str) -> dict[str, Number]:
-        """System → mean of (system - baseline) over matched cases, paired bootstrap.
+        """System → mean of (system - baseline) over matched cases, paired.
 
         Where zero is best, of how far from it they are. Empty where the baseline has no number.
         """
@@ -93,16 +93,14 @@ def _set_line(run: Run, distance: Output, names: Sequence[str]) -> Line:
     return Line(distance, {}, (), (), run.info.num_cases, set_numbers(run, distance.key, names))
 
 
-def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str], *, seed: int = 0) -> Number:
-    """Mean of cases; the 95 % interval is from persons drawn with replacement, with all their
-    cases. One person alone has none."""
+def mean_over(values: Float[np.ndarray, " n"], persons: Sequence[str]) -> Number:
+    """Mean of cases; the 95 % interval is over persons, with all their cases. One person alone has
+    none."""
     names, person = np.unique(np.asarray(persons), return_inverse=True)
     if len(names) < 2:
         return Number(float(values.mean()), len(values))
-    sums, counts = np.bincount(person, values), np.bincount(person)
-    draws = np.random.default_rng(seed).integers(0, len(names), (NUM_RESAMPLES, len(names)))
-    low, high = np.percentile(sums[draws].sum(1) / counts[draws].sum(1), [2.5, 97.5])
-    return Number(float(values.mean()), len(values), float(low), float(high))
+    found = pooled_mean(np.bincount(person, values), np.bincount(person))
+    return dataclasses.replace(found, n=len(values))
 
 
 @dataclass(frozen=True)

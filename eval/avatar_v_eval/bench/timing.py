@@ -11,6 +11,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+from avatar_v.outside import read_json
 from avatar_v_eval.records import hardware
 
 SUFFIX = ".timing.json"
@@ -62,9 +63,8 @@ def write_timing(video: Path, timing: Timing) -> Path:
 def read_timing(path: Path) -> Timing:
     """ValueError for anything but positive seconds and the name of the hardware."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
-        timing = Timing(**raw)
-    except (json.JSONDecodeError, UnicodeDecodeError, TypeError) as error:
+        timing = Timing(**read_json(path))
+    except (ValueError, TypeError) as error:
         raise ValueError(
             f"{path.name} is no timing ({error}): expected total_s, hardware"
         ) from error
@@ -78,7 +78,9 @@ def read_timing(path: Path) -> Timing:
     return timing
 
 
-def machine() -> str:
-    """This one in words: its accelerator, or its processor and cores."""
+def machine(precision: str = "") -> str:
+    """This one in words: its accelerator, or its processor and cores, and the precision of networks
+    where that is known."""
     found = hardware()
-    return found["gpu"] if found["gpu"] != "none" else f"{found['cpu']}, {found['cores']} cores"
+    name = found["gpu"] if found["gpu"] != "none" else f"{found['cpu']}, {found['cores']} cores"
+    return f"{name}, {precision}" if precision else name

@@ -14,10 +14,8 @@ import krippendorff
 import numpy as np
 
 from avatar_v_eval.human.votes import Vote
-from avatar_v_eval.intervals import bootstrap
+from avatar_v_eval.intervals import pooled_mean, within_unit
 from avatar_v_eval.records import Number
-
-NUM_RESAMPLES = 1_000
 
 
 @dataclass(frozen=True)
@@ -74,9 +72,7 @@ def alpha(votes: Sequence[Vote], level: Literal["ordinal", "nominal"]) -> float 
 
 
 def _share(pairs: Sequence[Sequence[bool]]) -> Number:
-    """Share of True over all pairs, interval by bootstrap over questions."""
+    """Share of True over all pairs, its interval over questions."""
     right = np.array([sum(one) for one in pairs], dtype=float)
     total = np.array([len(one) for one in pairs], dtype=float)
-    return bootstrap(
-        lambda index: float(right[index].sum() / total[index].sum()), len(pairs), 0, NUM_RESAMPLES
-    )
+    return within_unit(pooled_mean(right, total))

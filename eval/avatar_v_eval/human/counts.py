@@ -5,9 +5,9 @@ printed digit; its README says which counts the report fixes and which are only 
 Counts become ordinary votes, so that the tables pass through the code that real votes take.
 """
 
-import csv
 from pathlib import Path
 
+from avatar_v.outside import read_table
 from avatar_v_eval.human.votes import Kind, Vote
 
 
@@ -63,11 +63,7 @@ def read_means(path: Path | str) -> tuple[dict[str, tuple[float, ...]], int]:
 
 
 def _rows(path: Path | str, columns: tuple[str, ...]) -> list[dict[str, str]]:
-    with Path(path).open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if tuple(reader.fieldnames or ()) != columns:
-            raise ValueError(f"{path} has columns {reader.fieldnames}, expected {list(columns)}")
-        return list(reader)
+    return [row for _, row in read_table(path, columns)]
 
 
 def _vote(

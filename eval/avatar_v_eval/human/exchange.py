@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from avatar_v.stored import parse_json
+from avatar_v.outside import parse_json, read_bytes, read_table
 from avatar_v_eval.human.votes import Vote
 
 COLUMNS = tuple(field.name for field in fields(Vote))
@@ -101,24 +101,15 @@ def _result(vote: Vote) -> dict:
 
 
 def _csv_rows(path: Path) -> Iterable[tuple[str, dict]]:
-    with path.open(newline="", encoding="utf-8") as file:
-        reader = csv.DictReader(file)
-        if set(reader.fieldnames or ()) != set(COLUMNS):
-            raise ValueError(f"{path} has columns {reader.fieldnames}, expected {list(COLUMNS)}")
-        for row in reader:
-            if None in row or None in row.values():
-                raise ValueError(f"{path}, line {reader.line_num}: not {len(COLUMNS)} values")
-            if row["second_on_left"] not in ("True", "False"):
-                raise ValueError(f"{path}, line {reader.line_num}: second_on_left is True or False")
-            yield (
-                f"line {reader.line_num}",
-                {**row, "second_on_left": row["second_on_left"] == "True"},
-            )
+    for number, row in read_table(path, COLUMNS):
+        if row["second_on_left"] not in ("True", "False"):
+            raise ValueError(f"{path}, line {number}: second_on_left is True or False")
+        yield f"line {number}", {**row, "second_on_left": row["second_on_left"] == "True"}
 
 
 def _json_rows(path: Path) -> Iterable[tuple[str, dict]]:
     try:
-        tasks = parse_json(path.read_bytes(), where=path)
+        tasks = parse_json(read_bytes(path, what="Label Studio export"), where=path)
         for task in tasks:
             for annotation in task["annotations"]:
                 if annotation["was_cancelled"]:

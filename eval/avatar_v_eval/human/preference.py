@@ -5,6 +5,7 @@ Fitted by maximum likelihood; the likelihood is concave in (s, log ν). The `cho
 models without ties only, hence our own forty lines of scipy.
 """
 
+import dataclasses
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +15,7 @@ from scipy.optimize import minimize
 from scipy.sparse.csgraph import connected_components
 
 from avatar_v_eval.human.votes import Vote
+from avatar_v_eval.intervals import interval_without
 from avatar_v_eval.records import Number
 
 
@@ -28,11 +30,13 @@ class Preference:
     strengths: dict[str, Number]
     tie: float
     num_votes: int
-    num_resamples_left_out: int  # some system had won or lost everything in them
 
 
-def preference(votes: Sequence[Vote], *, seed: int = 0, num_resamples: int = 200) -> Preference:
-    """Strengths of all systems in ``votes``, intervals by bootstrap over two cases or more.
+def preference(votes: Sequence[Vote]) -> Preference:
+    """Strengths of all systems in ``votes``, with the jackknife's interval over two cases or more.
+
+    No intervals where the strengths hang on one case: without it some system would always win or
+    always lose.
 
     Raises NoScaleError where no finite answer exists: a system or group never won, or never lost,
     against the others.
@@ -52,18 +56,15 @@ def preference(votes: Sequence[Vote], *, seed: int = 0, num_resamples: int = 200
         names = [[systems[i] for i in np.flatnonzero(groups == g)] for g in range(groups.max() + 1)]
         raise NoScaleError(f"no scale: one of {names} always won or always lost against the others")
     strengths, tie = fit(wins, ties)
-    samples, left_out = _resamples(tables, seed, num_resamples if len(cases) > 1 else 0)
-    low, high = np.percentile(samples, [2.5, 97.5], axis=0) if len(samples) else (None, None)
-    numbers = {
-        systems[i]: Number(
-            float(strengths[i]),
-            len(votes),
-            None if low is None else float(low[i]),
-            None if high is None else float(high[i]),
-        )
-        for i in np.argsort(-strengths)
-    }
-    return Preference(numbers, tie, len(votes), left_out)
+    without = _without_each(tables) if len(cases) > 1 else None
+    numbers = {}
+    for i in np.argsort(-strengths):
+        number = Number(float(strengths[i]), len(votes))
+        if without is not None:
+            found = interval_without(float(strengths[i]), without[:, i])
+            number = dataclasses.replace(found, n=len(votes))
+        numbers[systems[i]] = number
+    return Preference(numbers, tie, len(votes))
 
 
 def fit(
@@ -97,17 +98,12 @@ def fit(
     return x[:num] - x[:num].mean(), float(np.exp(x[num])) if total_ties else 0.0
 
 
-def _resamples(
-    tables: Float[np.ndarray, "c 2 k k"], seed: int, num: int
-) -> tuple[Float[np.ndarray, "r k"], int]:
-    """Strengths of resampled cases, and how many resamples had no finite answer."""
-    generator = np.random.default_rng(seed)
-    samples = []
-    for _ in range(num):
-        wins, ties = tables[generator.integers(0, len(tables), len(tables))].sum(0)
-        if _apart(wins) is None:
-            samples.append(fit(wins, ties)[0])
-    return np.array(samples).reshape(-1, tables.shape[-1]), num - len(samples)
+def _without_each(tables: Float[np.ndarray, "c 2 k k"]) -> Float[np.ndarray, "c k"] | None:
+    """Strengths without each case in turn; None if they are not finite for one of them."""
+    rest = tables.sum(0) - tables
+    if any(_apart(wins) is not None for wins in rest[:, 0]):
+        return None
+    return np.array([fit(wins, ties)[0] for wins, ties in rest])
 
 
 def _apart(wins: Float[np.ndarray, "k k"]) -> np.ndarray | None:

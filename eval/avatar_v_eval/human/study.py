@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
+from avatar_v.outside import read_yaml
 from avatar_v.paths import below
-from avatar_v.stages.recipe_file import read_yaml
 
 Kind = Literal["mos", "pair", "turing"]
 CheckRole = Literal["qualification", "gold", "trap"]
@@ -150,7 +150,7 @@ def load_study(path: Path | str) -> Study:
     file = path / "study.yaml" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"no study at {path}: expected a study.yaml or a folder that holds one")
-    raw = read_yaml(str(file), "study")
+    raw = read_yaml(file, "study")
     try:
         study = _study(raw, file.parent.resolve())
         check_study(study)

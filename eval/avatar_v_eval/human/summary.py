@@ -49,8 +49,8 @@ def preference_table(votes: Sequence[Vote]) -> Table:
         row = Row("–", (str(error),))
         return Table(title, "System", (Column("Strength", text=True),), (row,), kind="preference")
     note = f"{result.num_votes} votes, ν = {result.tie:.2f}"
-    if result.num_resamples_left_out:
-        note += f"; {result.num_resamples_left_out} resamples without a finite answer left out"
+    if any(number.low is None for number in result.strengths.values()):
+        note += "; no intervals, since without one of the cases there is no scale"
     rows = tuple(Row(name, (number,)) for name, number in result.strengths.items())
     return Table(title, "System", (column,), rows, (note + ".",), True, "preference")
 

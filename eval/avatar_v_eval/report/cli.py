@@ -2,8 +2,9 @@
 
 import argparse
 import importlib.util
-import sys
 from pathlib import Path
+
+from avatar_v.words import notice
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -45,7 +46,7 @@ def run(args: argparse.Namespace) -> int:
     )
     report = make_report(sources)
     if (args.out / HTML).exists():
-        print(f"the report that was in {args.out} is replaced", file=sys.stderr)
+        notice(f"the report that was in {args.out} is replaced")
     path = write_report(report, args.out)
     if args.mlflow:
         from avatar_v_eval.report.mlflow_log import log_report

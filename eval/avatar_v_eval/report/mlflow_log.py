@@ -1,8 +1,10 @@
 """A report in MLflow: its means as metrics, its sources as parameters, its files as artifacts."""
 
+import os
 import re
 from pathlib import Path
 
+from avatar_v.stages.before import store_problem
 from avatar_v_eval.records import Number
 from avatar_v_eval.report.document import Report
 
@@ -21,6 +23,11 @@ def log_report(report: Report, folder: Path, uri: str) -> str:
     import mlflow
     from mlflow.exceptions import MlflowException
 
+    if problem := store_problem(uri):
+        raise ValueError(f"--mlflow {uri}: cannot be opened ({problem})")
+    # MLflow asks a server that says nothing seven times, for two minutes each.
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_TIMEOUT", "10")
+    os.environ.setdefault("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "1")
     try:
         mlflow.set_tracking_uri(uri)
         mlflow.set_experiment(EXPERIMENT)

@@ -138,7 +138,7 @@ def _difference_table(run: Run, lines: Sequence[Line], baseline: str) -> Table:
         for name in _ordered(run)
         if name != baseline
     )
-    notes = ("Paired bootstrap over persons. *: the 95 % interval leaves zero out.",)
+    notes = ("Paired differences, Student's t over persons. *: the 95 % interval leaves zero out.",)
     table = Table("", "Method", tuple(columns), rows, notes, intervals=True, kind="difference")
     return _with_sizes(table, run, lines, f"Differences from {label_of(baseline)}")
 

@@ -23,6 +23,7 @@ from pathlib import Path
 import numpy as np
 from torch import Tensor
 
+from avatar_v.device import PRECISIONS
 from avatar_v.generate.inputs import read_inputs
 from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
@@ -92,11 +93,12 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--chunk-latents", type=int, help="of a chunk (default: as generation)")
     add("--audio", type=float, help="audio guidance; 1 is none (default: the card's)")
     add("--motion", type=float, help="motion guidance; 1 is none (default: the card's)")
+    add("--precision", default="auto", choices=PRECISIONS, help="of the networks (%(default)s)")
     add("--reference-seconds", type=float, default=4.0, help="0: one picture")
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    pipeline = AvatarPipeline.from_pretrained(options.weights)
+    pipeline = AvatarPipeline.from_pretrained(options.weights, precision=options.precision)
     if options.audio is None:
         options.audio = pipeline.card.guidance_audio
     if options.motion is None:

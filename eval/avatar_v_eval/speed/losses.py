@@ -11,6 +11,7 @@ import time
 
 import torch
 
+from avatar_v.device import emulates_bf16
 from avatar_v.generate.record import peak_rss_mib
 from avatar_v.parallel.mesh import step_generator
 from avatar_v.stages.continuation import Continuation
@@ -28,6 +29,7 @@ from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.turns import turns_note
 
+CPU = torch.device("cpu")
 BATCH, LATENTS, WINDOW, REFERENCE = 12, 41, 13, 21
 SETTINGS = {"none": (), **{term: (term,) for term in TERMS}, "all": TERMS}
 
@@ -44,12 +46,13 @@ def measure(options: argparse.Namespace) -> Findings:
         for setting in SETTINGS:
             found[setting].append(in_a_process(measured, setting, options.steps))
     processes = f"processes of {options.steps} steps"
+    precision = "fp32" if emulates_bf16(CPU) else "bf16 autocast"
     return Findings(
         "The cost of the perceptual losses in training",
         numbers(found),
         recipe="recipes/3_sft.yaml recipes/small.yaml (its sizes, random clips)",
         notes=[
-            f"batch {BATCH}, windows of {WINDOW} latents, references of {REFERENCE}, bf16 autocast",
+            f"batch {BATCH}, windows of {WINDOW} latents, references of {REFERENCE}, {precision}",
             f"3 samples of 2 latents; {turns_note(options.repeats, processes)}",
         ],
     )
@@ -77,7 +80,7 @@ def measured(setting: str, num_steps: int) -> dict[str, float]:
     """Median seconds of a forward and backward pass, and the peak memory of this process."""
     on = {term: {0: 0.1} for term in SETTINGS[setting]}
     stage = SFT(
-        Models("small"),
+        Models("small", motion_stats="small"),
         Optim(lr=1e-3, num_warmup_steps=1),
         Objective({0: WINDOW}),
         face_boost=1.0,
@@ -93,7 +96,7 @@ def measured(setting: str, num_steps: int) -> dict[str, float]:
     times = []
     for index in range(num_steps + 2):
         begin = time.perf_counter()
-        with torch.autocast("cpu", dtype=torch.bfloat16):
+        with torch.autocast("cpu", torch.bfloat16, enabled=not emulates_bf16(CPU)):
             generator = step_generator(0, 0, index)
             windows = stage.draw_windows(batch, generator)
             clean, cond = stage.encode(batch, windows, generator)

@@ -4,6 +4,7 @@ The peers are diffusers' AutoencoderKLWan and WanTransformer3DModel, and torch.o
 """
 
 import dataclasses
+import warnings
 from collections.abc import Callable
 from functools import partial
 
@@ -98,7 +99,9 @@ def dit_numbers(dit: AvatarDiT, repeats: int) -> dict[str, Number]:
         ours = partial(_pass, partial(dit, x, t, Cond(text=text)), dit, trains)
         call = partial(peer, x.transpose(1, 2), t[:, 0] * 1000, text, return_dict=False)
         theirs = partial(_pass, lambda call=call: call()[0], peer, trains)
-        times = in_turns({"ours": ours, "theirs": theirs}, repeats)
+        with warnings.catch_warnings():  # torch on the peer's norms: fp32 weights under autocast
+            warnings.filterwarnings("ignore", message="Mismatch dtype between input and weight")
+            times = in_turns({"ours": ours, "theirs": theirs}, repeats)
         numbers[f"{name}_speedup"] = ratio(times, "theirs", "ours").described(
             f"diffusers' time for {label} / ours"
         )
@@ -116,10 +119,11 @@ def plain(dit: AvatarDiT) -> AvatarDiT:
 def muon_numbers(dit: AvatarDiT, repeats: int) -> dict[str, Number]:
     """One step of Muon over the backbone's matrices: torch's own, and ours batched by shape."""
     names = hidden_matrices(dit)
-    matrices = [p for name, p in dit.named_parameters() if name in names]
+    # what is trained is fp32, also where the pipeline narrowed it for generation
+    matrices = [p.detach().float() for name, p in dit.named_parameters() if name in names]
     steps = {}
     for name, kind in (("ours", BatchedMuon), ("theirs", torch.optim.Muon)):
-        copies = [torch.nn.Parameter(p.detach().clone()) for p in matrices]
+        copies = [torch.nn.Parameter(p.clone()) for p in matrices]
         for i, matrix in enumerate(copies):
             matrix.grad = _randn(*matrix.shape, seed=i)
         steps[name] = kind(copies, lr=1e-3, adjust_lr_fn="match_rms_adamw").step

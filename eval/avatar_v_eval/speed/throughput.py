@@ -126,9 +126,10 @@ def training_numbers(options: argparse.Namespace) -> dict[str, Number]:
         _silently(*AVATAR_V, "shards", "encode", "--shards", video, "--out", encoded, "--vae", vae)
         recipe = folder / "recipe.yaml"
         merged = merge_recipes([str(path) for path in options.recipes])
-        recipe.write_text(yaml.safe_dump(for_timing(merged, encoded, vae, folder)))
+        recipe.write_text(yaml.safe_dump(for_timing(merged, encoded, vae)))
         for _ in range(options.training_repeats):
-            cli = RecipeCLI(["fit", "-c", str(recipe)])
+            root = ["--trainer.default_root_dir", str(folder / "run")]
+            cli = RecipeCLI(["fit", "-c", str(recipe), *root])
             timers = [c for c in cli.trainer.callbacks if isinstance(c, Throughput)]  # pyright: ignore
             totals.append(timers[0].totals)
     rates = [total.rates() for total in totals]
@@ -145,14 +146,13 @@ def training_numbers(options: argparse.Namespace) -> dict[str, Number]:
     }
 
 
-def for_timing(recipe: dict[str, Any], shards: str, vae: str, folder: Path) -> dict[str, Any]:
+def for_timing(recipe: dict[str, Any], shards: str, vae: str) -> dict[str, Any]:
     """The recipe on other shards, for a few steps, with the timer as its only callback."""
     models = {**recipe["model"]["init_args"]["models"], "init_from": None, "vae": vae}
     model = {**recipe["model"]["init_args"], "models": models}
     data = {**recipe["data"]["init_args"], "train": shards, "validation": None}
     trainer = {
         **recipe["trainer"],
-        "default_root_dir": str(folder / "run"),
         "max_steps": TRAINING_STEPS,
         "logger": False,
         "enable_checkpointing": False,

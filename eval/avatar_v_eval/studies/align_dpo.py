@@ -32,7 +32,7 @@ from avatar_v_eval.cases import (
     cases_note,
     check_persons,
 )
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.motion_levels import BEFORE, Tracks, levels, motion_cases, sampled
 from avatar_v_eval.protocol import Findings, Readings
 from avatar_v_eval.records import Number
@@ -211,4 +211,4 @@ def _won(
 
 def _mean(values: Float[Tensor, " n"]) -> Number:
     """Over the persons that have a value."""
-    return bootstrap_mean(values[values.isfinite()].double().numpy())
+    return mean_of(values[values.isfinite()].double().numpy())

@@ -31,7 +31,7 @@ from avatar_v_eval.cases import (
     make_cases,
     video_of,
 )
-from avatar_v_eval.intervals import bootstrap_mean, rate
+from avatar_v_eval.intervals import mean_of, rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
@@ -115,11 +115,11 @@ def numbers_of(distances: np.ndarray, refused: list[bool]) -> dict[str, Number]:
         "any_other": rate(int((others <= limit).any(1).sum()), num).described(
             "persons for whom one of the others' records is accepted"
         ),
-        "own_distance": bootstrap_mean(own[np.isfinite(own)]).described("distance of own record"),
+        "own_distance": mean_of(own[np.isfinite(own)]).described("distance of own record"),
     }
     nearest = others.min(1)
     return numbers | {
-        "other_distance": bootstrap_mean(nearest[np.isfinite(nearest)]).described(
+        "other_distance": mean_of(nearest[np.isfinite(nearest)]).described(
             "distance of the nearest other record"
         )
     }

@@ -22,7 +22,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, video_of
 from avatar_v_eval.generated import through_vae
-from avatar_v_eval.intervals import bootstrap_mean, pearson, r_squared, rate
+from avatar_v_eval.intervals import mean_of, pearson, r_squared, rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.readers import Readers
 from avatar_v_eval.records import Number
@@ -71,7 +71,7 @@ def measure(options: argparse.Namespace) -> Findings:
         weights={**readers.hashes(), "vae": vae.hash()},
         notes=[
             cases_note(options, f", {sync_frames} for the sync critic"),
-            "R² pools all frames; its interval is bootstrapped over persons",
+            "R² pools all frames; its interval is the jackknife's over persons",
             f"sync offsets: each sound is made early or late by up to {LARGEST_SHIFT} frames",
         ],
     )
@@ -126,7 +126,7 @@ def face_numbers(critic: FaceCritic, cases: list[Case], decoded: Videos) -> dict
         numbers[key] = rate(int(nearest.sum()), n).described(
             f"face critic: {label} finds its person in another scene, of {n}"
         )
-        numbers[f"{key}_pairs"] = bootstrap_mean(pairwise.double().numpy()).described(
+        numbers[f"{key}_pairs"] = mean_of(pairwise.double().numpy()).described(
             f"face critic: {label}, against one other person"
         )
     return numbers
@@ -150,14 +150,14 @@ def sync_numbers(embedded: list[Embedded], suffix: str, words: str) -> dict[str,
     name = f"sync critic{words}"
     numbers = {
         "sync_offset": rate(num_right, n).described(f"{name}: offset found within a frame"),
-        "sync_pairs": bootstrap_mean(np.array(pairs)).described(
+        "sync_pairs": mean_of(np.array(pairs)).described(
             f"{name}: 5 frames are nearer to their sound than to one shifted ≥ 5 frames"
         ),
         "sync_own_speech": rate(num_own, n).described(
             f"{name}: own speech has more confidence than another's"
         ),
-        "sync_confidence": bootstrap_mean(np.array(own)).described(f"{name}: confidence, mean"),
-        "sync_confidence_other": bootstrap_mean(np.array(other)).described(
+        "sync_confidence": mean_of(np.array(own)).described(f"{name}: confidence, mean"),
+        "sync_confidence_other": mean_of(np.array(other)).described(
             f"{name}: confidence with another's speech, mean"
         ),
     }
@@ -167,10 +167,10 @@ def sync_numbers(embedded: list[Embedded], suffix: str, words: str) -> dict[str,
 def _r2(
     reading: Float[np.ndarray, "n f m"], truth: Float[np.ndarray, "n f m"], column: int
 ) -> Number:
-    return r_squared(reading[..., column], truth[..., column], num_resamples=2000)
+    return r_squared(reading[..., column], truth[..., column])
 
 
 def _within(reading: Float[np.ndarray, "n f m"], truth: Float[np.ndarray, "n f m"]) -> Number:
     """Mean over persons of the correlation of mouth opening."""
     pairs = zip(reading[..., MOUTH_OPEN], truth[..., MOUTH_OPEN], strict=True)
-    return bootstrap_mean(np.array([pearson(x, y) for x, y in pairs]))
+    return mean_of(np.array([pearson(x, y) for x, y in pairs]))

@@ -17,7 +17,7 @@ import numpy as np
 import polars
 
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_eval.intervals import bootstrap
+from avatar_v_eval.intervals import interval_without, jackknife, within_unit
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
@@ -262,18 +262,17 @@ def _pairs(
 ) -> dict[str, Number]:
     """Precision and recall of claims about pairs."""
     return {
-        f"{key}_precision": _jackknife(claimed & true, claimed, unit).described(
+        f"{key}_precision": _share_of_pairs(claimed & true, claimed, unit).described(
             f"pairs said to be {words}, that are"
         ),
-        f"{key}_recall": _jackknife(claimed & true, true, unit).described(
+        f"{key}_recall": _share_of_pairs(claimed & true, true, unit).described(
             f"pairs that are {words}, found"
         ),
     }
 
 
-def _jackknife(some: np.ndarray, all_: np.ndarray, unit: np.ndarray) -> Number:
-    """The share of pairs, with the interval from leaving out one recording at a time (Tukey 1958).
-    Recordings drawn twice, as in a bootstrap, would be pairs with themselves."""
+def _share_of_pairs(some: np.ndarray, all_: np.ndarray, unit: np.ndarray) -> Number:
+    """The share of pairs, with the interval from leaving out one recording at a time."""
 
     def of(kept: np.ndarray) -> float:
         both = kept[:, None] & kept[None]
@@ -281,10 +280,7 @@ def _jackknife(some: np.ndarray, all_: np.ndarray, unit: np.ndarray) -> Number:
 
     units = np.unique(unit)
     value, without = of(np.ones(len(unit), bool)), np.array([of(unit != u) for u in units])
-    num = len(units)
-    error = float(np.sqrt((num - 1) / num * ((without - without.mean()) ** 2).sum()))
-    low, high = max(value - 1.96 * error, 0.0), min(value + 1.96 * error, 1.0)
-    return Number(value, num, low, high)
+    return within_unit(interval_without(value, without))
 
 
 def _share(parts: Sequence[tuple[int, int]], label: str) -> Number:
@@ -295,4 +291,4 @@ def _share(parts: Sequence[tuple[int, int]], label: str) -> Number:
         some, all_ = table[index].sum(0)
         return float(some / all_) if all_ else 0.0
 
-    return bootstrap(statistic, len(table)).described(label)
+    return jackknife(statistic, len(table)).described(label)

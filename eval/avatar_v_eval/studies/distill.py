@@ -27,7 +27,7 @@ from avatar_v_eval.cases import (
     check_persons,
 )
 from avatar_v_eval.generated import GeneratedClip, generate, through_vae
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.motion_statistics import slope, style_of
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import (
@@ -118,7 +118,7 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=", ".join(sorted({rollout.recipe for rollout in systems.values()})),
         weights=weights,
         notes=[
-            cases_note(options, ", 8 s of reference; intervals bootstrapped over persons"),
+            cases_note(options, ", 8 s of reference; intervals over persons"),
             *(f"{name}: {rollout.described()}" for name, rollout in systems.items()),
         ],
         figures=_figures(cases[: options.shown], conditions, numbers, words),
@@ -213,7 +213,7 @@ def shares_of(seeds: Readings, words: Mapping[str, str], pairs: list[tuple[str, 
     for a, b in pairs:
         share = seeds.values(a, "diversity") / seeds.values(b, "diversity")
         label = f"difference of two seeds: {words[a]}, share of that of {words[b]}"
-        found[f"diversity_{a}_share_of_{b}"] = bootstrap_mean(share).described(label)
+        found[f"diversity_{a}_share_of_{b}"] = mean_of(share).described(label)
     return found
 
 

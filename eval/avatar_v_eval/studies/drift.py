@@ -17,11 +17,12 @@ from torch import Tensor
 
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.generate.record import peak_rss_mib
+from avatar_v.options import at_once
 from avatar_v.sampling.chunks import plan
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, video_of
 from avatar_v_eval.generated import inputs_of
-from avatar_v_eval.intervals import bootstrap_mean, pearson
+from avatar_v_eval.intervals import mean_of, pearson
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
 from avatar_v_eval.readers import Readers
 from avatar_v_eval.records import Number
@@ -57,7 +58,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--first", type=int, default=0, help="number of the first person")
     add("--split", default="test", choices=("test", "validation"))
     add("--minutes", type=float, default=10.0)
-    add("--workers", type=int, default=1, help="processes of one thread each")
+    add("--workers", type=at_once, default=1, help="processes of one thread each")
 
 
 def measure(options: argparse.Namespace) -> Findings:
@@ -92,8 +93,7 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=rollout.recipe,
         weights=weights,
         notes=[
-            f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals bootstrapped over "
-            "persons",
+            f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals over persons",
             rollout.described(),
         ],
         figures={
@@ -200,17 +200,17 @@ def numbers_of(readings: Readings) -> dict[str, Number]:
         tracks = readings.values(variant, name)
         key, label = f"{variant}_{name}", f"{word}, {VARIANTS[variant]}"
         for ending, words, values in _spans(tracks):
-            number = bootstrap_mean(values)
+            number = mean_of(values)
             numbers[f"{key}_{ending}"] = number.described(f"{label}: {words}")
         if variant != "plain" and "plain" in readings.rows:
-            gain = bootstrap_mean(tracks[:, -1] - readings.values("plain", name)[:, -1])
+            gain = mean_of(tracks[:, -1] - readings.values("plain", name)[:, -1])
             numbers[f"{key}_gain"] = gain.described(
                 f"{word}, last {WINDOW_S} s: {VARIANTS[variant]} over {VARIANTS['plain']}"
             )
     for variant, (place, where), (seam, word) in product(
         readings.rows, PLACES.items(), SEAMS.items()
     ):
-        ratios = bootstrap_mean(readings.values(variant, f"{place}_{seam}"))
+        ratios = mean_of(readings.values(variant, f"{place}_{seam}"))
         numbers[f"{variant}_{place}_{seam}"] = ratios.described(
             f"{word} at {where} / inside, medians, {VARIANTS[variant]}",
             target="≤ 1.2" if place == "seam" else "",

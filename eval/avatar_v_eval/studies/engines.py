@@ -32,7 +32,7 @@ from avatar_v_eval.cases import (
     check_persons,
 )
 from avatar_v_eval.generated import generate, inputs_of
-from avatar_v_eval.intervals import bootstrap_mean, rate
+from avatar_v_eval.intervals import mean_of, rate
 from avatar_v_eval.protocol import Findings, Reading, gains, means, read_cases, resumable
 from avatar_v_eval.readers import MEASURES, Readers, mouth_r
 from avatar_v_eval.records import Number
@@ -85,10 +85,10 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     numbers = means(spoken, LIPS, SOUNDS) | gains(spoken, LIPS, SOUNDS, [("engine", "world")])
     for name, words in PICTURES.items():
-        number = bootstrap_mean(scenes.values("scene", name))
+        number = mean_of(scenes.values("scene", name))
         numbers[f"identity_{name}"] = number.described(f"face similarity: {words}")
     best, first = (scenes.values("scene", name) for name in ("best", "first"))
-    numbers["identity_best_over_first"] = bootstrap_mean(best - first).described(
+    numbers["identity_best_over_first"] = mean_of(best - first).described(
         "face similarity: the one that is chosen over the first candidate"
     )
     return Findings(
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=rollout.recipe,
         weights=weights,
         notes=[
-            cases_note(options, "; intervals bootstrapped over persons"),
+            cases_note(options, "; intervals over persons"),
             rollout.described(),
             f"{options.candidates} candidates of a scene, ranked by the face critic `face`; scored "
             "by held-out critics in a third scene",
@@ -162,7 +162,7 @@ def spelling_numbers() -> dict[str, Number]:
     wrong = np.array([_distance(by_letters(word.text), word) for word in words])
     lengths = np.array([len(word.phonemes) for word in words])
     return {
-        "phonemes_wrong": bootstrap_mean(wrong / lengths).described(
+        "phonemes_wrong": mean_of(wrong / lengths).described(
             "letters to phonemes: wrong ones of a word's phonemes, mean over words"
         ),
         "words_right": rate(int((wrong == 0).sum()), len(wrong)).described(

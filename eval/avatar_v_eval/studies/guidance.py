@@ -71,7 +71,7 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=student.recipe,
         weights={"teacher": teacher.hashes()["dit"], "student": student.hashes()["dit"]},
         notes=[
-            cases_note(options, f"; times {TIMES}; intervals bootstrapped over persons"),
+            cases_note(options, f"; times {TIMES}; intervals over persons"),
         ],
     )
 

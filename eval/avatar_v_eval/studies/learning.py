@@ -27,7 +27,7 @@ from avatar_v_eval.cases import (
     video_of,
 )
 from avatar_v_eval.generated import GeneratedClip, generate, truth_through_vae
-from avatar_v_eval.intervals import bootstrap, bootstrap_mean, pearson, rate
+from avatar_v_eval.intervals import jackknife, mean_of, pearson, rate
 from avatar_v_eval.protocol import Condition, Findings, Reading, Readings, read_cases, resumable
 from avatar_v_eval.readers import Readers
 from avatar_v_eval.records import Number
@@ -90,7 +90,7 @@ def measure(options: argparse.Namespace) -> Findings:
             cases_note(options, f" at {rollout.size} px"),
             rollout.described(),
             "mouth opening read from decoded pixels, first (given) frame left out; intervals "
-            "bootstrapped over persons",
+            "over persons",
         ],
     )
 
@@ -116,22 +116,22 @@ def sync_numbers(reading: Tracks, truth: Tracks) -> dict[str, Number]:
     n = len(truth)
     own = rowwise(reading, truth)
     unrelated = rowwise(reading, np.roll(truth, 1, axis=0))
-    pooled = bootstrap(lambda i: pearson(reading[i].ravel(), truth[i].ravel()), n, 0, 2000)
+    pooled = jackknife(lambda i: pearson(reading[i].ravel(), truth[i].ravel()), n)
     lags = np.array([best_lag(r, t) for r, t in zip(reading, truth, strict=True)])
     amplitude = reading.std(1) / np.maximum(truth.std(1), 1e-6)
     return {
-        "sync": bootstrap_mean(own).described(
+        "sync": mean_of(own).described(
             "mouth opening against the driving speech, mean r", target="≥ 0.6"
         ),
-        "sync_unrelated": bootstrap_mean(unrelated).described(
+        "sync_unrelated": mean_of(unrelated).described(
             "mouth opening against an unrelated speech, mean r", target="|r| < 0.15"
         ),
         "sync_pooled": pooled.described("the same against the driving speech, all frames pooled"),
-        "sync_worst_tenth": bootstrap(lambda i: float(np.quantile(own[i], 0.1)), n).described(
+        "sync_worst_tenth": Number(float(np.quantile(own, 0.1)), n).described(
             "r of the tenth of persons that is worst"
         ),
-        "lag": bootstrap_mean(lags).described("lag of the best correlation", unit="frames"),
-        "amplitude": bootstrap_mean(amplitude).described("mouth movement, share of the true one"),
+        "lag": mean_of(lags).described("lag of the best correlation", unit="frames"),
+        "amplitude": mean_of(amplitude).described("mouth movement, share of the true one"),
     }
 
 
@@ -140,10 +140,8 @@ def control_numbers(cases: list[Case], readings: Readings, truth: Tracks) -> dic
     ceiling = rowwise(readings.values("ceiling", "mouth_open"), truth)
     loud = np.stack([loudness(c.audio, c.num_frames)[1:].double().numpy() for c in cases])
     return {
-        "ceiling": bootstrap_mean(ceiling).described(
-            "ceiling: the true video through the VAE, mean r"
-        ),
-        "loudness": bootstrap_mean(rowwise(loud, truth)).described(
+        "ceiling": mean_of(ceiling).described("ceiling: the true video through the VAE, mean r"),
+        "loudness": mean_of(rowwise(loud, truth)).described(
             "shortcut: loudness alone against the truth, mean r"
         ),
     }
@@ -179,7 +177,7 @@ def identity_numbers(
         nearest, pairwise = identification(faces, gallery)
         words = f"{label}, of {n}"
         numbers[key] = rate(int(nearest.sum()), n).described(words, target=target)
-        pairs = bootstrap_mean(pairwise.double().numpy())
+        pairs = mean_of(pairwise.double().numpy())
         numbers[f"{key}_pairs"] = pairs.described(f"{label}, of two")
     return numbers
 
@@ -190,8 +188,8 @@ def comparison_numbers(readings: Readings, truth: Tracks) -> dict[str, Number]:
         rowwise(readings.values(key, "mouth_open"), truth) for key in ("generated", "baseline")
     )
     return {
-        "baseline_sync": bootstrap_mean(other).described("the baseline on the same cases, mean r"),
-        "gain": bootstrap_mean(own - other).described("gain over the baseline", target="> 0"),
+        "baseline_sync": mean_of(other).described("the baseline on the same cases, mean r"),
+        "gain": mean_of(own - other).described("gain over the baseline", target="> 0"),
     }
 
 

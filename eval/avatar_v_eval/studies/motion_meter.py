@@ -16,6 +16,7 @@ from avatar_v.motion.extractors import METER_HABITS, from_meter
 from avatar_v.motion.stats import MotionStats
 from avatar_v.motion.style import motion_moments, style_statistics
 from avatar_v.motion.vectors import pack_motion
+from avatar_v.options import at_once
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval.cases import drawn_clips, video_of
 from avatar_v_eval.intervals import correlation
@@ -34,7 +35,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--weights", default="small", help="weights whose motion statistics normalise motion")
     add("--persons", type=int, default=64, help="VALIDATION persons")
     add("--first", type=int, default=0, help="number of the first of them")
-    add("--workers", type=int, default=2, help="processes of one thread each")
+    add("--workers", type=at_once, default=2, help="processes of one thread each")
 
 
 def measure(options: argparse.Namespace) -> Findings:

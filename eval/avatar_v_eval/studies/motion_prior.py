@@ -9,14 +9,16 @@ takes such motion, of another version perhaps, for the baseline.
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 from jaxtyping import Float
 
 from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.shards.schema import load_arrays
 from avatar_v_eval.cases import Case, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated_motion import moved
-from avatar_v_eval.intervals import bootstrap, bootstrap_mean, correlation, pearson
+from avatar_v_eval.intervals import correlation, jackknife, mean_of, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, true_statistics
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -42,6 +44,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 4)
+    kept = None if options.against is None else kept_tracks(options.against)
     rollout = _loaded(options.weights, options)
     other = None if options.baseline is None else _loaded(options.baseline, options)
     longest_one = longest(options.conditions)
@@ -60,11 +63,11 @@ def measure(options: argparse.Namespace) -> Findings:
         tracks[BASELINE] = moved(other, cases, LENGTHS[longest_one], words, options.batch)
         weights["baseline motion"] = other.hashes()["motion"]
         described += f"; {words}: {other.described()}"
-    elif options.against is not None:
-        tracks[BASELINE] = list(np.load(options.against)["tracks"].astype(np.float64))
+    elif kept is not None:
+        tracks[BASELINE] = kept
     if options.tracks is not None:
-        kept = np.stack(tracks[longest_one]).astype(np.float32)
-        np.savez_compressed(options.tracks, tracks=kept)
+        made = np.stack(tracks[longest_one]).astype(np.float32)
+        np.savez_compressed(options.tracks, tracks=made)
     words = {"truth": "the true motion", **WORDS, BASELINE: options.baseline_words}
     return Findings(
         f"How much of a person the motion stream knows, {options.name}",
@@ -76,7 +79,7 @@ def measure(options: argparse.Namespace) -> Findings:
             cases_note(options, "; the first frame's motion is given"),
             described,
             "r: over persons, a statistic of the motion against that of the person, Fisher's "
-            "interval; other intervals bootstrapped over persons",
+            "interval; other intervals over persons",
         ],
     )
 
@@ -105,21 +108,19 @@ def numbers_of(
             errors = np.abs(own - values["truth"])
             for ending, label, number in (
                 ("", "r over persons", correlation(own, true)),
-                ("_error", "error against the true motion", bootstrap_mean(errors)),
-                ("_mean", "mean over persons", bootstrap_mean(own)),
+                ("_error", "error against the true motion", mean_of(errors)),
+                ("_mean", "mean over persons", mean_of(own)),
             ):
                 described = number.described(f"{word}, {label}: {words[name]}")
                 found[f"{statistic}_{name}{ending}"] = described
         if BASELINE in values:
             pairs = np.stack([values[longest_one], values[BASELINE], true], axis=1)
-            gain = bootstrap(lambda index, p=pairs: _gain_in_r(p[index]), len(pairs))
+            gain = jackknife(lambda index, p=pairs: _gain_in_r(p[index]), len(pairs))
             label = f"{word}, r over that of {words[BASELINE]}"
             found[f"{statistic}_over_{BASELINE}"] = gain.described(label)
             ours, theirs = (abs(values[of] - values["truth"]) for of in (longest_one, BASELINE))
             label = f"{word}, error less that of {words[BASELINE]}"
-            found[f"{statistic}_error_over_{BASELINE}"] = bootstrap_mean(ours - theirs).described(
-                label
-            )
+            found[f"{statistic}_error_over_{BASELINE}"] = mean_of(ours - theirs).described(label)
     return found | _mouths(cases, tracks, words, longest_one)
 
 
@@ -140,11 +141,11 @@ def _mouths(
         if name != "truth"
     }
     found = {
-        f"mouth_r_{name}": bootstrap_mean(values).described(f"mouth, r over frames: {words[name]}")
+        f"mouth_r_{name}": mean_of(values).described(f"mouth, r over frames: {words[name]}")
         for name, values in read.items()
     }
     if BASELINE in read:
-        gain = bootstrap_mean(read[longest_one] - read[BASELINE])
+        gain = mean_of(read[longest_one] - read[BASELINE])
         label = f"mouth, r over that of {words[BASELINE]}"
         found[f"mouth_r_over_{BASELINE}"] = gain.described(label)
     return found
@@ -153,6 +154,14 @@ def _mouths(
 def _gain_in_r(pairs: Float[np.ndarray, "n 3"]) -> float:
     ours, theirs, true = pairs.T
     return pearson(ours, true) - pearson(theirs, true)
+
+
+def kept_tracks(path: str) -> list[np.ndarray]:
+    """The motion in a file of ``--tracks``; ValueError for any other."""
+    arrays = load_arrays(Path(path).read_bytes(), path)
+    if not isinstance(arrays, dict) or "tracks" not in arrays:
+        raise ValueError(f"--against {path} holds no tracks; --tracks writes such files")
+    return list(arrays["tracks"].astype(np.float64))
 
 
 def _loaded(weights: str, options: argparse.Namespace) -> Rollout:

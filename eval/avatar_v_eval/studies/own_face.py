@@ -27,7 +27,7 @@ from avatar_v.media import reading
 from avatar_v.models.card import hash_folder
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval.cases import loudness
-from avatar_v_eval.intervals import bootstrap_mean, fisher, pearson, rate
+from avatar_v_eval.intervals import fisher, mean_of, pearson, rate
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -254,7 +254,7 @@ def contact_sheet(real: Video, made: Video, num_columns: int = 10) -> Figure:
 def _mean(values: Float[np.ndarray, " k"]) -> Number:
     if len(values) < 2:
         return Number(float(values[0]), 1)
-    return bootstrap_mean(values)
+    return mean_of(values)
 
 
 def _with_sound(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Number:

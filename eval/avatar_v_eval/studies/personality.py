@@ -28,7 +28,7 @@ from avatar_v_eval.generated import (
     truth,
     truth_through_vae,
 )
-from avatar_v_eval.intervals import bootstrap_mean, correlation, pearson
+from avatar_v_eval.intervals import correlation, mean_of, pearson
 from avatar_v_eval.motion_statistics import (
     STATISTICS,
     motion_statistics,
@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace) -> Findings:
             described,
             f"motion of the reference: {read}; first frame and its motion are {given}",
             "r of a motion statistic: over persons, read from the pixels against that of the "
-            "person, Fisher's interval; other intervals bootstrapped over persons",
+            "person, Fisher's interval; other intervals over persons",
         ],
         figures={"": draw(numbers)},
     )
@@ -204,7 +204,7 @@ def statistics_numbers(
             numbers[f"{name}_{key}"] = correlation(read, true).described(
                 f"{r}: {words[key]}", target=target if key in ASKED else ""
             )
-            numbers[f"{name}_{key}_error"] = bootstrap_mean(np.abs(read - ceiling)).described(
+            numbers[f"{name}_{key}_error"] = mean_of(np.abs(read - ceiling)).described(
                 f"{word}, error against the true video through the VAE: {words[key]}"
             )
     return numbers

@@ -25,7 +25,7 @@ from avatar_v.stages.preference_data import JudgedFeatures, read_features
 from avatar_v.types import num_latents
 from avatar_v.world.splits import Split, persons
 from avatar_v_eval.edited_pairs import PANEL, TERMS, Faults, margins, values_of, write_edited
-from avatar_v_eval.intervals import bootstrap, pearson
+from avatar_v_eval.intervals import jackknife, pearson, pooled_mean, within_unit
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import RESULTS_DIR, Number
 
@@ -190,11 +190,9 @@ def recovered(score: Float[np.ndarray, " p"], answers: Answers) -> dict[str, Num
     regression without an intercept, of which the sum of the sizes is 1."""
     groups = [np.flatnonzero(answers.person == who) for who in np.unique(answers.person)]
     numbers = {
-        "margin_r": bootstrap(
+        "margin_r": jackknife(
             lambda index: pearson(*_taken(groups, index, score, answers.wanted)),
             len(groups),
-            0,
-            1000,
         ).described("r of the difference of scores and what raters want: preference model")
     }
     squares = np.stack([answers.terms[rows].T @ answers.terms[rows] for rows in groups])
@@ -207,7 +205,7 @@ def recovered(score: Float[np.ndarray, " p"], answers: Answers) -> dict[str, Num
             return float(found[place] / np.abs(found).sum())
 
         word = f"share of a preference: {term.__name__.replace('_', ' ')}"
-        numbers[f"share_{term.__name__}"] = bootstrap(share, len(groups), 0, 2000).described(
+        numbers[f"share_{term.__name__}"] = jackknife(share, len(groups)).described(
             f"{word}, of the model"
         )
         true = float(wanted[place] / wanted.sum())
@@ -228,9 +226,7 @@ def _rate(
     right = np.where(values == 0, 0.5, np.sign(values) == np.sign(said))[kept]
     _, place = np.unique(person[kept], return_inverse=True)
     sums, counts = np.bincount(place, weights=right), np.bincount(place)
-    return bootstrap(
-        lambda index: float(sums[index].sum() / counts[index].sum()), len(counts), 0, 2000
-    )
+    return within_unit(pooled_mean(sums, counts))
 
 
 def _taken(

@@ -33,7 +33,7 @@ from avatar_v_eval.cases import (
     signed,
     video_of,
 )
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, gains, means
@@ -135,7 +135,7 @@ def measure(options: argparse.Namespace) -> Findings:
         weights={**weights, "vae": pipeline.conditioner.vae.hash(), "face": critic.hash()},
         notes=[
             cases_note(options, "; the reference is as long, from another scene; intervals over "
-                       "persons, bootstrapped"),
+                       "persons"),
             f"low side: the true clip averaged down {FACTOR} times and through the VAE; its motion "
             "is the true one",
             "perceptual: feature maps of our face critic on 64 px pieces at full size; identity: "
@@ -188,7 +188,7 @@ def numbers_of(readings: Readings) -> dict[str, Number]:
 def costs_of(costs: list[Costs]) -> dict[str, Number]:
     """CPU milliseconds a frame: processor time of one thread, which others do not lengthen much."""
     return {
-        f"cost_{name}": bootstrap_mean(
+        f"cost_{name}": mean_of(
             1000 * np.array([second for person in costs for second in person[name]])
         ).described(f"CPU time a frame: {word}", unit="ms")
         for name, word in STEPS.items()

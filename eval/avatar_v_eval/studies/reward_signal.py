@@ -37,7 +37,7 @@ from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.policies import Situation
 from avatar_v.stages.policy_gradient import Rolled, advantages_of
 from avatar_v.types import Batch
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
@@ -91,7 +91,7 @@ def measure(options: argparse.Namespace) -> Findings:
             f"{2 * options.pairs} batches of {options.batch_size} conditions with "
             f"{options.group_size} samples each, from {options.shards}; cosines over "
             f"{options.pairs} pairs of batches that share no clip and no noise",
-            "intervals bootstrapped over batches, those of cosines over pairs of batches",
+            "intervals over batches, those of cosines over pairs of batches",
         ],
     )
 
@@ -218,7 +218,7 @@ def room(stage: AlignGRPO, batches: list[Batch]) -> dict[str, Number]:
             if gap is not None:
                 found[name].append(float(gap))
     return {
-        f"room_{name}": bootstrap_mean(np.array(values)).described(
+        f"room_{name}": mean_of(np.array(values)).described(
             f"{GAPS[name]} below the persons' own, relative"
         )
         for name, values in found.items()
@@ -240,7 +240,7 @@ def told(name: str, way: str, found: list[Signal]) -> dict[str, Number]:
     """The spread of a reward's advantages, and how well gradients of two batches agree."""
     spreads = np.array([one.spread for one in found])
     numbers = {
-        f"spread_{way}_{name}": bootstrap_mean(spreads).described(
+        f"spread_{way}_{name}": mean_of(spreads).described(
             f"spread of advantages in groups, {name}: {WAYS[way]}"
         )
     }
@@ -250,7 +250,7 @@ def told(name: str, way: str, found: list[Signal]) -> dict[str, Number]:
         if a.gradient is not None and b.gradient is not None
     ]
     if len(cosines) > 1:
-        numbers[f"cosine_{way}_{name}"] = bootstrap_mean(np.array(cosines)).described(
+        numbers[f"cosine_{way}_{name}"] = mean_of(np.array(cosines)).described(
             f"cosine of two batches' gradients, {name}: {WAYS[way]}"
         )
     return numbers

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated import GeneratedClip, generate, through_vae
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.plots import GREY, RED, band, panels
 from avatar_v_eval.protocol import (
     Condition,
@@ -66,7 +66,7 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=rollout.recipe,
         weights=weights,
         notes=[
-            cases_note(options, ", 4 s of reference; intervals bootstrapped over persons"),
+            cases_note(options, ", 4 s of reference; intervals over persons"),
             rollout.described(),
         ],
         figures={"": draw(readings, options.counts, options.overshoot)},
@@ -100,7 +100,7 @@ def draw(readings: Readings, counts: list[int], overshoot: float) -> Figure:
             ("euler", GREY, "Euler"),
             ("overshoot", RED, f"c = {overshoot}"),
         ):
-            rows = [bootstrap_mean(readings.values(f"{sampler}_{n}", name)) for n in counts]
+            rows = [mean_of(readings.values(f"{sampler}_{n}", name)) for n in counts]
             low, high = ([getattr(row, side) for row in rows] for side in ("low", "high"))
             y = [row.value for row in rows]
             band(ax, counts, y, low, high, colour=colour, label=label)

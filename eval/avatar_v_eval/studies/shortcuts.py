@@ -24,7 +24,7 @@ from avatar_v.world.scene import sample_scene
 from avatar_v.world.splits import persons, scenes
 from avatar_v.world.style import STYLE_NAMES, sample_style, style_vector
 from avatar_v_eval.cases import drawn_clips
-from avatar_v_eval.intervals import bootstrap, bootstrap_mean, pearson, rate
+from avatar_v_eval.intervals import jackknife, mean_of, pearson, rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
@@ -48,7 +48,7 @@ def measure(options: argparse.Namespace) -> Findings:
         | style_numbers(options.train, options.test),
         notes=[
             f"fitted on {options.train} TRAIN persons, scored on {options.test} TEST persons",
-            f"{NUM_FRAMES} frames of speech a person; intervals by bootstrap over persons",
+            f"{NUM_FRAMES} frames of speech a person; intervals over persons",
             "r pools all frames of all persons; amplitude is personal and not in the sound",
         ],
     )
@@ -74,8 +74,8 @@ def mouth_numbers(num_train: int, num_test: int) -> dict[str, Number]:
     right = (said == spoken).double().mean(dim=1).numpy()
     most = int(known.flatten().bincount().argmax())
     majority = (spoken == most).double().mean(dim=1).numpy()
-    numbers["phonemes"] = bootstrap_mean(right).described("phoneme of a frame from log-mel: right")
-    numbers["phonemes_majority"] = bootstrap_mean(majority).described("the most frequent phoneme")
+    numbers["phonemes"] = mean_of(right).described("phoneme of a frame from log-mel: right")
+    numbers["phonemes_majority"] = mean_of(majority).described("the most frequent phoneme")
     return numbers
 
 
@@ -97,7 +97,7 @@ def identity_numbers(num_test: int) -> dict[str, Number]:
         numbers[key] = rate(right, num_test).described(
             f"{label} finds the person in another scene, of {num_test}"
         )
-        pairs = bootstrap_mean(nearer.numpy())
+        pairs = mean_of(nearer.numpy())
         numbers[f"{key}_pairs"] = pairs.described(f"{label}, against one other person")
     return numbers
 
@@ -245,7 +245,7 @@ def _pooled_r(predicted: Float[np.ndarray, "n f"], truth: Float[np.ndarray, "n f
     def r(index: np.ndarray) -> float:
         return pearson(predicted[index].ravel(), truth[index].ravel())
 
-    return bootstrap(r, len(truth), 0, 1000)
+    return jackknife(r, len(truth))
 
 
 def _r2(predicted: Float[Tensor, "n k"], truth: Float[Tensor, "n k"]) -> Number:
@@ -256,4 +256,4 @@ def _r2(predicted: Float[Tensor, "n k"], truth: Float[Tensor, "n k"]) -> Number:
         around = np.square(spread[index] - spread[index].mean(axis=0)).sum(axis=0)
         return float(np.mean(1 - wrong[index].sum(axis=0) / around))
 
-    return bootstrap(r2, len(truth), 0, 1000)
+    return jackknife(r2, len(truth))

@@ -3,7 +3,8 @@ what it changes.
 
 Drawn clips of TEST persons, and with ``--generated`` videos that the weights make, are written as
 `avatar-v generate` writes them, with the mark and without, and then attacked: encoded again, cut,
-scaled, cropped. A clip without a mark is read with several keys.
+scaled, cropped, mirrored, played faster. Someone without the key tries to take the mark off, and to
+draw it on another clip (watermark_thief.py). A clip without a mark is read with several keys.
 """
 
 import argparse
@@ -22,7 +23,7 @@ from avatar_v.media.files import Mp4File
 from avatar_v.media.reading import read_video
 from avatar_v.media.writer import Writer
 from avatar_v.safety.detect import MOST_FALSE, detect
-from avatar_v.safety.watermark import Mark
+from avatar_v.safety.watermark import Mark, Marker
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cases import (
     Case,
@@ -33,12 +34,13 @@ from avatar_v_eval.cases import (
     check_persons,
 )
 from avatar_v_eval.generated import generate
-from avatar_v_eval.intervals import bootstrap_mean, rate
+from avatar_v_eval.intervals import mean_of, rate
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
 from avatar_v_eval.readers import Readers, mouth_r, picture_shares
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
+from avatar_v_eval.studies.watermark_thief import taken_signs, with_signs
 
 NUM_KEYS = 8
 """Keys that a clip without a mark is read with."""
@@ -54,7 +56,20 @@ ATTACKS = {
     "half": "half the size, CRF 23",
     "light": "contrast × 1.2 and darker by 10, CRF 23",
     "crop": "6 % of each side cropped, CRF 23",
+    "mirrored": "mirrored, CRF 23",
+    "padded": "black bars to 9:16, CRF 23",
+    "faster": "1.1 times as fast, CRF 23",
+    "slower": "0.9 times as fast, CRF 23",
 }
+FOLD = 64
+"""Frames after which one thief takes the mark to come again."""
+THIEVES = {
+    "copied": "its signs taken cycle by cycle and drawn on the next clip",
+    "folded": f"the same, of the mean over {FOLD} frames",
+    "folded_off": f"what is taken of the mean over {FOLD} frames subtracted",
+    "off": "what is taken cycle by cycle subtracted",
+}
+"""What `watermark_thief` makes of a marked video; of the first two no id is to be read."""
 CHANGES = {
     "mouth": "mouth r",
     "sync": "sync confidence",
@@ -77,9 +92,14 @@ def measure(options: argparse.Namespace) -> Findings:
     cases = asked_cases(
         options, reference_frames=options.frames if options.generated else 1, size=options.size
     )
-    rows = mapped(lambda i: read(cases[i], cases[i].video, readers), len(cases), "drawn clips",
-        options.workers)  # fmt: skip
-    numbers = numbers_of(Readings({"drawn": rows}), "drawn", "")
+
+    def whole(i: int) -> Reading:
+        case, other = cases[i], cases[(i + 1) % len(cases)].video
+        return {**read(case, case.video, readers), **stolen(case, other)}
+
+    rows = mapped(whole, len(cases), "drawn clips", options.workers)
+    readings = Readings({"drawn": rows})
+    numbers = numbers_of(readings, "drawn", "") | numbers_of_thieves(readings)
     weights = readers.hashes()
     if options.generated:
         pipeline = AvatarPipeline.from_pretrained()
@@ -105,8 +125,8 @@ def measure(options: argparse.Namespace) -> Findings:
 
 def read(case: Case, video: Video, readers: Readers) -> Reading:
     """All measures of one video, with a mark of its own and without."""
-    id_ = hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
-    drawn = Mark(id_).draw(video, 0)
+    id_ = id_of(case)
+    drawn = Marker(Mark(id_))(video)
     plain, marked = written(video), written(drawn)
     reading: dict[str, float] = {"psnr": psnr(drawn, video)}
     for name in ATTACKS:
@@ -117,10 +137,29 @@ def read(case: Case, video: Video, readers: Readers) -> Reading:
         reading[f"bits_{name}"] = 1 - wrong / 32
     keys = [hashlib.sha256(b"key %d" % i).digest() for i in range(NUM_KEYS)]
     others = [detect(plain, key) for key in keys]
-    reading["false"] = float(sum(found.id is not None for found in others))
+    reading["false"] = float(sum(found.is_marked for found in others))
     reading["false_z"] = max(found.z for found in others)
     before, after = (judged(case, x, plain, readers) for x in (plain, marked))
     return reading | {name: after[name] - before[name] for name in CHANGES}
+
+
+def id_of(case: Case) -> str:
+    return hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
+
+
+def stolen(case: Case, other: Video) -> Reading:
+    """Whether the id is read of what thieves make of a marked video, and how much they spoil it."""
+    marked = Marker(Mark(id_of(case)))(case.video)
+    each, folded = taken_signs(marked), taken_signs(marked, FOLD)
+    made = {
+        "copied": with_signs(other, each),
+        "folded": with_signs(other, folded),
+        "folded_off": with_signs(marked, folded, -1),
+        "off": with_signs(marked, each, -1),
+    }
+    reading = {f"stolen_{name}": float(detect(made[name]).id == id_of(case)) for name in THIEVES}
+    reading["stolen_psnr"] = psnr(made["off"], case.video)
+    return reading
 
 
 def judged(case: Case, video: Video, plain: Video, readers: Readers) -> dict[str, float]:
@@ -142,6 +181,10 @@ def attacked(name: str, video: Video) -> Video:
         "half": lambda: _scaled(video, 0.5),
         "light": lambda: (1.2 * video.float() - 10).round().clamp(0, 255).to(torch.uint8),
         "crop": lambda: video[:, :, height // 64 : -3 * height // 64, width // 32 : -width // 32],
+        "mirrored": lambda: video.flip(3),
+        "padded": lambda: _padded(video),
+        "faster": lambda: _at_speed(video, 1.1),
+        "slower": lambda: _at_speed(video, 0.9),
     }
     if name == "none":
         return video
@@ -176,7 +219,7 @@ def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Num
         return rate(round(found.sum()), each * len(found))
 
     def mean(measure: str) -> Number:
-        return bootstrap_mean(readings.values(condition, measure))
+        return mean_of(readings.values(condition, measure))
 
     for name, words in ATTACKS.items():
         numbers[f"right_{name}"] = hits(f"right_{name}").described(f"{before}id read: {words}")
@@ -196,9 +239,33 @@ def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Num
     return {f"{name}{ending}": number for name, number in numbers.items()}
 
 
+def numbers_of_thieves(readings: Readings) -> dict[str, Number]:
+    """Of the drawn clips."""
+    numbers: dict[str, Number] = {}
+    for name, words in THIEVES.items():
+        found = readings.values("drawn", f"stolen_{name}")
+        number = rate(round(found.sum()), len(found))
+        numbers[f"stolen_{name}"] = number.described(f"without the key, id read: {words}")
+    left = mean_of(readings.values("drawn", "stolen_psnr"))
+    label = "without the key, PSNR of frames whose mark was subtracted cycle by cycle"
+    return numbers | {"stolen_psnr": left.described(label, unit="dB")}
+
+
 def _scaled(video: Video, factor: float) -> Video:
     large = F.interpolate(video.float(), scale_factor=factor, mode="bilinear", antialias=True)
     return large.round().clamp(0, 255).to(torch.uint8)
+
+
+def _padded(video: Video) -> Video:
+    """In the middle of 9:16, which is higher than it is wide."""
+    height, width = video.shape[2:]
+    above = (round(width * 16 / 9) - height) // 4 * 2
+    return F.pad(video, (0, 0, above, above))
+
+
+def _at_speed(video: Video, speed: float) -> Video:
+    """With frames left out or shown twice."""
+    return video[(torch.arange(int(len(video) / speed)) * speed).round().long()]
 
 
 def psnr(video: Video, true: Video) -> float:

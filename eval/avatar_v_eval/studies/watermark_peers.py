@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int, UInt8
 
 from avatar_v_eval.cases import Video, drawn_clips, video_of
-from avatar_v_eval.intervals import bootstrap_mean
+from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
 from avatar_v_eval.studies.watermark import ATTACKS, attacked, psnr, written
@@ -53,10 +53,10 @@ def measure(options: argparse.Namespace) -> Findings:
     readings = Readings({"": mapped(read, len(clips), "drawn clips", 1)})
     numbers = {}
     for name, words in PEERS.items():
-        mean = bootstrap_mean(readings.values("", f"psnr_{name}"))
+        mean = mean_of(readings.values("", f"psnr_{name}"))
         numbers[f"psnr_{name}"] = mean.described(f"{words}: PSNR of the marked frames", unit="dB")
         for attack in ATTACKED:
-            mean = bootstrap_mean(readings.values("", f"bits_{name}_{attack}"))
+            mean = mean_of(readings.values("", f"bits_{name}_{attack}"))
             label = f"{words}: right bits, {ATTACKS[attack]}"
             numbers[f"bits_{name}_{attack}"] = mean.described(label)
     return Findings(

@@ -12,6 +12,7 @@ from collections.abc import AsyncGenerator, Callable, Generator
 from typing import TypeVar
 
 State = TypeVar("State")
+_END = object()  # of a stream, whose states may be None
 
 
 class JobThreads:
@@ -24,11 +25,12 @@ class JobThreads:
     async def stream(
         self, begin: Callable[[], Generator[State, None, None]]
     ) -> AsyncGenerator[State]:
-        """The states of a generator, which a thread drives; closing this closes the generator."""
+        """The states of a generator, which a thread drives; closing this closes the generator. A
+        fault of it is raised here."""
         loop, states = asyncio.get_running_loop(), asyncio.Queue()
-        stop = threading.Event()
+        stop, faults = threading.Event(), list[BaseException]()
 
-        def tell(state: State | None) -> None:
+        def tell(state: State | object) -> None:
             with contextlib.suppress(RuntimeError):  # the server is over, its loop closed
                 loop.call_soon_threadsafe(states.put_nowait, state)
 
@@ -39,8 +41,10 @@ class JobThreads:
                         tell(state)
                         if stop.is_set():
                             break
+            except BaseException as error:
+                faults.append(error)
             finally:
-                tell(None)
+                tell(_END)
                 del self._running[thread]
 
         thread = threading.Thread(target=work, name="job")
@@ -49,8 +53,10 @@ class JobThreads:
             stop.set()
         thread.start()
         try:
-            while (state := await states.get()) is not None:
+            while (state := await states.get()) is not _END:
                 yield state
+            if faults:
+                raise faults[0]
         finally:
             stop.set()
 

@@ -23,7 +23,7 @@ from avatar_v.app.form import (
     checked_request,
     form_words,
 )
-from avatar_v.app.job_queue import JobQueue
+from avatar_v.app.job_queue import LOOK_S, JobQueue
 from avatar_v.app.uploads import Space
 from avatar_v.engines.voice import speak_text
 from avatar_v.engines.voices import DRAWN, is_drawn
@@ -37,11 +37,11 @@ from avatar_v.media.writer import write_wav
 from avatar_v.models.card import DEFAULT_WEIGHTS
 from avatar_v.safety.moderation import Moderator
 from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.visitors import Visitor
 
 LIVE = "live.m3u8"
 VIDEO = "avatar.mp4"
 RECORD = "avatar.json"
-LOOK_S = 0.5  # how often a job that waits is given a chance to leave the queue
 
 
 @dataclass(frozen=True)
@@ -99,8 +99,8 @@ class JobRunner:
         self._load_s = round(time.perf_counter() - begin, 3)
         self._queue = JobQueue(self.limits.num_waiting)
 
-    def make(self, form: Form) -> Generator[Waiting | Progress, None, None]:
-        """Check ``form`` and carry it out in its turn; the last progress has the record.
+    def make(self, form: Form, visitor: Visitor) -> Generator[Waiting | Progress, None, None]:
+        """Check ``form`` and carry it out in its visitor's turn; the last progress has the record.
 
         ValueError for faults that the user can change and for a full queue, OSError if writing
         fails. After either, and when it is closed, the job's folder is gone. Only a form with a
@@ -109,7 +109,7 @@ class JobRunner:
         """
         token = secrets.token_hex(16)
         folder = self.jobs / token
-        with self._queue.ticket() as ticket:
+        with self._queue.ticket(visitor) as ticket:
             self.space.check()
             request = checked_request(form, self.limits, folder / VIDEO).changed(
                 consent=() if self._consent is None else (self._consent,), policy=self._policy

@@ -13,9 +13,8 @@ import json
 import logging
 import re
 import secrets
-import shutil
 import socket
-from collections.abc import AsyncIterator, Collection, Generator
+from collections.abc import AsyncIterator, Callable, Collection, Generator
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -36,16 +35,19 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 from avatar_v.app import html
 from avatar_v.app.example import draw_person
 from avatar_v.app.form import FRAMED, MAX_TEXT, Form, form_words
+from avatar_v.app.job_queue import JobQueue, in_turn
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
 from avatar_v.app.uploads import FullError, Uploads, is_plain_file, is_token
 from avatar_v.guard import LOOPBACK, STRICT_POLICY, Guard, is_loopback
+from avatar_v.visitors import BusyError, Visitor
 
 POLICY = f"{STRICT_POLICY}; media-src 'self' blob:; img-src 'self' blob: data:"
 """Recordings and the growing video are blobs of the page itself; the icon is an empty data URL."""
 SESSION = "avatar_v"  # the cookie that ties files to the browser that sent them
 DRAWN_BYTES = 2**20  # more than a drawn person takes
 NUM_DRAWN = 1000  # persons that "a drawn person" chooses from
+MOST_DRAWN = 32  # drawn persons and texts that wait: each is a matter of seconds
 MAX_FORM = 2**14  # bytes
 _SHOWN = {".mp4": "video/mp4", ".wav": "audio/wav"}  # of a drawn person; nothing else is shown
 _JOB_TYPES = {
@@ -97,7 +99,7 @@ def create_app(
     uploads = Uploads(runner.uploads)
     _add_faults(app)
     _add_page(app, runner)
-    _add_uploads(app, runner, uploads)
+    _add_uploads(app, runner, threads, uploads)
     _add_jobs(app, runner, threads, uploads)
     return Guard(
         app,
@@ -124,6 +126,10 @@ def _add_faults(app: FastAPI) -> None:
     async def full(request: Request, error: FullError) -> Response:
         return PlainTextResponse(str(error), 507)
 
+    @app.exception_handler(BusyError)
+    async def busy(request: Request, error: BusyError) -> Response:
+        return PlainTextResponse(str(error), 429 if error.is_own else 503)
+
 
 def _add_page(app: FastAPI, runner: JobRunner) -> None:
     page = html.page(runner)
@@ -143,8 +149,24 @@ def _add_page(app: FastAPI, runner: JobRunner) -> None:
         return Response(html.static_file(name), media_type=html.STATIC_TYPES[name])
 
 
-def _add_uploads(app: FastAPI, runner: JobRunner, uploads: Uploads) -> None:
-    one_draws = asyncio.Lock()
+def _add_uploads(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Uploads) -> None:
+    queue = JobQueue(MOST_DRAWN, "drawn persons and texts")
+
+    async def made(request: Request, make: Callable[[], dict[str, str]]) -> dict[str, str]:
+        """What ``make`` gives in its visitor's turn, ids of uploads by their places in the form; it
+        is not begun, or removed again, where the browser has gone."""
+        session, visitor = _session(request), _visitor(request)
+        async with contextlib.aclosing(
+            threads.stream(lambda: in_turn(queue, visitor, make))
+        ) as states:
+            async for ids in states:
+                if await request.is_disconnected():
+                    for id_ in (ids or {}).values():
+                        uploads.remove(session, id_)
+                    break
+                if ids is not None:
+                    return ids
+        raise HTTPException(503, "Nobody waits for this any more.")
 
     @app.post("/files")
     async def send(request: Request, name: str = "file") -> dict[str, str]:
@@ -163,36 +185,37 @@ def _add_uploads(app: FastAPI, runner: JobRunner, uploads: Uploads) -> None:
     @app.post("/drawn")
     async def draw(request: Request) -> dict[str, str]:
         session = _session(request)
+        await request.body()  # of no use, but behind it is the end of the connection
 
         def drawn() -> dict[str, str]:
             runner.space.check(DRAWN_BYTES)
-            (clip_id, clip), (speech_id, speech) = uploads.new(session), uploads.new(session)
-            _, sound = draw_person(clip, secrets.randbelow(NUM_DRAWN))
-            sound.rename(speech / sound.name)
-            return {"reference": clip_id, "speech": speech_id, "picture": FRAMED}
+            with (
+                uploads.new(session) as (clip_id, clip),
+                uploads.new(session) as (speech_id, speech),
+            ):
+                _, sound = draw_person(clip, secrets.randbelow(NUM_DRAWN))
+                sound.rename(speech / sound.name)
+            return {"reference": clip_id, "speech": speech_id}
 
-        async with one_draws:
-            return await asyncio.to_thread(drawn)
+        return {**await made(request, drawn), "picture": FRAMED}
 
     @app.post("/speech")
     async def say(request: Request, body: TextBody) -> Response:
         """A text as speech: an upload like any other."""
         session = _session(request)
 
-        def said() -> Response:
+        def said() -> dict[str, str]:
             runner.space.check()
-            id_, folder = uploads.new(session)
-            try:
+            with uploads.new(session) as (id_, folder):
                 runner.say(body.text, folder / "speech.wav")
-            except BaseException as error:
-                shutil.rmtree(folder, ignore_errors=True)
-                if not isinstance(error, (ValueError, OSError)):
-                    raise
-                return PlainTextResponse(form_words(str(error), *runner.hidden), 422)
-            return JSONResponse({"speech": id_})
+            return {"speech": id_}
 
-        async with one_draws:
-            return await asyncio.to_thread(said)
+        try:
+            return JSONResponse(await made(request, said))
+        except (FullError, BusyError):
+            raise
+        except (ValueError, OSError) as error:
+            return PlainTextResponse(form_words(str(error), *runner.hidden), 422)
 
     @app.get("/files/{id_}")
     def sent(request: Request, id_: str) -> Response:
@@ -213,7 +236,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
     @app.post("/jobs")
     async def make(request: Request, body: FormBody) -> Response:
         """One JSON object a line for each change of what the page shows, until the job is over."""
-        session = _session(request)
+        session, visitor = _session(request), _visitor(request)
 
         def path_of(id_: str | None) -> str | None:
             path = uploads.find(session, id_) if id_ else None
@@ -227,7 +250,8 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
             except ValueError as error:
                 yield html.page_state(failed=str(error))
                 return
-            yield from running(runner, dataclasses.replace(Form(**body.model_dump()), **given))
+            form = dataclasses.replace(Form(**body.model_dump()), **given)
+            yield from running(runner, form, visitor)
 
         async def lines() -> AsyncIterator[str]:
             before = None
@@ -251,10 +275,12 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
         return FileResponse(path, media_type=_JOB_TYPES[path.suffix], headers=headers)
 
 
-def running(runner: JobRunner, form: Form) -> Generator[dict[str, Any], None, None]:
+def running(
+    runner: JobRunner, form: Form, visitor: Visitor
+) -> Generator[dict[str, Any], None, None]:
     """The page's words and screens, from the first check to the end."""
     try:
-        with closing(runner.make(form)) as job:
+        with closing(runner.make(form, visitor)) as job:
             for state in job:
                 yield html.page_state(state)
     except (ValueError, OSError) as error:
@@ -285,3 +311,7 @@ def _session(request: Request) -> str:
     if not is_token(session):
         raise HTTPException(403, "Open the page first, with cookies allowed.")
     return session
+
+
+def _visitor(request: Request) -> Visitor:
+    return Visitor.of(request.client, _session(request))

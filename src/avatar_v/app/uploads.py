@@ -67,25 +67,30 @@ class Uploads:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def new(self, session: str) -> tuple[str, Path]:
-        """The id and the empty folder of an upload."""
+    @contextmanager
+    def new(self, session: str) -> Iterator[tuple[str, Path]]:
+        """The id and the empty folder of an upload; a fault inside leaves nothing."""
         id_ = secrets.token_hex(16)
         folder = self._folder(session, id_)
         folder.mkdir(mode=0o700)
-        return id_, folder
+        try:
+            yield id_, folder
+        except BaseException:
+            self.remove(session, id_)
+            raise
 
     @contextmanager
     def arriving(self, session: str, name: str) -> Iterator[tuple[str, BinaryIO]]:
         """The id of an upload and the file to write it to; a fault inside leaves nothing."""
-        id_, folder = self.new(session)
-        part = folder / ".part"
-        try:
+        with self.new(session) as (id_, folder):
+            part = folder / ".part"
             with part.open("xb") as file:
                 yield id_, file
             part.rename(folder / plain_name(name))
-        except BaseException:
-            shutil.rmtree(folder, ignore_errors=True)
-            raise
+
+    def remove(self, session: str, id_: str) -> None:
+        """Its browser has gone."""
+        shutil.rmtree(self._folder(session, id_), ignore_errors=True)
 
     def find(self, session: str, id_: str) -> Path | None:
         """The file of an upload if ``session`` sent it and it is still here, a file and no link."""

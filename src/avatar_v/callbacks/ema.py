@@ -19,9 +19,10 @@ from torch import Tensor, nn
 from torch.distributed.checkpoint.state_dict_loader import load
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.utils.hooks import RemovableHandle
 
 from avatar_v import checks
-from avatar_v.stages.role_module import RoleModule, step_of
+from avatar_v.stages.role_module import RoleModule
 
 SHARDED = "sharded"
 """Key under which a sharded checkpoint lists the names of the averaged weights."""
@@ -30,7 +31,8 @@ PLACE = "average."
 
 
 class EMA(L.Callback):
-    """``average += (1 - d) (weight - average)`` after every step (of a stage: of its student).
+    """``average += (1 - d) (weight - average)`` after every step of the optimiser that updates the
+    weights (of a stage: of its student), however many of them a batch makes.
 
     ``d = min(decay, (1 + n) / (10 + n))`` at update n, so that the start is forgotten quickly.
     """
@@ -43,6 +45,7 @@ class EMA(L.Callback):
         self.average: dict[str, Tensor] = {}
         self._stored: dict[str, Tensor] | None = None  # from a checkpoint, not yet on the device
         self._swapped: dict[str, Tensor] | None = None
+        self._hooks: list[RemovableHandle] = []
 
     @contextlib.contextmanager
     def applied(self, module: nn.Module) -> Iterator[None]:
@@ -59,18 +62,23 @@ class EMA(L.Callback):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not self._ready(pl_module):
             self.average = {n: p.detach().float().clone() for n, p in _averaged(pl_module)}
-        self._last_step = step_of(trainer, pl_module)
+        weights = {id(p) for _, p in _averaged(pl_module)}
+        for optimizer in trainer.optimizers:
+            if any(id(p) in weights for group in optimizer.param_groups for p in group["params"]):
+                hook = optimizer.register_step_post_hook(lambda *_: self._update(pl_module))
+                self._hooks.append(hook)
+        assert self._hooks, "no optimiser updates the weights that are averaged"
 
-    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        step = step_of(trainer, pl_module)
-        if step == self._last_step:  # gradients are still accumulating
-            return
-        self._last_step = step
+    def teardown(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        while self._hooks:
+            self._hooks.pop().remove()
+
+    @torch.no_grad()
+    def _update(self, module: nn.Module) -> None:
         decay = min(self.decay, (1 + self.num_updates) / (10 + self.num_updates))
         self.num_updates += 1
-        with torch.no_grad():
-            for name, parameter in _averaged(pl_module):
-                self.average[name].lerp_(parameter.detach().float(), 1 - decay)
+        for name, parameter in _averaged(module):
+            self.average[name].lerp_(parameter.detach().float(), 1 - decay)
 
     def on_validation_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if self._ready(pl_module):

@@ -13,6 +13,7 @@ from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.fidelity import Known, fidelity_db, known
 from avatar_v.models.vae import Video, VideoVAE
+from avatar_v.paths import whole_folder
 from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.vae import VAEStage, latent_stats, video_of
 
@@ -51,7 +52,8 @@ class ExportVAE(L.Callback):
                 pl_module.vae.set_latent_stats(*latent_stats(pl_module.vae, videos))
             batches = itertools.islice(loader, self.num_stats_batches)
             pl_module.vae.known = known_of(pl_module.vae, (video_of(batch) for batch in batches))
-            pl_module.vae.save_pretrained(folder, self.dtype)
+            with whole_folder(folder) as partial:
+                pl_module.vae.save_pretrained(partial, self.dtype)
 
 
 @torch.no_grad()

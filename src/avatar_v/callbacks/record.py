@@ -20,6 +20,7 @@ from avatar_v.models.card import AdapterCard, Capabilities, Card, hash_folder
 from avatar_v.models.lora import active_factors
 from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.apply import whole_state
+from avatar_v.paths import disk_named, whole_file
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.base import Stage
@@ -50,7 +51,10 @@ class LossCurve(L.Callback):
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
         kept = [row for row in read_losses(self._path) if row[0] <= self._last_step]
-        with open(self._path, "w", newline="", encoding="utf-8") as file:
+        with (
+            whole_file(self._path) as partial,
+            open(partial, "w", newline="", encoding="utf-8") as file,
+        ):
             writer = csv.writer(file)
             writer.writerow(("step", "loss"))
             writer.writerows((step, f"{loss:.9g}") for step, loss in kept)
@@ -80,7 +84,10 @@ class LossCurve(L.Callback):
         if not rows or not trainer.is_global_zero:
             return
         losses = torch.stack([loss.float() for _, loss in rows]).tolist()
-        with open(self._path, "a", newline="", encoding="utf-8") as file:
+        with (
+            disk_named(self._path),
+            open(self._path, "a", newline="", encoding="utf-8") as file,
+        ):
             steps = (step for step, _ in rows)
             csv.writer(file).writerows(
                 (s, f"{loss:.9g}") for s, loss in zip(steps, losses, strict=True)
@@ -152,7 +159,8 @@ class Export(L.Callback):
         for name in ("loss.csv", "recipe.yaml"):
             source = Path(trainer.default_root_dir) / name
             if source.is_file():
-                (folder / name).write_bytes(source.read_bytes())
+                with whole_file(folder / name) as partial:
+                    partial.write_bytes(source.read_bytes())
 
 
 def _part_of_factors(stage: Stage) -> Literal["dit", "motion"] | None:
@@ -232,7 +240,8 @@ def plot_losses(losses: list[tuple[int, float]], path: Path) -> None:
     axes.set_ylabel("training loss")
     axes.legend()
     axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
 
 
 def read_losses(path: Path) -> list[tuple[int, float]]:

@@ -7,14 +7,15 @@ import lightning as L
 import torch
 from einops import rearrange
 from jaxtyping import Float, UInt8
-from lightning.pytorch.loggers import MLFlowLogger
 from PIL import Image
 from torch import Tensor
 
 from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
+from avatar_v.callbacks.experiment_log import PatientMLFlowLogger
 from avatar_v.generate.pixels import to_uint8
 from avatar_v.media.reading import encode_video_bytes
+from avatar_v.paths import whole_file
 from avatar_v.sampling.chunks import Chunk, Span
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
@@ -116,12 +117,15 @@ class Samples(L.Callback):
         stem = folder / f"step_{step:06d}"
         pairs = torch.stack([to_uint8(version) for version in versions], dim=1)
         picture, video = stem.with_suffix(".png"), stem.with_suffix(".mp4")
-        Image.fromarray(sheet(pairs, self.num_columns).numpy()).save(picture)
-        video.write_bytes(encode_video_bytes(rearrange(pairs, "b r f c h w -> f c (r h) (b w)")))
+        with whole_file(picture) as partial:
+            Image.fromarray(sheet(pairs, self.num_columns).numpy()).save(partial, "PNG")
+        with whole_file(video) as partial:
+            rows = rearrange(pairs, "b r f c h w -> f c (r h) (b w)")
+            partial.write_bytes(encode_video_bytes(rows))
         for logger in trainer.loggers:
-            if isinstance(logger, MLFlowLogger):
+            if isinstance(logger, PatientMLFlowLogger):
                 for path in (picture, video):
-                    logger.experiment.log_artifact(logger.run_id, str(path), "samples")
+                    logger.log_file(path, "samples")
 
 
 def first_chunk(length: int, num_prefix: int) -> Chunk:

@@ -20,6 +20,7 @@ from torch import Tensor
 from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, known
+from avatar_v.paths import whole_file
 from avatar_v.stages.align_grpo import AlignGRPO
 
 CLEAR = 2.0
@@ -169,7 +170,8 @@ def plot_watch(rows: list[dict[str, float]], path: Path) -> None:
         axes.set_title(name)
         axes.set_xlabel("update")
         axes.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    with whole_file(path) as partial:
+        figure.savefig(partial, dpi=120, format="png")
 
 
 def _stage(module: L.LightningModule) -> AlignGRPO:
@@ -188,7 +190,7 @@ def _path(trainer: L.Trainer) -> Path:
 
 def _write(path: Path, rows: list[dict[str, float]]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "w", newline="", encoding="utf-8") as file:
+    with whole_file(path) as partial, open(partial, "w", newline="", encoding="utf-8") as file:
         writer = csv.DictWriter(file, fieldnames=list(rows[0]) if rows else [])
         writer.writeheader()
         for row in rows:

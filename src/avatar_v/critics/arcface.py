@@ -18,6 +18,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.frozen import Score, hash_files
+from avatar_v.outside import check_pulled
 
 Frames = UInt8[Tensor, "f 3 h w"]
 
@@ -44,6 +45,7 @@ class ArcFace:
         paths = sorted(Path(folder).glob("*.onnx"))
         if not paths:
             raise ValueError(f"{folder}: no .onnx file; ArcFace needs {SOURCE}")
+        check_pulled(folder)
         zoo: Any = importlib.import_module("insightface.model_zoo")
         models = {path: zoo.get_model(str(path)) for path in paths}
         self._detector = _one(folder, models, "detection")

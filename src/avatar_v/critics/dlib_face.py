@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available
+from avatar_v.critics.face_track import HOW_TO_INSTALL, detect_faces, is_available, landmarks_in
 from avatar_v.critics.frozen import Score
 
 SAME_PERSON = 0.6
@@ -38,6 +38,16 @@ def embed_faces(frames: UInt8[Tensor, "n 3 h w"], landmarks: Float[Tensor, "n 68
     ]
     values = torch.from_numpy(np.stack(rows)).float() if rows else torch.zeros(0, 128)
     return Score(values, NAME, weights_hash())
+
+
+def embed_largest(picture: UInt8[Tensor, "3 h w"]) -> Float[Tensor, " d"] | None:
+    """Of the largest face of a picture; None where none is found."""
+    boxes = detect_faces(picture)
+    if not boxes:
+        return None
+    height, width = picture.shape[1:]
+    box = torch.from_numpy(boxes[0]).float() / torch.tensor([width, height, width, height])
+    return embed_faces(picture[None], landmarks_in(picture[None], box[None])).values[0]
 
 
 @cache

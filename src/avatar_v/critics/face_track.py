@@ -11,6 +11,7 @@ import warnings
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import cache
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -20,12 +21,15 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
+from avatar_v.media import reading
+
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Boxes = Float[Tensor, "f 4"]
 
 DETECT_EVERY = 5  # frames: 5 detections a second
 DETECT_SIDE = 480  # pixels: pictures are reduced to this before detection
+CLOSE_SIDE = 1920  # and to this where a face is searched that was too small for it
 SMOOTH_S = 1.0  # the crop follows a walking person and lets the head nod and sway within it
 HEAD_PER_BOX = 1.7  # side of the crop in heights of dlib's box (brows to chin): the whole head
 HEAD_SHIFT = 0.12  # in box heights, upwards: the hair counts, the neck less
@@ -35,6 +39,8 @@ HOW_TO_INSTALL = (
     "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
     "or take the centre of the picture with --no-face-crop"
 )
+
+IF_FRAMED = "pass --no-face-crop if the picture is framed on the face already"
 
 
 @dataclass(frozen=True)
@@ -203,6 +209,23 @@ def detect_faces(frame: Frame) -> list[Float[np.ndarray, " 4"]]:
     found = _detector()(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()), enlarge)
     boxes = [np.array([r.left(), r.top(), r.right(), r.bottom()]) / reduction for r in found]
     return sorted(boxes, key=_area, reverse=True)
+
+
+def why_no_face(path: str | Path, where: str) -> str:
+    """A sentence about a clip in which no face was found; ``where`` says in what part of it.
+
+    Looks again, closer, for one that is only too small to be followed.
+    """
+    closer = islice(reading.iter_video(path, max_side=CLOSE_SIDE), 0, 2 * 25, 25)
+    for frame in closer:
+        found = _detector()(np.ascontiguousarray(frame.permute(1, 2, 0).numpy()), 1)
+        if found:
+            share = max(box.height() for box in found) / frame.shape[1]
+            return (
+                f"{path}: its face is too small to be followed, {share:.0%} of the picture's "
+                "height; crop the video to the head, or film from closer"
+            )
+    return f"{path}: no face {where}"
 
 
 def landmarks_in(frames: Frames, boxes: Boxes) -> Float[Tensor, "f 68 2"]:

@@ -17,8 +17,10 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from avatar_v.outside import read_json
+from avatar_v.paths import whole_file
 from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import built, read_json
+from avatar_v.stored import built
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "critics"
 
@@ -83,12 +85,14 @@ class Critic(nn.Module):
         directory = Path(directory)
         directory.mkdir(parents=True, exist_ok=True)
         text = json.dumps(self.config, indent=1) + "\n"
-        (directory / "config.json").write_text(text, encoding="utf-8")
         state = {
             name: value.detach().cpu().to(dtype if value.is_floating_point() else value.dtype)
             for name, value in self.state_dict().items()
         }
-        save_file(state, directory / "model.safetensors")
+        with whole_file(directory / "model.safetensors") as partial:
+            save_file(state, partial)
+        with whole_file(directory / "config.json") as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 class PictureCritic(Critic):

@@ -3,7 +3,6 @@
 It is done here and not by transformers, whose own processors want torchvision.
 """
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -11,6 +10,8 @@ import torch
 import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
+
+from avatar_v.outside import read_json
 
 MODES = {2: "bilinear", 3: "bicubic"}
 """PIL's numbers of ways to resize; any other one counts as the last."""
@@ -45,7 +46,7 @@ def read_preparation(path: Path, source: str) -> Preparation:
     """Of a preprocessor_config.json. ValueError, which ends with ``source``, for a file that does
     not say how."""
     try:
-        raw = json.loads(path.read_text(encoding="utf-8"))
+        raw = read_json(path)
         resize = _side(raw["size"])
         return Preparation(
             resize,
@@ -56,7 +57,7 @@ def read_preparation(path: Path, source: str) -> Preparation:
             raw.get("rescale_factor", 1 / 255),
             float(raw.get("offset", False)),
         )
-    except (json.JSONDecodeError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError) as error:
         raise ValueError(
             f"{path} does not say how pictures are prepared ({error}); it is from {source}"
         ) from error

@@ -8,7 +8,6 @@ process, so that happens only where a `QAlign` is made.
 import contextlib
 import importlib
 import importlib.util
-import json
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -20,6 +19,7 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v.critics.frozen import Score, hash_files
+from avatar_v.outside import read_json
 from avatar_v.paths import indexed_weights
 
 Task = Literal["quality", "aesthetics"]
@@ -78,7 +78,7 @@ def _checked(folder: Path) -> list[Path]:
     for name in ("config.json", "preprocessor_config.json"):
         if not (folder / name).is_file():
             raise ValueError(f"{folder}: no {name}; Q-Align is {SOURCE}")
-    kind = json.loads((folder / "config.json").read_text(encoding="utf-8")).get("model_type")
+    kind = read_json(folder / "config.json").get("model_type")
     if kind != "mplug_owl2":
         raise ValueError(f"{folder}: a model of type {kind!r}, not mplug_owl2; Q-Align is {SOURCE}")
     if not any((folder / name).is_file() for name in _TOKENIZERS):

@@ -17,7 +17,9 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
-from avatar_v.stored import Within, built, read_json
+from avatar_v.outside import read_json
+from avatar_v.stored import Within, built
+from avatar_v.trust import check_names
 
 FIRST, SECOND, TIE = range(3)
 MAX_WEIGHT = 1e3
@@ -138,5 +140,8 @@ class Panel:
 
 def read_panel(path: str | Path) -> Panel:
     """The raters of a JSON file ``{"raters": [{"name": …, "terms": [{"path": …, "weight": …}],
-    "axis": …, "noise": …, "position_bias": …, "ties": …}, …]}``. ValueError for anything else."""
-    return built(Panel, read_json(Path(path)), where=path)
+    "axis": …, "noise": …, "position_bias": …, "ties": …}, …]}``. ValueError for anything else, and
+    for a term that the file may not name (trust.py)."""
+    values = read_json(Path(path))
+    check_names(values, str(path))
+    return built(Panel, values, where=path)

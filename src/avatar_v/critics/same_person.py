@@ -1,5 +1,6 @@
 """Whether looks at a clip, one vector of a face each, show one person."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -36,3 +37,28 @@ def first_person(faces: Float[Tensor, "n d"], limit: float, in_a_row: int = 2) -
         if num_odd == in_a_row:
             return FirstPerson(mean, len(seen), index - in_a_row + 1)
     return FirstPerson(torch.stack(seen).mean(0), len(seen), None)
+
+
+def first_frame_of_other(
+    who: FirstPerson,
+    looks: list[int],
+    faces: Float[Tensor, "n d"],
+    look: Callable[[int], Float[Tensor, " d"] | None],
+) -> int:
+    """The first frame that shows somebody else than the clip's first person, who was found by
+    ``faces`` at the frames ``looks``.
+
+    Halves the frames between two looks, with ``look`` at one (None where it shows no face), so the
+    two persons are told apart by whose face is nearer.
+    """
+    assert who.other is not None
+    last, first = looks[who.other - 1], looks[who.other]
+    other = faces[who.other]
+    while first - last > 1:
+        middle = (last + first) // 2
+        face = look(middle)
+        if face is None or (face - who.face).norm() <= (face - other).norm():
+            last = middle
+        else:
+            first = middle
+    return first

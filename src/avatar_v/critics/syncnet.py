@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from avatar_v.critics.frozen import Frames, weights_hash
 from avatar_v.critics.sync import SyncScore, Waveform, measure_sync
+from avatar_v.outside import check_pulled
 
 INPUT_SIZE = 224
 NUM_DIMS = 1024
@@ -125,6 +126,7 @@ def _read(path: Path) -> dict[str, Tensor]:
             f"SyncNet needs its weights, and {path} is missing: get {WEIGHTS_FILE} from "
             f"{WEIGHTS_URL} (licence: {WEIGHTS_LICENCE})"
         )
+    check_pulled(path)
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
     except (pickle.UnpicklingError, RuntimeError, EOFError, ValueError) as error:

@@ -53,6 +53,7 @@ def _add_scene(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--no-face-crop", action="store_true", help="take the picture's centre square")
     add("--weights", default=DEFAULT_WEIGHTS, metavar="NAME|DIR", help="shipped or own")
     add("--device", default="auto", metavar="NAME", help="cpu, cuda, … (%(default)s)")
+    add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")
     add("--overwrite", action="store_true", help="replace OUT.png and OUT.candidates.png")
 
 
@@ -85,7 +86,7 @@ def _scene(args: argparse.Namespace) -> int:
     check_request(request)
     from avatar_v.generate.scene import save_picture, scene_of, side_by_side
 
-    scene = scene_of(request, Weights(args.weights, device=args.device))
+    scene = scene_of(request, Weights(args.weights, device=args.device, precision=args.precision))
     save_picture(out, scene.pictures[0])
     save_picture(sheet, side_by_side(scene.pictures))
     likeness = ", ".join(f"{one.likeness:.3f}" for one in scene.candidates)

@@ -22,10 +22,12 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.face_track import (
+    IF_FRAMED,
     FaceTrack,
     centre_windows,
     crop_windows,
     track_faces,
+    why_no_face,
 )
 from avatar_v.critics.quality import sharp_enough, sharpness
 from avatar_v.media import reading
@@ -138,10 +140,8 @@ def _best_face(path: str | Path, search_s: float) -> BestFrame:
         except ImportError as error:
             raise ValueError(str(error)) from error
     if not track.found.any():
-        raise ValueError(
-            f"{path}: no face in {counted(len(candidates), 'frame')} looked at; "
-            "pass --no-face-crop if the picture is framed on the face already"
-        )
+        looked = f"in {counted(len(candidates), 'frame')} looked at; {IF_FRAMED}"
+        raise ValueError(why_no_face(path, looked))
     pick = _pick_face(candidates, track)
     one = FaceTrack(track.box[[pick]], track.landmarks[[pick]], track.found[[pick]], 1)
     frame = next(islice(reading.iter_video(path), pick * stride, None))

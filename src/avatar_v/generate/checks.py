@@ -46,6 +46,8 @@ def check_settings(request: Request) -> None:
         raise ValueError("pass the speech as --audio, or what is to be said as --script")
     if person.audio is not None and person.script is not None:
         raise ValueError("--audio is a speech, and --script has one made: pass one")
+    if person.audio_track is not None and person.audio in (None, LIVE):
+        raise ValueError("--audio-track is one of a file: pass the file as --audio")
     if person.voice != DRAWN and person.script is None:
         raise ValueError(f"--voice {person.voice} says a --script, and this request has none")
     if person.from_prompt and person.image is not None:

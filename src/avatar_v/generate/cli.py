@@ -4,7 +4,6 @@ The options are the fields of a request (request.py).
 """
 
 import argparse
-import sys
 import time
 
 from avatar_v.generate.request import (
@@ -18,7 +17,7 @@ from avatar_v.interrupts import first_interrupt
 from avatar_v.media.kinds import STDOUT
 from avatar_v.models.card import Chosen, read_card, weights_folder
 from avatar_v.options import add_help_all, add_options, parsed
-from avatar_v.words import counted
+from avatar_v.words import counted, notice
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -86,19 +85,18 @@ def run(args: argparse.Namespace) -> int:
             record = making.finish(progress.frames)
     timing = record.timing
     for warning in record.warnings[len(progress.warnings) :]:
-        print(f"warning: {warning}", file=sys.stderr)
+        notice(f"warning: {warning}")
     if (behind_s := record.fell_behind_s) > 1:
-        print(
+        notice(
             f"warning: the video fell {behind_s:.1f} s behind the voice; to follow one live, "
-            "25 frames a second have to be made",
-            file=sys.stderr,
+            "25 frames a second have to be made"
         )
-    print(
+    say = notice if request.output.out == STDOUT else print
+    say(
         f"{request.output.out}: {counted(record.num_frames, 'frame')} "
         f"({record.num_frames / 25:.1f} s) in {timing.total_s:.1f} s, "
         f"{timing.frames_per_s:.1f} frames/s, first frame after {timing.first_frame_s:.1f} s; "
         f"{timing.wall_s:.1f} s in all, of them "
-        f"{timing.read_s:.1f} s reading files and {timing.load_s:.1f} s loading weights",
-        file=sys.stderr if request.output.out == STDOUT else sys.stdout,
+        f"{timing.read_s:.1f} s reading files and {timing.load_s:.1f} s loading weights"
     )
     return 0

@@ -66,8 +66,14 @@ def _agreed(
         own = [r for r in own if r.consent.distance(face) <= SAME[critic]]
         if not own:
             raise ValueError(f"{name}: the face in it is of nobody who has agreed ({num} compared)")
-    valid = [r for r in own if date.fromisoformat(r.consent.expires) >= today]
+    known = [r for r in own if not r.consent.is_to_come(today)]
+    if not known:
+        raise ValueError(
+            f"{request.person.reference}: the consent of this person is dated "
+            f"{own[0].consent.recorded}, and today is {today}"
+        )
+    valid = [r for r in known if date.fromisoformat(r.consent.expires) >= today]
     if not valid:
-        last = max(r.consent.expires for r in own)
+        last = max(r.consent.expires for r in known)
         raise ValueError(f"{request.person.reference}: the consent of this person ended on {last}")
     return valid[0].named

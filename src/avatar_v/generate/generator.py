@@ -122,8 +122,9 @@ def generate(
 ) -> Iterator[Frames]:
     """Blocks of frames in playing order, s / 640 frames in all, as early as they are known.
 
-    ``waveform`` is 16 kHz at -23 LUFS, a whole number of frames. Runs on the networks' device; the
-    noise is drawn on the CPU, so it is the same everywhere. One thread; the stages alone are below.
+    ``waveform`` is 16 kHz as sound.prepared makes it, a whole number of frames. Runs on the
+    networks' device; the noise is drawn on the CPU, so it is the same everywhere. One thread; the
+    stages alone are below.
     """
     clips = chained(
         audio_chunks(conditioner, waveform, settings.chunk_latents),
@@ -138,18 +139,20 @@ def audio_chunks(
     sound: Sound,
     chunk_latents: int,
     *,
+    heard: Sound | None = None,
     gain: float = 1.0,
     refiner: Conditioner | None = None,
 ) -> Iterator[AudioChunk]:
-    """The chunks of a finished recording; the model hears it times ``gain``. A ``refiner`` hears it
-    through its own encoder."""
+    """The chunks of a finished recording; the model hears it, or what is to be ``heard`` of it,
+    times ``gain``. A ``refiner`` hears the same through its own encoder."""
+    heard = sound if heard is None else heard
     device = next(conditioner.parameters()).device
     total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
     with inference(device, bf16=False):
         own_of = None
-        audio_of = audio_tokens(conditioner, sound, total.num_latents, gain=gain)
+        audio_of = audio_tokens(conditioner, heard, total.num_latents, gain=gain)
         if refiner is not None:
-            own_of = audio_tokens(refiner, sound, total.num_latents, gain=gain)
+            own_of = audio_tokens(refiner, heard, total.num_latents, gain=gain)
     for chunk in total.chunks:
         with inference(device, bf16=False):
             audio = audio_of(chunk.latents)

@@ -23,7 +23,6 @@ from avatar_v.generate.live import LiveSound, pcm_frames
 from avatar_v.generate.output_files import has_kept
 from avatar_v.generate.reference_check import ReferenceCheck, ReferenceChecker
 from avatar_v.generate.reference_clip import (
-    SILENT_PEAK,
     ReferenceClip,
     check_same_person,
     read_reference,
@@ -31,8 +30,9 @@ from avatar_v.generate.reference_clip import (
 )
 from avatar_v.generate.request import LIVE, PersonOptions, Request
 from avatar_v.media import containers, reading
+from avatar_v.media.delivered import Delivered, Form, form_of
 from avatar_v.media.pipes import PipeReader
-from avatar_v.media.sound import Recording, Sound
+from avatar_v.media.sound import Recording, Sound, high_passed, level_of
 from avatar_v.motion.extractors import Extractor, find_extractor
 from avatar_v.sampling.chunks import frames_of_audio
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
@@ -43,7 +43,32 @@ MIN_BRIGHTNESS = 24.0
 """Grey levels that the brightest twentieth of the picture reaches."""
 MIN_SPEECH_S = 0.1
 """The length of a short vowel; what is shorter is no speech, but a click or a broken file."""
-IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp")
+WITHOUT_SOUND = -100.0
+"""LUFS, in a record, of what is digitally silent."""
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".heic", ".heif", ".avif")
+
+
+@dataclass(frozen=True)
+class SpokenTrack:
+    """The sound track of a file that is spoken."""
+
+    track: int  # counted from 1
+    num_tracks: int
+    sample_rate_hz: int
+    layout: str
+    loudness_lufs: float  # of the voice in it
+    delivered_hz: int
+    delivered_layout: str
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A file of speech: what is spoken, and what the video delivers."""
+
+    audio: Recording  # 16 kHz mono, a whole number of frames
+    delivered: Delivered | None  # None: the same
+    track: SpokenTrack
+    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -60,6 +85,8 @@ class Inputs:
     motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
     check: ReferenceCheck | None = None  # do the weights know such pictures?
     said: Said | None = None  # the script that `audio` was made of
+    delivered: Delivered | None = None  # the sound of the video, where it is not `audio` itself
+    track: SpokenTrack | None = None  # where `audio` is of a file
 
 
 @dataclass(frozen=True)
@@ -82,7 +109,7 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
     person = request.person
     find_extractor(person.motion, face_crop=person.face_crop)
     _check_fits(request, spec)
-    said, warnings = None, ()
+    said, spoken, warnings = None, None, ()
     if person.audio == LIVE:
         audio, num_frames = sound or _stdin(person), None
     else:
@@ -90,7 +117,8 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
             audio, said = speak_script(person.script, person.voice, seed=request.sampling.seed)
         else:
             assert person.audio is not None, "check_request refuses a request without speech"
-            audio, warnings = read_speech(person.audio)
+            spoken = read_speech(person.audio, person.audio_track, gain_db=person.gain_db)
+            audio, warnings = spoken.audio, spoken.warnings
         num_frames = len(audio) // SAMPLES_PER_FRAME
     if request.output.resume and not has_kept(request.output.out):
         warnings = (f"--resume: no chunks of {request.output.out} are kept, so it begins anew",
@@ -107,6 +135,8 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
         clips=clips,
         motion=motion,
         said=said,
+        delivered=None if spoken is None else spoken.delivered,
+        track=None if spoken is None else spoken.track,
     )
 
 
@@ -155,34 +185,69 @@ def _check_fits(request: Request, spec: InputSpec) -> None:
         raise ValueError(f"{flag}: these weights know a person by their first frame alone")
 
 
-def read_speech(path: str | Path) -> tuple[Recording, tuple[str, ...]]:
-    """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame.
+def read_speech(
+    path: str | Path, track: int | None = None, *, gain_db: float | None = None
+) -> Speech:
+    """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame, and
+    as it is delivered. ``gain_db`` is what it is raised by, in place of levelling it.
 
-    Also the warnings about it. ValueError: missing, unreadable, no audio stream, too short, NaN.
+    ValueError: missing, unreadable, no audio stream or not this track, too short, NaN.
     """
-    num, peak = 0, 0.0
+    info, num = reading.probe(path, track=track), 0
 
     def parts() -> Iterator[Tensor]:
-        nonlocal num, peak
-        for part in reading.iter_audio(path):
-            num, peak = num + len(part), max(peak, float(part.abs().max()))
+        nonlocal num
+        for part in reading.iter_audio(path, track=track):
+            num += len(part)
             yield part
         yield torch.zeros(frames_of_audio(num) * SAMPLES_PER_FRAME - num)
 
-    sound = Recording(parts())
+    audio = Recording(parts())
     if num < MIN_SPEECH_S * SAMPLE_RATE_HZ:
         raise ValueError(
             f"{path}: {1000 * num / SAMPLE_RATE_HZ:.0f} ms of sound; expected speech of at least "
             f"{1000 * MIN_SPEECH_S:.0f} ms"
         )
-    silent = (f"{path} is silent; the mouth will stay still",) if peak < SILENT_PEAK else ()
-    return sound, (*whole_or_why(path), *silent)
+    assert info.sample_rate_hz is not None
+    assert info.layout is not None
+    assert info.track is not None
+    form = form_of(info.sample_rate_hz, info.layout)
+    level = level_of(high_passed(audio))
+    return Speech(
+        audio,
+        _delivered(path, form, track, is_mono=info.num_channels == 1),
+        SpokenTrack(
+            info.track,
+            info.num_tracks,
+            info.sample_rate_hz,
+            info.layout,
+            round(max(level.lufs, WITHOUT_SOUND), 1),
+            form.sample_rate_hz,
+            form.layout,
+        ),
+        (*whole_or_why(path), *level.warnings(str(path), gain_db=gain_db)),
+    )
+
+
+def _delivered(
+    path: str | Path, form: Form, track: int | None, *, is_mono: bool
+) -> Delivered | None:
+    """The sound as the video delivers it; None where that is the sound that is spoken."""
+    if form == Form() and is_mono:
+        return None
+    return Delivered(Recording(reading.iter_channels(path, form, track=track)), form)
 
 
 def whole_or_why(path: str | Path) -> tuple[str, ...]:
     """A warning where the file ends before its header says, as a download that broke off does."""
     early = containers.early_end(path)
     return () if early is None else (f"{early}; what is there is used",)
+
+
+def picture_notes(path: str | Path) -> tuple[str, ...]:
+    """`whole_or_why`, and a warning where the colours of the pictures are converted."""
+    note = reading.colour_note(path)
+    return (*whole_or_why(path), *(() if note is None else (note,)))
 
 
 def picture_warnings(path: str | Path, image: UInt8[Tensor, "3 h w"]) -> tuple[str, ...]:
@@ -237,7 +302,7 @@ def _read_person(
     clips = (
         clips[0],
         *(
-            dataclasses.replace(clip, warnings=(*whole_or_why(path), *clip.warnings))
+            dataclasses.replace(clip, warnings=(*picture_notes(path), *clip.warnings))
             for path, clip in zip(person.also, clips[1:], strict=True)
         ),
     )
@@ -264,16 +329,16 @@ def _read_picture(
     """The square picture to start from, its frame number, and warnings about it."""
     if why := reading.probe(person.reference).no_video:
         raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
-    cut = whole_or_why(person.reference)
+    cut = picture_notes(person.reference)
     how = {"face_crop": person.face_crop, "extractor": _extractor(person, spec)}
     if person.image is None:
         reads = spec.reference and person.reference_s > 0
         search_s = min(SEARCH_S, person.reference_s) if reads else SEARCH_S
         best = best_frame(person.reference, search_s=search_s, **how)
-        few = best.num_frames == 1 and Path(person.reference).suffix not in IMAGE_SUFFIXES
+        few = best.num_frames == 1 and Path(person.reference).suffix.lower() not in IMAGE_SUFFIXES
         notes = (f"{person.reference} has one frame; it is used as a still image",) if few else ()
         dark = picture_warnings(person.reference, best.image)
         return best.image, best.index, (*cut, *notes, *dark, *best.warnings)
     still = best_frame(person.image, **how)
     dark = picture_warnings(person.image, still.image)
-    return still.image, None, (*cut, *whole_or_why(person.image), *dark, *still.warnings)
+    return still.image, None, (*cut, *picture_notes(person.image), *dark, *still.warnings)

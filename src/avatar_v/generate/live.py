@@ -19,6 +19,8 @@ from av.audio.frame import AudioFrame
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.media.channels import Voice, samples_of
+from avatar_v.media.sound import HighPass, Level
 from avatar_v.models.audio import CONTEXT_FRAMES
 from avatar_v.sampling.chunks import (
     OVERLAP,
@@ -47,7 +49,7 @@ class SoundChunk:
 
     chunk: Chunk
     sound: Float[Tensor, " s"]  # of chunk.frames as it came; silence behind its end
-    window: Float[Tensor, " t"]  # at the model's level, from `num_before` latents before the chunk
+    window: Float[Tensor, " t"]  # as the model hears it, from `num_before` latents before the chunk
     num_before: int
 
 
@@ -67,7 +69,19 @@ class LiveSound:
         self.interrupt = interrupt
         self.arrived_s: float | None = None  # time.perf_counter() of the first block
         self.num_samples = 0
-        self.warnings: tuple[str, ...] = ()
+        self._faults: tuple[str, ...] = ()
+        self._loudest: Level | None = None
+
+    @property
+    def warnings(self) -> tuple[str, ...]:
+        """What went wrong on its way, and what is odd about its level."""
+        odd = () if self._loudest is None else self._loudest.warnings("the audio stream")
+        return (*self._faults, *odd)
+
+    def note(self, level: Level) -> None:
+        """Remember at which level a part of it was heard."""
+        if self._loudest is None or level.lufs > self._loudest.lufs:
+            self._loudest = level
 
     def end(self, why: str) -> bool:
         """End the sound where it is, as its own end would. False, and nothing is done, where none
@@ -75,7 +89,7 @@ class LiveSound:
         if self.num_samples == 0:
             return False
         after = f"after {self.num_samples / SAMPLE_RATE_HZ:.1f} s"
-        self.warnings += (f"the audio stream was ended {after}: {why}",)
+        self._faults += (f"the audio stream was ended {after}: {why}",)
         self.interrupt()
         return True
 
@@ -90,7 +104,7 @@ class LiveSound:
             if isinstance(fault, _Unusable) and self.num_samples == 0:
                 raise ValueError(f"the audio stream cannot be used: {fault}") from fault
             after = f"after {self.num_samples / SAMPLE_RATE_HZ:.1f} s"
-            self.warnings += (f"the audio stream ended {after}: {fault}",)
+            self._faults += (f"the audio stream ended {after}: {fault}",)
 
     def _first_noted(self) -> Iterator[Block]:
         for block in self._blocks:
@@ -130,11 +144,11 @@ def sound_chunks(
 ) -> Iterator[SoundChunk]:
     """The chunks of a sound, each as soon as its look-ahead has arrived; the rest at its end.
 
-    ``context`` is the number of latents before a chunk that its encoding depends on. ``gain`` gives
-    the factor of a chunk's window from the last ``GAIN_WINDOW_S`` of what the chunk had to wait
-    for. ValueError if the sound ends before its first sample.
+    ``context`` is the number of latents before a chunk that its encoding depends on. Windows are
+    high-passed; ``gain`` gives the factor of one from the last ``GAIN_WINDOW_S`` of what its chunk
+    had to wait for. ValueError if the sound ends before its first sample.
     """
-    arriving, before = _Arriving(sound), None
+    arriving, before = _Arriving(_with_heard(sound)), None
     while (part := _next(arriving, before, chunk_latents)) is not None:
         chunk, last_latent, now = part
         first_latent = max(0, chunk.latents.start - context)
@@ -142,8 +156,8 @@ def sound_chunks(
         past = Span(max(0, now - GAIN_WINDOW_S * SAMPLE_RATE_HZ), now)
         yield SoundChunk(
             chunk=chunk,
-            sound=arriving.samples(_samples_of(chunk.frames)),
-            window=arriving.samples(_samples_of(frames)) * gain(arriving.samples(past)),
+            sound=arriving.samples(_samples_of(chunk.frames))[0],
+            window=arriving.samples(_samples_of(frames))[1] * gain(arriving.samples(past)[1]),
             num_before=chunk.latents.start - first_latent,
         )
         before = chunk
@@ -172,18 +186,29 @@ def _samples_of(frames: Span) -> Span:
     return Span(frames.start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)
 
 
-class _Arriving:
-    """The last part of a sound that arrives in blocks; samples count from its beginning."""
+def _with_heard(blocks: Iterable[Float[Tensor, " s"]]) -> Iterator[Float[Tensor, "2 s"]]:
+    """Each block as it came and as it is heard, with silence up to the next whole frame at the end,
+    which a finished sound has, too."""
+    high, num = HighPass(), 0
+    for block in blocks:
+        yield torch.stack([block, high(block)])
+        num += len(block)
+    rest = torch.zeros(-num % SAMPLES_PER_FRAME)
+    yield torch.stack([rest, high(rest)])
 
-    def __init__(self, blocks: Iterable[Float[Tensor, " s"]]) -> None:
+
+class _Arriving:
+    """The last part of two sounds that arrive in blocks; samples count from their beginning."""
+
+    def __init__(self, blocks: Iterable[Float[Tensor, "2 s"]]) -> None:
         self._blocks = iter(blocks)
         self._start = 0
-        self._part = torch.zeros(0)
+        self._part = torch.zeros(2, 0)
 
     @property
     def stop(self) -> int:
         """How many samples have arrived so far."""
-        return self._start + len(self._part)
+        return self._start + self._part.shape[1]
 
     def wait_for(self, stop: int) -> bool:
         """Takes blocks until ``stop`` samples have arrived; False if the sound ends before."""
@@ -191,19 +216,19 @@ class _Arriving:
         missing = stop - self.stop
         while missing > 0 and (block := next(self._blocks, None)) is not None:
             blocks.append(block)
-            missing -= len(block)
-        self._part = torch.cat(blocks)
+            missing -= block.shape[1]
+        self._part = torch.cat(blocks, dim=1)
         return missing <= 0
 
     def forget(self, before: int) -> None:
         num = max(0, before - self._start)
-        self._part, self._start = self._part[num:].clone(), self._start + num
+        self._part, self._start = self._part[:, num:].clone(), self._start + num
 
-    def samples(self, span: Span) -> Float[Tensor, " s"]:
+    def samples(self, span: Span) -> Float[Tensor, "2 s"]:
         """Silence where the sound has not arrived or has ended."""
         assert span.start >= self._start, "this part is forgotten"
-        part = self._part[span.start - self._start : max(span.stop - self._start, 0)]
-        return F.pad(part, (0, len(span) - len(part)))
+        part = self._part[:, span.start - self._start : max(span.stop - self._start, 0)]
+        return F.pad(part, (0, len(span) - part.shape[1]))
 
 
 class _Unusable(Exception):
@@ -225,8 +250,8 @@ def _without_header(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 
 def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
-    """Every block at 16 kHz as the mean of its channels (as reading.read_audio converts files)."""
-    resampler, first = AudioResampler(format="fltp", rate=SAMPLE_RATE_HZ), None
+    """The voice of every block at 16 kHz (as reading.read_audio converts files)."""
+    resampler, first, voice = AudioResampler(format="flt", rate=SAMPLE_RATE_HZ), None, None
     for block in blocks:
         kind = _kind(block)
         if first not in (None, kind):
@@ -235,9 +260,12 @@ def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
         if isinstance(block, Tensor):
             yield block.detach().cpu().float()
         else:
-            yield from map(_mean, resampler.resample(block))
-    if first is not None and not first.startswith("tensors"):
-        yield from map(_mean, resampler.resample(None))
+            voice = voice or Voice(block.layout, SAMPLE_RATE_HZ)
+            for part in resampler.resample(block):
+                yield torch.from_numpy(voice(samples_of(part)))
+    if voice is not None:
+        for part in resampler.resample(None):
+            yield torch.from_numpy(voice(samples_of(part)))
 
 
 def _kind(block: object) -> str:
@@ -251,7 +279,3 @@ def _kind(block: object) -> str:
         shape, dtype = tuple(block.shape), str(block.dtype).removeprefix("torch.")
         raise _Unusable(f"tensors are float, of shape (s,) and in [-1, 1], got {dtype} {shape}")
     return "tensors at 16000 Hz"
-
-
-def _mean(frame: AudioFrame) -> Float[Tensor, " s"]:
-    return torch.from_numpy(frame.to_ndarray().mean(0).astype(np.float32))

@@ -31,7 +31,7 @@ from avatar_v.generate.ranks import Ranks, SharedChunks
 from avatar_v.generate.refine import Refiner, refining
 from avatar_v.generate.request import Request
 from avatar_v.generate.resume import KeptChunks
-from avatar_v.media.sound import Sound, loudness_gain
+from avatar_v.media.sound import Sound, high_passed, level_of
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.timestep import Line, Stopped
@@ -104,15 +104,23 @@ class Making:
         return self._led(made, self.ranks)
 
     def _audio_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:
-        """Levelled as in training, a live sound by its last part; or at the request's gain."""
+        """Heard as in training (sound.prepared), a live sound at the level of its last part; or at
+        the request's gain."""
         gain_db, length = self.job.request.person.gain_db, self.settings.chunk_latents
 
         def gain(part: Sound) -> float:
-            return loudness_gain(part) if gain_db is None else 10 ** (gain_db / 20)
+            if gain_db is not None:
+                return 10 ** (gain_db / 20)
+            level = level_of(part)
+            if isinstance(sound, LiveSound):
+                sound.note(level)
+            return level.gain
 
         own = None if self.refiner is None else self.refiner.conditioner
         if not isinstance(sound, LiveSound):
-            return audio_chunks(self.conditioner, sound, length, gain=gain(sound), refiner=own)
+            heard = high_passed(sound)
+            how = {"heard": heard, "gain": gain(heard), "refiner": own}
+            return audio_chunks(self.conditioner, sound, length, **how)
         context = context_latents(self.conditioner, own)
         heard = sound_chunks(sound, chunk_latents=length, context=context, gain=gain)
         return live_audio_chunks(self.conditioner, heard, own)

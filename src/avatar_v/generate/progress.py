@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.output_files import GROWING
-from avatar_v.words import counted
+from avatar_v.words import counted, printable
 
 
 class FrameProgress:
@@ -59,12 +59,16 @@ class FrameProgress:
         self.warnings += warnings
         for warning in warnings:
             self._console.print(
-                f"warning: {warning}", style="yellow", markup=False, highlight=False, soft_wrap=True
+                printable(f"warning: {warning}"),
+                style="yellow",
+                markup=False,
+                highlight=False,
+                soft_wrap=True,
             )
 
     def say(self, words: str) -> None:
         """A line of its own."""
-        self._console.print(words, markup=False, highlight=False)
+        self._console.print(printable(words), markup=False, highlight=False)
 
     def frames(self, frames: UInt8[Tensor, "f 3 h w"]) -> None:
         """Some more frames are made."""

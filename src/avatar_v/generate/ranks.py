@@ -12,7 +12,6 @@ does not help (NCCL), the process ends. Followers end with rank 0.
 
 import multiprocessing
 import os
-import sys
 import threading
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping
@@ -38,16 +37,17 @@ from avatar_v.interrupts import interrupts_deferred
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.apply import shard_frozen
+from avatar_v.parallel.deaths import PATIENCE_S, death_among
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.parallel.timestep import ENDED, STOPPED, Line, Stopped, steps_of_ranks
 from avatar_v.sampling.rollout import States
+from avatar_v.words import notice
 
 HOST = "127.0.0.1"
-PATIENCE_S = 5.0
-"""After the death of a follower, until rank 0 ends in whatever it is."""
+MOST_ON_CPU = 8
 NO_LIMIT = timedelta(days=7)
 """A follower may wait for its next video as long as rank 0 lives."""
 GOES_ON = "goes on"
@@ -159,7 +159,7 @@ class Ranks:
         wait([process.sentinel for process in self._processes.values()])
         time.sleep(PATIENCE_S)
         if self._busy and not self._closed:
-            print(f"avatar-v: error: {self._death()}", file=sys.stderr, flush=True)
+            notice(f"avatar-v: error: {self._death()}")
             os._exit(1)
 
     def _death(self, wait_s: float = 0.0) -> str:
@@ -200,19 +200,15 @@ class SharedChunks:
 
 
 def death_of(processes: Mapping[int, BaseProcess]) -> str:
-    """One sentence about a process that has ended; "" where all live. One that was killed is named
-    rather than those that ended for its sake."""
+    """One sentence about a process that has ended; "" where all live."""
     codes = {rank: p.exitcode for rank, p in processes.items() if p.exitcode is not None}
-    if not codes:
-        return ""
-    rank = min(codes, key=lambda rank: (codes[rank] or 0) >= 0)
-    code = codes[rank] or 0
-    how = f"was killed by signal {-code}" if code < 0 else f"ended with status {code}"
-    return f"rank {rank} of {len(processes) + 1} {how}; the video cannot be made without it"
+    death = death_among(codes, len(processes) + 1)
+    return death and f"{death}; the video cannot be made without it"
 
 
 def check_devices(num: int, device: torch.device, *, shard: bool = False) -> None:
-    """ValueError for fewer than one device, for more GPUs than there are, beside a launcher that
+    """ValueError for fewer than one device, for more GPUs than there are, for more processes of a
+    CPU than cores, `MOST_ON_CPU` of which are always allowed, beside a launcher that
     has started another number, and for one device, or a torch before 2.13, where weights are to be
     sharded."""
     if num < 1:
@@ -220,6 +216,11 @@ def check_devices(num: int, device: torch.device, *, shard: bool = False) -> Non
     _, launched = launched_as()
     if launched > 1 and num not in (1, launched):
         raise ValueError(f"--devices {num}: a launcher has started {launched} ranks: leave it out")
+    most = max(MOST_ON_CPU, os.cpu_count() or 1)
+    if device.type != "cuda" and num > most:
+        raise ValueError(
+            f"--devices {num}: processes on a CPU share its cores, expected at most {most}"
+        )
     if num > 1 and device.type == "cuda" and num > torch.cuda.device_count():
         raise ValueError(f"--devices {num}: this machine has {torch.cuda.device_count()} GPUs")
     if shard and max(num, launched) == 1:

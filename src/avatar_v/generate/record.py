@@ -15,8 +15,10 @@ from typing import Any
 
 from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
+from avatar_v.generate.inputs import SpokenTrack
 from avatar_v.generate.reference_check import ReferenceCheck
 from avatar_v.generate.request import LIVE, Request
+from avatar_v.paths import whole_file
 from avatar_v.safety.consent import Consented
 from avatar_v.types import FRAME_RATE_HZ
 
@@ -83,6 +85,7 @@ class Record:
     lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
     scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video
     said: Said | None = None  # the script of a speech that was made; the .wav beside has its sound
+    track: SpokenTrack | None = None  # of a file of speech
     watermark: str | None = None  # the id that the frames carry
     consented: Consented | None = None  # of the person, where --consent asked for it
     commit: str | None = field(default_factory=lambda: code_commit())
@@ -100,15 +103,9 @@ class Record:
 
 def save_record(path: str | Path, record: Record, **more: Any) -> None:
     """Write ``record`` and further entries as JSON; the file appears whole or not at all."""
-    path = Path(path)
-    part = path.with_name(f".{path.name}.part")
     values = {**dataclasses.asdict(record), **more}
-    try:
+    with whole_file(path) as part:
         part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def code_commit() -> str | None:

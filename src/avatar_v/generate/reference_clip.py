@@ -17,7 +17,7 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics import face_track
-from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces
+from avatar_v.critics.dlib_face import SAME_PERSON, embed_faces, embed_largest
 from avatar_v.critics.face_track import (
     DETECT_SIDE,
     FaceTrack,
@@ -25,9 +25,10 @@ from avatar_v.critics.face_track import (
     head_box,
     spread_frames,
 )
-from avatar_v.critics.same_person import LOOK_EVERY, first_person
+from avatar_v.critics.same_person import LOOK_EVERY, first_frame_of_other, first_person
 from avatar_v.media import reading
-from avatar_v.media.sound import normalise_loudness
+from avatar_v.media.channels import SILENT_PEAK
+from avatar_v.media.sound import high_passed, normalise_loudness
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.motion.extractors import Extractor, components, extract
 from avatar_v.types import (
@@ -38,8 +39,6 @@ from avatar_v.types import (
     TEMPORAL_FACTOR,
 )
 
-SILENT_PEAK = 1e-3
-"""-60 dB of full scale: what stays below it all along is no speech."""
 MAX_UNEQUAL_S = 0.2
 """Sound and picture that differ by less end together, as far as a person can tell."""
 
@@ -52,7 +51,7 @@ class ReferenceClip:
 
     video: Frames
     valid: Bool[Tensor, " f"]  # a face is visible
-    audio: Float[Tensor, " s"] | None  # 640 f samples at -23 LUFS; None: the file has no sound
+    audio: Float[Tensor, " s"] | None  # 640 f samples (sound.prepared); None: the file has no sound
     motion: Float[Tensor, "f m"] | None  # None: nothing reads it
     warnings: tuple[str, ...] = ()
     faces: UInt8[Tensor, "k 3 side side"] | None = None  # close-ups of the face; None: not known
@@ -148,8 +147,9 @@ def check_one_person(
     faces = embed_faces(frames[looks], track.landmarks[looks]).values
     who = first_person(faces, SAME_PERSON)
     if who.other is not None:
+        at = first_frame_of_other(who, looks, faces, lambda i: embed_largest(frames[i]))
         raise ValueError(
-            f"{path}: another person's face from {looks[who.other] / FRAME_RATE_HZ:.1f} s on; "
+            f"{path}: another person's face from {at / FRAME_RATE_HZ:.1f} s on; "
             "a reference shows one person: cut the clip there"
         )
     return who.face
@@ -180,10 +180,8 @@ def _squared(
     except ImportError as error:
         raise ValueError(str(error)) from error
     if not track.found.any():
-        raise ValueError(
-            f"{path}: no face in its first {len(frames) / FRAME_RATE_HZ:.1f} s; "
-            "pass --no-face-crop if the picture is framed on the face already"
-        )
+        looked = f"in its first {len(frames) / FRAME_RATE_HZ:.1f} s; {face_track.IF_FRAMED}"
+        raise ValueError(face_track.why_no_face(path, looked))
     who = check_one_person(path, frames, track)
     windows = face_track.crop_windows(track, height, width)
     landmarks, corners = (
@@ -208,7 +206,8 @@ def _read_sound(
         notes.append(f"{path}: its sound ends {missing_s:.1f} s before its picture; filled up")
     if ended and -missing_s > MAX_UNEQUAL_S:
         notes.append(f"{path}: its sound goes on {-missing_s:.1f} s behind its picture; left out")
-    samples = F.pad(samples, (0, max(0, wanted - len(samples))))[:wanted]
+    samples = high_passed(F.pad(samples, (0, max(0, wanted - len(samples))))[:wanted])
+    assert isinstance(samples, Tensor)
     if float(samples.abs().max()) < SILENT_PEAK:
         notes.append(f"{path} is silent; how the person moves to speech cannot be read from it")
     return normalise_loudness(samples), tuple(notes)

@@ -82,6 +82,10 @@ class PersonOptions:
         "gain of the speech, instead of levelling it to -23 LUFS",
         flag="--gain", default=None, metavar="DB",
     )  # fmt: skip
+    audio_track: Annotated[int, Within(1, 64)] | None = option(
+        "sound track of --audio, counted from 1 (default: the file's default track)",
+        flag="--audio-track", default=None, metavar="N",
+    )  # fmt: skip
     audio_rate_hz: Annotated[int, Within(1_000, 384_000)] = option(
         "sample rate of the PCM on stdin (%(default)s)",
         flag="--audio-rate",
@@ -219,7 +223,7 @@ class Weights:
         flag="--devices", default=1, metavar="N",
     )  # fmt: skip
     precision: str = option(
-        "of the networks; auto: bf16 where the GPU has it (%(default)s)",
+        "of the networks; auto: bf16 where GPU or processor has it (%(default)s)",
         flag="--precision",
         default="auto",
         choices=("auto", "fp32", "bf16"),

@@ -17,7 +17,7 @@ import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from types import TracebackType
@@ -32,10 +32,11 @@ from avatar_v.generate.live import LiveSound
 from avatar_v.generate.output_files import GROWING, is_file, kept_folder, num_kept
 from avatar_v.generate.record import versions
 from avatar_v.generate.request import LIVE, Request
+from avatar_v.outside import parse_json
+from avatar_v.paths import whole_file
 from avatar_v.safety.moderation import RefusedError
 from avatar_v.sampling.rollout import States
 from avatar_v.states import check_numbers
-from avatar_v.stored import parse_json
 from avatar_v.types import SAMPLE_RATE_HZ
 
 OnKept = Callable[[Path, int], None]
@@ -199,11 +200,18 @@ def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
     return {
         **settings,
         "sound": digest(inputs.audio.split(SAMPLE_RATE_HZ)),
+        "delivered sound": digest(_delivered(inputs)),
         "first picture": digest((inputs.image, inputs.motion)),
         "reference": digest(clips),
         "habits known": [list(clip.habits_known) for clip in inputs.clips],
         **{name: versions()[name] for name in ("avatar_v", "torch")},
     }
+
+
+def _delivered(inputs: Inputs) -> Iterator[Tensor]:
+    """The sound that an output of several files goes on with."""
+    if inputs.delivered is not None:
+        yield from inputs.delivered.samples.split(SAMPLE_RATE_HZ)
 
 
 def differences(before: Mapping[str, Any], now: Mapping[str, Any]) -> str:
@@ -242,13 +250,7 @@ def _empty(folder: Path) -> None:
 
 def _write(path: Path, data: bytes) -> None:
     """The file appears whole or not at all, also when the power fails."""
-    part = path.with_suffix(".new")
-    try:
-        with part.open("wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
+    with whole_file(path) as part, part.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())

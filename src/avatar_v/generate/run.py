@@ -34,6 +34,7 @@ from avatar_v.generate.resolve import (
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
 from avatar_v.generate.stored_pipeline import StoredPipeline
+from avatar_v.media.delivered import Form
 from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer, write_wav
@@ -196,15 +197,19 @@ class Run:
             with ExitStack() as stack:
                 if not isinstance(self._source, AvatarPipeline):
                     stack.callback(pipeline.close)
-                writers = [stack.enter_context(Writer(output)) for output in outputs]
+                form = Form() if inputs.delivered is None else inputs.delivered.form
+                writers = [stack.enter_context(Writer(output, form)) for output in outputs]
                 stack.enter_context(closing(clips))
                 for clip in clips:
                     first = first or time.perf_counter()
                     if self._moderator is not None:
                         self._moderator.check_video("the video", clip.frames, num)
                     clip = dataclasses.replace(clip, frames=draw(clip.frames))
+                    sound = clip.sound[None]
+                    if inputs.delivered is not None:
+                        sound = inputs.delivered.of_frames(num, len(clip.frames))
                     for writer in writers:
-                        writer.write(clip.frames, clip.sound)
+                        writer.write(clip.frames, sound)
                     num += len(clip.frames)
                     yield clip
             self.inputs = completed(self.inputs, num)
@@ -281,6 +286,7 @@ class Run:
             consented=self._consented,
             scene=() if self._scene is None else self._scene.candidates,
             said=inputs.said,
+            track=inputs.track,
         )
         sign_video(record)
         self.record = self._save(record)

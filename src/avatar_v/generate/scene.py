@@ -33,6 +33,7 @@ from avatar_v.generate.resolve import chunk_latents_of, resolved
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.models.card import DRAWN_PEOPLE, Card
 from avatar_v.models.weights import check_parts
+from avatar_v.paths import whole_file
 from avatar_v.seeds import derive
 from avatar_v.types import SAMPLES_PER_FRAME, num_frames
 
@@ -105,8 +106,9 @@ def side_by_side(pictures: UInt8[Tensor, "n 3 h _w"]) -> UInt8[Tensor, "3 h _all
 
 
 def save_picture(path: Path, picture: UInt8[Tensor, "3 h w"]) -> None:
-    """Write a PNG."""
-    Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy()).save(path)
+    """Write a PNG, whole or not at all."""
+    with whole_file(path) as partial:
+        Image.fromarray(picture.permute(1, 2, 0).contiguous().numpy()).save(partial, "PNG")
 
 
 def _likeness(inputs: Inputs, card: Card) -> Likeness:

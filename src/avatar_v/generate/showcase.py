@@ -75,6 +75,7 @@ def showcase(
     num_steps: int | None = None,
     seed: int = 0,
     weights: str | Path = DEFAULT_WEIGHTS,
+    precision: str = "auto",
     meter: str | Path = "motion",
 ) -> tuple[Record, LipSync]:
     """Generate, measure and draw, in ``folder``: out.mp4 with its out.json, the same shown through
@@ -99,7 +100,8 @@ def showcase(
     assert reference.video is not None
     assert driving.video is not None
     request = _write_request(folder, reference, driving, num_steps=num_steps, seed=seed)
-    made = _generated(request, weights, judge)
+    how = Weights(weights, precision=precision)
+    made = _generated(request, how, judge)
     truth = driving.motion[:, MOUTH_OPEN]
     seen = judge.measure(driving.video).values[:, MOUTH_OPEN]
     sync = lip_sync(made.opening, seen, truth)
@@ -107,7 +109,7 @@ def showcase(
     rows = [Row("reference", reference.video), Row("true", driving.video)]
     if reads_video:
         picture = request.changed(out=str(folder / "picture.mp4"), reference_s=0.0)
-        plain = _generated(picture, weights, judge)
+        plain = _generated(picture, how, judge)
         movement["from one picture"] = _spread(plain.opening)
         rows.append(Row("1 picture", plain.video, is_made=True))
     label = "16 s video" if reads_video else "generated"
@@ -127,12 +129,12 @@ def showcase(
     return made.record, sync
 
 
-def _generated(request: Request, weights: str | Path, judge: MotionMeter) -> Generated:
+def _generated(request: Request, weights: Weights, judge: MotionMeter) -> Generated:
     """The request carried out, with a progress bar."""
     frames: list[Tensor] = []
     assert request.output.out is not None
     with FrameProgress(Path(request.output.out).stem) as progress:
-        making = run(request, Weights(weights), on_warnings=progress.warn)
+        making = run(request, weights, on_warnings=progress.warn)
         progress.ready(making.inputs)
         record = making.finish(lambda block: (frames.append(block), progress.frames(block))[1])
     video = torch.cat(frames)

@@ -9,7 +9,6 @@ pixels is the decoder's too, because headers may lie. Frames and samples are rea
 import errno
 import io
 import os
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +20,9 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.stream import Disposition
 from av.video.stream import VideoStream
+
+from avatar_v.media.wav_sizes import size_patch
+from avatar_v.outside import check_pulled, regular_file, why_not
 
 VIDEO_FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "ogg", "asf", "mxf", "dv"),
@@ -53,7 +55,10 @@ MIN_RATE_HZ, MAX_RATE_HZ = 4_000, 768_000
 """Of sound: below lies no speech, and each sample of a 1 Hz file would become 16,000."""
 MAX_CHANNELS = 64
 MAX_DURATION_S = 24 * 3600
-MAX_STREAMS = 64
+MAX_STREAMS = 512
+"""Each tile of a picture counts as one; a telephone's 48 million pixels are in 192."""
+STILL_BRANDS = {"mif1", "mif2", "heic", "heix", "avif"}
+"""Of HEIF: pictures in the container of mp4."""
 STATES_DURATION = {"mov", "matroska", "avi", "wav", "w64", "aiff", "au", "caf", "flac"}
 _BUFFER = 1 << 18  # bytes a read
 
@@ -75,29 +80,6 @@ def open_bytes(data: bytes, *formats: str) -> Iterator[InputContainer]:
         yield container
 
 
-def regular_file(
-    path: str | Path, *, expected: str = "expected a video, image or audio file"
-) -> int:
-    """A descriptor of the file, open for reading. ValueError that says what ``path`` is instead.
-
-    A pipe, socket or device is refused without waiting for it, and what is opened is what was
-    checked.
-    """
-    try:
-        found = _kind(os.stat(path).st_mode)
-        if found is None:
-            descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-            found = _kind(os.fstat(descriptor).st_mode)
-            if found is None:
-                return descriptor
-            os.close(descriptor)
-    except OSError as error:
-        found = why_not(error)
-    except ValueError:  # a zero byte
-        raise ValueError(f"{str(path)!r}: not a path; {expected}") from None
-    raise ValueError(f"{path}: {found}; {expected}")
-
-
 def is_link_circle(path: str | Path) -> bool:
     """Whether following the links of ``path`` never ends."""
     try:
@@ -107,25 +89,16 @@ def is_link_circle(path: str | Path) -> bool:
     return False
 
 
-def why_not(error: OSError) -> str:
-    """Why a path cannot be opened, in words for a sentence."""
-    words = {
-        errno.ENOENT: "no such file",
-        errno.ENOTDIR: "no such file",
-        errno.ELOOP: "its links go in a circle",
-        errno.EACCES: "may not be read",
-    }
-    code = error.errno or 0
-    return words.get(code, os.strerror(code).lower())
-
-
 def video_stream(container: InputContainer, path: str | Path) -> VideoStream | None:
-    """The first video stream with a decoder; the cover picture of a music file is none.
+    """The video stream that the file has players show, or else its first, with a decoder; the
+    cover picture of a music file is none.
 
     ValueError for a picture or a duration beyond the limits. The decoder keeps to them too.
     """
     _check_duration(container, path)
-    for stream in container.streams.video:
+    for stream in sorted(
+        container.streams.video, key=lambda s: not s.disposition & Disposition.default
+    ):
         if stream.codec_context is None or stream.disposition & Disposition.attached_pic:
             continue
         check_pixels(stream.codec_context.width, stream.codec_context.height, path)
@@ -136,23 +109,50 @@ def video_stream(container: InputContainer, path: str | Path) -> VideoStream | N
     return None
 
 
-def audio_stream(container: InputContainer, path: str | Path) -> AudioStream | None:
-    """The first audio stream with a decoder. ValueError for a rate, number of channels or duration
-    beyond the limits."""
+def is_image(container: InputContainer) -> bool:
+    """Whether the file holds a picture that does not move."""
+    names = container.metadata
+    brands = names.get("major_brand", "") + names.get("compatible_brands", "")
+    is_heif = {brands[i : i + 4] for i in range(0, len(brands), 4)} & STILL_BRANDS
+    return bool(is_heif) or container.format.name.endswith("_pipe")
+
+
+def is_tiled(container: InputContainer) -> bool:
+    """Whether the picture of a HEIC or AVIF file is in tiles, each of them a stream."""
+    if not is_image(container):
+        return False
+    shown = [s.disposition for s in container.streams.video if s.disposition & Disposition.default]
+    tiles = [s for s in container.streams.video if s.disposition & Disposition.dependent]
+    return bool(tiles) and all(disposition & Disposition.dependent for disposition in shown)
+
+
+def audio_stream(
+    container: InputContainer, path: str | Path, track: int | None = None
+) -> AudioStream | None:
+    """The audio stream ``track``, counted from 1; else the first of those with a decoder that the
+    file flags as its default, or the first of all. ValueError for a rate, number of channels or
+    duration beyond the limits, or a ``track`` that is not there or has no decoder."""
     _check_duration(container, path)
-    for stream in container.streams.audio:
-        if stream.codec_context is None:
-            continue
-        rate, channels = stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels
-        if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
-            raise ValueError(
-                f"{path}: its sound has {rate} samples a second; "
-                f"from {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read"
-            )
-        if channels > MAX_CHANNELS:
-            raise ValueError(f"{path}: its sound has {channels} channels, at most {MAX_CHANNELS}")
-        return stream
-    return None
+    streams = [s for s in container.streams.audio if s.codec_context is not None]
+    if track is not None:
+        num = len(container.streams.audio)
+        if not 1 <= track <= num:
+            raise ValueError(f"{path}: no sound track {track}; it has {num}, counted from 1")
+        streams = [s for s in streams if s == container.streams.audio[track - 1]]
+        if not streams:
+            raise ValueError(f"{path}: no decoder for its sound track {track}")
+    if not streams:
+        return None
+    stream = next((s for s in streams if s.disposition & Disposition.default), streams[0])
+    rate, channels = stream.codec_context.sample_rate, stream.codec_context.layout.nb_channels
+    if not MIN_RATE_HZ <= rate <= MAX_RATE_HZ:
+        raise ValueError(
+            f"{path}: its sound has {rate} samples a second; "
+            f"from {MIN_RATE_HZ} to {MAX_RATE_HZ} can be read"
+        )
+    if channels > MAX_CHANNELS:
+        raise ValueError(f"{path}: its sound has {channels} channels, at most {MAX_CHANNELS}")
+    return stream
 
 
 def missing(container: InputContainer, kind: str) -> str:
@@ -212,7 +212,7 @@ def extent(path: str | Path) -> tuple[float, int]:
             end, num_pictures, _ = _walk(container)
         except FFmpegError as error:
             raise ValueError(f"{path}: cannot be read to its end ({error.strerror})") from error
-    return end, num_pictures
+        return end, 1 if is_tiled(container) else num_pictures
 
 
 def early_end(path: str | Path) -> str | None:
@@ -240,10 +240,24 @@ def early_end(path: str | Path) -> str | None:
 
 
 class _Nameless:
-    """An open file without its name, from which FFmpeg would guess what it holds."""
+    """An open file without its name, from which FFmpeg would guess what it holds, and a WAV with
+    its size."""
 
     def __init__(self, file: io.RawIOBase) -> None:
-        self.read, self.seek, self.tell = file.read, file.seek, file.tell
+        self._read, self.seek, self.tell = file.read, file.seek, file.tell
+        self._patch = size_patch(file)
+
+    def read(self, size: int) -> bytes:
+        """For PyAV."""
+        at = self.tell()
+        data = self._read(size) or b""
+        if self._patch is None or at >= self._patch.offset + len(self._patch.data):
+            return data
+        whole = bytearray(data)
+        for i, byte in enumerate(self._patch.data, self._patch.offset - at):
+            if 0 <= i < len(whole):
+                whole[i] = byte
+        return bytes(whole)
 
 
 def _open(file: io.RawIOBase, formats: tuple[str, ...], path: str) -> InputContainer:
@@ -259,6 +273,7 @@ def _open(file: io.RawIOBase, formats: tuple[str, ...], path: str) -> InputConta
         why = error.strerror
         if error.errno == errno.EINVAL:  # FFmpeg's answer to a container that is not allowed
             why = "its container is none that is read, such as mp4, mkv, webm, wav or png"
+        check_pulled(path)
         raise ValueError(f"{path}: not a readable media file ({why})") from error
     except OSError as error:  # of the file below, such as a damaged disk
         raise ValueError(f"{path}: cannot be read ({why_not(error)})") from error
@@ -272,18 +287,6 @@ def _options(formats: tuple[str, ...]) -> dict[str, str]:
         "max_streams": str(MAX_STREAMS),
         "max_pixels": str(MAX_PIXELS),
     }
-
-
-def _kind(mode: int) -> str | None:
-    """What a path is if it is no regular file."""
-    kinds = {
-        stat.S_IFDIR: "a folder",
-        stat.S_IFIFO: "a pipe",
-        stat.S_IFSOCK: "a socket",
-        stat.S_IFCHR: "a device",
-        stat.S_IFBLK: "a device",
-    }
-    return None if stat.S_ISREG(mode) else kinds.get(stat.S_IFMT(mode), "not a regular file")
 
 
 def _check_duration(container: InputContainer, path: str | Path) -> None:

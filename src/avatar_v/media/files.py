@@ -37,6 +37,8 @@ class Output(ABC):
     x264: Mapping[str, str] = MappingProxyType({"tune": "zerolatency", "sc_threshold": "0"})
     key_frame_every: int | None = SEGMENT_S * FRAME_RATE_HZ
     """Frames; None is as often as x264 likes."""
+    on_disk = True
+    """Whether ``name`` is the path of a file."""
 
     def __init__(self, name: str) -> None:
         self.name = name  # in error messages

@@ -35,6 +35,8 @@ def output_of(out: str, *, growing: Path | None = None, goes_on: bool = False) -
 class FragmentedPipe(Output):
     """Fragmented mp4 to a file descriptor; players read it from a pipe as it comes."""
 
+    on_disk = False
+
     def __init__(self, fd: int, *, patience_s: float = PATIENCE_S) -> None:
         super().__init__("stdout")
         self._pipe = PipeWriter(fd, patience_s=patience_s)
@@ -59,6 +61,8 @@ class RtmpPush(Output):
 
     libav's network calls hold Python's lock and cannot be called off; a process can be ended.
     """
+
+    on_disk = False
 
     def __init__(self, url: str, *, patience_s: float = PATIENCE_S) -> None:
         super().__init__(url)

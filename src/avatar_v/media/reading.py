@@ -1,17 +1,17 @@
 """Media files and bytes to tensors, through PyAV: the lowest reading layer of every data path.
 
 What comes out is always on the project's grid: RGB uint8 frames "f 3 h w" at 25 frames a second,
-upright and with square pixels, and mono float32 audio at 16 kHz. In a file that has both, frame 0
-and sample 0 are the same moment. Every failure is a ValueError naming the file and its trouble.
-Which files are opened, and within which limits, is containers.py's. Videos to watch are written by
-writer.py; the H.264 bytes of a shard are here.
+upright and with square pixels, and mono float32 audio at 16 kHz, the voice of the track's channels
+(channels.py). In a file that has both, frame 0 and sample 0 are the same moment. Every failure is a
+ValueError naming the file and its trouble. Which files are opened, and within which limits, is
+containers.py's. Videos to watch are written by writer.py; the H.264 bytes of a shard are here.
 """
 
 import io
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
-from itertools import chain
 from pathlib import Path
 
 import av
@@ -22,20 +22,24 @@ from av.container import InputContainer
 from av.error import FFmpegError
 from av.video.frame import VideoFrame
 from av.video.reformatter import VideoReformatter
+from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.media.channels import Channels, Voice, samples_of
 from avatar_v.media.containers import (
     MAX_DURATION_S,
-    MIN_SIDE,
     audio_stream,
-    check_pixels,
     decoded,
+    is_tiled,
     missing,
     open_bytes,
     open_media,
     video_stream,
 )
+from avatar_v.media.delivered import Form
+from avatar_v.media.hdr import kind_of_colours
+from avatar_v.media.pictures import Pictures, checked, open_tiled, read_tiled
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
 
 MAX_STILL_S = 600
@@ -57,8 +61,12 @@ class MediaInfo:
     frame_rate_hz: float | None  # the average; the file may vary around it
     sample_rate_hz: int | None
     num_channels: int | None
+    layout: str | None = None  # FFmpeg's name of the channels' places
+    track: int | None = None  # which of the sound tracks this is, counted from 1
+    num_tracks: int = 0  # of sound
     no_video: str = ""  # why there is none to read: no stream, or no decoder for it
     no_audio: str = ""
+    colours: str = ""  # "HLG", "PQ" or "BT.2020" where its pictures are converted to BT.709
 
     @property
     def has_video(self) -> bool:
@@ -69,26 +77,41 @@ class MediaInfo:
         return self.sample_rate_hz is not None
 
 
-def probe(path: str | Path) -> MediaInfo:
+def probe(path: str | Path, *, track: int | None = None) -> MediaInfo:
     """Streams and sizes of a media file; a stream without a decoder counts as none.
 
-    ValueError if it is missing, no media file, or beyond the limits of containers.py.
+    ValueError if it is missing, no media file, or beyond the limits of containers.py, and without
+    the sound ``track`` that is asked for.
     """
     with open_media(path) as container:
-        video, audio = video_stream(container, path), audio_stream(container, path)
+        video, audio = video_stream(container, path), audio_stream(container, path, track)
         duration = container.duration
         rate = video.average_rate if video else None
+        width, height = _size(container, video, path) if video else (None, None)
         return MediaInfo(
             path=str(path),
             duration_s=None if duration is None else duration / av.time_base,
-            width=video.codec_context.width if video else None,
-            height=video.codec_context.height if video else None,
+            width=width,
+            height=height,
             frame_rate_hz=None if rate is None else float(rate),
             sample_rate_hz=audio.codec_context.sample_rate if audio else None,
             num_channels=audio.codec_context.layout.nb_channels if audio else None,
+            layout=audio.codec_context.layout.name if audio else None,
+            track=container.streams.audio.index(audio) + 1 if audio else None,
+            num_tracks=len(container.streams.audio),
             no_video="" if video else missing(container, "video"),
             no_audio="" if audio else missing(container, "audio"),
+            colours=_colours(video) if video else "",
         )
+
+
+def colour_note(path: str | Path) -> str | None:
+    """One sentence about pictures whose colours are converted; None for standard range. ValueError
+    as for `probe`."""
+    colours = probe(path).colours
+    if not colours:
+        return None
+    return f"{path} has {colours} colours; they are converted to standard range (BT.709)"
 
 
 def iter_video(
@@ -107,11 +130,15 @@ def iter_video(
         if stream is None:
             why = missing(container, "video")
             raise ValueError(f"{path}: {why}; expected a video or an image")
-        aspect = float(stream.codec_context.sample_aspect_ratio or 1)
-        reformatter, num_given, size = VideoReformatter(), 0, None
-        frames = _checked(decoded(container, stream, path), aspect, path)
+        num_given, size = 0, None
+        if is_tiled(container):
+            aspect, frames = 1.0, iter([read_tiled(path, _colours(stream))])
+        else:
+            aspect = float(stream.codec_context.sample_aspect_ratio or 1)
+            frames = checked(decoded(container, stream, path), aspect, path)
+        convert = Pictures(container, path, aspect=aspect, max_side=max_side)
         for frame, count in _on_grid(frames, frame_rate_hz, path):
-            picture = _upright(frame, aspect, max_side, reformatter, path)
+            picture = convert(frame)
             size = size or picture.shape
             if picture.shape != size:
                 before, after = (f"{shape[2]} x {shape[1]}" for shape in (size, picture.shape))
@@ -138,44 +165,27 @@ def read_video(
     return torch.stack(frames)
 
 
-def iter_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Iterator[Waveform]:
-    """The first audio stream as mono float32 (the mean of its channels), in parts as they are
-    decoded, from any rate and format.
+def iter_audio(
+    path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ, track: int | None = None
+) -> Iterator[Waveform]:
+    """The voice of a sound track (channels.Voice) as mono float32, in parts as they are decoded,
+    from any rate and format.
 
-    In a file with video, sample 0 is the moment of the first video frame: a late audio track is
-    padded with silence, an early one cut. Full scale is ±1. ValueError for a missing or unreadable
-    file, no audio stream, no samples, or, behind the last part, samples that are not finite.
+    ``track`` counts from 1; by default the track that the file flags as its default, else the
+    first. In a file with video, sample 0 is the moment of the first video frame: a late audio track
+    is padded with silence, an early one cut. Full scale is ±1. ValueError for a missing or
+    unreadable file, no such audio stream, no samples, or, behind the last part, samples that are
+    not finite.
     """
-    with open_media(path) as container:
-        stream = audio_stream(container, path)
-        if stream is None:
-            why = missing(container, "audio")
-            raise ValueError(f"{path}: {why}; expected speech to be in it")
-        zero_s = _first_frame_time(path) if video_stream(container, path) else None
-        num_read = num_bad = num_early = 0
-        for time_s, samples in _samples(container, stream, path, sample_rate_hz):
-            if num_read == 0 and time_s is not None and zero_s is not None:
-                if abs(zero_s - time_s) > MAX_STILL_S:
-                    raise ValueError(
-                        f"{path}: its sound starts at {time_s:.0f} s, its picture at {zero_s:.0f} s"
-                    )
-                num_early = round((zero_s - time_s) * sample_rate_hz)
-                if num_early < 0:
-                    yield torch.zeros(-num_early)
-            num_read += len(samples)
-            if num_read > MAX_DURATION_S * sample_rate_hz:
-                raise ValueError(f"{path}: its sound goes on for more than {MAX_DURATION_S} s")
-            num_bad += int((~np.isfinite(samples)).sum())
-            cut = min(max(num_early, 0), len(samples))
-            num_early -= cut
-            if cut < len(samples):
-                yield torch.from_numpy(samples[cut:])
-    if num_read == 0:
-        raise ValueError(f"{path}: the audio stream holds no samples")
-    if num_early > 0:
-        raise ValueError(f"{path}: the sound ends before the picture begins")
-    if num_bad > 0:
-        raise ValueError(f"{path}: {num_bad} of {num_read} audio samples are NaN or infinite")
+    for part in _aligned(path, track, sample_rate_hz, None):
+        yield torch.from_numpy(part[0])
+
+
+def iter_channels(path: str | Path, form: Form, *, track: int | None = None) -> Iterator[Waveform]:
+    """The sound of ``iter_audio`` in a ``form``, its channels interleaved; the same errors."""
+    layout = None if form.layout == "mono" else form.layout
+    for part in _aligned(path, track, form.sample_rate_hz, layout):
+        yield torch.from_numpy(np.ascontiguousarray(part.T).reshape(-1))
 
 
 def read_audio(path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ) -> Waveform:
@@ -209,34 +219,38 @@ def encode_video_bytes(
     return file.getvalue()
 
 
-def decode_video_bytes(data: bytes, name: str = "video") -> Frames:
-    """Every frame of ``encode_video_bytes``; ``name`` (file and key) goes into the ValueError."""
+def decode_video_bytes(data: bytes, name: str = "video", *, most: int | None = None) -> Frames:
+    """Every frame of ``encode_video_bytes``; ``name`` (file and key) goes into the ValueError, as
+    it does where there are more than ``most``."""
     try:
         with open_bytes(data, "mov") as container:
             stream = container.streams.video[0]
             stream.thread_count = 1  # clips are short: a pool of threads costs more than it saves
             convert = VideoReformatter().reformat  # one for all: each holds a scaler of its own
+            stop = None if most is None else most + 1
             frames = [
-                convert(frame, format="rgb24").to_ndarray() for frame in container.decode(stream)
+                convert(frame, format="rgb24").to_ndarray()
+                for frame in itertools.islice(container.decode(stream), stop)
             ]
     except (FFmpegError, IndexError) as error:
         raise ValueError(f"{name}: not a readable video, {len(data)} bytes ({error})") from error
     if not frames:
         raise ValueError(f"{name}: the video holds no frames")
+    if most is not None and len(frames) > most:
+        raise ValueError(f"{name}: longer than the {most} frames of its clip")
     return torch.from_numpy(np.stack(frames)).permute(0, 3, 1, 2).contiguous()
 
 
-def _checked(frames: Iterator[VideoFrame], aspect: float, path: str | Path) -> Iterator[VideoFrame]:
-    """The frames, each with sides that can be used, square pixels counted."""
-    for frame in frames:
-        width = frame.width * aspect
-        check_pixels(width, frame.height, path)
-        if min(width, frame.height) < MIN_SIDE:
-            raise ValueError(
-                f"{path}: a picture of {width:.0f} x {frame.height} pixels; "
-                f"each side has at least {MIN_SIDE}"
-            )
-        yield frame
+def _size(container: InputContainer, stream: VideoStream, path: str | Path) -> tuple[int, int]:
+    """Of the pictures, as stored."""
+    if is_tiled(container):
+        with open_tiled(path) as image:
+            return image.size
+    return stream.codec_context.width, stream.codec_context.height
+
+
+def _colours(stream: VideoStream) -> str:
+    return kind_of_colours(stream.codec_context.color_trc, stream.codec_context.color_primaries)
 
 
 def _on_grid(
@@ -278,45 +292,67 @@ def _nearest(value: Fraction) -> int:
     return int(value + Fraction(1, 2))
 
 
-def _upright(
-    frame: VideoFrame,
-    aspect: float,
-    max_side: int | None,
-    reformatter: VideoReformatter,
-    path: str | Path,
-) -> Frame:
-    """RGB with square pixels, turned as the file's rotation metadata asks."""
-    width, height = frame.width * aspect, frame.height
-    reduction = min(1.0, max_side / max(width, height)) if max_side else 1.0
-    size = (max(1, round(width * reduction)), max(1, round(height * reduction)))
-    try:
-        picture = reformatter.reformat(frame, *size, "rgb24", interpolation="AREA").to_ndarray()
-    except FFmpegError as error:
-        why = f"{frame.format.name}, {error.strerror}"
-        raise ValueError(f"{path}: a picture cannot be converted to RGB ({why})") from error
-    turned = np.rot90(picture, k=round(frame.rotation / 90) % 4)  # both count anticlockwise
-    return torch.from_numpy(np.ascontiguousarray(turned.transpose(2, 0, 1)))
+def _aligned(
+    path: str | Path, track: int | None, sample_rate_hz: int, layout: str | None
+) -> Iterator[Channels]:
+    """The parts of ``iter_audio`` in this layout; None is the voice alone."""
+    with open_media(path) as container:
+        stream = audio_stream(container, path, track)
+        if stream is None:
+            why = missing(container, "audio")
+            raise ValueError(f"{path}: {why}; expected speech to be in it")
+        zero_s = _first_frame_time(path) if video_stream(container, path) else None
+        num_read = num_bad = num_early = 0
+        for time_s, samples in _samples(container, stream, path, sample_rate_hz, layout):
+            num_channels, num = samples.shape
+            if num_read == 0 and time_s is not None and zero_s is not None:
+                if abs(zero_s - time_s) > MAX_STILL_S:
+                    raise ValueError(
+                        f"{path}: its sound starts at {time_s:.0f} s, its picture at {zero_s:.0f} s"
+                    )
+                num_early = round((zero_s - time_s) * sample_rate_hz)
+                if num_early < 0:
+                    yield np.zeros((num_channels, -num_early), np.float32)
+            num_read += num
+            if num_read > MAX_DURATION_S * sample_rate_hz:
+                raise ValueError(f"{path}: its sound goes on for more than {MAX_DURATION_S} s")
+            num_bad += int((~np.isfinite(samples).all(0)).sum())
+            cut = min(max(num_early, 0), num)
+            num_early -= cut
+            if cut < num:
+                yield samples[:, cut:]
+    if num_read == 0:
+        raise ValueError(f"{path}: the audio stream holds no samples")
+    if num_early > 0:
+        raise ValueError(f"{path}: the sound ends before the picture begins")
+    if num_bad > 0:
+        raise ValueError(f"{path}: {num_bad} of {num_read} audio samples are NaN or infinite")
 
 
 def _samples(
-    container: InputContainer, stream: AudioStream, path: str | Path, sample_rate_hz: int
-) -> Iterator[tuple[float | None, np.ndarray]]:
+    container: InputContainer,
+    stream: AudioStream,
+    path: str | Path,
+    sample_rate_hz: int,
+    layout: str | None,
+) -> Iterator[tuple[float | None, Channels]]:
     """Parts of an audio stream, each with the time at which the stream begins."""
-    resampler = av.AudioResampler(format="fltp", rate=sample_rate_hz)  # keeps the channels
-    begin_s, form = None, None
-    for frame in chain(decoded(container, stream, path), [None]):
+    resampler = av.AudioResampler(format="flt", rate=sample_rate_hz, layout=layout)
+    begin_s, form, voice = None, None, None
+    for frame in itertools.chain(decoded(container, stream, path), [None]):
         if frame is not None:
             now = (frame.sample_rate, frame.layout.name, frame.format.name)
             if form is None:
                 begin_s, form = frame.time, now
+                voice = Voice(frame.layout, sample_rate_hz) if layout is None else None
             elif now != form:
                 raise ValueError(f"{path}: the sound changes its form from {form} to {now}")
         try:
             parts = resampler.resample(frame)
         except FFmpegError as error:
             raise ValueError(f"{path}: the audio cannot be converted ({error})") from error
-        for part in parts:
-            yield begin_s, part.to_ndarray().mean(0).astype(np.float32, copy=False)
+        for part in map(samples_of, parts):
+            yield begin_s, part if voice is None else voice(part)[None]
 
 
 def _first_frame_time(path: str | Path) -> float | None:

@@ -1,8 +1,10 @@
-"""A sound of any length: its samples in a file or in memory, and one loudness for all of them.
+"""A sound of any length, its samples in a file or in memory, and what the networks hear of it.
 
 The encoders scale by constants (models/audio.py), so a model trained on one level and run on
-another would hear something new. Training levels the sound of its shards, generation that of its
-files, and both call `loudness_gain`.
+another would hear something new; what lies below any voice (an offset, rumble, the hum of mains)
+they would hear as sound. Training prepares the sound of its shards, generation that of its files,
+live sound and references, and all of them call `high_passed` and `loudness_gain`. What a video
+delivers is the sound as it came (delivered.py).
 """
 
 import math
@@ -10,20 +12,30 @@ import os
 import tempfile
 import weakref
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import numpy as np
 import pyloudnorm
 import torch
 from av import AudioFrame, AudioResampler
 from jaxtyping import Float
-from scipy.signal import lfilter
+from scipy.signal import ellip, lfilter, sosfilt
 from torch import Tensor
 
 from avatar_v.types import SAMPLE_RATE_HZ
 
+HIGHPASS_HZ, HIGHPASS_ORDER, RIPPLE_DB, STOP_DB = 80.0, 6, 0.1, 60.0
+"""Of an elliptic filter: few voices go lower, and hum of 50 Hz is 75 dB down, of 60 Hz 31 dB. (A
+Butterworth filter of order 4 lets a third of either through, and the mouth moves with it.)"""
 LOUDNESS_LUFS = -23.0
-SILENCE_LUFS = -60.0
-"""Anything quieter is silence, not speech to be raised (our choice)."""
+FAINT_LUFS = -60.0
+"""Anything quieter may be speech or a room's noise: it is raised until its quietest tenth, which is
+the pauses of speech, has reached this level (our choice)."""
+SILENCE_LUFS = -80.0
+"""Anything quieter is silence: 16 bits hold no speech there (our choice)."""
+FLOOR_S = 0.04
+"""Of the stretches among which the quietest tenth is looked for: a pause between words is longer.
+"""
 BLOCK_S, STEP_S, GATE_LUFS, GATE_LU = 0.4, 0.1, -70.0, -10.0  # of BS.1770
 PART_S = 5
 """Filtered at once, in float64: a sound of an hour takes no more memory than one of a minute."""
@@ -92,32 +104,109 @@ def resampled(
     return torch.from_numpy(np.concatenate([part.to_ndarray()[0] for part in parts]))
 
 
+class HighPass:
+    """``high(part)`` gives each part of a sound, in order, without what lies below a voice: an
+    offset, rumble, the hum of mains. Causal, so that a sound that arrives in parts becomes bit for
+    bit what it becomes as a whole; before its first sample there is silence."""
+
+    def __init__(self) -> None:
+        order, rate = HIGHPASS_ORDER, SAMPLE_RATE_HZ
+        self._sections = np.asarray(
+            ellip(order, RIPPLE_DB, STOP_DB, HIGHPASS_HZ, "highpass", fs=rate, output="sos")
+        )
+        self._state = np.zeros((len(self._sections), 2))
+
+    def __call__(self, part: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
+        if len(part) == 0:  # sosfilt takes none
+            return part
+        samples = part.detach().cpu().double().numpy()
+        samples, self._state = sosfilt(self._sections, samples, zi=self._state)
+        return torch.from_numpy(samples).float()
+
+
+def high_passed(sound: Sound) -> Sound:
+    """A whole 16 kHz sound through `HighPass`."""
+    high = HighPass()
+    if isinstance(sound, Recording):
+        return Recording(high(part) for part in sound.split(PART_S * SAMPLE_RATE_HZ))
+    return high(sound)
+
+
+def prepared(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
+    """A whole 16 kHz sound as the networks hear it: `high_passed`, then `normalise_loudness`."""
+    heard = high_passed(audio)
+    assert isinstance(heard, Tensor)
+    return normalise_loudness(heard)
+
+
 def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
     """``audio`` (16 kHz) at -23 LUFS, integrated loudness of ITU-R BS.1770 as by pyloudnorm.
 
-    Silence (quieter than -60 LUFS, or empty) is returned as it is; audio shorter than the
-    standard's 400 ms block is measured as a repetition of itself. The result may exceed ±1, and
-    is not clipped. ValueError for NaN or infinite samples.
+    Silence (quieter than -80 LUFS, or empty) is returned as it is, and what is quieter than -60
+    LUFS is raised as far as its noise allows (`level_of`); audio shorter than the standard's 400 ms
+    block is measured as a repetition of itself. The result may exceed ±1, and is not clipped.
+    ValueError for NaN or infinite samples.
     """
     return audio * loudness_gain(audio)
 
 
 def loudness_gain(audio: Sound) -> float:
     """The factor of ``normalise_loudness``; 1 for silence. ValueError as there."""
+    return level_of(audio).gain
+
+
+@dataclass(frozen=True)
+class Level:
+    """How loud a sound is, and the factor that it is heard with."""
+
+    lufs: float
+    gain: float = 1.0
+
+    def warnings(self, name: str, *, gain_db: float | None = None) -> tuple[str, ...]:
+        """What is odd about speech of this level, where ``gain_db`` does not take its place."""
+        if self.lufs < SILENCE_LUFS:
+            return (f"{name} is silent; the mouth will stay still",)
+        if self.lufs >= FAINT_LUFS or gain_db is not None:
+            return ()
+        raised_db = 20 * math.log10(self.gain)
+        faint = f"{name} is very quiet ({self.lufs:.0f} LUFS)"
+        if self.lufs + raised_db > LOUDNESS_LUFS - 1:
+            return (f"{faint}; it was heard {raised_db:.0f} dB louder, and its noise with it",)
+        return (
+            f"{faint}, and its noise lets it be heard only {raised_db:.0f} dB louder: the mouth "
+            "may hardly move; record it louder, or raise it with --gain",
+        )
+
+
+def level_of(audio: Sound) -> Level:
+    """The loudness and the factor of ``normalise_loudness``. Below -70 LUFS, where the standard's
+    gate lets nothing through, blocks are compared with the loudest one alone. ValueError for NaN or
+    infinite samples."""
     if len(audio) == 0:
-        return 1.0
+        return Level(-math.inf)
     block = int(BLOCK_S * SAMPLE_RATE_HZ)
     if len(audio) < block:
         audio = audio[:].repeat(math.ceil(block / len(audio)))
-    loudness = integrated_loudness(audio)
+    powers = _block_powers(audio)
+    loudness = _gated(powers)
+    if loudness < FAINT_LUFS:
+        loudness = _gated(powers, gate_lufs=-math.inf)
     if loudness < SILENCE_LUFS:
-        return 1.0
-    return 10 ** ((LOUDNESS_LUFS - loudness) / 20)
+        return Level(loudness)
+    raised_db = LOUDNESS_LUFS - loudness
+    if loudness < FAINT_LUFS:
+        raised_db = min(raised_db, max(0.0, FAINT_LUFS - _noise_floor(audio)))
+    return Level(loudness, 10 ** (raised_db / 20))
 
 
 def integrated_loudness(audio: Sound) -> float:
     """LUFS of 400 ms or more at 16 kHz: up to rounding pyloudnorm's, but in parts. ValueError for
     NaN or infinite samples."""
+    return _gated(_block_powers(audio))
+
+
+def _block_powers(audio: Sound) -> np.ndarray:
+    """K-weighted mean squares of the standard's overlapping blocks."""
     block, step = BLOCK_S * SAMPLE_RATE_HZ, STEP_S * SAMPLE_RATE_HZ
     num = int(np.round((len(audio) / SAMPLE_RATE_HZ - BLOCK_S) / STEP_S) + 1)
     powers, before, rest = [], 0, np.zeros(0)
@@ -130,7 +219,17 @@ def integrated_loudness(audio: Sound) -> float:
             powers.append(np.square(rest[begin - before : end - before]).sum() / block)
         keep = max(0, int(len(powers) * step) - before)
         before, rest = before + keep, rest[keep:]
-    return _gated(np.array(powers))
+    return np.array(powers)
+
+
+def _noise_floor(audio: Sound) -> float:
+    """LUFS of the quietest tenth of a sound."""
+    size, powers = int(FLOOR_S * SAMPLE_RATE_HZ), []
+    for part in _weighted(audio):  # whole stretches each, but the last
+        whole = part[: len(part) // size * size].reshape(-1, size)
+        powers.append(np.square(whole).mean(1))
+    with np.errstate(divide="ignore"):
+        return float(_lufs(np.percentile(np.concatenate(powers), 10)))
 
 
 def _weighted(audio: Sound) -> Iterator[np.ndarray]:
@@ -147,13 +246,13 @@ def _weighted(audio: Sound) -> Iterator[np.ndarray]:
         yield samples
 
 
-def _gated(powers: np.ndarray) -> float:
+def _gated(powers: np.ndarray, gate_lufs: float = GATE_LUFS) -> float:
     with np.errstate(divide="ignore"):
         levels = _lufs(powers)
-        loud = levels >= GATE_LUFS
-        if not loud.any():
+        loud = levels >= gate_lufs
+        if not loud.any() or not powers.any():
             return -math.inf
-        gate = max(_lufs(powers[loud].mean()) + GATE_LU, GATE_LUFS)
+        gate = max(_lufs(powers[loud].mean()) + GATE_LU, gate_lufs)
         return float(_lufs(powers[levels > gate].mean()))
 
 

@@ -24,29 +24,30 @@ from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.media.delivered import Form
 from avatar_v.media.files import Mp4File, Output
+from avatar_v.paths import full_disk, whole_file
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 CRF = 16
 """x264 quality. At 64 pixels a lower one costs visible detail and saves only kilobytes."""
-AUDIO_BIT_RATE = 96_000
 MAX_WAITING = 4
 """Blocks of frames in the queue, at most."""
 
-_Block = tuple[np.ndarray, np.ndarray]  # RGB pictures "f h w 3" uint8, and their samples "s"
+_Block = tuple[np.ndarray, np.ndarray]  # RGB pictures "f h w 3" uint8, and their samples "c s"
 
 
 class Writer:
     """``with Writer(output) as writer: writer.write(frames, sound)``, in playing order.
 
-    ``sound`` is mono in [-1, 1] at 16 kHz, 640 samples for each frame, so both tracks have the same
-    length whatever was written. The picture size is that of the first frames and must be even
-    (H.264 yuv420p).
+    ``sound`` is in [-1, 1] and has a ``form``, mono at 16 kHz unless told: 640 samples for each
+    frame, so both tracks have the same length whatever was written. The picture size is that of the
+    first frames and must be even (H.264 yuv420p).
     """
 
-    def __init__(self, output: Output) -> None:
+    def __init__(self, output: Output, form: Form | None = None) -> None:
         self.num_frames = 0
-        self._output = output
+        self._output, self._form = output, form or Form()
         self._queue: queue.Queue[_Block | None] = queue.Queue(MAX_WAITING)
         self._ended = False
         self._error: Exception | None = None
@@ -57,16 +58,21 @@ class Writer:
         self._thread.start()
         return self
 
-    def write(self, frames: UInt8[Tensor, "f 3 h w"], sound: Float[Tensor, " s"]) -> None:
-        """Hand frames over; waits where the encoder is behind. Raises what the encoder met."""
+    def write(self, frames: UInt8[Tensor, "f 3 h w"], sound: Float[Tensor, "*c s"]) -> None:
+        """Hand frames over, and their sound (mono: with or without an axis of channels); waits
+        where the encoder is behind. Raises what the encoder met."""
         self._raise_error()
         height, width = frames.shape[2:]
         if height % 2 or width % 2:
             raise ValueError(f"an mp4 picture has even sides, got {width} x {height}")
         if self._size not in (None, (height, width)):
             raise ValueError(f"the picture changed size from {self._size} to {(height, width)}")
-        if len(sound) != len(frames) * SAMPLES_PER_FRAME:
-            raise ValueError(f"{len(frames)} frames have 640 samples each, got {len(sound)}")
+        sound, each = torch.atleast_2d(sound), self._form.samples_per_frame
+        if sound.shape != (self._form.num_channels, len(frames) * each):
+            raise ValueError(
+                f"{len(frames)} frames have {each} samples each, in {self._form.num_channels} "
+                f"channels, got {sound.shape[1]} in {sound.shape[0]}"
+            )
         self._size = (height, width)
         if frames.shape[0]:
             pictures = frames.permute(0, 2, 3, 1).contiguous().cpu().numpy()
@@ -97,11 +103,17 @@ class Writer:
         try:
             self._output.finish()
         except OSError as error:
-            raise OSError(f"{self._output.name}: writing failed ({error})") from error
+            raise self._named(error) from error
 
     def _raise_error(self) -> None:
         if self._error is not None:
-            raise OSError(f"{self._output.name}: writing failed ({self._error})") from self._error
+            raise self._named(self._error) from self._error
+
+    def _named(self, error: Exception) -> OSError:
+        """The error with the output's name; of a file with its disk's, where that is full."""
+        name = self._output.name
+        full = full_disk(error, name) if self._output.on_disk else None
+        return full or OSError(f"{name}: writing failed ({error})")
 
     def _check_output(self) -> None:
         if self._output.failure is not None:
@@ -132,13 +144,15 @@ class Writer:
     def _encode(self, container: OutputContainer, first: _Block) -> None:
         height, width = first[0].shape[1:3]
         video = _video_stream(container, height, width, self._output)
-        sound = container.add_stream("aac", rate=SAMPLE_RATE_HZ, layout="mono")
-        sound.bit_rate = AUDIO_BIT_RATE
+        form = self._form
+        sound = container.add_stream("aac", rate=form.sample_rate_hz, layout=form.layout)
+        sound.bit_rate = form.bit_rate
         index, block = 0, first
         while True:
-            for picture, samples in zip(block[0], np.split(block[1], len(block[0])), strict=True):
+            parts = np.split(block[1], len(block[0]), axis=1)
+            for picture, samples in zip(block[0], parts, strict=True):
                 container.mux(video.encode(_yuv(picture)))
-                container.mux(sound.encode(_sound(samples, index)))
+                container.mux(sound.encode(_sound(samples, index, form)))
                 index += 1
             self._check_output()
             following = next(self._blocks(), None)
@@ -186,9 +200,9 @@ class Mp4Writer:
 
 def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:
     """Mono 16-bit PCM at 16 kHz, which reads back exactly (x / 32768); samples beyond [-1, 1) are
-    clipped."""
+    clipped. The file appears whole or not at all."""
     pcm = (samples.double() * 32768).round().clamp(-32768, 32767).to(torch.int16)
-    with wave.open(str(path), "wb") as file:
+    with whole_file(path) as partial, wave.open(str(partial), "wb") as file:
         file.setnchannels(1)
         file.setsampwidth(2)
         file.setframerate(SAMPLE_RATE_HZ)
@@ -221,9 +235,10 @@ def _yuv(picture: np.ndarray) -> VideoFrame:
     )
 
 
-def _sound(samples: np.ndarray, index: int) -> AudioFrame:
-    """The sound of video frame ``index``."""
-    frame = AudioFrame.from_ndarray(samples[None], format="fltp", layout="mono")
-    frame.sample_rate = SAMPLE_RATE_HZ
-    frame.pts = index * SAMPLES_PER_FRAME
+def _sound(samples: np.ndarray, index: int, form: Form) -> AudioFrame:
+    """The sound "c s" of video frame ``index``."""
+    samples = np.ascontiguousarray(samples)
+    frame = AudioFrame.from_ndarray(samples, format="fltp", layout=form.layout)
+    frame.sample_rate = form.sample_rate_hz
+    frame.pts = index * form.samples_per_frame
     return frame

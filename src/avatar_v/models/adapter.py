@@ -9,7 +9,7 @@ safetensors and JSON are read here.
 
 import copy
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -38,9 +38,10 @@ from avatar_v.models.lora import FACTORS, active_factors, product
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.weights import load_dit, load_pipeline, save_dit, save_pipeline, write_json
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
+from avatar_v.outside import read_json
 from avatar_v.paths import whole_folder
 from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import Size, Within, converted, read_json, shown
+from avatar_v.stored import Size, Within, converted, shown
 
 STATE = "adapter_model.safetensors"
 PREFIX = "base_model.model."
@@ -94,13 +95,26 @@ def save_adapter(
     modules = {key.rpartition(".")[0] for key in whole}
     config.modules_to_save = sorted(module for module in modules if module) or None
     config.base_model_name_or_path, config.inference_mode = about.base, True
+    write_adapter(folder, config, state, about, network.config, stats)
+
+
+def write_adapter(
+    folder: Path,
+    lora: LoraConfig,
+    state: Mapping[str, Tensor],
+    about: AdapterCard,
+    config: DiTConfig | MotionNetConfig,
+    stats: MotionStats | None = None,
+) -> None:
+    """Write an adapter of the network of ``config``, in fp32: ``state`` has peft's keys. The folder
+    appears whole or not at all. ValueError for numbers that are not finite."""
     state = {key: value.detach().float().cpu().contiguous() for key, value in state.items()}
     check_numbers(state, where=folder)
     with whole_folder(folder) as partial:
-        config.save_pretrained(str(partial))
+        lora.save_pretrained(str(partial))
         save_file(state, partial / STATE)
         write_json(partial / ADAPTER_CARD, dataclasses.asdict(about))
-        write_json(partial / "config.json", dataclasses.asdict(network.config))
+        write_json(partial / "config.json", dataclasses.asdict(config))
         if stats is not None:
             write_stats(partial, stats)
 
@@ -192,7 +206,8 @@ def merge_to(
     adapters = _adapters(chosen)
     for adapter, _ in adapters:
         _check_base(adapter.about, base, adapter.folder, any_base=any_base)
-    save_dit(out, merge_into(load_dit(base), adapters), dtype=dtype)
+    with whole_folder(out) as partial:
+        save_dit(partial, merge_into(load_dit(base), adapters), dtype=dtype)
 
 
 def check_adapters(base: Path, chosen: Sequence[Chosen], *, any_base: bool = False) -> Card:
@@ -296,6 +311,19 @@ def merge_into(network: _Network, adapters: Iterable[tuple[Adapter, float]]) -> 
     return result
 
 
+def plain_alpha(values: dict[str, Any], where: Path, *, but: Collection[str] = ()) -> float:
+    """The alpha of peft's settings. ValueError for what is no plain LoRA; keys of `PLAIN` in
+    ``but`` may have any value."""
+    wrong = {
+        key: values[key]
+        for key, plain in PLAIN.items()
+        if key not in but and values.get(key, plain) != plain
+    }
+    if wrong:
+        raise ValueError(f"{where}: expected a plain LoRA, got {shown(wrong)}")
+    return converted(values.get("lora_alpha"), Alpha, where=f"{where}: lora_alpha")
+
+
 def check_network(adapter: Adapter) -> None:
     """ValueError for factors and parts that do not fit the adapter's own network."""
     kind = AvatarDiT if isinstance(adapter.config, DiTConfig) else MotionNet
@@ -321,11 +349,8 @@ def _adapters(chosen: Sequence[Chosen]) -> list[tuple[Adapter, float]]:
 
 def _numbers(values: dict[str, Any], where: Path) -> tuple[int, float]:
     """Rank and alpha. ValueError for what is no plain LoRA."""
-    wrong = {key: values[key] for key, plain in PLAIN.items() if values.get(key, plain) != plain}
-    if wrong:
-        raise ValueError(f"{where}: expected a plain LoRA, got {shown(wrong)}")
     rank = converted(values.get("r"), Size, where=f"{where}: r")
-    return rank, converted(values.get("lora_alpha"), Alpha, where=f"{where}: lora_alpha")
+    return rank, plain_alpha(values, where)
 
 
 def _united(config: DiTConfig | MotionNetConfig, adapter: Adapter) -> DiTConfig | MotionNetConfig:

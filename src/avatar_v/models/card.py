@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-from avatar_v.stored import Guidance, Within, built, read_json
+from avatar_v.outside import read_json
+from avatar_v.stored import Guidance, Within, built
 
 SCHEMA_VERSION = 3
 """Raised whenever the meaning of a stored weight, or the form of the card, changes. 2:
@@ -192,7 +193,8 @@ def read_adapter_card(folder: str | Path) -> AdapterCard:
     if missing:
         raise ValueError(
             f"no adapter {str(folder)!r}: expected a folder with {missing[0]}, as a run with "
-            "trainable.parts lora leaves it (runs/NAME/adapter)"
+            "trainable.parts lora leaves it (runs/NAME/adapter); `avatar-v weights import-lora` "
+            "makes one of a LoRA of Wan by another trainer"
         )
     values = read_json(path)
     card = values.get("card")

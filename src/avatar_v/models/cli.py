@@ -1,10 +1,13 @@
-"""`avatar-v weights`: open Wan weights (diffusers layout) to and from ours; ours joined, with
-adapters, and in fewer bytes."""
+"""`avatar-v weights`: open weights and LoRA of Wan to and from ours; ours joined, with adapters, and
+in fewer bytes."""
 
 import argparse
+import warnings
 from pathlib import Path
 
 from avatar_v.models.card import Chosen, read_adapter_card, read_card, weights_folder
+from avatar_v.stored import Count, Size, converted
+from avatar_v.words import counted
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -15,9 +18,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     actions = parser.add_subparsers(dest="action", metavar="ACTION", required=True)
     add = actions.add_parser(
         "import-wan",
-        help="diffusers' WanTransformer3DModel folder → DiT folder",
-        description="SRC holds config.json and diffusion_pytorch_model.safetensors (one file or "
-        "shards), or is a pipeline with a transformer/ folder. I2V layouts are refused.",
+        help="weights of Wan → DiT folder",
+        description="SRC is a folder in diffusers' or in the publisher's own layout (config.json "
+        "and diffusion_pytorch_model.safetensors, one file or shards), a pipeline with a "
+        "transformer/ folder, or one .safetensors file, as ComfyUI takes it. Matrices of 8 bits "
+        "(fp8) become bf16, with their scales. Layouts of I2V and Wan 2.2 A14B, which is two "
+        "networks, are refused.",
         allow_abbrev=False,
     )
     add.add_argument("source", metavar="SRC")
@@ -87,6 +93,21 @@ def _add_size_actions(actions: "argparse._SubParsersAction[argparse.ArgumentPars
 
 
 def _add_adapter_actions(actions: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    add = actions.add_parser(
+        "import-lora",
+        help="LoRA of Wan by another trainer → adapter",
+        description="SRC is a .safetensors file, or the folder of one, with the names of kohya, "
+        "ComfyUI, diffusers, DiffSynth or peft. Keys that are of no matrix of BASE are an error.",
+        allow_abbrev=False,
+    )
+    add.add_argument("source", metavar="SRC")
+    add.add_argument("out", metavar="OUT", help="folder to create")
+    add.add_argument(
+        "--base", metavar="BASE", required=True, help="pipeline folder, or that of a DiT alone"
+    )
+    add.add_argument(
+        "--drop-unmatched", action="store_true", help="leave such keys out, and say which"
+    )
     merge = actions.add_parser(
         "merge",
         help="weights and adapters of LoRA → weights",
@@ -138,14 +159,18 @@ def run(args: argparse.Namespace) -> int:
         if not (Path(args.source) / "config.json").is_file():  # that of a DiT alone
             args.source = weights_folder(args.source)
             read_card(args.source)
-    elif not Path(args.source).is_dir():
-        raise ValueError(f"{args.source}: no such folder; expected weights with a config.json")
+    elif not Path(args.source).exists():
+        raise ValueError(f"{args.source}: no such folder or file; expected weights of Wan")
+    if args.action == "import-wan":
+        converted(args.audio_dim, Size, where="--audio-dim")
+        converted(args.audio_every, Count, where="--audio-every")
     import torch
 
     from avatar_v.models.adapter import merge_to
     from avatar_v.models.average import average_pipelines, replace_decoder
     from avatar_v.models.slim import errors_of, make_slim, make_whole
-    from avatar_v.models.wan import export_lora, export_wan, import_wan
+    from avatar_v.models.wan import export_wan, import_wan
+    from avatar_v.models.wan_lora import export_lora, few, import_lora
 
     if args.action == "average":
         average_pipelines(args.sources, args.out)
@@ -166,6 +191,10 @@ def run(args: argparse.Namespace) -> int:
         )
     elif args.action == "export-lora":
         export_lora(args.source, args.out, drop_extras=args.drop_extras)
+    elif args.action == "import-lora":
+        left = import_lora(args.source, args.base, args.out, drop_unmatched=args.drop_unmatched)
+        if left:
+            warnings.warn(f"{counted(len(left), 'key')} left out: {few(left)}", stacklevel=2)
     elif args.action == "import-wan":
         import_wan(args.source, args.out, audio_dim=args.audio_dim, audio_every=args.audio_every)
     else:

@@ -1,9 +1,10 @@
 """Sizes of AvatarDiT as functions. Full-size widths are Wan's published ones (arXiv 2503.20314)."""
 
+import dataclasses
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
-from avatar_v.stored import Count, Size, built
+from avatar_v.stored import Count, Size, Within, built
 
 NUM_GUIDANCE = 3
 """Conditions with a guidance weight of their own: text, audio, reference."""
@@ -24,13 +25,13 @@ class DiTConfig:
     latent_channels: Size
     text_dim: Size
     audio_dim: Size
-    audio_every: int = 1  # audio cross-attention and motion injection in blocks 0, k, 2k, …
+    audio_every: Count = 1  # audio cross-attention and motion injection in blocks 0, k, 2k, …
     num_audio_tokens: Count = 8  # per latent frame: 4 video frames and 2 of context on each side
     motion_dim: Size = 64  # per latent frame: 4 video frames of types.MOTION_NAMES
     freq_dim: Size = 256  # sinusoidal time features
     patch: Count = 2  # spatial; the temporal patch is one latent frame
     reference_gap: int = 8  # latent frames of RoPE distance between the reference and the target
-    eps: float = 1e-6
+    eps: Annotated[float, Within(1e-12, 1)] = 1e-6
     temporal_window: int | None = None  # latent frames each side that generated tokens see; all
     causal_block: Count | None = None
     """Latent frames of a block of a causal network, which sees no later ones; None: all see all."""
@@ -48,6 +49,8 @@ class DiTConfig:
             )
         if self.audio_every < 1:
             raise ValueError(f"audio_every counts blocks from 1, got {self.audio_every}")
+        if self.freq_dim % 2:
+            raise ValueError(f"freq_dim is even: sines and cosines, got {self.freq_dim}")
         if self.temporal_window is not None and self.temporal_window < 0:
             raise ValueError(f"temporal_window is at least 0, got {self.temporal_window}")
         if self.causal_block is None and self.causal_window is not None:
@@ -94,6 +97,10 @@ class DiTConfig:
         """The config stored in JSON. ValueError names what is unknown, missing, of another type or
         out of its range. The shipped weights were stored before a network could be causal."""
         return built(cls, {"causal_block": None, "causal_window": None, **values}, where=where)
+
+    def checked(self, *, where: str = "config") -> "DiTConfig":
+        """This config, if it could be read from a file. ValueError as in `from_dict`."""
+        return DiTConfig.from_dict(dataclasses.asdict(self), where=where)
 
     @classmethod
     def tiny(cls) -> "DiTConfig":

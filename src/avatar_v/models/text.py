@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from avatar_v.models.attention import CrossAttention
 from avatar_v.models.layers import MLP, LayerNorm
+from avatar_v.outside import check_pulled
 from avatar_v.paths import indexed_weights
 from avatar_v.stored import Count, Size
 
@@ -103,6 +104,8 @@ class UMT5TextEncoder(nn.Module):
         split = (folder / "text_encoder").is_dir()
         model_folder = folder / "text_encoder" if split else folder
         indexed_weights(model_folder)
+        if split:
+            check_pulled(folder / "tokenizer")
         self.tokenizer = AutoTokenizer.from_pretrained(
             folder / "tokenizer" if split else folder,
             local_files_only=True,

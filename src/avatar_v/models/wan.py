@@ -1,4 +1,4 @@
-"""Open Wan weights in and out: diffusers' WanTransformer3DModel layout <-> AvatarDiT.
+"""Open Wan weights in and out: any of Wan's layouts → AvatarDiT → diffusers' WanTransformer3DModel.
 
 The text-to-video layouts (Wan 2.1 T2V, Wan 2.2 TI2V 5B) map one to one. The image-to-video layouts,
 with CLIP tokens or concatenated channels, are refused: our image and prefix conditions are clean
@@ -12,47 +12,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from avatar_v.models.adapter import check_network, read_adapter
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.weights import (
-    load_dit,
-    read_json,
-    read_state,
-    save_dit,
-    write_json,
-    write_state,
-)
-from avatar_v.states import check_numbers, check_state, common_dtype
+from avatar_v.models.wan_files import WAN_CLASS, WAN_STEM, read_wan
+from avatar_v.models.wan_names import key_map, num_blocks
+from avatar_v.models.weights import load_dit, save_dit, write_json, write_state
+from avatar_v.paths import whole_folder
+from avatar_v.states import check_state, common_dtype
 from avatar_v.stored import Size, checked
 
-WAN_STEM = "diffusion_pytorch_model"
-WAN_CLASS = "WanTransformer3DModel"
 WAN_EPS = 1e-6
 """Of every published Wan, and diffusers' default."""
-
-_TOP = {
-    "patch_embed": "patch_embedding",
-    "time_embed.up": "condition_embedder.time_embedder.linear_1",
-    "time_embed.down": "condition_embedder.time_embedder.linear_2",
-    "time_embed.modulation": "condition_embedder.time_proj",
-    "text_embed.up": "condition_embedder.text_embedder.linear_1",
-    "text_embed.down": "condition_embedder.text_embedder.linear_2",
-    "head.modulation": "scale_shift_table",
-    "head.out": "proj_out",
-}
-_ATTENTION = {
-    "query": "to_q", "key": "to_k", "value": "to_v", "out": "to_out.0",
-    "query_norm": "norm_q", "key_norm": "norm_k",
-}  # fmt: skip
-_BLOCK = {
-    "modulation": "scale_shift_table",
-    "text_norm": "norm2",
-    "ffn.up": "ffn.net.0.proj",
-    "ffn.down": "ffn.net.2",
-    **{f"self_attention.{ours}": f"attn1.{theirs}" for ours, theirs in _ATTENTION.items()},
-    **{f"text_attention.{ours}": f"attn2.{theirs}" for ours, theirs in _ATTENTION.items()},
-}
 _SIZES = (
     "num_attention_heads", "attention_head_dim", "num_layers", "ffn_dim", "in_channels",
     "out_channels", "text_dim", "freq_dim",
@@ -65,20 +35,20 @@ _READ = (
 
 
 def import_wan(source: str | Path, out: str | Path, *, audio_dim: int, audio_every: int) -> None:
-    """Turn a diffusers folder (a transformer, or a pipeline with one) into a DiT folder.
+    """Turn a Wan, a folder or a file (wan_files.py), into a DiT folder, which appears whole or not
+    at all.
 
     Audio and motion modules are added fresh, with outputs of zero. ValueError for an existing
-    ``out``, an I2V layout, or keys that do not fit, each named.
+    ``out``, an I2V layout, values out of range, or keys that do not fit, each named.
     """
-    source, out = _transformer_folder(Path(source)), _new_folder(Path(out))
-    config = config_from_wan(
-        read_json(source / "config.json"), audio_dim=audio_dim, audio_every=audio_every
-    )
-    state = read_state(source, WAN_STEM)
+    out = new_folder(Path(out))
+    values, state, where = read_wan(Path(source))
+    config = config_from_wan(values, audio_dim=audio_dim, audio_every=audio_every)
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
-        dit = dit_from_wan(config, state, where=str(source))
-    save_dit(out, dit, dtype=None)
+        dit = dit_from_wan(config, state, where=where)
+    with whole_folder(out) as partial:
+        save_dit(partial, dit, dtype=None)
 
 
 def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
@@ -87,8 +57,8 @@ def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False
     Wan has no audio, motion or faces: ValueError when their modules have been trained, unless
     ``drop_extras``, and always for a refiner, which is nothing without the low video.
     """
-    dit, out = load_dit(source), _new_folder(Path(out))
-    _check_no_refiner(dit.config, source)
+    dit, out = load_dit(source), new_folder(Path(out))
+    check_no_refiner(dit.config, source)
     trained = [
         key for key, value in dit.state_dict().items() if _is_extra_output(key) and value.any()
     ]
@@ -97,48 +67,9 @@ def export_wan(source: str | Path, out: str | Path, *, drop_extras: bool = False
             f"{source} has trained audio, motion or face modules that Wan cannot hold "
             f"({', '.join(trained)}); --drop-extras leaves them out"
         )
-    out.mkdir(parents=True)
-    write_json(out / "config.json", {"_class_name": WAN_CLASS, **config_to_wan(dit.config)})
-    write_state(out, state_to_wan(dit), WAN_STEM)
-
-
-def export_lora(source: str | Path, out: str | Path, *, drop_extras: bool = False) -> None:
-    """Turn an adapter into diffusers' ``pytorch_lora_weights.safetensors`` for Wan's transformer.
-
-    B holds the scale of the factors, so that every reader, also one that knows no alpha, gives them
-    the right one. ValueError for factors and parts that Wan cannot hold, unless ``drop_extras``,
-    for such as do not fit the adapter's own network, and for factors that are not finite.
-    """
-    adapter, out = read_adapter(source), _new_folder(Path(out))
-    if not isinstance(adapter.config, DiTConfig):
-        raise ValueError(f"{source} is of a motion network, which Wan does not have")
-    _check_no_refiner(adapter.config, source)
-    check_network(adapter)
-    modules = _modules(adapter.config)
-    state, extras = {}, sorted(adapter.whole)
-    for module, (a, b) in adapter.factors.items():
-        if module in modules:
-            state[f"{modules[module]}.lora_A.weight"] = a
-            state[f"{modules[module]}.lora_B.weight"] = adapter.weight * b
-        else:
-            extras.append(module)
-    if extras and not drop_extras:
-        raise ValueError(
-            f"{source} changes {len(extras)} modules that Wan cannot hold (for example "
-            f"{extras[0]}); --drop-extras leaves them out"
-        )
-    if not state:
-        raise ValueError(f"{source} has no factors of matrices that Wan has")
-    check_numbers(state, where=f"{source} with alpha / r = {adapter.weight:g}")
-    from diffusers.loaders.lora_pipeline import WanLoraLoaderMixin
-
-    targets = sorted({key.rpartition(".lora_")[0] for key in state})
-    about = {"r": adapter.rank, "lora_alpha": adapter.rank, "target_modules": targets}
-    WanLoraLoaderMixin.save_lora_weights(
-        out,
-        transformer_lora_layers={key: value.contiguous() for key, value in state.items()},
-        transformer_lora_adapter_metadata=about,
-    )
+    with whole_folder(out) as partial:
+        write_json(partial / "config.json", {"_class_name": WAN_CLASS, **config_to_wan(dit.config)})
+        write_state(partial, state_to_wan(dit), WAN_STEM)
 
 
 def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> AvatarDiT:
@@ -146,6 +77,9 @@ def dit_from_wan(config: DiTConfig, state: dict[str, Tensor], *, where: str) -> 
     clip = [key for key in state if "add_k_proj" in key or "image_embedder" in key]
     if clip:
         raise ValueError(f"{where} is an I2V layout with CLIP tokens (for example {clip[0]})")
+    found = num_blocks(state)
+    if found != config.num_layers:
+        raise ValueError(f"{where} has {found} blocks, its config says {config.num_layers}")
     with torch.device("meta"):  # at full size a second copy would not fit beside ``state``
         dit = AvatarDiT(config)
     check_state(state_to_wan(dit), state, where=where)
@@ -169,30 +103,10 @@ def state_to_wan(dit: AvatarDiT) -> dict[str, Tensor]:
     return state
 
 
-def key_map(config: DiTConfig) -> dict[str, str]:
-    """Our key → Wan's key, for every tensor that both have."""
-    keys = {}
-    for ours, theirs in _modules(config).items():
-        if ours.endswith("modulation") and theirs.endswith("scale_shift_table"):
-            keys[ours] = theirs
-        elif ours.endswith(("query_norm", "key_norm")):
-            keys[f"{ours}.weight"] = f"{theirs}.weight"
-        else:
-            keys |= {f"{ours}.{name}": f"{theirs}.{name}" for name in ("weight", "bias")}
-    return keys
-
-
-def _modules(config: DiTConfig) -> dict[str, str]:
-    """Our module → Wan's, and the tables of modulation."""
-    modules = dict(_TOP)
-    for i in range(config.num_layers):
-        modules |= {f"blocks.{i}.{a}": f"blocks.{i}.{b}" for a, b in _BLOCK.items()}
-    return modules
-
-
 def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int) -> DiTConfig:
-    """Our config for a diffusers config.json; ValueError for a layout that does not map, and for
-    sizes that are missing. A warning names keys that are not read."""
+    """Our config for a diffusers config.json; ValueError for a layout that does not map, for sizes
+    that are missing, and for values that no stored config may have. A warning names keys that are
+    not read."""
     if values.get("_class_name") != WAN_CLASS:
         raise ValueError(f"config.json describes a {values.get('_class_name')}, not {WAN_CLASS}")
     if values.get("image_dim") is not None or values.get("added_kv_proj_dim") is not None:
@@ -200,7 +114,8 @@ def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int)
     missing = [key for key in _SIZES if key not in values]
     if missing:
         raise ValueError(f"config.json of {WAN_CLASS} lacks {', '.join(missing)}")
-    values |= checked(values, dict.fromkeys(_SIZES, Size), where="config.json")
+    hints = dict.fromkeys(_SIZES, Size) | {"eps": float}
+    values |= checked(values, hints, where="config.json")
     if values["in_channels"] != values["out_channels"]:
         raise ValueError(
             f"an I2V layout with concatenated channels ({values['in_channels']} in, "
@@ -224,7 +139,7 @@ def config_from_wan(values: dict[str, Any], *, audio_dim: int, audio_every: int)
         audio_every=audio_every,
         freq_dim=values["freq_dim"],
         eps=values.get("eps", WAN_EPS),
-    )
+    ).checked(where="config.json")
 
 
 def config_to_wan(config: DiTConfig) -> dict[str, Any]:
@@ -277,16 +192,14 @@ def _is_extra_output(key: str) -> bool:
     return any(name in key for name in outputs)
 
 
-def _check_no_refiner(config: DiTConfig, source: str | Path) -> None:
+def check_no_refiner(config: DiTConfig, source: str | Path) -> None:
+    """ValueError for a refiner, which Wan cannot be."""
     if config.reads_low:
         raise ValueError(f"{source} is a refiner: it reads a low video, which Wan does not")
 
 
-def _transformer_folder(folder: Path) -> Path:
-    return folder / "transformer" if (folder / "transformer").is_dir() else folder
-
-
-def _new_folder(folder: Path) -> Path:
+def new_folder(folder: Path) -> Path:
+    """ValueError if there is something."""
     if folder.exists():
         raise ValueError(f"{folder} exists")
     return folder

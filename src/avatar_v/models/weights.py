@@ -27,9 +27,10 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
+from avatar_v.outside import read_json
 from avatar_v.paths import inside, whole_folder
 from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import built, checked, fields_of, read_json
+from avatar_v.stored import built, checked, fields_of
 
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)
@@ -135,8 +136,10 @@ def has_motion_net(folder: str | Path) -> bool:
 def save_dit(
     folder: str | Path, dit: AvatarDiT, *, dtype: torch.dtype | None = torch.float32
 ) -> None:
-    """config.json and model.safetensors of one DiT, stored as ``dtype``; None: as they are."""
+    """config.json and model.safetensors of one DiT, stored as ``dtype``; None: as they are.
+    ValueError for a config that could not be read back."""
     folder = Path(folder)
+    dit.config.checked(where=f"{folder}/config.json")
     write_state(folder, {k: v.detach().to(dtype or v.dtype) for k, v in dit.state_dict().items()})
     write_json(folder / "config.json", dataclasses.asdict(dit.config))
 
@@ -182,18 +185,19 @@ def load_motion_net(folder: str | Path) -> MotionNet:
     return net.requires_grad_(True)
 
 
-def read_state(folder: str | Path, stem: str = STEM) -> dict[str, Tensor]:
+def read_state(folder: str | Path, stem: str = STEM, *, check: bool = True) -> dict[str, Tensor]:
     """All tensors of ``stem``.safetensors, or of its shards, or of the base with what the folder
-    changes. ValueError names a missing file, one that lies elsewhere, and numbers that no network
-    can use (stored.check_numbers)."""
-    return restored(part_folder(folder), partial(_read_files, stem=stem))
+    changes. ValueError names a missing file, one that lies elsewhere and, with ``check``, numbers
+    that no network can use (states.check_numbers)."""
+    return restored(part_folder(folder), partial(_read_files, stem=stem, check=check))
 
 
-def _read_files(folder: Path, stem: str) -> dict[str, Tensor]:
+def _read_files(folder: Path, stem: str, check: bool = True) -> dict[str, Tensor]:
+    read = _sound if check else read_tensors
     index = folder / f"{stem}.safetensors.index.json"
     single = folder / f"{stem}.safetensors"
     if not index.is_file():
-        return _sound(single)
+        return read(single)
     weight_map = read_json(index).get("weight_map")
     if not isinstance(weight_map, dict):
         raise ValueError(f"{index} has no weight_map of keys to files")
@@ -201,7 +205,7 @@ def _read_files(folder: Path, stem: str) -> dict[str, Tensor]:
     files = {inside(folder, name, where=index, links_out=True) for name in weight_map.values()}
     state: dict[str, Tensor] = {}
     for file in sorted(files):
-        state |= _sound(file)
+        state |= read(file)
     absent = sorted(set(weight_map) - set(state))
     if absent:
         raise ValueError(f"{index} lists keys that its shards lack: {', '.join(absent)}")

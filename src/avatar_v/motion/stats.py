@@ -14,7 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.stored import Count, Within, built, read_json
+from avatar_v.outside import read_json
+from avatar_v.paths import whole_file
+from avatar_v.stored import Count, Within, built
 from avatar_v.types import MOTION_NAMES
 
 FILE = "motion.json"
@@ -132,7 +134,8 @@ def write_stats(path: str | Path, stats: MotionStats) -> None:
         f'{{\n  "components": [\n    {lines}\n  ],\n  "num_clips": {file.num_clips},\n'
         f'  "num_people": {file.num_people},\n  "version": {file.version}\n}}\n'
     )
-    stats_path(path).write_text(text, encoding="utf-8")
+    with whole_file(stats_path(path)) as partial:
+        partial.write_text(text, encoding="utf-8")
 
 
 def stats_path(path: str | Path) -> Path:

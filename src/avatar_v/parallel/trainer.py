@@ -1,6 +1,7 @@
 """The layout of ranks that a trainer stands for, and the strategy that shards over all ranks. Apart
 from mesh.py, since Lightning is slow to import and generation does without."""
 
+from pathlib import Path
 from typing import Any, Literal
 
 import lightning as L
@@ -8,6 +9,7 @@ from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.numa import stay_near
+from avatar_v.parallel.whole_shards import whole_shards
 
 
 class ShardedStrategy(ModelParallelStrategy):
@@ -31,6 +33,17 @@ class ShardedStrategy(ModelParallelStrategy):
             self._data_parallel_size = data_ranks(self.num_nodes * self.num_processes, size)
         super().setup_environment()
         stay_near(self.root_device)
+
+    def save_checkpoint(
+        self, checkpoint: dict[str, Any], filepath: Any, storage_options: Any = None
+    ) -> None:
+        """Shards come to their place once all ranks have written theirs."""
+        if not self._save_distributed_checkpoint:
+            super().save_checkpoint(checkpoint, filepath, storage_options)
+            return
+        path, first = Path(self.broadcast(filepath)), self.global_rank == 0
+        with whole_shards(path, is_first=first, barrier=self.barrier) as partial:
+            super().save_checkpoint(checkpoint, partial, storage_options)
 
 
 def data_ranks(num_ranks: int, sequence_size: int) -> int:

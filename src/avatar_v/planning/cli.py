@@ -2,7 +2,7 @@
 
 import argparse
 
-from avatar_v import checks
+from avatar_v import checks, trust
 
 DESCRIPTION = """Plans a recipe, with its overlays, or generation. The recipe is read as
 `avatar-v run` reads it. Its networks are built and run without memory and without values, at their
@@ -12,6 +12,7 @@ behind --."""
 MAX_SECONDS = 86_400
 """Of a video that is planned: a day."""
 LEAST_MFU = 1e-3
+TRUST = "recipes may name classes and functions of this module of yours; may be repeated"
 OF_GENERATION = (
     "seconds", "reference_seconds", "width", "height", "steps", "passes", "text_only"
 )  # fmt: skip
@@ -40,6 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--size", type=int, metavar="PX", help="side of the pictures; of the shards, else 480")
     add("--frames", type=int, metavar="N", help="frames of a clip; of the shards, else a window's; "
         "of a generation, whose video is then one chunk")  # fmt: skip
+    add("--trust", action="append", default=[], metavar="MODULE", help=TRUST)
     add("--measures", action="store_true", help="what would help, also where it fits")
     add("--seconds", type=float, metavar="S", help="of the video of a generation; 10")
     add("--reference-seconds", type=float, metavar="S", help="of its reference; 16")
@@ -57,10 +59,12 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         allow_abbrev=False,
     )
     doctor.add_argument("recipes", nargs="*", metavar="RECIPE", help="a recipe and its overlays")
+    doctor.add_argument("--trust", action="append", default=[], metavar="MODULE", help=TRUST)
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
+    trust.trust(args.trust)
     return _plan(args) if args.command == "plan" else _doctor(args)
 
 

@@ -23,14 +23,15 @@ from avatar_v.kernels import backends
 from avatar_v.models.base import part_folder
 from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
+from avatar_v.models.text import ByteTextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import BACKBONE, MOTION, PARTS, check_parts, has_motion_net
+from avatar_v.outside import read_json
 from avatar_v.paths import indexed_weights
 from avatar_v.planning.memory import (
     GIB,
-    checkpoint_bytes,
-    export_bytes,
     frames_of,
+    left_bytes,
     longest_window,
 )
 from avatar_v.planning.recipe import Recipe, read_recipe
@@ -40,12 +41,12 @@ from avatar_v.stages.before import check_devices, check_experiment_log
 from avatar_v.stages.cli import made_by, split_recipes
 from avatar_v.stages.settings import Models
 from avatar_v.stages.weights_there import missing_weights
-from avatar_v.stored import read_json
 from avatar_v.types import num_latents
 from avatar_v.words import counted, readable
 
-KEPT = 2
-"""Checkpoints that lie on the disk at once: the last, and the one that is being written."""
+KEPT = 3
+"""Checkpoints that lie on the disk at once: the last step's, the last, and the one that is being
+written beside them."""
 
 
 _HOW_TO_GET = {
@@ -100,7 +101,7 @@ def recipe_findings(words: Sequence[str]) -> list[Finding]:
         *(absent or [Finding("weights: every folder is there")]),
         *_layouts(recipe),
         *_data(recipe),
-        *_checked("disk", lambda: _disk(recipe)),
+        *_disk(recipe),
         *_checked("experiment log", lambda: check_experiment_log(recipe.trainer["logger"])),
     ]
     if any(finding.missing for finding in found):
@@ -287,25 +288,44 @@ def _latents(data: ShardData, stage: Stage) -> Iterator[Finding]:
     if folder is not None and part_folder(folder).is_dir():
         vae = VideoVAE.from_pretrained(folder)
         yield from _checked("latents", lambda: data.require_vae(vae.hash()))
+    most_bytes = _most_bytes(models)
+    if most_bytes is not None:
+        yield from _checked("captions", lambda: data.require_captions(most_bytes))
     if stage.reads_stills:
         yield from _checked("stills", data.require_stills)
+
+
+def _most_bytes(models: Models) -> int | None:
+    """Of a caption; None for a text encoder that counts tokens, and where none is there yet."""
+    folder = models.text or (models.init_from and Path(models.init_from) / "text")
+    if folder is None:
+        return ByteTextEncoder.tiny().num_bytes if models.preset in ("tiny", "small") else None
+    config = part_folder(folder) / "config.json"
+    return read_json(config).get("num_bytes") if config.is_file() else None
 
 
 def _num_clips(data: ShardData, folder: str) -> str:
     return counted(sum(map(len, data.read_index(folder).members.values())), "clip")
 
 
-def _disk(recipe: Recipe) -> str:
+def _disk(recipe: Recipe) -> list[Finding]:
+    """Whether the disk takes what the run leaves. A stage that refuses its networks has no size."""
     if not isinstance(recipe.model, Stage):
-        return "a few hundred MB are enough"
-    checkpoints, weights = (
-        x / GIB for x in (KEPT * checkpoint_bytes(recipe), export_bytes(recipe))
-    )
+        return [Finding("disk: a few hundred MB are enough")]
+    try:
+        checkpoint, weights = left_bytes(recipe)
+    except (ValueError, OSError) as error:
+        return [Finding(f"networks: the stage cannot build them: {readable(error)}", "MISSING")]
+    return _checked("disk", lambda: _room(recipe, KEPT * checkpoint / GIB, weights / GIB))
+
+
+def _room(recipe: Recipe, checkpoints: float, weights: float) -> str:
+    """Of so many GiB. ValueError for a disk without it."""
     needed = (checkpoints + weights) * GIB
     root = Path(recipe.trainer["default_root_dir"]).absolute()
     free = shutil.disk_usage(next(p for p in (root, *root.parents) if p.exists())).free
     words = (
-        f"{checkpoints:.1f} GiB for two checkpoints and {weights:.1f} for the weights, "
+        f"{checkpoints:.1f} GiB for three checkpoints and {weights:.1f} for the weights, "
         f"{free / GIB:.1f} GiB free"
     )
     if free < needed:

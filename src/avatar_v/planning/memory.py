@@ -241,19 +241,14 @@ def longest_window(recipe: Recipe) -> int:
     return max(_reached(recipe, recipe.model.objective.window_latents))
 
 
-def checkpoint_bytes(recipe: Recipe) -> Number:
-    """Of one checkpoint: what is trained, the states of its optimisers and its average."""
+def left_bytes(recipe: Recipe) -> tuple[Number, Number]:
+    """Of one checkpoint: what is trained, the states of its optimisers and its average. And of the
+    weights that a run leaves, at most: encoders may be stored in fewer than 32 bits."""
     stage = recipe.fresh_stage()
     build_networks(stage)
     staying = dict(_staying(stage, recipe, Spread("alone", Layout())))
-    return sum(staying[name] for name in ("trained weights", "optimiser states", "averages"))
-
-
-def export_bytes(recipe: Recipe) -> Number:
-    """Of the weights that a run leaves, at most: encoders may be stored in fewer than 32 bits."""
-    stage = recipe.fresh_stage()
-    build_networks(stage)
-    return FULL * _num_parameters(stage)
+    kept = ("trained weights", "optimiser states", "averages")
+    return sum(staying[name] for name in kept), FULL * _num_parameters(stage)
 
 
 def _num_parameters(stage: Stage) -> int:

@@ -1,8 +1,8 @@
 """The networks of a stage without memory: their true shapes, on torch's meta device.
 
 What is there already, a DiT that was imported or weights that another stage left, gives its shape
-by its config.json; nothing else of it is read. The encoders that a full size takes from folders
-have the published shape of Wan's and wav2vec 2.0's.
+by its config.json and says by its card what it can do; nothing else of it is read. The encoders
+that a full size takes from folders have the published shape of Wan's and wav2vec 2.0's.
 """
 
 import dataclasses
@@ -13,6 +13,7 @@ from transformers import UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2M
 
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
 from avatar_v.models.base import part_folder
+from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -21,15 +22,17 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.presets import preset
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
+from avatar_v.outside import read_json
 from avatar_v.stages.align_dpo import AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.align_video_dpo import AlignVideoDPO
 from avatar_v.stages.base import Stage
+from avatar_v.stages.causal_forcing import Blocks
 from avatar_v.stages.distill_dmd import DistillDMD
 from avatar_v.stages.distill_motion import DistillMotion
 from avatar_v.stages.motion_prior import MotionPrior
+from avatar_v.stages.self_forcing import SelfForcing
 from avatar_v.stages.settings import Models
-from avatar_v.stored import read_json
 
 AFTER_MOTION = (AlignDPO, AlignGRPO, AlignVideoDPO, DistillMotion)
 """Stages whose weights of the start have a motion network."""
@@ -68,28 +71,51 @@ def build_networks(stage: Stage) -> None:
     """Give ``stage`` its networks, and each weight its role, as `Stage.configure_model` does."""
     models = stage.models
     with torch.device("meta"):
-        dit = AvatarDiT(config_of(models))
-        if isinstance(stage, DistillDMD) and not dit.config.has_guidance_inside:
-            dit = with_guidance_inside(dit, stage.guidance.ordered)  # of stage 4a
-        stage.dit = dit
+        stage.dit = dit = _start_of(stage)
+        if isinstance(stage, SelfForcing):
+            stage.begins_as = _causal_of(stage, dit)
         stage.conditioner = conditioner_of(models.preset, dit.config)
         is_lora = isinstance(stage, MotionPrior) and stage.trainable.parts == "lora"
         if isinstance(stage, AFTER_MOTION) or is_lora:
             dim = stage.conditioner.audio_encoder.dim
             config = MotionNetConfig.of_preset(models.preset, audio_dim=dim)
             stage.conditioner.motion_net = MotionNet(config)
-        stage.models = dataclasses.replace(models, init_from=None)  # no card is read
+        if models.init_from and not (Path(models.init_from) / "card.json").is_file():
+            stage.models = dataclasses.replace(models, init_from=None)  # there is no card to read
         stage.settle_networks()
         stage.models = models
 
 
 def config_of(models: Models) -> DiTConfig:
     """The shape of the DiT: of its folder where there is one, else the preset's."""
-    folder = models.dit or (models.init_from and f"{models.init_from}/dit")
-    stored = None if folder is None else part_folder(folder) / "config.json"
-    if stored is None or not stored.is_file():
-        return preset(models.preset)
-    return DiTConfig.from_dict(read_json(stored), where=str(stored))
+    return _stored(models.dit or f"{models.init_from}/dit") or preset(models.preset)
+
+
+def _stored(folder: str) -> DiTConfig | None:
+    """The shape of the DiT in ``folder``; None where there is none yet."""
+    path = part_folder(folder) / "config.json"
+    return DiTConfig.from_dict(read_json(path), where=str(path)) if path.is_file() else None
+
+
+def _start_of(stage: Stage) -> AvatarDiT:
+    """The DiT that the stage starts from. Where it is not there yet, stage 4a makes that of
+    distribution matching, unless the recipe guides by several passes."""
+    models = stage.models
+    dit = AvatarDiT(config_of(models))
+    is_there = _stored(models.dit or f"{models.init_from}/dit") is not None
+    if not isinstance(stage, DistillDMD) or isinstance(stage, SelfForcing) or is_there:
+        return dit
+    if stage.matching.real_guidance:
+        return dit
+    return with_guidance_inside(dit, stage.guidance.ordered)
+
+
+def _causal_of(stage: SelfForcing, dit: AvatarDiT) -> AvatarDiT:
+    """What the student begins as: that of its folder, else what stage 4d makes of ``dit``."""
+    stored = _stored(f"{stage.student.causal_weights}/dit")
+    if stored is not None:
+        return AvatarDiT(stored)
+    return as_causal(dit, block=Blocks.length, window=Blocks.window)
 
 
 def conditioner_of(name: str, config: DiTConfig) -> Conditioner:

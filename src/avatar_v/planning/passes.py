@@ -35,7 +35,7 @@ class Pass:
     """A pass of the DiT over ``samples`` videos of ``latents`` frames of ``side`` cells."""
 
     samples: int
-    latents: int
+    latents: int  # 0: the reference stream alone runs
     side: tuple[int, int]
     trains: bool = False  # with a backward pass
     audio: bool = True
@@ -134,6 +134,8 @@ def _shallow_cost(
         if packed is not None and not through:
             if of.encodes:
                 encoding = cost_of(lambda: _encoded(shallow, packed), bf16=bf16, trains=False)
+                if of.latents == 0:
+                    return encoding
             with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 past = shallow.encode_packed(packed)
                 past = past if of.trains or of.encodes else past.rotated()  # once, as in sampling

@@ -1,9 +1,9 @@
 """Which passes a batch of each stage makes, as its `iterate` does: the longest window at the
 largest picture, with the longest reference for the memory and one of mean length for the time.
 
-Not counted, since each is small at full size: losses, discriminators and heads, close-ups of the
-face, the anchor. Perceptual losses and rewards of pictures, which decode video, are not counted
-either, and a plan says so where they are on.
+Not counted, since each is small at full size: losses, discriminators, heads (but the passes whose
+features they read), close-ups of the face, the anchor. Perceptual losses and rewards of pictures,
+which decode video, are not counted either, and a plan says so where they are on.
 """
 
 import math
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.planning.measure import Number
 from avatar_v.planning.passes import MotionPass, Pass
-from avatar_v.sampling.guidance import streams
+from avatar_v.sampling.guidance import NAMES, streams
 from avatar_v.shards.pairs import NUM_PORTRAITS
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.align_dpo import AlignDPO
@@ -27,6 +27,7 @@ from avatar_v.stages.distill_motion import DistillMotion
 from avatar_v.stages.motion_prior import MotionPrior
 from avatar_v.stages.policies import MotionPolicy, VideoPolicy
 from avatar_v.stages.refiner import Refiner
+from avatar_v.stages.self_forcing import SelfForcing
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.t2v import T2V
 from avatar_v.types import num_latents
@@ -94,19 +95,16 @@ def _sft(stage: SFT, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]
 
 def _distill_cfg(stage: DistillCFG, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
     shown = _with_reference(stage, clips, plain, longest)
-    guided = replace(shown, samples=GUIDED * shown.samples, encodes=False)
-    encodes = replace(shown, latents=1)  # the teacher's keys, beside a pass that costs nothing
     return [
-        Repeated("teacher", encodes),
+        *_guided("teacher", shown, GUIDED),
         *_estimated(stage, shown, "teacher"),
-        Repeated("teacher", guided),
         Repeated("dit", replace(shown, trains=True)),
     ]
 
 
 def _distill_dmd(stage: DistillDMD, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
     """A step of the student is due in one of ``fake_updates`` batches; every role encodes the
-    reference for itself, without gradient."""
+    reference for itself, without gradient. A causal student's video is seen in part."""
     numbers, rollout = stage.matching, stage.rollout
     shown = replace(_with_reference(stage, clips, plain, longest), through=False)
     keys = replace(shown, encodes=False)
@@ -115,14 +113,27 @@ def _distill_dmd(stage: DistillDMD, clips: Clips, plain: Pass, longest: bool) ->
     behind = (1 - rollout.prompt_share - rollout.image_share) * (rollout.num_chunks - 1)
     moves = (steps + 1) / 2  # of the chunk that is judged; the last has the gradient
     fake, real = ("dit", "dit") if stage.has_adapters else ("fake", "real")
-    return [
+    seen = shown
+    if isinstance(stage, SelfForcing):
+        seen = replace(shown, latents=stage.student.score_latents)
+    text, audio, reference = (numbers.real_guidance.get(name, 1.0) for name in NAMES)
+    guided = streams(text=text, audio=audio, reference=reference, has_reference=True)
+    found = [
         Repeated("dit", shown, behind + 1 - due),
-        Repeated("dit", keys, behind * (steps - 1) + moves - 1 - (1 - due)),
+        Repeated("dit", keys, behind * (steps - 1) + moves - 1),
         Repeated("dit", replace(shown, trains=True), due),
-        Repeated(real, shown, due),
-        Repeated(fake, shown, due),
-        Repeated(fake, replace(shown, trains=True)),
+        *_guided(real, seen, len(guided), due),
+        Repeated(fake, seen, due),
     ]
+    if any(numbers.regression.values()):
+        found += [
+            Repeated(real, shown, due),
+            Repeated(real, keys, due * (numbers.teacher_steps - 1)),
+            Repeated("dit", replace(shown, trains=True), due),
+        ]
+    if numbers.has_head:  # it reads the fake score's features, of the made and of the true video
+        found += [Repeated(fake, replace(seen, trains=True), due), Repeated(fake, seen, 2)]
+    return [*found, Repeated(fake, replace(seen, trains=True))]
 
 
 def _refiner(stage: Refiner, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
@@ -220,6 +231,15 @@ def _with_reference(stage: SFT, clips: Clips, plain: Pass, longest: bool) -> Pas
     clip, stills = _frames(*run, longest), _frames(1, NUM_STILLS, longest)
     as_stills = numbers.stills_share >= 0.5 if not longest else numbers.stills_share == 1
     return replace(plain, motion=True, reference=stills if as_stills else clip, stills=as_stills)
+
+
+def _guided(network: str, shown: Pass, num: int, times: Number = 1) -> list[Repeated]:
+    """``num`` passes as one batch, which read the same keys of a reference."""
+    if num == 1:
+        return [Repeated(network, shown, times)]
+    keys = replace(shown, latents=0, through=False)
+    together = replace(shown, samples=num * shown.samples, encodes=False)
+    return [Repeated(network, keys, times), Repeated(network, together, times)]
 
 
 def _estimated(stage: SFT, shown: Pass, network: str) -> list[Repeated]:

@@ -41,9 +41,9 @@ def _add_consent(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser
     parser = subparsers.add_parser(
         "consent",
         help="a video in which a person agrees in, a record for generate --consent out",
-        description="Finds the one person in a statement of 2 to 30 s and writes who agreed, to "
-        "what, until when, and the vector of the face, which is biometric data. The record is "
-        f"sealed with the key of {KEY} or {KEY_FILE}, else the public one.",
+        description="Finds the one person who speaks in a statement of 2 to 30 s and writes who "
+        "agreed, to what, until when, and the vector of the face, which is biometric data. The "
+        f"record is sealed with the key of {KEY} or {KEY_FILE}, else the public one.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -94,13 +94,18 @@ def _watermark(args: argparse.Namespace) -> int:
 
     found = detect(iter_video(args.file), key)
     frames = counted(found.num_frames, "frame")
-    if found.id is None:
+    if not found.is_marked:
         print(f"{args.file}: no watermark found in {frames}")
+    elif found.id is None:
+        print(
+            f"{args.file}: a watermark in {frames}, but too weak for its id, which is {found.best} "
+            f"with confidence {found.confidence:.2f}"
+        )
     else:
         print(f"{args.file}: watermark {found.id}, confidence {found.confidence:.4f}, in {frames}")
     print(f"(a video without one is said to have one in at most {MOST_FALSE:g} of cases)")
     _print_manifest(args.file)
-    return NO_MARK if found.id is None else 0
+    return 0 if found.is_marked else NO_MARK
 
 
 def _print_manifest(file: str) -> None:

@@ -10,15 +10,17 @@ import hashlib
 import hmac
 import json
 import math
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
+from avatar_v.outside import parse_json
+from avatar_v.paths import whole_file
 from avatar_v.safety.key import own_key
-from avatar_v.stored import Within, built, parse_json, shown
+from avatar_v.stored import Within, built, shown
+from avatar_v.words import is_hidden
 
 SUFFIX = ".consent.json"
 VERSION = 1
@@ -27,6 +29,10 @@ MAX_RECORDS = 1000
 """Of one folder."""
 MAX_TEXT = 5000
 """Characters of a name, of uses or of a statement."""
+JOINERS = "\u200c\u200d"
+"""Which some languages are written with, though they show nothing."""
+CLOCKS = timedelta(days=1)
+"""So far the clocks and zones of two machines may differ."""
 FILMED, DRAWN = "dlib_face", "face_held_out"
 """Critics of faces, of filmed people and of drawn ones."""
 
@@ -48,14 +54,16 @@ class Consent:
     face: tuple[float, ...]  # the mean vector of the statement's looks
 
     def __post_init__(self) -> None:
-        texts = {"uses": self.uses, "statement": self.statement, "heard": self.heard or ""}
-        for name, text in {"person": self.person, **texts}.items():
-            if len(text) > MAX_TEXT:
-                raise ValueError(f"{name} has at most {MAX_TEXT:,} characters, got {len(text):,}")
-        if not self.person.strip():
-            raise ValueError("person is a name, got none")
-        day_of(self.recorded, where="recorded")
-        day_of(self.expires, where="expires")
+        check_texts(
+            person=self.person, uses=self.uses, statement=self.statement, heard=self.heard or ""
+        )
+        first = day_of(self.recorded, where="recorded")
+        if day_of(self.expires, where="expires") < first:
+            raise ValueError(f"expires {self.expires} is before recorded {self.recorded}")
+
+    def is_to_come(self, today: date) -> bool:
+        """Whether it was recorded on a day that has not come yet, so that its dates are wrong."""
+        return date.fromisoformat(self.recorded) > today + CLOCKS
 
     def distance(self, face: Sequence[float]) -> float:
         """How far another vector of the same critic is from this face. ValueError for one of
@@ -124,15 +132,10 @@ def read_consent(path: Path) -> Stored:
 def save_consent(path: Path, consent: Consent) -> None:
     """Write a record that only its owner may read; the file appears whole or not at all."""
     values = {**dataclasses.asdict(consent), "seal": seal_of(consent).decode()}
-    part = path.with_name(f".{path.name}.part")
-    try:
+    with whole_file(path) as part:
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)
         part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
-        os.replace(part, path)
-    except OSError:
-        part.unlink(missing_ok=True)
-        raise
 
 
 def seal_of(consent: Consent) -> bytes:
@@ -140,6 +143,22 @@ def seal_of(consent: Consent) -> bytes:
     text = json.dumps(dataclasses.asdict(consent), sort_keys=True)
     digest = hmac.new(own_key(), b"avatar_v consent" + text.encode(), hashlib.sha256)
     return digest.hexdigest().encode()
+
+
+def check_texts(**texts: str) -> None:
+    """ValueError for one that is too long or has characters that show nothing, and for a ``person``
+    without a name or of several lines."""
+    for name, text in texts.items():
+        if len(text) > MAX_TEXT:
+            raise ValueError(f"{name} has at most {MAX_TEXT:,} characters, got {len(text):,}")
+        allowed = JOINERS if name == "person" else JOINERS + "\n\t"
+        hidden = [c for c in text if is_hidden(c) and c not in allowed]
+        if hidden:
+            raise ValueError(
+                f"{name} is text without control or hidden characters, got {shown(text)}"
+            )
+    if "person" in texts and not texts["person"].strip():
+        raise ValueError("person is a name, got none")
 
 
 def day_of(text: str, *, where: str) -> date:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from avatar_v.critics import dlib_face, face_track
 from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.same_person import LOOK_EVERY, first_person
+from avatar_v.critics.same_person import LOOK_EVERY, first_frame_of_other, first_person
 from avatar_v.media import reading
 from avatar_v.safety.consent import DRAWN, FILMED
 from avatar_v.types import FRAME_RATE_HZ
@@ -46,6 +46,7 @@ class Seen:
     num: int  # of the person's looks
     num_looks: int
     num_faces: int  # the most in one picture; 1 where the critic cannot tell
+    moves: float  # the median change from look to look, in grey levels of 255; 0 of one look
 
 
 def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
@@ -54,16 +55,23 @@ def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
     ValueError: unreadable, no face, or another person's face later (with the time).
     """
     num = max(1, round(seconds * FRAME_RATE_HZ))
-    looks, faces, num_frames, num_faces = (_filmed if critic == FILMED else _drawn)(path, num)
+    looks, shown, faces, num_frames, num_faces = (_filmed if critic == FILMED else _drawn)(
+        path, num
+    )
     if not looks:
-        raise ValueError(f"{path}: no face in {counted(num_frames, 'frame')}")
+        raise ValueError(face_track.why_no_face(path, f"in {counted(num_frames, 'frame')}"))
     who = first_person(faces, SAME[critic], IN_A_ROW[critic])
     if who.other is not None:
-        at_s = looks[who.other] / FRAME_RATE_HZ
+
+        def look(number: int) -> Face | None:
+            return face_in(next(islice(_frames(path), number, None)), critic)
+
+        at_s = first_frame_of_other(who, looks, faces, look) / FRAME_RATE_HZ
         raise ValueError(f"{path}: another person's face, or a covered one, from {at_s:.1f} s on")
     if 2 * who.num <= len(looks):
         raise ValueError(f"{path}: {who.num} of {len(looks)} looks at its faces show one person")
-    return Seen(who.face, who.num, len(range(0, num_frames, LOOK_EVERY)), num_faces)
+    num_looks = len(range(0, num_frames, LOOK_EVERY))
+    return Seen(who.face, who.num, num_looks, num_faces, _moves(shown))
 
 
 def face_in(picture: Picture, critic: str) -> Face | None:
@@ -71,13 +79,7 @@ def face_in(picture: Picture, critic: str) -> Face | None:
     if critic == DRAWN:
         return _critic().measure(_square(picture[None])).values[0]
     _check_dlib()
-    boxes = face_track.detect_faces(picture)
-    if not boxes:
-        return None
-    height, width = picture.shape[1:]
-    box = torch.from_numpy(boxes[0]).float() / torch.tensor([width, height, width, height])
-    points = face_track.landmarks_in(picture[None], box[None])
-    return dlib_face.embed_faces(picture[None], points).values[0]
+    return dlib_face.embed_largest(picture)
 
 
 def hash_of(critic: str) -> str:
@@ -88,34 +90,47 @@ def hash_of(critic: str) -> str:
     return dlib_face.weights_hash()
 
 
-def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
-    """Frames that are looked at and show a face, their vectors, the number of frames that were
-    read, and the most faces in one. The face is that which `generate` follows."""
+def _moves(shown: UInt8[Tensor, "k 3 side side"]) -> float:
+    """The median over looks of how much the face's square changes to the next one."""
+    if len(shown) < 2:
+        return 0.0
+    return float(shown.float().mean(1).diff(dim=0).abs().mean((1, 2)).median())
+
+
+def _filmed(path: str | Path, num: int) -> tuple[list[int], Tensor, Tensor, int, int]:
+    """Frames that are looked at and show a face, its squares and vectors in them, the number of
+    frames that were read, and the most faces in one. The face is that which `generate` follows."""
     _check_dlib()
 
     def frames() -> Iterator[Picture]:
-        return islice(reading.iter_video(path, max_side=face_track.DETECT_SIDE), num)
+        return islice(_frames(path), num)
 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of several faces, which are counted here
         track = face_track.follow_faces(frames)
     looks = [i for i in range(0, len(track.found), LOOK_EVERY) if bool(track.found[i])]
     if not looks:
-        return [], torch.zeros(0, 128), len(track.found), 0
+        return [], torch.zeros(0), torch.zeros(0, 128), len(track.found), 0
     shown = torch.stack([frame for i, frame in enumerate(frames()) if i in looks])
     faces = dlib_face.embed_faces(shown, track.landmarks[looks]).values
-    return looks, faces, len(track.found), track.num_faces
+    windows = face_track.crop_windows(track, *shown.shape[2:])[looks]
+    squares = face_track.crop(shown, windows, SIDE)
+    return looks, squares, faces, len(track.found), track.num_faces
 
 
-def _drawn(path: str | Path, num: int) -> tuple[list[int], Tensor, int, int]:
+def _drawn(path: str | Path, num: int) -> tuple[list[int], Tensor, Tensor, int, int]:
     """The same of drawn people."""
-    frames = islice(reading.iter_video(path, max_side=face_track.DETECT_SIDE), num)
     num_frames, shown = 0, []
-    for num_frames, frame in enumerate(frames, start=1):
+    for num_frames, frame in enumerate(islice(_frames(path), num), start=1):
         if (num_frames - 1) % LOOK_EVERY == 0:
             shown.append(_square(frame[None]))
-    faces = _critic().measure(torch.cat(shown)).values
-    return list(range(0, num_frames, LOOK_EVERY)), faces, num_frames, 1
+    squares = torch.cat(shown)
+    faces = _critic().measure(squares).values
+    return list(range(0, num_frames, LOOK_EVERY)), squares, faces, num_frames, 1
+
+
+def _frames(path: str | Path) -> Iterator[Picture]:
+    return reading.iter_video(path, max_side=face_track.DETECT_SIDE)
 
 
 def _square(frames: UInt8[Tensor, "f 3 h w"]) -> UInt8[Tensor, "f 3 side side"]:

@@ -3,7 +3,8 @@
 import hashlib
 import os
 from collections.abc import Mapping
-from pathlib import Path
+
+from avatar_v.outside import regular_file
 
 PUBLIC_KEY = b"avatar_v"
 """For whoever has no key: anyone can read the mark, and anyone can draw or remove it."""
@@ -22,10 +23,10 @@ def own_key(environment: Mapping[str, str] = os.environ) -> bytes:
         return PUBLIC_KEY
     if file is not None:
         try:
-            with Path(file).open("rb") as opened:
+            with open(regular_file(file, expected="expected a file of the key"), "rb") as opened:
                 key = opened.read(MOST_BYTES + 3)  # a line's end may follow
-        except OSError as error:
-            raise ValueError(f"{KEY_FILE}: cannot read {file} ({error.strerror})") from error
+        except (OSError, ValueError) as error:
+            raise ValueError(f"{KEY_FILE}: cannot read {error}") from error
     else:
         assert secret is not None
         key = os.fsencode(secret)

@@ -11,14 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-import yaml
-
+from avatar_v.outside import parse_yaml, read_json
 from avatar_v.paths import indexed_weights
 from avatar_v.safety.consent import read_bounded
-from avatar_v.stored import Within, built, converted, read_json, shown
+from avatar_v.stored import Within, built, converted, shown
 from avatar_v.words import listed
 
 MAX_LABELS = 4096
+IGNORED = re.compile(
+    "[\u115f\u1160\u17b4\u17b5\u2065\u3164\uffa0\ufff0-\ufff8\U000e0000-\U000e0fff]"
+)
+"""Unicode's Default_Ignorable_Code_Point, as far as it is not of the categories Cf and Mn: fillers
+of Hangul, and what is set aside."""
 TEXT_MODELS = (
     "a text classifier as transformers saves it, with weights in safetensors, for example of "
     "`hf download unitary/toxic-bert --local-dir FOLDER` (Apache-2.0)"
@@ -57,13 +61,7 @@ def read_policy(path: str | Path) -> Policy:
     """ValueError for a file that is no policy: unknown keys, words without a letter, models that
     are missing or of another kind, and labels that a model does not have."""
     path = Path(path)
-    data = read_bounded(path, "--policy")
-    try:
-        if any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(data)):
-            raise ValueError("an alias (*) stands for something else")
-        values = yaml.safe_load(data)
-    except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise ValueError(f"{path} is no plain YAML: {error}") from error
+    values = parse_yaml(read_bounded(path, "--policy"), where=path, what="policy")
     values = _object(values, path, {"words", "texts", "pictures"})
     words = converted(values.get("words") or [], tuple[str, ...], where=f"{path}: words")
     for word in words:
@@ -77,10 +75,18 @@ def read_policy(path: str | Path) -> Policy:
 
 
 def plain_words(text: str) -> list[str]:
-    """The words of a text, without case, accents, signs and invisible letters."""
+    """The words of a text, without case, accents, signs and invisible letters. Whatever is no
+    letter and no number, "_" as well, stands between words."""
     text = unicodedata.normalize("NFKD", unicodedata.normalize("NFKD", text).casefold())
-    kept = "".join(x for x in text if unicodedata.category(x) not in ("Mn", "Cf"))
-    return re.findall(r"\w+", kept)
+    return re.findall(r"[^\W_]+", "".join(x for x in text if not _is_unseen(x)))
+
+
+def _is_unseen(letter: str) -> bool:
+    """Whether a letter is an accent, or nothing that is shown."""
+    if unicodedata.category(letter) in ("Mn", "Me", "Cf"):
+        return True
+    is_control = unicodedata.category(letter) == "Cc" and not letter.isspace()
+    return is_control or IGNORED.fullmatch(letter) is not None
 
 
 def _classifier(values: Mapping[str, Any], name: str, kind: Any, path: Path) -> Any:

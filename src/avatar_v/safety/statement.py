@@ -1,6 +1,7 @@
 """The record of a consent, made of a video in which a person says that they agree."""
 
 import hashlib
+import importlib.util
 from collections.abc import Sequence
 from datetime import date
 from pathlib import Path
@@ -11,13 +12,19 @@ from torch import Tensor
 
 from avatar_v.local_models import load_model, load_part
 from avatar_v.media import containers, reading
-from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, day_of
+from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, check_texts, day_of
 from avatar_v.safety.faces import hash_of, read_faces
 from avatar_v.safety.policy import check_folder, plain_words
 from avatar_v.types import SAMPLE_RATE_HZ
 
 LEAST_S, MOST_S = 2.0, 30.0
 """Of a statement; speech recognisers hear half a minute at once."""
+LEAST_SPEECH_S = 1.0
+"""Of speech in a statement: "I agree" and a name."""
+LEAST_MOVES = 3.0
+"""Grey levels by which a face changes from look to look. A still picture that x264 has spoilt at
+64 pixels comes to 2.8, the least that was seen of people who talk is 4.9."""
+NO_SILERO = "hearing whether somebody speaks needs silero-vad: pip install 'avatar_v[faces]'"
 MOST_ERRORS = 0.2
 """Of the words that are to be said, so many may be missing, wrong or too much."""
 SPEECH_MODELS = (
@@ -39,9 +46,11 @@ def consent_of(
 ) -> Consent:
     """Read the statement. With ``speech_model`` its words must be those of ``statement``.
 
-    ValueError, which says what to change: dates, a clip that is too short or too long, shows no
-    face, more than one person or something else half of the time, or other words.
+    ValueError, which says what to change: texts, dates, a clip that is too short or too long, in
+    which nobody speaks, which shows no face, one that does not move, more than one person or
+    something else half of the time, or other words.
     """
+    check_texts(person=person, uses=uses, statement=statement)
     today = today or date.today()
     last = day_of(expires, where="--expires")
     if last < today:
@@ -49,10 +58,11 @@ def consent_of(
     if speech_model is not None and not plain_words(statement):
         raise ValueError("--speech-model hears whether --statement is said, and none is given")
     critic = DRAWN if drawn else FILMED
+    sound = _sound_of(video)
     face = _face_of(video, critic)
     heard = None
     if speech_model is not None:
-        heard = heard_in(reading.read_audio(video), speech_model)
+        heard = heard_in(sound, speech_model)
         check_words(video, statement, heard)
     with Path(video).open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
@@ -113,13 +123,37 @@ def heard_in(sound: Float[Tensor, " s"], folder: str | Path) -> str:
     return processor.batch_decode(tokens, skip_special_tokens=True)[0].strip()
 
 
-def _face_of(video: str | Path, critic: str) -> Float[Tensor, " d"]:
-    """The face of a statement's one person."""
+def speech_s(sound: Float[Tensor, " s"]) -> float:
+    """Seconds of a sound of 16 kHz in which somebody speaks, as Silero VAD hears it. ValueError
+    where that is not installed."""
+    if importlib.util.find_spec("silero_vad") is None:
+        raise ValueError(NO_SILERO)
+    import silero_vad
+
+    model = silero_vad.load_silero_vad()
+    spans = silero_vad.get_speech_timestamps(sound, model, sampling_rate=SAMPLE_RATE_HZ)
+    return sum(span["end"] - span["start"] for span in spans) / SAMPLE_RATE_HZ
+
+
+def _sound_of(video: str | Path) -> Float[Tensor, " s"]:
+    """The sound of a statement, in which somebody speaks."""
     length_s, _ = containers.extent(video)
     if not LEAST_S <= length_s <= MOST_S:
         raise ValueError(
             f"{video} lasts {length_s:.1f} s; a statement has {LEAST_S:g} to {MOST_S:g} s"
         )
+    sound = reading.read_audio(video)
+    heard_s = speech_s(sound)
+    if heard_s < LEAST_SPEECH_S:
+        raise ValueError(
+            f"{video}: somebody speaks for {heard_s:.1f} s of it; in a statement the person says "
+            "that they agree"
+        )
+    return sound
+
+
+def _face_of(video: str | Path, critic: str) -> Float[Tensor, " d"]:
+    """The face of a statement's one person."""
     seen = read_faces(video, critic, MOST_S)
     if seen.num_faces > 1:
         raise ValueError(
@@ -129,5 +163,10 @@ def _face_of(video: str | Path, critic: str) -> Float[Tensor, " d"]:
         raise ValueError(
             f"{video}: the person in {seen.num} of {seen.num_looks} looks; a statement shows one "
             "person all along"
+        )
+    if seen.moves < LEAST_MOVES:
+        raise ValueError(
+            f"{video}: the face does not move (by {seen.moves:.1f} grey levels in half a second, "
+            f"at least {LEAST_MOVES:g}); a statement is filmed, not a picture"
         )
     return seen.face

@@ -2,15 +2,23 @@
 
 Spread spectrum (Cox et al. 1997, *Secure spread spectrum watermarking for multimedia*): the picture
 is divided into 16 x 16 cells whatever its size, and each cell is made a little lighter or darker
-for four frames, then darker or lighter for four. A secret key gives 256 words of random signs for
-each byte of the id; the signs of the id's four words are the mark. They fill eight such patterns,
-one after the other: 64 frames, which repeat. How much a cell changes follows the contrast around
-it, so that flat areas stay as they are. `detect.py` reads the mark.
+for four frames, then darker or lighter for four: a cycle. How much a cell changes follows the
+contrast around it, so that flat areas stay as they are. `detect.py` reads the mark.
 
-Frame t depends on the picture, the id, the key and t alone, so a video may come in blocks.
+Each cycle has signs of its own, from a secret key and the number of the cycle. In one cell of four
+they are those by which a reader finds the number; in the others each byte of the id chooses one of
+256 words. The numbers begin where the id says, so that neither a video over itself nor videos over
+each other add up to signs; after `NUM_CYCLES`, 44 minutes, they begin again.
+
+In each cycle the signs are multiplied by those of random sums of its first picture (`content`). So
+signs that were taken from one video fit no other.
+
+A frame depends on itself, the first of its cycle, its number, the id and the key alone, so a video
+may come in blocks.
 """
 
 import hashlib
+import math
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -27,12 +35,15 @@ Frames = UInt8[Tensor, "f 3 h w"]
 CELLS = 16
 """Cells along each side of the picture."""
 CYCLE = 8
-"""Frames in which a pattern is shown and shown again with the other signs: 3 Hz at 25 frames/s."""
-NUM_PATTERNS = 8
-PERIOD = CYCLE * NUM_PATTERNS
+"""Frames in which signs are shown and shown again turned round: 3 Hz at 25 frames/s."""
+NUM_CYCLES = 2**13
 NUM_BYTES, NUM_WORDS = 4, 256
-WORD = NUM_PATTERNS * CELLS**2 // NUM_BYTES
-"""Signs of a word."""
+SYNC, WORD = CELLS**2 // 4, 3 * CELLS**2 // 16
+"""Signs of a cycle that are the same for all ids, and those of a word."""
+LOOK, EDGE, NUM_SUMS = 6, 1 / 8, 3
+"""Cells along each side of the part that sums are taken of, the share of the picture at each side
+that is left out, since a crop may take it, and sums for each sign: the more, the less alike are the
+signs of pictures that are alike, and the less of a mark survives."""
 STRENGTH, MOST = 0.3, 3.5
 """Change of a cell as a share of the standard deviation around it, and the largest one in grey
 levels of 255, in pictures of 64 pixels. In larger ones, whose cells have more pixels to be read
@@ -57,61 +68,75 @@ class Mark:
             raise ValueError(f"the id of a mark is 8 hexadecimal digits, got {self.id!r}")
 
     @cached_property
-    def signs(self) -> Float[Tensor, "k cells cells"]:
-        """The patterns, +1 or -1 in each cell."""
-        words = [words_of(self.key)[i, byte] for i, byte in enumerate(bytes.fromhex(self.id))]
-        flat = torch.empty(NUM_PATTERNS * CELLS**2)
-        flat[places()] = torch.stack(words)
-        return flat.view(NUM_PATTERNS, CELLS, CELLS)
+    def first(self) -> int:
+        """The number of the first cycle."""
+        return int.from_bytes(_bytes_of(self.key, b"first" + self.id.encode(), 4)) % NUM_CYCLES
 
-    def draw(self, frames: Frames, first: int) -> Frames:
-        """The frames with the mark; ``first`` is the number of the first one in its video."""
-        drawn = torch.empty_like(frames)
-        for i, frame in enumerate(frames):
-            time = first + i
-            signs = self.signs[time // CYCLE % NUM_PATTERNS] * wave()[time % CYCLE]
-            pixels = frame.float()
-            drawn[i] = (pixels + _change(pixels, signs)).round().clamp(0, 255).to(torch.uint8)
-        return drawn
+    def signs(self, cycle: int) -> Float[Tensor, "cells cells"]:
+        """+1 or -1 in each cell, in the cycle so many cycles behind the first."""
+        number = (self.first + cycle) % NUM_CYCLES
+        words = words_of(self.key, number)[range(NUM_BYTES), list(bytes.fromhex(self.id))]
+        signs = torch.cat([sync_of(self.key)[number], words.roll(number, 0).flatten()])
+        return torch.empty_like(signs).index_copy(0, places(), signs).view(CELLS, CELLS)
 
 
 class Marker:
-    """``marker(frames)`` for the blocks of one video in their order."""
+    """``marker(frames)`` draws a mark into the blocks of one video in their order."""
 
     def __init__(self, mark: Mark) -> None:
         self.mark = mark
         self._num = 0
+        self._signs = torch.empty(0)  # of the cycle that the next frame is in
 
     def __call__(self, frames: Frames) -> Frames:
-        drawn = self.mark.draw(frames, self._num)
-        self._num += len(frames)
-        return drawn
+        return torch.stack([self._drawn(frame) for frame in frames])
+
+    def _drawn(self, frame: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "3 h w"]:
+        cycle, time = divmod(self._num, CYCLE)
+        pixels = frame.float()
+        grey = luma(pixels)[None, None]
+        if time == 0:
+            sums = content(_look(grey), self.mark.key)
+            self._signs = self.mark.signs(cycle) * sums.sign().prod(0).view(CELLS, CELLS)
+        self._num += 1
+        change = change_of(grey, self._signs * wave(time))
+        return (pixels + change).round().clamp(0, 255).to(torch.uint8)
 
 
 @lru_cache(maxsize=4)
-def words_of(key: bytes) -> Float[Tensor, "bytes words signs"]:
-    """The words of a key, +1 or -1, from SHAKE-256, which is the same everywhere and always."""
-    shape = (NUM_BYTES, NUM_WORDS, WORD)
-    data = hashlib.shake_256(key).digest(int(np.prod(shape)) // 8)
-    bits = np.unpackbits(np.frombuffer(data, np.uint8)).reshape(shape)
-    return torch.from_numpy(bits).float() * 2 - 1
+def sync_of(key: bytes) -> Float[Tensor, "n sync"]:
+    """The signs of each cycle that are the same for all ids, +1 or -1."""
+    return _signs(key, b"sync", NUM_CYCLES, SYNC)
+
+
+def words_of(key: bytes, number: int) -> Float[Tensor, "bytes words signs"]:
+    """The words of a cycle, +1 or -1."""
+    return _signs(key, b"words %d" % number, NUM_BYTES, NUM_WORDS, WORD)
 
 
 @lru_cache(maxsize=1)
-def places() -> Int[Tensor, "bytes signs"]:
-    """The flat indices into "k cells cells" that each byte has. Four neighbours are of four bytes,
-    and the next pattern moves them on, so that all bytes see the same of the picture."""
-    k, y, x = np.indices((NUM_PATTERNS, CELLS, CELLS))
-    byte = (y + 2 * x + k) % NUM_BYTES
-    order = np.argsort(byte.reshape(-1), kind="stable")
-    return torch.from_numpy(order.reshape(NUM_BYTES, WORD))
+def places() -> Int[Tensor, " cells2"]:
+    """The cells of the signs that are the same for all ids, then those of each byte: in every
+    4 x 4 cells four and three of each. (Bytes change places with each cycle, so that all see
+    the same of the picture.)"""
+    y, x = np.indices((CELLS, CELLS)) % 4
+    part = (x - y) % (NUM_BYTES + 1)  # 0 on the diagonals
+    return torch.from_numpy(np.argsort(part.reshape(-1), kind="stable"))
 
 
-@lru_cache(maxsize=1)
-def wave() -> Float[Tensor, " cycle"]:
-    """How strongly a pattern is shown in each frame of its cycle, -1 to 1: a sine, which flickers
-    less than a jump."""
-    return torch.from_numpy(np.sin(2 * np.pi * (np.arange(CYCLE) + 0.5) / CYCLE)).float()
+def wave(time: int | Tensor) -> Float[Tensor, "*any"]:
+    """How strongly signs are shown at a time of their cycle, in frames, -1 to 1: a sine, which
+    flickers less than a jump."""
+    return torch.sin(2 * torch.pi * (torch.as_tensor(time) + 0.5) / CYCLE)
+
+
+def content(look: Float[Tensor, "*any look2"], key: bytes) -> Float[Tensor, "*any sums cells2"]:
+    """Random sums of a picture's brightness in `LOOK` x `LOOK` cells, in units of the spread that
+    sums of such a picture have. A cell's sign is the product of its sums' signs."""
+    rest = look - look.mean(-1, keepdim=True)
+    size = rest.square().sum(-1, keepdim=True).sqrt() + 1e-3
+    sums = (rest / size) @ _sums_of(key).T
+    return sums.unflatten(-1, (NUM_SUMS, CELLS**2))
 
 
 def luma(pixels: Float[Tensor, "*any 3 h w"]) -> Float[Tensor, "*any h w"]:
@@ -120,12 +145,34 @@ def luma(pixels: Float[Tensor, "*any 3 h w"]) -> Float[Tensor, "*any h w"]:
     return LUMA[0] * red + LUMA[1] * green + LUMA[2] * blue
 
 
-def _change(
-    pixels: Float[Tensor, "3 h w"], signs: Float[Tensor, "cells cells"]
+@lru_cache(maxsize=4)
+def _sums_of(key: bytes) -> Float[Tensor, "sums look2"]:
+    return _signs(key, b"sums", NUM_SUMS * CELLS**2, LOOK**2)
+
+
+def _signs(key: bytes, name: bytes, *shape: int) -> Tensor:
+    """Random signs, +1 or -1, of a key and a name."""
+    bits = np.unpackbits(np.frombuffer(_bytes_of(key, name, math.prod(shape) // 8), np.uint8))
+    return torch.from_numpy(bits.reshape(shape)).float() * 2 - 1
+
+
+def _bytes_of(key: bytes, name: bytes, num: int) -> bytes:
+    """From SHAKE-256, which is the same everywhere and always."""
+    return hashlib.shake_256(hashlib.sha256(key).digest() + name).digest(num)
+
+
+def _look(grey: Float[Tensor, "1 1 h w"]) -> Float[Tensor, " look2"]:
+    """What `content` is taken of."""
+    halves = F.interpolate(grey, (2 * CELLS, 2 * CELLS), mode="area")
+    edge = round(EDGE * 2 * CELLS)
+    return F.avg_pool2d(halves[..., edge:-edge, edge:-edge], 4).flatten()
+
+
+def change_of(
+    grey: Float[Tensor, "1 1 h w"], signs: Float[Tensor, "cells cells"]
 ) -> Float[Tensor, "h w"]:
     """What is added to all colours of a frame: the signs times the contrast, which is taken from
     half cells and smooth between them."""
-    grey = luma(pixels)[None, None]
     side = (2 * CELLS, 2 * CELLS)
     mean, power = (
         F.avg_pool2d(F.interpolate(x, side, mode="area"), 3, 1, 1, count_include_pad=False)
@@ -135,4 +182,4 @@ def _change(
     less = min(1.0, (64 / min(grey.shape[2:])) ** (1 / 3))
     strength = less * (STRENGTH * contrast).clamp(max=MOST)
     fine = F.interpolate(signs[None, None], side, mode="bilinear") * strength
-    return F.interpolate(fine, pixels.shape[1:], mode="bilinear")[0, 0]
+    return F.interpolate(fine, grey.shape[2:], mode="bilinear")[0, 0]

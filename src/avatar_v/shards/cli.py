@@ -6,8 +6,10 @@ Only parsing happens at import; each command imports what it needs when it runs.
 import argparse
 from pathlib import Path
 
-from avatar_v.progress import progress_bar
+from avatar_v.options import at_once
+from avatar_v.progress import progress_bar, results_console
 from avatar_v.shards.store import is_url
+from avatar_v.trust import trust
 from avatar_v.words import counted
 
 
@@ -46,14 +48,14 @@ def _add_encode(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--low", action="store_true", help="add what the refiner starts from")
     parser.add_argument("--bf16", action="store_true", help="in bf16 autocast")
     parser.add_argument("--batch-size", type=int, default=8)
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=at_once, default=2)
     parser.add_argument("--device", default="cpu")
 
 
 def _add_pictures(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--shards", required=True, help="folder of shards with latents, changed")
     parser.add_argument("--vae", required=True, help="folder of the VideoVAE of the latents")
-    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--threads", type=at_once, default=2)
     parser.add_argument("--device", default="cpu")
 
 
@@ -79,6 +81,8 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--frames", type=int, default=137, help="of a sample, 4k + 1 (default: 137, 5.5 s)")
     add("--raters", metavar="FILE", help="JSON of who judges (default: the person's own habits; of "
         "videos the person's own face, lips and sharpness)")  # fmt: skip
+    add("--trust", action="append", default=[], metavar="MODULE", help="--raters may name terms of "
+        "this module of yours; may be repeated")  # fmt: skip
     add("--batch-size", type=int, default=64)
     add("--seed", type=int, default=0)
 
@@ -103,7 +107,6 @@ def _require_vae(folder: str) -> None:
 def _encode(args: argparse.Namespace) -> int:
     _require_shards(args.shards)
     _require_vae(args.vae)
-    from rich.console import Console
 
     from avatar_v.shards.encode import encode_folder
 
@@ -124,14 +127,13 @@ def _encode(args: argparse.Namespace) -> int:
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
     clips = counted(num_clips, "clip")
-    Console().print(f"{clips} with latents of VAE {vae_hash}: {args.out}", soft_wrap=True)
+    results_console().print(f"{clips} with latents of VAE {vae_hash}: {args.out}", soft_wrap=True)
     return 0
 
 
 def _pictures(args: argparse.Namespace) -> int:
     _require_shards(args.shards)
     _require_vae(args.vae)
-    from rich.console import Console
 
     from avatar_v.shards.pictures import FACE_CROPS, REF_FRAMES, add_pictures
 
@@ -147,7 +149,7 @@ def _pictures(args: argparse.Namespace) -> int:
             on_clip=lambda done, total: progress.update(task, completed=done, total=total),
         )
     empty = f", {num_empty} of them show no face" if num_empty else ""
-    Console().print(
+    results_console().print(
         f"{counted(num_clips, 'clip')} with {name}{empty}: {args.shards}", soft_wrap=True
     )
     return 0
@@ -174,7 +176,6 @@ def _stats(args: argparse.Namespace) -> int:
 
 def _pairs(args: argparse.Namespace) -> int:
     _require_shards(args.shards)
-    from rich.console import Console
 
     from avatar_v.critics.raters import OWN_HABITS, OWN_LOOKS, Panel, read_panel
     from avatar_v.stages.made_videos import MadeVideos
@@ -186,6 +187,7 @@ def _pairs(args: argparse.Namespace) -> int:
     settings = PairSettings(args.pairs, args.frames, args.batch_size, seed=args.seed)
     panel = Panel(OWN_LOOKS if args.video or args.videos else OWN_HABITS)
     if args.raters is not None:
+        trust(args.trust)
         panel = read_panel(args.raters)
     keys = None
     if args.videos:
@@ -214,7 +216,7 @@ def _pairs(args: argparse.Namespace) -> int:
     said = ", ".join(f"{winner} {num}" for winner, num in winners.items())
     failed = f"; {num_failed} without a judgment" if num_failed else ""
     pairs = counted(sum(winners.values()), "pair")
-    Console().print(f"{pairs} ({said}){failed}: {args.out}", soft_wrap=True)
+    results_console().print(f"{pairs} ({said}){failed}: {args.out}", soft_wrap=True)
     return 0
 
 

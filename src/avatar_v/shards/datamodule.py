@@ -25,8 +25,14 @@ from avatar_v.shards.buckets import (
     natural_buckets,
     plan_epoch,
 )
-from avatar_v.shards.loader import ClipReader, ResumableLoader, load_clips, read_folder
-from avatar_v.shards.schema import STILLS
+from avatar_v.shards.loader import (
+    ClipReader,
+    ResumableLoader,
+    load_clips,
+    read_folder,
+    read_members,
+)
+from avatar_v.shards.schema import META, STILLS, decode_meta
 from avatar_v.shards.table import ClipTable
 from avatar_v.types import Batch, num_latents
 
@@ -157,6 +163,22 @@ class ShardData(L.LightningDataModule):
                     raise ValueError(
                         f"{clip.shard}, clip {clip.key}: no stills, which personality.stills_share "
                         "needs; make them with `avatar-v shards encode --stills`"
+                    )
+
+    def require_captions(self, most_bytes: int) -> None:
+        """ValueError, naming shard and clip, unless every caption has at most so many bytes. Only
+        clips whose metadata are longer than that are read."""
+        self.setup()
+        for clip_set in self._sets.values():
+            for clip in clip_set.clips:
+                if clip.members[META].size <= most_bytes:
+                    continue
+                where = f"{clip.shard}, clip {clip.key}"
+                meta = decode_meta(read_members(clip, (META,))[META], where)
+                if len(meta.text.encode()) > most_bytes:
+                    raise ValueError(
+                        f"{where}: its caption has {len(meta.text.encode())} bytes, the text "
+                        f"encoder takes {most_bytes}; shorten it, and import the clip again"
                     )
 
     @property

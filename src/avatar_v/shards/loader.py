@@ -20,7 +20,7 @@ from torch.nn import functional
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader, Dataset
 
-from avatar_v.media.sound import normalise_loudness
+from avatar_v.media.sound import prepared
 from avatar_v.motion.vectors import known_mask
 from avatar_v.shards.buckets import BatchPlan, Bucket
 from avatar_v.shards.folder import read_indexes
@@ -95,7 +95,7 @@ def _read_at(shard: str, ranges: Sequence[tuple[int, int]]) -> list[bytes]:
 
 
 class ClipReader:
-    """Clip number i of an index, decoded, at the loudness that generation uses (media/sound.py).
+    """Clip number i of an index, decoded, its sound prepared as for generation (media/sound.py).
 
     With ``cache`` each is decoded once and then kept.
     Kept clips stay in stored precision: about 0.2 MB for 101 frames as latents, 1.5 MB with the
@@ -129,8 +129,8 @@ class ClipReader:
 
 
 def levelled(sample: Sample) -> Sample:
-    """The clip at the loudness that generation uses."""
-    audio = to_int16(normalise_loudness(to_float(sample.audio)))
+    """The clip with its sound as generation hears it."""
+    audio = to_int16(prepared(to_float(sample.audio)))
     return dataclasses.replace(sample, audio=audio)
 
 

@@ -24,6 +24,7 @@ cached in memory; `loader.collate` turns samples into the floats of a Batch.
 import dataclasses
 import io
 import json
+import zipfile
 from dataclasses import dataclass
 
 import av
@@ -36,10 +37,14 @@ from torch import Tensor
 
 from avatar_v.media.containers import open_bytes
 from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
-from avatar_v.stored import parse_json
+from avatar_v.outside import parse_json
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 SCHEMA_VERSION = 1
+MAX_FRAMES = 25 * 3600
+"""Of a clip; what claims to be longer would fill the memory."""
+MAX_GROWTH, LEAST_BOUND = 8, 1 << 24
+"""An npz is at most so many times as large in memory as it is stored, or has so many bytes."""
 NO_PHONEME = -1
 """Phoneme of a frame where none is known (real video)."""
 
@@ -153,8 +158,10 @@ def decode_sample(
         raise ValueError(f"{name}: the clip lacks {', '.join(missing)}")
     meta = decode_meta(members[META], name)
     track = load_arrays(members[FACE], f"{name}.{FACE}")
-    has_video = decode_video and VIDEO in members
-    video = decode_video_bytes(members[VIDEO], f"{name}.{VIDEO}") if has_video else None
+    video = None
+    if decode_video and VIDEO in members:
+        where_video = f"{name}.{VIDEO}"
+        video = decode_video_bytes(members[VIDEO], where_video, most=meta.num_frames)
     close_ups, close_up_frames = None, None
     if decode_video and CLOSE_UPS in members:
         close_ups, close_up_frames = _decode_close_ups(members[CLOSE_UPS], f"{name}.{CLOSE_UPS}")
@@ -170,7 +177,7 @@ def decode_sample(
         sample = Sample(
             key=key,
             meta=meta,
-            audio=_decode_flac(members[AUDIO], f"{name}.{AUDIO}"),
+            audio=_decode_flac(members[AUDIO], f"{name}.{AUDIO}", meta.num_frames),
             motion=torch.from_numpy(load_arrays(members[MOTION], f"{name}.{MOTION}")),
             face_box=torch.from_numpy(track["face_box"]),
             mouth_box=torch.from_numpy(track["mouth_box"]),
@@ -217,7 +224,7 @@ def decode_motion(
 def encode_array(array: np.ndarray) -> bytes:
     """The bytes of a .npy file."""
     file = io.BytesIO()
-    np.save(file, array)
+    np.save(file, array, allow_pickle=False)
     return file.getvalue()
 
 
@@ -264,6 +271,9 @@ def decode_meta(data: bytes, name: str) -> Meta:
     try:
         known = tuple(fields["motion_known"])
         habits = tuple(fields.get("habits_known", known))  # shards of before have one list
+        length = fields["num_frames"]
+        if type(length) is not int or not 0 <= length <= MAX_FRAMES:
+            raise TypeError(f"num_frames is 0 to {MAX_FRAMES:,}, got {length!r:.40}")
         return Meta(**{**fields, "motion_known": known, "habits_known": habits})
     except (KeyError, TypeError) as error:
         raise ValueError(f"{name}: the json member does not fit the schema ({error})") from error
@@ -330,10 +340,20 @@ def encode_arrays(arrays: dict[str, np.ndarray]) -> bytes:
 def load_arrays(data: bytes, name: str):
     """An array, or the arrays of an npz by name. ValueError if the member ``name`` is damaged."""
     try:
+        if data.startswith(b"PK"):
+            _check_not_a_bomb(data)
         loaded = np.load(io.BytesIO(data), allow_pickle=False)
         return loaded if isinstance(loaded, np.ndarray) else {k: loaded[k] for k in loaded.files}
     except Exception as error:  # numpy and zipfile raise a dozen kinds for damaged bytes
         raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error
+
+
+def _check_not_a_bomb(data: bytes) -> None:
+    """ValueError for an npz that would be far larger in memory; our own are not compressed."""
+    with zipfile.ZipFile(io.BytesIO(data)) as file:
+        size = sum(member.file_size for member in file.infolist())
+    if size > max(MAX_GROWTH * len(data), LEAST_BOUND):
+        raise ValueError(f"its arrays would have {size:,} bytes")
 
 
 def _encode_flac(audio: Int16[Tensor, " s"]) -> bytes:
@@ -348,10 +368,16 @@ def _encode_flac(audio: Int16[Tensor, " s"]) -> bytes:
     return file.getvalue()
 
 
-def _decode_flac(data: bytes, name: str) -> Int16[Tensor, " s"]:
+def _decode_flac(data: bytes, name: str, num_frames: int) -> Int16[Tensor, " s"]:
+    """The sound of a clip of so many frames; silence is small however long it lasts."""
+    parts, left = [], num_frames * SAMPLES_PER_FRAME
     try:
         with open_bytes(data, "flac") as container:
-            parts = [frame.to_ndarray()[0] for frame in container.decode(audio=0)]
+            for frame in container.decode(audio=0):
+                left -= frame.samples
+                if left < 0:
+                    raise ValueError(f"{name}: longer than the {num_frames} frames of its clip")
+                parts.append(frame.to_ndarray()[0])
     except (FFmpegError, IndexError) as error:
         raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error
     samples = np.concatenate(parts) if parts else np.zeros(0, np.int16)

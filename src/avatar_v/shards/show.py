@@ -7,7 +7,6 @@ import matplotlib
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from rich.console import Console
 from torch import Tensor
 
 from avatar_v.shards.loader import read_clip, read_folder
@@ -30,14 +29,13 @@ def pick(folder: str | Path, num: int) -> list[Sample]:
 
 def print_clips(samples: Sequence[Sample]) -> None:
     """A few lines a clip: who, where, what is known about it."""
-    console = Console(highlight=False, markup=False, soft_wrap=True)
     for sample in samples:
         meta, latents = sample.meta, sample.latents
         seen = 100 * float(sample.valid.float().mean())
         shape = "none" if latents is None else "x".join(map(str, latents.shape))
-        console.print(f"{sample.key}  {meta.text}")
-        console.print(f"  person {meta.person} · scene {meta.scene} · sentence {meta.sentence}")
-        console.print(
+        print(f"{sample.key}  {meta.text}")
+        print(f"  person {meta.person} · scene {meta.scene} · sentence {meta.sentence}")
+        print(
             f"  {counted(meta.num_frames, 'frame')} {meta.height}x{meta.width} · "
             f"face seen {seen:.0f} % · latents {shape} · "
             f"licence {meta.licence} · consent {meta.consent}"

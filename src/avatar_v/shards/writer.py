@@ -8,7 +8,6 @@ written under a temporary name and then moved, the index last: a tar without one
 
 import dataclasses
 import json
-import os
 import tarfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -18,7 +17,8 @@ from typing import NamedTuple
 
 from webdataset.writer import TarWriter
 
-from avatar_v.paths import inside
+from avatar_v.outside import check_pulled, parse_json, read_bytes, regular_file
+from avatar_v.paths import inside, whole_file
 from avatar_v.shards.schema import (
     LATENTS,
     META,
@@ -28,7 +28,7 @@ from avatar_v.shards.schema import (
     decode_meta,
     encode_sample,
 )
-from avatar_v.stored import parse_json, shown
+from avatar_v.stored import shown
 
 INDEX_SUFFIX = ".index.json"
 MAX_WORD = 4096
@@ -103,9 +103,8 @@ def write_shard(path: str | Path, items: Iterable[Sample | RawClip | Failure]) -
     """
     path = Path(path)
     path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     failures, keys = [], set()
-    try:
+    with whole_file(path) as temporary:
         with open(temporary, "wb") as file, TarWriter(file, mtime=0) as tar:
             for item in items:
                 if isinstance(item, Failure):
@@ -121,10 +120,11 @@ def write_shard(path: str | Path, items: Iterable[Sample | RawClip | Failure]) -
                     continue
                 tar.write({"__key__": item.key, **members})
         index = scan_shard(temporary, name=str(path), failures=tuple(failures))
-        os.replace(temporary, path)
+    try:
         _write_index(index, path)
-    finally:
-        temporary.unlink(missing_ok=True)
+    except BaseException:
+        path.unlink()
+        raise
     return index
 
 
@@ -138,8 +138,8 @@ def read_index(path: str | Path) -> ShardIndex:
     is not a file beside it."""
     path = Path(path)
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        data = read_bytes(path, what="shard index")
+    except ValueError as error:
         raise ValueError(f"{path}: not a readable shard index ({error})") from error
     index = parse_index(data, path, lambda name: str(inside(path.parent, name, where=path)))
     if not Path(index.shard).is_file():
@@ -161,6 +161,8 @@ def parse_index(data: bytes, where: str | Path, shard_at: Callable[[object], str
             raise ValueError(f"{where}: schema version {version}, this code reads {SCHEMA_VERSION}")
         shard = shard_at(fields["shard"])
         num_bytes = fields["num_bytes"]
+        if type(num_bytes) is not int:
+            raise TypeError(f"num_bytes is a whole number, got {shown(num_bytes)}")
         clips = tuple(_entry(shard, num_bytes, clip) for clip in fields["clips"])
         failures = tuple(Failure(**row) for row in fields["failures"])
     except (*_NO_JSON, OSError, KeyError, TypeError, AttributeError) as error:
@@ -172,6 +174,7 @@ def require_whole(index: ShardIndex, found: int) -> None:
     """ValueError, naming the first clip that is cut, unless the shard has ``found`` bytes."""
     if found != index.num_bytes:
         ends = {c.key: max(m.offset + m.size for m in c.members.values()) for c in index.clips}
+        check_pulled(index.shard)
         cut = [key for key, end in ends.items() if end > found]
         first = f"; the first clip cut off is {cut[0]}" if cut else ""
         raise ValueError(f"{index.shard}: {found} bytes, its index says {index.num_bytes}{first}")
@@ -182,13 +185,18 @@ def scan_shard(
 ) -> ShardIndex:
     """Index any WebDataset tar of this schema by reading it once; errors call it ``name``."""
     name = name or str(path)
+    check_pulled(path)
     members: dict[str, dict[str, Member]] = {}
     metas = {}
     try:
-        with tarfile.open(path, "r:") as tar:
+        with (
+            open(regular_file(path, expected="expected a shard"), "rb") as stream,
+            tarfile.open(fileobj=stream, mode="r:") as tar,
+        ):
             for info in tar:
                 key, _, extension = info.name.partition(".")
-                file = tar.extractfile(info) if info.isreg() else None
+                is_plain = info.isreg() and not info.issparse()  # holes have no bytes in the file
+                file = tar.extractfile(info) if is_plain else None
                 if file is None:  # also links: they would give a member of another name
                     raise ValueError(f"{name}: {info.name} is no plain file")
                 data = file.read()
@@ -241,9 +249,8 @@ def _write_index(index: ShardIndex, shard: Path) -> None:
 
 def write_text_atomically(path: Path, text: str) -> None:
     """The file is there whole or not at all."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
-    temporary.write_text(text)
-    os.replace(temporary, path)
+    with whole_file(path) as temporary:
+        temporary.write_text(text)
 
 
 def _row(clip: ClipEntry) -> dict:

@@ -26,6 +26,7 @@ from avatar_v.losses.flow import flow_loss
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
+from avatar_v.models.text import ByteTextEncoder
 from avatar_v.models.weights import find_stats, load_dit, load_pipeline
 from avatar_v.motion.stats import MotionStats
 from avatar_v.parallel.apply import checkpoint_blocks
@@ -210,6 +211,8 @@ class Stage(RoleModule, ABC):
         if isinstance(data, ShardData):
             data.require_vae(self.conditioner.vae.hash())
             data.require_length(self.longest_window)
+            if isinstance(self.conditioner.text_encoder, ByteTextEncoder):
+                data.require_captions(self.conditioner.text_encoder.num_bytes)
             if self.reads_stills:
                 data.require_stills()
             if note := self.unlearned(data.most_latents, self.longest_window):

@@ -7,6 +7,7 @@ stages are checked by their own constructors (checks.py), folders of weights by 
 import os
 import socket
 import sqlite3
+import tempfile
 from collections.abc import Mapping
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +27,9 @@ MAX_DEVICES = 1024
 PATIENCE_S = 5.0
 """A database that another run is writing to, and a server, have so long to answer."""
 SQLITE = "sqlite:///"
+SHARDED = "avatar_v.parallel.trainer.ShardedStrategy"
+PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
+"""Of servers that a URI names none of."""
 
 
 def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
@@ -36,6 +40,7 @@ def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
             f"trainer.default_root_dir is the folder of the run, such as runs/2_a2v, got {root}"
         )
     _check_names(trainer)
+    _check_start(trainer["strategy"])
     _check_number_of(trainer["devices"])
     if trains:
         checks.folder("trainer.default_root_dir", root)
@@ -57,8 +62,11 @@ def check_devices(trainer: Mapping[str, Any]) -> None:
             f"trainer.accelerator: this machine has no {accelerator}; expected cpu or auto, for "
             "the small recipes with --trainer.devices 1 --trainer.strategy auto"
         )
-    if accelerator == "cpu" and _number(trainer["devices"]) == -1:
+    num = _number(trainer["devices"])
+    if accelerator == "cpu" and num == -1:
         raise ValueError("trainer.devices is a number of processes with accelerator cpu, got -1")
+    if num is not None and (accelerator == "cpu" or not (cuda or mps)):
+        checks.at_once("trainer.devices", num)
     backends.check_named(torch.device("cuda" if cuda and accelerator != "cpu" else "cpu"))
 
 
@@ -69,16 +77,21 @@ def check_experiment_log(logger: Any) -> None:
             continue
         uri = (one.get("init_args") or {}).get("tracking_uri")
         uri = uri or os.environ.get("MLFLOW_TRACKING_URI", "")
-        problem = None
-        if uri.startswith(SQLITE):
-            problem = _sqlite_problem(Path(uri.removeprefix(SQLITE).partition("?")[0]))
-        elif urlsplit(uri).scheme in ("http", "https"):
-            problem = _server_problem(uri)
+        problem = store_problem(uri)
         if problem is not None:
             raise ValueError(
                 f"trainer.logger: the MLflow store {uri} cannot be opened ({problem}); expected a "
                 "sqlite:/// file that can be written or a server that answers, or logger: false"
             )
+
+
+def store_problem(uri: str) -> str | None:
+    """Why a store of MLflow cannot be opened, asked in `PATIENCE_S`; None if it can, as far as that
+    is seen. MLflow itself would try for minutes."""
+    if uri.startswith(SQLITE):
+        return _sqlite_problem(Path(uri.removeprefix(SQLITE).partition("?")[0]))
+    port = PORTS.get(urlsplit(uri).scheme.partition("+")[0])
+    return None if port is None else _server_problem(uri, port)
 
 
 def _check_names(trainer: Mapping[str, Any]) -> None:
@@ -88,9 +101,21 @@ def _check_names(trainer: Mapping[str, Any]) -> None:
         raise ValueError(f"trainer.accelerator is one of {', '.join(known)}, got {accelerator}")
     known = ("auto", *StrategyRegistry.available_strategies())
     if isinstance(strategy, str) and strategy not in known:
+        path = strategy if "." in strategy else SHARDED
         raise ValueError(
-            f"trainer.strategy is auto, ddp, another name that Lightning knows, or a class such as "
-            f"avatar_v.parallel.trainer.ShardedStrategy, got {strategy}"
+            "trainer.strategy is auto, ddp, another name that Lightning knows, or a class, with "
+            f"--trainer.strategy.class_path {path}; got {strategy}"
+        )
+
+
+def _check_start(strategy: Any) -> None:
+    """ValueError for ranks that would be copies of this process: they are started as it was."""
+    kind = strategy if isinstance(strategy, str) else ""
+    if isinstance(strategy, Mapping):
+        kind = str((strategy.get("init_args") or {}).get("start_method", ""))
+    if any(word in kind for word in ("spawn", "fork", "notebook")):
+        raise ValueError(
+            f"trainer.strategy starts each rank by the command line, as ddp does, got {kind}"
         )
 
 
@@ -127,8 +152,11 @@ def _sqlite_problem(path: Path) -> str | None:
     """Why the database in ``path`` cannot be written; None if it can, or can be made."""
     if not path.exists():
         folder = next(p for p in path.absolute().parents if p.exists())
-        is_free = folder.is_dir() and os.access(folder, os.W_OK)
-        return None if is_free else f"{folder} is no folder that can be written"
+        try:
+            tempfile.TemporaryFile(dir=folder).close()  # /proc says that it may be written to
+        except OSError:
+            return f"{folder} is no folder that can be written"
+        return None
     try:
         uri = f"file:{quote(str(path.absolute()))}?mode=rw"
         with closing(sqlite3.connect(uri, uri=True, timeout=PATIENCE_S)) as database:
@@ -140,11 +168,11 @@ def _sqlite_problem(path: Path) -> str | None:
     return None
 
 
-def _server_problem(uri: str) -> str | None:
+def _server_problem(uri: str, port: int) -> str | None:
     parts = urlsplit(uri)
-    port = parts.port or (443 if parts.scheme == "https" else 80)
+    place = parts.hostname or "", parts.port or port
     try:
-        socket.create_connection((parts.hostname or "", port), timeout=PATIENCE_S).close()
+        socket.create_connection(place, timeout=PATIENCE_S).close()
     except OSError as error:
         return error.strerror or str(error)
     return None

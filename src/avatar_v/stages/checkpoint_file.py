@@ -8,12 +8,17 @@ its tensors without a limit, so both are read here first.
 import io
 import pickle
 import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import lightning as L
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.checkpoint import metadata as dcp
 from torch.distributed.checkpoint.filesystem import _StorageInfo
+
+from avatar_v.outside import check_pulled
 
 INDEX = ".metadata"
 REST = "meta.pt"
@@ -43,6 +48,7 @@ def check_checkpoint(name: str) -> None:
     path = Path(name)
     if not (path.is_file() or path.is_dir()):  # devices and pipes are neither
         raise ValueError(f"ckpt_path: there is no file or folder {name!r}; {EXPECTED}, or last")
+    check_pulled(path)
     try:
         keys = _keys_of_folder(path) if path.is_dir() else _keys_of_file(path)
     except (OSError, RuntimeError, EOFError, KeyError, ValueError, pickle.UnpicklingError) as error:
@@ -53,10 +59,48 @@ def check_checkpoint(name: str) -> None:
         raise ValueError(f"ckpt_path: {name} has no {', '.join(missing)}; {EXPECTED}")
 
 
+def newest_whole(found: Sequence[Path]) -> tuple[Path, list[str]]:
+    """The first of ``found`` that is whole, and what is wrong with those before it. ValueError
+    where none is."""
+    damages: list[str] = []
+    for path in found:
+        try:
+            check_checkpoint(str(path))
+        except ValueError as error:
+            damages.append(str(error).partition(f"; {EXPECTED}")[0])
+            continue
+        return path, damages
+    raise ValueError(f"{damages[0]}; {EXPECTED}")
+
+
+def check_layout(path: Path, trainer: L.Trainer) -> None:
+    """ValueError for a checkpoint of a sharded run in one that does not shard, or the other way
+    round: their optimisers keep their state by other names."""
+    shards = isinstance(trainer.strategy, ModelParallelStrategy)
+    if path.is_dir() == shards:
+        return
+    left, goes_on = ("a sharded run", "does not shard") if path.is_dir() else (
+        "a run that did not shard", "shards"
+    )  # fmt: skip
+    raise ValueError(
+        f"ckpt_path: {path} is of {left}, and this one {goes_on}: go on with the strategy of that "
+        "run, or begin a new run from its weights (init_from)"
+    )
+
+
+def check_left(root: str) -> None:
+    """The same of what a job that was requeued left in its run's folder: Lightning reads it
+    unasked."""
+    for path in Path(root).glob("hpc_ckpt_*"):
+        check_checkpoint(str(path))
+
+
 def _keys_of_file(path: Path) -> set[str]:
     if not zipfile.is_zipfile(path):
         raise ValueError("it is damaged or of another kind")
     with zipfile.ZipFile(path) as file:
+        if any(member.compress_type for member in file.infolist()):
+            raise ValueError("it is compressed, as no checkpoint is")
         broken = file.testzip()
     if broken is not None:
         raise ValueError(f"it is damaged at {broken}")

@@ -24,7 +24,7 @@ from typing import Any
 
 import yaml
 
-from avatar_v import checks
+from avatar_v import checks, trust
 from avatar_v.stages.recipe_file import check_sections, read_recipe
 from avatar_v.stages.weights_there import check_weights
 
@@ -53,6 +53,7 @@ def run(args: argparse.Namespace) -> int:
 
 def run_words(command: str, words: Sequence[str]) -> int:
     """Run ``command`` with the rest of the command line. ValueError for what does not fit."""
+    words = trust.split_trust(words)
     if command == "run":
         recipes, rest = split_recipes(words)
         if not recipes and set(rest) & {"-h", "--help"}:
@@ -108,6 +109,7 @@ Trains a recipe, with overlays that change it and options that change both.
 --KEY VALUE          any value of the recipe by its path, as --model.init_args.seed 1
 --ckpt_path last     go on from the last checkpoint of the run
 --overwrite          begin anew in a folder that holds a run, which is replaced
+--trust MODULE       recipes may name classes and functions of this module of yours
 --print_config       show the merged recipe with all defaults, and end
 Each recipe begins with its data, its time and what it leaves; avatar-v fit --help has all options
 of the trainer.
@@ -153,7 +155,8 @@ def split_configs(words: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def merge_recipes(paths: Sequence[str]) -> dict[str, Any]:
-    """The one recipe that ``paths`` merge to. FileNotFoundError, or ValueError for bad YAML."""
+    """The one recipe that ``paths`` merge to. FileNotFoundError, or ValueError for bad YAML and for
+    names that a recipe may not have."""
     if not paths:
         raise ValueError("no recipe stands before the options: expected recipes/2_a2v.yaml or so")
     stage = Path(paths[0]).stem
@@ -168,6 +171,7 @@ def merge_recipes(paths: Sequence[str]) -> dict[str, Any]:
             raise ValueError(f"{path} has no part for {stage}, only for {', '.join(parts)}")
         check_sections(f"{path}, part {stage}", parts[stage])
         merged = merge(merged, parts[stage])
+    trust.check_names(merged)
     return merged
 
 
@@ -224,18 +228,26 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
     from avatar_v.callbacks.finite import FiniteTraining
     from avatar_v.callbacks.progress import StepProgress
     from avatar_v.callbacks.terminated import Terminated
+    from avatar_v.callbacks.whole_steps import WholeSteps
+    from avatar_v.parallel.launched import RankGone, following
     from avatar_v.stages.finite import EndedTogether
     from avatar_v.stages.recipe import RecipeCLI, quiet
 
     quiet()
     try:
-        RecipeCLI(
-            words,
-            callbacks=[Terminated(), FiniteTraining(), StepProgress()],
-            made_by=lambda folder: made_by(folder, recipes) if recipes else None,
-            misspelt=lambda options: misspelt_in(recipes, words, options),
-            overwrite=overwrite,
-        )
+        with following() as follower:
+            RecipeCLI(
+                words,
+                callbacks=[Terminated(), FiniteTraining(), WholeSteps(), StepProgress()],
+                made_by=lambda folder: made_by(folder, recipes) if recipes else None,
+                misspelt=lambda options: misspelt_in(recipes, words, options),
+                overwrite=overwrite,
+                follower=follower,
+            )
+    except RankGone as gone:
+        if gone.is_told_here:
+            raise
+        return 2
     except EndedTogether:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             raise

@@ -58,12 +58,14 @@ def left_in(root: Path, since_s: float) -> dict[str, Path]:
 
 def last_checkpoint(trainer: L.Trainer) -> Path | None:
     """The newest checkpoint of the run: the one that goes by last, or else any."""
-    folders = checkpoint_folders(trainer)
-    for pattern in ("last*.ckpt", "*.ckpt"):
-        found = [path for folder in folders for path in folder.glob(pattern)]
-        if found:
-            return max(found, key=lambda path: path.stat().st_mtime)
-    return None
+    return next(iter(checkpoints(trainer)), None)
+
+
+def checkpoints(trainer: L.Trainer) -> list[Path]:
+    """All checkpoints of the run: those that go by last, then the others, the newest first."""
+    found = [path for folder in checkpoint_folders(trainer) for path in folder.glob("[!.]*.ckpt")]
+    by_age = sorted(found, key=lambda path: path.stat().st_mtime, reverse=True)
+    return sorted(by_age, key=lambda path: not path.name.startswith("last"))
 
 
 def checkpoint_folders(trainer: L.Trainer) -> list[Path]:

@@ -25,6 +25,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.motion.vectors import component_weights
+from avatar_v.paths import whole_file
 from avatar_v.stages.critic_data import LabelledFrames
 from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.optim import MAX_DECAY, MAX_LR
@@ -114,7 +115,10 @@ class CriticStage(L.LightningModule, ABC):
         self.model.eval().half().float()  # what ships is stored as float16, and hashed as such
         self.model.save_pretrained(self.export, torch.float16)
         names = ["step", "loss", *self.numbers]
-        with open(self.export / "log.csv", "w", newline="", encoding="utf-8") as file:
+        with (
+            whole_file(self.export / "log.csv") as partial,
+            open(partial, "w", newline="", encoding="utf-8") as file,
+        ):
             writer = csv.DictWriter(file, names, restval="")
             writer.writeheader()
             rounded = [{k: f"{v:.6g}" for k, v in row.items()} for row in self.rows]
@@ -128,7 +132,8 @@ class CriticStage(L.LightningModule, ABC):
             "trained_on": self.trained_on,
         }
         text = json.dumps(card, indent=1) + "\n"
-        (self.export / "card.json").write_text(text, encoding="utf-8")
+        with whole_file(self.export / "card.json") as partial:
+            partial.write_text(text, encoding="utf-8")
 
 
 class MotionStage(CriticStage):

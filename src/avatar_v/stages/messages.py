@@ -7,11 +7,14 @@ import re
 from collections.abc import Iterator
 from typing import Any
 
+from avatar_v.trust import not_named
+
 NOISE = re.compile(
     r"NoneType|Union subtypes|Subtypes: |Subclass types expect one of:|^a class path \(str\)|"
     r"^a dict with|^a dict without|Not a valid subclass of \w+$|"
     r"Expected a path but .* either not accessible or invalid"
 )
+DENIED = re.compile(r"Importing '([\w.]+)' is not allowed, denied by .*? to allow it\.")
 MAX_VALUE = 80
 """Characters of a given value that are repeated."""
 
@@ -20,6 +23,7 @@ def readable(message: str) -> str:
     """The cause in an error of jsonargparse, behind the key that it is about."""
     keys = list(dict.fromkeys(re.findall(r'Parser key "([^"]+)"', message)))
     text = re.sub(r'Parser key "[^"]+":?', "", message)
+    text = DENIED.sub(lambda found: not_named(found[1]), text)
     value = None
     if "Errors:" in text:
         text, _, rest = text.split("Errors:", 1)[1].rpartition("Given value type:")

@@ -8,7 +8,7 @@ pairs that people judged come from the rating study.
 """
 
 import dataclasses
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
@@ -29,6 +29,7 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.weights import load_pipeline
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.vectors import unpack_motion
+from avatar_v.paths import whole_folder
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.sampling.settings import Settings
 from avatar_v.seeds import derive, stream
@@ -192,7 +193,8 @@ def make_pairs(
     on_pair: Callable[[int], None] = lambda num_done: None,
 ) -> tuple[int, dict[str, int]]:
     """Write shards of pairs, conditions being clips of ``folder`` that are long enough, round and
-    round. Returns the number of pairs that no rater could judge, and of each winner.
+    round. Returns the number of pairs that no rater could judge, and of each winner. ``out``, a new
+    or empty folder, appears whole.
 
     ``keys`` are those of the clips that the systems have samples of, which begin where the clips
     do; None: of any, begun anywhere.
@@ -201,6 +203,9 @@ def make_pairs(
     alone, or videos of another size, for clips without pictures where videos are made, and where
     no clip is one of ``keys``.
     """
+    out = Path(out).resolve()
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise ValueError(f"{out} already exists; choose a new or empty folder")
     sides = [system.side for system in systems]
     if sides[0] != sides[1]:
         raise ValueError(f"both systems make pictures of one size, got {sides[0]} and {sides[1]}")
@@ -217,9 +222,22 @@ def make_pairs(
         if not len(names):
             raise ValueError(f"{folder}: of none of its clips there are videos of both systems")
     counts = {"failed": 0, **dict.fromkeys(WINNERS, 0)}
+    judged = _judged(clips, partners, names, systems, panel, settings, anywhere=keys is None)
+    with whole_folder(out) as folder:
+        _write_pairs(folder, judged, settings, counts, on_pair)
+    return counts.pop("failed"), counts
+
+
+def _write_pairs(
+    folder: Path,
+    judged: Iterable[list[Pair | Failure]],
+    settings: PairSettings,
+    counts: dict[str, int],
+    on_pair: Callable[[int], None],
+) -> None:
+    """All shards; failures and winners are counted."""
     made: list[RawClip | Failure] = []
     num_done = num_shards = 0
-    judged = _judged(clips, partners, names, systems, panel, settings, anywhere=keys is None)
     for items in judged:
         for item in items:
             counts["failed" if isinstance(item, Failure) else item.judgment.winner] += 1
@@ -227,10 +245,9 @@ def make_pairs(
         num_done += len(items)
         on_pair(num_done)
         while len(made) >= settings.pairs_per_shard or (made and num_done == settings.num_pairs):
-            path = Path(out) / f"pairs-{num_shards:06d}.tar"
+            path = folder / f"pairs-{num_shards:06d}.tar"
             write_shard(path, made[: settings.pairs_per_shard])
             made, num_shards = made[settings.pairs_per_shard :], num_shards + 1
-    return counts.pop("failed"), counts
 
 
 def _judged(

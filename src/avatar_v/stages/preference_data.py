@@ -6,7 +6,6 @@ runs.
 """
 
 import dataclasses
-import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +21,7 @@ from torch.utils.data import DataLoader, IterableDataset
 from avatar_v import checks
 from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
+from avatar_v.paths import whole_file
 from avatar_v.progress import track
 from avatar_v.shards.loader import levelled, read_folder
 from avatar_v.shards.pairs import PORTRAIT, VIDEOS, WINNERS, Pair, read_judgment, read_pair
@@ -134,9 +134,8 @@ def read_features(
     rows = [_rows(clip, features, known, device) for clip in track(clips, "reading pairs")]
     if path is not None and len(known) > num_known:
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = path.with_suffix(f".{os.getpid()}")
-        save_file(known, temporary)
-        temporary.replace(path)
+        with whole_file(path) as temporary:
+            save_file(known, temporary)
     persons = {person: i for i, person in enumerate(sorted({clip.person for clip in clips}))}
     return JudgedFeatures(
         torch.stack([first for first, _ in rows]),

@@ -20,20 +20,28 @@ from typing import Any
 
 import lightning as L
 import torch
+import yaml
+from jsonargparse import get_loader, set_loader, set_parsing_settings
 from lightning.fabric.utilities.exceptions import MisconfigurationException
 from lightning.pytorch.callbacks import ModelCheckpoint, ProgressBar
 from lightning.pytorch.cli import LightningArgumentParser, LightningCLI, SaveConfigCallback
 from lightning.pytorch.trainer.states import TrainerStatus
 
+from avatar_v import trust
 from avatar_v.device import emulates_bf16
 from avatar_v.interrupts import interrupted
+from avatar_v.outside import check_yaml
+from avatar_v.parallel.launched import Follower, no_rank_alone, watch_ranks
 from avatar_v.stages.before import check_devices, check_experiment_log, check_trainer
-from avatar_v.stages.checkpoint_file import check_checkpoint
-from avatar_v.stages.closing import last_checkpoint, what_is_left, where_to_go_on
+from avatar_v.stages.checkpoint_file import check_checkpoint, check_layout, check_left, newest_whole
+from avatar_v.stages.checkpoint_writer import WholeCheckpoints
+from avatar_v.stages.closing import checkpoints, last_checkpoint, what_is_left, where_to_go_on
 from avatar_v.stages.messages import located, readable
+from avatar_v.stages.outputs import check_outputs
 from avatar_v.stages.recipe_keys import Misspelt
 from avatar_v.stages.run_folder import ReplacesRun, check_unused, training_in
 from avatar_v.stages.weights_there import MadeBy, check_weights
+from avatar_v.words import notice
 
 
 class SaveRecipe(SaveConfigCallback):
@@ -61,14 +69,16 @@ class RecipeCLI(LightningCLI):
         made_by: MadeBy = lambda folder: None,
         misspelt: Misspelt = lambda options: None,
         overwrite: bool = False,
+        follower: Follower | None = None,
     ) -> None:
         """``callbacks`` stand in front of the recipe's; a progress bar among them is left out where
         the recipe wants none. ``made_by``: the command that makes a folder of weights.
         ``misspelt``: what is said of a key that is none of the parser's options (recipe_keys.py).
-        ``overwrite``: a run from the beginning may replace the one in its folder."""
+        ``overwrite``: a run from the beginning may replace the one in its folder. ``follower``:
+        this process, where another rank has started it."""
         strict = {"exit_on_error": False, "allow_abbrev": False}
         self._first_callbacks, self._made_by = list(callbacks), made_by
-        self._overwrite = overwrite
+        self._overwrite, self._follower = overwrite, follower
         if overwrite:
             self._first_callbacks.append(ReplacesRun())
         try:
@@ -96,7 +106,17 @@ class RecipeCLI(LightningCLI):
         }
 
     def parse_arguments(self, parser: LightningArgumentParser, args: Any) -> None:
+        """Parse; nothing is imported but what a recipe may name, and nothing is built by now."""
+        set_parsing_settings(
+            import_path_denylist=["*"],
+            import_path_allowlist=trust.names_for_parser(),
+            instantiate_subclass_spec_in_any=False,
+        )
+        set_loader("yaml", _read_text, exceptions=(yaml.YAMLError,))
         self.config = parser.parse_args(args)
+        settings = self._settings()
+        trust.check_names(settings)
+        check_outputs(settings, args)
 
     def _parse_ckpt_path(self) -> None:
         """A checkpoint says nothing about the recipe. (LightningCLI reads settings from it.)"""
@@ -130,7 +150,9 @@ class RecipeCLI(LightningCLI):
         has_bar = any(isinstance(callback, ProgressBar) for callback in own)
         no_bar = has_bar or config["enable_progress_bar"] is False
         first = [c for c in self._first_callbacks if not (no_bar and isinstance(c, ProgressBar))]
-        return super().instantiate_trainer(callbacks=[*first, *own], **kwargs)
+        trainer = super().instantiate_trainer(callbacks=[*first, *own], **kwargs)
+        watch_ranks(trainer)
+        return trainer
 
     def after_instantiate_classes(self) -> None:
         """Checkpoints lie in the run's folder unless the recipe says otherwise, so that
@@ -138,6 +160,7 @@ class RecipeCLI(LightningCLI):
         for callback in self.trainer.checkpoint_callbacks:
             if isinstance(callback, ModelCheckpoint) and callback.dirpath is None:
                 callback.dirpath = str(Path(self.trainer.default_root_dir) / "checkpoints")
+        self.trainer.strategy.checkpoint_io = WholeCheckpoints()
 
     def before_fit(self) -> None:
         """What the run reads and writes is there, before data and networks are."""
@@ -146,15 +169,27 @@ class RecipeCLI(LightningCLI):
         check_experiment_log(settings["trainer"]["logger"])
         path = settings["ckpt_path"]
         if path == "last":
-            path = last_checkpoint(self.trainer)
-            if path is None:
-                root = self.trainer.default_root_dir
-                print(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew",
-                      file=sys.stderr)  # fmt: skip
-        if path not in (None, "best", "hpc"):
+            self._go_on_from_last()
+        elif path not in (None, "best", "hpc"):
             check_checkpoint(str(path))
+            check_layout(Path(path), self.trainer)
+        check_left(self.trainer.default_root_dir)
 
     before_validate = before_fit
+
+    def _go_on_from_last(self) -> None:
+        """A damaged last checkpoint is passed over with a warning: ``ckpt_path`` becomes the newest
+        that is whole. Where none is, the ValueError is of the last."""
+        found, root = checkpoints(self.trainer), self.trainer.default_root_dir
+        if not found:
+            notice(f"warning: ckpt_path last: no checkpoint in {root}; it begins anew")
+            return
+        path, damages = newest_whole(found)
+        for damage in damages:
+            notice(f"warning: {damage}; going on from {path}")
+        check_layout(path, self.trainer)
+        if damages:
+            self.config_init[str(self.subcommand)].ckpt_path = str(path)
 
     def fit(self, **kwargs: Any) -> None:
         """Train, and say where everything is, or how to go on."""
@@ -182,7 +217,8 @@ class RecipeCLI(LightningCLI):
     def _answering(self, ckpt_path: str | None) -> Iterator[None]:
         """Lightning's errors of a run as the project's: an interrupt, or a foreign checkpoint."""
         try:
-            yield
+            with no_rank_alone(self.trainer, self._follower):
+                yield
         except SystemExit as error:
             if self.trainer.state.status != TrainerStatus.INTERRUPTED:
                 raise
@@ -193,8 +229,8 @@ class RecipeCLI(LightningCLI):
             raise ValueError(str(error)) from error
         except RuntimeError as error:
             why = " ".join(str(error).split())
-            if self.trainer.world_size > 1 and "Connection closed by peer" in why:
-                raise ValueError("another rank has ended, and this one with it") from error
+            if why.startswith("DataLoader worker"):  # as the system ends one that takes too much
+                raise ChildProcessError(f"{why} data.init_args.num_workers: fewer") from error
             if ckpt_path is None or not why.startswith("Error(s) in loading state_dict"):
                 raise
             why = why.partition(": ")[2][:120]
@@ -203,6 +239,15 @@ class RecipeCLI(LightningCLI):
     def _settings(self) -> dict[str, Any]:
         """The values of the recipe and the command line, as plain mappings."""
         return self.config[self.config.subcommand].as_dict()
+
+
+_yaml_of_parser = get_loader("yaml")
+
+
+def _read_text(text: str) -> Any:
+    """A value of YAML within a recipe or on the command line, bounded as its file is."""
+    check_yaml(text)
+    return _yaml_of_parser(text)
 
 
 @contextmanager

@@ -12,6 +12,7 @@ from types import UnionType
 from typing import Any, get_args
 
 from avatar_v.stages.recipe_file import read_recipe
+from avatar_v.trust import may_build
 from avatar_v.words import no_key
 
 OF_OBJECTS = ("class_path", "init_args", "dict_kwargs")
@@ -124,6 +125,8 @@ def _tree(options: Iterable[str]) -> dict[str, Any]:
 
 def _arguments(class_path: str) -> dict[str, Any] | None:
     """Names and types that a constructor takes; None where it takes any, or is not there."""
+    if not may_build(class_path):
+        return None
     module, _, name = class_path.rpartition(".")
     try:
         kind = getattr(importlib.import_module(module), name)

@@ -130,6 +130,11 @@ class RoleModule(L.LightningModule):
         if largest is not None:
             self.clip_gradients(optimizer, largest, "norm")
 
+    @property
+    def gradients_wait(self) -> bool:
+        """Whether some role has made passes whose update is still to come."""
+        return any(num % self.updates.accumulate_grad_batches for num in self.num_backward.values())
+
     def num_updates(self, role: str) -> int:
         """How often the weights of ``role`` were updated, in this run and those it goes on from."""
         return self.num_backward[role] // self.updates.accumulate_grad_batches
@@ -159,7 +164,9 @@ class RoleModule(L.LightningModule):
         return dict(zip(self._names, found, strict=True))  # pyright: ignore[reportReturnType]
 
     def on_save_checkpoint(self, checkpoint: dict[str, Any]) -> None:
-        checkpoint[COUNTERS] = {"step": self.step, "num_backward": dict(self.num_backward)}
+        every = self.updates.accumulate_grad_batches  # a checkpoint holds no gradients
+        whole = {role: num - num % every for role, num in self.num_backward.items()}
+        checkpoint[COUNTERS] = {"step": self.step, "num_backward": whole}
 
     def on_load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         """RuntimeError, in torch's words for weights that do not fit, for the checkpoint of a stage

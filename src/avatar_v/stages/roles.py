@@ -79,12 +79,16 @@ def begun_as(network: Network, *, shared: bool) -> Network:
 
 
 def check_roles(roles: Mapping[str, Role]) -> None:
-    """ValueError unless there is a trained student, and one role is written at the end."""
+    """ValueError unless there is a trained student, one role is written at the end, and none but
+    the student is averaged: callbacks/ema.py goes by its updates."""
     if STUDENT not in roles or not roles[STUDENT].trainable:
         raise ValueError(f"a stage trains a role {STUDENT!r}, got {sorted(roles)}")
     exported = [name for name, role in roles.items() if role.export]
     if len(exported) != 1:
         raise ValueError(f"a stage exports one role, got {exported}")
+    others = [name for name, role in roles.items() if role.ema and name != STUDENT]
+    if others:
+        raise ValueError(f"averages are of the student alone, got {others}")
 
 
 def freeze_readers(stage: nn.Module, roles: Mapping[str, Role]) -> None:

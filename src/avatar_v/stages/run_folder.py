@@ -8,7 +8,6 @@ import contextlib
 import fcntl
 import os
 import shutil
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,6 +15,7 @@ import lightning as L
 
 from avatar_v.stages.closing import PLACES, checkpoint_folders, last_checkpoint
 from avatar_v.stages.critics import CriticStage
+from avatar_v.words import notice
 
 LOCK = ".lock"
 _held: set[int] = set()
@@ -99,8 +99,10 @@ def _locked(path: Path) -> int:
                 "run another folder with --trainer.default_root_dir"
             ) from error
         except OSError as error:  # a file system without locks
-            print(f"warning: {path.parent} cannot be locked ({error.strerror}): no second run "
-                  "there is noticed", file=sys.stderr)  # fmt: skip
+            notice(
+                f"warning: {path.parent} cannot be locked ({error.strerror}): no second run "
+                "there is noticed"
+            )
             return lock
         if path.exists() and os.path.samestat(os.fstat(lock), path.stat()):
             return lock

@@ -20,6 +20,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v import checks
+from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame
 from avatar_v.models.weights import load_dit
 from avatar_v.sampling.blocks import check_chunks
@@ -63,6 +64,8 @@ class SelfForcing(DistillDMD):
         mouth_boost: as in stage 2.
     """
 
+    begins_as: AvatarDiT
+
     def __init__(
         self,
         models: Models,
@@ -96,6 +99,11 @@ class SelfForcing(DistillDMD):
                 )
         self.student = student
 
+    def load_networks(self) -> None:
+        """Also the causal network that the student begins as."""
+        super().load_networks()
+        self.begins_as = load_dit(f"{self.student.causal_weights}/dit")
+
     def adapt(self) -> None:
         """The scores are what the stage starts from. ValueError for a student that is not causal,
         and for scores that are."""
@@ -105,7 +113,8 @@ class SelfForcing(DistillDMD):
                 "passes (matching.real_guidance), that see whole windows"
             )
         super().adapt()
-        student = load_dit(f"{self.student.causal_weights}/dit")
+        student = self.begins_as
+        del self.begins_as
         student.motion_stats = self.dit.motion_stats
         block = student.config.causal_block
         if block is None:

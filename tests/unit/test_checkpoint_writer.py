@@ -1,0 +1,77 @@
+"""Checkpoints that are there whole or not at all, and which of them a run goes on from."""
+
+import os
+import resource
+import signal
+from pathlib import Path
+
+import pytest
+import torch
+from torch.distributed.checkpoint.api import CheckpointException
+
+from avatar_v.parallel.whole_shards import whole_shards
+from avatar_v.stages.checkpoint_file import newest_whole
+from avatar_v.stages.checkpoint_writer import WholeCheckpoints
+
+MIB = 2**20
+
+
+def checkpoint(step: int, num: int = 10) -> dict:
+    return {"state_dict": {"w": torch.full((num,), float(step))}, "global_step": step, "loops": {}}
+
+
+@pytest.fixture
+def disk_of_one_mib():
+    """Files of this process end at one MiB, as on a disk that is full."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (MIB, before[1]))
+    yield
+    resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    signal.signal(signal.SIGXFSZ, ignored)
+
+
+def test_a_full_disk_is_named_and_leaves_the_checkpoint_before(tmp_path, disk_of_one_mib) -> None:
+    io, path = WholeCheckpoints(), tmp_path / "new" / "last.ckpt"
+    io.save_checkpoint(checkpoint(1), path)
+    with pytest.raises(OSError, match=r"last\.ckpt: file too large on the disk at .*MiB free"):
+        io.save_checkpoint(checkpoint(2, MIB), path)
+    assert [p.name for p in path.parent.iterdir()] == ["last.ckpt"]
+    assert io.load_checkpoint(path, weights_only=True)["global_step"] == 1
+
+
+def test_nothing_is_written_to_the_folder_of_temporary_files(tmp_path, monkeypatch) -> None:
+    monkeypatch.setenv("TMPDIR", str(tmp_path / "missing"))
+    WholeCheckpoints().save_checkpoint(checkpoint(3), tmp_path / "a.ckpt")
+    assert os.listdir(tmp_path) == ["a.ckpt"]
+
+
+def test_the_newest_whole_checkpoint_is_the_one_that_a_run_goes_on_from(tmp_path: Path) -> None:
+    cut, whole = tmp_path / "last.ckpt", tmp_path / "step=4.ckpt"
+    torch.save(checkpoint(4), whole)
+    cut.write_bytes(whole.read_bytes()[:500])
+    path, damages = newest_whole([cut, whole])
+    assert path == whole
+    assert len(damages) == 1
+    assert "last.ckpt cannot be read" in damages[0]
+    with pytest.raises(ValueError, match=r"last\.ckpt cannot be read .* expected a checkpoint"):
+        newest_whole([cut])
+
+
+def test_shards_replace_the_ones_before_when_all_are_written(tmp_path: Path) -> None:
+    path, calls = tmp_path / "last.ckpt", []
+    for content in ("old", "new"):
+        with whole_shards(path, is_first=True, barrier=calls.append) as folder:
+            folder.mkdir()
+            (folder / "part").write_text(content)
+
+    def fills_the_disk() -> None:
+        with whole_shards(path, is_first=True, barrier=calls.append) as folder:
+            folder.mkdir()
+            raise CheckpointException("write", {1: (OSError(28, "No space left"), None)})
+
+    with pytest.raises(OSError, match=r"last\.ckpt: no space left on device on the disk at"):
+        fills_the_disk()
+    assert (path / "part").read_text() == "new"
+    assert os.listdir(tmp_path) == ["last.ckpt"]
+    assert len(calls) == 7  # three for each that is whole, and the first of the one that is not

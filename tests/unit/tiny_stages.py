@@ -1,0 +1,171 @@
+"""A tiny stage of every kind, whose every part is on, and clips with all that one may ask for."""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from untrained import untrained_critics
+
+import aligning
+from avatar_v.critics.reward_terms import RewardTerm
+from avatar_v.models.card import Card
+from avatar_v.models.causal import as_causal
+from avatar_v.models.guided import with_guidance_inside
+from avatar_v.models.presets import build
+from avatar_v.models.weights import save_pipeline
+from avatar_v.stages.align_dpo import DPO, AlignDPO
+from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.stages.align_video_dpo import AlignVideoDPO
+from avatar_v.stages.base import Stage
+from avatar_v.stages.causal_forcing import Blocks, CausalForcing
+from avatar_v.stages.continuation import Continuation
+from avatar_v.stages.distill_cfg import DistillCFG, GuidanceRanges
+from avatar_v.stages.distill_dmd import DistillDMD, Matching
+from avatar_v.stages.distill_motion import DistillMotion, MotionMatching
+from avatar_v.stages.dpo import Preferences
+from avatar_v.stages.motion_prior import MotionPrior, MotionTraining
+from avatar_v.stages.optim import Optim
+from avatar_v.stages.own_rollout import OwnRollout
+from avatar_v.stages.perceptual import TERMS, PerceptualTerms
+from avatar_v.stages.personality import Personality
+from avatar_v.stages.refiner import Refinement, Refiner
+from avatar_v.stages.refiner_adversarial import Adversarial, AdversarialRefiner
+from avatar_v.stages.self_forcing import CausalStudent, SelfForcing
+from avatar_v.stages.settings import Models, Objective
+from avatar_v.stages.sft import SFT
+from avatar_v.stages.trainable import Trainable
+from avatar_v.testing import make_batch, motion_stats
+from avatar_v.types import Batch, Judged, JudgedVideos
+
+MODELS = Models("tiny", motion_stats="small")
+OPTIM = Optim(lr=1e-3, num_warmup_steps=0)
+OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5)
+RANGES = ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0))
+SHOWN = Personality(motion_dropout=0.0, reference_dropout=0.3, reference_motion_dropout=0.5)
+NUMBERS = Refinement(temporal_window=1, motion_dropout=0.0)
+
+
+def sft(folder: Path) -> Stage:
+    numbers: dict[str, Any] = {name: {0: 1.0} for name in TERMS} | untrained_critics(folder)
+    terms = PerceptualTerms(**numbers, latest_t=1.0)
+    anchored = Continuation(anchor_share=0.5)
+    return SFT(MODELS, OPTIM, OBJECTIVE, 1.0, 1.0, SHOWN, anchored, terms, Trainable())
+
+
+def distill_cfg(folder: Path) -> Stage:
+    ranges = GuidanceRanges(*RANGES)
+    return DistillCFG(
+        MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, Continuation(), ranges, Trainable()
+    )
+
+
+def distill_dmd(folder: Path) -> Stage:
+    matching = Matching(fake_updates=1, regression={0: 1.0}, teacher_steps=4, adversarial={0: 0.1})
+    ranges = GuidanceRanges(*RANGES)
+    made = DistillDMD(
+        MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, matching, OwnRollout({0: 2}), ranges,
+        Trainable(),
+    )  # fmt: skip
+    adapt = made.adapt
+
+    def with_guidance() -> None:
+        made.dit = with_guidance_inside(made.dit, RANGES)
+        adapt()
+
+    made.adapt = with_guidance
+    return made
+
+
+def causal_forcing(folder: Path) -> Stage:
+    return CausalForcing(
+        MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, Continuation(), Blocks(length=3, window=1),
+        Trainable(),
+    )  # fmt: skip
+
+
+def self_forcing(folder: Path) -> Stage:
+    """Its scores look at 3 latents of 5, and the real one is guided by two passes."""
+    dit, conditioner = build("tiny", motion_stats=motion_stats())
+    for name, network in (("scores", dit), ("student", as_causal(dit, block=3, window=1))):
+        save_pipeline(folder / name, network, conditioner, Card(preset="tiny"))
+    return SelfForcing(
+        Models("tiny", init_from=str(folder / "scores")), OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN,
+        CausalStudent(str(folder / "student"), 3),
+        Matching(fake_updates=1, real_guidance={"audio": 2.0}),
+        OwnRollout({0: 2}, prompt_share=0.5, image_share=0.5), Trainable(),
+    )  # fmt: skip
+
+
+def refiner(folder: Path) -> Stage:
+    return Refiner(MODELS, OPTIM, OBJECTIVE, 1.0, 4.0, NUMBERS)
+
+
+def adversarial(folder: Path) -> Stage:
+    return AdversarialRefiner(MODELS, OPTIM, OBJECTIVE, 1.0, 4.0, NUMBERS, Adversarial({0: 0.5}))
+
+
+def motion_prior(folder: Path) -> Stage:
+    return MotionPrior(MODELS, OPTIM, OBJECTIVE, MotionTraining(num_windows=2, style_dropout=0.3))
+
+
+def distill_motion(folder: Path) -> Stage:
+    models = Models("tiny", init_from=aligning.make_weights(folder))
+    training = MotionTraining(num_windows=2, style_dropout=0.0)
+    return DistillMotion(models, OPTIM, OBJECTIVE, training, MotionMatching(fake_updates=1))
+
+
+def dpo(folder: Path) -> Stage:
+    models = Models("tiny", init_from=aligning.make_weights(folder))
+    return AlignDPO(models, OPTIM, OBJECTIVE, MotionTraining(num_windows=2), DPO(beta=100.0))
+
+
+def dpo_of_video(folder: Path) -> Stage:
+    models = Models("tiny", init_from=aligning.make_weights(folder))
+    objective = dataclasses.replace(OBJECTIVE, first_share=1.0, suffix_share=0.0)
+    return AlignVideoDPO(models, OPTIM, objective, Preferences(beta=1.0))
+
+
+def brightness(frames, audio, reference, motion, **columns) -> Tensor:
+    return frames.mean((1, 2, 3, 4))
+
+
+def grpo_of_motion(folder: Path) -> Stage:
+    return aligning.make_stage(aligning.make_weights(folder))
+
+
+def grpo_of_video(folder: Path) -> Stage:
+    reward = RewardTerm(f"{__name__}.brightness", credit=("mouth",))
+    return aligning.make_stage(aligning.make_weights(folder), reward, policy="video")
+
+
+def clips() -> Batch:
+    """With everything that a stage may ask for."""
+    batch = make_batch(2, 33, 32, latent_channels=16, has_reference=True)
+    assert batch.latents is not None
+    shown = make_batch(2, 33, 32).video
+    assert shown is not None
+    videos = JudgedVideos(shown, 0.5 * shown, shown[:, :2], torch.ones(2, 2, dtype=torch.bool))
+    winner, axis = torch.tensor([0, 1]), ("overall",) * 2
+    judged = Judged(batch.motion, 0.5 * batch.motion, winner, axis, videos)
+    return dataclasses.replace(batch, low=0.9 * batch.latents, judged=judged)
+
+
+def losses_of(stage: Stage, batch: Batch, index: int = 1) -> list[Tensor]:
+    """The losses of a step, each with its backward pass."""
+    losses = []
+
+    def update(role: str, loss: Tensor) -> bool:
+        loss.backward()
+        stage.num_backward[role] += 1
+        losses.append(loss)
+        return True
+
+    stage.update = update
+    if stage.automatic_optimization or isinstance(stage, AlignGRPO):
+        update("student", stage.loss_at(batch, index)[0])
+    else:
+        begun = stage.begin(batch, index)
+        stage.iterate(begun.clean, begun.cond, begun.windows, batch, begun.generator)
+    return losses
