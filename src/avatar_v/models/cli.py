@@ -1,5 +1,5 @@
-"""`avatar-v weights`: open weights and LoRA of Wan to and from ours; ours joined, with adapters, and
-in fewer bytes."""
+"""`avatar-v weights`: open weights and LoRA of Wan to and from ours; ours joined, with adapters,
+and in fewer bytes."""
 
 import argparse
 import warnings
