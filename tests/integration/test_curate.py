@@ -87,9 +87,14 @@ def test_wrong_words_are_one_error(tmp_path: Path, capsys) -> None:
         assert message in capsys.readouterr().err
     for words, message in (
         (["footage", "--recordings", "1", "--first", "999999"], "got start 999999"),
-        (["footage", "--recordings", "1", "--workers", "0"], "workers are at least 1"),
-        (["world", "--clips", "2", "--clips-per-person", "2", "--workers", "0"], "workers are at"),
     ):
         assert run(*words, "--out", "x") == 2, message
         assert message in capsys.readouterr().err
+    for words in (
+        ["footage", "--recordings", "1", "--workers", "0"],
+        ["world", "--clips", "2", "--clips-per-person", "2", "--workers", "0"],
+    ):
+        with pytest.raises(SystemExit, match="2"):
+            run(*words, "--out", "x")
+        assert "--workers: it is a whole number from 1" in capsys.readouterr().err
     assert not Path("x").exists()

@@ -19,8 +19,11 @@ from avatar_v.models.card import DRAWN_PEOPLE
 from avatar_v.safety.consent import DRAWN, SUFFIX, Consent, save_consent
 from avatar_v.safety.faces import hash_of, read_faces
 from avatar_v.safety.moderation import RefusedError, picture_scores
+from avatar_v.visitors import Visitor
 from classifiers import picture_classifier
 from generating import carry_out, left_behind
+
+ME = Visitor("127.0.0.1", "me")
 
 CONSENT = Consent(
     version=1, person="Ada Example", recorded="2026-01-01", expires="2127-12-31", uses="",
@@ -115,19 +118,19 @@ def test_the_page_refuses(
         tmp_path / "app", weights=drawn, device="cpu", precision="fp32", consent=places["own"],
         policy=str(tmp_path / "policy.yaml"),
     )  # fmt: skip
-    assert list(running(runner, dataclasses.replace(form, prompt="fraud")))[-1]["status"].count(
+    assert list(running(runner, dataclasses.replace(form, prompt="fraud"), ME))[-1]["status"].count(
         "The scene is refused: it has &#x27;fraud&#x27;"
     )
-    *_, made = runner.make(form)
+    *_, made = runner.make(form, ME)
     assert isinstance(made, Progress)
     text = (runner.jobs / made.token / "avatar.json").read_text()
     assert str(tmp_path) not in text
     assert "Ada" not in text
     Path(places["own"], f"record{SUFFIX}").unlink()  # who takes a consent back is not shown again
-    state = list(running(runner, form))[-1]
+    state = list(running(runner, form, ME))[-1]
     assert "The records of consent: no *.consent.json in the folder own" in state["status"]
     shutil.copy(Path(places["other"], f"record{SUFFIX}"), places["own"])
-    assert "is of nobody who has agreed" in list(running(runner, form))[-1]["status"]
+    assert "is of nobody who has agreed" in list(running(runner, form, ME))[-1]["status"]
     assert [path.name for path in runner.jobs.iterdir()] == [made.token]
 
 

@@ -27,6 +27,7 @@ from avatar_v.models.refiner import as_refiner
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.testing import make_reference, randomise
+from avatar_v.visitors import Visitor
 from generating import carry_out, sound
 
 # fp32: rotary positions count from the start of a pass, so angles of the same difference are
@@ -269,7 +270,7 @@ def test_the_app_makes_larger_pictures_too(
         reference=person.reference, speech=person.audio, picture=FRAMED, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=1.0, reference_s=16, seed=0,
     )  # fmt: skip
-    seen = list(runner.make(form))
+    seen = list(runner.make(form, Visitor("127.0.0.1", "me")))
     record, side = seen[-1].record, 2 * runner.pipeline.format.side
     assert record is not None
     assert (record.size, record.refiner) == (side, str(refiner_folder))

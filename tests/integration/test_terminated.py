@@ -16,7 +16,7 @@ import pytest
 from avatar_v.parallel.deaths import death_among
 from tiny_run import RECIPES, make_shards
 
-ENDS_S = 60.0
+ENDS_S = 120.0
 """3 s where nothing else runs; it would be an epoch's time, or for ever."""
 DDP = {"trainer.strategy": "ddp_find_unused_parameters_true"}
 SHARDED = {

@@ -190,15 +190,21 @@ def test_every_command_that_reads_recipes_refuses(
 
 
 def test_what_the_user_trusts_is_imported(here: Path) -> None:
-    (here / "mine.py").write_text(
+    (here / "of_a_user.py").write_text(
         "import lightning as L\nclass Mine(L.Callback):\n    def __init__(self, folder: str): ...\n"
     )
-    overlay = "trainer: {callbacks: [{class_path: mine.Mine, init_args: {folder: /tmp}}]}"
+    overlay = "trainer: {callbacks: [{class_path: of_a_user.Mine, init_args: {folder: /tmp}}]}"
     (here / "overlay.yaml").write_text(overlay)
-    words = [str(RECIPES / "1_t2v.yaml"), "overlay.yaml", "--trust", "mine", "--trust=other.part"]
+    words = [
+        str(RECIPES / "1_t2v.yaml"),
+        "overlay.yaml",
+        "--trust",
+        "of_a_user",
+        "--trust=other.part",
+    ]
     assert split_recipes(trust.split_trust(words)) == (words[:2], [])
-    assert trust.is_trusted("mine.Mine")
-    assert not trust.is_trusted("mine_too.Mine")
+    assert trust.is_trusted("of_a_user.Mine")
+    assert not trust.is_trusted("of_a_user_too.Mine")
     _read(overlay)
     for wrong in ("", "a-b", "mine.", "jsonargparse.typing"):
         with pytest.raises(ValueError, match="--trust"):
