@@ -6,6 +6,7 @@ that a full size takes from folders have the published shape of Wan's and wav2ve
 """
 
 import dataclasses
+from pathlib import Path
 
 import torch
 from torch import nn
