@@ -34,7 +34,7 @@ from avatar_v_eval.cases import (
     check_persons,
 )
 from avatar_v_eval.generated import generate
-from avatar_v_eval.intervals import mean_of, rate
+from avatar_v_eval.intervals import mean_of, rate, within_unit
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
 from avatar_v_eval.readers import Readers, mouth_r, picture_shares
@@ -225,7 +225,7 @@ def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Num
         numbers[f"right_{name}"] = hits(f"right_{name}").described(f"{before}id read: {words}")
     for name, words in ATTACKS.items():
         label = f"{before}right bits of the best guess: {words}"
-        numbers[f"bits_{name}"] = mean(f"bits_{name}").described(label)
+        numbers[f"bits_{name}"] = within_unit(mean(f"bits_{name}")).described(label)
     wrong = hits(*(f"wrong_{name}" for name in ATTACKS))
     numbers["wrong"] = wrong.described(f"{before}a wrong id read, over all of these")
     false = hits("false", each=NUM_KEYS)
