@@ -36,8 +36,8 @@ def test_the_tensors_are_those_that_were_measured(name: str) -> None:
     assert part_folder(ASSETS / name / "motion").is_dir() == ("motion" in found)
 
 
-@pytest.mark.parametrize("name", ["student", "causal", "refiner"])
-def test_frames_were_within_one_grey_level_of_those_before(name: str) -> None:
+@pytest.mark.parametrize(("name", "largest"), [("student", 1), ("causal", 1), ("refiner", 2)])
+def test_frames_were_as_near_those_before_as_the_docs_say(name: str, largest: int) -> None:
     result = json.loads((RESULTS / f"same_{name}.json").read_text())
     folder = ASSETS / f"small_{name}"
     whole = read_card(folder).whole
@@ -46,5 +46,6 @@ def test_frames_were_within_one_grey_level_of_those_before(name: str) -> None:
         "pipeline_weights": hash_folder(folder),
         "pipeline_before": whole.weights,
     }
-    assert result["numbers"]["largest"]["value"] <= 1
+    assert result["numbers"]["largest"]["value"] <= largest
+    assert result["numbers"]["beyond"]["value"] < 1e-6  # of values more than 1 apart
     assert result["numbers"]["largest"]["n"] >= 8
