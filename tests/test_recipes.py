@@ -6,12 +6,12 @@ from pathlib import Path
 import lightning as L
 import pytest
 import yaml
+from avatar_v.stages.base import Stage
 
 from avatar_v.cli import main
 from avatar_v.models.presets import preset
 from avatar_v.stages import cli as stages_cli
 from avatar_v.stages import recipe as recipe_cli
-from avatar_v.stages.base import Stage
 from avatar_v.stages.cli import merge_recipes, run_words
 from avatar_v.stages.recipe import RecipeCLI
 from tiny_run import RECIPES, STAGES, make_shards
@@ -181,7 +181,7 @@ def test_wrong_options_are_one_clear_error(
         ({"model": {"init_args": {"optim": {"lrr": 7}}}}, ["lrr"]),
         ({"trainer": {"max_stepz": 7}}, ["max_stepz"]),
         ({"modle": {"init_args": {"seed": 1}}}, ["modle"]),
-        ({"model": {"class_path": "avatar_v.stages.a2v.A3V"}}, ["A3V"]),
+        ({"model": {"class_path": "avatar_v.objectives.a2v.A3V"}}, ["A3V"]),
     ],
 )
 def test_unknown_keys_of_a_recipe_are_named(

@@ -338,7 +338,7 @@ def _recipes(folder: Path) -> None:
         "broken": "model: [1, 2\n",
         "python_tag": "model: !!python/object/apply:os.system ['touch tag_ran']\n",
         "unknown_key": "surprise: 1\n",
-        "unknown_class": "model: {class_path: avatar_v.stages.a2v.Nothing}\n",
+        "unknown_class": "model: {class_path: avatar_v.objectives.a2v.Nothing}\n",
         "foreign_class": "model: {class_path: os.system, init_args: {command: touch class_ran}}\n",
         "trainer_list": "trainer: [1, 2]\n",
         "binary": "\x00\x01",

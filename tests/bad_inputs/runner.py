@@ -34,7 +34,7 @@ HEAVY = [
     "avatar_v.generate.pipeline",
     "avatar_v_data.importer",
     "avatar_v.stages.recipe",
-    "avatar_v.stages.sft",
+    "avatar_v.objectives.sft",
 ]
 
 

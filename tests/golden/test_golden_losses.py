@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.stages import muon
+from avatar_v.training import muon
 from tiny_run import STAGES, losses, make_shards, run_stage
 
 FILE = Path(__file__).with_name("losses.json")

@@ -74,7 +74,7 @@ RECORDING_DMD = """
 import sys
 from torch.distributed.tensor import DTensor
 from avatar_v.cli import main
-from avatar_v.stages.distill_dmd import DistillDMD
+from avatar_v.objectives.distill_dmd import DistillDMD
 
 iterate = DistillDMD.iterate
 
@@ -98,7 +98,7 @@ every batch, and its clips."""
 RECORDING_GRPO = """
 import sys
 from avatar_v.cli import main
-from avatar_v.stages.align_grpo import AlignGRPO
+from avatar_v.objectives.align_grpo import AlignGRPO
 
 roll = AlignGRPO.roll
 

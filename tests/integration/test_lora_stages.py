@@ -13,8 +13,8 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.presets import build
 from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.stages.trainable import AUDIO, MOTION
 from avatar_v.testing import make_motion_net, motion_stats, randomise
+from avatar_v.training.trainable import AUDIO, MOTION
 from tiny_run import make_shards, run_stage
 
 RANGES = ((1.0, 5.0), (1.0, 5.0), (1.0, 3.0))

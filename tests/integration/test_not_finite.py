@@ -18,9 +18,9 @@ from avatar_v.callbacks.ema import EMA
 from avatar_v.callbacks.finite import FiniteTraining
 from avatar_v.callbacks.record import LossCurve, read_losses
 from avatar_v.cli import main
-from avatar_v.stages.refiner_adversarial import AdversarialRefiner
-from avatar_v.stages.t2v import T2V
-from avatar_v.stages.vae import VAEStage
+from avatar_v.objectives.refiner_adversarial import AdversarialRefiner
+from avatar_v.objectives.t2v import T2V
+from avatar_v.objectives.vae import TrainVAE
 from tiny_run import RECIPES, make_shards
 
 FRESH = {"model": {"init_args": {"models": {"vae": None, "init_from": None}}}}
@@ -76,7 +76,7 @@ def spoiled(whole: Callable, name: str | None) -> Callable:
 @pytest.mark.parametrize(
     ("stage", "kind", "term", "said"),
     [
-        ("0_vae", VAEStage, None, "step 4: not finite: loss nan"),
+        ("0_vae", TrainVAE, None, "step 4: not finite: loss nan"),
         ("1_t2v", T2V, None, "step 4: not finite: loss nan"),
         ("refiner_adversarial", AdversarialRefiner, "error", "step 4: not finite: error inf"),
     ],
@@ -148,7 +148,7 @@ def test_a_validation_that_is_not_finite_fails(root: Path, monkeypatch, capsys) 
 TWO_RANKS = """
 import sys, torch
 from avatar_v.cli import main
-from avatar_v.stages.t2v import T2V
+from avatar_v.objectives.t2v import T2V
 
 whole = T2V.training_step
 

@@ -77,7 +77,7 @@ from torch._dynamo.utils import counters
 
 from aligning import clips, make_stage, make_weights
 from avatar_v.sampling.exploring import Exploration
-from avatar_v.stages.policies import Guidance, Situation
+from avatar_v.training.policies import Guidance, Situation
 
 torch.set_num_threads(1)
 steps = Exploration(num_steps=2, window=1, noise=0.7)

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
-from avatar_v.stages import muon
-from avatar_v.stages.muon import BatchedMuon, orthogonalise
+from avatar_v.training import muon
+from avatar_v.training.muon import BatchedMuon, orthogonalise
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 

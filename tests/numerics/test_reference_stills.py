@@ -23,7 +23,6 @@ from avatar_v.models.reference import (
 )
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import known_mask, pack_motion
-from avatar_v.stages.personality import Personality, draw_reference
 from avatar_v.testing import (
     make_batch,
     make_cond,
@@ -33,6 +32,7 @@ from avatar_v.testing import (
     randomise,
     run,
 )
+from avatar_v.training.personality import Personality, draw_reference
 from avatar_v.types import Batch, Reference
 
 STATS = motion_stats()

@@ -7,22 +7,22 @@ from pathlib import Path
 
 import pytest
 import torch
+from avatar_v.stages.base import Stage
 
 from aligning import LENGTH, clips, fit, make_weights
 from avatar_v.models.card import read_card
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.lora import FACTORS
+from avatar_v.objectives.align_dpo import DPO, AlignDPO
+from avatar_v.objectives.align_video_dpo import AlignVideoDPO
+from avatar_v.objectives.motion_prior import MotionTraining
+from avatar_v.objectives.preferences import Preferences
 from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
-from avatar_v.stages.align_dpo import DPO, AlignDPO
-from avatar_v.stages.align_video_dpo import AlignVideoDPO
-from avatar_v.stages.base import Stage
-from avatar_v.stages.dpo import Preferences
-from avatar_v.stages.motion_prior import MotionTraining
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.trainable import Trainable
+from avatar_v.training.optim import Optim
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
 from avatar_v.types import MOTION_NAMES, Batch, Cond, Judged, JudgedVideos
 from tiny_run import make_pair, make_video_pair
 

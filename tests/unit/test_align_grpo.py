@@ -21,15 +21,15 @@ from aligning import (
 )  # fmt: skip
 from avatar_v.callbacks.ema import EMA
 from avatar_v.critics.reward_terms import RewardTerm
+from avatar_v.objectives.align_grpo import AlignGRPO
+from avatar_v.objectives.policy_gradient import GRPO
 from avatar_v.sampling.exploring import Exploration, explored
 from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import normal, renoise, sample
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.policies import Guidance, Situation
-from avatar_v.stages.policy_gradient import GRPO
-from avatar_v.stages.roles import Updates
-from avatar_v.stages.settings import Models
+from avatar_v.training.optim import Optim
+from avatar_v.training.policies import Guidance, Situation
+from avatar_v.training.roles import Updates
+from avatar_v.training.settings import Models
 from avatar_v.types import Batch
 
 GIVEN = "avatar_v.critics.rewards."

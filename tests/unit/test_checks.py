@@ -12,23 +12,23 @@ from avatar_v.callbacks.export_vae import ExportVAE
 from avatar_v.callbacks.record import Export, LossCurve
 from avatar_v.callbacks.samples import Samples
 from avatar_v.callbacks.throughput import Throughput
+from avatar_v.objectives.a2v import A2V
+from avatar_v.objectives.critic_data import CriticFrames
+from avatar_v.objectives.critic_sync import SyncStage
+from avatar_v.objectives.critics import FaceStage, MotionStage
+from avatar_v.objectives.motion_prior import MotionTraining
+from avatar_v.objectives.refiner import Refinement
+from avatar_v.objectives.refiner_adversarial import Adversarial
+from avatar_v.objectives.sync_data import SyncData
+from avatar_v.objectives.t2v import T2V
+from avatar_v.objectives.vae import TrainVAE, VAELoss
 from avatar_v.shards.datamodule import ShardData
-from avatar_v.stages.a2v import A2V
-from avatar_v.stages.continuation import Continuation
-from avatar_v.stages.critic_data import CriticFrames
-from avatar_v.stages.critic_sync import SyncStage
-from avatar_v.stages.critics import FaceStage, MotionStage
-from avatar_v.stages.motion_prior import MotionTraining
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.perceptual import PerceptualTerms
-from avatar_v.stages.personality import Personality
-from avatar_v.stages.refiner import Refinement
-from avatar_v.stages.refiner_adversarial import Adversarial
-from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sync_data import SyncData
-from avatar_v.stages.t2v import T2V
-from avatar_v.stages.trainable import Trainable
-from avatar_v.stages.vae import VAELoss, VAEStage
+from avatar_v.training.continuation import Continuation
+from avatar_v.training.optim import Optim
+from avatar_v.training.perceptual import PerceptualTerms
+from avatar_v.training.personality import Personality
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
 
 NAN, INF = math.nan, math.inf
 OPTIM, OBJECTIVE = Optim(lr=1e-3, num_warmup_steps=1), Objective({0: 4})
@@ -57,8 +57,8 @@ def a2v(face_boost: float = 0.0, mouth_boost: float = 0.0, seed: int = 0) -> A2V
     return A2V(Models("tiny"), OPTIM, OBJECTIVE, face_boost, mouth_boost, seed)
 
 
-def vae_stage(seed: int) -> VAEStage:
-    return VAEStage("tiny", OPTIM, LOSS, seed=seed)
+def vae_stage(seed: int) -> TrainVAE:
+    return TrainVAE("tiny", OPTIM, LOSS, seed=seed)
 
 
 def t2v(seed: int) -> T2V:

@@ -24,8 +24,8 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.models.weights import load_dit, load_pipeline, read_state, save_pipeline
 from avatar_v.motion.stats import read_stats
 from avatar_v.planning.networks import config_of
-from avatar_v.stages.settings import Models
 from avatar_v.testing import motion_stats, randomise
+from avatar_v.training.settings import Models
 
 PARTS = ("vae", "dit", "text", "audio")
 ERROR = 4e-3

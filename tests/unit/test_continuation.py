@@ -4,19 +4,19 @@ import dataclasses
 
 import pytest
 import torch
+from avatar_v.stages.base import happens
 
 from avatar_v.models.presets import build
 from avatar_v.motion.vectors import pack_motion
 from avatar_v.parallel.mesh import step_generator
-from avatar_v.stages.base import happens
-from avatar_v.stages.continuation import (
+from avatar_v.testing import encode_clips, make_batch, motion_stats, randomise, run
+from avatar_v.training.continuation import (
     CONTEXT_LATENTS,
     Continuation,
     with_anchor,
     with_estimated_prefix,
 )
-from avatar_v.stages.windows import Windows
-from avatar_v.testing import encode_clips, make_batch, motion_stats, randomise, run
+from avatar_v.training.windows import Windows
 
 STATS = motion_stats()
 

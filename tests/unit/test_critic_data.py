@@ -5,15 +5,15 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from avatar_v.stages import critic_data
-from avatar_v.stages.critic_data import (
+from avatar_v.objectives import critic_data
+from avatar_v.objectives.critic_data import (
     CriticFrames,
     LabelledFrames,
     _Batches,
     read_frames,
     spread_moments,
 )
-from avatar_v.stages.critics import identity_across_scenes, r_squared
+from avatar_v.objectives.critics import identity_across_scenes, r_squared
 
 
 def seeded(seed: int = 0) -> torch.Generator:

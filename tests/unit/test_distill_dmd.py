@@ -11,19 +11,19 @@ from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.weights import save_pipeline
+from avatar_v.objectives.distill_cfg import GuidanceRanges
+from avatar_v.objectives.distill_dmd import DistillDMD, Matching
+from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.chunks import next_chunk
 from avatar_v.sampling.rollout import begin, carried, chunk_velocity, joined, make_chunk
-from avatar_v.stages.distill_cfg import GuidanceRanges
-from avatar_v.stages.distill_dmd import DistillDMD, Matching
-from avatar_v.stages.matching import FAKE, REAL
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.own_rollout import OwnRollout, Turn, last_turn
-from avatar_v.stages.personality import Personality
-from avatar_v.stages.roles import STUDENT
-from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.trainable import Trainable
-from avatar_v.stages.windows import Windows
 from avatar_v.testing import make_batch, randomise
+from avatar_v.training.chunk_rollout import OwnRollout, Turn, last_turn
+from avatar_v.training.optim import Optim
+from avatar_v.training.personality import Personality
+from avatar_v.training.roles import STUDENT
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
+from avatar_v.training.windows import Windows
 from avatar_v.types import Batch
 
 RANGES = ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0))

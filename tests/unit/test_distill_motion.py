@@ -6,14 +6,14 @@ import torch
 from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.weights import save_pipeline
+from avatar_v.objectives.distill_motion import DistillMotion, MotionMatching
+from avatar_v.objectives.matching import FAKE, REAL
+from avatar_v.objectives.motion_prior import MotionTraining
 from avatar_v.sampling.motion import guided_motion
-from avatar_v.stages.distill_motion import DistillMotion, MotionMatching
-from avatar_v.stages.matching import FAKE, REAL
-from avatar_v.stages.motion_prior import MotionTraining
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.roles import STUDENT
-from avatar_v.stages.settings import Models, Objective
 from avatar_v.testing import make_batch, randomise
+from avatar_v.training.optim import Optim
+from avatar_v.training.roles import STUDENT
+from avatar_v.training.settings import Models, Objective
 
 LENGTH = 5
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from avatar_v.stages.base import Stage
 from tiny_stages import (
     adversarial,
     clips,
@@ -27,8 +28,7 @@ from torch import Tensor
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.stages.base import Stage
-from avatar_v.stages.sft import SFT
+from avatar_v.objectives.sft import SFT
 from avatar_v.testing import randomise
 from elsewhere import DEVICE, There, elsewhere, module_there, there
 

@@ -33,7 +33,6 @@ from avatar_v.models.presets import build
 from avatar_v.models.reference import reference_moments
 from avatar_v.models.wan import config_to_wan, state_to_wan
 from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.stages.trainable import MOTION, Trainable, select
 from avatar_v.testing import (
     make_cond,
     make_dit,
@@ -43,6 +42,7 @@ from avatar_v.testing import (
     randomise,
     run,
 )
+from avatar_v.training.trainable import MOTION, Trainable, select
 
 STATE = "adapter_model.safetensors"
 CARD = Card("tiny", "recipes/3_sft.yaml", can=Capabilities(motion=True, num_steps=2))

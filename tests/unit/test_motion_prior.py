@@ -12,15 +12,15 @@ from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import MOTION_DIM, pack_motion
-from avatar_v.stages.motion_prior import (
+from avatar_v.objectives.motion_prior import (
     MotionPrior,
     MotionTraining,
     run_moments,
 )
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.windows import Windows
 from avatar_v.testing import make_batch, motion_stats
+from avatar_v.training.optim import Optim
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.windows import Windows
 from avatar_v.types import MOTION_NAMES, Batch, MotionCond
 
 STATS = motion_stats()

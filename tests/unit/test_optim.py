@@ -1,4 +1,4 @@
-"""stages/optim.py: Muon and AdamW as one optimiser."""
+"""training/optim.py: Muon and AdamW as one optimiser."""
 
 import copy
 from itertools import pairwise
@@ -7,8 +7,8 @@ import pytest
 import torch
 from torch import nn
 
-from avatar_v.stages import muon
-from avatar_v.stages.optim import Optim, build_optimizer, hidden_matrices, warmup_cosine
+from avatar_v.training import muon
+from avatar_v.training.optim import Optim, build_optimizer, hidden_matrices, warmup_cosine
 
 OPTIM = Optim(lr=0.01, num_warmup_steps=2, weight_decay=0.1)
 

@@ -16,8 +16,8 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import build
 from avatar_v.parallel.apply import checkpoint_blocks, shard, whole_state
 from avatar_v.parallel.numa import stay_near
-from avatar_v.stages.optim import Optim, build_optimizer
 from avatar_v.testing import motion_stats
+from avatar_v.training.optim import Optim, build_optimizer
 from avatar_v.types import Cond
 
 OPTIM = Optim(lr=1e-2, num_warmup_steps=0)

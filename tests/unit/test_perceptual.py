@@ -11,7 +11,8 @@ from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.sync import audio_windows, mfcc
 from avatar_v.models.card import ASSETS
 from avatar_v.models.vae import VideoVAE
-from avatar_v.stages.perceptual import (
+from avatar_v.testing import make_batch, motion_stats
+from avatar_v.training.perceptual import (
     PerceptualLosses,
     PerceptualTerms,
     Predicted,
@@ -19,7 +20,6 @@ from avatar_v.stages.perceptual import (
     reference_faces,
     sound_windows,
 )
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.types import MOTION_NAMES
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
+from avatar_v.stages.base import Stage
 
 from avatar_v.cli import main
 from avatar_v.models.card import Card
@@ -24,9 +25,8 @@ from avatar_v.planning.passes import Pass, pass_cost
 from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.report import Machine, clips_of, recipe_report
 from avatar_v.planning.steps import Clips, mean_run
-from avatar_v.stages.base import Stage
-from avatar_v.stages.personality import draw_run
 from avatar_v.testing import make_batch, motion_stats
+from avatar_v.training.personality import draw_run
 from tiny_run import RECIPES
 
 FRESH = (

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from avatar_v.stages.base import Stage
 from tiny_stages import (
     adversarial,
     causal_forcing,
@@ -29,10 +30,9 @@ from torch import Tensor, nn
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
+from avatar_v.objectives.distill_dmd import DistillDMD
+from avatar_v.objectives.distill_motion import DistillMotion
 from avatar_v.planning.steps import Clips, passes_of
-from avatar_v.stages.base import Stage
-from avatar_v.stages.distill_dmd import DistillDMD
-from avatar_v.stages.distill_motion import DistillMotion
 
 NUM_STEPS, FAKE_UPDATES = 4, 2
 """Of students. In four batches each number of moves comes once, and two updates of the student."""

@@ -1,4 +1,4 @@
-"""sampling/exploring.py and stages/policy_gradient.py on distributions whose optimum is known."""
+"""sampling/exploring.py and objectives/policy_gradient.py on distributions whose optimum is known."""
 
 import math
 from collections.abc import Sequence
@@ -8,9 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from avatar_v.critics.reward_terms import RewardTerm
-from avatar_v.sampling.exploring import Exploration, explored, mean_again
-from avatar_v.sampling.solver import normal
-from avatar_v.stages.policy_gradient import (
+from avatar_v.objectives.policy_gradient import (
     GRPO,
     Layout,
     Rolled,
@@ -18,6 +16,8 @@ from avatar_v.stages.policy_gradient import (
     densities,
     step_loss,
 )
+from avatar_v.sampling.exploring import Exploration, explored, mean_again
+from avatar_v.sampling.solver import normal
 
 CONDITIONS, LATENTS = 4, 3
 FIRST, SECOND = ("first",), ("second",)

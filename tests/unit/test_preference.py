@@ -9,8 +9,8 @@ import torch
 from avatar_v.critics.clip_features import MAX_SHIFT, NUM_SPREAD, ClipFeatures
 from avatar_v.critics.preference import Preference, PreferenceModel
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
-from avatar_v.stages.critic_preference import accuracy_interval, decided_right
-from avatar_v.stages.preference_data import JudgedFeatures
+from avatar_v.objectives.critic_preference import accuracy_interval, decided_right
+from avatar_v.objectives.preference_data import JudgedFeatures
 from avatar_v.testing import make_batch
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip

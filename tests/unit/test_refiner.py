@@ -13,14 +13,14 @@ from avatar_v.losses.adversarial import discriminator_loss, generator_loss, r1_l
 from avatar_v.models.discriminator import PatchDiscriminator
 from avatar_v.models.refiner import enlarge, low_latents, reduce
 from avatar_v.models.vae import VideoVAE
+from avatar_v.objectives.refiner import Refinement, Refiner
+from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefiner
 from avatar_v.parallel.mesh import step_generator
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import collate, read_clip, read_folder
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.refiner import Refinement, Refiner
-from avatar_v.stages.refiner_adversarial import Adversarial, AdversarialRefiner
-from avatar_v.stages.settings import Models, Objective
 from avatar_v.testing import make_batch, randomise
+from avatar_v.training.optim import Optim
+from avatar_v.training.settings import Models, Objective
 from avatar_v.types import Batch
 from tiny_run import make_shards
 

@@ -11,9 +11,9 @@ from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 
-from avatar_v.stages.optim import Optim, build_optimizer, warmup_cosine
-from avatar_v.stages.role_module import RoleModule
-from avatar_v.stages.roles import STUDENT, Role, Updates, check_roles, constant, trained_names
+from avatar_v.training.engine import RoleModule
+from avatar_v.training.optim import Optim, build_optimizer, warmup_cosine
+from avatar_v.training.roles import STUDENT, Role, Updates, check_roles, constant, trained_names
 
 OPTIM = Optim(lr=0.1, num_warmup_steps=1, final_lr_share=0.1)
 FAKE = constant(0.05, (0.5, 0.9))

@@ -18,6 +18,7 @@ from avatar_v.models.card import Capabilities, read_card
 from avatar_v.models.lora import FACTORS, merged
 from avatar_v.models.weights import load_pipeline
 from avatar_v.motion.vectors import MOTION_DIM, component_weights
+from avatar_v.objectives.sft import SFT
 from avatar_v.parallel.mesh import step_generator
 from avatar_v.sampling.chunks import plan
 from avatar_v.sampling.rollout import (
@@ -28,15 +29,14 @@ from avatar_v.sampling.rollout import (
     make_chunk,
 )
 from avatar_v.sampling.settings import Settings
-from avatar_v.stages.continuation import Continuation
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.perceptual import TERMS, PerceptualTerms
-from avatar_v.stages.personality import Personality, draw_run
-from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT
-from avatar_v.stages.trainable import MOTION, Trainable
-from avatar_v.stages.windows import Windows
 from avatar_v.testing import make_batch, randomise
+from avatar_v.training.continuation import Continuation
+from avatar_v.training.optim import Optim
+from avatar_v.training.perceptual import TERMS, PerceptualTerms
+from avatar_v.training.personality import Personality, draw_run
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import MOTION, Trainable
+from avatar_v.training.windows import Windows
 from avatar_v.types import MOTION_NAMES, Batch
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)

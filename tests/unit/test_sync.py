@@ -19,8 +19,8 @@ from avatar_v.critics.sync import (
 )
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet, sync_contrastive_loss
-from avatar_v.stages.critic_sync import embed_runs, louder_or_softer, shift_numbers
-from avatar_v.stages.sync_data import SyncClips, SyncData, SyncRuns
+from avatar_v.objectives.critic_sync import embed_runs, louder_or_softer, shift_numbers
+from avatar_v.objectives.sync_data import SyncClips, SyncData, SyncRuns
 from avatar_v_eval.studies.critics import sync_numbers
 
 

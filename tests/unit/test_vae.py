@@ -8,11 +8,10 @@ import torch
 from safetensors.torch import load_file
 
 from avatar_v.models.vae import VideoVAE
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.textures import texture_clips
-from avatar_v.stages.vae import (
+from avatar_v.objectives.textures import texture_clips
+from avatar_v.objectives.vae import (
+    TrainVAE,
     VAELoss,
-    VAEStage,
     cropped,
     draw_corners,
     gradient_l1,
@@ -24,6 +23,7 @@ from avatar_v.stages.vae import (
     temporal_l1,
     weighted_l1,
 )
+from avatar_v.training.optim import Optim
 from avatar_v.types import Batch
 
 
@@ -209,9 +209,9 @@ def test_kl_is_that_of_torch():
     torch.testing.assert_close(kl_divergence(mean, log_var), expected, atol=1e-5, rtol=1e-5)
 
 
-def stage(**changes) -> VAEStage:
+def stage(**changes) -> TrainVAE:
     loss = {"window_shares": {5: 1.0}, "texture_fraction": 0.5} | changes
-    built = VAEStage("tiny", Optim(lr=0.01, num_warmup_steps=1), VAELoss(**loss), seed=3)
+    built = TrainVAE("tiny", Optim(lr=0.01, num_warmup_steps=1), VAELoss(**loss), seed=3)
     built.configure_model()
     return built
 
@@ -260,7 +260,7 @@ def test_stage_without_textures_and_its_errors():
     with pytest.raises(ValueError, match="4k"):
         stage(window_shares={4: 1.0})
     with pytest.raises(ValueError, match="preset is one of"):
-        VAEStage("huge", Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0))
+        TrainVAE("huge", Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0))
 
 
 def test_crops_lie_on_the_face_and_hold_what_the_picture_holds():
@@ -297,7 +297,7 @@ def test_a_step_on_crops_sees_clips_and_textures_of_their_size():
 def test_decoder_only_trains_the_decoder_alone(vae, tmp_path):
     vae.save_pretrained(tmp_path)
     optim, loss = Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0)
-    kept = VAEStage("tiny", optim, loss, init_from=str(tmp_path), decoder_only=True)
+    kept = TrainVAE("tiny", optim, loss, init_from=str(tmp_path), decoder_only=True)
     kept.configure_model()
     assert kept.vae.hash() == vae.hash()
     trained = {n for n, p in kept.vae.named_parameters() if p.requires_grad}
@@ -307,9 +307,9 @@ def test_decoder_only_trains_the_decoder_alone(vae, tmp_path):
     num_stepped = sum(len(g["params"]) for g in kernel_optimizer(kept.vae.core, optim).param_groups)
     assert num_stepped == len(trained)
     with pytest.raises(ValueError, match="needs init_from"):
-        VAEStage("tiny", optim, loss, decoder_only=True)
+        TrainVAE("tiny", optim, loss, decoder_only=True)
     with pytest.raises(ValueError, match="no VAE of the preset 'small'"):
-        VAEStage("small", optim, loss, init_from=str(tmp_path)).configure_model()
+        TrainVAE("small", optim, loss, init_from=str(tmp_path)).configure_model()
 
 
 def test_fresh_weights_depend_on_the_seed_alone():

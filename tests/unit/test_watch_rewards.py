@@ -22,7 +22,7 @@ from avatar_v.critics.reward_terms import Rewards, RewardTerm
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.media.reading import read_video
 from avatar_v.motion.extractors import from_landmarks
-from avatar_v.stages.policy_gradient import GRPO
+from avatar_v.objectives.policy_gradient import GRPO
 from avatar_v.testing import make_batch
 from avatar_v.world.clip import make_clip
 

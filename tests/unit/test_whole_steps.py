@@ -13,10 +13,10 @@ from avatar_v.callbacks.ema import EMA
 from avatar_v.callbacks.whole_steps import WholeSteps
 from avatar_v.shards.buckets import BatchPlan, Bucket
 from avatar_v.shards.loader import ResumableLoader
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.role_module import RoleModule
-from avatar_v.stages.roles import STUDENT, Role, Updates, constant
 from avatar_v.testing import make_batch
+from avatar_v.training.engine import RoleModule
+from avatar_v.training.optim import Optim
+from avatar_v.training.roles import STUDENT, Role, Updates, constant
 from avatar_v.types import Batch
 
 EPOCH, EVERY, STEPS = 5, 3, 4

@@ -1,11 +1,11 @@
-"""stages/windows.py: where windows start, what is given clean, and at which time."""
+"""training/windows.py: where windows start, what is given clean, and at which time."""
 
 import dataclasses
 
 import pytest
 import torch
 
-from avatar_v.stages.windows import (
+from avatar_v.training.windows import (
     draw_window_times,
     draw_windows,
     reduced,

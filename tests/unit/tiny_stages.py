@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from avatar_v.stages.base import Stage
 from torch import Tensor
 from untrained import untrained_critics
 
@@ -15,28 +16,27 @@ from avatar_v.models.causal import as_causal
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
-from avatar_v.stages.align_dpo import DPO, AlignDPO
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.align_video_dpo import AlignVideoDPO
-from avatar_v.stages.base import Stage
-from avatar_v.stages.causal_forcing import Blocks, CausalForcing
-from avatar_v.stages.continuation import Continuation
-from avatar_v.stages.distill_cfg import DistillCFG, GuidanceRanges
-from avatar_v.stages.distill_dmd import DistillDMD, Matching
-from avatar_v.stages.distill_motion import DistillMotion, MotionMatching
-from avatar_v.stages.dpo import Preferences
-from avatar_v.stages.motion_prior import MotionPrior, MotionTraining
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.own_rollout import OwnRollout
-from avatar_v.stages.perceptual import TERMS, PerceptualTerms
-from avatar_v.stages.personality import Personality
-from avatar_v.stages.refiner import Refinement, Refiner
-from avatar_v.stages.refiner_adversarial import Adversarial, AdversarialRefiner
-from avatar_v.stages.self_forcing import CausalStudent, SelfForcing
-from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT
-from avatar_v.stages.trainable import Trainable
+from avatar_v.objectives.align_dpo import DPO, AlignDPO
+from avatar_v.objectives.align_grpo import AlignGRPO
+from avatar_v.objectives.align_video_dpo import AlignVideoDPO
+from avatar_v.objectives.causal_forcing import Blocks, CausalForcing
+from avatar_v.objectives.distill_cfg import DistillCFG, GuidanceRanges
+from avatar_v.objectives.distill_dmd import DistillDMD, Matching
+from avatar_v.objectives.distill_motion import DistillMotion, MotionMatching
+from avatar_v.objectives.motion_prior import MotionPrior, MotionTraining
+from avatar_v.objectives.preferences import Preferences
+from avatar_v.objectives.refiner import Refinement, Refiner
+from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefiner
+from avatar_v.objectives.self_forcing import CausalStudent, SelfForcing
+from avatar_v.objectives.sft import SFT
 from avatar_v.testing import make_batch, motion_stats
+from avatar_v.training.chunk_rollout import OwnRollout
+from avatar_v.training.continuation import Continuation
+from avatar_v.training.optim import Optim
+from avatar_v.training.perceptual import TERMS, PerceptualTerms
+from avatar_v.training.personality import Personality
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
 from avatar_v.types import Batch, Judged, JudgedVideos
 
 MODELS = Models("tiny", motion_stats="small")

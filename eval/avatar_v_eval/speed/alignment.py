@@ -17,11 +17,10 @@ from torch.optim import Optimizer
 
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
 from avatar_v.generate.record import peak_rss_mib
+from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.planning.recipe import read_recipe
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.optim import build_optimizer
-from avatar_v.stages.policies import Situation
 from avatar_v.testing import make_batch
+from avatar_v.training.optim import build_optimizer
 from avatar_v.types import Batch
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.processes import in_a_process
@@ -114,12 +113,13 @@ def steps(case: Case, repeats: int) -> tuple[dict[str, list[float]], float, str]
     options = [word for name in fresh for word in (name, "null")]
     recipe = read_recipe([f"recipes/{case.recipe}.yaml", "recipes/small.yaml"], options)
     stage = cast(AlignGRPO, recipe.fresh_stage(checkpoints=False))
-    stage.models = dataclasses.replace(stage.models, init_from=case.weights)
-    stage.load_networks()
+    subject = stage.subject
+    subject.models = dataclasses.replace(subject.models, init_from=case.weights)
+    for name, network in subject.load(stage.seed, None).items():
+        setattr(stage, name, network)
     # the motion network of two steps does not ship: the same layers cost the same
-    stage.models = dataclasses.replace(stage.models, init_from=None)
-    stage.set_motion_stats()
-    stage.settle_networks()
+    subject.models = dataclasses.replace(subject.models, init_from=None)
+    stage.settle()
     stopwatch = Stopwatch()
     stage.policy.samples = stopwatch.of("pictures_s", stage.policy.samples)
     stage.rewards = TimedRewards(stage.rewards.terms, stopwatch)
@@ -133,7 +133,9 @@ def steps(case: Case, repeats: int) -> tuple[dict[str, list[float]], float, str]
         one_step(stage, batch, index, optimizer, stopwatch)
         for key in PHASES if index > 0 else ():
             spent[key].append(stopwatch.spent[key])
-    sizes = f"{num} conditions of {stage.grpo.group_size} samples, {stage.window_length} latents"
+    sizes = (
+        f"{num} conditions of {stage.grpo.group_size} samples, {subject.window_length(0)} latents"
+    )
     return spent, peak_rss_mib(), sizes
 
 
@@ -142,12 +144,10 @@ def one_step(
 ) -> None:
     """A rollout and its update, as `AlignGRPO.iterate` makes them, timed."""
     start = time.perf_counter()
-    begun = stage.begin(batch, index)
-    situation = Situation(batch, begun.windows, begun.clean, begun.cond, stage.grpo.group_size)
-    rolled = stage.roll(situation, begun.generator)
+    rollout, trajectory = stage.roll(stage.begin(batch, index))
     middle = time.perf_counter()
-    for number in range(len(rolled.moves)):
-        loss, _ = stage.policy_loss(situation, rolled, number, first=True)
+    for number in range(len(trajectory.moves)):
+        loss, _ = stage.policy_loss(rollout, trajectory, number, first=True)
         loss.backward()
     optimizer.step()
     optimizer.zero_grad()

@@ -28,12 +28,12 @@ from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.models.wan import WAN_CLASS, WAN_STEM, config_to_wan, import_wan, state_to_wan
 from avatar_v.models.weights import load_dit, write_json, write_state
+from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.planning.networks import UMT5OfWan, Wav2Vec2OfSize, conditioner_of
 from avatar_v.planning.recipe import Recipe, read_recipe
-from avatar_v.stages.base import Stage
-from avatar_v.stages.distill_dmd import DistillDMD
 from avatar_v.testing import motion_stats
+from avatar_v.training.engine import Engine, clips_of
 
 EMBEDDED = ("tiny", "small")
 """Presets with encoders of their own."""
@@ -135,16 +135,17 @@ def recipe_of(stage: str, name: str, window: int, parts: str = "lora") -> Recipe
     return read_recipe([f"recipes/{stage}.yaml"], words)
 
 
-def ready_stage(recipe: Recipe, name: str, folder: Path) -> Stage:
-    """The stage of ``recipe`` with its networks, as `Stage.configure_model` leaves them."""
+def ready_stage(recipe: Recipe, name: str, folder: Path) -> Engine:
+    """The stage of ``recipe`` with its networks, as `Engine.configure_model` leaves them."""
     stage = recipe.fresh_stage()
-    stage.models = dataclasses.replace(stage.models, init_from=None)  # no card is read
+    subject = clips_of(stage)
+    subject.models = dataclasses.replace(subject.models, init_from=None)  # no card is read
     stage.dit = narrow_dit(folder)
     stage.conditioner = conditioner_for(name, stage.dit)
     with _made_in_bf16():
         if isinstance(stage, DistillDMD):  # as stage 4a leaves it
             stage.dit = with_guidance_inside(stage.dit, stage.guidance.ordered)
-        stage.settle_networks()
+        stage.settle()
     for module in stage.children():
         if isinstance(module, AvatarDiT):
             _keep_in_fp32(module, trains=True)

@@ -13,15 +13,14 @@ import torch
 
 from avatar_v.device import emulates_bf16
 from avatar_v.generate.record import peak_rss_mib
-from avatar_v.parallel.mesh import step_generator
-from avatar_v.stages.continuation import Continuation
-from avatar_v.stages.optim import Optim
-from avatar_v.stages.perceptual import TERMS, PerceptualTerms
-from avatar_v.stages.personality import Personality
-from avatar_v.stages.settings import Models, Objective
-from avatar_v.stages.sft import SFT
-from avatar_v.stages.trainable import Trainable
+from avatar_v.objectives.sft import SFT
 from avatar_v.testing import make_batch
+from avatar_v.training.continuation import Continuation
+from avatar_v.training.optim import Optim
+from avatar_v.training.perceptual import TERMS, PerceptualTerms
+from avatar_v.training.personality import Personality
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
 from avatar_v.types import num_frames
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.processes import in_a_process
@@ -97,10 +96,7 @@ def measured(setting: str, num_steps: int) -> dict[str, float]:
     for index in range(num_steps + 2):
         begin = time.perf_counter()
         with torch.autocast("cpu", torch.bfloat16, enabled=not emulates_bf16(CPU)):
-            generator = step_generator(0, 0, index)
-            windows = stage.draw_windows(batch, generator)
-            clean, cond = stage.encode(batch, windows, generator)
-            loss, _ = stage.loss(clean, cond, windows, batch, generator)
+            loss, _ = stage.loss_at(batch, index)
         loss.backward()
         stage.zero_grad()
         times.append(time.perf_counter() - begin)

@@ -33,8 +33,9 @@ from avatar_v.planning.memory import frames_of, plan_of
 from avatar_v.planning.networks import build_networks
 from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.steps import Clips
-from avatar_v.stages.optim import build_optimizer
 from avatar_v.testing import make_batch, motion_stats
+from avatar_v.training.engine import clips_of
+from avatar_v.training.optim import build_optimizer
 from avatar_v.types import num_frames, num_latents
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
@@ -159,12 +160,13 @@ def one_step(case: Case) -> Step:
     """Plan the case, and take its steps."""
     recipe = recipe_for(case)
     stage = recipe.fresh_stage(checkpoints=case.checkpoints)
-    stage.models = dataclasses.replace(stage.models, init_from=None)
+    subject = clips_of(stage)
+    subject.models = dataclasses.replace(subject.models, init_from=None)
     torch.manual_seed(0)
     book = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     book.start()
     stage.dit, stage.conditioner = networks_for(case)
-    stage.settle_networks()
+    stage.settle()
     if case.checkpoints:
         checkpoint_blocks(stage.dit)
     average = [p.detach().clone() for p in stage.parameters() if p.requires_grad]

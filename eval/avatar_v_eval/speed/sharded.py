@@ -31,7 +31,7 @@ from avatar_v.generate.record import peak_rss_mib
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.presets import preset
 from avatar_v.parallel.apply import shard
-from avatar_v.stages.optim import MuonAdamW, Optim, build_optimizer
+from avatar_v.training.optim import MuonAdamW, Optim, build_optimizer
 
 PLACE = "checkpoint"
 

@@ -25,6 +25,7 @@ from avatar_v.planning.recipe import Spread
 from avatar_v.planning.steps import Clips
 from avatar_v.stages.recipe import quiet
 from avatar_v.testing import make_batch
+from avatar_v.training.subject import token_side
 from avatar_v.types import num_frames
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
@@ -116,7 +117,7 @@ def steps_of(stage_name: str, parts: str, size: Size, dit: Path, num_steps: int)
     ).fit(stage, DataLoader(Repeated(batch, num), batch_size=None))
     on_gpu = torch.device(size.device).type == "cuda"
     peak = torch.cuda.max_memory_allocated() / 2**30 if on_gpu else 0.0
-    cells = (size.side // stage.token_side) ** 2
+    cells = (size.side // token_side(stage)) ** 2
     flops = float(plan.flops) - own
     return Speed(tuple(watch.took_s[WARM_UP:]), size.latents * cells, flops / 1e12, peak)
 

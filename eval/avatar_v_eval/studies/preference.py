@@ -18,10 +18,10 @@ from jaxtyping import Float, Int
 from avatar_v import checks
 from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
+from avatar_v.objectives.preference_data import JudgedFeatures, read_features
 from avatar_v.shards.loader import read_folder
 from avatar_v.shards.pairs import WINNERS, Judgment, read_judgment
 from avatar_v.stages.cli import run_words
-from avatar_v.stages.preference_data import JudgedFeatures, read_features
 from avatar_v.types import num_latents
 from avatar_v.world.splits import Split, persons
 from avatar_v_eval.edited_pairs import PANEL, TERMS, Faults, margins, values_of, write_edited

@@ -31,11 +31,11 @@ from avatar_v.critics.reward_terms import (
 from avatar_v.critics.rewards import MOUTH_OPEN, YAW
 from avatar_v.generate.resolve import format_of
 from avatar_v.models.card import hash_folder, read_card, weights_folder
+from avatar_v.objectives.align_grpo import AlignGRPO
+from avatar_v.objectives.policy_gradient import Trajectory, advantages_of
 from avatar_v.planning.recipe import read_recipe
 from avatar_v.progress import track
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.policies import Situation
-from avatar_v.stages.policy_gradient import Rolled, advantages_of
+from avatar_v.training.policies import RolloutBatch
 from avatar_v.types import Batch
 from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.protocol import Findings
@@ -168,9 +168,9 @@ def signals(
 ) -> dict[tuple[str, str], Signal]:
     """Of one rollout what each reward alone would do to the weights, in each way. The rewards of
     the stage are the ``terms`` and `whole_of` each."""
-    situation, generator = begun(stage, batch, index)
+    begun = stage.begin(batch, index)
     try:
-        rolled = stage.roll(situation, generator)
+        rollout, trajectory = stage.roll(begun)
     except NothingRewarded:
         return {(term.label, way): Signal(None, 0.0) for term in terms for way in WAYS}
     found = {}
@@ -181,31 +181,24 @@ def signals(
                 stage.grpo, control="random" if way == "random" else "none"
             )
             advantages, logs = advantages_of(
-                rolled.values, [one], situation.layout, numbers, generator
+                trajectory.values, [one], rollout.layout, numbers, begun.draws.own
             )
-            alone = dataclasses.replace(rolled, advantages=advantages)
+            alone = dataclasses.replace(trajectory, advantages=advantages)
             spread = float(logs[f"advantage_{one.label}"])
-            found[term.label, way] = Signal(_gradient(stage, situation, alone), spread)
+            found[term.label, way] = Signal(_gradient(stage, rollout, alone), spread)
     return found
 
 
-def _gradient(stage: AlignGRPO, situation: Situation, rolled: Rolled) -> Tensor | None:
+def _gradient(stage: AlignGRPO, rollout: RolloutBatch, trajectory: Trajectory) -> Tensor | None:
     """That of the policy's loss at the weights as they are, where any distance from the start has
     none; None where it is 0."""
     stage.zero_grad(set_to_none=True)
-    for number in range(len(rolled.moves)):
-        stage.policy_loss(situation, rolled, number, first=True)[0].backward()
+    for number in range(len(trajectory.moves)):
+        stage.policy_loss(rollout, trajectory, number, first=True)[0].backward()
     grads = [p.grad.flatten() for p in stage.network.parameters() if p.grad is not None]
     stage.zero_grad(set_to_none=True)
     gradient = torch.cat(grads)
     return gradient if bool(gradient.any()) else None
-
-
-def begun(stage: AlignGRPO, batch: Batch, index: int) -> tuple[Situation, torch.Generator]:
-    """The situation of a batch, as training has it at that index."""
-    drawn = stage.begin(batch, index)
-    situation = Situation(batch, drawn.windows, drawn.clean, drawn.cond, stage.grpo.group_size)
-    return situation, drawn.generator
 
 
 def room(stage: AlignGRPO, batches: list[Batch]) -> dict[str, Number]:

@@ -18,7 +18,7 @@ from avatar_v.losses.flow import box_cover
 from avatar_v.media.reading import read_video
 from avatar_v.models.card import ASSETS
 from avatar_v.models.vae import VideoVAE
-from avatar_v.stages.vae import latent_stats, psnr
+from avatar_v.objectives.vae import latent_stats, psnr
 from avatar_v.types import TEMPORAL_FACTOR
 from avatar_v.world.clip import WorldClip
 from avatar_v_eval.cases import add_case_options, cases_note, drawn_clips, signed, video_of

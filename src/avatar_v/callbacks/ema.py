@@ -22,7 +22,7 @@ from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.hooks import RemovableHandle
 
 from avatar_v import checks
-from avatar_v.stages.role_module import RoleModule
+from avatar_v.training.engine import Engine
 
 SHARDED = "sharded"
 """Key under which a sharded checkpoint lists the names of the averaged weights."""
@@ -175,7 +175,7 @@ def _reshard(module: nn.Module) -> None:
 
 def _averaged(module: nn.Module) -> Iterator[tuple[str, nn.Parameter]]:
     """The weights of a stage's averaged roles; of any other module all that are trained."""
-    if isinstance(module, RoleModule):
+    if isinstance(module, Engine):
         return ((name, module.get_parameter(name)) for name in module.averaged_names())
     return ((name, p) for name, p in module.named_parameters() if p.requires_grad)
 

@@ -13,9 +13,9 @@ from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.fidelity import Known, fidelity_db, known
 from avatar_v.models.vae import Video, VideoVAE
+from avatar_v.objectives.vae import TrainVAE, latent_stats, video_of
 from avatar_v.paths import whole_folder
 from avatar_v.stages.finite import require_finite_weights
-from avatar_v.stages.vae import VAEStage, latent_stats, video_of
 
 PICTURES_A_CLIP, PICTURES_AT_ONCE, MAX_PICTURES = 8, 64, 2048
 """For what is known: a second or so of work at 64 pixels for every thousand."""
@@ -37,8 +37,8 @@ class ExportVAE(L.Callback):
         self.num_stats_batches = num_stats_batches
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not isinstance(pl_module, VAEStage):
-            raise ValueError(f"ExportVAE serves VAEStage, got {type(pl_module).__name__}")
+        if not isinstance(pl_module, TrainVAE):
+            raise ValueError(f"ExportVAE serves TrainVAE, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "vae"
         loader = trainer.train_dataloader
         assert loader is not None

@@ -14,7 +14,7 @@ from avatar_v.stages.finite import (
     not_finite,
     require_finite_weights,
 )
-from avatar_v.stages.role_module import step_of
+from avatar_v.training.engine import step_of
 
 
 @dataclass(frozen=True)

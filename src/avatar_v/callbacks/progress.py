@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from avatar_v.stages.role_module import step_of
+from avatar_v.training.engine import step_of
 
 EVERY_NUM_BATCHES = 10
 """The numbers beside the bar are fetched from the device so often."""

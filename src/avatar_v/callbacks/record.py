@@ -23,11 +23,11 @@ from avatar_v.parallel.apply import whole_state
 from avatar_v.paths import disk_named, whole_file
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.shards.datamodule import ShardData
-from avatar_v.stages.base import Stage
 from avatar_v.stages.finite import require_finite_weights
-from avatar_v.stages.role_module import step_of
-from avatar_v.stages.settings import MAX_GUIDANCE
-from avatar_v.stages.windows import to_tokens, value_at
+from avatar_v.training.engine import Engine, clips_of, step_of, trains_clips
+from avatar_v.training.settings import MAX_GUIDANCE
+from avatar_v.training.subject import token_side
+from avatar_v.training.windows import to_tokens, value_at
 
 
 class LossCurve(L.Callback):
@@ -125,14 +125,14 @@ class Export(L.Callback):
 
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note which weights an adapter is trained on, before anything can replace them."""
-        if isinstance(pl_module, Stage) and trainer.is_global_zero:
+        if trainer.is_global_zero and trains_clips(pl_module):
             self._base = _base_of(pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        if not isinstance(pl_module, Stage):
+        if not trains_clips(pl_module):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
-        preset = pl_module.models.preset
+        preset = clips_of(pl_module).models.preset
         sizes = {"side": _side(trainer, pl_module), "window_latents": _chunk(pl_module)}
         entries: dict[str, Any] = sizes | pl_module.card_entries()
         can = Capabilities(
@@ -163,7 +163,7 @@ class Export(L.Callback):
                     partial.write_bytes(source.read_bytes())
 
 
-def _part_of_factors(stage: Stage) -> Literal["dit", "motion"] | None:
+def _part_of_factors(stage: Engine) -> Literal["dit", "motion"] | None:
     """Which network LoRA trains in ``stage``."""
     if active_factors(stage.dit) is not None:
         return "dit"
@@ -171,9 +171,9 @@ def _part_of_factors(stage: Stage) -> Literal["dit", "motion"] | None:
     return None if net is None or active_factors(net) is None else "motion"
 
 
-def _base_of(stage: Stage) -> tuple[str, str] | None:
+def _base_of(stage: Engine) -> tuple[str, str] | None:
     """Folder and hash of the weights that LoRA is trained on in ``stage``; "" for fresh ones."""
-    part, models = _part_of_factors(stage), stage.models
+    part, models = _part_of_factors(stage), clips_of(stage).models
     if part is None:
         return None
     if models.init_from is not None:
@@ -181,7 +181,7 @@ def _base_of(stage: Stage) -> tuple[str, str] | None:
     return ("", "") if models.dit is None else (models.dit, hash_folder(models.dit))
 
 
-def _save_adapter(folder: Path, stage: Stage, card: Card, base: tuple[str, str] | None) -> None:
+def _save_adapter(folder: Path, stage: Engine, card: Card, base: tuple[str, str] | None) -> None:
     """What LoRA learned in ``stage``, if it trains with it."""
     part = _part_of_factors(stage)
     if part is None or base is None:
@@ -193,20 +193,20 @@ def _save_adapter(folder: Path, stage: Stage, card: Card, base: tuple[str, str] 
     save_adapter(folder, network, about, stage.conditioner.motion_stats)
 
 
-def _side(trainer: L.Trainer, stage: Stage) -> int | None:
+def _side(trainer: L.Trainer, stage: Engine) -> int | None:
     """Pixels of a square as large as the pictures of the last step; None where the stage has not
     learned from pictures of shards."""
     data = trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
     size = data.picture_size if isinstance(data, ShardData) else None
     if size is None:
         return None
-    share = value_at(stage.objective.resolution, max(stage.step - 1, 0))
-    return to_tokens(share * math.prod(size) ** 0.5, stage.token_side)
+    share = value_at(clips_of(stage).objective.resolution, max(stage.step - 1, 0))
+    return to_tokens(share * math.prod(size) ** 0.5, token_side(stage))
 
 
-def _chunk(stage: Stage) -> int | None:
+def _chunk(stage: Engine) -> int | None:
     """Latents of the last windows, where generation can make chunks of that length."""
-    length = value_at(stage.objective.window_latents, max(stage.step - 1, 0))
+    length = value_at(clips_of(stage).objective.window_latents, max(stage.step - 1, 0))
     return length if length > OVERLAP else None
 
 

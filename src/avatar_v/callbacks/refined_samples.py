@@ -3,9 +3,10 @@
 import torch
 
 from avatar_v.callbacks.samples import Samples, Video
-from avatar_v.stages.base import Stage
-from avatar_v.stages.refiner import Refiner
-from avatar_v.stages.windows import Windows
+from avatar_v.objectives.refiner import LowVideo
+from avatar_v.training.batch import Draws, TrainBatch
+from avatar_v.training.engine import Engine
+from avatar_v.training.windows import Windows
 from avatar_v.types import Batch
 
 
@@ -16,16 +17,18 @@ class RefinedSamples(Samples):
         super().__init__(num_samples=num_samples, num_columns=num_columns)
 
     @torch.no_grad()
-    def generate(self, stage: Stage, batch: Batch) -> tuple[Video, ...]:
+    def generate(self, stage: Engine, batch: Batch) -> tuple[Video, ...]:
         """Video in [-1, 1] of the first window of each clip."""
-        if not isinstance(stage, Refiner):
-            raise ValueError(f"RefinedSamples serves Refiner, got {type(stage).__name__}")
-        clean = stage.conditioner.clean_latents(stage.at_resolution(batch))
-        clean = clean[:, : stage.window_length]
+        subject, step = stage.subject, stage.step
+        if not isinstance(subject, LowVideo):
+            raise ValueError(f"RefinedSamples serves refiners, got {type(stage).__name__}")
+        clean = stage.conditioner.clean_latents(subject.at_resolution(stage, batch, step))
+        clean = clean[:, : subject.window_length(step)]
         beginning = torch.zeros(clean.shape[0], dtype=torch.long)
         windows = Windows(beginning, beginning, beginning, clean.shape[1])
-        cond = stage.conditions(batch, windows)
-        assert cond.low is not None
-        refined = stage.one_step(clean, cond, windows, batch)
+        cond = subject.conditions(stage, batch, windows, step=step)
+        draws = Draws(*(torch.Generator().manual_seed(0) for _ in range(2)), step)
+        shown = TrainBatch(batch, windows, clean, cond, draws, num_tokens=0)
+        refined = subject.from_sigma(stage, shown)
         decode = stage.conditioner.vae.decode
-        return decode(cond.low), decode(refined), decode(clean)
+        return decode(refined.low), decode(refined.predicted), decode(clean)

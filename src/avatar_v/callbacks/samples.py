@@ -26,10 +26,9 @@ from avatar_v.sampling.rollout import (
     make_chunk,
 )
 from avatar_v.sampling.settings import Settings
-from avatar_v.stages.base import Stage
-from avatar_v.stages.role_module import step_of
-from avatar_v.stages.settings import MAX_GUIDANCE, MAX_SHIFT
-from avatar_v.stages.windows import Windows
+from avatar_v.training.engine import Engine, clips_of, step_of, trains_clips
+from avatar_v.training.settings import MAX_GUIDANCE, MAX_SHIFT
+from avatar_v.training.windows import Windows
 from avatar_v.types import Batch, num_frames
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -75,7 +74,7 @@ class Samples(L.Callback):
     def on_validation_epoch_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if trainer.sanity_checking or self._batch is None:
             return
-        if not isinstance(pl_module, Stage):
+        if not trains_clips(pl_module):
             raise ValueError(f"Samples serves the DiT stages, got {type(pl_module).__name__}")
         # the precision of training: under FSDP2 the gathered weights have no other
         with averaged(trainer, pl_module), trainer.precision_plugin.forward_context():
@@ -84,13 +83,15 @@ class Samples(L.Callback):
             self._write(trainer, step_of(trainer, pl_module), versions)
 
     @torch.no_grad()
-    def generate(self, stage: Stage, batch: Batch) -> tuple[Video, ...]:
+    def generate(self, stage: Engine, batch: Batch) -> tuple[Video, ...]:
         """True and generated video in [-1, 1] of the first window of each clip."""
-        clean = stage.conditioner.clean_latents(stage.at_resolution(batch))
-        length = stage.window_length
+        subject, step = clips_of(stage), stage.step
+        clean = stage.conditioner.clean_latents(subject.at_resolution(stage, batch, step))
+        length = subject.window_length(step)
         clean = clean[:, :length]
         beginning = torch.zeros(clean.shape[0], dtype=torch.long)
-        cond = stage.conditions(batch, Windows(beginning, beginning, beginning, length))
+        windows = Windows(beginning, beginning, beginning, length)
+        cond = subject.conditions(stage, batch, windows, step=step)
         settings = stage.sampled_with(self._settings(length))
         num_prefix = min(1, length - 1)
         prefixes: States = (clean[:, :num_prefix],)

@@ -20,8 +20,8 @@ from torch import Tensor
 from avatar_v import checks
 from avatar_v.callbacks.ema import averaged
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, known
+from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.paths import whole_file
-from avatar_v.stages.align_grpo import AlignGRPO
 
 CLEAR = 2.0
 """Standard errors of a mean difference over samples from which on it counts."""

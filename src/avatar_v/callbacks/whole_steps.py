@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 
-from avatar_v.stages.role_module import RoleModule, step_of
+from avatar_v.training.engine import Engine, step_of
 
 LOOP = "fit_loop"
 """Where a checkpoint's ``loops`` hold what training has done."""
@@ -38,7 +38,7 @@ class WholeSteps(L.Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
         num_steps = step_of(trainer, pl_module)
         stepped, self._num_steps = num_steps != self._num_steps, num_steps
-        if isinstance(pl_module, RoleModule) and not pl_module.automatic_optimization:
+        if isinstance(pl_module, Engine) and not pl_module.automatic_optimization:
             self._waits = pl_module.gradients_wait
         else:
             self._waits = not stepped

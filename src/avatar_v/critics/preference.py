@@ -1,7 +1,7 @@
 """PreferenceModel: which of two clips would raters prefer? And the reward that is made of it.
 
 A small network gives a score to what frozen networks say of a clip (features.py). It is trained
-on judged pairs under Bradley-Terry with ties (stages/critic_preference.py): a difference of scores
+on judged pairs under Bradley-Terry with ties (objectives/critic_preference.py): a difference of scores
 is the logarithm of the odds. Scores of two conditions must not be compared.
 """
 

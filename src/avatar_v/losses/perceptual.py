@@ -2,7 +2,7 @@
 
 Pure functions of what critics read from a few predicted frames; the critics are frozen and run in
 fp32 (critics/). Each gives one value a sample, unweighted and not reduced, so that a stage can
-weigh and average it (stages/perceptual.py) and a reward can rank it. A prediction
+weigh and average it (training/perceptual.py) and a reward can rank it. A prediction
 ``x̂_0 = x_t - t v`` means something only where t is small: `late_weight`.
 """
 

@@ -38,7 +38,7 @@ class DiTConfig:
     causal_window: Count | None = None  # blocks before its own that a block sees; None: all
     refines_from: float | None = None  # t of the one step of a refiner, which reads Cond.low too
     guidance_ranges: tuple[tuple[float, float], ...] | None = None
-    """Of weights with guidance inside (stages/distill_cfg.py): the least and the largest guidance
+    """Of weights with guidance inside (objectives/distill_cfg.py): the least and the largest guidance
     of text, audio and reference that they were trained with. They read Cond.guidance."""
 
     def __post_init__(self) -> None:
@@ -80,7 +80,7 @@ class DiTConfig:
 
     @property
     def is_causal(self) -> bool:
-        """True of weights that make a video block after block (stages/causal_forcing.py)."""
+        """True of weights that make a video block after block (objectives/causal_forcing.py)."""
         return self.causal_block is not None
 
     @property

@@ -2,9 +2,9 @@
 
 `PatchDiscriminator` sees latents beside the enlarged low ones they were made from, so that it tells
 by detail, not content, and answers for every latent cell: what it says of the mouth can be weighed
-apart (stages/refiner_adversarial.py). Convolutions over space and time, as PatchGAN's (arXiv
+apart (objectives/refiner_adversarial.py). Convolutions over space and time, as PatchGAN's (arXiv
 1611.07004).
-`TokenDiscriminator` reads the tokens of a DiT instead (stages/distill_dmd.py; DMD2's head).
+`TokenDiscriminator` reads the tokens of a DiT instead (objectives/distill_dmd.py; DMD2's head).
 """
 
 import contextlib

@@ -9,7 +9,7 @@ motion gives the same video before and after the stream is switched on. A style 
 reference's motion (motion/style.py): attention could average them out of a hundred frames, but a
 linear map that starts at zero and joins the time embedding learns them in minutes.
 
-The refiner (stages/refiner.py) is this class with two settings of its config: attention between
+The refiner (objectives/refiner.py) is this class with two settings of its config: attention between
 generated tokens is local in time, and upsampled low-resolution latents are read beside x_t.
 
 Tokens are kept as "b l n d" (latent frame, then token within it), so that what is given per latent

@@ -4,7 +4,7 @@ The network is diffusers' AutoencoderKLWan, so published Wan weights load unchan
 the project's axes ("b f c h w"), normalised latents, streams whose feature cache outlives a call,
 and a faster norm (vae_norm.py). Spatial factor 8 or 16, temporal factor 4: frame 0 makes latent 0,
 every further four frames make one latent. It holds no loss and no training:
-stages/vae.py.
+objectives/vae.py.
 """
 
 import dataclasses

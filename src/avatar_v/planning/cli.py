@@ -137,14 +137,14 @@ def _training(args: argparse.Namespace) -> str:
     merge_recipes(recipes)  # what is wrong with the files is said before torch is imported
     from avatar_v.planning.recipe import read_recipe
     from avatar_v.planning.report import Machine, clips_of, recipe_report
-    from avatar_v.stages.base import Stage
+    from avatar_v.training.engine import clips_of, trains_clips
 
     recipe = read_recipe(recipes, options)
     if gpu is None and recipe.trainer["accelerator"] not in ("cpu", "auto"):
         gpu = gpu_of("h100")
     spread = recipe.spread if args.gpus is None else recipe.spread.over(args.gpus)
     clips = None
-    if isinstance(recipe.model, Stage):
+    if trains_clips(recipe.model):
         clips = clips_of(recipe, args.size, args.frames)
     machine = Machine(gpu, args.mfu)
     return recipe_report(recipe, machine, spread, clips, measures=args.measures)

@@ -36,11 +36,11 @@ from avatar_v.planning.memory import (
 )
 from avatar_v.planning.recipe import Recipe, read_recipe
 from avatar_v.shards.datamodule import ShardData
-from avatar_v.stages.base import Stage
 from avatar_v.stages.before import check_devices, check_experiment_log
 from avatar_v.stages.cli import made_by, split_recipes
-from avatar_v.stages.settings import Models
 from avatar_v.stages.weights_there import missing_weights
+from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.settings import Models
 from avatar_v.types import num_latents
 from avatar_v.words import counted, readable
 
@@ -191,7 +191,7 @@ def _devices(recipe: Recipe) -> str:
 
 def _layouts(recipe: Recipe) -> Iterator[Finding]:
     """Of the folders of weights that are there: whether they hold what their key promises."""
-    if not isinstance(recipe.model, Stage):
+    if not trains_clips(recipe.model):
         return
     models = recipe.model.models
     checks: dict[str, tuple[str | None, Callable[[str, Models], None]]] = {
@@ -271,7 +271,7 @@ def _data(recipe: Recipe) -> Iterator[Finding]:
             yield from found
             if found[0].missing:
                 yield Finding(f"{split}: {_HOW_TO_GET[split]}", "hint")
-    if isinstance(recipe.model, Stage) and len(there) == len([f for f in folders.values() if f]):
+    if trains_clips(recipe.model) and len(there) == len([f for f in folders.values() if f]):
         most = num_latents(frames_of(recipe.model, longest_window(recipe)))
         yield from _checked("length of the clips", partial(data.require_length, most))
         if note := recipe.model.unlearned(data.most_latents, most):
@@ -279,10 +279,10 @@ def _data(recipe: Recipe) -> Iterator[Finding]:
         yield from _latents(data, recipe.model)
 
 
-def _latents(data: ShardData, stage: Stage) -> Iterator[Finding]:
+def _latents(data: ShardData, stage: Engine) -> Iterator[Finding]:
     """Whether latents are those of the VAE that will decode them, and have the stills that the
     stage reads."""
-    models = stage.models
+    models = clips_of(stage).models
     inside = None if models.init_from is None else Path(models.init_from) / "vae"
     folder = models.vae or inside
     if folder is not None and part_folder(folder).is_dir():
@@ -291,7 +291,7 @@ def _latents(data: ShardData, stage: Stage) -> Iterator[Finding]:
     most_bytes = _most_bytes(models)
     if most_bytes is not None:
         yield from _checked("captions", lambda: data.require_captions(most_bytes))
-    if stage.reads_stills:
+    if clips_of(stage).reads_stills:
         yield from _checked("stills", data.require_stills)
 
 
@@ -310,7 +310,7 @@ def _num_clips(data: ShardData, folder: str) -> str:
 
 def _disk(recipe: Recipe) -> list[Finding]:
     """Whether the disk takes what the run leaves. A stage that refuses its networks has no size."""
-    if not isinstance(recipe.model, Stage):
+    if not trains_clips(recipe.model):
         return [Finding("disk: a few hundred MB are enough")]
     try:
         checkpoint, weights = left_bytes(recipe)

@@ -9,8 +9,8 @@ from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.planning.measure import Cost, cost_of, pretending, without_values
 from avatar_v.planning.steps import Clips
-from avatar_v.stages.base import Stage
-from avatar_v.stages.motion_prior import MotionPrior
+from avatar_v.training.engine import Engine
+from avatar_v.training.motion import Motion
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 
 FEW_FRAMES = 17
@@ -35,11 +35,11 @@ def video_cost(vae: VideoVAE, clips: Clips, *, bf16: bool) -> Cost:
     return Cost(cost.flops * clips.num_frames / frames, 0, cost.peak)
 
 
-def encoders_cost(stage: Stage, clips: Clips, window: int, *, bf16: bool) -> Cost:
+def encoders_cost(stage: Engine, clips: Clips, window: int, *, bf16: bool) -> Cost:
     """Of encoders that are part of the weights and may be trained. Frozen encoders of full size are
     not run here; `text_flops` and `audio_flops` estimate them."""
     text, audio = stage.conditioner.text_encoder, stage.conditioner.audio_encoder
-    if isinstance(text, UMT5TextEncoder) or isinstance(stage, MotionPrior):
+    if isinstance(text, UMT5TextEncoder) or isinstance(stage.subject, Motion):
         return Cost(0, 0, 0)
     trains = any(p.requires_grad for p in text.parameters())
     text, audio = copy.deepcopy(text), copy.deepcopy(audio)
@@ -55,17 +55,17 @@ def encoders_cost(stage: Stage, clips: Clips, window: int, *, bf16: bool) -> Cos
         return cost_of(run, bf16=bf16, trains=trains)
 
 
-def text_flops(stage: Stage) -> float:
+def text_flops(stage: Engine) -> float:
     """Of one prompt in a frozen UMT5: two operations for each weight and token. The motion network
     reads no text."""
     encoder = stage.conditioner.text_encoder
-    if isinstance(stage, MotionPrior) or not isinstance(encoder, UMT5TextEncoder):
+    if isinstance(stage.subject, Motion) or not isinstance(encoder, UMT5TextEncoder):
         return 0.0
     matrices = sum(p.numel() for n, p in encoder.named_parameters() if "shared" not in n)
     return 2.0 * matrices * TOKENS
 
 
-def audio_flops(stage: Stage, clips: Clips) -> float:
+def audio_flops(stage: Engine, clips: Clips) -> float:
     """Of the sound of one clip in a frozen wav2vec 2.0, its transformer."""
     if not isinstance(stage.conditioner.text_encoder, UMT5TextEncoder):
         return 0.0

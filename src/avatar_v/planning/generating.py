@@ -37,7 +37,7 @@ from avatar_v.planning.scaling import (
 from avatar_v.planning.steps import TEXT_TOKENS
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.guidance import streams
-from avatar_v.stages.settings import Models
+from avatar_v.training.settings import Models
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR, num_latents
 from avatar_v.words import counted
 

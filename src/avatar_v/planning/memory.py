@@ -2,7 +2,7 @@
 
 What stays is counted from the stage's own networks and roles: weights in fp32, gradients, the
 states of its optimisers, averages, sharded or whole as parallel/apply.py does it. What a stage
-keeps in main memory (stages/motion_prior.py) is left out. What comes and goes is measured by
+keeps in main memory (objectives/motion_prior.py) is left out. What comes and goes is measured by
 running the networks on tensors of the true shapes that have no memory (planning/measure.py).
 Gathered shards are computed: FSDP2 holds the weights of two blocks and the gradient of one, and
 what is no block stays gathered between passes; the encoders are put back into shards before the
@@ -18,6 +18,11 @@ from torch import nn
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
+from avatar_v.objectives.align_grpo import AlignGRPO
+from avatar_v.objectives.align_video_dpo import AlignVideoDPO
+from avatar_v.objectives.distill_dmd import DistillDMD
+from avatar_v.objectives.distill_motion import DistillMotion
+from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.parallel.apply import shard_units, sharded_parts
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
@@ -26,13 +31,10 @@ from avatar_v.planning.networks import build_networks
 from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, reference_bytes
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips, Repeated, passes_of
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.align_video_dpo import AlignVideoDPO
-from avatar_v.stages.base import Stage
-from avatar_v.stages.distill_dmd import DistillDMD
-from avatar_v.stages.distill_motion import DistillMotion
-from avatar_v.stages.motion_prior import MotionPrior
-from avatar_v.stages.optim import hidden_matrices
+from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.motion import Motion
+from avatar_v.training.optim import hidden_matrices
+from avatar_v.training.subject import token_side
 from avatar_v.types import FRAME_RATE_HZ, num_frames
 
 GIB = 2**30
@@ -75,18 +77,18 @@ def plan_of(
         return _plan(stage, recipe, clips, spread, with_time=with_time)
 
 
-def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
+def _plan(stage: Engine, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
     window, size = _largest(stage, recipe, clips)
-    if size % stage.token_side and not isinstance(stage, MotionPrior):
+    if size % token_side(stage) and not isinstance(stage.subject, Motion):
         raise ValueError(
-            f"the side of the pictures is a multiple of {stage.token_side}, got {size}"
+            f"the side of the pictures is a multiple of {token_side(stage)}, got {size}"
         )
     clips = Clips(clips.batch_size, clips.num_frames, size)
     meter = _Meter(stage, recipe, spread)
     judged = isinstance(stage, AlignVideoDPO)  # it encodes the beginnings of two videos
     twice = judged or recipe.data.pairs
     encoded = replace(clips, num_frames=num_frames(window)) if judged else clips
-    video = judged or (recipe.data.decode_video and not isinstance(stage, MotionPrior))
+    video = judged or (recipe.data.decode_video and not isinstance(stage.subject, Motion))
     seen = video_cost(stage.conditioner.vae, encoded, bf16=recipe.bf16) if video else None
     parts = dict(_staying(stage, recipe, spread))
     longest = passes_of(stage, clips, window, longest=True)
@@ -120,7 +122,7 @@ def _plan(stage: Stage, recipe: Recipe, clips: Clips, spread: Spread, *, with_ti
 class _Meter:
     """Costs of passes; those of equal networks are measured once."""
 
-    def __init__(self, stage: Stage, recipe: Recipe, spread: Spread) -> None:
+    def __init__(self, stage: Engine, recipe: Recipe, spread: Spread) -> None:
         self.stage, self.bf16, self.spread = stage, recipe.bf16, spread
         self._known: dict[object, Cost] = {}
 
@@ -134,7 +136,7 @@ class _Meter:
                 network,
                 found.of,
                 bf16=self.bf16,
-                checkpoints=self.stage.models.checkpoint_activations,
+                checkpoints=self.clips_of(stage).models.checkpoint_activations,
                 cast=self.spread.kind == "fsdp",
             )
         return self._known[key]
@@ -154,7 +156,7 @@ class _Meter:
         return network
 
 
-def _staying(stage: Stage, recipe: Recipe, spread: Spread) -> Iterator[tuple[str, float]]:
+def _staying(stage: Engine, recipe: Recipe, spread: Spread) -> Iterator[tuple[str, float]]:
     """What each rank holds from step to step, in bytes."""
     sharded = _sharded(stage, spread)
     names = {id(p): name for name, p in stage.named_parameters()}
@@ -194,7 +196,7 @@ def _staying(stage: Stage, recipe: Recipe, spread: Spread) -> Iterator[tuple[str
         yield "gathered weights and gradients", _gathered(stage, bf16=recipe.bf16)
 
 
-def _sharded(stage: Stage, spread: Spread) -> set[int]:
+def _sharded(stage: Engine, spread: Spread) -> set[int]:
     """Ids of the parameters that parallel/apply.shard shards."""
     if spread.kind != "fsdp":
         return set()
@@ -204,7 +206,7 @@ def _sharded(stage: Stage, spread: Spread) -> set[int]:
     return found
 
 
-def _sharded_modules(stage: Stage) -> list[nn.Module]:
+def _sharded_modules(stage: Engine) -> list[nn.Module]:
     names = {name for role in stage.roles().values() if role.shard for name in role.modules}
     found = []
     for name in sorted(names):
@@ -215,7 +217,7 @@ def _sharded_modules(stage: Stage) -> list[nn.Module]:
     return found
 
 
-def _gathered(stage: Stage, *, bf16: bool) -> Number:
+def _gathered(stage: Engine, *, bf16: bool) -> Number:
     """The most bytes that FSDP2 has gathered at once.
 
     Of what is trained that is everything around the blocks, which stays, the weights of two blocks,
@@ -237,8 +239,8 @@ def _gathered(stage: Stage, *, bf16: bool) -> Number:
 
 def longest_window(recipe: Recipe) -> int:
     """Latents of the longest window that the run draws."""
-    assert isinstance(recipe.model, Stage)
-    return max(_reached(recipe, recipe.model.objective.window_latents))
+    assert trains_clips(recipe.model)
+    return max(_reached(recipe, clips_of(recipe.model).objective.window_latents))
 
 
 def left_bytes(recipe: Recipe) -> tuple[Number, Number]:
@@ -251,7 +253,7 @@ def left_bytes(recipe: Recipe) -> tuple[Number, Number]:
     return sum(staying[name] for name in kept), FULL * _num_parameters(stage)
 
 
-def _num_parameters(stage: Stage) -> int:
+def _num_parameters(stage: Engine) -> int:
     """Of all networks, also of those that a stage keeps in main memory."""
     made = stage.conditioner
     networks = (stage, stage.dit, made.vae, made.text_encoder)
@@ -264,25 +266,27 @@ def _reached(recipe: Recipe, schedule: Mapping[int, Any]) -> list[Any]:
     return [value for at, value in schedule.items() if at < steps or steps < 0]
 
 
-def _largest(stage: Stage, recipe: Recipe, clips: Clips) -> tuple[int, int]:
+def _largest(stage: Engine, recipe: Recipe, clips: Clips) -> tuple[int, int]:
     """The longest window and the largest picture of the run."""
-    shares = _reached(recipe, stage.objective.resolution)
+    shares = _reached(recipe, clips_of(stage).objective.resolution)
     return longest_window(recipe), round(clips.size * max(shares))
 
 
-def _batches(stage: Stage, recipe: Recipe) -> int:
+def _batches(stage: Engine, recipe: Recipe) -> int:
     """Batches of a step of the student."""
     if stage.automatic_optimization:
         return int(recipe.trainer["accumulate_grad_batches"])
     batches = stage.updates.accumulate_grad_batches
-    if isinstance(stage, DistillDMD | DistillMotion):
+    if isinstance(stage, DistillDMD | SelfForcing):
+        return batches * stage.matching.numbers.fake_updates
+    if isinstance(stage, DistillMotion):
         return batches * stage.matching.fake_updates
     if isinstance(stage, AlignGRPO):  # it counts each noisy step of a rollout
         return batches // stage.exploration.window
     return batches
 
 
-def _tokens(stage: Stage, found: Repeated) -> int:
+def _tokens(stage: Engine, found: Repeated) -> int:
     if isinstance(found.of, MotionPass):
         return found.of.samples * found.of.latents
     network = stage.get_submodule(found.network)
@@ -290,9 +294,9 @@ def _tokens(stage: Stage, found: Repeated) -> int:
     return num_tokens(network, found.of)
 
 
-def _batch_bytes(stage: Stage, clips: Clips, *, video: bool, pairs: bool) -> Number:
+def _batch_bytes(stage: Engine, clips: Clips, *, video: bool, pairs: bool) -> Number:
     """Pictures or latents of a batch, and its sound, in fp32; twice with references."""
-    if isinstance(stage, MotionPrior):
+    if isinstance(stage.subject, Motion):
         pictures = 0.0
     elif video:
         pictures = clips.num_frames * 3 * clips.size**2
@@ -303,8 +307,7 @@ def _batch_bytes(stage: Stage, clips: Clips, *, video: bool, pairs: bool) -> Num
     return FULL * clips.batch_size * (pictures + sound) * (2 if pairs else 1)
 
 
-def frames_of(stage: Stage, window: int) -> int:
+def frames_of(stage: Engine, window: int) -> int:
     """Frames of the shortest clips that a stage takes."""
-    if isinstance(stage, DistillDMD):
-        window = stage.rollout.length(window)
+    window = clips_of(stage).windows.longest(window)
     return num_frames(window)

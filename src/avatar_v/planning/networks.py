@@ -23,17 +23,17 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.presets import preset
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
+from avatar_v.objectives.align_dpo import AlignDPO
+from avatar_v.objectives.align_grpo import AlignGRPO
+from avatar_v.objectives.align_video_dpo import AlignVideoDPO
+from avatar_v.objectives.causal_forcing import Blocks
+from avatar_v.objectives.distill_dmd import DistillDMD
+from avatar_v.objectives.distill_motion import DistillMotion
+from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.outside import read_json
-from avatar_v.stages.align_dpo import AlignDPO
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.align_video_dpo import AlignVideoDPO
-from avatar_v.stages.base import Stage
-from avatar_v.stages.causal_forcing import Blocks
-from avatar_v.stages.distill_dmd import DistillDMD
-from avatar_v.stages.distill_motion import DistillMotion
-from avatar_v.stages.motion_prior import MotionPrior
-from avatar_v.stages.self_forcing import SelfForcing
-from avatar_v.stages.settings import Models
+from avatar_v.training.engine import Engine, clips_of
+from avatar_v.training.motion import Motion
+from avatar_v.training.settings import Models
 
 AFTER_MOTION = (AlignDPO, AlignGRPO, AlignVideoDPO, DistillMotion)
 """Stages whose weights of the start have a motion network."""
@@ -68,23 +68,25 @@ class Wav2Vec2OfSize(HiddenStateAudioEncoder):
         self.layer_logits = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
 
 
-def build_networks(stage: Stage) -> None:
-    """Give ``stage`` its networks, and each weight its role, as `Stage.configure_model` does."""
-    models = stage.models
+def build_networks(stage: Engine) -> None:
+    """Give ``stage`` its networks, and each weight its role, as `Engine.configure_model` does."""
+    subject = clips_of(stage)
+    models = subject.models
     with torch.device("meta"):
         stage.dit = dit = _start_of(stage)
         if isinstance(stage, SelfForcing):
-            stage.begins_as = _causal_of(stage, dit)
+            student = _causal_of(stage, dit)
+            stage.causal_start = lambda: student
         stage.conditioner = conditioner_of(models.preset, dit.config)
-        is_lora = isinstance(stage, MotionPrior) and stage.trainable.parts == "lora"
+        is_lora = isinstance(stage.subject, Motion) and stage.trainable.parts == "lora"
         if isinstance(stage, AFTER_MOTION) or is_lora:
             dim = stage.conditioner.audio_encoder.dim
             config = MotionNetConfig.of_preset(models.preset, audio_dim=dim)
             stage.conditioner.motion_net = MotionNet(config)
         if models.init_from and not (Path(models.init_from) / "card.json").is_file():
-            stage.models = dataclasses.replace(models, init_from=None)  # there is no card to read
-        stage.settle_networks()
-        stage.models = models
+            subject.models = dataclasses.replace(models, init_from=None)  # there is no card to read
+        stage.settle()
+        subject.models = models
 
 
 def config_of(models: Models) -> DiTConfig:
@@ -98,15 +100,15 @@ def _stored(folder: str) -> DiTConfig | None:
     return DiTConfig.from_dict(read_json(path), where=str(path)) if path.is_file() else None
 
 
-def _start_of(stage: Stage) -> AvatarDiT:
+def _start_of(stage: Engine) -> AvatarDiT:
     """The DiT that the stage starts from. Where it is not there yet, stage 4a makes that of
     distribution matching, unless the recipe guides by several passes."""
-    models = stage.models
+    models = clips_of(stage).models
     dit = AvatarDiT(config_of(models))
     is_there = _stored(models.dit or f"{models.init_from}/dit") is not None
-    if not isinstance(stage, DistillDMD) or isinstance(stage, SelfForcing) or is_there:
+    if not isinstance(stage, DistillDMD) or is_there:
         return dit
-    if stage.matching.real_guidance:
+    if stage.matching.numbers.real_guidance:
         return dit
     return with_guidance_inside(dit, stage.guidance.ordered)
 

@@ -12,11 +12,11 @@ import lightning as L
 import torch
 
 from avatar_v.parallel.mesh import Layout
-from avatar_v.stages.base import Stage
 from avatar_v.stages.before import check_trainer
 from avatar_v.stages.cli import merge_recipes, misspelt_in, written
 from avatar_v.stages.recipe import RecipeCLI, quiet
-from avatar_v.stages.sft import SFT
+from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.video import Video
 
 SHARDED = ("ShardedStrategy", "ModelParallelStrategy")
 """Strategies that shard; any other class keeps whole copies."""
@@ -121,14 +121,15 @@ class Recipe:
     def takes_all_devices(self) -> bool:
         return str(self.trainer["devices"]) in ("auto", "-1")
 
-    def fresh_stage(self, *, checkpoints: bool | None = None, lora: bool = False) -> Stage:
+    def fresh_stage(self, *, checkpoints: bool | None = None, lora: bool = False) -> Engine:
         """A copy of the stage without networks, perhaps with other settings."""
         stage = copy.deepcopy(self.model)
-        assert isinstance(stage, Stage)
+        assert trains_clips(stage)
         if checkpoints is not None:
-            stage.models = dataclasses.replace(stage.models, checkpoint_activations=checkpoints)
+            subject = clips_of(stage)
+            subject.models = dataclasses.replace(subject.models, checkpoint_activations=checkpoints)
         if lora:
-            assert isinstance(stage, SFT)
+            assert isinstance(stage.subject, Video)
             stage.trainable = dataclasses.replace(stage.trainable, parts="lora")
         return stage
 

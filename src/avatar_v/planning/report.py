@@ -4,18 +4,20 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from avatar_v.objectives.align_grpo import AlignGRPO
+from avatar_v.objectives.refiner import LowVideo
+from avatar_v.objectives.self_forcing import SelfForcing
+from avatar_v.objectives.sft import SFT
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Number
 from avatar_v.planning.memory import GIB, Plan, frames_of, longest_window, plan_of
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips
 from avatar_v.shards.loader import read_folder
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.base import Stage
-from avatar_v.stages.perceptual import TERMS
-from avatar_v.stages.policies import VideoPolicy
-from avatar_v.stages.refiner import Refiner
-from avatar_v.stages.sft import SFT
+from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.perceptual import TERMS
+from avatar_v.training.policies import VideoPolicy
+from avatar_v.training.video import Video
 
 SIDES = {"tiny": 32, "small": 64}
 """Pixels of the pictures of these presets; of the full sizes 480, as the recipes say."""
@@ -33,7 +35,9 @@ class Machine:
 def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     """The largest clips of the training shards where these are, else of the usual size."""
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
-    side = SIDES.get(stage.models.preset, FULL_SIDE) * (2 if isinstance(stage, Refiner) else 1)
+    side = SIDES.get(clips_of(stage).models.preset, FULL_SIDE) * (
+        2 if isinstance(stage.subject, LowVideo) else 1
+    )
     frames = frames_of(stage, longest_window(recipe))
     folder = recipe.data.train_folder
     there = Path(folder).exists()  # if not, `avatar-v doctor` says so; a URL is not asked
@@ -49,7 +53,7 @@ def recipe_report(
 ) -> str:
     """All that is said of one recipe; of one that trains neither DiT nor motion network why it
     needs no plan. With ``measures`` what would help is told where it fits, too."""
-    if not isinstance(recipe.model, Stage):
+    if not trains_clips(recipe.model):
         kind = type(recipe.model).__name__
         return f"{recipe.name}: {kind} trains a network of a few million weights; it needs no plan"
     assert clips is not None
@@ -113,11 +117,11 @@ def _table(plan: Plan, machine: Machine) -> list[str]:
 def _measures(recipe: Recipe, plan: Plan, spread: Spread, clips: Clips) -> list[str]:
     stage, ranks = recipe.fresh_stage(), spread.layout.world_size
     tried: dict[str, Plan] = {}
-    if not stage.models.checkpoint_activations:
+    if not clips_of(stage).models.checkpoint_activations:
         tried["models.checkpoint_activations: true"] = plan_of(
             recipe, clips, spread, checkpoints=True, with_time=False
         )
-    if isinstance(stage, SFT) and stage.trainable.parts == "all":
+    if _has_lora(stage) and stage.trainable.parts == "all":
         tried["trainable.parts: lora"] = plan_of(recipe, clips, spread, lora=True, with_time=False)
     if spread.kind == "fsdp":
         tried[f"{2 * ranks} GPUs"] = plan_of(recipe, clips, spread.over(2 * ranks), with_time=False)
@@ -134,7 +138,13 @@ def _measures(recipe: Recipe, plan: Plan, spread: Spread, clips: Clips) -> list[
     ] or ["fewer window_latents, a smaller picture"]
 
 
-def _decodes(stage: Stage) -> bool:
+def _has_lora(stage: Engine) -> bool:
+    """Whether the DiT of a stage can be trained by LoRA's factors."""
+    has_person = isinstance(stage.subject, Video) and stage.subject.personality is not None
+    return has_person and not isinstance(stage, SelfForcing)
+
+
+def _decodes(stage: Engine) -> bool:
     if isinstance(stage, AlignGRPO):
         return isinstance(stage.policy, VideoPolicy)
     if not isinstance(stage, SFT):

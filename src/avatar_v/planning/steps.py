@@ -11,25 +11,28 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from avatar_v.models.reference import NUM_STILLS
+from avatar_v.objectives.a2v import A2V
+from avatar_v.objectives.align_dpo import AlignDPO
+from avatar_v.objectives.align_grpo import AlignGRPO
+from avatar_v.objectives.align_video_dpo import AlignVideoDPO
+from avatar_v.objectives.causal_forcing import CausalForcing
+from avatar_v.objectives.distill_cfg import DistillCFG
+from avatar_v.objectives.distill_dmd import DistillDMD
+from avatar_v.objectives.distill_motion import DistillMotion
+from avatar_v.objectives.motion_prior import MotionPrior
+from avatar_v.objectives.refiner import Refiner
+from avatar_v.objectives.refiner_adversarial import AdversarialRefiner
+from avatar_v.objectives.self_forcing import SelfForcing
+from avatar_v.objectives.sft import SFT
+from avatar_v.objectives.t2v import T2V
 from avatar_v.planning.measure import Number
 from avatar_v.planning.passes import MotionPass, Pass
 from avatar_v.sampling.guidance import NAMES, streams
 from avatar_v.shards.pairs import NUM_PORTRAITS
-from avatar_v.stages.a2v import A2V
-from avatar_v.stages.align_dpo import AlignDPO
-from avatar_v.stages.align_grpo import AlignGRPO
-from avatar_v.stages.align_video_dpo import AlignVideoDPO
-from avatar_v.stages.base import Stage
-from avatar_v.stages.continuation import CONTEXT_LATENTS
-from avatar_v.stages.distill_cfg import DistillCFG
-from avatar_v.stages.distill_dmd import DistillDMD
-from avatar_v.stages.distill_motion import DistillMotion
-from avatar_v.stages.motion_prior import MotionPrior
-from avatar_v.stages.policies import MotionPolicy, VideoPolicy
-from avatar_v.stages.refiner import Refiner
-from avatar_v.stages.self_forcing import SelfForcing
-from avatar_v.stages.sft import SFT
-from avatar_v.stages.t2v import T2V
+from avatar_v.training.continuation import CONTEXT_LATENTS
+from avatar_v.training.engine import Engine, clips_of
+from avatar_v.training.policies import MotionPolicy, VideoPolicy
+from avatar_v.training.video import Video
 from avatar_v.types import num_latents
 
 TEXT_TOKENS = {"tiny": 64, "small": 64}
@@ -60,16 +63,15 @@ class Repeated:
     times: Number = 1
 
 
-def passes_of(stage: Stage, clips: Clips, window: int, *, longest: bool) -> list[Repeated]:
+def passes_of(stage: Engine, clips: Clips, window: int, *, longest: bool) -> list[Repeated]:
     """The passes of a batch. ValueError for a stage that this file does not know."""
-    for kind in type(stage).__mro__:
-        found = _PASSES.get(kind)
-        if found is not None:
-            cells = clips.size // stage.conditioner.vae.spatial_factor
-            tokens = TEXT_TOKENS.get(stage.models.preset, 512)
-            plain = Pass(clips.batch_size, window, (cells, cells), text_tokens=tokens)
-            return found(stage, clips, plain, longest)
-    raise ValueError(f"no plan for a stage {type(stage).__name__}")
+    found = _PASSES.get(type(stage))
+    if found is None:
+        raise ValueError(f"no plan for a stage {type(stage).__name__}")
+    cells = clips.size // stage.conditioner.vae.spatial_factor
+    tokens = TEXT_TOKENS.get(clips_of(stage).models.preset, 512)
+    plain = Pass(clips.batch_size, window, (cells, cells), text_tokens=tokens)
+    return found(stage, clips, plain, longest)
 
 
 def mean_run(least: int, most: int) -> float:
@@ -88,7 +90,7 @@ def _a2v(stage: A2V, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]
     return [Repeated("dit", replace(plain, trains=True))]
 
 
-def _sft(stage: SFT, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
+def _sft(stage: SFT | CausalForcing, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
     shown = _with_reference(stage, clips, plain, longest)
     return [*_estimated(stage, shown, "dit"), Repeated("dit", replace(shown, trains=True))]
 
@@ -102,17 +104,19 @@ def _distill_cfg(stage: DistillCFG, clips: Clips, plain: Pass, longest: bool) ->
     ]
 
 
-def _distill_dmd(stage: DistillDMD, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
+def _distill_dmd(
+    stage: DistillDMD | SelfForcing, clips: Clips, plain: Pass, longest: bool
+) -> list[Repeated]:
     """A step of the student is due in one of ``fake_updates`` batches; every role encodes the
     reference for itself, without gradient. A causal student's video is seen in part."""
-    numbers, rollout = stage.matching, stage.rollout
+    numbers, rollout = stage.matching.numbers, stage.rollout
     shown = replace(_with_reference(stage, clips, plain, longest), through=False)
     keys = replace(shown, encodes=False)
     due = 1 / numbers.fake_updates
     steps = rollout.num_steps[max(rollout.num_steps)]
     behind = (1 - rollout.prompt_share - rollout.image_share) * (rollout.num_chunks - 1)
     moves = (steps + 1) / 2  # of the chunk that is judged; the last has the gradient
-    fake, real = ("dit", "dit") if stage.has_adapters else ("fake", "real")
+    fake, real = ("dit", "dit") if stage.trainable.parts == "lora" else ("fake", "real")
     seen = shown
     if isinstance(stage, SelfForcing):
         seen = replace(shown, latents=stage.student.score_latents)
@@ -136,8 +140,10 @@ def _distill_dmd(stage: DistillDMD, clips: Clips, plain: Pass, longest: bool) ->
     return [*found, Repeated(fake, replace(seen, trains=True))]
 
 
-def _refiner(stage: Refiner, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
-    numbers = stage.refinement
+def _refiner(
+    stage: Refiner | AdversarialRefiner, clips: Clips, plain: Pass, longest: bool
+) -> list[Repeated]:
+    numbers = stage.subject.refinement
     frames = _frames(
         numbers.min_reference_latents,
         min(numbers.max_reference_latents, clips.latents),
@@ -147,7 +153,7 @@ def _refiner(stage: Refiner, clips: Clips, plain: Pass, longest: bool) -> list[R
 
 
 def _motion(stage: MotionPrior, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
-    windows = clips.batch_size * stage.motion.num_windows
+    windows = clips.batch_size * stage.subject.training.num_windows
     return [Repeated(_NET, MotionPass(windows, plain.latents, trains=True))]
 
 
@@ -155,7 +161,7 @@ def _distill_motion(
     stage: DistillMotion, clips: Clips, plain: Pass, longest: bool
 ) -> list[Repeated]:
     numbers, of = stage.matching, MotionPass(
-        clips.batch_size * stage.motion.num_windows, plain.latents
+        clips.batch_size * stage.subject.training.num_windows, plain.latents
     )  # fmt: skip
     due, moves = 1 / numbers.fake_updates, (numbers.num_steps + 1) / 2
     guided = 1 + (numbers.guidance_audio != 1) + (numbers.guidance_style != 1)
@@ -169,7 +175,7 @@ def _distill_motion(
 
 
 def _dpo(stage: AlignDPO, clips: Clips, plain: Pass, longest: bool) -> list[Repeated]:
-    of = MotionPass(2 * clips.batch_size * stage.motion.num_windows, plain.latents)
+    of = MotionPass(2 * clips.batch_size * stage.subject.training.num_windows, plain.latents)
     return [Repeated(_NET, replace(of, trains=True)), Repeated("frozen", of)]
 
 
@@ -216,7 +222,10 @@ _PASSES: dict[type, Callable[..., list[Repeated]]] = {
     SFT: _sft,
     DistillCFG: _distill_cfg,
     DistillDMD: _distill_dmd,
+    SelfForcing: _distill_dmd,
+    CausalForcing: _sft,
     Refiner: _refiner,
+    AdversarialRefiner: _refiner,
     MotionPrior: _motion,
     DistillMotion: _distill_motion,
     AlignDPO: _dpo,
@@ -225,8 +234,10 @@ _PASSES: dict[type, Callable[..., list[Repeated]]] = {
 }
 
 
-def _with_reference(stage: SFT, clips: Clips, plain: Pass, longest: bool) -> Pass:
-    numbers = stage.personality
+def _with_reference(stage: Engine, clips: Clips, plain: Pass, longest: bool) -> Pass:
+    assert isinstance(stage.subject, Video)
+    numbers = stage.subject.personality
+    assert numbers is not None
     run = (numbers.min_reference_latents, min(numbers.max_reference_latents, clips.latents))
     clip, stills = _frames(*run, longest), _frames(1, NUM_STILLS, longest)
     as_stills = numbers.stills_share >= 0.5 if not longest else numbers.stills_share == 1
@@ -242,8 +253,9 @@ def _guided(network: str, shown: Pass, num: int, times: Number = 1) -> list[Repe
     return [Repeated(network, keys, times), Repeated(network, together, times)]
 
 
-def _estimated(stage: SFT, shown: Pass, network: str) -> list[Repeated]:
-    if stage.continuation.estimate_share == 0:
+def _estimated(stage: Engine, shown: Pass, network: str) -> list[Repeated]:
+    assert isinstance(stage.subject, Video)
+    if stage.subject.continuation.estimate_share == 0:
         return []
     latents = min(CONTEXT_LATENTS, shown.latents)
     return [Repeated(network, replace(shown, latents=latents, encodes=False))]

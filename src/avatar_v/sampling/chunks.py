@@ -22,7 +22,7 @@ INTERPOLATED = 2
 """New latents of an N chunk that its I chunk makes anew: 0.32 s (our choice)."""
 
 NUM_SUFFIX = 1
-"""Clean latents at the end of an I chunk; as many as training gives (stages/windows.py)."""
+"""Clean latents at the end of an I chunk; as many as training gives (training/windows.py)."""
 
 CHUNK_LATENTS_FULL_SIZE = 41
 """161 frames, 6.44 s (Avatar V §4.1). The small preset uses the 13 latents of its training."""

@@ -6,8 +6,8 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from avatar_v.stages.critics import CriticStage
-from avatar_v.stages.role_module import step_of
+from avatar_v.objectives.critics import CriticStage
+from avatar_v.training.engine import step_of
 from avatar_v.words import counted
 
 PLACES = {

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import lightning as L
 
+from avatar_v.objectives.critics import CriticStage
 from avatar_v.stages.closing import PLACES, checkpoint_folders, last_checkpoint
-from avatar_v.stages.critics import CriticStage
 from avatar_v.words import notice
 
 LOCK = ".lock"

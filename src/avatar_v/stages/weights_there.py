@@ -6,7 +6,7 @@ from typing import Any
 
 from avatar_v.models.base import part_folder
 from avatar_v.models.card import ASSETS, SHIPPED, read_card
-from avatar_v.stages.settings import NULL
+from avatar_v.training.settings import NULL
 
 WAN = "Wan 2.1 T2V in diffusers' layout (Wan-AI/Wan2.1-T2V-1.3B-Diffusers on huggingface.co)"
 SOURCES = {

@@ -1,0 +1,1 @@
+"""One file for each recipe: its LightningModule, its loss and how its networks are updated."""

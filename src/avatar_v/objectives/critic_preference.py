@@ -1,0 +1,143 @@
+"""Training of the preference model on judged videos (recipes/critic_preference.yaml).
+
+Only a small head is trained, on features of frozen networks, so a run takes seconds behind the
+reading of its pairs. Its card holds the accuracy on pairs of other persons.
+"""
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from scipy import stats
+from torch import Tensor
+
+from avatar_v import checks
+from avatar_v.critics.feature_part import FeaturePart
+from avatar_v.critics.features import Features
+from avatar_v.critics.preference import PreferenceModel
+from avatar_v.losses.align import preference_loss
+from avatar_v.objectives.critics import CriticStage, check_sizes
+from avatar_v.objectives.preference_data import JudgedFeatures
+from avatar_v.shards.pairs import WINNERS
+
+FIRST, SECOND, TIE = (WINNERS.index(winner) for winner in ("first", "second", "tie"))
+LEAST_SCALE = 1e-2
+"""A feature that varies less in training counts as one that varies so much."""
+
+
+class PreferenceStage(CriticStage):
+    """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
+
+    Args:
+        features: What is read of a clip, by one of each kind at most (critics/features.py).
+        axes: What raters were asked; one score for each.
+        ties: k of losses/align.preference_loss; 1 takes no ties.
+        width: Of the hidden layer.
+        noise: Standard deviation of what is added to the standardised features in training.
+    """
+
+    model: PreferenceModel
+    trained_on = "judged pairs of videos"
+
+    def __init__(
+        self,
+        recipe: str,
+        export: str,
+        lr: float,
+        weight_decay: float,
+        features: list[FeaturePart],
+        axes: list[str],
+        ties: float,
+        width: int = 32,
+        noise: float = 0.0,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(recipe, lr, weight_decay, export, seed)
+        check_sizes(width=width)
+        checks.number("ties", ties, least=1, most=checks.MOST)
+        checks.weight("noise", noise)
+        self.features = Features(features)
+        self.model = PreferenceModel(
+            self.features.num,
+            width,
+            tuple(axes),
+            self.features.sources,
+            self.features.hash(),
+        )
+        self.ties, self.noise = ties, noise
+
+    def on_fit_start(self) -> None:
+        """Read the pairs, and standardise what is read. ValueError for ties that ``ties`` excludes,
+        and as `preference_data.PreferenceData.read`."""
+        super().on_fit_start()
+        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
+        with self.trainer.precision_plugin.forward_context():
+            data.read(self.model, self.features)
+        num_tied = int((data.train_pairs.winner == TIE).sum())
+        if num_tied and self.ties == 1:
+            raise ValueError(
+                f"{num_tied} of {len(data.train_pairs)} pairs are ties: set ties above 1, or "
+                "data.init_args.ties to false"
+            )
+        seen = torch.cat([data.train_pairs.first, data.train_pairs.second])
+        self.model.center.copy_(seen.mean(0))
+        self.model.scale.copy_(seen.std(0).clamp_min(LEAST_SCALE))
+
+    def augmented(
+        self, batch: JudgedFeatures, generator: torch.Generator
+    ) -> tuple[Tensor, JudgedFeatures]:
+        """The features of the first and the second samples "2 p d", with noise of their own."""
+        both = torch.stack([batch.first, batch.second])
+        drawn = torch.randn(both.shape, generator=generator).to(both)
+        return both + self.noise * self.model.scale * drawn, batch
+
+    def critic_loss(self, images: Float[Tensor, "2 p d"], batch: JudgedFeatures) -> Tensor:
+        margin = self.model.margin(images[0], images[1], batch.axis)
+        won = torch.where(batch.winner == SECOND, -margin, margin)
+        return preference_loss(won, batch.winner == TIE, ties=self.ties).mean()
+
+    @torch.no_grad()
+    def critic_numbers(self, frames: list[JudgedFeatures]) -> dict[str, float]:
+        (pairs,) = frames
+        right = decided_right(self.model, pairs)
+        decided = pairs.winner != TIE
+        margin = self.model.margin(pairs.first, pairs.second, pairs.axis)
+        won = torch.where(pairs.winner == SECOND, -margin, margin)
+        if self.ties > 1:
+            loss = preference_loss(won, ~decided, ties=self.ties)
+        else:
+            loss = preference_loss(won[decided], ties=1)
+        low, high = accuracy_interval(right[decided], pairs.person[decided])
+        return {
+            "held_out_loss": float(loss.mean()),
+            "accuracy": float(right[decided].mean()),
+            "accuracy_low": low,
+            "accuracy_high": high,
+            "num_pairs": float(decided.sum()),
+            "num_persons": float(len(pairs.person[decided].unique())),
+            "position_bias": float(self.model.position_bias.mean()),
+        }
+
+
+def decided_right(model: PreferenceModel, pairs: JudgedFeatures) -> Float[Tensor, " p"]:
+    """1 where the score of the winner is the higher one, 0 where it is not, a half where they are
+    equal and for ties. The bias to the first place has no part in it."""
+    difference = (
+        model.margin(pairs.first, pairs.second, pairs.axis) - model.position_bias[pairs.axis]
+    )
+    signed = torch.where(pairs.winner == SECOND, -difference, difference)
+    return torch.where((signed == 0) | (pairs.winner == TIE), 0.5, (signed > 0).float())
+
+
+def accuracy_interval(right: Float[Tensor, " p"], person: Int[Tensor, " p"]) -> tuple[float, float]:
+    """The 95 % interval of the mean over pairs: the jackknife over persons (Tukey 1958) with
+    Student's t, cut to [0, 1]; 0 and 1 with fewer than two of them."""
+    names, place = np.unique(person.cpu().numpy(), return_inverse=True)
+    if len(names) < 2:
+        return 0.0, 1.0
+    count = np.bincount(place).astype(float)
+    total = np.bincount(place, weights=right.double().cpu().numpy())
+    without = (total.sum() - total) / (count.sum() - count)
+    num = len(names)
+    half = stats.t.ppf(0.975, num - 1) * np.sqrt((num - 1) * without.var())
+    mean = total.sum() / count.sum()
+    return float(max(mean - half, 0.0)), float(min(mean + half, 1.0))

@@ -1,0 +1,118 @@
+"""Training of the world's sync critic (recipes/critic_sync.yaml), and how well it tells shifts.
+
+Not SyncNet of real faces: its weights come from its authors (critics/syncnet.py).
+"""
+
+from dataclasses import replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn import functional
+
+from avatar_v import checks
+from avatar_v.critics.frozen import as_input
+from avatar_v.critics.layers import Backbone, augment
+from avatar_v.critics.sync import audio_windows, distance_table, score_of, shifted_is_farther
+from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet, sync_contrastive_loss
+from avatar_v.objectives.critics import CriticStage, check_sizes
+from avatar_v.objectives.sync_data import SyncRuns
+from avatar_v.types import MOTION_NAMES
+
+MOUTH_COLUMNS = [
+    MOTION_NAMES.index(name) for name in ("mouth_open", "mouth_width", "mouth_round", "jaw")
+]
+VALIDATION_SHIFT = 7  # frames: validation clips are short
+
+
+class SyncStage(CriticStage):
+    """InfoNCE over windows and shifts; what pictures say of the mouth is taught beside it.
+
+    ``motion_weight``: of the squared error of a linear reading of the mouth's motion from single
+    pictures. It shows the pictures' side where to look while the sound's side knows nothing yet;
+    the reading itself is not exported.
+    """
+
+    model: WorldSyncNet
+
+    def __init__(
+        self,
+        recipe: str,
+        export: str,
+        lr: float,
+        weight_decay: float,
+        width: int = 16,
+        num_heads: int = 6,
+        num_features: int = 48,
+        num_dims: int = 64,
+        temperature: float = 0.1,
+        motion_weight: float = 5.0,
+        backbone: Backbone = "residual",
+        held_out: bool = False,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(recipe, lr, weight_decay, export, seed)
+        check_sizes(width=width, num_heads=num_heads, num_features=num_features, num_dims=num_dims)
+        checks.positive("temperature", temperature)
+        checks.weight("motion_weight", motion_weight)
+        sizes = (width, num_heads, num_features, num_dims)
+        self.model = WorldSyncNet(*sizes, backbone=backbone, held_out=held_out)
+        self.motion_head = nn.Linear(num_features, len(MOUTH_COLUMNS))
+        self.temperature = temperature
+        self.motion_weight = motion_weight
+
+    def augmented(self, batch: SyncRuns, generator: torch.Generator) -> tuple[Tensor, SyncRuns]:
+        """Pictures "(b f) 3 64 64", a clip in one light, place and blur; its sound in one gain."""
+        images = as_input(batch.images.flatten(0, 1), INPUT_SIZE).cpu()
+        images = augment(images, generator, batch.images.shape[1]).to(self.device)
+        return images, replace(batch, sound=louder_or_softer(batch.sound, generator))
+
+    def critic_loss(self, images: Tensor, batch: SyncRuns) -> Tensor:
+        features = self.model.frame_features(images).unflatten(0, batch.images.shape[:2])
+        read = self.motion_head(features).float()
+        error = functional.mse_loss(read, batch.motion[..., MOUTH_COLUMNS])
+        video, audio = self.model.embed_features(features), embed_runs(self.model, batch.sound)
+        loss = sync_contrastive_loss(video, audio, self.temperature)
+        return loss + self.motion_weight * error
+
+    @torch.no_grad()
+    def critic_numbers(self, frames: list[SyncRuns]) -> dict[str, float]:
+        video, audio = [], []
+        for batch in frames:
+            images = as_input(batch.images.flatten(0, 1), INPUT_SIZE)
+            features = self.model.frame_features(images).unflatten(0, batch.images.shape[:2])
+            video.append(self.model.embed_features(features))
+            audio.append(embed_runs(self.model, batch.sound))
+        return shift_numbers(torch.cat(video), torch.cat(audio))
+
+
+def embed_runs(model: WorldSyncNet, sound: Float[Tensor, "b t 13"]) -> Float[Tensor, "b n d"]:
+    """Embeddings of all windows of runs of MFCCs."""
+    windows = torch.stack([audio_windows(steps) for steps in sound])
+    return model.embed_audio(windows.flatten(0, 1)).unflatten(0, windows.shape[:2])
+
+
+def louder_or_softer(
+    sound: Float[Tensor, "b t 13"], generator: torch.Generator
+) -> Float[Tensor, "b t 13"]:
+    """MFCCs of clips ±12 dB: a gain moves the first coefficient, the log energy, and no other."""
+    log_gain = 2.76 * (2 * torch.rand(len(sound), generator=generator) - 1)  # 2.76 = ln 10^1.2
+    first = torch.zeros(sound.shape[-1])
+    first[0] = 1.0
+    return sound + (log_gain[:, None, None] * first).to(sound.device)
+
+
+def shift_numbers(video: Float[Tensor, "b n d"], audio: Float[Tensor, "b n d"]) -> dict[str, float]:
+    """``window_top1``: the nearest sound of the own clip is at most a frame off. ``clip_offset``:
+    so is the whole clip's offset. ``pairwise``: see ``shifted_is_farther``."""
+    distance = torch.cdist(video, audio)
+    true = torch.arange(video.shape[1], device=video.device)
+    nearest = (distance.argmin(2) - true).abs() <= 1
+    tables = [distance_table(v, a, VALIDATION_SHIFT) for v, a in zip(video, audio, strict=True)]
+    offsets = torch.tensor([score_of(table).offset for table in tables])
+    pairwise = [shifted_is_farther(v, a) for v, a in zip(video, audio, strict=True)]
+    return {
+        "window_top1": float(nearest.float().mean()),
+        "clip_offset": float((offsets.abs() <= 1).float().mean()),
+        "pairwise": sum(pairwise) / len(pairwise),
+    }

@@ -1,0 +1,76 @@
+"""The motion network, from motion and sound alone (shards need no pictures).
+
+Times are uniform over the sampler's steps: what is decided close to t = 1 is hardly ever seen at
+logit-normal ones. Its windows are training/motion.py's.
+"""
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from avatar_v.flow import shift_time
+from avatar_v.losses.flow import motion_flow_loss
+from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.training.batch import Logs, TrainBatch, noise_like, noisy
+from avatar_v.training.engine import Engine
+from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
+from avatar_v.training.optim import Optim
+from avatar_v.training.roles import STUDENT, Role
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
+from avatar_v.types import MotionCond
+
+
+class MotionPrior(Engine[TrainBatch[MotionCond]]):
+    """Rectified flow on windows of motion.
+
+    Args:
+        motion: how many windows, whose style, which components count most.
+        trainable: all of the motion network, or LoRA factors on that of the start.
+    """
+
+    subject: Motion
+
+    def __init__(
+        self,
+        models: Models,
+        optim: Optim,
+        objective: Objective,
+        motion: MotionTraining,
+        seed: int = 0,
+        trainable: Trainable | None = None,
+    ) -> None:
+        super().__init__(Motion(models, objective, motion), optim, seed, trainable)
+
+    def roles(self) -> Mapping[str, Role]:
+        return {STUDENT: Role(("conditioner",), self.optim, ema=True, export=True)}
+
+    def build_roles(self) -> None:
+        """A fresh motion network, unless the weights have one. ValueError for LoRA of a fresh one,
+        whose matrices know nothing."""
+        if self.conditioner.motion_net is not None:
+            return
+        if self.trainable.parts == "lora":
+            raise ValueError(
+                "trainable.parts lora: the weights that the stage starts from have no motion "
+                "network; train it whole first (recipes/3_motion.yaml, parts: all)"
+            )
+        audio_dim = self.conditioner.audio_encoder.dim
+        config = MotionNetConfig.of_preset(self.subject.models.preset, audio_dim=audio_dim)
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(self.seed)
+            self.conditioner.motion_net = MotionNet(config)
+
+    def select_trainable(self) -> None:
+        select_motion_net(self, self.trainable, self.seed)
+
+    def loss(self, batch: TrainBatch[MotionCond]) -> tuple[Tensor, Logs]:
+        """Flow-matching loss of the motion between the given ends, where the face is seen."""
+        own, scored = batch.draws.own, batch.windows.scored()
+        times = torch.rand(batch.size, 1, generator=own)
+        times = torch.where(scored, shift_time(times, self.subject.objective.shift), 0.0)
+        noised = noisy(batch.clean, noise_like(batch.clean, own), times, scored)
+        v = motion_net_of(self)(noised.x_t, noised.t, batch.cond)
+        weights = self.subject.window_weights(batch)
+        return motion_flow_loss(v, noised.velocity, self.subject.seen(batch), weights), {}

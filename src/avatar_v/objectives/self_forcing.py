@@ -1,0 +1,223 @@
+"""Live student, second part: few steps by distribution matching (Live Avatar §4.2, alg. 1).
+
+The student is the causal network of the first part; both scores are the weights of stage 3, which
+see a window as a whole. In each step blocks see earlier ones at the same time t, so a window in one
+pass under the causal mask is the very video that generation makes block after block
+(sampling/blocks.py; tests/numerics/test_blocks.py): training takes the pass. What a block sees of
+the past is noisy in all steps but the last, which is the paper's History Corrupt; unlike alg. 1,
+gradients pass into the past, and each step has a past of its own, as in generation.
+
+A student's windows are longer than the scores', so that blocks leave its sight. The scores look at
+a part, which continues the student's own latents.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from avatar_v import checks
+from avatar_v.models.discriminator import TokenDiscriminator
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.reference import anchor_frame
+from avatar_v.models.weights import load_dit
+from avatar_v.motion.stats import MotionStats
+from avatar_v.objectives.distribution_matching import (
+    DistributionMatching,
+    Matching,
+    validation_loss,
+)
+from avatar_v.objectives.matching import FAKE, REAL
+from avatar_v.sampling.blocks import check_chunks
+from avatar_v.sampling.chunks import OVERLAP, Span
+from avatar_v.sampling.settings import Settings
+from avatar_v.training.batch import Draws, Logs, TrainBatch
+from avatar_v.training.chunk_rollout import ChunkRollout, Latents, OwnRollout, chunk_of
+from avatar_v.training.engine import Engine
+from avatar_v.training.optim import Optim
+from avatar_v.training.personality import Personality
+from avatar_v.training.roles import STUDENT, Role, Updates
+from avatar_v.training.settings import Models, Objective
+from avatar_v.training.trainable import Trainable
+from avatar_v.training.video import Regions, Video
+from avatar_v.training.windows import Windows
+from avatar_v.types import Cond, Reference
+
+
+@dataclass(frozen=True)
+class CausalStudent:
+    """The student that is trained, and what the scores see of its video."""
+
+    causal_weights: str  # pipeline folder of stage 4d, e.g. runs/4d_causal_forcing/weights
+    score_latents: int  # of the part of a window that both scores look at: those of their training
+
+    def __post_init__(self) -> None:
+        checks.count("student.score_latents", self.score_latents, least=OVERLAP + 1)
+
+
+@dataclass(frozen=True)
+class StreamWindows:
+    """Videos from their beginning, with or without a first frame, alike on all ranks."""
+
+    prompt_share: float  # of batches without one
+
+    def draw(self, num: int, clip_latents: int, length: int, draws: Draws) -> Windows:
+        kind = float(torch.rand((), generator=draws.common))
+        start = torch.zeros(num, dtype=torch.long)
+        prefix = torch.full_like(start, int(kind >= self.prompt_share))
+        return Windows(start, prefix, start, length)
+
+    def longest(self, length: int) -> int:
+        return length
+
+
+class SelfForcing(Engine[TrainBatch[Cond]]):
+    """A causal student of few steps. ``models.init_from`` are the weights of both scores, and of
+    the encoders and the motion network.
+
+    Args:
+        student: the causal network to begin with, and the scores' part of its windows.
+        matching: the scores and the weights of the terms; no regression, since no trajectory of the
+            scores ends in a causal network's video.
+        rollout: the student's steps; ``prompt_share`` and ``image_share`` make a whole.
+        trainable: all of the student.
+        updates: as in stage 4b.
+        personality, face_boost, mouth_boost: as in stage 3.
+    """
+
+    subject: Video
+    fake: AvatarDiT
+    real: AvatarDiT
+    head: TokenDiscriminator
+
+    def __init__(
+        self,
+        models: Models,
+        optim: Optim,
+        objective: Objective,
+        face_boost: float,
+        mouth_boost: float,
+        personality: Personality,
+        student: CausalStudent,
+        matching: Matching,
+        rollout: OwnRollout,
+        trainable: Trainable,
+        updates: Updates | None = None,
+        seed: int = 0,
+    ) -> None:
+        if trainable.parts != "all":
+            raise ValueError("trainable.parts is all: student and scores have other weights")
+        if any(matching.regression.values()):
+            raise ValueError("matching.regression is 0 for a causal student")
+        if rollout.prompt_share + rollout.image_share != 1:
+            raise ValueError("rollout.prompt_share and image_share make 1: streams have no chunks")
+        for length in objective.window_latents.values():
+            if length < student.score_latents:
+                raise ValueError(
+                    f"windows have at least student.score_latents, {student.score_latents}, got "
+                    f"{length}"
+                )
+        regions = Regions(face_boost, mouth_boost)
+        windows = StreamWindows(rollout.prompt_share)
+        video = Video(models, objective, regions, personality=personality, windows=windows)
+        super().__init__(video, optim, seed, trainable, updates)
+        self.rollout = rollout
+        self.matching = DistributionMatching(matching, objective.shift)
+        self.student = student
+
+    def roles(self) -> Mapping[str, Role]:
+        return self.matching.roles(self.optim, self.updates)
+
+    def build_roles(self) -> None:
+        """The scores are what the stage starts from. ValueError for a student that is not causal,
+        and for scores that are."""
+        if self.dit.config.is_causal or self.dit.config.has_guidance_inside:
+            raise ValueError(
+                f"{self.subject.models.init_from}: the scores are weights of stage 3, guided by "
+                "several passes (matching.real_guidance), that see whole windows"
+            )
+        self.fake, self.real = (self.network_for(role, self.dit) for role in (FAKE, REAL))
+        if self.matching.numbers.has_head:
+            self.head = self.matching.build_head(self.dit.config.dim, self.seed)
+        student = self.causal_start()
+        student.motion_stats = self.dit.motion_stats
+        block = student.config.causal_block
+        if block is None:
+            raise ValueError(
+                f"student.causal_weights {self.student.causal_weights} are not causal: "
+                "recipes/4d_causal_forcing.yaml makes some"
+            )
+        for length in self.subject.objective.window_latents.values():
+            check_chunks(block, length)
+        self.dit = student
+
+    def causal_start(self) -> AvatarDiT:
+        """What the student begins as."""
+        return load_dit(f"{self.student.causal_weights}/dit")
+
+    def select_trainable(self) -> None:
+        """The encoders stay as they are."""
+        self.conditioner.requires_grad_(False)
+
+    @contextlib.contextmanager
+    def network(self, role: str) -> Iterator[AvatarDiT]:
+        """The network of ``role``."""
+        yield {STUDENT: self.dit, FAKE: self.fake, REAL: self.real}[role]
+
+    def iterate(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
+        """One backward pass of the fake score, and one of the student if its turn has come."""
+        rollout, region = self.chunk(batch), self.subject.region(batch)
+        return self.matching.iterate(self, batch, rollout, region, self.part_for_scores)
+
+    def chunk(self, batch: TrainBatch[Cond]) -> ChunkRollout:
+        """The whole stream, which is to be made."""
+        length = self.subject.window_length(self.step)
+        return chunk_of(self.dit, self.conditioner, batch, self.rollout, length)
+
+    def part_for_scores(
+        self, rollout: ChunkRollout, made: Latents, draws: Draws
+    ) -> tuple[ChunkRollout, Latents]:
+        """A part of the window, drawn alike on all ranks: from its beginning as often as from
+        anywhere else. One from inside begins with two of the student's own latents, and the first
+        frame of the video is its anchor."""
+        length = self.student.score_latents
+        last = made.shape[1] - length
+        begin = 0
+        if last > 0 and float(torch.rand((), generator=draws.common)) >= 0.5:
+            begin = 1 + int(torch.randint(last, (), generator=draws.common))
+        part = Span(begin, begin + length)
+        run = slice(part.start, part.stop)
+        audio, motion = (None if x is None else x[:, run] for x in (rollout.audio, rollout.motion))
+        chunk = dataclasses.replace(rollout.chunk, latents=part, new_latents=part)
+        seen = dataclasses.replace(rollout, chunk=chunk, audio=audio, motion=motion)
+        if begin == 0:
+            return seen, made[:, run]
+        chunk = dataclasses.replace(chunk, index=1, mode="prefix2v", num_prefix=OVERLAP)
+        prefix, rest = made[:, run].split([OVERLAP, length - OVERLAP], dim=1)
+        anchor = _anchor(rollout, made, self.dit.motion_stats)
+        seen = dataclasses.replace(seen, chunk=chunk, prefix=prefix.detach(), anchor=anchor)
+        return seen, torch.cat([seen.prefix, rest], dim=1)
+
+    def loss(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
+        """Of validation."""
+        return validation_loss(self.chunk(batch), self.dit, batch, self.subject.region(batch))
+
+    def card_entries(self) -> dict[str, Any]:
+        block = self.dit.config.causal_block
+        return {**super().card_entries(), **self.rollout.card_entries(), "causal_block": block}
+
+    def sampled_with(self, settings: Settings) -> Settings:
+        return self.rollout.sampled_with(settings, self.step)
+
+
+def _anchor(rollout: ChunkRollout, made: Latents, stats: MotionStats | None) -> Reference | None:
+    """The first frame of the student's video, as generation shows it later on."""
+    if not rollout.settings.anchor or rollout.reference is None:
+        return None
+    audio, motion = (None if x is None else x[:, :1] for x in (rollout.audio, rollout.motion))
+    first = made[:, :1].detach()
+    return anchor_frame(first, rollout.reference, audio=audio, motion=motion, stats=stats)

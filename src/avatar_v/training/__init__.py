@@ -1,0 +1,1 @@
+"""One engine for every objective: roles, optimisers, draws, windows, what batches give."""

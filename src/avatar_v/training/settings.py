@@ -1,0 +1,68 @@
+"""What a stage starts from and what it is trained on, as numbers of a recipe."""
+
+from dataclasses import dataclass, field, fields
+
+from avatar_v import checks
+from avatar_v.models.card import ASSETS
+
+MAX_GUIDANCE = 100.0
+MAX_SHIFT = 1000.0
+"""Of the times of training and sampling; published models have 1 to 17."""
+
+
+NULL = "None"
+"""What jsonargparse makes of ``null`` on the command line, in a field of a dataclass."""
+
+
+@dataclass(frozen=True)
+class Models:
+    """What a stage trains: fresh models of a preset, or the weights of a pipeline folder."""
+
+    preset: str  # a name of models/presets.py
+    init_from: str | None = None
+    """Pipeline folder to start from, e.g. runs/1_t2v/weights, or the name of weights that ship."""
+    dit: str | None = None  # a DiT folder alone, e.g. of `avatar-v weights import-wan`
+    vae: str | None = None  # folders of trained encoders; with init_from: a VAE tuned from its own
+    text: str | None = None
+    audio: str | None = None
+    motion_stats: str | None = None
+    """File of motion statistics, a folder of weights or the name of some that have it; None: that
+    of init_from or else computed from the training clips, where the stage knows motion."""
+    checkpoint_activations: bool = False  # less memory, a third more computation
+
+    def __post_init__(self) -> None:
+        for each in fields(self):
+            if getattr(self, each.name) == NULL:
+                object.__setattr__(self, each.name, None)
+        folders = {"dit": self.dit, "text": self.text, "audio": self.audio}
+        given = [name for name, folder in folders.items() if folder is not None]
+        if self.init_from is not None and given:
+            raise ValueError(f"init_from {self.init_from} brings its own networks: drop {given}")
+        if self.init_from is not None and (ASSETS / self.init_from / "card.json").is_file():
+            object.__setattr__(self, "init_from", str(ASSETS / self.init_from))  # of a name
+
+
+@dataclass(frozen=True)
+class Objective:
+    """Numbers of rectified-flow training on windows of clips (training/windows.py)."""
+
+    window_latents: dict[int, int]  # {step: latents}, the window from that step on
+    resolution: dict[int, float] = field(default_factory=lambda: {0: 1.0})
+    """{step: factor} on the size of the videos from that step on; 1 is that of their bucket."""
+    shift: float = 1.0  # of the logit-normal times
+    first_share: float = 0.5  # windows that start at the beginning of their clip
+    image_share: float = 0.5  # of those: the first latent is given (I2V), else nothing (T2V)
+    suffix_share: float = 0.0  # windows whose last latent is given: N/I chunks
+    text_dropout: float = 0.1  # share of samples trained with the empty text
+    audio_dropout: float = 0.0  # and as if they had no audio
+
+    def __post_init__(self) -> None:
+        checks.by_step(checks.count, "window_latents", self.window_latents)
+        checks.by_step(_resolution, "resolution", self.resolution)
+        checks.positive("shift", self.shift, most=MAX_SHIFT)
+        shares = ("first_share", "image_share", "suffix_share", "text_dropout", "audio_dropout")
+        checks.each(checks.share, self, shares)
+
+
+def _resolution(key: str, value: object) -> None:
+    checks.positive(key, value, most=1)
