@@ -33,7 +33,7 @@ from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.planning.networks import UMT5OfWan, Wav2Vec2OfSize, conditioner_of
 from avatar_v.planning.recipe import Recipe, read_recipe
 from avatar_v.testing import motion_stats
-from avatar_v.training.engine import Engine, clips_of
+from avatar_v.training.engine import Engine, subject_of
 
 EMBEDDED = ("tiny", "small")
 """Presets with encoders of their own."""
@@ -138,7 +138,7 @@ def recipe_of(stage: str, name: str, window: int, parts: str = "lora") -> Recipe
 def ready_stage(recipe: Recipe, name: str, folder: Path) -> Engine:
     """The stage of ``recipe`` with its networks, as `Engine.configure_model` leaves them."""
     stage = recipe.fresh_stage()
-    subject = clips_of(stage)
+    subject = subject_of(stage)
     subject.models = dataclasses.replace(subject.models, init_from=None)  # no card is read
     stage.dit = narrow_dit(folder)
     stage.conditioner = conditioner_for(name, stage.dit)

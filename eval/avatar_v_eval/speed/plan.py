@@ -34,7 +34,7 @@ from avatar_v.planning.networks import build_networks
 from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.steps import Clips
 from avatar_v.testing import make_batch, motion_stats
-from avatar_v.training.engine import clips_of
+from avatar_v.training.engine import subject_of
 from avatar_v.training.optim import build_optimizer
 from avatar_v.types import num_frames, num_latents
 from avatar_v_eval.processes import in_a_process
@@ -160,7 +160,7 @@ def one_step(case: Case) -> Step:
     """Plan the case, and take its steps."""
     recipe = recipe_for(case)
     stage = recipe.fresh_stage(checkpoints=case.checkpoints)
-    subject = clips_of(stage)
+    subject = subject_of(stage)
     subject.models = dataclasses.replace(subject.models, init_from=None)
     torch.manual_seed(0)
     book = profile(activities=[ProfilerActivity.CPU], profile_memory=True)

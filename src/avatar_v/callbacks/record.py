@@ -24,7 +24,7 @@ from avatar_v.paths import disk_named, whole_file
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.finite import require_finite_weights
-from avatar_v.training.engine import Engine, clips_of, step_of, trains_clips
+from avatar_v.training.engine import Engine, step_of, subject_of, trains_clips
 from avatar_v.training.settings import MAX_GUIDANCE
 from avatar_v.training.subject import token_side
 from avatar_v.training.windows import to_tokens, value_at
@@ -132,7 +132,7 @@ class Export(L.Callback):
         if not trains_clips(pl_module):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"
-        preset = clips_of(pl_module).models.preset
+        preset = subject_of(pl_module).models.preset
         sizes = {"side": _side(trainer, pl_module), "window_latents": _chunk(pl_module)}
         entries: dict[str, Any] = sizes | pl_module.card_entries()
         can = Capabilities(
@@ -173,7 +173,7 @@ def _part_of_factors(stage: Engine) -> Literal["dit", "motion"] | None:
 
 def _base_of(stage: Engine) -> tuple[str, str] | None:
     """Folder and hash of the weights that LoRA is trained on in ``stage``; "" for fresh ones."""
-    part, models = _part_of_factors(stage), clips_of(stage).models
+    part, models = _part_of_factors(stage), subject_of(stage).models
     if part is None:
         return None
     if models.init_from is not None:
@@ -200,13 +200,13 @@ def _side(trainer: L.Trainer, stage: Engine) -> int | None:
     size = data.picture_size if isinstance(data, ShardData) else None
     if size is None:
         return None
-    share = value_at(clips_of(stage).objective.resolution, max(stage.step - 1, 0))
+    share = value_at(subject_of(stage).objective.resolution, max(stage.step - 1, 0))
     return to_tokens(share * math.prod(size) ** 0.5, token_side(stage))
 
 
 def _chunk(stage: Engine) -> int | None:
     """Latents of the last windows, where generation can make chunks of that length."""
-    length = value_at(clips_of(stage).objective.window_latents, max(stage.step - 1, 0))
+    length = value_at(subject_of(stage).objective.window_latents, max(stage.step - 1, 0))
     return length if length > OVERLAP else None
 
 

@@ -26,7 +26,7 @@ from avatar_v.sampling.rollout import (
     make_chunk,
 )
 from avatar_v.sampling.settings import Settings
-from avatar_v.training.engine import Engine, clips_of, step_of, trains_clips
+from avatar_v.training.engine import Engine, step_of, subject_of, trains_clips
 from avatar_v.training.settings import MAX_GUIDANCE, MAX_SHIFT
 from avatar_v.training.windows import Windows
 from avatar_v.types import Batch, num_frames
@@ -85,7 +85,7 @@ class Samples(L.Callback):
     @torch.no_grad()
     def generate(self, stage: Engine, batch: Batch) -> tuple[Video, ...]:
         """True and generated video in [-1, 1] of the first window of each clip."""
-        subject, step = clips_of(stage), stage.step
+        subject, step = subject_of(stage), stage.step
         clean = stage.conditioner.clean_latents(subject.at_resolution(stage, batch, step))
         length = subject.window_length(step)
         clean = clean[:, :length]

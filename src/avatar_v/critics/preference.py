@@ -1,8 +1,8 @@
 """PreferenceModel: which of two clips would raters prefer? And the reward that is made of it.
 
 A small network gives a score to what frozen networks say of a clip (features.py). It is trained
-on judged pairs under Bradley-Terry with ties (objectives/critic_preference.py): a difference of scores
-is the logarithm of the odds. Scores of two conditions must not be compared.
+on judged pairs under Bradley-Terry with ties (objectives/critic_preference.py): a difference of
+scores is the logarithm of the odds. Scores of two conditions must not be compared.
 """
 
 import dataclasses

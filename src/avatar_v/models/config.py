@@ -38,7 +38,7 @@ class DiTConfig:
     causal_window: Count | None = None  # blocks before its own that a block sees; None: all
     refines_from: float | None = None  # t of the one step of a refiner, which reads Cond.low too
     guidance_ranges: tuple[tuple[float, float], ...] | None = None
-    """Of weights with guidance inside (objectives/distill_cfg.py): the least and the largest guidance
+    """Of weights with guidance inside (objectives/distill_cfg.py): least and largest guidance
     of text, audio and reference that they were trained with. They read Cond.guidance."""
 
     def __post_init__(self) -> None:

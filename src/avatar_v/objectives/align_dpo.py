@@ -80,6 +80,7 @@ class JudgedMotion(Motion):
         won, lost = winners_first(judged, *pair)
         clean = torch.cat([windows.crop(of[clip]) for of in (won, lost)])
         cond = self.conditions(networks, batch, windows)
+        assert cond.audio is not None, "conditions hears it"
         return clean.to(cond.audio.device), cond.map(lambda x: repeated(x, 2))
 
     def axis_weights(self, batch: Batch) -> Float[Tensor, "b m"]:

@@ -1,7 +1,7 @@
 """The fake score of distribution matching: its numbers, its role, its turn beside the student, what
 both scores look at, and what is told of the student.
 
-Shared by the distillation of video (objectives/distill_dmd.py) and motion (objectives/distill_motion.py).
+Shared by the distillation of video (distribution_matching.py) and motion (distill_motion.py).
 """
 
 import dataclasses

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 import torch
 from jaxtyping import Bool, Float
-from lightning import LightningDataModule
 from torch import Tensor
 
 from avatar_v import checks, flow
@@ -68,7 +67,7 @@ def winners_first(judged: Judged, first: Tensor, second: Tensor) -> tuple[Tensor
     return torch.where(second_won, second, first), torch.where(second_won, first, second)
 
 
-def check_ties(data: LightningDataModule, numbers: Preferences) -> None:
+def check_ties(data: object, numbers: Preferences) -> None:
     """ValueError for training pairs that are ties where the loss knows none."""
     if isinstance(data, PairData) and numbers.ties == 1:
         said = [judgment.winner for judgment in data.judgments(data.train_folder)]

@@ -137,7 +137,7 @@ def _training(args: argparse.Namespace) -> str:
     merge_recipes(recipes)  # what is wrong with the files is said before torch is imported
     from avatar_v.planning.recipe import read_recipe
     from avatar_v.planning.report import Machine, clips_of, recipe_report
-    from avatar_v.training.engine import clips_of, trains_clips
+    from avatar_v.training.engine import trains_clips
 
     recipe = read_recipe(recipes, options)
     if gpu is None and recipe.trainer["accelerator"] not in ("cpu", "auto"):

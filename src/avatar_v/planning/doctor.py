@@ -39,7 +39,7 @@ from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.before import check_devices, check_experiment_log
 from avatar_v.stages.cli import made_by, split_recipes
 from avatar_v.stages.weights_there import missing_weights
-from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.settings import Models
 from avatar_v.types import num_latents
 from avatar_v.words import counted, readable
@@ -193,7 +193,7 @@ def _layouts(recipe: Recipe) -> Iterator[Finding]:
     """Of the folders of weights that are there: whether they hold what their key promises."""
     if not trains_clips(recipe.model):
         return
-    models = recipe.model.models
+    models = subject_of(recipe.model).models
     checks: dict[str, tuple[str | None, Callable[[str, Models], None]]] = {
         "init_from": (models.init_from, _pipeline),
         "dit": (models.dit, _dit),
@@ -274,7 +274,7 @@ def _data(recipe: Recipe) -> Iterator[Finding]:
     if trains_clips(recipe.model) and len(there) == len([f for f in folders.values() if f]):
         most = num_latents(frames_of(recipe.model, longest_window(recipe)))
         yield from _checked("length of the clips", partial(data.require_length, most))
-        if note := recipe.model.unlearned(data.most_latents, most):
+        if note := subject_of(recipe.model).unlearned(data.most_latents, most):
             yield Finding(f"length of the clips: {note}", "hint")
         yield from _latents(data, recipe.model)
 
@@ -282,7 +282,7 @@ def _data(recipe: Recipe) -> Iterator[Finding]:
 def _latents(data: ShardData, stage: Engine) -> Iterator[Finding]:
     """Whether latents are those of the VAE that will decode them, and have the stills that the
     stage reads."""
-    models = clips_of(stage).models
+    models = subject_of(stage).models
     inside = None if models.init_from is None else Path(models.init_from) / "vae"
     folder = models.vae or inside
     if folder is not None and part_folder(folder).is_dir():
@@ -291,7 +291,7 @@ def _latents(data: ShardData, stage: Engine) -> Iterator[Finding]:
     most_bytes = _most_bytes(models)
     if most_bytes is not None:
         yield from _checked("captions", lambda: data.require_captions(most_bytes))
-    if clips_of(stage).reads_stills:
+    if subject_of(stage).reads_stills:
         yield from _checked("stills", data.require_stills)
 
 

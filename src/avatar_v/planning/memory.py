@@ -31,7 +31,7 @@ from avatar_v.planning.networks import build_networks
 from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, reference_bytes
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips, Repeated, passes_of
-from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.motion import Motion
 from avatar_v.training.optim import hidden_matrices
 from avatar_v.training.subject import token_side
@@ -136,7 +136,7 @@ class _Meter:
                 network,
                 found.of,
                 bf16=self.bf16,
-                checkpoints=self.clips_of(stage).models.checkpoint_activations,
+                checkpoints=subject_of(self.stage).models.checkpoint_activations,
                 cast=self.spread.kind == "fsdp",
             )
         return self._known[key]
@@ -240,7 +240,7 @@ def _gathered(stage: Engine, *, bf16: bool) -> Number:
 def longest_window(recipe: Recipe) -> int:
     """Latents of the longest window that the run draws."""
     assert trains_clips(recipe.model)
-    return max(_reached(recipe, clips_of(recipe.model).objective.window_latents))
+    return max(_reached(recipe, subject_of(recipe.model).objective.window_latents))
 
 
 def left_bytes(recipe: Recipe) -> tuple[Number, Number]:
@@ -268,7 +268,7 @@ def _reached(recipe: Recipe, schedule: Mapping[int, Any]) -> list[Any]:
 
 def _largest(stage: Engine, recipe: Recipe, clips: Clips) -> tuple[int, int]:
     """The longest window and the largest picture of the run."""
-    shares = _reached(recipe, clips_of(stage).objective.resolution)
+    shares = _reached(recipe, subject_of(stage).objective.resolution)
     return longest_window(recipe), round(clips.size * max(shares))
 
 
@@ -309,5 +309,5 @@ def _batch_bytes(stage: Engine, clips: Clips, *, video: bool, pairs: bool) -> Nu
 
 def frames_of(stage: Engine, window: int) -> int:
     """Frames of the shortest clips that a stage takes."""
-    window = clips_of(stage).windows.longest(window)
+    window = subject_of(stage).windows.longest(window)
     return num_frames(window)

@@ -31,7 +31,7 @@ from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distill_motion import DistillMotion
 from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.outside import read_json
-from avatar_v.training.engine import Engine, clips_of
+from avatar_v.training.engine import Engine, subject_of
 from avatar_v.training.motion import Motion
 from avatar_v.training.settings import Models
 
@@ -70,7 +70,7 @@ class Wav2Vec2OfSize(HiddenStateAudioEncoder):
 
 def build_networks(stage: Engine) -> None:
     """Give ``stage`` its networks, and each weight its role, as `Engine.configure_model` does."""
-    subject = clips_of(stage)
+    subject = subject_of(stage)
     models = subject.models
     with torch.device("meta"):
         stage.dit = dit = _start_of(stage)
@@ -103,7 +103,7 @@ def _stored(folder: str) -> DiTConfig | None:
 def _start_of(stage: Engine) -> AvatarDiT:
     """The DiT that the stage starts from. Where it is not there yet, stage 4a makes that of
     distribution matching, unless the recipe guides by several passes."""
-    models = clips_of(stage).models
+    models = subject_of(stage).models
     dit = AvatarDiT(config_of(models))
     is_there = _stored(models.dit or f"{models.init_from}/dit") is not None
     if not isinstance(stage, DistillDMD) or is_there:

@@ -15,7 +15,7 @@ from avatar_v.parallel.mesh import Layout
 from avatar_v.stages.before import check_trainer
 from avatar_v.stages.cli import merge_recipes, misspelt_in, written
 from avatar_v.stages.recipe import RecipeCLI, quiet
-from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.video import Video
 
 SHARDED = ("ShardedStrategy", "ModelParallelStrategy")
@@ -126,7 +126,7 @@ class Recipe:
         stage = copy.deepcopy(self.model)
         assert trains_clips(stage)
         if checkpoints is not None:
-            subject = clips_of(stage)
+            subject = subject_of(stage)
             subject.models = dataclasses.replace(subject.models, checkpoint_activations=checkpoints)
         if lora:
             assert isinstance(stage.subject, Video)

@@ -14,7 +14,7 @@ from avatar_v.planning.memory import GIB, Plan, frames_of, longest_window, plan_
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips
 from avatar_v.shards.loader import read_folder
-from avatar_v.training.engine import Engine, clips_of, trains_clips
+from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.perceptual import TERMS
 from avatar_v.training.policies import VideoPolicy
 from avatar_v.training.video import Video
@@ -35,7 +35,7 @@ class Machine:
 def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     """The largest clips of the training shards where these are, else of the usual size."""
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
-    side = SIDES.get(clips_of(stage).models.preset, FULL_SIDE) * (
+    side = SIDES.get(subject_of(stage).models.preset, FULL_SIDE) * (
         2 if isinstance(stage.subject, LowVideo) else 1
     )
     frames = frames_of(stage, longest_window(recipe))
@@ -117,7 +117,7 @@ def _table(plan: Plan, machine: Machine) -> list[str]:
 def _measures(recipe: Recipe, plan: Plan, spread: Spread, clips: Clips) -> list[str]:
     stage, ranks = recipe.fresh_stage(), spread.layout.world_size
     tried: dict[str, Plan] = {}
-    if not clips_of(stage).models.checkpoint_activations:
+    if not subject_of(stage).models.checkpoint_activations:
         tried["models.checkpoint_activations: true"] = plan_of(
             recipe, clips, spread, checkpoints=True, with_time=False
         )

@@ -30,7 +30,7 @@ from avatar_v.planning.passes import MotionPass, Pass
 from avatar_v.sampling.guidance import NAMES, streams
 from avatar_v.shards.pairs import NUM_PORTRAITS
 from avatar_v.training.continuation import CONTEXT_LATENTS
-from avatar_v.training.engine import Engine, clips_of
+from avatar_v.training.engine import Engine, subject_of
 from avatar_v.training.policies import MotionPolicy, VideoPolicy
 from avatar_v.training.video import Video
 from avatar_v.types import num_latents
@@ -69,7 +69,7 @@ def passes_of(stage: Engine, clips: Clips, window: int, *, longest: bool) -> lis
     if found is None:
         raise ValueError(f"no plan for a stage {type(stage).__name__}")
     cells = clips.size // stage.conditioner.vae.spatial_factor
-    tokens = TEXT_TOKENS.get(clips_of(stage).models.preset, 512)
+    tokens = TEXT_TOKENS.get(subject_of(stage).models.preset, 512)
     plain = Pass(clips.batch_size, window, (cells, cells), text_tokens=tokens)
     return found(stage, clips, plain, longest)
 

@@ -6,7 +6,7 @@ txt)]``; without a reference the second term is left out.
 The convention is ``uncond + w (cond - uncond)``: w = 1 is no guidance, w = 0 drops the condition.
 Public code often means ``cond + w (cond - uncond)``; subtract 1 before comparing numbers.
 
-Weights with guidance inside (objectives/distill_cfg.py) read w beside their conditions: then one pass
+Weights with guidance inside (objectives/distill_cfg.py) read w beside their conditions: one pass
 gives the guided velocity, whatever w is.
 """
 

@@ -3,8 +3,8 @@
 A student whose chunks continued true video would never see its own errors, which generation hands
 on from chunk to chunk (Self-Forcing, arXiv 2506.08009). So a window is the last chunk of a short
 video that the student makes from its clip's sound, motion and reference by the loop of generation
-(sampling/rollout.py). The chunks before it take no gradient. `ChunkRollout` is that last chunk before
-it is made: student, fake and real score all give their velocity in it.
+(sampling/rollout.py). The chunks before it take no gradient. `ChunkRollout` is that last chunk
+before it is made: student, fake and real score all give their velocity in it.
 """
 
 import dataclasses

@@ -365,7 +365,7 @@ def trains_clips(module: object) -> TypeGuard["Engine"]:
     return isinstance(module, Engine) and isinstance(module.subject, Clips)
 
 
-def clips_of(engine: "Engine") -> Clips:
+def subject_of(engine: "Engine") -> Clips:
     """The subject of an engine that trains on clips."""
     assert isinstance(engine.subject, Clips), "trains_clips says so"
     return engine.subject

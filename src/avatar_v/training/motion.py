@@ -80,7 +80,9 @@ class Motion(Clips[MotionCond]):
         """Clean motion of the windows, and their conditions after dropout."""
         cond = self.conditions(networks, batch, windows, draws)
         motion = networks.conditioner.pack_motion(batch.motion)[self.clip_of_windows(batch)]
-        kept, device = torch.rand(2, len(motion), generator=draws.own), cond.audio.device
+        kept = torch.rand(2, len(motion), generator=draws.own)
+        assert cond.audio is not None, "conditions hears it"
+        device = cond.audio.device
         cond = dataclasses.replace(
             cond,
             audio_keep=(kept[0] >= self.objective.audio_dropout).to(device),

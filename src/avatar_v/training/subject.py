@@ -78,9 +78,10 @@ class FreeWindows:
 
 
 Step = TypeVar("Step", bound=Prepared)
+Step_co = TypeVar("Step_co", bound=Prepared, covariant=True)
 
 
-class Subject(ABC, Generic[Step]):
+class Subject(ABC, Generic[Step_co]):
     """What the engine asks of every subject."""
 
     @abstractmethod
@@ -88,7 +89,7 @@ class Subject(ABC, Generic[Step]):
         """The networks that the stage starts from, by the engine's attributes that take them."""
 
     @abstractmethod
-    def begin(self, networks: Any, batch: Any, draws: Draws) -> Step:
+    def begin(self, networks: Any, batch: Any, draws: Draws) -> Step_co:
         """The draws of a batch, encoded."""
 
     def check_data(self, networks: Any, data: object, num_steps: int) -> None:
