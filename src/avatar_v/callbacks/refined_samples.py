@@ -27,7 +27,8 @@ class RefinedSamples(Samples):
         beginning = torch.zeros(clean.shape[0], dtype=torch.long)
         windows = Windows(beginning, beginning, beginning, clean.shape[1])
         cond = subject.conditions(stage, batch, windows, step=step)
-        draws = Draws(*(torch.Generator().manual_seed(0) for _ in range(2)), step)
+        own, common = (torch.Generator().manual_seed(0) for _ in range(2))
+        draws = Draws(own, common, step)
         shown = TrainBatch(batch, windows, clean, cond, draws, num_tokens=0)
         refined = subject.from_sigma(stage, shown)
         decode = stage.conditioner.vae.decode

@@ -64,7 +64,7 @@ class Capabilities:
     """Latents of a block, of weights that make the video block after block and see no later ones
     (objectives/causal_forcing.py); None: a chunk is made at once."""
     num_steps: Annotated[int, Within(1, 1000)] | None = None
-    """Of a student of few steps (objectives/distill_dmd.py), which go to x_0 and back; None: any."""
+    """Of a student of few steps (objectives/distill_dmd.py), that go to x_0 and back; None: any."""
     shift: Annotated[float, Within(1e-3, 1e3)] | None = None  # of its times; None: the preset's
     motion_steps: Annotated[int, Within(1, 1000)] | None = None
     """Of a motion network of few steps, guidance inside (objectives/distill_motion.py); None: as
