@@ -4,7 +4,6 @@ from pathlib import Path
 
 import lightning as L
 import torch
-from avatar_v.stages.base import Stage
 
 from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.models.card import Capabilities, Card
@@ -14,6 +13,7 @@ from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.objectives.policy_gradient import GRPO
 from avatar_v.sampling.exploring import Exploration
 from avatar_v.testing import make_batch, make_motion_net, motion_stats, randomise
+from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.policies import Guidance
 from avatar_v.training.settings import Models, Objective
@@ -78,7 +78,7 @@ class Data(L.LightningDataModule):
 
 
 def fit(
-    aligned: Stage, batch: Batch, folder: Path, steps: int, *, save: int | None = None,
+    aligned: Engine, batch: Batch, folder: Path, steps: int, *, save: int | None = None,
     ckpt: Path | None = None, callbacks: tuple[L.Callback, ...] = (),
 ) -> list[float]:  # fmt: skip
     """The losses of a run, which keeps ``middle.ckpt`` behind step ``save``."""

@@ -6,7 +6,6 @@ from pathlib import Path
 import lightning as L
 import pytest
 import yaml
-from avatar_v.stages.base import Stage
 
 from avatar_v.cli import main
 from avatar_v.models.presets import preset
@@ -14,6 +13,7 @@ from avatar_v.stages import cli as stages_cli
 from avatar_v.stages import recipe as recipe_cli
 from avatar_v.stages.cli import merge_recipes, run_words
 from avatar_v.stages.recipe import RecipeCLI
+from avatar_v.training.engine import Engine
 from tiny_run import RECIPES, STAGES, make_shards
 
 CRITICS = [
@@ -90,7 +90,7 @@ def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
     cli = parsed(
         recipe(stage), "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"
     )
-    assert isinstance(cli.model, Stage)
+    assert isinstance(cli.model, Engine)
     assert preset(cli.model.models.preset).dim == 1536
     longest = 1 if stage == "3_pictures" else 41
     assert max(cli.model.objective.window_latents.values()) == longest

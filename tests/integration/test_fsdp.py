@@ -56,16 +56,16 @@ RECORDING = """
 import sys
 from pathlib import Path
 from avatar_v.cli import main
-from avatar_v.stages.base import Stage
+from avatar_v.training.engine import Engine
 
-iterate = Stage.iterate
+iterate = Engine.iterate
 
 def record(self, clean, cond, windows, batch, generator):
     with open(f"draws_{self.global_rank}.txt", "a") as file:
         print(*batch.key, windows.start.tolist(), hash(bytes(generator.get_state())), file=file)
     return iterate(self, clean, cond, windows, batch, generator)
 
-Stage.iterate = record
+Engine.iterate = record
 sys.exit(main(sys.argv[1:]))
 """
 """Leaves the clips of every batch of each rank, and what state its generator is in."""

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from avatar_v.stages.base import Stage
 
 from aligning import LENGTH, clips, fit, make_weights
 from avatar_v.models.card import read_card
@@ -15,11 +14,12 @@ from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.lora import FACTORS
 from avatar_v.objectives.align_dpo import DPO, AlignDPO
 from avatar_v.objectives.align_video_dpo import AlignVideoDPO
-from avatar_v.objectives.motion_prior import MotionTraining
 from avatar_v.objectives.preferences import Preferences
 from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
+from avatar_v.training.engine import Engine
+from avatar_v.training.motion import MotionTraining
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
@@ -90,7 +90,7 @@ def network_of(stage: AlignDPO | AlignVideoDPO) -> torch.nn.Module:
     return stage.network if isinstance(stage, AlignDPO) else stage.dit
 
 
-def loss_of(stage: Stage, batch: Batch, index: int = 0):
+def loss_of(stage: Engine, batch: Batch, index: int = 0):
     begun = stage.begin(batch, index)
     each = {AlignDPO: 3, AlignVideoDPO: 1}[type(stage)]
     assert len(begun.clean) == 2 * each * len(batch.motion)

@@ -16,7 +16,6 @@ from avatar_v.objectives.a2v import A2V
 from avatar_v.objectives.critic_data import CriticFrames
 from avatar_v.objectives.critic_sync import SyncStage
 from avatar_v.objectives.critics import FaceStage, MotionStage
-from avatar_v.objectives.motion_prior import MotionTraining
 from avatar_v.objectives.refiner import Refinement
 from avatar_v.objectives.refiner_adversarial import Adversarial
 from avatar_v.objectives.sync_data import SyncData
@@ -24,6 +23,7 @@ from avatar_v.objectives.t2v import T2V
 from avatar_v.objectives.vae import TrainVAE, VAELoss
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.training.continuation import Continuation
+from avatar_v.training.motion import MotionTraining
 from avatar_v.training.optim import Optim
 from avatar_v.training.perceptual import PerceptualTerms
 from avatar_v.training.personality import Personality

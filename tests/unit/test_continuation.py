@@ -4,7 +4,6 @@ import dataclasses
 
 import pytest
 import torch
-from avatar_v.stages.base import happens
 
 from avatar_v.models.presets import build
 from avatar_v.motion.vectors import pack_motion
@@ -16,7 +15,7 @@ from avatar_v.training.continuation import (
     with_anchor,
     with_estimated_prefix,
 )
-from avatar_v.training.windows import Windows
+from avatar_v.training.windows import Windows, bernoulli
 
 STATS = motion_stats()
 
@@ -127,9 +126,9 @@ def test_the_anchor_of_a_window_that_starts_its_clip_is_not_seen(parts) -> None:
 
 def test_shares_are_kept_and_nothing_is_drawn_for_none() -> None:
     generator = step_generator(0, 0, 0)
-    assert 220 < sum(happens(0.5, generator) for _ in range(500)) < 280
+    assert 220 < sum(bernoulli(0.5, generator) for _ in range(500)) < 280
     state = generator.get_state()
-    assert not happens(0.0, generator)
+    assert not bernoulli(0.0, generator)
     assert torch.equal(generator.get_state(), state)
 
 

@@ -12,7 +12,8 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.weights import save_pipeline
 from avatar_v.objectives.distill_cfg import GuidanceRanges
-from avatar_v.objectives.distill_dmd import DistillDMD, Matching
+from avatar_v.objectives.distill_dmd import DistillDMD
+from avatar_v.objectives.distribution_matching import Matching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.chunks import next_chunk
 from avatar_v.sampling.rollout import begin, carried, chunk_velocity, joined, make_chunk

@@ -8,9 +8,9 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.weights import save_pipeline
 from avatar_v.objectives.distill_motion import DistillMotion, MotionMatching
 from avatar_v.objectives.matching import FAKE, REAL
-from avatar_v.objectives.motion_prior import MotionTraining
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.testing import make_batch, randomise
+from avatar_v.training.motion import MotionTraining
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective

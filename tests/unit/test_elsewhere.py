@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from avatar_v.stages.base import Stage
 from untrained import untrained_critics
 
 from avatar_v.critics.face import FaceCritic
@@ -16,6 +15,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.a2v import A2V
 from avatar_v.objectives.t2v import T2V
 from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, motion_stats
+from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.perceptual import TERMS, PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.training.settings import Models, Objective
@@ -25,11 +25,11 @@ OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)
 
 
-def t2v() -> Stage:
+def t2v() -> Engine:
     return T2V(Models("tiny"), OPTIM, OBJECTIVE)
 
 
-def a2v() -> Stage:
+def a2v() -> Engine:
     return A2V(Models("tiny"), OPTIM, OBJECTIVE, face_boost=1.0, mouth_boost=2.0)
 
 

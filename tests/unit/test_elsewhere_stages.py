@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from avatar_v.stages.base import Stage
 from tiny_stages import (
     adversarial,
     clips,
@@ -30,6 +29,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.objectives.sft import SFT
 from avatar_v.testing import randomise
+from avatar_v.training.engine import Engine
 from elsewhere import DEVICE, There, elsewhere, module_there, there
 
 
@@ -41,7 +41,7 @@ from elsewhere import DEVICE, There, elsewhere, module_there, there
     ],
 )  # fmt: skip
 def test_a_step_is_the_same_on_another_device(
-    make: Callable[[Path], Stage], tmp_path: Path
+    make: Callable[[Path], Engine], tmp_path: Path
 ) -> None:
     found = []
     for move in (lambda x: x, there):
@@ -63,7 +63,7 @@ def test_a_step_is_the_same_on_another_device(
     torch.testing.assert_close(*found, rtol=2e-3, atol=1e-4)
 
 
-def _critics_there(stage: Stage) -> None:
+def _critics_there(stage: Engine) -> None:
     if isinstance(stage, SFT):
         terms = stage.perceptual.terms
         for kind, name in (

@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from avatar_v.stages.base import Stage
 
 from avatar_v.cli import main
 from avatar_v.models.card import Card
@@ -26,6 +25,7 @@ from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.report import Machine, clips_of, recipe_report
 from avatar_v.planning.steps import Clips, mean_run
 from avatar_v.testing import make_batch, motion_stats
+from avatar_v.training.engine import Engine
 from avatar_v.training.personality import draw_run
 from tiny_run import RECIPES
 
@@ -145,7 +145,7 @@ def test_every_recipe_is_planned_to_fit(name: str) -> None:
     """Its time is left out, which takes as long again and needs the same of recipe and networks."""
     words = [str(RECIPES / f"{name}.yaml")]
     recipe, machine = read_recipe(words), Machine(gpu_of("h100"), 0.4)
-    if not isinstance(recipe.model, Stage):
+    if not isinstance(recipe.model, Engine):
         told = recipe_report(recipe, machine, recipe.spread, None, measures=False)
         assert told.endswith("it needs no plan")
         return

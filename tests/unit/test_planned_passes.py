@@ -8,7 +8,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from avatar_v.stages.base import Stage
 from tiny_stages import (
     adversarial,
     causal_forcing,
@@ -33,12 +32,13 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distill_motion import DistillMotion
 from avatar_v.planning.steps import Clips, passes_of
+from avatar_v.training.engine import Engine
 
 NUM_STEPS, FAKE_UPDATES = 4, 2
 """Of students. In four batches each number of moves comes once, and two updates of the student."""
 
 
-def distill_dmd_behind_chunks(folder: Path) -> Stage:
+def distill_dmd_behind_chunks(folder: Path) -> Engine:
     """Every window continues a chunk of the student's."""
     made = distill_dmd(folder)
     assert isinstance(made, DistillDMD)
@@ -46,7 +46,7 @@ def distill_dmd_behind_chunks(folder: Path) -> Stage:
     return made
 
 
-def distill_dmd_at_the_start(folder: Path) -> Stage:
+def distill_dmd_at_the_start(folder: Path) -> Engine:
     """No window does."""
     made = distill_dmd(folder)
     assert isinstance(made, DistillDMD)
@@ -63,7 +63,7 @@ def distill_dmd_at_the_start(folder: Path) -> Stage:
     ],
 )  # fmt: skip
 def test_what_is_planned_is_what_steps_run(
-    make: Callable[[Path], Stage], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    make: Callable[[Path], Engine], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Frames of all passes of a mean batch, by network and by whether there is a backward pass."""
     stage, batch, num_batches = make(tmp_path), clips(), 1
@@ -101,7 +101,7 @@ def taught(stage: DistillDMD | DistillMotion, monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(torch, "randint", in_turn)
 
 
-def counting(stage: Stage) -> Counter[tuple[str, bool]]:
+def counting(stage: Engine) -> Counter[tuple[str, bool]]:
     """The frames that pass through each network from now on."""
     found: Counter[tuple[str, bool]] = Counter()
 

@@ -10,7 +10,7 @@ from avatar_v.models.card import Card
 from avatar_v.models.causal import as_causal
 from avatar_v.models.presets import build
 from avatar_v.models.weights import save_pipeline
-from avatar_v.objectives.distill_dmd import Matching
+from avatar_v.objectives.distribution_matching import Matching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.objectives.self_forcing import CausalStudent, SelfForcing
 from avatar_v.sampling.blocks import make_blocks

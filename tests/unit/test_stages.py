@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from avatar_v.stages.base import Stage
 from torch import Tensor
 
 from avatar_v.models.config import DiTConfig
@@ -15,6 +14,7 @@ from avatar_v.objectives.a2v import A2V
 from avatar_v.objectives.t2v import T2V
 from avatar_v.parallel.mesh import Layout, step_generator
 from avatar_v.testing import randomise
+from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.types import MOTION_NAMES, Batch, Cond, num_frames
@@ -89,7 +89,7 @@ def test_what_runs_is_drawn_alike_on_all_ranks(monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(draws[0][1], draws[1][1])
 
 
-def loss_of(stage: Stage, batch: Batch, index: int = 0) -> Tensor:
+def loss_of(stage: Engine, batch: Batch, index: int = 0) -> Tensor:
     return stage.loss_at(batch, index)[0]
 
 

@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from avatar_v.stages.base import Stage
 from torch import Tensor
 from untrained import untrained_critics
 
@@ -21,9 +20,10 @@ from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.objectives.align_video_dpo import AlignVideoDPO
 from avatar_v.objectives.causal_forcing import Blocks, CausalForcing
 from avatar_v.objectives.distill_cfg import DistillCFG, GuidanceRanges
-from avatar_v.objectives.distill_dmd import DistillDMD, Matching
+from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distill_motion import DistillMotion, MotionMatching
-from avatar_v.objectives.motion_prior import MotionPrior, MotionTraining
+from avatar_v.objectives.distribution_matching import Matching
+from avatar_v.objectives.motion_prior import MotionPrior
 from avatar_v.objectives.preferences import Preferences
 from avatar_v.objectives.refiner import Refinement, Refiner
 from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefiner
@@ -32,6 +32,8 @@ from avatar_v.objectives.sft import SFT
 from avatar_v.testing import make_batch, motion_stats
 from avatar_v.training.chunk_rollout import OwnRollout
 from avatar_v.training.continuation import Continuation
+from avatar_v.training.engine import Engine
+from avatar_v.training.motion import MotionTraining
 from avatar_v.training.optim import Optim
 from avatar_v.training.perceptual import TERMS, PerceptualTerms
 from avatar_v.training.personality import Personality
@@ -47,45 +49,45 @@ SHOWN = Personality(motion_dropout=0.0, reference_dropout=0.3, reference_motion_
 NUMBERS = Refinement(temporal_window=1, motion_dropout=0.0)
 
 
-def sft(folder: Path) -> Stage:
+def sft(folder: Path) -> Engine:
     numbers: dict[str, Any] = {name: {0: 1.0} for name in TERMS} | untrained_critics(folder)
     terms = PerceptualTerms(**numbers, latest_t=1.0)
     anchored = Continuation(anchor_share=0.5)
     return SFT(MODELS, OPTIM, OBJECTIVE, 1.0, 1.0, SHOWN, anchored, terms, Trainable())
 
 
-def distill_cfg(folder: Path) -> Stage:
+def distill_cfg(folder: Path) -> Engine:
     ranges = GuidanceRanges(*RANGES)
     return DistillCFG(
         MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, Continuation(), ranges, Trainable()
     )
 
 
-def distill_dmd(folder: Path) -> Stage:
+def distill_dmd(folder: Path) -> Engine:
     matching = Matching(fake_updates=1, regression={0: 1.0}, teacher_steps=4, adversarial={0: 0.1})
     ranges = GuidanceRanges(*RANGES)
     made = DistillDMD(
         MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, matching, OwnRollout({0: 2}), ranges,
         Trainable(),
     )  # fmt: skip
-    adapt = made.adapt
+    build_roles = made.build_roles
 
     def with_guidance() -> None:
         made.dit = with_guidance_inside(made.dit, RANGES)
-        adapt()
+        build_roles()
 
-    made.adapt = with_guidance
+    made.build_roles = with_guidance
     return made
 
 
-def causal_forcing(folder: Path) -> Stage:
+def causal_forcing(folder: Path) -> Engine:
     return CausalForcing(
         MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, Continuation(), Blocks(length=3, window=1),
         Trainable(),
     )  # fmt: skip
 
 
-def self_forcing(folder: Path) -> Stage:
+def self_forcing(folder: Path) -> Engine:
     """Its scores look at 3 latents of 5, and the real one is guided by two passes."""
     dit, conditioner = build("tiny", motion_stats=motion_stats())
     for name, network in (("scores", dit), ("student", as_causal(dit, block=3, window=1))):
@@ -98,30 +100,30 @@ def self_forcing(folder: Path) -> Stage:
     )  # fmt: skip
 
 
-def refiner(folder: Path) -> Stage:
+def refiner(folder: Path) -> Engine:
     return Refiner(MODELS, OPTIM, OBJECTIVE, 1.0, 4.0, NUMBERS)
 
 
-def adversarial(folder: Path) -> Stage:
+def adversarial(folder: Path) -> Engine:
     return AdversarialRefiner(MODELS, OPTIM, OBJECTIVE, 1.0, 4.0, NUMBERS, Adversarial({0: 0.5}))
 
 
-def motion_prior(folder: Path) -> Stage:
+def motion_prior(folder: Path) -> Engine:
     return MotionPrior(MODELS, OPTIM, OBJECTIVE, MotionTraining(num_windows=2, style_dropout=0.3))
 
 
-def distill_motion(folder: Path) -> Stage:
+def distill_motion(folder: Path) -> Engine:
     models = Models("tiny", init_from=aligning.make_weights(folder))
     training = MotionTraining(num_windows=2, style_dropout=0.0)
     return DistillMotion(models, OPTIM, OBJECTIVE, training, MotionMatching(fake_updates=1))
 
 
-def dpo(folder: Path) -> Stage:
+def dpo(folder: Path) -> Engine:
     models = Models("tiny", init_from=aligning.make_weights(folder))
     return AlignDPO(models, OPTIM, OBJECTIVE, MotionTraining(num_windows=2), DPO(beta=100.0))
 
 
-def dpo_of_video(folder: Path) -> Stage:
+def dpo_of_video(folder: Path) -> Engine:
     models = Models("tiny", init_from=aligning.make_weights(folder))
     objective = dataclasses.replace(OBJECTIVE, first_share=1.0, suffix_share=0.0)
     return AlignVideoDPO(models, OPTIM, objective, Preferences(beta=1.0))
@@ -131,11 +133,11 @@ def brightness(frames, audio, reference, motion, **columns) -> Tensor:
     return frames.mean((1, 2, 3, 4))
 
 
-def grpo_of_motion(folder: Path) -> Stage:
+def grpo_of_motion(folder: Path) -> Engine:
     return aligning.make_stage(aligning.make_weights(folder))
 
 
-def grpo_of_video(folder: Path) -> Stage:
+def grpo_of_video(folder: Path) -> Engine:
     reward = RewardTerm(f"{__name__}.brightness", credit=("mouth",))
     return aligning.make_stage(aligning.make_weights(folder), reward, policy="video")
 
@@ -152,7 +154,7 @@ def clips() -> Batch:
     return dataclasses.replace(batch, low=0.9 * batch.latents, judged=judged)
 
 
-def losses_of(stage: Stage, batch: Batch, index: int = 1) -> list[Tensor]:
+def losses_of(stage: Engine, batch: Batch, index: int = 1) -> list[Tensor]:
     """The losses of a step, each with its backward pass."""
     losses = []
 
@@ -166,6 +168,5 @@ def losses_of(stage: Stage, batch: Batch, index: int = 1) -> list[Tensor]:
     if stage.automatic_optimization or isinstance(stage, AlignGRPO):
         update("student", stage.loss_at(batch, index)[0])
     else:
-        begun = stage.begin(batch, index)
-        stage.iterate(begun.clean, begun.cond, begun.windows, batch, begun.generator)
+        stage.iterate(stage.begin(batch, index))
     return losses

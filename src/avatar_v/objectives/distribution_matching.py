@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 import torch.nn.functional as F
@@ -76,6 +76,7 @@ class Matching(Scores):
         return any(weight > 0 for weight in self.adversarial.values())
 
 
+@runtime_checkable
 class Host(Protocol):
     """The engine whose networks are matched."""
 
