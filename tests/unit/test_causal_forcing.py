@@ -1,4 +1,4 @@
-"""objectives/causal_forcing.py: times by block, windows of whole blocks, and the weights it makes."""
+"""objectives/causal_forcing: times by block, windows of whole blocks, and the weights it makes."""
 
 import dataclasses
 from pathlib import Path
@@ -71,11 +71,11 @@ def test_a_step_is_the_flow_loss_of_a_causal_network_and_repeats() -> None:
     assert set(logs) == {"video"}
     assert torch.equal(loss, stage_of(Models("tiny", motion_stats="small")).loss_at(batch, 3)[0])
     begun = stage.begin(batch, 3)
-    noised = stage.noised(begun.windows, begun.clean, begun.generator)
+    noised = stage.subject.noisy(begun)
     assert noised.t.unique(dim=1).shape[1] > 1
     past = stage.dit.encode_reference(begun.cond.reference)  # pyright: ignore
     v = stage.dit(noised.x_t, noised.t, begun.cond, past=past)
-    weight = stage.region(begun.windows, begun.clean, batch)
+    weight = stage.subject.region(begun)
     assert torch.equal(flow_loss(v, noised.velocity, noised.scored, weight), loss)
     later = noised.x_t.clone()
     later[:, 2:] += 1

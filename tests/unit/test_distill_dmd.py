@@ -7,25 +7,27 @@ import pytest
 import torch
 from torch import Tensor
 
+from avatar_v.flow import schedule
 from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.weights import save_pipeline
 from avatar_v.objectives.distill_cfg import GuidanceRanges
 from avatar_v.objectives.distill_dmd import DistillDMD
-from avatar_v.objectives.distribution_matching import Matching
+from avatar_v.objectives.distribution_matching import Judged, Matching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.chunks import next_chunk
 from avatar_v.sampling.rollout import begin, carried, chunk_velocity, joined, make_chunk
 from avatar_v.testing import make_batch, randomise
-from avatar_v.training.chunk_rollout import OwnRollout, Turn, last_turn
+from avatar_v.training.batch import Draws, TrainBatch
+from avatar_v.training.chunk_rollout import OwnRollout, last_chunk
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.training.windows import Windows
-from avatar_v.types import Batch
+from avatar_v.types import Cond
 
 RANGES = ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0))
 NUM, LENGTH = 2, 5
@@ -51,15 +53,15 @@ def stage(
         GuidanceRanges(*RANGES),
         trainable or Trainable(),
     )
-    adapt = made.adapt
+    build_roles = made.build_roles
 
     def with_guidance() -> None:
         if inside:
             made.dit = with_guidance_inside(made.dit, RANGES)
         randomise(made.dit)
-        adapt()
+        build_roles()
 
-    made.adapt = with_guidance
+    made.build_roles = with_guidance
     made.configure_model()
     return made
 
@@ -69,13 +71,21 @@ def windows(prefix: int, length: int) -> Windows:
     return Windows(start, torch.full_like(start, prefix), start, length)
 
 
-def a_turn(dmd: DistillDMD, prefix: int, length: int) -> tuple[Turn, Tensor, Batch]:
-    """A chunk about to be made, the clean latents of its video, and the clips."""
+def a_batch(dmd: DistillDMD, prefix: int, length: int) -> TrainBatch[Cond]:
+    """The first batch, with these windows."""
     batch = make_batch(NUM, 33, 32, latent_channels=16, has_reference=True)
-    generator = dmd.begin_batch(0)
-    window = windows(prefix, length)
-    clean, cond = dmd.encode(batch, window, generator)
-    return dmd.turn(clean, cond, window, generator), clean, batch
+    window, draws = windows(prefix, length), dmd.draws(0)
+    clean, cond = dmd.subject.encode(dmd, batch, window, draws)
+    return TrainBatch(batch, window, clean, cond, draws, 0)
+
+
+def judged(dmd: DistillDMD, prefix: int, length: int) -> Judged:
+    """A chunk of two moves, as both scores look at it."""
+    begun = a_batch(dmd, prefix, length)
+    rollout = dmd.chunk(begun)
+    weight = rollout.window(dmd.subject.region(begun))
+    made = rollout.make(rollout.velocity(dmd.dit), rollout.settings.num_steps)
+    return Judged(rollout, made, rollout.window(begun.clean), weight)
 
 
 @pytest.fixture(scope="module")
@@ -87,15 +97,15 @@ def dmd() -> DistillDMD:
 def test_a_chunk_of_training_is_that_of_generation(dmd: DistillDMD, prefix: int) -> None:
     """The second chunk of a video, behind a first one with and without a first frame."""
     length = 2 * LENGTH - 2
-    turn, clean, batch = a_turn(dmd, prefix, length)
-    _, cond = dmd.encode(batch, windows(prefix, length), dmd.begin_batch(0))
+    batch = a_batch(dmd, prefix, length)
+    rollout, clean = dmd.chunk(batch), batch.clean
     told = torch.tensor([[1.5, 2.5, 1.0]]).expand(NUM, -1)
-    cond = dataclasses.replace(cond, guidance=told, motion=None)
-    own = last_turn(
-        dmd.dit, clean, cond, turn.words.no_text, windows(prefix, length), turn.settings, turn.seeds
+    cond = dataclasses.replace(batch.cond, guidance=told, motion=None)
+    own = last_chunk(
+        dmd.dit, clean, cond, rollout.words.no_text, batch.windows, rollout.settings, rollout.seeds
     )
     settings = dataclasses.replace(
-        turn.settings, guidance_text=1.5, guidance_audio=2.5, guidance_reference=1.0
+        rollout.settings, guidance_text=1.5, guidance_audio=2.5, guidance_reference=1.0
     )
     begun = begin(dmd.dit, (clean[:, :prefix],), cond.reference, settings)
     assert cond.audio is not None
@@ -109,7 +119,7 @@ def test_a_chunk_of_training_is_that_of_generation(dmd: DistillDMD, prefix: int)
         for chunk, audio in heard:
             carry = joined(dmd.dit, carry)
             velocity = chunk_velocity(dmd.dit, own.words, audio, carry, settings)
-            states = make_chunk(velocity, carry.prefixes, chunk, settings, turn.seeds)
+            states = make_chunk(velocity, carry.prefixes, chunk, settings, rollout.seeds)
             carry = carried(carry, states, chunk, audio, settings)
             chunks.append(states[0])
     assert torch.equal(own.prefix, chunks[0][:, -2:])
@@ -117,21 +127,21 @@ def test_a_chunk_of_training_is_that_of_generation(dmd: DistillDMD, prefix: int)
 
 
 def test_the_last_move_alone_takes_a_gradient(dmd: DistillDMD) -> None:
-    turn, _, _ = a_turn(dmd, 0, LENGTH)
-    velocity, grads = turn.velocity(dmd.dit), []
+    rollout = dmd.chunk(a_batch(dmd, 0, LENGTH))
+    velocity, grads = rollout.velocity(dmd.dit), []
 
     def noted(x_t: Tensor, t: Tensor) -> Tensor:
         grads.append(torch.is_grad_enabled())
         return velocity(x_t, t)
 
-    turn.make(noted, 2)
-    turn.make(noted, 1)
+    rollout.make(noted, 2)
+    rollout.make(noted, 1)
     assert grads == [False, True, True]
-    whole = turn.make(velocity)
-    assert torch.equal(whole, turn.make(velocity, 2))
-    assert not torch.equal(whole, turn.make(velocity, 1))
+    whole = rollout.make(velocity)
+    assert torch.equal(whole, rollout.make(velocity, 2))
+    assert not torch.equal(whole, rollout.make(velocity, 1))
     with pytest.raises(ValueError, match="3 moves of 2 steps"):
-        turn.make(velocity, 3)
+        rollout.make(velocity, 3)
 
 
 @pytest.mark.parametrize("parts", ["all", "lora"])
@@ -158,24 +168,21 @@ def test_every_update_moves_its_own_role(parts: str) -> None:
         return True
 
     dmd.update = update
-    turn, _, batch = a_turn(dmd, 0, LENGTH)
+    rollout = dmd.chunk(a_batch(dmd, 0, LENGTH))
     with dmd.network(REAL) as real:
-        before = turn.velocity(real)(
+        before = rollout.velocity(real)(
             torch.ones(NUM, LENGTH, 16, 4, 4), torch.full((NUM, LENGTH), 0.5)
         )
     for _ in range(4):
-        generator = dmd.begin_batch(0)
-        window = windows(0, LENGTH)
-        clean, cond = dmd.encode(batch, window, generator)
-        fake_is_due.append(dmd.matching.is_due(dmd.num_backward[FAKE], dmd.updates))
-        loss, logs = dmd.iterate(clean, cond, window, batch, generator)
+        fake_is_due.append(dmd.matching.numbers.is_due(dmd.num_backward[FAKE], dmd.updates))
+        loss, logs = dmd.iterate(a_batch(dmd, 0, LENGTH))
     assert fake_is_due == [False, True, False, True]
     assert [role for role, _ in moved] == [FAKE, STUDENT, FAKE, FAKE, STUDENT, FAKE]
     for role, changed in moved:
         assert changed
         assert changed <= names[role]
     with dmd.network(REAL) as real:
-        after = turn.velocity(real)(
+        after = rollout.velocity(real)(
             torch.ones(NUM, LENGTH, 16, 4, 4), torch.full((NUM, LENGTH), 0.5)
         )
     assert torch.equal(before, after)
@@ -183,15 +190,21 @@ def test_every_update_moves_its_own_role(parts: str) -> None:
     assert {"dmd", "fake", "spread", "energy"} <= set(logs)
 
 
-def test_regression_is_0_for_a_student_that_is_its_teacher() -> None:
-    dmd = stage(matching=Matching(regression={0: 1.0}, teacher_steps=1), steps=1)
-    turn, clean, batch = a_turn(dmd, 1, LENGTH)
-    weight = turn.window(dmd.region(windows(1, LENGTH), clean, batch))
-    assert float(dmd.regression_term(turn, weight, 1).detach()) == 0
-    more = stage(matching=Matching(regression={0: 1.0}, teacher_steps=4), steps=2)
-    turn, _, _ = a_turn(more, 1, LENGTH)
-    assert float(more.regression_term(turn, weight, 1).detach()) > 0
-    assert float(more.regression_term(turn, weight, 2).detach()) > 0
+def test_regression_is_0_for_a_student_that_takes_its_teacher_s_last_step() -> None:
+    for steps in (1, 2):
+        dmd = stage(matching=Matching(regression={0: 1.0}, teacher_steps=steps), steps=steps)
+        chunk = judged(dmd, 1, LENGTH)
+        assert float(dmd.matching.regression_term(dmd, chunk, steps).detach()) == 0
+    assert float(dmd.matching.regression_term(dmd, chunk, 1).detach()) > 0
+
+
+def test_regression_is_from_where_the_student_s_own_steps_are() -> None:
+    dmd = stage(matching=Matching(regression={0: 1.0}, teacher_steps=4), steps=2)
+    chunk, asked = judged(dmd, 1, LENGTH), []
+    dmd.dit.register_forward_pre_hook(lambda _, given: asked.append(float(given[1].amax())))
+    for num_moves in (1, 2):
+        assert float(dmd.matching.regression_term(dmd, chunk, num_moves).detach()) > 0
+    assert asked == pytest.approx(schedule(2, shift=dmd.rollout.shift)[:2].tolist())
 
 
 def test_the_real_score_alone_is_guided_by_several_passes() -> None:
@@ -200,20 +213,19 @@ def test_the_real_score_alone_is_guided_by_several_passes() -> None:
     seen = []
     for guidance in ({}, guided):
         dmd = stage(matching=Matching(real_guidance=guidance), inside=False)
-        turn, _, _ = a_turn(dmd, 1, LENGTH)
-        made = turn.make(turn.velocity(dmd.dit), 2)
-        weight = torch.ones(NUM, LENGTH, 1, 4, 4)
-        dmd.matching_term(turn, made, weight, torch.Generator().manual_seed(0)).backward()
+        chunk = judged(dmd, 1, LENGTH)
+        dmd.matching.matching_term(dmd, chunk, torch.Generator().manual_seed(0)).backward()
         seen.append([p.grad for p in dmd.dit.blocks.parameters() if p.grad is not None])
     assert not all(torch.equal(a, b) for a, b in zip(*seen, strict=True))
     x_t, t = torch.randn(NUM, LENGTH, 16, 4, 4), torch.full((NUM, LENGTH), 0.5)
     with torch.no_grad():
+        rollout = chunk.rollout
         settings = dataclasses.replace(
-            turn.settings, guidance_text=2.0, guidance_audio=3.0, guidance_reference=1.5
+            rollout.settings, guidance_text=2.0, guidance_audio=3.0, guidance_reference=1.5
         )
-        expected = dataclasses.replace(turn, settings=settings).velocity(dmd.real)(x_t, t)
-        found = turn.velocity(dmd.real, guided)(x_t, t)
-        plain = turn.velocity(dmd.real)(x_t, t)
+        expected = dataclasses.replace(rollout, settings=settings).velocity(dmd.real)(x_t, t)
+        found = rollout.velocity(dmd.real, guided)(x_t, t)
+        plain = rollout.velocity(dmd.real)(x_t, t)
     assert torch.equal(found, expected)
     assert float((found - plain).abs().max()) > 1e-3
 
@@ -223,10 +235,8 @@ def test_gradients_in_bf16_point_where_those_in_fp32_do(dmd: DistillDMD) -> None
     for dtype in (torch.float32, torch.bfloat16):
         with torch.autocast("cpu", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
             randomise(dmd.fake, seed=5)
-            turn, clean, batch = a_turn(dmd, 1, 2 * LENGTH - 2)
-            made = turn.make(turn.velocity(dmd.dit), 2)
-            weight = turn.window(dmd.region(windows(1, 2 * LENGTH - 2), clean, batch))
-            loss = dmd.matching_term(turn, made, weight, torch.Generator().manual_seed(0))
+            chunk = judged(dmd, 1, 2 * LENGTH - 2)
+            loss = dmd.matching.matching_term(dmd, chunk, torch.Generator().manual_seed(0))
         named = [(n, p) for n, p in dmd.dit.named_parameters() if "embed" not in n]
         grads = torch.autograd.grad(loss, [p for _, p in named], allow_unused=True)
         assert all(g is not None for (n, _), g in zip(named, grads, strict=True) if "blocks" in n)
@@ -236,13 +246,15 @@ def test_gradients_in_bf16_point_where_those_in_fp32_do(dmd: DistillDMD) -> None
 
 def test_kinds_of_windows_come_as_often_as_asked() -> None:
     numbers = OwnRollout({0: 2}, prompt_share=0.5, image_share=0.2)
-    generator = torch.Generator().manual_seed(0)
-    drawn = [numbers.draw(3, LENGTH, generator) for _ in range(2000)]
+    generators = [torch.Generator().manual_seed(i) for i in range(2)]
+    drawn = [numbers.draw(3, 9, LENGTH, Draws(*generators, step=0)) for _ in range(2000)]
     longer = [w.length == 2 * LENGTH - 2 for w in drawn]
     assert sum(longer) / 2000 == pytest.approx(0.3, abs=0.04)
-    image = [bool(w.prefix[0]) for w, more in zip(drawn, longer, strict=True) if not more]
-    assert sum(image) / len(image) == pytest.approx(2 / 7, abs=0.04)
-    assert {w.length for w in drawn} == {LENGTH, numbers.length(LENGTH)}
+    for more in (False, True):  # a rollout that continues begins as one of the others
+        image = [bool(w.prefix[0]) for w, is_longer in zip(drawn, longer, strict=True)
+                 if is_longer is more]  # fmt: skip
+        assert sum(image) / len(image) == pytest.approx(2 / 7, abs=0.06)
+    assert {w.length for w in drawn} == {LENGTH, numbers.longest(LENGTH)}
 
 
 def test_starting_points_and_numbers_that_do_not_fit_are_refused(tmp_path) -> None:
@@ -250,9 +262,9 @@ def test_starting_points_and_numbers_that_do_not_fit_are_refused(tmp_path) -> No
     plain = Capabilities(motion=True, num_steps=2)
     folder = tmp_path / "weights"
     save_pipeline(folder, dmd.dit, dmd.conditioner, Card("tiny", can=plain))
-    dmd.models = dataclasses.replace(dmd.models, init_from=str(folder))
+    dmd.subject.models = dataclasses.replace(dmd.subject.models, init_from=str(folder))
     with pytest.raises(ValueError, match="is a student of 2 steps already"):
-        DistillDMD.adapt(dmd)
+        DistillDMD.build_roles(dmd)
     with pytest.raises(ValueError, match=r"guidance\.audio 1\.0 to 3\.0 leaves 1\.0 to 2\.0"):
         GuidanceRanges(*RANGES).check_within(((1.0, 9.0), (1.0, 2.0), (1.0, 9.0)))
     with pytest.raises(ValueError, match="for weights without guidance inside"):

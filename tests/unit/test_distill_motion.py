@@ -9,8 +9,8 @@ from avatar_v.models.weights import save_pipeline
 from avatar_v.objectives.distill_motion import DistillMotion, MotionMatching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.motion import guided_motion
-from avatar_v.testing import make_batch, randomise
-from avatar_v.training.motion import MotionTraining
+from avatar_v.testing import make_batch, make_motion_net
+from avatar_v.training.motion import MotionTraining, motion_net_of
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
@@ -26,14 +26,13 @@ def stage(**numbers) -> DistillMotion:
         MotionTraining(num_windows=2, style_dropout=0.0),
         MotionMatching(fake_updates=2, **numbers),
     )
-    adapt = made.adapt
+    build_roles = made.build_roles
 
     def with_network() -> None:
-        super(DistillMotion, made).adapt()
-        randomise(made.network)
-        adapt()
+        made.conditioner.motion_net = make_motion_net(made.conditioner.audio_encoder.dim)
+        build_roles()
 
-    made.adapt = with_network
+    made.build_roles = with_network
     made.configure_model()
     return made
 
@@ -41,7 +40,11 @@ def stage(**numbers) -> DistillMotion:
 def test_updates_take_turns_and_move_their_own_network() -> None:
     stage_ = stage()
     moved = []
-    nets: dict[str, MotionNet] = {STUDENT: stage_.network, FAKE: stage_.fake, REAL: stage_.real}
+    nets: dict[str, MotionNet] = {
+        STUDENT: motion_net_of(stage_),
+        FAKE: stage_.fake,
+        REAL: stage_.real,
+    }
 
     def update(role: str, loss: torch.Tensor) -> bool:
         own = list(nets[role].parameters())
@@ -58,13 +61,12 @@ def test_updates_take_turns_and_move_their_own_network() -> None:
     batch = make_batch(2, 33, 32, latent_channels=16, has_reference=True)
     prefixes = set()
     for index in range(8):
-        generator = stage_.begin_batch(index)
-        windows = stage_.draw_windows(batch, generator)
+        begun = stage_.begin(batch, index)
+        windows = begun.windows
         prefixes.add(int(windows.prefix[0]))
         assert len(set(windows.prefix.tolist())) == 1
         assert bool(((windows.start > 0) == (windows.prefix == 2)).all())
-        clean, cond = stage_.encode(batch, windows, generator)
-        loss, logs = stage_.iterate(clean, cond, windows, batch, generator)
+        loss, logs = stage_.iterate(begun)
     assert [role for role, _ in moved] == [FAKE, STUDENT, FAKE] * 4
     assert all(size > 0 for _, size in moved)
     assert all(torch.equal(p, k) for p, k in zip(stage_.real.parameters(), kept, strict=True))
@@ -77,21 +79,17 @@ def test_the_real_score_is_the_guided_network_and_the_student_starts_as_it_is() 
     """With one step and scores that agree, the gradient is what guidance adds."""
     stage_ = stage(num_steps=1, guidance_style=3.0)
     batch = make_batch(2, 33, 32, latent_channels=16, has_reference=True)
-    generator = stage_.begin_batch(0)
-    windows = stage_.draw_windows(batch, generator)
-    clean, cond = stage_.encode(batch, windows, generator)
-    made = torch.randn(clean.shape, generator=generator)
-    seen = windows.scored()
-    g1, g2 = (torch.Generator().manual_seed(3) for _ in range(2))
-    assert float(stage_.matching_term(made, cond, seen, batch, g1)) > 0
-    noised = stage_.noised_motion(made, seen, g2)
+    begun = stage_.begin(batch, 0)
+    made = torch.randn(begun.clean.shape, generator=begun.draws.own)
+    assert float(stage_.matching_term(made, begun)) > 0
+    noised = stage_.noisy(made, begun)
     x_t, t = noised.x_t, noised.t
     with torch.no_grad():
-        plain = stage_.fake(x_t, t, cond)
-        guided = guided_motion(stage_.real, cond, audio=1.0, style=1.0)(x_t, t)
+        plain = stage_.fake(x_t, t, begun.cond)
+        guided = guided_motion(stage_.real, begun.cond, audio=1.0, style=1.0)(x_t, t)
     torch.testing.assert_close(plain, guided)
     same = stage(num_steps=1, guidance_style=1.0)
-    assert float(same.matching_term(made, cond, seen, batch, g1)) == pytest.approx(0, abs=1e-9)
+    assert float(same.matching_term(made, begun)) == pytest.approx(0, abs=1e-9)
 
 
 def test_weights_without_a_network_and_students_are_refused(tmp_path) -> None:
@@ -99,11 +97,11 @@ def test_weights_without_a_network_and_students_are_refused(tmp_path) -> None:
     assert stage_.card_entries()["motion_steps"] == 2
     can = Capabilities(motion=True, motion_steps=2)
     save_pipeline(tmp_path / "weights", stage_.dit, stage_.conditioner, Card("tiny", can=can))
-    stage_.models = Models("tiny", init_from=str(tmp_path / "weights"))
+    stage_.subject.models = Models("tiny", init_from=str(tmp_path / "weights"))
     with pytest.raises(ValueError, match="is a student of 2 steps already"):
-        DistillMotion.adapt(stage_)
+        DistillMotion.build_roles(stage_)
     stage_.conditioner.motion_net = None
     with pytest.raises(ValueError, match="has no motion network: start from"):
-        DistillMotion.adapt(stage_)
+        DistillMotion.build_roles(stage_)
     with pytest.raises(ValueError, match="num_steps"):
         MotionMatching(num_steps=0)

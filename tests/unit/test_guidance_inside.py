@@ -10,7 +10,6 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.weights import load_dit, save_dit
 from avatar_v.objectives.distill_cfg import DistillCFG, GuidanceRanges
-from avatar_v.parallel.mesh import step_generator
 from avatar_v.sampling.guidance import guided, guided_by_sample
 from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, randomise
 from avatar_v.training.continuation import Continuation
@@ -127,11 +126,7 @@ def test_the_student_learns_the_guided_velocity_and_the_teacher_stays() -> None:
     assert {id(p) for p in trained} == {id(p) for p in distil.dit.parameters()}
     optimizer, errors = torch.optim.Adam(trained, 3e-3), []
     for _ in range(18):  # the same draws, so that the error can fall
-        distil.begin_batch(0)
-        generator = step_generator(0, 0, 0)
-        windows = distil.draw_windows(batch, generator)
-        clean, cond = distil.encode(batch, windows, generator)
-        loss, logs = distil.loss(clean, cond, windows, batch, generator)
+        loss, logs = distil.loss_at(batch, 0)
         optimizer.zero_grad()
         loss.backward()
         optimizer.step()

@@ -1,4 +1,4 @@
-"""stages/motion_prior: windows of motion, what they are shown, and when they are."""
+"""training/motion, objectives/motion_prior: windows of motion, what they are shown, and when."""
 
 import dataclasses
 from pathlib import Path
@@ -12,12 +12,9 @@ from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import MOTION_DIM, pack_motion
-from avatar_v.objectives.motion_prior import (
-    MotionPrior,
-    MotionTraining,
-    run_moments,
-)
+from avatar_v.objectives.motion_prior import MotionPrior
 from avatar_v.testing import make_batch, motion_stats
+from avatar_v.training.motion import MotionTraining, motion_net_of, run_moments
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.windows import Windows
@@ -54,13 +51,12 @@ def stage() -> MotionPrior:
 @pytest.fixture(scope="module")
 def drawn(stage: MotionPrior, batch: Batch) -> tuple[Windows, torch.Tensor, MotionCond]:
     """Windows of all clips, their motion and what it is shown."""
-    generator = stage.begin_batch(0)
-    windows = stage.draw_windows(batch, generator)
-    return windows, *stage.encode(batch, windows, generator)
+    begun = stage.begin(batch, 0)
+    return begun.windows, begun.clean, begun.cond
 
 
 def moments(stage: MotionPrior, batch: Batch, *, most: int = 100) -> torch.Tensor:
-    clip, generator = stage.clip_of_windows(batch), torch.Generator().manual_seed(0)
+    clip, generator = stage.subject.clip_of_windows(batch), torch.Generator().manual_seed(0)
     return run_moments(batch.reference, clip, stage.conditioner, most, generator)
 
 
@@ -95,7 +91,7 @@ def test_windows_are_cut_from_their_clips_with_the_sound_there(stage, batch, dra
 
 def test_the_network_sees_the_times_of_the_samplers_steps_and_given_ends(stage, batch) -> None:
     seen: list[torch.Tensor] = []
-    hook = stage.network.register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    hook = motion_net_of(stage).register_forward_pre_hook(lambda _, given: seen.append(given[1]))
     loss_of(stage, batch)
     hook.remove()
     (t,) = seen
@@ -110,8 +106,8 @@ def test_motion_of_frames_without_a_face_is_no_target(stage, batch) -> None:
     changed = batch.motion.clone()
     changed[0, 5:9] += 3.0  # latent 2 of the first clip, whose face is hidden in one frame
     spoilt = dataclasses.replace(batch, motion=changed)
-    nothing = torch.zeros_like(stage.network.head.out.weight)
-    stage.network.head.out.weight.data.copy_(nothing)  # v = 0, whatever the network reads
+    # v = 0, whatever the network reads
+    torch.nn.init.zeros_(motion_net_of(stage).head.out.weight)
     assert torch.equal(loss_of(stage, batch), loss_of(stage, spoilt))
     shown = dataclasses.replace(spoilt, valid=torch.ones_like(spoilt.valid))
     assert not torch.equal(loss_of(stage, batch), loss_of(stage, shown))

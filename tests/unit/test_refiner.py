@@ -1,4 +1,4 @@
-"""stages/refiner, stages/refiner_adversarial: what the refiner sees, and its discriminator."""
+"""objectives/refiner and refiner_adversarial: what the refiner sees, and its discriminator."""
 
 import dataclasses
 from pathlib import Path
@@ -15,7 +15,6 @@ from avatar_v.models.refiner import enlarge, low_latents, reduce
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.refiner import Refinement, Refiner
 from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefiner
-from avatar_v.parallel.mesh import step_generator
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import collate, read_clip, read_folder
 from avatar_v.testing import make_batch, randomise
@@ -86,15 +85,15 @@ def test_everything_it_reads_moves_its_loss(batch: Batch) -> None:
 
 def test_nothing_is_given_clean_and_times_end_at_sigma(batch: Batch) -> None:
     stage = refiner(Refinement(one_step_share=0.5))
-    clean = torch.zeros(2000, 3, 1, 1, 1)
-    t = stage.draw_times(clean, torch.Generator().manual_seed(0))
+    many = dataclasses.replace(stage.begin(batch, 0), clean=torch.zeros(2000, 3, 1, 1, 1))
+    t = stage.subject.draw_refinement_times(many)
     assert (t == t[:, :1]).all()
     t = t[:, 0]
     assert float(t.max()) == pytest.approx(0.6)
     assert float(t.min()) > 0
     assert 0.45 < float((t == t.max()).float().mean()) < 0.55
     for i in range(20):
-        windows = stage.draw_windows(batch, step_generator(0, 0, i))
+        windows = stage.subject.draw_windows(batch, stage.draws(i))
         assert bool(windows.scored().all())
 
 

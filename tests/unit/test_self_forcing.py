@@ -1,4 +1,4 @@
-"""objectives/self_forcing.py: what the student makes, what the scores see of it, and who is trained."""
+"""objectives/self_forcing: what the student makes, what the scores see of it, who is trained."""
 
 import dataclasses
 from pathlib import Path
@@ -62,17 +62,19 @@ def test_a_window_of_training_is_the_stream_of_generation(folders: dict[str, str
     stage = stage_of(folders)
     batch = make_batch(2, 4 * LENGTH - 3, 32, latent_channels=16, has_reference=True)
     begun = stage.begin(batch, 0)
-    turn = stage.turn(begun.clean, begun.cond, begun.windows, begun.generator)  # pyright: ignore
-    settings = dataclasses.replace(turn.settings, anchor=False)
-    step = dataclasses.replace(turn, settings=settings)
+    rollout = stage.chunk(begun)
+    settings = dataclasses.replace(rollout.settings, anchor=False)
+    step = dataclasses.replace(rollout, settings=settings)
     with torch.no_grad():
-        carry = begin(stage.dit, (turn.prefix,), turn.reference, settings)
-        velocity = chunk_velocity(stage.dit, turn.words, turn.audio, carry, settings)
+        carry = begin(stage.dit, (rollout.prefix,), rollout.reference, settings)
+        velocity = chunk_velocity(stage.dit, rollout.words, rollout.audio, carry, settings)
         one = dataclasses.replace(step.settings, num_steps=1)  # no fresh noise between steps
         whole = dataclasses.replace(step, settings=one, motion=None).make(
             velocity.video(LENGTH, None)
         )
-        (blocks,), _ = make_blocks(velocity, carry, turn.chunk, one, turn.seeds, stage.dit.config)
+        (blocks,), _ = make_blocks(
+            velocity, carry, rollout.chunk, one, rollout.seeds, stage.dit.config
+        )
     torch.testing.assert_close(blocks, whole, atol=1e-5, rtol=1e-5)
 
 
@@ -82,24 +84,23 @@ def test_scores_see_a_part_that_continues_the_student_s_own_latents(
     stage = stage_of(folders)
     batch = make_batch(2, 4 * LENGTH - 3, 32, latent_channels=16, has_reference=True)
     begun = stage.begin(batch, 0)
-    turn = stage.turn(begun.clean, begun.cond, begun.windows, begun.generator)  # pyright: ignore
+    rollout = stage.chunk(begun)
     made = torch.randn(2, LENGTH, 16, 4, 4, requires_grad=True)
     places = set()
     for index in range(40):
-        stage.begin_batch(index)
-        seen, part = stage.seen_by_scores(turn, made)
+        seen, part = stage.part_for_scores(rollout, made, stage.draws(index))
         begin_, stop = seen.chunk.latents.start, seen.chunk.latents.stop
         places.add(begin_)
         assert stop - begin_ == SEEN
         assert torch.equal(part, made[:, begin_:stop])
         assert torch.equal(seen.window(made), part)
         assert seen.audio is not None
-        assert turn.audio is not None
-        assert torch.equal(seen.audio, turn.audio[:, begin_:stop])
+        assert rollout.audio is not None
+        assert torch.equal(seen.audio, rollout.audio[:, begin_:stop])
         (grad,) = torch.autograd.grad(part.sum(), made)
         if begin_ == 0:
             assert seen.anchor is None
-            assert torch.equal(seen.prefix, turn.prefix)
+            assert torch.equal(seen.prefix, rollout.prefix)
             continue
         assert torch.equal(seen.prefix, part[:, :2])
         assert not grad[:, begin_ : begin_ + 2].any(), "what is given takes no gradient"
@@ -123,7 +124,7 @@ def test_an_update_moves_student_and_fake_score_and_never_the_real_one(
     stage.update = lambda role, loss: losses.setdefault(role, loss)  # pyright: ignore
     stage.num_backward = dict.fromkeys((STUDENT, FAKE), 1)  # pyright: ignore
     begun = stage.begin(batch, 0)
-    _, logs = stage.iterate(begun.clean, begun.cond, begun.windows, batch, begun.generator)  # pyright: ignore
+    _, logs = stage.iterate(begun)
     assert set(losses) == {STUDENT, FAKE}
     assert {"dmd", "fake", "spread", "energy"} <= set(logs)
     losses[STUDENT].backward()

@@ -1,4 +1,4 @@
-"""stages/sft: what stage 3 sees and trains; test_judged.py is about its critics."""
+"""objectives/sft: what stage 3 sees and trains; test_perceptual.py is about its critics."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,6 @@ from avatar_v.models.lora import FACTORS, merged
 from avatar_v.models.weights import load_pipeline
 from avatar_v.motion.vectors import MOTION_DIM, component_weights
 from avatar_v.objectives.sft import SFT
-from avatar_v.parallel.mesh import step_generator
 from avatar_v.sampling.chunks import plan
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
@@ -37,7 +36,7 @@ from avatar_v.training.personality import Personality, draw_run
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import MOTION, Trainable
 from avatar_v.training.windows import Windows
-from avatar_v.types import MOTION_NAMES, Batch
+from avatar_v.types import MOTION_NAMES, Batch, Cond
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)
@@ -115,11 +114,10 @@ def test_a_video_follows_its_motion_but_in_the_steps_that_leave_it_out(batch: Ba
     assert set(logs) == {"video"}
     assert "dit.motion_embed.weight" in trained(stage)
     assert any("motion_inject" in name for name in trained(stage))
-    windows = stage.draw_windows(batch, seeded())
+    windows = stage.subject.draw_windows(batch, stage.draws(0))
     expected = windows.crop(stage.conditioner.pack_motion(batch.motion))
-    assert torch.equal(stage.conditions(batch, windows).motion, expected)
-    some = sft(Personality(motion_dropout=0.5))
-    shown = [some.conditions(batch, windows, some.begin_batch(i)).motion for i in range(40)]
+    assert torch.equal(stage.subject.conditions(stage, batch, windows).motion, expected)
+    shown = [cond.motion for cond in drawn(sft(Personality(motion_dropout=0.5)), batch)]
     assert 8 < sum(motion is None for motion in shown) < 32
     still = sft(Personality(motion_dropout=1.0, reference_dropout=1.0))
     loss_of(still, batch)[0].backward()
@@ -128,13 +126,19 @@ def test_a_video_follows_its_motion_but_in_the_steps_that_leave_it_out(batch: Ba
     assert not still.card_entries()["motion"]
 
 
+def drawn(stage: SFT, batch: Batch) -> list[Cond]:
+    """The conditions of the same windows in 40 steps."""
+    windows = stage.subject.draw_windows(batch, stage.draws(0))
+    return [stage.subject.conditions(stage, batch, windows, stage.draws(i)) for i in range(40)]
+
+
 def test_references_are_drawn_between_the_bounds_short_ones_more_often() -> None:
-    drawn = [draw_run(20, 3, 11, seeded(i)) for i in range(300)]
-    lengths = [length for _, length in drawn]
+    runs = [draw_run(20, 3, 11, seeded(i)) for i in range(300)]
+    lengths = [length for _, length in runs]
     assert set(lengths) == set(range(3, 12))
     assert lengths.count(3) > 2 * lengths.count(11)
-    assert min(start for start, _ in drawn) == 0
-    assert max(start + length for start, length in drawn) == 20
+    assert min(start for start, _ in runs) == 0
+    assert max(start + length for start, length in runs) == 20
     assert draw_run(20, 50, 100, seeded()) == (0, 20)
     with pytest.raises(ValueError, match="min <= max"):
         Personality(min_reference_latents=4, max_reference_latents=3)
@@ -155,11 +159,11 @@ def test_a_run_of_the_reference_is_that_of_the_whole(batch: Batch) -> None:
 def test_some_steps_have_no_motion_of_the_reference(batch: Batch) -> None:
     """Real videos may come without it, so the model must make do with the picture."""
     stage = sft(Personality(reference_motion_dropout=0.5))
-    windows = stage.draw_windows(batch, seeded())
-    conds = [stage.conditions(batch, windows, stage.begin_batch(i)).reference for i in range(40)]
-    without = sum(cond is not None and cond.motion is None for cond in conds)
+    references = [cond.reference for cond in drawn(stage, batch)]
+    without = sum(shown is not None and shown.motion is None for shown in references)
     assert 8 < without < 32
-    given = stage.conditions(batch, windows).reference
+    windows = stage.subject.draw_windows(batch, stage.draws(0))
+    given = stage.subject.conditions(stage, batch, windows).reference
     assert given is not None
     assert given.motion is not None
 
@@ -239,9 +243,9 @@ def test_the_video_before_a_window_is_shown_as_generation_shows_it(batch: Batch)
         assert abs(float((loss - loss_of(plain, batch, inside)[0]).detach())) > 1e-6
     assert sft(continuation=Continuation(anchor_share=0.5)).card_entries()["anchor"]
     assert not plain.card_entries()["anchor"]
-    given = sft(continuation=Continuation(anchor_share=1.0)).conditions(
-        batch, plain.draw_windows(batch, seeded())
-    )
+    anchored = sft(continuation=Continuation(anchor_share=1.0))
+    windows = plain.subject.draw_windows(batch, plain.draws(0))
+    given = anchored.subject.conditions(anchored, batch, windows)
     assert given.reference is not None
     assert batch.reference is not None
     assert batch.reference.latents is not None
@@ -250,7 +254,7 @@ def test_the_video_before_a_window_is_shown_as_generation_shows_it(batch: Batch)
 
 def step_of_a_middle(stage: SFT, batch: Batch) -> int:
     """The first step that has a window from inside its clip."""
-    windows = (stage.draw_windows(batch, step_generator(0, 0, i)) for i in range(50))
+    windows = (stage.subject.draw_windows(batch, stage.draws(i)) for i in range(50))
     return next(i for i, window in enumerate(windows) if bool((window.start > 0).any()))
 
 
@@ -291,7 +295,8 @@ def test_previews_are_what_generation_makes_of_the_same_conditions(batch: Batch)
     true, made = samples.generate(stage, batch)
     assert torch.equal(true, stage.conditioner.vae.decode(batch.latents[:, :5]).clamp(-1, 1))
     beginning = torch.zeros(num, dtype=torch.long)
-    cond = stage.conditions(batch, Windows(beginning, beginning, beginning, 5))
+    windows = Windows(beginning, beginning, beginning, 5)
+    cond = stage.subject.conditions(stage, batch, windows)
     settings = Settings(5, 3, shift=2.0, guidance_audio=1.5)
     words = Words(cond.text, stage.conditioner.encode_text([""] * num))
     prefixes = (batch.latents[:, :1],)

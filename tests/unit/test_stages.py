@@ -1,4 +1,5 @@
-"""stages/base, t2v, a2v: what a step sees, what it trains, and that it repeats exactly."""
+"""training/engine, objectives/t2v and a2v: what a step sees, what it trains, and that it repeats
+exactly."""
 
 import dataclasses
 from pathlib import Path
@@ -81,10 +82,10 @@ def test_what_runs_is_drawn_alike_on_all_ranks(monkeypatch: pytest.MonkeyPatch) 
     for rank in (0, 1):
         stage = a2v()
         monkeypatch.setattr(type(stage), "layout", Layout(2, rank))
-        own = stage.begin_batch(7)
-        draws[rank] = torch.rand(3, generator=own), torch.rand(3, generator=stage.common)
-        stage.begin_batch(7, validation=True)
-        assert not torch.equal(torch.rand(3, generator=stage.common), draws[rank][1])
+        drawn = stage.draws(7)
+        draws[rank] = tuple(torch.rand(3, generator=of) for of in (drawn.own, drawn.common))
+        other = stage.draws(7, validation=True).common
+        assert not torch.equal(torch.rand(3, generator=other), draws[rank][1])
     assert not torch.equal(draws[0][0], draws[1][0])
     assert torch.equal(draws[0][1], draws[1][1])
 
@@ -121,10 +122,9 @@ def test_the_prefix_reaches_the_model_clean_at_time_zero(
         return torch.zeros_like(x_t)
 
     monkeypatch.setattr(stage.dit, "forward", spy)
-    generator = torch.Generator().manual_seed(1)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    stage.flow_loss(windows, clean, cond, generator)
+    begun = stage.begin(batch, 1)
+    stage.loss(begun)
+    windows, cond = begun.windows, begun.cond
     (x_t, t, given), scored = seen[0], windows.scored()
     assert x_t.shape == (8, 4, 16, 4, 4)
     assert {0, 1, 2} == set(windows.prefix.tolist())
@@ -142,8 +142,7 @@ def test_the_prefix_reaches_the_model_clean_at_time_zero(
 
 def test_the_first_stage_hears_nothing_and_leaves_audio_untrained(batch: Batch) -> None:
     stage = t2v()
-    windows = stage.draw_windows(batch, step_generator(0, 0, 0))
-    assert stage.conditions(batch, windows).audio is None
+    assert stage.begin(batch, 0).cond.audio is None
     loss_of(stage, batch).backward()
     trained = {name for name, p in stage.named_parameters() if p.grad is not None}
     assert not [name for name in trained if "audio" in name]
@@ -182,15 +181,12 @@ def test_the_mouth_counts_more(
     boost: float, expected: float, batch: Batch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A model that is off by 1 on the two cells of the mouth and right on the other 14."""
-    stage, generator = a2v(mouth_boost=boost), step_generator(0, 0, 0)
-    windows = stage.draw_windows(batch, generator)
-    clean, cond = stage.encode(batch, windows, generator)
-    state = generator.get_state()
-    v = torch.randn(clean.shape, generator=generator) - clean
+    stage = a2v(mouth_boost=boost)
+    begun = stage.begin(batch, 0)
+    v = torch.randn(begun.clean.shape, generator=begun.draws.own) - begun.clean
     v[:, :, :, 2, 1:3] += 1.0
     monkeypatch.setattr(stage.dit, "forward", lambda x_t, t, cond: v)
-    generator.set_state(state)
-    loss, _ = stage.loss(clean, cond, windows, batch, generator)
+    loss, _ = stage.loss(stage.begin(batch, 0))
     assert float(loss) == pytest.approx(expected, rel=1e-5)  # fp32 noise of ε - x_0 ± 1
 
 

@@ -216,11 +216,15 @@ def stage(**changes) -> TrainVAE:
     return built
 
 
+def window(batch: Batch, seed: int, **changes) -> tuple[torch.Tensor, torch.Tensor]:
+    return stage(**changes).subject.window(batch, seeded(seed))
+
+
 def test_windows_hold_clips_then_textures_and_repeat_with_the_seed():
     batch = clips(num=2, frames=9)
-    video, weight = stage().window(batch, seeded(7))
-    again, _ = stage().window(batch, seeded(7))
-    other, _ = stage().window(batch, seeded(8))
+    video, weight = window(batch, 7)
+    again, _ = window(batch, 7)
+    other, _ = window(batch, 8)
     assert video.shape == (4, 5, 3, 16, 16)
     assert torch.equal(video, again)
     assert not torch.equal(video, other)
@@ -237,10 +241,9 @@ def test_what_passes_quickly_in_a_face_weighs_more():
     batch.video[:] = 0
     batch.video[:, 4, :, 8, 8] = 1  # for one frame, inside the face
     batch.video[:, 4, :, 0, 0] = 1  # outside
-    _, weight = stage(window_shares={9: 1.0}, texture_fraction=0.0).window(batch, seeded(7))
-    _, more = stage(window_shares={9: 1.0}, texture_fraction=0.0, change_boost=30.0).window(
-        batch, seeded(7)
-    )
+    whole = {"window_shares": {9: 1.0}, "texture_fraction": 0.0}
+    _, weight = window(batch, 7, **whole)
+    _, more = window(batch, 7, **whole, change_boost=30.0)
     added = more - weight
     assert added[0, 4, 0, 8, 8] == 30
     assert 0 < added[0, 3, 0, 8, 8] < 10  # its mean over nine frames is not what it shows
@@ -251,10 +254,10 @@ def test_what_passes_quickly_in_a_face_weighs_more():
 
 
 def test_stage_without_textures_and_its_errors():
-    video, _ = stage(texture_fraction=0.0).window(clips(), seeded())
+    video, _ = window(clips(), 0, texture_fraction=0.0)
     assert len(video) == 2
     with pytest.raises(ValueError, match="windows of 17 frames do not fit clips of 9"):
-        stage(window_shares={17: 1.0}).window(clips(), seeded())
+        window(clips(), 0, window_shares={17: 1.0})
     with pytest.raises(ValueError, match="texture_fraction"):
         stage(texture_fraction=1.0)
     with pytest.raises(ValueError, match="4k"):
@@ -284,8 +287,8 @@ def test_crops_lie_on_the_face_and_hold_what_the_picture_holds():
 
 def test_a_step_on_crops_sees_clips_and_textures_of_their_size():
     batch = clips(num=2, frames=9)
-    whole, _ = stage().window(batch, seeded(7))
-    video, weight = stage(crop=8, change_boost=2.0).window(batch, seeded(7))
+    whole, _ = window(batch, 7)
+    video, weight = window(batch, 7, crop=8, change_boost=2.0)
     assert video.shape == (4, 5, 3, 8, 8)
     assert weight.shape == (4, 5, 1, 8, 8)
     places = [(y, x) for y in range(9) for x in range(9)]

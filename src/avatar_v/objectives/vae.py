@@ -149,6 +149,7 @@ class TrainVAE(Engine[VideoWindows]):
         seed: of fresh weights and of every draw of a step.
     """
 
+    subject: Frames
     vae: VideoVAE
 
     def __init__(
