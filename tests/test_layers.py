@@ -122,7 +122,9 @@ def test_packages_import_one_way(folder: Path, others: tuple[str, ...]) -> None:
 
 def test_a_forbidden_import_would_be_seen(tmp_path: Path) -> None:
     file = tmp_path / "x.py"
-    file.write_text("def f():\n    from avatar_v.training.engine import Engine\n    return Engine\n")
+    file.write_text(
+        "def f():\n    from avatar_v.training.engine import Engine\n    return Engine\n"
+    )
     assert imported_parts(file) == {"stages"}
     assert RANK["stages"] > RANK["models"]
 

@@ -13,7 +13,7 @@ from avatar_v.stages import cli as stages_cli
 from avatar_v.stages import recipe as recipe_cli
 from avatar_v.stages.cli import merge_recipes, run_words
 from avatar_v.stages.recipe import RecipeCLI
-from avatar_v.training.engine import Engine
+from avatar_v.training.engine import Engine, subject_of
 from tiny_run import RECIPES, STAGES, make_shards
 
 CRITICS = [
@@ -91,9 +91,9 @@ def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
         recipe(stage), "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"
     )
     assert isinstance(cli.model, Engine)
-    assert preset(cli.model.models.preset).dim == 1536
+    assert preset(subject_of(cli.model).models.preset).dim == 1536
     longest = 1 if stage == "3_pictures" else 41
-    assert max(cli.model.objective.window_latents.values()) == longest
+    assert max(subject_of(cli.model).objective.window_latents.values()) == longest
     strategy = merge_recipes(recipe(stage))["trainer"]["strategy"]
     assert strategy["class_path"].endswith("ShardedStrategy")
     assert strategy["init_args"]["data_parallel_size"] == "auto"  # any number of nodes
@@ -115,7 +115,9 @@ def test_an_option_overrides_the_recipes(parsed) -> None:
     cli = parsed(recipe("2_a2v", "tiny"), "--model.init_args.mouth_boost", "7")
     assert cli.model.mouth_boost == 7
     assert cli.model.objective.image_share == 0.9  # of 2_a2v.yaml
-    assert cli.model.objective.window_latents == {0: 5}  # of tiny.yaml, instead of {0: 21, …}
+    assert subject_of(cli.model).objective.window_latents == {
+        0: 5
+    }  # of tiny.yaml, instead of {0: 21, …}
 
 
 @pytest.mark.parametrize(("emulated", "taken"), [(False, "bf16-mixed"), (True, "32-true")])

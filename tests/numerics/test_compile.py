@@ -77,7 +77,7 @@ from torch._dynamo.utils import counters
 
 from aligning import clips, make_stage, make_weights
 from avatar_v.sampling.exploring import Exploration
-from avatar_v.training.policies import Guidance, Situation
+from avatar_v.training.policies import Guidance
 
 torch.set_num_threads(1)
 steps = Exploration(num_steps=2, window=1, noise=0.7)
@@ -85,20 +85,14 @@ stage = make_stage(make_weights(Path(sys.argv[1])), exploration=steps, guidance=
 batch = clips()
 
 
-def rolled():
-    begun = stage.begin(batch, 0)
-    situation = Situation(batch, begun.windows, begun.clean, begun.cond, stage.grpo.group_size)
-    return situation, stage.roll(situation, begun.generator)
-
-
-_, eager = rolled()
+_, eager = stage.roll(stage.begin(batch, 0))
 stage.network.compile(backend="aot_eager")
-situation, rollout = rolled()
-loss, logs = stage.policy_loss(situation, rollout, 0, first=True)
+rollout, trajectory = stage.roll(stage.begin(batch, 0))
+loss, logs = stage.policy_loss(rollout, trajectory, 0, first=True)
 assert logs["ratio"] == 0
 loss.backward()
 assert any(p.grad is not None and bool(p.grad.any()) for p in stage.network.parameters())
-mean, other = rollout.moves[0].mean, eager.moves[0].mean
+mean, other = trajectory.moves[0].mean, eager.moves[0].mean
 torch.testing.assert_close(mean, other, atol=1e-5, rtol=1e-5)
 print("compiled", counters["stats"]["unique_graphs"])
 """

@@ -1,4 +1,4 @@
-"""stages/align_dpo and align_video_dpo: where they start, which way they go, ties, axes, what is
+"""objectives/align_dpo and align_video_dpo: where they start, which way they go, ties, axes, what is
 given, and going on exactly."""
 
 import dataclasses
@@ -19,7 +19,7 @@ from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import MotionTraining
+from avatar_v.training.motion import MotionTraining, motion_net_of
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
@@ -87,14 +87,14 @@ def make_stage(
 
 
 def network_of(stage: AlignDPO | AlignVideoDPO) -> torch.nn.Module:
-    return stage.network if isinstance(stage, AlignDPO) else stage.dit
+    return motion_net_of(stage) if isinstance(stage, AlignDPO) else stage.dit
 
 
 def loss_of(stage: Engine, batch: Batch, index: int = 0):
     begun = stage.begin(batch, index)
     each = {AlignDPO: 3, AlignVideoDPO: 1}[type(stage)]
     assert len(begun.clean) == 2 * each * len(batch.motion)
-    return stage.loss(begun.clean, begun.cond, begun.windows, batch, begun.generator)
+    return stage.loss(begun)
 
 
 def gradients(
@@ -164,12 +164,12 @@ def test_an_axis_counts_in_its_components(weights: str) -> None:
     stage = make_stage(weights, axes={"blinks": ("eye_open",)})
     assert isinstance(stage, AlignDPO)
     overall, blinks = pairs([0, 1]), pairs([0, 1], axis="blinks")
-    assert stage.axis_weights(overall).tolist() == [[1.0] * 16] * 2
-    row = stage.axis_weights(blinks)[0]
+    assert stage.subject.axis_weights(overall).tolist() == [[1.0] * 16] * 2
+    row = stage.subject.axis_weights(blinks)[0]
     assert float(row[EYES]) == 16
     assert float(row.sum()) == 16
     with torch.no_grad():
-        stage.network.head.out.bias.add_(0.1)
+        motion_net_of(stage).head.out.bias.add_(0.1)
     assert loss_of(stage, overall)[0] != loss_of(stage, blinks)[0]
     with pytest.raises(ValueError, match="component weights"):
         DPO(axes={"blinks": ("ears",)})
@@ -303,7 +303,7 @@ def test_videos_that_do_not_fit_are_said(weights: str, tmp_path: Path) -> None:
         make_stage(few, "video")
     stage.dit = with_guidance_inside(stage.dit, ((1.0, 5.0), (1.0, 5.0), (1.0, 3.0)))
     with pytest.raises(ValueError, match="guidance inside: align its teacher"):
-        stage.adapt()
+        stage.build_roles()
 
     write_shard(tmp_path / "pairs" / "a.tar", [encode_pair(make_video_pair(i)) for i in range(2)])
 
@@ -312,7 +312,7 @@ def test_videos_that_do_not_fit_are_said(weights: str, tmp_path: Path) -> None:
         max_steps = 3
 
     short = make_stage(weights, "video", ties=2.0)
-    short.objective = dataclasses.replace(short.objective, window_latents={0: 10})
+    short.subject.objective = dataclasses.replace(short.subject.objective, window_latents={0: 10})
     short._trainer = Trainer()  # pyright: ignore[reportAttributeAccessIssue]
     with pytest.raises(ValueError, match="a window of 10 latents does not fit clips of 9"):
         short.on_fit_start()

@@ -1,4 +1,4 @@
-"""stages/align_grpo: what the stage samples, asks of its weights, trains, and goes on from."""
+"""objectives/align_grpo: what the stage samples, asks of its weights, trains, and goes on from."""
 
 import dataclasses
 from pathlib import Path
@@ -27,7 +27,7 @@ from avatar_v.sampling.exploring import Exploration, explored
 from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import normal, renoise, sample
 from avatar_v.training.optim import Optim
-from avatar_v.training.policies import Guidance, Situation
+from avatar_v.training.policies import Guidance, WarmStartWindows
 from avatar_v.training.roles import Updates
 from avatar_v.training.settings import Models
 from avatar_v.types import Batch
@@ -62,9 +62,7 @@ def batch() -> Batch:
 
 
 def rolled(stage: AlignGRPO, batch: Batch, index: int = 0):
-    begun = stage.begin(batch, index)
-    situation = Situation(batch, begun.windows, begun.clean, begun.cond, stage.grpo.group_size)
-    return situation, stage.roll(situation, begun.generator)
+    return stage.roll(stage.begin(batch, index))
 
 
 @pytest.mark.parametrize(
@@ -77,13 +75,13 @@ def test_the_ratio_is_exactly_one_before_an_update_and_not_behind_it(
 ) -> None:
     grpo = GRPO(group_size=GROUP, guard=guard, hold={reward.credit[0]: 2.0})
     aligned = make_stage(weights, reward, policy=policy, grpo=grpo)
-    situation, rollout = rolled(aligned, batch)
-    assert [(weight, bool(of.any())) for weight, of in rollout.held] == [(2.0, True)]
-    assert rollout.logs[f"missing_{reward.label}"] == 0
-    assert len(rollout.moves) == WINDOW
+    rollout, trajectory = rolled(aligned, batch)
+    assert [(weight, bool(of.any())) for weight, of in trajectory.held] == [(2.0, True)]
+    assert trajectory.logs[f"missing_{reward.label}"] == 0
+    assert len(trajectory.moves) == WINDOW
     losses = []
     for number in range(WINDOW):
-        loss, logs = aligned.policy_loss(situation, rollout, number, first=True)
+        loss, logs = aligned.policy_loss(rollout, trajectory, number, first=True)
         assert logs["ratio"] == 0
         assert logs["kl"] < 1e-9  # the copy of the weights lies at other addresses in memory
         loss.backward()
@@ -95,11 +93,11 @@ def test_the_ratio_is_exactly_one_before_an_update_and_not_behind_it(
         for p in aligned.network.parameters():
             if p.grad is not None:
                 p.sub_(1e-2 * p.grad)
-    _, logs = aligned.policy_loss(situation, rollout, 0, first=False)
+    _, logs = aligned.policy_loss(rollout, trajectory, 0, first=False)
     assert logs["ratio"] > 0
     assert logs["kl"] > 0
     with pytest.raises(RuntimeError, match="ratio is not 1"):
-        aligned.policy_loss(situation, rollout, 0, first=True)
+        aligned.policy_loss(rollout, trajectory, 0, first=True)
 
 
 def test_the_ratio_is_one_in_half_precision_whose_copies_carry_gradients(
@@ -108,8 +106,8 @@ def test_the_ratio_is_one_in_half_precision_whose_copies_carry_gradients(
     """Autocast keeps its copies of weights: those of the rollout must not serve the update."""
     aligned = make_stage(weights)
     with torch.autocast("cpu", torch.bfloat16):
-        situation, rollout = rolled(aligned, batch)
-        loss, _ = aligned.policy_loss(situation, rollout, 0, first=True)
+        rollout, trajectory = rolled(aligned, batch)
+        loss, _ = aligned.policy_loss(rollout, trajectory, 0, first=True)
     loss.backward()
     grads = [p.grad for n, p in aligned.network.named_parameters() if n.endswith("weight")]
     assert all(g is not None for g in grads)
@@ -117,25 +115,24 @@ def test_the_ratio_is_one_in_half_precision_whose_copies_carry_gradients(
 
 def test_windows_of_a_batch_have_as_many_latents_given(weights: str, batch: Batch) -> None:
     aligned = make_stage(weights)
-    assert aligned.draw_windows(batch, aligned.begin_batch(0)).prefix.tolist() == [1] * CLIPS
-    aligned.objective = dataclasses.replace(OBJECTIVE, first_share=0.0)
-    windows = aligned.draw_windows(batch, aligned.begin_batch(0))
+    assert aligned.subject.draw_windows(batch, aligned.draws(0)).prefix.tolist() == [1] * CLIPS
+    aligned.subject.objective = dataclasses.replace(OBJECTIVE, first_share=0.0)
+    windows = aligned.subject.draw_windows(batch, aligned.draws(0))
     assert windows.prefix.tolist() == [2] * CLIPS
-    situation, rollout = rolled(aligned, batch)
-    assert situation.prefix is not None
-    assert torch.equal(situation.prefix[:CLIPS], situation.clean[:, :2])
-    assert rollout.moves[0].before.shape[:2] == (CLIPS * GROUP, LENGTH - 2)
+    rollout, trajectory = rolled(aligned, batch)
+    assert rollout.prefix is not None
+    assert torch.equal(rollout.prefix[:CLIPS], rollout.clean[:, :2])
+    assert trajectory.moves[0].before.shape[:2] == (CLIPS * GROUP, LENGTH - 2)
 
 
 def test_a_rollout_may_begin_with_an_end_of_the_policy_s_own(weights: str, batch: Batch) -> None:
     aligned = make_stage(weights, grpo=GRPO(group_size=GROUP, max_lead=1))
     seen = {}
     for index in range(12):
-        generator = aligned.begin_batch(index)
-        windows = aligned.draw_windows(batch, generator)
-        clean, _ = aligned.encode(batch, windows, generator)
-        true, _ = aligned.policy.begin(aligned.conditioner, batch, windows)
-        seen[windows.lead] = (windows, clean, true)
+        begun = aligned.begin(batch, index)
+        assert isinstance(begun.windows, WarmStartWindows)
+        true, _ = aligned.policy.begin(aligned.conditioner, batch, begun.windows)
+        seen[begun.windows.lead] = (begun.windows, begun.clean, true)
     assert set(seen) == {0, 1}
     _, clean, true = seen[0]
     assert torch.equal(clean, true)
@@ -145,9 +142,8 @@ def test_a_rollout_may_begin_with_an_end_of_the_policy_s_own(weights: str, batch
     assert not torch.allclose(clean[:, :2], true[:, :2])
     assert torch.equal(clean[:, 2:], true[:, 2:])
     long = make_stage(weights, grpo=GRPO(max_lead=3))
-    generators = [long.begin_batch(0)] * 20
     with pytest.raises(ValueError, match="max_lead 3 needs clips of more"):
-        _ = [long.draw_windows(batch, generator) for generator in generators]
+        _ = [long.subject.draw_windows(batch, long.draws(index)) for index in range(20)]
     with pytest.raises(ValueError, match="max_lead is 0"):
         make_stage(weights, grpo=GRPO(max_lead=1), policy="video")
 
@@ -228,24 +224,24 @@ def test_a_student_is_rolled_out_in_its_own_steps(batch: Batch, tmp_path: Path) 
     plain = Guidance()
     steps = Exploration(num_steps=2, shift=3.0, sampler="student", window=1)
     aligned = make_stage(start, exploration=steps, guidance=plain)
-    situation, rollout = rolled(aligned, batch)
-    velocity = aligned.policy.velocity(aligned.network, aligned.conditioner, situation)
+    rollout, trajectory = rolled(aligned, batch)
+    velocity = aligned.policy.velocity(aligned.network, aligned.conditioner, rollout)
     again, generator = torch.Generator().manual_seed(3), torch.Generator().manual_seed(3)
-    noise = torch.randn(len(situation.condition), *situation.clean.shape[1:], generator=generator)
+    noise = torch.randn(len(rollout.condition), *rollout.clean.shape[1:], generator=generator)
     torch.randn(noise.shape, generator=again)
     with torch.no_grad():
         settings = Settings(LENGTH, shift=3.0, motion_steps=2)
         expected = sample(
-            velocity, noise, settings.motion_times, prefix=situation.prefix, step=renoise,
+            velocity, noise, settings.motion_times, prefix=rollout.prefix, step=renoise,
             draw=normal(generator),
         )  # fmt: skip
         for window in (range(0), range(1)):
             drawn = torch.Generator()
             drawn.set_state(again.get_state())
-            made, _ = explored(velocity, noise, steps, window, normal(drawn), situation.prefix)
+            made, _ = explored(velocity, noise, steps, window, normal(drawn), rollout.prefix)
             assert torch.equal(made, expected)
-    assert [move.std for move in rollout.moves] == [pytest.approx(0.75)]
-    loss, _ = aligned.policy_loss(situation, rollout, 0, first=True)
+    assert [move.std for move in trajectory.moves] == [pytest.approx(0.75)]
+    loss, _ = aligned.policy_loss(rollout, trajectory, 0, first=True)
     loss.backward()
     assert all(bool(p.grad.any()) for p in aligned.network.parameters() if p.grad is not None)
     for match, changes in (

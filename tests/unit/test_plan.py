@@ -25,7 +25,7 @@ from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.report import Machine, clips_of, recipe_report
 from avatar_v.planning.steps import Clips, mean_run
 from avatar_v.testing import make_batch, motion_stats
-from avatar_v.training.engine import Engine
+from avatar_v.training.engine import trains_clips
 from avatar_v.training.personality import draw_run
 from tiny_run import RECIPES
 
@@ -74,21 +74,18 @@ def real_step(recipe: Recipe, clips: Clips) -> Cost:
     stage = recipe.fresh_stage()
     stage.dit, stage.conditioner = build("tiny", motion_stats=motion_stats())
     stage.dit.motion_stats = stage.conditioner.motion_stats = motion_stats()
-    stage.settle_networks()
+    stage.settle()
     batch = make_batch(
         clips.batch_size, clips.num_frames, clips.size,
         latent_channels=16, has_reference=recipe.data.pairs,
     )  # fmt: skip
 
-    def run() -> torch.Tensor:
-        windows = stage.draw_windows(batch, generator)
-        clean, cond = stage.encode(batch, windows, generator)
-        return stage.loss(clean, cond, windows, batch, generator)[0]
-
     found = []
     for index in range(4):
-        generator = stage.begin_batch(index)
-        found.append(cost_of(run, bf16=recipe.bf16, trains=True))
+        cost = cost_of(
+            lambda index=index: stage.loss_at(batch, index)[0], bf16=recipe.bf16, trains=True
+        )
+        found.append(cost)
         stage.zero_grad()
     flops = sum(cost.flops for cost in found) / len(found)
     gradients = 4 * sum(p.numel() for p in stage.parameters() if p.requires_grad)
@@ -145,7 +142,7 @@ def test_every_recipe_is_planned_to_fit(name: str) -> None:
     """Its time is left out, which takes as long again and needs the same of recipe and networks."""
     words = [str(RECIPES / f"{name}.yaml")]
     recipe, machine = read_recipe(words), Machine(gpu_of("h100"), 0.4)
-    if not isinstance(recipe.model, Engine):
+    if not trains_clips(recipe.model):
         told = recipe_report(recipe, machine, recipe.spread, None, measures=False)
         assert told.endswith("it needs no plan")
         return

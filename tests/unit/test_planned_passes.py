@@ -5,6 +5,7 @@ import itertools
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -32,17 +33,21 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distill_motion import DistillMotion
 from avatar_v.planning.steps import Clips, passes_of
-from avatar_v.training.engine import Engine
+from avatar_v.training.engine import Engine, subject_of
 
 NUM_STEPS, FAKE_UPDATES = 4, 2
 """Of students. In four batches each number of moves comes once, and two updates of the student."""
+
+
+def with_rollout(stage: DistillDMD, **changes: Any) -> None:
+    stage.rollout = stage.subject.windows = dataclasses.replace(stage.rollout, **changes)
 
 
 def distill_dmd_behind_chunks(folder: Path) -> Engine:
     """Every window continues a chunk of the student's."""
     made = distill_dmd(folder)
     assert isinstance(made, DistillDMD)
-    made.rollout = dataclasses.replace(made.rollout, prompt_share=0.0, image_share=0.0)
+    with_rollout(made, prompt_share=0.0, image_share=0.0)
     return made
 
 
@@ -50,7 +55,7 @@ def distill_dmd_at_the_start(folder: Path) -> Engine:
     """No window does."""
     made = distill_dmd(folder)
     assert isinstance(made, DistillDMD)
-    made.rollout = dataclasses.replace(made.rollout, prompt_share=0.5, image_share=0.5)
+    with_rollout(made, prompt_share=0.5, image_share=0.5)
     return made
 
 
@@ -75,8 +80,9 @@ def test_what_is_planned_is_what_steps_run(
     for index in range(num_batches):
         losses_of(stage, batch, index)
     size = Clips(len(batch.motion), batch.motion.shape[1], 32)
+    window = subject_of(stage).window_length(stage.step)
     planned: Counter[tuple[str, bool]] = Counter()
-    for found in passes_of(stage, size, stage.window_length, longest=False):
+    for found in passes_of(stage, size, window, longest=False):
         key = (found.network, found.of.trains)
         planned[key] += found.times * found.of.samples * found.of.latents  # pyright: ignore
     assert {key: n / num_batches for key, n in real.items()} == pytest.approx(+planned)
@@ -85,8 +91,9 @@ def test_what_is_planned_is_what_steps_run(
 def taught(stage: DistillDMD | DistillMotion, monkeypatch: pytest.MonkeyPatch) -> None:
     """Give the student its numbers, and draw all numbers of moves in turn."""
     if isinstance(stage, DistillDMD):
-        stage.matching = dataclasses.replace(stage.matching, fake_updates=FAKE_UPDATES)
-        stage.rollout = dataclasses.replace(stage.rollout, num_steps={0: NUM_STEPS})
+        numbers = stage.matching.numbers
+        stage.matching.numbers = dataclasses.replace(numbers, fake_updates=FAKE_UPDATES)
+        with_rollout(stage, num_steps={0: NUM_STEPS})
     else:
         stage.matching = dataclasses.replace(
             stage.matching, fake_updates=FAKE_UPDATES, num_steps=NUM_STEPS

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.objectives.policy_gradient import (
     GRPO,
-    Layout,
-    Rolled,
+    Trajectory,
     advantages_of,
     densities,
     step_loss,
 )
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
+from avatar_v.training.policies import Layout
 
 CONDITIONS, LATENTS = 4, 3
 FIRST, SECOND = ("first",), ("second",)
@@ -45,7 +45,7 @@ class Gaussian(nn.Module):
 def rolled_out(
     policy: nn.Module, exploration: Exploration, numbers: GRPO, generator: torch.Generator,
     reward: float = 1.0, held: Sequence[tuple[float, Tensor]] = (),
-) -> Rolled:  # fmt: skip
+) -> Trajectory:  # fmt: skip
     """A rollout: the first number is rewarded for being near to WANTED, in every latent frame, the
     second for nothing."""
     window = exploration.draw_window(generator)
@@ -59,7 +59,7 @@ def rolled_out(
     }
     layout = Layout(numbers.group_size, LATENTS, 0)
     advantages, logs = advantages_of(values, TERMS, layout, numbers, generator)
-    return Rolled(
+    return Trajectory(
         moves, WEIGHTS, old, [move.mean for move in moves], list(held), values, advantages, logs
     )
 
@@ -74,11 +74,11 @@ def updated(
     optimizer = torch.optim.Adam(policy.parameters(), lr=0.05)
     generator = torch.Generator().manual_seed(0)
     for _ in range(num_updates):
-        rolled = rolled_out(policy, exploration, numbers, generator, reward)
+        trajectory = rolled_out(policy, exploration, numbers, generator, reward)
         optimizer.zero_grad()
-        for number, move in enumerate(rolled.moves):
+        for number, move in enumerate(trajectory.moves):
             loss, _ = step_loss(
-                rolled, number, mean_again(policy, move, exploration), numbers, first=True
+                trajectory, number, mean_again(policy, move, exploration), numbers, first=True
             )
             loss.backward()
         optimizer.step()
@@ -118,11 +118,11 @@ def test_the_frozen_weights_hold_a_policy_back(only: tuple[str, ...] | None) -> 
     generator, policy = torch.Generator().manual_seed(0), Gaussian()
     numbers = GRPO(group_size=8, kl_weight=10.0 if only is None else 0.0)
     held = [] if only is None else [(10.0, WEIGHTS[only])]
-    rolled = rolled_out(policy, exploration, numbers, generator, reward=0.0, held=held)
+    trajectory = rolled_out(policy, exploration, numbers, generator, reward=0.0, held=held)
     with torch.no_grad():
         policy.mean.add_(0.1)
     loss, logs = step_loss(
-        rolled, 0, mean_again(policy, rolled.moves[0], exploration), numbers, first=False
+        trajectory, 0, mean_again(policy, trajectory.moves[0], exploration), numbers, first=False
     )
     loss.backward()
     assert policy.mean.grad is not None
@@ -135,11 +135,13 @@ def test_the_frozen_weights_hold_a_policy_back(only: tuple[str, ...] | None) -> 
 def test_a_pass_that_does_not_repeat_the_rollout_ends_the_run() -> None:
     exploration = Exploration(num_steps=4, window=1)
     generator, policy = torch.Generator().manual_seed(0), Gaussian()
-    rolled = rolled_out(policy, exploration, GRPO(), generator)
+    trajectory = rolled_out(policy, exploration, GRPO(), generator)
     with torch.no_grad():
         policy.mean.add_(1e-5)
     with pytest.raises(RuntimeError, match="ratio is not 1 before the update"):
-        step_loss(rolled, 0, mean_again(policy, rolled.moves[0], exploration), GRPO(), first=True)
+        step_loss(
+            trajectory, 0, mean_again(policy, trajectory.moves[0], exploration), GRPO(), first=True
+        )
 
 
 def test_noise_is_in_the_window_alone_and_the_rest_is_the_ode() -> None:

@@ -9,7 +9,7 @@ import torch
 from aligning import EYES, GROUP, clips, make_stage, make_weights
 from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.objectives.align_grpo import AlignGRPO
-from avatar_v_eval.studies.reward_signal import WAYS, Signal, begun, signals, told, whole_of
+from avatar_v_eval.studies.reward_signal import WAYS, Signal, signals, told, whole_of
 
 
 def nothing(frames, audio, reference, motion, **columns) -> None:
@@ -77,9 +77,8 @@ def test_a_batch_without_any_reward_says_nothing(weights: str) -> None:
 def test_a_whole_reward_is_the_mean_of_what_a_sample_made(weights: str) -> None:
     term = RewardTerm(f"{__name__}.FramesUp", options={"most": 3.0})
     stage = asked(weights, term)
-    situation, generator = begun(stage, clips(), 0)
-    made = stage.generated(situation, generator)
-    values = stage.rewards(stage.policy.samples(stage.conditioner, situation, made))
+    _, trajectory = stage.roll(stage.begin(clips(), 0))
+    values = trajectory.values
     assert values["framesup_whole"].shape == (2 * GROUP,)
     assert (values["framesup_whole"] == 3).all()
 

@@ -1,4 +1,4 @@
-"""stages/roles, stages/role_module: whose weights an update moves, and how steps are counted."""
+"""training/roles, training/engine: whose weights an update moves, and how steps are counted."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -10,8 +10,10 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 from peft import LoraConfig, inject_adapter_in_model
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
+from two_networks import Numbers, TwoNetworks
 
-from avatar_v.training.engine import RoleModule
+from avatar_v.training.batch import Logs
+from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim, build_optimizer, warmup_cosine
 from avatar_v.training.roles import STUDENT, Role, Updates, check_roles, constant, trained_names
 
@@ -20,15 +22,12 @@ FAKE = constant(0.05, (0.5, 0.9))
 RATIO = 5
 
 
-class Pair(RoleModule):
+class Pair(Engine[Numbers]):
     """A student that follows a fake score, which is updated five times as often: the losses of
     both depend on both."""
 
     def __init__(self, updates: Updates) -> None:
-        super().__init__()
-        self.updates = updates
-        torch.manual_seed(0)
-        self.network, self.fake = nn.Linear(3, 2), nn.Linear(2, 2)
+        super().__init__(TwoNetworks(), OPTIM, updates=updates)
         self.losses: list[float] = []
         self.moved: list[set[str]] = []
 
@@ -39,28 +38,24 @@ class Pair(RoleModule):
             "fake": Role(("fake",), FAKE, updates_per_step=RATIO),
         }
 
-    def configure_model(self) -> None:
-        if not self._names:
-            self.settle_roles()
-
     def fake_loss(self, x: Tensor) -> Tensor:
         return (self.fake(self.network(x)) - x[:, :2]).square().mean()
 
-    def student_loss(self, x: Tensor) -> Tensor:
-        return (self.fake(self.network(x)) - 1).square().mean()
+    def loss(self, batch: Numbers) -> tuple[Tensor, Logs]:
+        return (self.fake(self.network(batch.x)) - 1).square().mean(), {}
 
-    def training_step(self, batch: Tensor, batch_idx: int) -> dict[str, Tensor]:
+    def iterate(self, batch: Numbers) -> tuple[Tensor, Logs]:
         before = {n: p.detach().clone() for n, p in self.named_parameters()}
-        loss = self.fake_loss(batch)
+        loss = self.fake_loss(batch.x)
         self.update("fake", loss)
         self.note(loss, before)
         if self.num_updates("fake") % RATIO == 0:
             before = {n: p.detach().clone() for n, p in self.named_parameters()}
             with self.only(STUDENT):
-                loss = self.student_loss(batch)
+                loss, _ = self.loss(batch)
             self.update(STUDENT, loss)
             self.note(loss, before)
-        return {"loss": loss}
+        return loss, {}
 
     def note(self, loss: Tensor, before: dict[str, Tensor]) -> None:
         self.losses.append(float(loss.detach()))
@@ -86,6 +81,7 @@ def fit(pair: Pair, data: list[Tensor], max_steps: int, root: Path, **more) -> L
 def by_hand(updates: Updates, data: list[Tensor], num_steps: int) -> list[float]:
     """The same training without Lightning, one optimiser at a time."""
     pair, losses = Pair(updates), []
+    pair.configure_model()
     every = updates.accumulate_grad_batches
     both = {
         STUDENT: build_optimizer(pair, OPTIM, ("network.weight", "network.bias")),
@@ -114,7 +110,7 @@ def by_hand(updates: Updates, data: list[Tensor], num_steps: int) -> list[float]
     for x in data:
         update("fake", pair.fake, pair.fake_loss(x))
         if counted["fake"] // every % RATIO == 0:
-            update(STUDENT, pair.network, pair.student_loss(x))
+            update(STUDENT, pair.network, pair.loss(Numbers(x))[0])
         if counted[STUDENT] == num_steps * every:
             break
     return losses
@@ -227,4 +223,4 @@ def test_replicas_must_look_for_weights_without_a_gradient(tmp_path: Path) -> No
                         default_root_dir=tmp_path)  # fmt: skip
     pair.trainer = trainer
     with pytest.raises(ValueError, match="use strategy ddp_find_unused_parameters_true, not ddp"):
-        pair.settle_roles()
+        pair.configure_model()

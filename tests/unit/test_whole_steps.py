@@ -6,15 +6,17 @@ from pathlib import Path
 import lightning as L
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch.utils.data import DataLoader
+from two_networks import Numbers, TwoNetworks
 
 from avatar_v.callbacks.ema import EMA
 from avatar_v.callbacks.whole_steps import WholeSteps
 from avatar_v.shards.buckets import BatchPlan, Bucket
 from avatar_v.shards.loader import ResumableLoader
 from avatar_v.testing import make_batch
-from avatar_v.training.engine import RoleModule
+from avatar_v.training.batch import Draws, Logs
+from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT, Role, Updates, constant
 from avatar_v.types import Batch
@@ -24,7 +26,7 @@ BUCKET = Bucket(32, 32, 5)
 OPTIM = Optim(lr=0.1, num_warmup_steps=1)
 
 
-class Numbers(L.LightningDataModule):
+class Data(L.LightningDataModule):
     """Epochs of five batches, and where a run stands in them."""
 
     loader: ResumableLoader | None = None
@@ -55,35 +57,35 @@ def draw(epoch: int, index: int) -> Batch:
     return make_batch(4, 5, 8, seed=10 * epoch + index)
 
 
-class Learner(RoleModule):
+class OfClips(TwoNetworks):
+    def begin(self, networks: object, batch: Batch, draws: Draws) -> Numbers:
+        return Numbers(batch.motion[:, 0, :3])
+
+
+class Learner(Engine[Numbers]):
     """A student, alone (Lightning updates it) or beside a fake score (it updates both itself)."""
 
     def __init__(self, *, alone: bool) -> None:
-        super().__init__()
-        torch.manual_seed(0)
-        self.alone, self.updates = alone, Updates() if alone else Updates(EVERY)
-        self.network, self.fake = nn.Linear(3, 2), nn.Linear(2, 2).requires_grad_(not alone)
+        updates = Updates() if alone else Updates(EVERY)
+        super().__init__(OfClips(), OPTIM, updates=updates)
+        self.alone = alone
         self.losses: dict[int, float] = {}
 
     def roles(self) -> Mapping[str, Role]:
         fake = Role(("fake",), None if self.alone else constant(0.05, (0.5, 0.9)))
         return {STUDENT: Role(("network",), OPTIM, ema=True, export=True), "fake": fake}
 
-    def configure_model(self) -> None:
-        if not self._names:
-            self.settle_roles()
+    def loss(self, batch: Numbers) -> tuple[Tensor, Logs]:
+        return (self.fake(self.network(batch.x)) - 1).square().mean(), {}
 
-    def training_step(self, batch: Batch, batch_idx: int) -> dict[str, Tensor]:
-        x = batch.motion[:, 0, :3]
-        loss = (self.fake(self.network(x)) - 1).square().mean()
+    def iterate(self, batch: Numbers) -> tuple[Tensor, Logs]:
+        loss, _ = self.loss(batch)
         if not self.alone:
+            x = batch.x
             self.update("fake", (self.fake(self.network(x)) - x[:, :2]).square().mean())
-            self.update(STUDENT, (self.fake(self.network(x)) - 1).square().mean())
+            self.update(STUDENT, self.loss(batch)[0])
         self.losses[self.trainer.fit_loop.total_batch_idx] = float(loss)
-        return {"loss": loss}
-
-    def validation_step(self, batch: Batch, batch_idx: int) -> None:
-        pass
+        return loss, {}
 
 
 class Save(L.Callback):
@@ -107,7 +109,7 @@ def fit(learner: Learner, folder: Path, *callbacks: L.Callback, ckpt: Path | Non
         enable_progress_bar=False, enable_model_summary=False, default_root_dir=folder,
         val_check_interval=1, check_val_every_n_epoch=None, num_sanity_val_steps=0, **more,
     )  # fmt: skip
-    trainer.fit(learner, datamodule=Numbers(), ckpt_path=ckpt, weights_only=True)
+    trainer.fit(learner, datamodule=Data(), ckpt_path=ckpt, weights_only=True)
     return ema
 
 
