@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -101,6 +101,7 @@ class RolloutBatch:
         return torch.arange(len(self.clean), device=self.clean.device).repeat(self.num)
 
 
+@runtime_checkable
 class Policy(Protocol):
     """A network that makes samples of a state, whatever the state is."""
 

@@ -9,7 +9,7 @@ import dataclasses
 import warnings
 from abc import ABC, abstractmethod
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar, runtime_checkable
 
 import lightning as L
 from torch import nn
@@ -28,6 +28,7 @@ from avatar_v.training.windows import Windows, draw_windows, reduced, value_at
 from avatar_v.types import Batch, num_latents
 
 
+@runtime_checkable
 class Prepared(Protocol):
     """A batch as a loss takes it."""
 
@@ -37,6 +38,7 @@ class Prepared(Protocol):
     def num_tokens(self) -> int: ...
 
 
+@runtime_checkable
 class Networks(Protocol):
     """Where the networks of a pipeline are."""
 
@@ -44,6 +46,7 @@ class Networks(Protocol):
     conditioner: Conditioner
 
 
+@runtime_checkable
 class WindowSource(Protocol):
     """Where the windows of a step lie."""
 

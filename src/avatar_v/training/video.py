@@ -6,7 +6,7 @@ reference with its motion stage 3.
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -28,6 +28,7 @@ from avatar_v.types import Batch, Cond
 Latents = Float[Tensor, "b l c h w"]
 
 
+@runtime_checkable
 class DrawTimes(Protocol):
     """Times of windows, 0 on what is given."""
 
