@@ -1,4 +1,4 @@
-"""stages/sft: what stage 3 sees and trains; test_judged.py is about its critics."""
+"""stages/sft: what stage 3 sees and trains; test_perceptual.py is about its critics."""
 
 import dataclasses
 from pathlib import Path
