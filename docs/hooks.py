@@ -1,8 +1,8 @@
 """Hooks of the documentation site (mkdocs.yml).
 
 Pictures of measurements stay beside their numbers in ``eval/results``; pages link to them as they
-lie in the repository, and here the site takes them in. The drawing of the architecture becomes part
-of its page, so that its colours follow the light and the dark scheme. Blocks of ``console`` are
+lie in the repository, and here the site takes them in. Drawings become part of
+their page, so that their colours follow the light and the dark scheme. Blocks of ``console`` are
 coloured as shell: Pygments' console takes a comment for the prompt of root.
 """
 

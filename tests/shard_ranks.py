@@ -1,4 +1,4 @@
-"""The work of the ranks in numerics/test_shards.py: one set of processes measures everything."""
+"""The work of the ranks in numerics/test_sharded_parts.py: one set of processes for all of it."""
 
 import copy
 from collections import Counter

@@ -13,7 +13,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.models.vae import VideoVAE
-from avatar_v.objectives.critics import FaceStage
+from avatar_v.objectives.critic_face import FaceContrast
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
@@ -109,7 +109,7 @@ def test_the_preference_model_is_trained_and_says_how_often_it_is_right(tmp_path
     for split, first in (("train", 0), ("validation", 100)):
         pairs = [encode_pair(make_video_pair(first + i)) for i in range(6)]
         write_shard(shards / split / "a.tar", pairs)
-    axes = ("--model.init_args.axes=[overall, amplitude]",)
+    axes = ("--model.init_args.critic.init_args.axes=[overall, amplitude]",)
     kept = f"--data.init_args.kept={tmp_path / 'kept'}"
     folder = run("critic_preference", tmp_path, shards, kept, small=axes)
     model = PreferenceModel.from_pretrained(folder)
@@ -140,7 +140,7 @@ def test_steps_that_end_between_validations_are_refused(shards, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_exports_no_critic(shards, tmp_path, monkeypatch):
-    monkeypatch.setattr(FaceStage, "critic_loss", lambda self, x, _: self.model(x).sum() * nan)
+    monkeypatch.setattr(FaceContrast, "loss", lambda _, net, x: net.model(x.inputs).sum() * nan)
     with pytest.raises(ValueError, match="step 1: not finite: loss nan; nothing is exported"):
         run("critic_face", tmp_path, shards)
     assert not (tmp_path / "critic_face").exists()

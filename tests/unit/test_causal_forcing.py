@@ -1,4 +1,4 @@
-"""objectives/causal_forcing: times by block, windows of whole blocks, and the weights it makes."""
+"""Causal forcing: times by block, windows of whole blocks, and the weights it makes."""
 
 import dataclasses
 from pathlib import Path

@@ -13,9 +13,11 @@ from avatar_v.callbacks.record import Export, LossCurve
 from avatar_v.callbacks.samples import Samples
 from avatar_v.callbacks.throughput import Throughput
 from avatar_v.objectives.a2v import A2V
+from avatar_v.objectives.critic import TrainCritic
 from avatar_v.objectives.critic_data import CriticFrames
-from avatar_v.objectives.critic_sync import SyncStage
-from avatar_v.objectives.critics import FaceStage, MotionStage
+from avatar_v.objectives.critic_face import FaceContrast
+from avatar_v.objectives.critic_motion import MotionRegression
+from avatar_v.objectives.critic_sync import SyncContrast
 from avatar_v.objectives.refiner import Refinement
 from avatar_v.objectives.refiner_adversarial import Adversarial
 from avatar_v.objectives.sync_data import SyncData
@@ -73,16 +75,21 @@ def shard_data(**given) -> ShardData:
     return ShardData(**{"train": "s", "batch_size": 1, **given})
 
 
-def motion(**given) -> MotionStage:
-    return MotionStage(**{**CRITIC, "components": {}, **given})
+def critic(kind, given: dict) -> TrainCritic:
+    own = {name: given.pop(name) for name in (*CRITIC, "seed") if name in given}
+    return TrainCritic(kind(**given), **{**CRITIC, **own})
 
 
-def face(**given) -> FaceStage:
-    return FaceStage(**{**CRITIC, **given})
+def motion(**given) -> TrainCritic:
+    return critic(MotionRegression, {"components": {}, **given})
 
 
-def sync(**given) -> SyncStage:
-    return SyncStage(**{**CRITIC, **given})
+def face(**given) -> TrainCritic:
+    return critic(FaceContrast, given)
+
+
+def sync(**given) -> TrainCritic:
+    return critic(SyncContrast, given)
 
 
 def frames(**given) -> CriticFrames:

@@ -13,7 +13,8 @@ from avatar_v.objectives.critic_data import (
     read_frames,
     spread_moments,
 )
-from avatar_v.objectives.critics import identity_across_scenes, r_squared
+from avatar_v.objectives.critic_face import identity_across_scenes
+from avatar_v.objectives.critic_motion import r_squared
 
 
 def seeded(seed: int = 0) -> torch.Generator:

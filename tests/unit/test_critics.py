@@ -10,7 +10,7 @@ from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import as_input, weights_hash
 from avatar_v.critics.layers import AttentionPool, augment
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.objectives.critics import MotionStage
+from avatar_v.objectives.critic_motion import MotionRegression
 from avatar_v.training.perceptual import PerceptualTerms
 from avatar_v.types import MOTION_NAMES
 
@@ -154,12 +154,8 @@ def test_identification_counts_nearest_and_pairs():
     assert pairwise.tolist() == [1.0, 0.5, 1.0]
 
 
-def meter_stage(tmp_path, weights: dict[str, float]) -> MotionStage:
-    return MotionStage("recipe", str(tmp_path), 1e-3, 0.0, components=weights, width=8, num_heads=2)
-
-
-def test_a_component_counts_by_its_weight(tmp_path):
-    stage = meter_stage(tmp_path, {"mouth_open": 8.0, "eye_open": 4.0})
+def test_a_component_counts_by_its_weight():
+    stage = MotionRegression({"mouth_open": 8.0, "eye_open": 4.0})
     assert float(stage.weights.mean()) == pytest.approx(1)
     weights = dict(zip(MOTION_NAMES, stage.weights.tolist(), strict=True))
     assert weights["mouth_open"] / weights["yaw"] == pytest.approx(8)
@@ -170,6 +166,6 @@ def test_a_component_counts_by_its_weight(tmp_path):
     "weights",
     [{"nose": 2.0}, {"yaw": -1.0}, {"yaw": float("nan")}, dict.fromkeys(MOTION_NAMES, 0.0)],
 )
-def test_weights_of_no_component_are_refused(tmp_path, weights):
+def test_weights_of_no_component_are_refused(weights):
     with pytest.raises(ValueError, match="not negative, one of them above 0, and of mouth_open, "):
-        meter_stage(tmp_path, weights)
+        MotionRegression(weights)

@@ -1,4 +1,4 @@
-"""sampling/exploring and objectives/policy_gradient on distributions whose optimum is known."""
+"""Exploring samples and their policy gradients on distributions whose optimum is known."""
 
 import math
 from collections.abc import Sequence

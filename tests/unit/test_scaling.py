@@ -27,7 +27,7 @@ from avatar_v.planning.scaling import (
     step_time,
 )
 
-PAGE = Path(__file__).resolve().parents[2] / "docs" / "training" / "full_size.md"
+PAGE = Path(__file__).resolve().parents[2] / "docs" / "results" / "full_size.md"
 PLAIN = Pass(2, 3, (8, 8), audio=False, text_tokens=8)
 """2 samples of 3 frames of 16 tokens: 96 in all."""
 

@@ -1,4 +1,4 @@
-"""objectives/self_forcing: what the student makes, what the scores see of it, who is trained."""
+"""Self-forcing: what the student makes, what the scores see of it, and who is trained."""
 
 import dataclasses
 from pathlib import Path

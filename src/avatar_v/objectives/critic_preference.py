@@ -4,27 +4,30 @@ Only a small head is trained, on features of frozen networks, so a run takes sec
 reading of its pairs. Its card holds the accuracy on pairs of other persons.
 """
 
+from typing import Any
+
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from scipy import stats
-from torch import Tensor
+from torch import Tensor, nn
 
 from avatar_v import checks
 from avatar_v.critics.feature_part import FeaturePart
 from avatar_v.critics.features import Features
 from avatar_v.critics.preference import PreferenceModel
 from avatar_v.losses.align import preference_loss
-from avatar_v.objectives.critics import CriticStage, check_sizes
+from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
 from avatar_v.objectives.preference_data import JudgedFeatures
 from avatar_v.shards.pairs import WINNERS
+from avatar_v.training.batch import Draws
 
 FIRST, SECOND, TIE = (WINNERS.index(winner) for winner in ("first", "second", "tie"))
 LEAST_SCALE = 1e-2
 """A feature that varies less in training counts as one that varies so much."""
 
 
-class PreferenceStage(CriticStage):
+class Preference(Critic):
     """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
 
     Args:
@@ -35,43 +38,35 @@ class PreferenceStage(CriticStage):
         noise: Standard deviation of what is added to the standardised features in training.
     """
 
-    model: PreferenceModel
     trained_on = "judged pairs of videos"
 
     def __init__(
         self,
-        recipe: str,
-        export: str,
-        lr: float,
-        weight_decay: float,
         features: list[FeaturePart],
         axes: list[str],
         ties: float,
         width: int = 32,
         noise: float = 0.0,
-        seed: int = 0,
     ) -> None:
-        super().__init__(recipe, lr, weight_decay, export, seed)
         check_sizes(width=width)
         checks.number("ties", ties, least=1, most=checks.MOST)
         checks.weight("noise", noise)
-        self.features = Features(features)
-        self.model = PreferenceModel(
-            self.features.num,
-            width,
-            tuple(axes),
-            self.features.sources,
-            self.features.hash(),
-        )
+        self.features, self.axes, self.width = Features(features), tuple(axes), width
         self.ties, self.noise = ties, noise
 
-    def on_fit_start(self) -> None:
+    def load(self, seed: int, trainer: object) -> dict[str, nn.Module]:
+        read = self.features
+        made = fresh(
+            seed,
+            lambda: PreferenceModel(read.num, self.width, self.axes, read.sources, read.hash()),
+        )
+        return {"model": made}
+
+    def prepare(self, networks: Any, data: Any) -> None:
         """Read the pairs, and standardise what is read. ValueError for ties that ``ties`` excludes,
         and as `preference_data.PreferenceData.read`."""
-        super().on_fit_start()
-        data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
-        with self.trainer.precision_plugin.forward_context():
-            data.read(self.model, self.features)
+        model = networks.model
+        data.read(model, self.features)
         num_tied = int((data.train_pairs.winner == TIE).sum())
         if num_tied and self.ties == 1:
             raise ValueError(
@@ -79,28 +74,26 @@ class PreferenceStage(CriticStage):
                 "data.init_args.ties to false"
             )
         seen = torch.cat([data.train_pairs.first, data.train_pairs.second])
-        self.model.center.copy_(seen.mean(0))
-        self.model.scale.copy_(seen.std(0).clamp_min(LEAST_SCALE))
+        model.center.copy_(seen.mean(0))
+        model.scale.copy_(seen.std(0).clamp_min(LEAST_SCALE))
 
-    def augmented(
-        self, batch: JudgedFeatures, generator: torch.Generator
-    ) -> tuple[Tensor, JudgedFeatures]:
+    def begin(self, networks: Any, batch: JudgedFeatures, draws: Draws) -> CriticBatch:
         """The features of the first and the second samples "2 p d", with noise of their own."""
         both = torch.stack([batch.first, batch.second])
-        drawn = torch.randn(both.shape, generator=generator).to(both)
-        return both + self.noise * self.model.scale * drawn, batch
+        drawn = torch.randn(both.shape, generator=draws.own).to(both)
+        return CriticBatch(both + self.noise * networks.model.scale * drawn, batch)
 
-    def critic_loss(self, images: Float[Tensor, "2 p d"], batch: JudgedFeatures) -> Tensor:
-        margin = self.model.margin(images[0], images[1], batch.axis)
-        won = torch.where(batch.winner == SECOND, -margin, margin)
-        return preference_loss(won, batch.winner == TIE, ties=self.ties).mean()
+    def loss(self, networks: Any, batch: CriticBatch) -> Tensor:
+        shown: JudgedFeatures = batch.shown
+        margin = networks.model.margin(batch.inputs[0], batch.inputs[1], shown.axis)
+        won = torch.where(shown.winner == SECOND, -margin, margin)
+        return preference_loss(won, shown.winner == TIE, ties=self.ties).mean()
 
-    @torch.no_grad()
-    def critic_numbers(self, frames: list[JudgedFeatures]) -> dict[str, float]:
-        (pairs,) = frames
-        right = decided_right(self.model, pairs)
+    def numbers(self, networks: Any, shown: list[JudgedFeatures]) -> dict[str, float]:
+        (pairs,), model = shown, networks.model
+        right = decided_right(model, pairs)
         decided = pairs.winner != TIE
-        margin = self.model.margin(pairs.first, pairs.second, pairs.axis)
+        margin = model.margin(pairs.first, pairs.second, pairs.axis)
         won = torch.where(pairs.winner == SECOND, -margin, margin)
         if self.ties > 1:
             loss = preference_loss(won, ~decided, ties=self.ties)
@@ -114,7 +107,7 @@ class PreferenceStage(CriticStage):
             "accuracy_high": high,
             "num_pairs": float(decided.sum()),
             "num_persons": float(len(pairs.person[decided].unique())),
-            "position_bias": float(self.model.position_bias.mean()),
+            "position_bias": float(model.position_bias.mean()),
         }
 
 

@@ -4,6 +4,7 @@ Not SyncNet of real faces: its weights come from its authors (critics/syncnet.py
 """
 
 from dataclasses import replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -15,8 +16,9 @@ from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import Backbone, augment
 from avatar_v.critics.sync import audio_windows, distance_table, score_of, shifted_is_farther
 from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet, sync_contrastive_loss
-from avatar_v.objectives.critics import CriticStage, check_sizes
+from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
 from avatar_v.objectives.sync_data import SyncRuns
+from avatar_v.training.batch import Draws
 from avatar_v.types import MOTION_NAMES
 
 MOUTH_COLUMNS = [
@@ -25,7 +27,7 @@ MOUTH_COLUMNS = [
 VALIDATION_SHIFT = 7  # frames: validation clips are short
 
 
-class SyncStage(CriticStage):
+class SyncContrast(Critic):
     """InfoNCE over windows and shifts; what pictures say of the mouth is taught beside it.
 
     ``motion_weight``: of the squared error of a linear reading of the mouth's motion from single
@@ -33,14 +35,10 @@ class SyncStage(CriticStage):
     the reading itself is not exported.
     """
 
-    model: WorldSyncNet
+    modules = ("model", "motion_head")
 
     def __init__(
         self,
-        recipe: str,
-        export: str,
-        lr: float,
-        weight_decay: float,
         width: int = 16,
         num_heads: int = 6,
         num_features: int = 48,
@@ -49,40 +47,46 @@ class SyncStage(CriticStage):
         motion_weight: float = 5.0,
         backbone: Backbone = "residual",
         held_out: bool = False,
-        seed: int = 0,
     ) -> None:
-        super().__init__(recipe, lr, weight_decay, export, seed)
         check_sizes(width=width, num_heads=num_heads, num_features=num_features, num_dims=num_dims)
         checks.positive("temperature", temperature)
         checks.weight("motion_weight", motion_weight)
-        sizes = (width, num_heads, num_features, num_dims)
-        self.model = WorldSyncNet(*sizes, backbone=backbone, held_out=held_out)
-        self.motion_head = nn.Linear(num_features, len(MOUTH_COLUMNS))
-        self.temperature = temperature
+        self.sizes, self.backbone = (width, num_heads, num_features, num_dims), backbone
+        self.held_out, self.temperature = held_out, temperature
         self.motion_weight = motion_weight
 
-    def augmented(self, batch: SyncRuns, generator: torch.Generator) -> tuple[Tensor, SyncRuns]:
+    def load(self, seed: int, trainer: object) -> dict[str, nn.Module]:
+        backbone, held_out = self.backbone, self.held_out
+        head = fresh(seed, lambda: nn.Linear(self.sizes[2], len(MOUTH_COLUMNS)))
+        return {
+            "model": fresh(
+                seed, lambda: WorldSyncNet(*self.sizes, backbone=backbone, held_out=held_out)
+            ),
+            "motion_head": head,
+        }
+
+    def begin(self, networks: Any, batch: SyncRuns, draws: Draws) -> CriticBatch:
         """Pictures "(b f) 3 64 64", a clip in one light, place and blur; its sound in one gain."""
         images = as_input(batch.images.flatten(0, 1), INPUT_SIZE).cpu()
-        images = augment(images, generator, batch.images.shape[1]).to(self.device)
-        return images, replace(batch, sound=louder_or_softer(batch.sound, generator))
+        images = augment(images, draws.own, batch.images.shape[1]).to(networks.device)
+        return CriticBatch(images, replace(batch, sound=louder_or_softer(batch.sound, draws.own)))
 
-    def critic_loss(self, images: Tensor, batch: SyncRuns) -> Tensor:
-        features = self.model.frame_features(images).unflatten(0, batch.images.shape[:2])
-        read = self.motion_head(features).float()
-        error = functional.mse_loss(read, batch.motion[..., MOUTH_COLUMNS])
-        video, audio = self.model.embed_features(features), embed_runs(self.model, batch.sound)
+    def loss(self, networks: Any, batch: CriticBatch) -> Tensor:
+        model, shown = networks.model, batch.shown
+        features = model.frame_features(batch.inputs).unflatten(0, shown.images.shape[:2])
+        read = networks.motion_head(features).float()
+        error = functional.mse_loss(read, shown.motion[..., MOUTH_COLUMNS])
+        video, audio = model.embed_features(features), embed_runs(model, shown.sound)
         loss = sync_contrastive_loss(video, audio, self.temperature)
         return loss + self.motion_weight * error
 
-    @torch.no_grad()
-    def critic_numbers(self, frames: list[SyncRuns]) -> dict[str, float]:
-        video, audio = [], []
-        for batch in frames:
+    def numbers(self, networks: Any, shown: list[SyncRuns]) -> dict[str, float]:
+        video, audio, model = [], [], networks.model
+        for batch in shown:
             images = as_input(batch.images.flatten(0, 1), INPUT_SIZE)
-            features = self.model.frame_features(images).unflatten(0, batch.images.shape[:2])
-            video.append(self.model.embed_features(features))
-            audio.append(embed_runs(self.model, batch.sound))
+            features = model.frame_features(images).unflatten(0, batch.images.shape[:2])
+            video.append(model.embed_features(features))
+            audio.append(embed_runs(model, batch.sound))
         return shift_numbers(torch.cat(video), torch.cat(audio))
 
 

@@ -19,7 +19,7 @@ from typing import Protocol, runtime_checkable
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from avatar_v import checks, flow
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss
@@ -80,7 +80,6 @@ class Matching(Scores):
 class Host(Protocol):
     """The engine whose networks are matched."""
 
-    head: TokenDiscriminator
     step: int
     updates: Updates
     num_backward: dict[str, int]
@@ -90,6 +89,8 @@ class Host(Protocol):
         ...
 
     def update(self, role: str, loss: Tensor) -> bool: ...
+
+    def get_submodule(self, target: str) -> nn.Module: ...
 
 
 @dataclass(frozen=True)
@@ -246,7 +247,7 @@ class DistributionMatching:
                 velocity(noised.x_t, noised.t)
         patch = fake.config.patch
         grid = (latents.shape[-2] // patch, latents.shape[-1] // patch)
-        return host.head(found[0].detach() if learn else found[0], grid)
+        return host.get_submodule(HEAD)(found[0].detach() if learn else found[0], grid)
 
     def noisy(
         self, rollout: ChunkRollout, clean: Latents, generator: torch.Generator

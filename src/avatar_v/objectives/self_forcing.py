@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v import checks
@@ -180,7 +181,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
 
     def part_for_scores(
         self, rollout: ChunkRollout, made: Latents, draws: Draws
-    ) -> tuple[ChunkRollout, Latents]:
+    ) -> tuple[ChunkRollout, Float[Tensor, "b part c h w"]]:
         """A part of the window, drawn alike on all ranks: from its beginning as often as from
         anywhere else. One from inside begins with two of the student's own latents, and the first
         frame of the video is its anchor."""

@@ -71,7 +71,7 @@ renoise = overshoot(math.inf)
 
 
 def flow_sde(a: float) -> Step:
-    """Flow-GRPO's SDE (arXiv 2505.05470) with noise ``ε_t = a sqrt(t / (1 - t))``; ALGORITHMS §6.
+    """Flow-GRPO's SDE (arXiv 2505.05470) with noise ``ε_t = a sqrt(t / (1 - t))``.
 
     ``mean = x (1 + ε_t² dt / (2t)) + v (1 + ε_t² (1 - t) / (2t)) dt`` and ``std = ε_t sqrt(-dt)``
     with ``dt = t' - t``. At t = 1, where ε_t is infinite, that of t' is taken. The step to t' = 0

@@ -6,7 +6,7 @@ from pathlib import Path
 import lightning as L
 from lightning.pytorch.callbacks import ModelCheckpoint
 
-from avatar_v.objectives.critics import CriticStage
+from avatar_v.objectives.critic import TrainCritic
 from avatar_v.training.engine import step_of
 from avatar_v.words import counted
 
@@ -25,7 +25,7 @@ PLACES = {
 def what_is_left(trainer: L.Trainer, module: L.LightningModule, began_s: float) -> str:
     """One line about a run that began at the time ``began_s`` and has ended by itself."""
     places = left_in(Path(trainer.default_root_dir), began_s)
-    if isinstance(module, CriticStage):
+    if isinstance(module, TrainCritic):
         places = {**places, "weights": module.export, "log": module.export / "log.csv"}
     took = duration(time.time() - began_s)
     said = [f"{kind} in {path}" for kind, path in places.items()]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import lightning as L
 
-from avatar_v.objectives.critics import CriticStage
+from avatar_v.objectives.critic import TrainCritic
 from avatar_v.stages.closing import PLACES, checkpoint_folders, last_checkpoint
 from avatar_v.words import notice
 
@@ -80,7 +80,7 @@ class ReplacesRun(L.Callback):
 
 
 def _weights(trainer: L.Trainer, module: L.LightningModule) -> list[Path]:
-    if isinstance(module, CriticStage):
+    if isinstance(module, TrainCritic):
         return [module.export] if module.export.exists() else []
     root = Path(trainer.default_root_dir)
     return [root / name for name in PLACES["weights"] if (root / name).exists()]
