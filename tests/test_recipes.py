@@ -91,9 +91,10 @@ def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
         recipe(stage), "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"
     )
     assert isinstance(cli.model, Engine)
-    assert preset(subject_of(cli.model).models.preset).dim == 1536
+    subject = subject_of(cli.model)
+    assert preset(subject.models.preset).dim == 1536
     longest = 1 if stage == "3_pictures" else 41
-    assert max(subject_of(cli.model).objective.window_latents.values()) == longest
+    assert max(subject.objective.window_latents.values()) == longest
     strategy = merge_recipes(recipe(stage))["trainer"]["strategy"]
     assert strategy["class_path"].endswith("ShardedStrategy")
     assert strategy["init_args"]["data_parallel_size"] == "auto"  # any number of nodes
@@ -112,12 +113,10 @@ def test_checkpoints_lie_in_the_folder_of_the_run(parsed) -> None:
 
 
 def test_an_option_overrides_the_recipes(parsed) -> None:
-    cli = parsed(recipe("2_a2v", "tiny"), "--model.init_args.mouth_boost", "7")
-    assert cli.model.mouth_boost == 7
-    assert cli.model.objective.image_share == 0.9  # of 2_a2v.yaml
-    assert subject_of(cli.model).objective.window_latents == {
-        0: 5
-    }  # of tiny.yaml, instead of {0: 21, …}
+    subject = parsed(recipe("2_a2v", "tiny"), "--model.init_args.mouth_boost", "7").model.subject
+    assert subject.regions.mouth_boost == 7
+    assert subject.objective.image_share == 0.9  # of 2_a2v.yaml
+    assert subject.objective.window_latents == {0: 5}  # of tiny.yaml, instead of {0: 21, …}
 
 
 @pytest.mark.parametrize(("emulated", "taken"), [(False, "bf16-mixed"), (True, "32-true")])
@@ -142,9 +141,9 @@ def test_printed_config_parses_to_itself(
     path = tmp_path / "printed.yaml"
     path.write_text(printed, encoding="utf-8")
     again, first = parsed([str(path)]), parsed(recipe("2_a2v", "tiny"))
-    assert dataclasses.asdict(again.model.objective) == dataclasses.asdict(first.model.objective)
+    assert dataclasses.asdict(again.model.subject.objective) == dataclasses.asdict(first.model.subject.objective)
     assert dataclasses.asdict(again.model.optim) == dataclasses.asdict(first.model.optim)
-    assert again.model.models == first.model.models
+    assert again.model.subject.models == first.model.subject.models
     assert yaml.safe_load(printed)["trainer"]["max_steps"] == 8
 
 

@@ -60,10 +60,11 @@ from avatar_v.training.engine import Engine
 
 iterate = Engine.iterate
 
-def record(self, clean, cond, windows, batch, generator):
+def record(self, batch):
+    state = hash(bytes(batch.draws.own.get_state()))
     with open(f"draws_{self.global_rank}.txt", "a") as file:
-        print(*batch.key, windows.start.tolist(), hash(bytes(generator.get_state())), file=file)
-    return iterate(self, clean, cond, windows, batch, generator)
+        print(*batch.clips.key, batch.windows.start.tolist(), state, file=file)
+    return iterate(self, batch)
 
 Engine.iterate = record
 sys.exit(main(sys.argv[1:]))
@@ -78,15 +79,16 @@ from avatar_v.objectives.distill_dmd import DistillDMD
 
 iterate = DistillDMD.iterate
 
-def record(self, clean, cond, windows, batch, generator):
-    result = iterate(self, clean, cond, windows, batch, generator)
-    kind = (windows.length, windows.prefix.tolist(), hash(bytes(self.common.get_state())))
+def record(self, batch):
+    result, windows = iterate(self, batch), batch.windows
+    state = hash(bytes(batch.draws.common.get_state()))
+    kind = (windows.length, windows.prefix.tolist(), state)
     for name, p in self.named_parameters():
         if "lora_" in name:
             whole = p.full_tensor() if isinstance(p, DTensor) else p
             kind += (float(whole.double().sum()),)
     with open(f"draws_{self.global_rank}.txt", "a") as file:
-        print(self.step, *kind, "|", *batch.key, file=file)
+        print(self.step, *kind, "|", *batch.clips.key, file=file)
     return result
 
 DistillDMD.iterate = record
@@ -102,13 +104,14 @@ from avatar_v.objectives.align_grpo import AlignGRPO
 
 roll = AlignGRPO.roll
 
-def record(self, situation, generator):
-    rolled = roll(self, situation, generator)
-    kind = ([move.t for move in rolled.moves], hash(bytes(self.common.get_state())))
-    sums = [value.double().sum().item() for value in rolled.values.values()]
+def record(self, batch):
+    rollout, trajectory = roll(self, batch)
+    state = hash(bytes(batch.draws.common.get_state()))
+    kind = ([move.t for move in trajectory.moves], state)
+    sums = [value.double().sum().item() for value in trajectory.values.values()]
     with open(f"draws_{self.global_rank}.txt", "a") as file:
-        print(*kind, "|", *situation.batch.key, "|", *sums, file=file)
-    return rolled
+        print(*kind, "|", *batch.clips.key, "|", *sums, file=file)
+    return rollout, trajectory
 
 AlignGRPO.roll = record
 sys.exit(main(sys.argv[1:]))

@@ -1,4 +1,4 @@
-"""objectives/align_dpo and align_video_dpo: where they start, which way they go, ties, axes, what is
+"""objectives/align_dpo, align_video_dpo: where they start, which way they go, ties, axes, what is
 given, and going on exactly."""
 
 import dataclasses

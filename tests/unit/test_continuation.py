@@ -1,4 +1,4 @@
-"""stages/continuation: prefixes and anchors in training are what generation makes of them."""
+"""training/continuation: prefixes and anchors in training are what generation makes of them."""
 
 import dataclasses
 

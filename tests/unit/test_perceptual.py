@@ -1,4 +1,4 @@
-"""stages/perceptual: which predictions critics see, behind which past, with which sound."""
+"""training/perceptual: which predictions critics see, behind which past, with which sound."""
 
 import dataclasses
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""stages/sft: close-ups and stills of the reference, as training shows them."""
+"""training/personality: close-ups and stills of the reference, as training shows them."""
 
 import dataclasses
 
@@ -76,9 +76,7 @@ def test_stills_stand_for_the_reference_in_their_share_of_the_steps(batch: Batch
     first = {float(x) for x in shown.reference.stills[0, :, 0, 0, 0]}
     lengths = []
     for index in range(60):
-        generator = stage.begin_batch(index)
-        windows = stage.draw_windows(shown, generator)
-        drawn = stage.conditions(shown, windows, generator).reference
+        drawn = stage.begin(shown, index).cond.reference
         assert drawn is not None
         assert drawn.motion is not None
         assert drawn.moments is not None
@@ -107,15 +105,15 @@ def test_stills_and_all_of_the_motion_are_read(batch: Batch) -> None:
     unread = dataclasses.replace(shown, latents=torch.zeros_like(shown.stills[:, :7]))
     same = loss_of(stage, dataclasses.replace(batch, reference=unread))[0]
     assert torch.equal(same, loss)
-    windows = stage.draw_windows(batch, seeded())
-    read = stage.conditions(stills_of(batch), windows).reference
+    windows = stage.subject.draw_windows(batch, stage.draws(0))
+    read = stage.subject.conditions(stage, stills_of(batch), windows).reference
     assert read is not None
     assert read.latents.shape[1] == 16
     assert read.moments is not None
     expected = motion_moments(pack_motion(shown.motion, STATS), latent_validity(shown.valid), STATS)
     torch.testing.assert_close(read.moments, expected)
     without = Personality(stills_share=1.0, reference_motion_dropout=1.0)
-    reference = sft(without).conditions(stills_of(batch), windows, seeded()).reference
+    reference = sft(without).begin(stills_of(batch), 0).cond.reference
     assert reference is not None
     assert reference.motion is None
     assert reference.moments is None
@@ -127,8 +125,8 @@ def test_the_anchor_beside_stills_is_marked_and_its_mark_trained(batch: Batch) -
     reads = Personality(stills_share=1.0, reference_dropout=0.0, motion_dropout=0.0)
     stage = sft(reads, continuation=Continuation(anchor_share=1.0))
     inside = step_of_a_middle(stage, batch)
-    windows = stage.draw_windows(batch, stage.begin_batch(inside))
-    reference = stage.conditions(stills_of(batch), windows, stage.begin_batch(0)).reference
+    begun = stage.begin(stills_of(batch), inside)
+    windows, reference = begun.windows, begun.cond.reference
     assert reference is not None
     assert reference.anchor is not None
     assert reference.anchor.sum(1).tolist() == [1, 1, 1]
@@ -168,12 +166,11 @@ def test_what_a_step_draws_does_not_depend_on_what_the_clips_have(batch: Batch) 
         shown = stills_of(faces_of(batch, num_faces), num_stills)
         steps = []
         for index in range(12):
-            generator = stage.begin_batch(index)
-            windows = stage.draw_windows(shown, generator)
-            drawn = stage.conditions(shown, windows, generator).reference
+            begun = stage.begin(shown, index)
+            drawn = begun.cond.reference
             assert drawn is not None
             parts = (drawn.faces is None, drawn.motion is None, drawn.latents.shape[1])
-            steps.append((*parts, stage.common.get_state().tolist()))
+            steps.append((*parts, begun.draws.common.get_state().tolist()))
         runs.append(steps)
     assert runs[1:] == [runs[0]] * 3
     assert {parts[0] for parts in runs[0]} == {True, False}
@@ -181,8 +178,8 @@ def test_what_a_step_draws_does_not_depend_on_what_the_clips_have(batch: Batch) 
 
 def test_without_a_face_in_any_clip_the_stills_are_there_and_hidden(batch: Batch) -> None:
     stage = sft(Personality(stills_share=1.0))
-    windows = stage.draw_windows(batch, seeded())
-    reference = stage.conditions(stills_of(batch, 0), windows).reference
+    windows = stage.subject.draw_windows(batch, stage.draws(0))
+    reference = stage.subject.conditions(stage, stills_of(batch, 0), windows).reference
     assert reference is not None
     assert reference.latents.shape[1] == NUM_STILLS
     assert not reference.valid.any()
