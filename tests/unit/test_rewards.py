@@ -14,8 +14,9 @@ from avatar_v.critics import rewards as given
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import Score
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.quality import flicker
 from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
-from avatar_v.critics.rewards import EYE_OPEN, MOUTH_OPEN, by_latent
+from avatar_v.critics.rewards import EYE_OPEN, MOUTH_OPEN, as_stored, by_latent
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.testing import make_batch
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, Batch
@@ -213,6 +214,28 @@ def test_pictures_are_judged_against_their_person_sound_and_truth(people: list) 
     assert bool((uneasy[-2:] < steady[-2:]).all())
     torch.testing.assert_close(uneasy[:-3], steady[:-3])
     assert float(judged("flicker", soft)[1].sum()) >= float(judged("flicker", soft)[0].sum())
+
+
+def test_flicker_where_nothing_moves_is_measured_by_half_of_the_clip_s_mean() -> None:
+    """The truth alternates in the last half alone; what is made alternates in the first, too."""
+    num = 33
+    sign = (-1.0) ** torch.arange(num)[None, :, None, None, None]
+    late = (torch.arange(num) >= num // 2)[None, :, None, None, None]
+    true = (0.4 * sign * late).expand(1, num, 3, 16, 16).contiguous()
+    still = (0.15 * sign * ~late).expand_as(true)
+    shots = samples(
+        torch.zeros(1, num, 16),
+        frames=true + still,
+        condition=torch.tensor([0]),
+        columns={"truth": true},
+    )
+    made, truth = (
+        by_latent(flicker(as_stored(of[0]))[None], "mean")[0] for of in (true + still, true)
+    )
+    assert truth[2] == 0
+    expected = float(-(made[2] / (0.5 * truth.mean()) - 1 - 0.02))
+    assert -1.9 < expected < -0.1, "inside of the bounds"
+    assert judged("flicker", shots)[0, 2].item() == pytest.approx(expected)
 
 
 class Brightness:
