@@ -32,6 +32,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distill_motion import DistillMotion
+from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.planning.steps import Clips, passes_of
 from avatar_v.training.engine import Engine, subject_of
 
@@ -72,7 +73,7 @@ def test_what_is_planned_is_what_steps_run(
 ) -> None:
     """Frames of all passes of a mean batch, by network and by whether there is a backward pass."""
     stage, batch, num_batches = make(tmp_path), clips(), 1
-    if isinstance(stage, DistillDMD | DistillMotion):
+    if isinstance(stage, DistillDMD | SelfForcing | DistillMotion):
         num_batches = NUM_STEPS
         taught(stage, monkeypatch)
     stage.configure_model()
@@ -88,16 +89,18 @@ def test_what_is_planned_is_what_steps_run(
     assert {key: n / num_batches for key, n in real.items()} == pytest.approx(+planned)
 
 
-def taught(stage: DistillDMD | DistillMotion, monkeypatch: pytest.MonkeyPatch) -> None:
+def taught(
+    stage: DistillDMD | SelfForcing | DistillMotion, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Give the student its numbers, and draw all numbers of moves in turn."""
-    if isinstance(stage, DistillDMD):
-        numbers = stage.matching.numbers
-        stage.matching.numbers = dataclasses.replace(numbers, fake_updates=FAKE_UPDATES)
-        with_rollout(stage, num_steps={0: NUM_STEPS})
-    else:
+    if isinstance(stage, DistillMotion):
         stage.matching = dataclasses.replace(
             stage.matching, fake_updates=FAKE_UPDATES, num_steps=NUM_STEPS
         )
+    else:
+        numbers = stage.matching.numbers
+        stage.matching.numbers = dataclasses.replace(numbers, fake_updates=FAKE_UPDATES)
+        stage.rollout = dataclasses.replace(stage.rollout, num_steps={0: NUM_STEPS})
     turn, draw = itertools.count(), torch.randint
 
     def in_turn(high: int, *rest: object, **named: object) -> Tensor:
