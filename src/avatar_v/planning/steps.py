@@ -75,7 +75,7 @@ def passes_of(stage: Engine, clips: Clips, window: int, *, longest: bool) -> lis
 
 
 def mean_run(least: int, most: int) -> float:
-    """The mean length of a run that stages/personality.draw_run draws."""
+    """The mean length of a run that training/personality.draw_run draws."""
     low, steps = min(least, most), 1000
     ratio = (most + 1) / low
     drawn = (min(int(low * ratio ** ((i + 0.5) / steps)), most) for i in range(steps))
