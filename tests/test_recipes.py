@@ -60,15 +60,35 @@ def test_every_stage_is_built_with_every_overlay(stage: str, overlay: str, parse
 
 
 @pytest.mark.parametrize("overlay", ["wan_14b", "wan22_5b"])
-def test_larger_networks_have_a_part_for_every_stage(overlay: str) -> None:
-    wanted = [s for s in STAGES if s[0] in "12345"]
-    text = (RECIPES / f"{overlay}.yaml").read_text(encoding="utf-8")
-    assert set(yaml.safe_load(text)["stages"]) == set(wanted)
-    merged = merge_recipes(
-        [str(RECIPES / f"{s}.yaml") for s in ("4b_distill_dmd",)]
-        + [str(RECIPES / f"{overlay}.yaml")]
-    )
-    assert merged["model"]["init_args"]["models"]["preset"] == overlay
+def test_larger_networks_are_a_size_of_every_stage_of_the_dit(overlay: str) -> None:
+    larger = str(RECIPES / f"{overlay}.yaml")
+    for stage in (s for s in STAGES if s[0] in "12345"):
+        merged = merge_recipes([str(RECIPES / f"{stage}.yaml"), larger])
+        assert merged["model"]["init_args"]["models"]["preset"] == overlay
+    for stage in ("0_vae", "critic_face"):
+        with pytest.raises(ValueError, match=rf"{overlay}\.yaml is no size of {stage}"):
+            merge_recipes([str(RECIPES / f"{stage}.yaml"), larger])
+
+
+def test_a_size_fits_a_recipe_that_it_does_not_know(tmp_path: Path) -> None:
+    """It changes the keys and callbacks that are there, adds none, and moves the runs."""
+    text = (RECIPES / "2_a2v.yaml").read_text(encoding="utf-8")
+    (tmp_path / "new.yaml").write_text(text.replace("runs/2_a2v", "runs/new"), encoding="utf-8")
+    paths = [str(tmp_path / "new.yaml"), str(RECIPES / "tiny.yaml")]
+    plain, merged = merge_recipes(paths[:1]), merge_recipes(paths)
+    arguments = merged["model"]["init_args"]
+    assert arguments.keys() == plain["model"]["init_args"].keys()
+    assert arguments["models"]["init_from"] == "runs/tiny/1_t2v/weights"
+    assert arguments["objective"]["window_latents"] == {0: 5}
+    assert merged["trainer"]["default_root_dir"] == "runs/tiny/new"
+    kinds = [
+        [one["class_path"] for one in found["trainer"]["callbacks"]] for found in (plain, merged)
+    ]
+    assert kinds[0] == kinds[1]
+    export = next(c for c in merged["trainer"]["callbacks"] if c["class_path"].endswith("Export"))
+    assert export["init_args"]["recipe"] == " ".join(paths)
+    with pytest.raises(ValueError, match=r"small\.yaml is no size of own_face"):
+        merge_recipes([str(RECIPES / f"{name}.yaml") for name in ("own_face", "small")])
 
 
 @pytest.mark.parametrize("stage", [*VAE_STAGES, "own_face"])
@@ -80,6 +100,7 @@ def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
 def test_recipes_of_critics_are_built_alone(name: str, parsed) -> None:
     cli = parsed(recipe(name))
     assert cli.trainer.max_steps % cli.datamodule.batches_per_epoch == 0
+    cli.model.configure_model()
     assert cli.model.export.name == cli.model.model.name
 
 

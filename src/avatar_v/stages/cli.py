@@ -8,14 +8,19 @@ Recipes merge left to right before LightningCLI sees them:
 - mappings merge key by key, but a schedule (keys are numbers) replaces the one before, and a
   changed ``class_path`` replaces the whole object;
 - lists of objects (callbacks) merge by ``class_path``, new ones are appended; other lists replace;
-- an overlay may hold a mapping ``stages``, one part per stage recipe, named by its file
-  (``2_a2v``). The part of the first recipe is merged after the rest of the overlay, the others are
-  ignored; an overlay that has parts but none for this recipe is an error.
+- an overlay is a size that recipes are run at. Its mapping ``every`` holds values for all of them:
+  keys and objects that a recipe lacks are left out of it. ``stages`` holds parts for some recipes,
+  named by their files (``2_a2v``), which are merged behind it like the rest of the overlay. With
+  ``runs`` all places of a recipe below ``runs/`` lie there instead. It is an error where nothing of
+  ``every`` fits the model of a recipe, where the recipe's part is null, and where an overlay has
+  parts alone, but none for this recipe;
+- ``{recipes}`` in a value stands for the files that were merged.
 """
 
 import argparse
 import itertools
 import os
+import re
 import tempfile
 import textwrap
 from collections.abc import Iterable, Sequence
@@ -25,7 +30,7 @@ from typing import Any
 import yaml
 
 from avatar_v import checks, trust
-from avatar_v.stages.recipe_file import check_sections, read_recipe
+from avatar_v.stages.recipe_file import OF_OVERLAYS, check_sections, read_recipe
 from avatar_v.stages.weights_there import check_weights
 
 HELP = {
@@ -163,16 +168,46 @@ def merge_recipes(paths: Sequence[str]) -> dict[str, Any]:
     merged: dict[str, Any] = {}
     for path in paths:
         content = read_recipe(path)
-        parts = content.pop("stages", None)
+        every, parts, runs = (content.pop(key, None) for key in OF_OVERLAYS)
+        has_parts, parts = parts is not None, parts or {}
+        if runs is not None:
+            if not isinstance(runs, str) or not runs.strip("/"):
+                raise ValueError(f"{path}: runs is a folder, got {runs!r}")
+            merged = replaced(merged, r"^runs/", f"{runs}/")
         merged = merge(merged, content)
-        if parts is None:
-            continue
-        if stage not in parts:
+        if every is not None:
+            check_sections(f"{path}, every", every)
+            known, refused = known_of(every, merged), stage in parts and parts[stage] is None
+            if refused or not _says_something(known.get("model", {})):
+                raise ValueError(f"{path} is no size of {stage}")
+            merged = merge(merged, known)
+        if stage in parts:
+            check_sections(f"{path}, part {stage}", parts[stage])
+            merged = merge(merged, parts[stage])
+        elif has_parts and every is None:
             raise ValueError(f"{path} has no part for {stage}, only for {', '.join(parts)}")
-        check_sections(f"{path}, part {stage}", parts[stage])
-        merged = merge(merged, parts[stage])
+    merged = replaced(merged, r"\{recipes\}", " ".join(paths))
     trust.check_names(merged)
     return merged
+
+
+def known_of(new: Any, old: Any) -> Any:
+    """What of ``new`` has a place in ``old``: keys of mappings, and objects by their class_path."""
+    if isinstance(new, dict) and isinstance(old, dict) and not _is_schedule(new):
+        return {key: known_of(part, old[key]) for key, part in new.items() if key in old}
+    if _objects(new) and _objects(old):
+        there = {item["class_path"] for item in old}
+        return [item for item in new if item["class_path"] in there]
+    return new
+
+
+def replaced(value: Any, pattern: str, words: str) -> Any:
+    """``value`` with ``words`` for what matches ``pattern``, in all texts of it."""
+    if isinstance(value, dict):
+        return {key: replaced(part, pattern, words) for key, part in value.items()}
+    if isinstance(value, list):
+        return [replaced(part, pattern, words) for part in value]
+    return re.sub(pattern, lambda _: words, value) if isinstance(value, str) else value
 
 
 def merge(old: Any, new: Any) -> Any:
@@ -180,7 +215,7 @@ def merge(old: Any, new: Any) -> Any:
     if isinstance(old, dict) and isinstance(new, dict):
         if "class_path" in old and new.get("class_path", old["class_path"]) != old["class_path"]:
             return new
-        if any(isinstance(key, int) for key in new):
+        if _is_schedule(new):
             return new
         return {key: merge(old.get(key), new.get(key, old.get(key))) for key in {**old, **new}}
     if _objects(old) and _objects(new):
@@ -189,6 +224,14 @@ def merge(old: Any, new: Any) -> Any:
             merged[item["class_path"]] = merge(merged.get(item["class_path"]), item)
         return list(merged.values())
     return new
+
+
+def _says_something(value: Any) -> bool:
+    return any(map(_says_something, value.values())) if isinstance(value, dict) else value != []
+
+
+def _is_schedule(value: dict[Any, Any]) -> bool:
+    return any(isinstance(key, int) for key in value)
 
 
 def _objects(value: Any) -> bool:

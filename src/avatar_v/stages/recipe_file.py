@@ -5,9 +5,10 @@ from typing import Any
 from avatar_v.outside import read_yaml
 from avatar_v.words import no_key
 
-SECTIONS = ("trainer", "stages")
+SECTIONS = ("trainer", "every", "stages")
 """Top-level keys whose value is a mapping, if they are there."""
-KEYS = ("model", "data", "trainer", "stages", "seed_everything", "ckpt_path", "verbose")
+OF_OVERLAYS = ("every", "stages", "runs")
+KEYS = ("model", "data", "trainer", *OF_OVERLAYS, "seed_everything", "ckpt_path", "verbose")
 """All top-level keys. The parser refuses another one, but not where its value is empty."""
 
 

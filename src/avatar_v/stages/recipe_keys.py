@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import UnionType
 from typing import Any, get_args
 
-from avatar_v.stages.recipe_file import read_recipe
+from avatar_v.stages.recipe_file import OF_OVERLAYS, read_recipe
 from avatar_v.trust import may_build
 from avatar_v.words import no_key
 
@@ -112,7 +112,7 @@ def _unknown_option(
 
 def _tree(options: Iterable[str]) -> dict[str, Any]:
     """Dotted names as nested mappings, with what a recipe may hold besides."""
-    tree: dict[str, Any] = {"stages": None}
+    tree: dict[str, Any] = dict.fromkeys(OF_OVERLAYS)
     for option in options:
         below = tree
         *place, last = option.split(".")
@@ -151,8 +151,8 @@ def _file_of(keys: Keys, files: Sequence[str], stage: str) -> str:
     """The last of ``files`` that holds a value at ``keys``."""
     for path in reversed(files):
         content = read_recipe(path)
-        parts = content.pop("stages", None) or {}
-        if any(_holds(one, keys) for one in (parts.get(stage), content)):
+        every, parts, _ = (content.pop(key, None) or {} for key in OF_OVERLAYS)
+        if any(_holds(one, keys) for one in (parts.get(stage), content, every)):
             return path
     return " ".join(files)
 
