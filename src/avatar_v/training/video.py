@@ -23,7 +23,7 @@ from avatar_v.training.personality import Personality, draw_reference
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.subject import Clips, Networks, WindowSource
 from avatar_v.training.windows import Windows, bernoulli, draw_window_times
-from avatar_v.types import Batch, Cond
+from avatar_v.types import Batch, Cond, Reference
 
 Latents = Float[Tensor, "b l c h w"]
 
@@ -111,38 +111,32 @@ class Video(Clips[Cond]):
         step: int = 0,
     ) -> Cond:
         """ValueError without a reference where one is read."""
-        conditioner = networks.conditioner
-        cond = Cond(text=conditioner.encode_text(batch.text))
+        conditioner, common = networks.conditioner, None if draws is None else draws.common
+        at, reference = step if draws is None else draws.step, None
+        if self.personality is not None:
+            reference = self._reference(networks, batch, common, at)
+        cond = Cond(text=conditioner.encode_text(batch.text), reference=reference)
         if self.has_audio:
             audio = conditioner.encode_audio_windows(batch.audio, windows.start, windows.length)
             cond = dataclasses.replace(cond, audio=audio)
-        if self.personality is None:
+        if self.personality is None or reference is None:
             return cond
-        return self._with_person(networks, cond, batch, windows, draws, step)
-
-    def _with_person(
-        self,
-        networks: Networks,
-        cond: Cond,
-        batch: Batch,
-        windows: Windows,
-        draws: Draws | None,
-        step: int,
-    ) -> Cond:
-        assert self.personality is not None
-        if batch.reference is None:
-            raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
-        at = step if draws is None else draws.step
-        shown = self.at_resolution(networks, batch.reference, at)
-        common = None if draws is None else draws.common
-        reference = draw_reference(shown, networks.conditioner, self.personality, common)
-        cond = dataclasses.replace(cond, reference=reference)
         if common is None or not bernoulli(self.personality.motion_dropout, common):
             motion = self.motion(networks, batch, windows).to(reference.latents.device)
             cond = dataclasses.replace(cond, motion=motion)
         if common is not None and bernoulli(self.continuation.anchor_share, common):
             return self._anchored(networks, cond, windows, batch, at)
         return cond
+
+    def _reference(
+        self, networks: Networks, batch: Batch, common: torch.Generator | None, step: int
+    ) -> Reference:
+        """What is shown of the reference of each clip; without a generator all of it."""
+        assert self.personality is not None
+        if batch.reference is None:
+            raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
+        shown = self.at_resolution(networks, batch.reference, step)
+        return draw_reference(shown, networks.conditioner, self.personality, common)
 
     def _anchored(
         self, networks: Networks, cond: Cond, windows: Windows, batch: Batch, step: int
