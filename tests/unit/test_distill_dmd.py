@@ -244,17 +244,27 @@ def test_gradients_in_bf16_point_where_those_in_fp32_do(dmd: DistillDMD) -> None
     assert float(torch.cosine_similarity(*found, dim=0)) > 0.99
 
 
-def test_kinds_of_windows_come_as_often_as_asked() -> None:
-    numbers = OwnRollout({0: 2}, prompt_share=0.5, image_share=0.2)
+def drawn_windows(numbers: OwnRollout) -> list[Windows]:
     generators = [torch.Generator().manual_seed(i) for i in range(2)]
-    drawn = [numbers.draw(3, 9, LENGTH, Draws(*generators, step=0)) for _ in range(2000)]
-    longer = [w.length == 2 * LENGTH - 2 for w in drawn]
-    assert sum(longer) / 2000 == pytest.approx(0.3, abs=0.04)
-    for more in (False, True):  # a rollout that continues begins as one of the others
-        image = [bool(w.prefix[0]) for w, is_longer in zip(drawn, longer, strict=True)
-                 if is_longer is more]  # fmt: skip
-        assert sum(image) / len(image) == pytest.approx(2 / 7, abs=0.06)
-    assert {w.length for w in drawn} == {LENGTH, numbers.longest(LENGTH)}
+    return [numbers.draw(3, 9, LENGTH, Draws(*generators, step=0)) for _ in range(2000)]
+
+
+def share_of_images(drawn: list[Windows]) -> float:
+    return sum(bool(each.prefix[0]) for each in drawn) / len(drawn)
+
+
+def test_kinds_of_windows_come_as_often_as_asked() -> None:
+    """A rollout that continues begins as one of the others does."""
+    numbers = OwnRollout({0: 2}, prompt_share=0.5, image_share=0.2)
+    drawn = drawn_windows(numbers)
+    assert {w.length for w in drawn} == {LENGTH, numbers.longest(LENGTH)} == {5, 8}
+    longer, short = ([w for w in drawn if (w.length > LENGTH) is more] for more in (True, False))
+    assert len(longer) / len(drawn) == pytest.approx(0.3, abs=0.04)
+    assert share_of_images(short) == pytest.approx(2 / 7, abs=0.04)
+    assert share_of_images(longer) == pytest.approx(2 / 7, abs=0.06)
+    all_longer = drawn_windows(OwnRollout({0: 2}, prompt_share=0.0, image_share=0.0))
+    assert {w.length for w in all_longer} == {8}
+    assert share_of_images(all_longer) == pytest.approx(0.5, abs=0.04)
 
 
 def test_starting_points_and_numbers_that_do_not_fit_are_refused(tmp_path) -> None:

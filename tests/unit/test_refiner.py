@@ -52,7 +52,9 @@ def batch() -> Batch:
     return dataclasses.replace(batch, low=low)
 
 
-def loss_of(stage: Refiner, batch: Batch, index: int = 0) -> tuple[Tensor, dict[str, Tensor]]:
+def loss_of(
+    stage: Refiner | AdversarialRefiner, batch: Batch, index: int = 0
+) -> tuple[Tensor, dict[str, Tensor]]:
     return stage.loss_at(batch, index)
 
 

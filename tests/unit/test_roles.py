@@ -26,6 +26,9 @@ class Pair(Engine[Numbers]):
     """A student that follows a fake score, which is updated five times as often: the losses of
     both depend on both."""
 
+    network: nn.Linear
+    fake: nn.Linear
+
     def __init__(self, updates: Updates) -> None:
         super().__init__(TwoNetworks(), OPTIM, updates=updates)
         self.losses: list[float] = []

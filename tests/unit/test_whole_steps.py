@@ -6,7 +6,7 @@ from pathlib import Path
 import lightning as L
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from two_networks import Numbers, TwoNetworks
 
@@ -64,6 +64,9 @@ class OfClips(TwoNetworks):
 
 class Learner(Engine[Numbers]):
     """A student, alone (Lightning updates it) or beside a fake score (it updates both itself)."""
+
+    network: nn.Linear
+    fake: nn.Linear
 
     def __init__(self, *, alone: bool) -> None:
         updates = Updates() if alone else Updates(EVERY)

@@ -15,7 +15,7 @@ from avatar_v.models.fidelity import Known, fidelity_db, known
 from avatar_v.models.vae import Video, VideoVAE
 from avatar_v.objectives.vae import TrainVAE, latent_stats, video_of
 from avatar_v.paths import whole_folder
-from avatar_v.stages.finite import require_finite_weights
+from avatar_v.training.finite import require_finite_weights
 
 PICTURES_A_CLIP, PICTURES_AT_ONCE, MAX_PICTURES = 8, 64, 2048
 """For what is known: a second or so of work at 64 pixels for every thousand."""

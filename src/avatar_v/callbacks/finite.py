@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from avatar_v import checks
-from avatar_v.stages.finite import (
+from avatar_v.training.engine import step_of
+from avatar_v.training.finite import (
     end_together,
     listed,
     not_finite,
     require_finite_weights,
 )
-from avatar_v.training.engine import step_of
 
 
 @dataclass(frozen=True)

@@ -23,8 +23,8 @@ from avatar_v.parallel.apply import whole_state
 from avatar_v.paths import disk_named, whole_file
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.shards.datamodule import ShardData
-from avatar_v.stages.finite import require_finite_weights
 from avatar_v.training.engine import Engine, step_of, subject_of, trains_clips
+from avatar_v.training.finite import require_finite_weights
 from avatar_v.training.settings import MAX_GUIDANCE
 from avatar_v.training.subject import token_side
 from avatar_v.training.windows import to_tokens, value_at

@@ -30,9 +30,9 @@ from avatar_v.objectives.critic_data import LabelledFrames
 from avatar_v.objectives.preference_data import JudgedFeatures
 from avatar_v.objectives.sync_data import SyncRuns
 from avatar_v.paths import whole_file
-from avatar_v.stages.finite import require_finite_weights
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.engine import Engine
+from avatar_v.training.finite import require_finite_weights
 from avatar_v.training.optim import MAX_DECAY, MAX_LR, Optim
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.subject import Subject

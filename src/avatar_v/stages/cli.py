@@ -273,8 +273,8 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
     from avatar_v.callbacks.terminated import Terminated
     from avatar_v.callbacks.whole_steps import WholeSteps
     from avatar_v.parallel.launched import RankGone, following
-    from avatar_v.stages.finite import EndedTogether
     from avatar_v.stages.recipe import RecipeCLI, quiet
+    from avatar_v.training.finite import EndedTogether
 
     quiet()
     try:
