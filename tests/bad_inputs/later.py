@@ -81,7 +81,7 @@ def plans() -> Iterator[Case]:
     for option, values in OF_RECIPES.items():
         for value in values:
             yield Case(f"plan -- {option} {value}", f"{PLAN} -- {option}={value}")
-    for option in ("--size=100", "--frames=5", "--measures", "--seconds=inf", "--gpus=0"):
+    for option in ("--size=100", "--frames=0", "--measures", "--seconds=inf", "--gpus=0"):
         yield Case(f"plan --generate {option}", f"avatar-v plan --generate {TINY} {option}")
     for name in ("is_not_there", "text/dit", "card_deep", "config_dit_huge"):
         yield Case(f"plan --generate {name}", f"avatar-v plan --generate FILES/weights/{name}")

@@ -91,6 +91,12 @@ def test_without_a_base_weights_are_the_same_to_the_bit(made: Path) -> None:
     assert size(made / "small_base") < size(made / "base")
 
 
+def test_zeros_are_restored_though_they_pack_better_than_weights() -> None:
+    zeros = {"out.weight": torch.zeros(64, 64)}
+    stored = compressed({}, zeros, error=0.0)
+    assert torch.equal(decompressed({}, stored, where="here")["out.weight"], zeros["out.weight"])
+
+
 def test_with_a_base_they_are_as_near_as_was_asked_and_smaller(made: Path) -> None:
     assert sorted(p.name for p in (made / "small").iterdir()) == ["card.json", "dit", "motion.json"]
     assert size(made / "small") < 0.6 * size(made / "child" / "dit")

@@ -98,6 +98,9 @@ def compressed(base: State, state: State, error: float) -> dict[str, Tensor]:
         is_alike = before is not None and _kind(before) == _kind(value)
         coded = _coded(before, value, error) if before is not None and is_alike else None
         found = _packed(value) if coded is None else coded
+        if coded is None and value.nbytes > MAX_RATIO * len(found[PACKED]):
+            stored[key] = value  # zeros pack better than a reader would believe
+            continue
         stored |= {key + end: x for end, x in found.items()}
     return {key: value.contiguous() for key, value in stored.items()}
 
