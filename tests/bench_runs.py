@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import CaseRow, FrameRow, Run, RunInfo, table, write_run
+from avatar_v_eval.scoring.values import Output
 
 OUTPUTS = (
     Output("syncnet_c", "Sync-C", "higher"),

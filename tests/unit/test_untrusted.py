@@ -27,7 +27,6 @@ from avatar_v.shards.schema import (
 from avatar_v.stages.cli import merge_recipes
 from avatar_v_eval.bench.cache import Cache, key_of
 from avatar_v_eval.human.study import load_study
-from avatar_v_eval.studies.motion_prior import kept_tracks
 
 
 class Payload:
@@ -74,11 +73,6 @@ def _member_of_a_clip(member: str) -> Callable[[Path, Path], None]:
 
     read.__name__ = f"_{member}"
     return read
-
-
-def _kept_motion(folder: Path, mark: Path) -> None:
-    (folder / "tracks.npz").write_bytes(_arrays(mark, "tracks"))
-    kept_tracks(str(folder / "tracks.npz"))
 
 
 def _array_of_a_cache(folder: Path, mark: Path) -> None:

@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from avatar_v.shards.schema import load_arrays
-from avatar_v_eval.bench.measured import Measured
+from avatar_v_eval.scoring.values import Values
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def entry(self, key: str, measure: Callable[[], Measured]) -> Entry:
+    def entry(self, key: str, measure: Callable[[], Values]) -> Entry:
         """The entry of a key, measured and kept where it is not there yet.
 
         A ValueError of ``measure`` is an entry too: its text is the reason. So is a number that is
@@ -115,7 +115,7 @@ def _rows_path(path: Path) -> Path:
     return path.with_suffix(".npy")
 
 
-def _check_finite(measured: Measured) -> None:
+def _check_finite(measured: Values) -> None:
     if measured.rows is not None and not bool(measured.rows.isfinite().all()):
         raise ValueError("its features are not all finite numbers")
     for name, value in measured.values.items():

@@ -170,12 +170,12 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _metrics(args: argparse.Namespace) -> int:
-    from avatar_v_eval.bench.metric import metric_classes
-    from avatar_v_eval.bench.set_metric import SetMetric
+    from avatar_v_eval.scoring.registry import scorer_classes
+    from avatar_v_eval.scoring.scorers.sets import SetScorer
 
-    for one in metric_classes().values():
+    for one in scorer_classes().values():
         print(f"{one.name} (version {one.version}, {' and '.join(one.faces)} faces): {one.judge}")
-        if issubclass(one, SetMetric):
+        if issubclass(one, SetScorer):
             print(f"    {one.distance.key}: {one.distance.label}, of whole sets")
         for output in one.outputs:
             print(f"    {output.key}: {output.label}")
@@ -222,8 +222,8 @@ def _write(result: "Result", folder: Path | None) -> int:
 def _scoring(
     args: argparse.Namespace, faces: "Faces", cache: Path
 ) -> "tuple[Scoring, dict[str, str]]":
-    from avatar_v_eval.bench.metric import find_metrics
     from avatar_v_eval.bench.score import Scoring
+    from avatar_v_eval.scoring.registry import find_scorers
 
     weights = {}
     for text in args.weights:
@@ -231,7 +231,7 @@ def _scoring(
         if not equals or not path:
             raise ValueError(f"--weights {text}: expected NAME=PATH")
         weights[name] = path
-    metrics, left_out = find_metrics(args.metrics, weights, faces)
+    metrics, left_out = find_scorers(args.metrics, weights, faces)
     given = tuple(sorted(weights.items()))
     return Scoring(tuple(metrics), given, cache, args.convert), left_out
 

@@ -15,8 +15,8 @@ import torch.nn.functional as F
 
 from avatar_v.media.reading import read_audio, read_video
 from avatar_v.media.writer import Mp4Writer
-from avatar_v_eval.bench.footage import Frames
 from avatar_v_eval.bench.manifest import Manifest
+from avatar_v_eval.scoring.pictures import Frames
 
 BLUR = 4
 """Pictures of *blurred* lose this factor of their sides."""

@@ -18,8 +18,8 @@ import polars as pl
 from jaxtyping import Float
 
 from avatar_v.outside import read_json
-from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.systems import TRUTH
+from avatar_v_eval.scoring.values import Output
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
 FEATURES, SETS = "features.parquet", "sets.parquet"

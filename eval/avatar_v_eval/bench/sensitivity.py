@@ -18,14 +18,15 @@ from av.video.frame import VideoFrame
 
 from avatar_v.media.reading import decode_video_bytes
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_eval.bench.footage import CaseMedia, Clip, Footage
+from avatar_v_eval.bench.footage import CaseMedia
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_fault
-from avatar_v_eval.bench.metric import ClipMetric
-from avatar_v_eval.bench.pictures import Frames
 from avatar_v_eval.bench.score import Scoring, built_metrics
 from avatar_v_eval.bench.systems import Folder, System, Truth
 from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.records import Number, Result, make_result
+from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.pictures import Frames
+from avatar_v_eval.scoring.scorer import Scorer
 
 JITTER = 1 / 32
 """Largest shift of the crop, in sides of the picture, and the share by which it is narrower."""
@@ -131,21 +132,21 @@ def _clip(manifest: Manifest, case: CaseFiles, system: System, convert: bool) ->
     return CaseMedia(manifest, case).clip(delivery.path, convert=convert)
 
 
-def _moved(metric: ClipMetric, clip: Clip, seed: int) -> dict[tuple[str, str], float]:
+def _moved(metric: Scorer, clip: Clip, seed: int) -> dict[tuple[str, str], float]:
     """(output, variant) → how far it moves for one clip, which lies in memory for it."""
     frames = torch.cat([block for _, block in clip.video.blocks()])
-    still = metric.measure(clip).values
+    still = metric.score(clip).values
     moved = {}
     for variant in VARIANTS:
         moving = variant.change(frames, np.random.default_rng(seed))
-        changed = metric.measure(replace(clip, video=Footage.of(moving, clip.video.audio))).values
+        changed = metric.score(replace(clip, video=Footage.of(moving, clip.video.audio))).values
         for key, value in still.items():
             moved[key, variant.name] = abs(changed[key] - value)
     return moved
 
 
 def _numbers(
-    metrics: list[ClipMetric], changes: dict[tuple[str, str], list[float]]
+    metrics: list[Scorer], changes: dict[tuple[str, str], list[float]]
 ) -> dict[str, Number]:
     numbers = {}
     for output in (output for metric in metrics for output in metric.outputs):

@@ -9,10 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from avatar_v_eval.bench.frechet import frechet_number
 from avatar_v_eval.bench.rows import Run, SetRow, table
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.records import Number
+from avatar_v_eval.scoring.frechet import frechet_number
 
 
 def set_numbers(run: Run, metric: str, systems: Sequence[str]) -> dict[str, Number]:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v_eval.bench.manifest import file_hash
+from avatar_v_eval.files import file_hash
 from avatar_v_eval.human.counts import (
     judgments_as_votes,
     pairs_as_votes,

@@ -123,14 +123,14 @@ class StreamReader:
     def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:
         """The tracks by window, the change at seams, and frames evenly spread over the video."""
         num = case.num_frames
-        own = self.readers.face.embed_clip(video_of(case.reference)[::25])
+        own = self.readers.face.critic.embed_clip(video_of(case.reference)[::25])
         rows: list[Float[Tensor, "f k"]] = []
         motions: list[Float[Tensor, "f m"]] = []
         changes, last, pictures = [], case.image[None], []
         kept = set(np.linspace(0, num - 1, NUM_PICTURES).round().astype(int).tolist())
         for frames in blocks:
-            motion = self.readers.meter.measure(frames).values
-            near = self.readers.face.measure(frames).values @ own
+            motion = self.readers.mouth.critic.measure(frames).values
+            near = self.readers.face.critic.measure(frames).values @ own
             pixels = frames.float()
             grey = pixels.mean((1, 2, 3))
             saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))

@@ -37,7 +37,7 @@ from avatar_v_eval.generated import generate
 from avatar_v_eval.intervals import mean_of, rate, within_unit
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
-from avatar_v_eval.readers import Readers, mouth_r, picture_shares
+from avatar_v_eval.readers import Readers, picture_shares
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
 from avatar_v_eval.studies.watermark_thief import taken_signs, with_signs
@@ -164,12 +164,7 @@ def stolen(case: Case, other: Video) -> Reading:
 
 def judged(case: Case, video: Video, plain: Video, readers: Readers) -> dict[str, float]:
     """What critics read."""
-    return {
-        "mouth": mouth_r(readers.motion(video), case),
-        "sync": readers.sync(video, case),
-        "identity": readers.identity(video, case),
-        **picture_shares(video, plain),
-    }
+    return {**readers.read(case, video), **picture_shares(case, video, plain)}
 
 
 def attacked(name: str, video: Video) -> Video:

@@ -1,0 +1,43 @@
+"""The base of all scores: ``score(clip) -> values``."""
+
+import functools
+from abc import ABC, abstractmethod
+from typing import ClassVar, Protocol
+
+from avatar_v_eval.scoring.clip import Clip
+from avatar_v_eval.scoring.values import Faces, Output, Values
+
+NO_WEIGHTS = "none"
+"""Hash of a measure that is a formula."""
+DRAWN: tuple[Faces, ...] = ("drawn",)
+REAL: tuple[Faces, ...] = ("real",)
+ANY: tuple[Faces, ...] = ("drawn", "real")
+
+
+class Judge(Protocol):
+    """A frozen network."""
+
+    def hash(self) -> str: ...
+
+
+class Scorer(ABC):
+    """Judges clips one by one. Subclasses give the class variables, `score`, and a ``critic`` where
+    a network judges."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]  # raise it when the numbers change: caches hold it
+    judge: ClassVar[str]  # detector and network, in words
+    faces: ClassVar[tuple[Faces, ...]]
+    outputs: ClassVar[tuple[Output, ...]]
+    needs_weights: ClassVar[str] = ""  # what --weights NAME=PATH gives; "": all ships
+    reads_timing: ClassVar[bool] = False  # what the system reports is part of what is measured
+    critic: Judge | None = None
+
+    @abstractmethod
+    def score(self, clip: Clip) -> Values:
+        """Judge one clip; ValueError says why it cannot be judged."""
+
+    @functools.cached_property
+    def weights(self) -> str:
+        """The hash of what judges, computed once: judges are frozen."""
+        return NO_WEIGHTS if self.critic is None else self.critic.hash()
