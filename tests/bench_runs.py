@@ -68,6 +68,5 @@ def _row(system: str, key: str, index: int, value: float | None) -> CaseRow:
         video="v" * 64,
         seconds=0.1,
         cached=False,
-        spent_s=0.0,
         file=f"/nowhere/{system}/c{index:02d}.mp4",
     )

@@ -138,7 +138,7 @@ def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
     again = Cache(tmp_path).entry(key, measure)
     assert len(calls) == 1
     assert (first.cached, again.cached) == (False, True)
-    assert dataclasses.replace(again, cached=False, spent_s=first.spent_s) == first
+    assert dataclasses.replace(again, cached=False) == first
     assert first.values == {"a": 0.1}
     other = key_of("c", "v", "m", 2, "w")
     for _ in range(2):
@@ -179,7 +179,6 @@ def row(system: str, case: str, value: float | None, reason: str = "") -> CaseRo
         video="v",
         seconds=0.1,
         cached=False,
-        spent_s=0.1,
     )
 
 

@@ -96,7 +96,7 @@ def _recipe(folder: Path, mark: Path) -> None:
 
 READERS = [
     _syncnet, _array_of_a_shard, _arrays_of_a_shard, _member_of_a_clip(MOTION),
-    _member_of_a_clip(FACE), _kept_motion, _array_of_a_cache, _study, _recipe,
+    _member_of_a_clip(FACE), _array_of_a_cache, _study, _recipe,
 ]  # fmt: skip
 
 

@@ -33,7 +33,6 @@ class Entry:
     reason: str = ""
     seconds: float = 0.0  # that measuring took, when it was measured
     cached: bool = False  # this time it was only read
-    spent_s: float = 0.0  # that it took this time
     rows: Float[np.ndarray, "n d"] | None = field(default=None, compare=False)
 
 
@@ -58,10 +57,9 @@ class Cache:
         not finite. All other errors are mistakes in the program, and end it.
         """
         path = self.folder / key[:2] / f"{key}.json"
-        begin = time.perf_counter()
         if (found := _read(path)) is not None:
-            spent_s = round(time.perf_counter() - begin, 6)
-            return dataclasses.replace(found, cached=True, spent_s=spent_s)
+            return dataclasses.replace(found, cached=True)
+        begin = time.perf_counter()
         try:
             measured = measure()
             _check_finite(measured)
@@ -74,7 +72,7 @@ class Cache:
         seconds = round(time.perf_counter() - begin, 4)
         entry = Entry(values, frames, notes, reason, seconds, rows=rows)
         _write(path, entry)
-        return dataclasses.replace(entry, spent_s=seconds)
+        return entry
 
 
 def _read(path: Path) -> Entry | None:
@@ -99,7 +97,7 @@ def _read_rows(path: Path) -> Float[np.ndarray, "n d"]:
 def _write(path: Path, entry: Entry) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = dataclasses.asdict(entry)
-    for name in ("cached", "spent_s", "rows"):
+    for name in ("cached", "rows"):
         raw.pop(name)
     raw["has_rows"] = entry.rows is not None
     partial = path.with_suffix(f".{os.getpid()}.partial")

@@ -151,5 +151,4 @@ def _case_row(
         video="",
         seconds=entry.seconds,
         cached=entry.cached,
-        spent_s=entry.spent_s,
     )

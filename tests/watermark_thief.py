@@ -2,13 +2,13 @@
 
 import torch
 import torch.nn.functional as F
-from jaxtyping import Float
+from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.safety.detect import mean_of_cycle, waves
 from avatar_v.safety.watermark import CELLS, CYCLE, change_of, luma, wave
-from avatar_v_eval.cases import Video
 
+Video = UInt8[Tensor, "f 3 h w"]
 Signs = Float[Tensor, "cycles cells cells"]
 
 
