@@ -52,15 +52,15 @@ def ways_of(options: argparse.Namespace, starts: Sequence[str] = ("image",)) -> 
     texts = options.systems or [f"made={options.weights}"]
     systems = {name: system_of(text, options) for name, text in named(texts)}
     ways = {}
-    for (name, rollout), length, start in itertools.product(
-        systems.items(), options.references, starts
+    for name, (length, start) in itertools.product(
+        systems, itertools.product(options.references, starts)
     ):
-        told = [(name, name)]
+        rollout, told = systems[name], [(name, name)]
         if len(options.references) > 1:
             told.append((length, WORDS[length]))
         if len(starts) > 1:
             told.append((start, STARTS[start]))
-        key, words = ("_".join(x[0] for x in told), ", ".join(x[1] for x in told))
+        key, words = "_".join(x[0] for x in told), ", ".join(x[1] for x in told)
         begun = rollout if start == "image" else rollout.from_prompt()
         ways[key] = Way(begun, LENGTHS[length], words)
     return ways

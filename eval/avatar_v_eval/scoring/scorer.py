@@ -2,7 +2,7 @@
 
 import functools
 from abc import ABC, abstractmethod
-from typing import ClassVar, Protocol
+from typing import ClassVar, Generic, Protocol, TypeVar
 
 from avatar_v_eval.scoring.clip import Clip
 from avatar_v_eval.scoring.values import Faces, Output, Values
@@ -20,9 +20,11 @@ class Judge(Protocol):
     def hash(self) -> str: ...
 
 
+J = TypeVar("J", bound=Judge)
+
+
 class Scorer(ABC):
-    """Judges clips one by one. Subclasses give the class variables, `score`, and a ``critic`` where
-    a network judges."""
+    """Judges clips one by one. Subclasses give the class variables and `score`."""
 
     name: ClassVar[str]
     version: ClassVar[int]  # raise it when the numbers change: caches hold it
@@ -31,13 +33,23 @@ class Scorer(ABC):
     outputs: ClassVar[tuple[Output, ...]]
     needs_weights: ClassVar[str] = ""  # what --weights NAME=PATH gives; "": all ships
     reads_timing: ClassVar[bool] = False  # what the system reports is part of what is measured
-    critic: Judge | None = None
 
     @abstractmethod
     def score(self, clip: Clip) -> Values:
         """Judge one clip; ValueError says why it cannot be judged."""
 
+    @property
+    def weights(self) -> str:
+        """The hash of what judges."""
+        return NO_WEIGHTS
+
+
+class NetworkScorer(Scorer, Generic[J]):
+    """A scorer whose ``critic`` is a network."""
+
+    critic: J
+
     @functools.cached_property
     def weights(self) -> str:
-        """The hash of what judges, computed once: judges are frozen."""
-        return NO_WEIGHTS if self.critic is None else self.critic.hash()
+        """Computed once: judges are frozen."""
+        return self.critic.hash()

@@ -15,11 +15,11 @@ from avatar_v_eval.scoring.readings import (
     mean_direction,
 )
 from avatar_v_eval.scoring.sampling import sampled
-from avatar_v_eval.scoring.scorer import ANY, DRAWN, REAL, Scorer
+from avatar_v_eval.scoring.scorer import ANY, DRAWN, REAL, NetworkScorer, Scorer
 from avatar_v_eval.scoring.values import Output, Values
 
 
-class FaceWorld(Scorer):
+class FaceWorld(NetworkScorer[FaceCritic]):
     """Of drawn faces: cosine with the direction of the reference frames' mean."""
 
     name = "face_world"
@@ -58,7 +58,10 @@ class FaceDlib(Scorer):
     def __init__(self) -> None:
         if not is_available():
             raise ImportError(HOW_TO_INSTALL)
-        self.critic = _DlibWeights()
+
+    @property
+    def weights(self) -> str:
+        return dlib_face.weights_hash()
 
     def score(self, clip: Clip) -> Values:
         chosen = self._found(clip.video)
@@ -82,14 +85,7 @@ class FaceDlib(Scorer):
         return torch.cat(parts)
 
 
-class _DlibWeights:
-    """The files of dlib's networks."""
-
-    def hash(self) -> str:
-        return dlib_face.weights_hash()
-
-
-class FaceArcFace(Scorer):
+class FaceArcFace(NetworkScorer[arcface.ArcFace]):
     """Of real faces by ArcFace, as the field reports it (Avatar V §7.2): cosine with the reference
     clip, of the frames in which the detector sees a face."""
 
@@ -125,7 +121,7 @@ class FaceArcFace(Scorer):
         return torch.cat([s.values for s, _ in parts]), torch.cat([found for _, found in parts])
 
 
-class DinoSimilarity(Scorer):
+class DinoSimilarity(NetworkScorer[dino.Dino]):
     """Cosine of whole pictures (their centre, where they are oblong) with the scene image (Live
     Avatar, table 2)."""
 

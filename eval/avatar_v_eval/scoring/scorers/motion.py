@@ -6,11 +6,11 @@ from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v_eval.intervals import pearson
 from avatar_v_eval.scoring.clip import Clip, Footage
 from avatar_v_eval.scoring.readings import Motion, face_notes, motion_of, style_distance
-from avatar_v_eval.scoring.scorer import DRAWN, REAL, Scorer
+from avatar_v_eval.scoring.scorer import DRAWN, REAL, NetworkScorer, Scorer
 from avatar_v_eval.scoring.values import Output, Values
 
 
-class Mouth(Scorer):
+class Mouth(NetworkScorer[MotionMeter]):
     """r of the mouth's opening in the video with the true one, of all frames that both have. The
     true one is read from pixels by the same meter, so that a copy scores 1, except where the motion
     of the truth is known. Needs a video that starts with the sound."""
@@ -37,7 +37,7 @@ class Mouth(Scorer):
         return Values({"mouth_r": r}, {"mouth_r": list(enumerate(shown.tolist()))})
 
 
-class Style(Scorer):
+class Style(NetworkScorer[MotionMeter]):
     """Distance of habits read from both clips by the motion meter (readings.style_distance)."""
 
     name = "style"

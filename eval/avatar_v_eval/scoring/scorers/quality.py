@@ -9,13 +9,13 @@ from avatar_v.critics.qalign import SOURCE, QAlign, Task
 from avatar_v_eval.scoring.clip import Clip
 from avatar_v_eval.scoring.pictures import Frames
 from avatar_v_eval.scoring.sampling import sampled, trimmed_mean
-from avatar_v_eval.scoring.scorer import ANY, Scorer
+from avatar_v_eval.scoring.scorer import ANY, NetworkScorer
 from avatar_v_eval.scoring.values import Output, Values
 
 TASKS: dict[str, Task] = {"qalign_iqa": "quality", "qalign_ase": "aesthetics"}
 
 
-class QAlignQuality(Scorer):
+class QAlignQuality(NetworkScorer[QAlign]):
     """2 frames a second, trimmed mean. Uses a GPU where there is one: 7 billion weights."""
 
     name = "qalign"

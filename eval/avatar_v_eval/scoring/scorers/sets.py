@@ -22,7 +22,7 @@ from avatar_v_eval.scoring.clip import Clip, Footage
 from avatar_v_eval.scoring.networks import GivenNetwork
 from avatar_v_eval.scoring.pictures import Frames
 from avatar_v_eval.scoring.sampling import sampled
-from avatar_v_eval.scoring.scorer import ANY, DRAWN, Scorer
+from avatar_v_eval.scoring.scorer import ANY, DRAWN, J, NetworkScorer
 from avatar_v_eval.scoring.values import Output, Values
 
 I3D_FRAMES = 16
@@ -43,7 +43,7 @@ def _rows(name: str, words: str) -> tuple[Output]:
     return (Output(f"{name}_rows", f"{words} taken in", ""),)
 
 
-class SetScorer(Scorer):
+class SetScorer(NetworkScorer[J]):
     """Subclasses give `features`."""
 
     distance: ClassVar[Output]  # the number of a whole set; its key is the scorer's name
@@ -57,7 +57,7 @@ class SetScorer(Scorer):
         return Values({self.outputs[0].key: float(len(rows))}, rows=rows)
 
 
-class Fid(SetScorer):
+class Fid(SetScorer[GivenNetwork]):
     """2 frames a second."""
 
     name = "fid"
@@ -75,7 +75,7 @@ class Fid(SetScorer):
         return footage.each(self.critic, sampled(footage.num_frames))
 
 
-class Fvd(SetScorer):
+class Fvd(SetScorer[GivenNetwork]):
     """Windows of 16 frames one after the other."""
 
     name = "fvd"
@@ -95,7 +95,7 @@ class Fvd(SetScorer):
         return joined(rows, footage.num_frames // I3D_FRAMES)
 
 
-class FidWorld(SetScorer):
+class FidWorld(SetScorer[FaceCritic]):
     """The face critic's 160 features before its last layer, 2 frames a second."""
 
     name = "fid_world"
@@ -118,7 +118,7 @@ class FidWorld(SetScorer):
         return self.network(as_input(frames, self.critic.input_size))
 
 
-class FvdWorld(SetScorer):
+class FvdWorld(SetScorer[WorldSyncNet]):
     """The sync critic's 128 features of five frames before its last layer, windows end to end."""
 
     name = "fvd_world"

@@ -11,11 +11,11 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.scoring.clip import Clip
 from avatar_v_eval.scoring.readings import longest_run, sync_outputs, sync_reading
-from avatar_v_eval.scoring.scorer import DRAWN, REAL, Scorer
+from avatar_v_eval.scoring.scorer import DRAWN, REAL, NetworkScorer
 from avatar_v_eval.scoring.values import Values
 
 
-class SyncWorld(Scorer):
+class SyncWorld(NetworkScorer[WorldSyncNet]):
     """By the world's own critic, of the whole picture with its own sound, as it is heard."""
 
     name = "sync_world"
@@ -33,7 +33,7 @@ class SyncWorld(Scorer):
         return sync_reading(self.name, self.critic, faces, num_frames, sound)
 
 
-class SyncNetSync(Scorer):
+class SyncNetSync(NetworkScorer[SyncNet]):
     """By joonson's SyncNet, of the tracked face with the video's own sound."""
 
     name = "syncnet"
