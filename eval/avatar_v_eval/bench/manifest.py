@@ -143,13 +143,6 @@ def file_fault(manifest: Manifest, case: CaseFiles) -> str:
     return ""
 
 
-def check_files(manifest: Manifest) -> None:
-    """ValueError for the first case with a file that is missing or changed."""
-    for case in manifest.cases:
-        if fault := file_fault(manifest, case):
-            raise ValueError(f"case {case.id!r}: {fault}")
-
-
 def file_hashes(root: Path, files: Mapping[str, str]) -> dict[str, str]:
     """Role → sha256 of the files of a case below ``root``."""
     return {role: file_hash(root / name) for role, name in files.items()}
