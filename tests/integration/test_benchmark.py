@@ -105,8 +105,8 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
     def never(*_, **__):
         raise AssertionError("nothing is decoded where all is cached")
 
-    for module in ("pictures", "footage"):
-        monkeypatch.setattr(f"avatar_v_eval.bench.{module}.iter_video", never)
+    for module in ("scoring.pictures", "bench.footage"):
+        monkeypatch.setattr(f"avatar_v_eval.{module}.iter_video", never)
     words = ("run", made.root, "--system", f"elsewhere={rival}", "--out", tmp_path)
     assert bench(*words, "--cache", done / "cache") == 0
     again = rows(tmp_path)
