@@ -49,21 +49,16 @@ golden: $(STAMP)  ## write the golden losses anew, after a change that means to 
 	$(BIN)/python -m pytest tests/golden --write-golden
 
 bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
-	for name in throughput memory live cache reference distilled plan losses offload; do \
+	for name in throughput memory live plan; do \
 	  $(BIN)/avatar-v-eval speed $$name || exit 1; done
 
 gpu: $(STAMP)  ## on a CUDA GPU: its tests, and speed and memory at full size, into eval/results
 	@$(BIN)/python -c "import sys, torch; torch.cuda.is_available() or sys.exit( \
 	  'make gpu needs a CUDA GPU, and this torch (' + torch.__version__ + ') finds none')"
 	$(BIN)/python -m pytest -m gpu
-	for name in training block; do \
-	  $(BIN)/avatar-v-eval speed $$name --device cuda --name speed_$${name}_gpu || exit 1; done
-	$(BIN)/avatar-v-eval speed full_size --device cuda --steps 3 --name speed_full_size_gpu
-	$(BIN)/avatar-v-eval speed cache --device cuda --preset wan_1_3b --grid 30 --ratios 1 2 4 \
-	  --steps 4 --name speed_cache_gpu
-	$(BIN)/avatar-v-eval speed reference --device cuda --preset wan_1_3b --grid 30 --ratios 1 2 4 \
-	  --ways ours naive --name reference_attention_gpu
-	$(BIN)/avatar-v-eval speed offload --name speed_offload_gpu
+	$(BIN)/avatar-v-eval speed full_size --device cuda --name speed_full_size_gpu
+	$(BIN)/avatar-v-eval speed full_size --device cuda --rows chunk student --offload \
+	  --name speed_full_size_gpu_offload
 	$(BIN)/avatar-v-eval speed live --name speed_live_gpu
 
 tables: $(STAMP)  ## the tables of README and docs from eval/results

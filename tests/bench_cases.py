@@ -9,9 +9,9 @@ from torch import Tensor
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
-from avatar_v_eval.bench.footage import Clip, Footage
 from avatar_v_eval.bench.manifest import Manifest
 from avatar_v_eval.bench.world70 import Plan, write_world
+from avatar_v_eval.scoring.clip import Clip, Footage
 
 PLAN = Plan(name="w", num_cases=3, num_frames=50, first=11, size=64)
 

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import CaseRow, FrameRow, Run, RunInfo, table, write_run
+from avatar_v_eval.scoring.values import Output
 
 OUTPUTS = (
     Output("syncnet_c", "Sync-C", "higher"),
@@ -68,6 +68,5 @@ def _row(system: str, key: str, index: int, value: float | None) -> CaseRow:
         video="v" * 64,
         seconds=0.1,
         cached=False,
-        spent_s=0.0,
         file=f"/nowhere/{system}/c{index:02d}.mp4",
     )

@@ -44,16 +44,6 @@ class GeneratedClip:
     """Of a true video its own motion, of a generated one the output of the motion stream."""
 
 
-def truth(case: Case) -> GeneratedClip:
-    """The true video."""
-    return GeneratedClip(case.video, case.motion)
-
-
-def truth_through_vae(vae: VideoVAE, case: Case) -> GeneratedClip:
-    """The true video encoded and decoded, the best that a generator of latents can reach."""
-    return GeneratedClip(through_vae(vae, case.video))
-
-
 def through_vae(vae: VideoVAE, video: Video) -> Video:
     """A video encoded and decoded."""
     with torch.inference_mode():

@@ -16,17 +16,19 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 from jaxtyping import Float
+from scipy.stats import binomtest, norm, sem
 from scipy.stats import t as student
 
 from avatar_v_eval.records import Number
 
-_Z95 = 1.959963984540054
+_Z95 = float(norm.ppf(0.975))
 
 
 def mean_of(values: Float[np.ndarray, " n"]) -> Number:
     """Mean over independent units (persons), with Student's t interval."""
     values = np.asarray(values, dtype=np.float64)
-    return jackknife(lambda index: float(values[index].mean()), len(values))
+    _check_units(len(values))
+    return around(float(values.mean()), len(values), float(sem(values)), len(values) - 1)
 
 
 def pooled_mean(sums: Float[np.ndarray, " n"], counts: Float[np.ndarray, " n"]) -> Number:
@@ -45,8 +47,7 @@ def jackknife(statistic: Callable[[np.ndarray], float], num_units: int) -> Numbe
     Use it where a statistic pools many dependent values per unit: frames of one person. It must be
     smooth in the units' values: the jackknife is wrong for quantiles.
     """
-    if num_units < 2:
-        raise ValueError(f"an interval needs at least 2 units, got {num_units}")
+    _check_units(num_units)
     every = np.arange(num_units)
     without = np.array([statistic(np.delete(every, unit)) for unit in every])
     return interval_without(statistic(every), without)
@@ -79,19 +80,12 @@ def rate(successes: int, n: int) -> Number:
     """A proportion with Wilson's 95 % interval."""
     if not 0 <= successes <= n or n < 1:
         raise ValueError(f"a rate needs 0 <= successes <= n and n >= 1, got {successes} of {n}")
-    p, z2 = successes / n, _Z95**2
-    centre = (p + z2 / (2 * n)) / (1 + z2 / n)
-    half = _Z95 / (1 + z2 / n) * math.sqrt(p * (1 - p) / n + z2 / (4 * n * n))
-    low = max(0.0, centre - half) if successes else 0.0  # exactly, without rounding
-    high = min(1.0, centre + half) if successes < n else 1.0
-    return Number(p, n, low, high)
+    found = binomtest(successes, n).proportion_ci(method="wilson")
+    return Number(successes / n, n, float(found.low), float(found.high))
 
 
 def correlation(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> Number:
-    """Pearson's r of *independent* pairs with Fisher's z interval.
-
-    Frames of a video are not independent: bootstrap over persons instead.
-    """
+    """Pearson's r of *independent* pairs with Fisher's z interval. Frames of a video are none."""
     n = len(x)
     if n < 4:
         raise ValueError(f"an interval of r needs at least 4 pairs, got {n}")
@@ -129,3 +123,8 @@ def median_of_repeats(values: Sequence[float]) -> Number:
     if not values:
         raise ValueError("a median needs at least one repeat, got none")
     return Number(float(np.median(values)), len(values), min(values), max(values))
+
+
+def _check_units(num: int) -> None:
+    if num < 2:
+        raise ValueError(f"an interval needs at least 2 units, got {num}")

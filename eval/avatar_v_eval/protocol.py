@@ -9,7 +9,6 @@ or an array. `means` and `gains` turn readings into numbers.
 """
 
 import argparse
-import dataclasses
 import hashlib
 import json
 import os
@@ -32,7 +31,6 @@ from avatar_v_eval.generated import GeneratedClip
 from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.records import Number
-from avatar_v_eval.rollout import Rollout
 
 T = TypeVar("T")
 Reading = Mapping[str, float | np.ndarray]
@@ -139,11 +137,6 @@ def resumable(options: argparse.Namespace, weights: Mapping[str, str], *more: An
     return options.kept
 
 
-def card_of(rollout: Rollout) -> dict[str, Any]:
-    """The capabilities and defaults of weights, for `resumable`."""
-    return dataclasses.asdict(rollout.pipeline.card)
-
-
 def read_cases(
     cases: Sequence[Case],
     conditions: Mapping[str, Callable[[Case], T]],
@@ -163,19 +156,6 @@ def read_cases(
         folder = None if kept is None else kept / name
         rows[name] = mapped(read, len(cases), name, num_workers, folder)
     return Readings(rows)
-
-
-def with_distance(readings: Readings) -> Readings:
-    """The readings with the root mean square distance of "style" from the ceiling's."""
-    return Readings(
-        {
-            name: [
-                {**row, "distance": float(np.sqrt(np.mean((row["style"] - true["style"]) ** 2)))}
-                for row, true in zip(rows, readings.rows["ceiling"], strict=True)
-            ]
-            for name, rows in readings.rows.items()
-        }
-    )
 
 
 def means(

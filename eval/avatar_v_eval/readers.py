@@ -1,8 +1,9 @@
-"""The critics that read generated pixels, as measures of one video of one case.
+"""Scorers as readers of studies: what they say of the video of one case.
 
 The first frame of a video is given to the generator, so that it is never read.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -10,13 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
-from avatar_v.critics.quality import flicker, sharpness
-from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Case, Video
-from avatar_v_eval.intervals import pearson
+from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.readings import motion_of
+from avatar_v_eval.scoring.scorer import Scorer
+from avatar_v_eval.scoring.scorers.likeness import FaceWorld
+from avatar_v_eval.scoring.scorers.looks import Flicker, Sharpness
+from avatar_v_eval.scoring.scorers.motion import Mouth
+from avatar_v_eval.scoring.scorers.sync import SyncWorld
 
 MEASURES = {
     "mouth": "mouth r",
@@ -27,68 +30,68 @@ MEASURES = {
     "flicker": "flicker, share of the true video's through the VAE",
 }
 """The measures in words."""
+LOOKS: Mapping[str, Scorer] = {"sharpness": Sharpness(), "flicker": Flicker()}
 
 
 @dataclass(frozen=True)
 class Readers:
-    """The frozen networks."""
+    """The scorers of drawn faces."""
 
-    meter: MotionMeter
-    face: FaceCritic
-    lips: WorldSyncNet
+    mouth: Mouth
+    face: FaceWorld
+    sync: SyncWorld
 
     @classmethod
     def load(cls) -> "Readers":
-        """The critics that ship."""
-        return cls(
-            MotionMeter.from_pretrained(),
-            FaceCritic.from_pretrained(),
-            WorldSyncNet.from_pretrained(),
-        )
+        """By the critics that ship."""
+        return cls(Mouth(), FaceWorld(), SyncWorld())
 
     @classmethod
     def held_out(cls) -> "Readers":
-        """The critics that score alone: no stage could name them in a loss or a reward."""
-        return cls(
-            MotionMeter.from_pretrained("motion_held_out"),
-            FaceCritic.from_pretrained("face_held_out"),
-            WorldSyncNet.from_pretrained("sync_held_out"),
-        )
+        """By the critics that score alone: no stage could name them in a loss or a reward."""
+        return cls(Mouth("motion_held_out"), FaceWorld("face_held_out"), SyncWorld("sync_held_out"))
 
     def hashes(self) -> dict[str, str]:
         """The name of each network: hash of its tensors."""
-        critics = {"motion": self.meter, "face": self.face, "sync": self.lips}
-        return {name: critic.hash() for name, critic in critics.items()}
+        scorers = {"motion": self.mouth, "face": self.face, "sync": self.sync}
+        return {name: scorer.weights for name, scorer in scorers.items()}
 
-    def motion(self, video: Video) -> Float[np.ndarray, "f-1 m"]:
+    def read(self, case: Case, video: Video) -> dict[str, float]:
+        """Lips, likeness with the person in a scene that nothing was generated from, and sync."""
+        clip = clip_of(case, video)
+        return {
+            "mouth": self.mouth.score(clip).values["mouth_r"],
+            "identity": self.face.score(clip).values["face_world"],
+            "sync": self.sync.score(clip).values["sync_world_c"],
+        }
+
+    def motion(self, case: Case, video: Video) -> Float[np.ndarray, "f-1 m"]:
         """The motion of every frame but the first."""
-        return self.meter.measure(video[1:]).values.double().numpy()
-
-    def face_of(self, video: Video) -> Float[Tensor, " d"]:
-        """One embedding of every frame but the first."""
-        return self.face.embed_clip(video[1:])
-
-    def identity(self, video: Video, case: Case) -> float:
-        """Similarity with the person in a scene that nothing was generated from."""
-        return float(self.face_of(video) @ self.face.embed_clip(case.third_video))
-
-    def sync(self, video: Video, case: Case) -> float:
-        """Confidence of the sync critic in the video with the speech of the case."""
-        return self.lips.measure(video, case.audio).confidence
+        return motion_of(self.mouth.critic, clip_of(case, video).video)
 
 
-def mouth_r(motion: Float[np.ndarray, "f-1 m"], case: Case) -> float:
-    """Correlation of the mouth opening, read from all frames but the first, with the truth."""
-    return pearson(motion[:, MOUTH_OPEN], case.mouth_open[1:])
+def clip_of(case: Case, video: Video) -> Clip:
+    """What scorers see of the video of a case: all behind its first frame. The truth is that of the
+    speech, and the reference shows the person in a third scene."""
+    sound = case.audio[SAMPLES_PER_FRAME:]
+    elsewhere = case.third_video
+    silence = torch.zeros(len(elsewhere) * SAMPLES_PER_FRAME)
+    return Clip(
+        video=Footage.of(video[1:], sound),
+        reference=Footage.of(elsewhere, silence, "the reference"),
+        image=case.image,
+        truth=Footage.of(video[1:], sound, "the truth", case.motion[1:]),
+    )
 
 
-def picture_shares(video: Video, true: Video) -> dict[str, float]:
+def picture_shares(case: Case, video: Video, true: Video) -> dict[str, float]:
     """Sharpness and flicker as shares of those of the true video."""
-    video, true = video[1:], true[1:]
-    return {
-        "sharpness": float(sharpness(video).mean() / sharpness(true).mean()),
-        "flicker": float(flicker(video).mean() / flicker(true).mean()),
-    }
+    clips = [clip_of(case, each) for each in (video, true)]
+    found = {}
+    for name, scorer in LOOKS.items():
+        ours, theirs = (scorer.score(clip).values[name] for clip in clips)
+        found[name] = ours / theirs
+    return found
 
 
 def scene_distance(video: Video, true: Video) -> float:

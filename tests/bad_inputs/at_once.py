@@ -35,7 +35,9 @@ OPTIONS = {
     "avatar-v-eval study drift --weights FILES/weights/tiny --persons 1 --workers": (
         "--workers", NUMBERS,
     ),
-    "avatar-v-eval study motion_meter --workers": ("--workers", NUMBERS),
+    "avatar-v-eval study systems --weights FILES/weights/tiny --persons 4 --workers": (
+        "--workers", NUMBERS,
+    ),
 }  # fmt: skip
 
 

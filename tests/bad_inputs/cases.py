@@ -466,7 +466,6 @@ def _benchmark() -> Iterator[Case]:
     yield Case("eval report: no run", "avatar-v-eval report FILES/media --out made")
     yield Case("eval report: nothing", "avatar-v-eval report --out made")
     yield Case("eval merge: no run", "avatar-v-eval merge FILES/media --out made")
-    yield Case("eval cost: no run", "avatar-v-eval cost is_not_there")
     yield Case("eval: unknown command", "avatar-v-eval paint")
     yield Case("eval: nothing", "avatar-v-eval")
 

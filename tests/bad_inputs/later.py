@@ -121,24 +121,19 @@ def judged_pairs() -> Iterator[Case]:
         yield Case(f"shards pairs: {name}", f"{shards} --frames 5 --pairs 2 {raters}", says=name)
     for option in ("--pairs=0", "--pairs=2 --frames=4", "--pairs=2 --seed=-1", "--pairs=2"):
         yield Case(f"shards pairs {option}", f"{shards} {option}")
-    study = "avatar-v-eval study preference --out made --work work"
-    for option in ("--train-persons=0", "--train-persons=1000000000", "--first=-1", "--frames=4",
-                   "--first=999999", "--frames=1000001", "--seed=-1", "--name=../../x",
-                   "--out=FILES/media/me.mkv", "--work=FILES/media/me.mkv"):  # fmt: skip
-        yield Case(f"study preference {option}", f"{study} {option}")
-    yield from _speeds()
+    yield from _systems()
 
 
 def _pairs(name: str) -> str:
     return f"avatar-v-eval votes pairs FILES/rated/{name} --no-face-crop --size 32 --motion none"
 
 
-def _speeds() -> Iterator[Case]:
-    speed = "avatar-v-eval speed distilled --out made --systems"
-    for systems in (f"a={TINY}", f"{TINY} {TINY}", f"a=is_not_there b={TINY}",
+def _systems() -> Iterator[Case]:
+    study = "avatar-v-eval study systems --persons 4 --out made --systems"
+    for systems in (f"a={TINY} a={TINY}", f"{TINY} {TINY}", f"a=is_not_there b={TINY}",
                     f"a={TINY}?num_steps=0 b={TINY}", f"a={TINY}?surprise=1 b={TINY}",
                     f"a={TINY}?guidance_text=nan b={TINY}"):  # fmt: skip
-        yield Case(f"speed distilled {systems}", f"{speed} {systems}")
-    for option in ("--frames=4", "--frames=0", "--repeats=0", "--steps=0", "--text=nan",
-                   "--seed=-1", "--audio=inf", "--name=../../x"):  # fmt: skip
-        yield Case(f"speed distilled {option}", f"{speed} a={TINY} b={TINY} {option}")
+        yield Case(f"study systems {systems}", f"{study} {systems}")
+    for option in ("--frames=4", "--frames=0", "--persons=0", "--steps=0", "--text=nan",
+                   "--seed=-1", "--audio=inf", "--name=../../x", "--pairs=a:c"):  # fmt: skip
+        yield Case(f"study systems {option}", f"{study} a={TINY} b={TINY} {option}")

@@ -11,8 +11,8 @@ import polars as pl
 import pytest
 
 from avatar_v_eval import cli
-from avatar_v_eval.bench.manifest import file_hash
 from avatar_v_eval.bench.world70 import Plan
+from avatar_v_eval.files import file_hash
 from bench_cases import make_manifest
 from bench_runs import OUTPUTS, make_run, save
 

@@ -13,7 +13,6 @@ from avatar_v_eval import cli
 from avatar_v_eval.bench import world70
 from avatar_v_eval.bench.manifest import (
     Manifest,
-    check_files,
     file_fault,
     load_manifest,
     write_manifest,
@@ -40,7 +39,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
 def test_a_manifest_round_trips(made: Manifest):
     assert load_manifest(made.root) == made
     assert load_manifest(made.root / "manifest.json").fingerprint == made.fingerprint
-    check_files(made)
+    assert not any(file_fault(made, case) for case in made.cases)
 
 
 def test_files_are_what_the_world_rendered(made: Manifest):
@@ -172,8 +171,6 @@ def test_missing_and_changed_files_are_named(tmp_path: Path):
         file.write(b"x")
     assert file_fault(made, first) == "audio audio/w_00.wav is missing"
     assert "truth truth/w_01.mp4 has changed: sha256" in file_fault(made, second)
-    with pytest.raises(ValueError, match="'w_00': audio"):
-        check_files(made)
 
 
 def test_a_link_out_of_the_folder_costs_its_case_even_if_its_contents_are_right(tmp_path: Path):
@@ -203,7 +200,8 @@ def test_cases_from_pairs_of_clips(tmp_path: Path):
     about = About(faces="drawn", licence="CC0", consent="given")
     made = build_cases(tmp_path / "my", tmp_path / "out", about)
     assert [case.id for case in made.cases] == ["p-0_s0", "p-0_s1", "p-1_s0", "p-1_s1"]
-    check_files(load_manifest(tmp_path / "out"))
+    again = load_manifest(tmp_path / "out")
+    assert not any(file_fault(again, case) for case in again.cases)
     case = made.cases[0]
     assert (case.reference, case.truth) == ("video/p-0_s1.mp4", "video/p-0_s0.mp4")
     assert (case.person, case.condition, case.licence) == ("p 0", "cross", "CC0")

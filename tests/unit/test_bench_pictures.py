@@ -8,10 +8,10 @@ import torch
 from avatar_v.critics.face_track import follow_faces
 from avatar_v.critics.sync import MFCC_BLOCK, embed_clip, embed_stream, joined, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v_eval.bench import pictures
 from avatar_v_eval.bench.footage import Footage, read_footage
-from avatar_v_eval.bench.metric import build, find_metrics
-from avatar_v_eval.bench.pictures import Decoded, Kept, Squares, in_blocks, open_pictures
+from avatar_v_eval.scoring import pictures
+from avatar_v_eval.scoring.pictures import Decoded, Kept, Squares, in_blocks, open_pictures
+from avatar_v_eval.scoring.registry import build, find_scorers
 from bench_cases import judged, pixels, world_clip, write_video
 
 
@@ -69,15 +69,15 @@ def test_windows_leave_out_the_rest():
 
 
 def test_every_metric_says_the_same_of_a_stream(path: Path, monkeypatch: pytest.MonkeyPatch):
-    metrics = [build(one, {}) for one in find_metrics([], {}, "drawn")[0] if not one.reads_timing]
+    metrics = [build(one, {}) for one in find_scorers([], {}, "drawn")[0] if not one.reads_timing]
     clip = judged(0, read_footage(path))
-    whole = {metric.name: metric.measure(clip) for metric in metrics}
+    whole = {metric.name: metric.score(clip) for metric in metrics}
     monkeypatch.setattr(pictures, "KEPT_BYTES", 0)
     monkeypatch.setattr(pictures, "BLOCK_FRAMES", 7)
     streamed = judged(0, read_footage(path))
     assert isinstance(streamed.video.pictures, Decoded)
     for metric in metrics:
-        again = metric.measure(streamed)
+        again = metric.score(streamed)
         # networks on batches of another size: some last bits in fp32
         assert again.values == pytest.approx(whole[metric.name].values, rel=1e-4, abs=1e-5)
         for key, frames in again.frames.items():

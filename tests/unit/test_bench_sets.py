@@ -10,12 +10,11 @@ import scipy.linalg
 import torch
 from torch import Tensor, nn
 
-from avatar_v_eval.bench.footage import Clip, Footage
-from avatar_v_eval.bench.frechet import frechet_distance, frechet_number
-from avatar_v_eval.bench.metric import build, find_metrics
-from avatar_v_eval.bench.metrics.fid_world import FidWorld
-from avatar_v_eval.bench.metrics.fvd_world import FvdWorld
-from avatar_v_eval.bench.networks import load_network
+from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.frechet import frechet_distance, frechet_number
+from avatar_v_eval.scoring.networks import GivenNetwork
+from avatar_v_eval.scoring.registry import build, find_scorers
+from avatar_v_eval.scoring.scorers.sets import FidWorld, FvdWorld
 from bench_cases import judged, pixels
 
 SEED = 5
@@ -99,24 +98,20 @@ def test_the_interval_is_that_of_the_delta_method():
 
 def test_a_copy_scores_0_and_others_more():
     clips = [judged(i, num_frames=50) for i in range(3)]
-    for metric in (FidWorld(), FvdWorld()):
-        still = FidWorld() if metric.name == "fid_world" else FvdWorld()
+    for metric, shape in ((FidWorld(), (4, 160)), (FvdWorld(), (10, 128))):  # of 2 s
+        true, copied, spoilt = [], [], []
         for clip in clips:
-            metric.update(clip)
             frozen = pixels(clip.video)[:1].repeat(50, 1, 1, 1)
             dark = (frozen * 0.5).to(torch.uint8)
-            still.update(replace(clip, video=Footage.of(dark, clip.video.audio)))
-        copied, spoilt = (float(m.compute()[metric.name]) for m in (metric, still))
-        assert copied < 1e-6
-        assert spoilt > 1e3 * max(copied, 1e-6)
-        reading = metric.measure(clips[0])
-        assert reading.rows is not None
+            true.append(metric.features(clip.true).numpy())
+            copied.append(metric.score(clip).rows.numpy())
+            other = replace(clip, video=Footage.of(dark, clip.video.audio))
+            spoilt.append(metric.score(other).rows.numpy())
+        assert frechet_number(true, copied).value < 1e-6
+        assert frechet_number(true, spoilt).value > 1e-3
+        reading = metric.score(clips[0])
         assert reading.values == {f"{metric.name}_rows": len(reading.rows)}
-        metric.reset()
-    assert FidWorld().measure(clips[0]).rows.shape == (4, 160)  # 2 s, 2 a second
-    assert FvdWorld().measure(clips[0]).rows.shape == (10, 128)
-    with pytest.raises(ValueError, match="no truth"):
-        FidWorld().update(replace(clips[0], truth=None))
+        assert reading.rows.shape == shape
 
 
 class Inception(nn.Module):
@@ -158,9 +153,9 @@ def test_networks_of_the_user(
     monkeypatch.syspath_prepend(tmp_path)
     found = []
     for given in (str(path), "my_features:Mean"):
-        (one,) = find_metrics([name], {name: given}, "real")[0]
+        (one,) = find_scorers([name], {name: given}, "real")[0]
         metric = build(one, {name: given})
-        measured = metric.measure(clip).rows
+        measured = metric.score(clip).rows
         assert measured is not None
         assert tuple(measured.shape) == shape
         found.append(measured)
@@ -178,11 +173,11 @@ def test_networks_that_are_not_there_are_named(tmp_path: Path):
         build(*_one("fvd", str(tmp_path / "x.pt")))
     (tmp_path / "x.pt").write_text("x")
     with pytest.raises(ValueError, match="is no TorchScript file"):
-        load_network(str(tmp_path / "x.pt"), "it")
+        GivenNetwork(str(tmp_path / "x.pt"), "it")
     for given, words in (("os:nothing", "cannot be imported"), ("collections:Counter", "expected")):
         with pytest.raises(ValueError, match=words):
-            load_network(given, "it")
+            GivenNetwork(given, "it")
 
 
 def _one(name: str, given: str):
-    return find_metrics([name], {name: given}, "real")[0][0], {name: given}
+    return find_scorers([name], {name: given}, "real")[0][0], {name: given}

@@ -10,7 +10,6 @@ import pytest
 
 from avatar_v_eval.bench.cache import Cache, key_of
 from avatar_v_eval.bench.manifest import Manifest
-from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import (
     CaseRow,
@@ -24,8 +23,9 @@ from avatar_v_eval.bench.rows import (
 from avatar_v_eval.bench.run import parse_shard, shard_of
 from avatar_v_eval.bench.summary import summarise, unmeasured
 from avatar_v_eval.bench.systems import TRUTH, Truth, parse_system, parse_systems
-from avatar_v_eval.bench.timing import NO_TIMING
 from avatar_v_eval.bench.world70 import Plan
+from avatar_v_eval.scoring.timing import NO_TIMING
+from avatar_v_eval.scoring.values import Output, Values
 from bench_cases import make_manifest
 
 COPY = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[2])"
@@ -125,11 +125,11 @@ def test_names_are_given_once(tmp_path: Path):
 def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
     calls = []
 
-    def measure() -> Measured:
+    def measure() -> Values:
         calls.append(1)
-        return Measured({"a": 0.1}, {"a": [(0, 0.1), (12, 0.5)]}, ("odd",))
+        return Values({"a": 0.1}, {"a": [(0, 0.1), (12, 0.5)]}, ("odd",))
 
-    def fail() -> Measured:
+    def fail() -> Values:
         calls.append(1)
         raise ValueError("no face\nin it")
 
@@ -138,7 +138,7 @@ def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
     again = Cache(tmp_path).entry(key, measure)
     assert len(calls) == 1
     assert (first.cached, again.cached) == (False, True)
-    assert dataclasses.replace(again, cached=False, spent_s=first.spent_s) == first
+    assert dataclasses.replace(again, cached=False) == first
     assert first.values == {"a": 0.1}
     other = key_of("c", "v", "m", 2, "w")
     for _ in range(2):
@@ -151,10 +151,10 @@ def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
 
 
 def test_a_number_that_is_none_is_a_reason_and_a_bug_ends_the_run(tmp_path: Path):
-    entry = Cache(tmp_path).entry("k1", lambda: Measured({"a": math.nan}))
+    entry = Cache(tmp_path).entry("k1", lambda: Values({"a": math.nan}))
     assert entry.reason == "a is nan, not a finite number"
 
-    def bug() -> Measured:
+    def bug() -> Values:
         raise KeyError("x")
 
     with pytest.raises(KeyError):
@@ -179,7 +179,6 @@ def row(system: str, case: str, value: float | None, reason: str = "") -> CaseRo
         video="v",
         seconds=0.1,
         cached=False,
-        spent_s=0.1,
     )
 
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from avatar_v.critics.dino import Dino
-from avatar_v_eval.bench.footage import Footage
-from avatar_v_eval.bench.metric import build, find_metrics
+from avatar_v_eval.scoring.clip import Footage
+from avatar_v_eval.scoring.registry import build, find_scorers
 from bench_cases import judged, pixels
 
 PREPARATION = {
@@ -58,13 +58,13 @@ def test_the_class_token_is_the_networks_own(folder: Path):
 
 def test_the_scene_image_itself_has_similarity_1(folder: Path):
     weights = {"dino": str(folder)}
-    metric = build(find_metrics(["dino"], weights, "drawn")[0][0], weights)
+    metric = build(find_scorers(["dino"], weights, "drawn")[0][0], weights)
     clip = judged(0, num_frames=50)
     still = Footage.of(clip.image[None].repeat(50, 1, 1, 1), clip.video.audio)
-    same = metric.measure(replace(clip, video=still)).values
+    same = metric.score(replace(clip, video=still)).values
     assert same == pytest.approx({"dino": 1.0, "dino_drift": 0.0}, abs=1e-5)
     noise = torch.randint(0, 256, pixels(still).shape, dtype=torch.uint8)
-    other = metric.measure(replace(clip, video=Footage.of(noise, still.audio))).values
+    other = metric.score(replace(clip, video=Footage.of(noise, still.audio))).values
     assert other["dino"] < 0.99
 
 

@@ -11,9 +11,9 @@ from avatar_v_eval.studies.drift import (
     VARIANTS,
     borders_of,
     change_ratio,
+    draw_frames,
     numbers_of,
 )
-from avatar_v_eval.studies.drift_figures import draw_frames
 
 FRAMES = np.arange(12 * 3 * 16 * 16).reshape(12, 3, 16, 16).astype(np.uint8)
 
@@ -67,10 +67,10 @@ def test_frames_are_drawn_in_a_row_for_each_way() -> None:
         "anchor": [reading([1.0, 2.0], 255 - FRAMES)],
     }
     words = {name: VARIANTS[name] for name in rows}
-    one = draw_frames(Readings(rows), {"plain": VARIANTS["plain"]}, 1.0)
-    two = draw_frames(Readings(rows), words, 1.0)
-    assert two.get_figheight() > 1.5 * one.get_figheight()
-    first, second = (ax.images[0].get_array() for ax in two.axes)
-    assert first.shape == (16, 12 * 16, 3)
-    assert (first[..., 0][:, :16] == FRAMES[0, 0]).all()
+    axes = draw_frames(Readings(rows), words, 1.0).axes
+    assert len(axes) == 2 * 12
+    first, second = (axes[at].images[0].get_array() for at in (0, 12))
+    assert (first == FRAMES[0].transpose(1, 2, 0)).all()
     assert (second == 255 - first).all()
+    assert axes[0].get_ylabel() == "prefix"
+    assert axes[-1].get_xlabel() == "60 s"

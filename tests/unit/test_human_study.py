@@ -66,19 +66,25 @@ def some_votes(study: Study, rater: str, answer: str = "first") -> list[Vote]:
     ("change", "message"),
     [
         ({"systems": {"ours": "nowhere"}}, "unknown systems"),
-        ({"name": ["x"]}, r"study: name is text \(in quotes\), got \['x'\]"),
-        ({"seed": "one"}, "study: seed is a whole number, got 'one'"),
-        ({"cases": [{"name": 7, "condition": "same"}]}, "case: name is text .*, got 7"),
+        ({"name": ["x"]}, r"study\.name: .* valid string, got \['x'\]"),
+        ({"seed": "one"}, "study.seed: .* valid integer, got 'one'"),
+        ({"cases": [{"name": 7, "condition": "same"}]}, "ratedcase.name: .* valid string, got 7"),
         (
             {"rules": {**RULES, "min_seconds": float("nan")}},
-            "min_seconds is .* at least 0, got nan",
+            "rules.min_seconds: .* finite number, got nan",
         ),
-        ({"rules": {**RULES, "max_wrong_golds": -1}}, "max_wrong_golds is a whole number of at"),
-        ({"rules": {**RULES, "count_unfinished": "no"}}, "count_unfinished is true or false"),
+        (
+            {"rules": {**RULES, "max_wrong_golds": -1}},
+            "max_wrong_golds: .* greater than or equal to 0, got -1",
+        ),
+        (
+            {"rules": {**RULES, "count_unfinished": "no"}},
+            "count_unfinished: .* valid boolean, got 'no'",
+        ),
         ({"title": BOMB}, "aliases .* make more than"),
         ({"refused": {"ours": [BOMB]}}, "aliases .* make more than"),
         ({"tasks": [{"kind": BOMB, "systems": ["ours"], **NUMBERS}]}, "aliases .* make more than"),
-        ({"colour": "red"}, "unexpected keyword argument 'colour'"),
+        ({"colour": "red"}, "study.colour: unexpected keyword argument"),
         ({"cases": [{"name": "c99", "condition": "same"}]}, r"c99\.mp4 is missing"),
         ({"cases": [{"name": "../../../x", "condition": "same"}]}, "expected a path below"),
         ({"cases": [{"name": "c00", "condition": ""}] * 2}, r"case named twice: \['c00'\]"),
@@ -298,11 +304,12 @@ def test_votes_of_another_study_are_refused(study: Study, store: Store) -> None:
         Store(store.path, "0000")
 
 
-@pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_files_read_back_equal(study: Study, tmp_path: Path, suffix: str) -> None:
+def test_files_read_back_equal(study: Study, tmp_path: Path) -> None:
     votes = some_votes(study, "r1") + some_votes(study, "r2", "tie")
-    write_votes(votes, tmp_path / f"v{suffix}")
-    assert sorted(read_votes(tmp_path / f"v{suffix}"), key=repr) == sorted(votes, key=repr)
+    write_votes(votes, tmp_path / "v.csv")
+    assert sorted(read_votes(tmp_path / "v.csv"), key=repr) == sorted(votes, key=repr)
+    with pytest.raises(ValueError, match=r"are \.csv"):
+        write_votes(votes, tmp_path / "v.json")
 
 
 def test_tokens_are_in_no_file(study: Study, store: Store, tmp_path: Path) -> None:
@@ -312,9 +319,8 @@ def test_tokens_are_in_no_file(study: Study, store: Store, tmp_path: Path) -> No
     assert min(len(one.token) for one in many) >= 22  # of 64 letters: 128 bits cannot be guessed
     consent(study, store, rater, 0.0)
     store.add_votes(some_votes(study, rater.name))
-    for name in ("v.csv", "v.json"):
-        write_votes(store.votes(), tmp_path / name)
-        assert rater.token not in (tmp_path / name).read_text()
+    write_votes(store.votes(), tmp_path / "v.csv")
+    assert rater.token not in (tmp_path / "v.csv").read_text()
 
 
 def test_a_file_that_contradicts_itself(study: Study, tmp_path: Path) -> None:
@@ -325,14 +331,10 @@ def test_a_file_that_contradicts_itself(study: Study, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "a,b\n1,2\n", "{}", "[1]", '[{"id": 1}]'])
-@pytest.mark.parametrize("suffix", [".csv", ".json"])
-def test_files_that_hold_no_votes(tmp_path: Path, text: str, suffix: str) -> None:
-    file = tmp_path / f"v{suffix}"
+def test_files_that_hold_no_votes(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "v.csv"
     file.write_text(text)
-    if (text, suffix) == ("{}", ".json"):
-        assert read_votes(file) == []
-        return
-    with pytest.raises(ValueError, match=f"v{suffix}"):
+    with pytest.raises(ValueError, match=r"v\.csv"):
         read_votes(file)
 
 
@@ -392,10 +394,10 @@ def test_votes_go_out_and_in_and_become_tables(
     pytest.importorskip("krippendorff", reason="needs pip install 'avatar_v[eval]'")
     root, base = str(study.root), str(tmp_path / "votes.sqlite")
     votes = some_votes(study, "r1") + some_votes(study, "r2") + some_votes(study, "r3", "second")
-    write_votes(votes, tmp_path / "in.json")
+    write_votes(votes, tmp_path / "in.csv")
     assert main(["votes", "tables", root, str(tmp_path / "x.md"), "--votes", base]) == 2
     assert "no votes that count (nobody has voted)" in capsys.readouterr().err
-    for action, name in [("import", "in.json"), ("export", "out.csv"), ("tables", "out.md")]:
+    for action, name in [("import", "in.csv"), ("export", "out.csv"), ("tables", "out.md")]:
         assert main(["votes", action, root, str(tmp_path / name), "--votes", base]) == 0
     assert "27 of 27 votes were new" in capsys.readouterr().out
     assert sorted(read_votes(tmp_path / "out.csv"), key=repr) == sorted(votes, key=repr)

@@ -48,12 +48,12 @@ def test_an_unknown_measurement_is_one_line(capsys: pytest.CaptureFixture[str]) 
 
 def test_a_measurement_explains_its_options(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as end:
-        main(["study", "shortcuts", "--help"])
+        main(["study", "vae", "--help"])
     assert end.value.code == 0
     shown = capsys.readouterr().out
-    assert "avatar-v-eval study shortcuts" in shown
-    assert "--train TRAIN" in shown
-    assert "of the result (world_shortcuts)" in shown
+    assert "avatar-v-eval study vae" in shown
+    assert "--vae VAE" in shown
+    assert "of the result (vae)" in shown
 
 
 def test_the_list_loads_nothing_heavy() -> None:

@@ -7,13 +7,8 @@ from avatar_v.motion.habits import blink_rate_hz
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
-from avatar_v.world.style import HABIT_RANGES, sample_style
-from avatar_v_eval.motion_statistics import (
-    best_blink_r,
-    motion_statistics,
-    neutral_opening,
-    random_blink_error,
-)
+from avatar_v.world.style import sample_style
+from avatar_v_eval.motion_statistics import motion_statistics, neutral_opening
 
 PERSONS = tuple(RANGES["validation"][i] for i in range(4))
 
@@ -31,27 +26,6 @@ def test_blinks_are_counted_and_half_closed_eyes_are_not() -> None:
         eyes[frame : frame + 5] = [0.5, 0.0, 0.0, 0.4, 0.8]
     eyes[60:70] = 0.8
     assert blink_rate_hz(eyes) == pytest.approx(0.3)
-
-
-@pytest.mark.parametrize(("reference_s", "generated_s"), [(16, 16), (60, 16), (60, 32)])
-def test_nobody_knows_more_of_blinks_than_the_reference_tells(
-    reference_s: float, generated_s: float
-) -> None:
-    """Against a draw of persons, their blinks, and those of who blinks at the best guess."""
-    rng = np.random.default_rng(0)
-    low, high = HABIT_RANGES["blink_rate_hz"]
-    rates = rng.uniform(low, high, 200_000)
-    shown = rng.poisson(rates * reference_s) / reference_s
-    slope = np.cov(shown, rates)[0, 1] / np.var(shown)
-    guess = np.maximum(rates.mean() + slope * (shown - shown.mean()), 0)
-    made = rng.poisson(guess * generated_s) / generated_s
-    expected = np.corrcoef(made, rates)[0, 1]
-    assert best_blink_r(reference_s, generated_s) == pytest.approx(expected, abs=0.01)
-    assert best_blink_r(0, generated_s) == 0
-    true = rng.poisson(rates * generated_s) / generated_s
-    error = np.abs(made - true).mean()
-    assert random_blink_error(reference_s, generated_s) == pytest.approx(error, rel=0.03)
-    assert random_blink_error(0, generated_s) > random_blink_error(reference_s, generated_s)
 
 
 def test_a_rare_turn_is_no_sway() -> None:

@@ -11,7 +11,6 @@ import polars as pl
 import pytest
 
 from avatar_v_eval import cli
-from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.bench.summary import mean_over, summarise
@@ -30,6 +29,7 @@ from avatar_v_eval.report.document import Sources, make_report
 from avatar_v_eval.report.files import as_latex, as_markdown
 from avatar_v_eval.report.objective import difference_tables, objective_tables
 from avatar_v_eval.report.page import page
+from avatar_v_eval.scoring.values import Output
 from avatar_v_eval.table_view import Column, Row, Table, latex
 from bench_runs import OUTPUTS, make_run, save
 from human_study import make_study, study_yaml

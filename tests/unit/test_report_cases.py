@@ -7,7 +7,7 @@ import polars as pl
 import pytest
 
 from avatar_v_eval import records
-from avatar_v_eval.bench.manifest import file_hash
+from avatar_v_eval.files import file_hash
 from avatar_v_eval.report.document import Sources, make_report
 from avatar_v_eval.report.files import as_frame, as_markdown
 from avatar_v_eval.report.page import page

@@ -27,7 +27,6 @@ from avatar_v.shards.schema import (
 from avatar_v.stages.cli import merge_recipes
 from avatar_v_eval.bench.cache import Cache, key_of
 from avatar_v_eval.human.study import load_study
-from avatar_v_eval.studies.motion_prior import kept_tracks
 
 
 class Payload:
@@ -76,11 +75,6 @@ def _member_of_a_clip(member: str) -> Callable[[Path, Path], None]:
     return read
 
 
-def _kept_motion(folder: Path, mark: Path) -> None:
-    (folder / "tracks.npz").write_bytes(_arrays(mark, "tracks"))
-    kept_tracks(str(folder / "tracks.npz"))
-
-
 def _array_of_a_cache(folder: Path, mark: Path) -> None:
     key = key_of("a", "b", "c", 1, "d")
     entry = {"values": {}, "frames": {}, "notes": [], "reason": "", "seconds": 0, "has_rows": True}
@@ -102,7 +96,7 @@ def _recipe(folder: Path, mark: Path) -> None:
 
 READERS = [
     _syncnet, _array_of_a_shard, _arrays_of_a_shard, _member_of_a_clip(MOTION),
-    _member_of_a_clip(FACE), _kept_motion, _array_of_a_cache, _study, _recipe,
+    _member_of_a_clip(FACE), _array_of_a_cache, _study, _recipe,
 ]  # fmt: skip
 
 

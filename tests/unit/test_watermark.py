@@ -27,7 +27,7 @@ from avatar_v.safety.key import KEY, KEY_FILE, PUBLIC_KEY, own_key
 from avatar_v.safety.watermark import CYCLE, NUM_CYCLES, Mark, Marker
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
-from avatar_v_eval.studies.watermark_thief import taken_signs, with_signs
+from watermark_thief import taken_signs, with_signs
 
 MARK = Mark("3fa29c01")
 SECRET = b"a secret of one's own"

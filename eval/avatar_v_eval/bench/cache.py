@@ -20,7 +20,7 @@ import numpy as np
 from jaxtyping import Float
 
 from avatar_v.shards.schema import load_arrays
-from avatar_v_eval.bench.measured import Measured
+from avatar_v_eval.scoring.values import Values
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,6 @@ class Entry:
     reason: str = ""
     seconds: float = 0.0  # that measuring took, when it was measured
     cached: bool = False  # this time it was only read
-    spent_s: float = 0.0  # that it took this time
     rows: Float[np.ndarray, "n d"] | None = field(default=None, compare=False)
 
 
@@ -51,17 +50,16 @@ class Cache:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
 
-    def entry(self, key: str, measure: Callable[[], Measured]) -> Entry:
+    def entry(self, key: str, measure: Callable[[], Values]) -> Entry:
         """The entry of a key, measured and kept where it is not there yet.
 
         A ValueError of ``measure`` is an entry too: its text is the reason. So is a number that is
         not finite. All other errors are mistakes in the program, and end it.
         """
         path = self.folder / key[:2] / f"{key}.json"
-        begin = time.perf_counter()
         if (found := _read(path)) is not None:
-            spent_s = round(time.perf_counter() - begin, 6)
-            return dataclasses.replace(found, cached=True, spent_s=spent_s)
+            return dataclasses.replace(found, cached=True)
+        begin = time.perf_counter()
         try:
             measured = measure()
             _check_finite(measured)
@@ -74,7 +72,7 @@ class Cache:
         seconds = round(time.perf_counter() - begin, 4)
         entry = Entry(values, frames, notes, reason, seconds, rows=rows)
         _write(path, entry)
-        return dataclasses.replace(entry, spent_s=seconds)
+        return entry
 
 
 def _read(path: Path) -> Entry | None:
@@ -99,7 +97,7 @@ def _read_rows(path: Path) -> Float[np.ndarray, "n d"]:
 def _write(path: Path, entry: Entry) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     raw = dataclasses.asdict(entry)
-    for name in ("cached", "spent_s", "rows"):
+    for name in ("cached", "rows"):
         raw.pop(name)
     raw["has_rows"] = entry.rows is not None
     partial = path.with_suffix(f".{os.getpid()}.partial")
@@ -115,7 +113,7 @@ def _rows_path(path: Path) -> Path:
     return path.with_suffix(".npy")
 
 
-def _check_finite(measured: Measured) -> None:
+def _check_finite(measured: Values) -> None:
     if measured.rows is not None and not bool(measured.rows.isfinite().all()):
         raise ValueError("its features are not all finite numbers")
     for name, value in measured.values.items():

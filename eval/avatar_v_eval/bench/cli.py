@@ -1,4 +1,4 @@
-"""`avatar-v-eval run | merge | metrics | sensitivity | cost`: measure systems on given cases."""
+"""`avatar-v-eval run | merge | metrics`: measure systems on given cases."""
 
 import argparse
 import importlib.util
@@ -13,7 +13,6 @@ if TYPE_CHECKING:
     from avatar_v_eval.bench.manifest import Faces
     from avatar_v_eval.bench.rows import Run
     from avatar_v_eval.bench.score import Scoring
-    from avatar_v_eval.records import Result
 
 COMMAND_TIMEOUT_S = 3600.0
 
@@ -28,39 +27,13 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     merge.add_argument("--out", metavar="DIR", type=Path, required=True)
     merge.add_argument("--overwrite", action="store_true", help="replace the run in DIR")
     subparsers.add_parser("metrics", help="list the metrics that there are", allow_abbrev=False)
-    moved = subparsers.add_parser(
-        "sensitivity",
-        help="how far each metric moves where nothing that matters changed",
-        description="Scores the true videos of MANIFEST as they are, re-encoded, shifted by a "
-        "frame and with another crop, and writes sensitivity_NAME.json.",
-        allow_abbrev=False,
-    )
-    _add_common(moved)
-    moved.add_argument("--videos", metavar="DIR", type=Path, help="CASE.mp4 (the true videos)")
-    moved.add_argument("--name", help="of the result (the manifest's)")
-    moved.add_argument("--out", metavar="DIR", type=Path, help="of the result (eval/results)")
-    cost = subparsers.add_parser(
-        "cost",
-        help="what scoring takes, first and cached",
-        description="Scores MANIFEST twice, in an empty cache and from it; writes eval_cost.json.",
-        allow_abbrev=False,
-    )
-    _add_common(cost)
-    _add_systems(cost)
-    cost.add_argument("--out", metavar="DIR", type=Path, help="of the result (eval/results)")
 
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command; ValueError where the extra [eval] is not installed."""
-    if args.command in ("run", "merge", "cost") and importlib.util.find_spec("polars") is None:
+    if args.command in ("run", "merge") and importlib.util.find_spec("polars") is None:
         raise ValueError("the benchmark needs pip install 'avatar_v[eval]': polars is missing")
-    commands = {
-        "run": _run,
-        "merge": _merge,
-        "metrics": _metrics,
-        "sensitivity": _sensitivity,
-        "cost": _cost,
-    }
+    commands = {"run": _run, "merge": _merge, "metrics": _metrics}
     return commands[args.command](args)
 
 
@@ -148,7 +121,7 @@ def _run(args: argparse.Namespace) -> int:
             on_step=lambda what, n, total: bar.update(tasks[what], completed=n, total=total),
         )
     write_run(done, args.out)
-    _show(done, costs=True)
+    _show(done)
     print(args.out)
     absent = [name for name, one in counts(done, []).items() if one.delivered == 0]
     if absent:
@@ -170,12 +143,12 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _metrics(args: argparse.Namespace) -> int:
-    from avatar_v_eval.bench.metric import metric_classes
-    from avatar_v_eval.bench.set_metric import SetMetric
+    from avatar_v_eval.scoring.registry import scorer_classes
+    from avatar_v_eval.scoring.scorers.sets import SetScorer
 
-    for one in metric_classes().values():
+    for one in scorer_classes().values():
         print(f"{one.name} (version {one.version}, {' and '.join(one.faces)} faces): {one.judge}")
-        if issubclass(one, SetMetric):
+        if issubclass(one, SetScorer):
             print(f"    {one.distance.key}: {one.distance.label}, of whole sets")
         for output in one.outputs:
             print(f"    {output.key}: {output.label}")
@@ -184,46 +157,11 @@ def _metrics(args: argparse.Namespace) -> int:
     return 0
 
 
-def _sensitivity(args: argparse.Namespace) -> int:
-    from avatar_v_eval.bench.manifest import load_manifest
-    from avatar_v_eval.bench.sensitivity import measure_sensitivity
-
-    manifest = load_manifest(args.manifest)
-    scoring, _ = _scoring(args, manifest.faces, Path())
-    name = args.name or manifest.name
-    return _write(measure_sensitivity(manifest, scoring, name, args.videos), args.out)
-
-
-def _cost(args: argparse.Namespace) -> int:
-    import tempfile
-
-    from avatar_v_eval.bench.cost import measure_cost
-    from avatar_v_eval.bench.manifest import load_manifest
-    from avatar_v_eval.bench.systems import parse_systems
-
-    manifest = load_manifest(args.manifest)
-    scoring, _ = _scoring(args, manifest.faces, Path())
-    with tempfile.TemporaryDirectory() as videos:
-        systems = parse_systems(args.system, Path(videos), COMMAND_TIMEOUT_S)
-        return _write(measure_cost(manifest, systems, scoring), args.out)
-
-
-def _write(result: "Result", folder: Path | None) -> int:
-    from avatar_v_eval.records import RESULTS_DIR, write_result
-
-    for number in result.numbers.values():
-        print(f"{number.label:72s} {number.value:9.4f}  [{number.low}, {number.high}]")
-    for note in result.notes:
-        print(note)
-    print(write_result(result, folder or RESULTS_DIR))
-    return 0
-
-
 def _scoring(
     args: argparse.Namespace, faces: "Faces", cache: Path
 ) -> "tuple[Scoring, dict[str, str]]":
-    from avatar_v_eval.bench.metric import find_metrics
     from avatar_v_eval.bench.score import Scoring
+    from avatar_v_eval.scoring.registry import find_scorers
 
     weights = {}
     for text in args.weights:
@@ -231,23 +169,19 @@ def _scoring(
         if not equals or not path:
             raise ValueError(f"--weights {text}: expected NAME=PATH")
         weights[name] = path
-    metrics, left_out = find_metrics(args.metrics, weights, faces)
+    metrics, left_out = find_scorers(args.metrics, weights, faces)
     given = tuple(sorted(weights.items()))
     return Scoring(tuple(metrics), given, cache, args.convert), left_out
 
 
-def _show(done: "Run", *, costs: bool = False) -> None:
-
+def _show(done: "Run") -> None:
     from avatar_v.progress import results_console
-    from avatar_v_eval.bench import cost
     from avatar_v_eval.bench.summary import as_table, counts_table, summarise, unmeasured
 
     console = results_console()
     lines = summarise(done)
     console.print(as_table(lines))
     console.print(counts_table(done, lines))
-    if costs:
-        console.print(cost.as_table(cost.costs(done)))
     for system, reason, case, num in unmeasured(done):
         more = f" and {num - 1} more" if num > 1 else ""
         console.print(f"{system}, {case}{more}: {reason}", soft_wrap=True, markup=False)

@@ -3,23 +3,33 @@
 Made from the true videos of a manifest, each a folder that ``run --system NAME=FOLDER`` takes:
 *still*, the first picture for the whole sound; *blurred*, pictures reduced to a quarter and
 enlarged again, bicubic; *unsynced*, pictures from another part of the same clip, so that face,
-scene and habits are right and the lips say other words. All carry the right sound.
+scene and habits are right and the lips say other words. Where nothing that matters changed a metric
+should see little, and a smaller difference between two systems says nothing: *coded*, H.264 at CRF
+28; *late*, the picture one frame behind; *cropped*, a window that is a little elsewhere. All carry
+the right sound.
 """
 
+import io
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
+import av
 import torch
 import torch.nn.functional as F
+from av.video.frame import VideoFrame
 
-from avatar_v.media.reading import read_audio, read_video
+from avatar_v.media.reading import decode_video_bytes, read_audio, read_video
 from avatar_v.media.writer import Mp4Writer
-from avatar_v_eval.bench.footage import Frames
+from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval.bench.manifest import Manifest
+from avatar_v_eval.scoring.pictures import Frames
 
 BLUR = 4
 """Pictures of *blurred* lose this factor of their sides."""
+CRF = 28
+CROP = 32
+"""*cropped* is without this part of the left and the upper side."""
 
 
 def still(frames: Frames) -> Frames:
@@ -44,6 +54,32 @@ def unsynced(frames: Frames) -> Frames:
     return frames.roll(len(frames) // 2, dims=0)
 
 
+def coded(frames: Frames) -> Frames:
+    """Through H.264, yuv420p, as platforms do; sides must be even."""
+    file = io.BytesIO()
+    with av.open(file, "w", format="mp4") as container:
+        stream = container.add_stream("libx264", rate=FRAME_RATE_HZ, options={"crf": str(CRF)})
+        stream.height, stream.width = frames.shape[2:]
+        stream.pix_fmt = "yuv420p"
+        for picture in frames.permute(0, 2, 3, 1).contiguous().numpy():
+            container.mux(stream.encode(VideoFrame.from_ndarray(picture, format="rgb24")))
+        container.mux(stream.encode(None))
+    return decode_video_bytes(file.getvalue())
+
+
+def late(frames: Frames) -> Frames:
+    """Every picture one frame later; the first is shown twice, the last is gone."""
+    return torch.cat([frames[:1], frames[:-1]])
+
+
+def cropped(frames: Frames) -> Frames:
+    """Without a 32nd of the left and the upper side, at the old size."""
+    height, width = frames.shape[2:]
+    inside = frames[..., height // CROP :, width // CROP :].float()
+    large = F.interpolate(inside, (height, width), mode="bilinear", align_corners=False)
+    return large.round().to(torch.uint8)
+
+
 @dataclass(frozen=True)
 class Control:
     """One thing that is done to all true videos."""
@@ -56,6 +92,9 @@ CONTROLS = (
     Control("blurred", blurred),
     Control("unsynced", unsynced),
     Control("still", still),
+    Control("coded", coded),
+    Control("late", late),
+    Control("cropped", cropped),
 )
 
 

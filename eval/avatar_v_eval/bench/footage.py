@@ -1,15 +1,10 @@
-"""Files to what metrics see: one `Clip` a video, or a ValueError that says why there is none.
-
-Frames are read in blocks (pictures.py); small things of every frame, a face's place, are kept.
+"""Files to what scores see: one `Clip` a video, or a ValueError that says why there is none.
 
 Here are all checks of a delivered video: readable, 25 frames a second, with the sound that it was
 driven by, as long as that, in the shape of the scene image. What a judge needs beyond (a face) is
 the judge's to miss.
 """
 
-import warnings
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 
@@ -18,22 +13,12 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import FaceTrack, follow_faces
-from avatar_v.critics.sync import joined
 from avatar_v.media.reading import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest
-from avatar_v_eval.bench.pictures import (
-    Frames,
-    Kept,
-    Pictures,
-    Squares,
-    in_blocks,
-    open_pictures,
-)
 from avatar_v_eval.intervals import pearson
-
-Waveform = Float[Tensor, " s"]
+from avatar_v_eval.scoring.clip import Clip, Footage, Waveform
+from avatar_v_eval.scoring.pictures import open_pictures
 
 CHECKS_VERSION = 1
 """Part of every cache key: raise it when a check below changes."""
@@ -43,85 +28,6 @@ SHAPE_TOLERANCE = 0.05  # of the aspect ratio
 SMALLEST_SIDE = 32  # pixels
 SAME_SOUND_R = 0.7  # of loudness per frame, at the best lag
 LARGEST_LAG = 15  # frames, as far as sync metrics look
-
-
-@dataclass(frozen=True)
-class Footage:
-    """A video with its sound: frames a block at a time, the sound as a whole."""
-
-    pictures: Pictures
-    audio: Waveform
-    name: str = "the video"  # in reasons
-
-    @classmethod
-    def of(cls, frames: Frames, audio: Waveform, name: str = "the video") -> "Footage":
-        """Of frames in memory."""
-        return cls(Kept(frames), audio, name)
-
-    @property
-    def num_frames(self) -> int:
-        return self.pictures.num_frames
-
-    @property
-    def size(self) -> tuple[int, int]:
-        """Height and width in pixels."""
-        return self.pictures.size
-
-    @property
-    def squares(self) -> "Footage":
-        """The centre square, which critics of drawn faces take."""
-        height, width = self.size
-        return self if height == width else Footage(Squares(self.pictures), self.audio, self.name)
-
-    def blocks(
-        self, chosen: Sequence[int] | None = None, *, overlap: int = 0
-    ) -> Iterator[tuple[list[int], Frames]]:
-        """Frame numbers and frames, some at a time (`pictures.in_blocks`); decoded anew each time
-        where the video is long."""
-        return in_blocks(self.pictures, chosen, overlap)
-
-    def each(
-        self,
-        judge: Callable[[Frames], Tensor],
-        chosen: Sequence[int] | None = None,
-        *,
-        overlap: int = 0,
-    ) -> Tensor:
-        """The rows that ``judge`` gives for every block, joined: at most one row for each frame."""
-        return joined(
-            (judge(frames) for _, frames in self.blocks(chosen, overlap=overlap)),
-            self.num_frames if chosen is None else len(chosen),
-        )
-
-    def windows(self, num_frames: int) -> Iterator[Frames]:
-        """Runs of ``num_frames``, one after the other; a rest that fills none is left out."""
-        held = []
-        for frame in self.pictures.frames():
-            held.append(frame)
-            if len(held) == num_frames:
-                yield torch.stack(held)
-                held = []
-
-    @cached_property
-    def track(self) -> FaceTrack:
-        """The largest real face. ValueError where no frame shows one."""
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # several faces: told by num_faces
-            track = follow_faces(self.pictures.frames)
-        if not bool(track.found.any()):
-            raise ValueError(f"no face was found in any frame of {self.name}")
-        return track
-
-
-@dataclass(frozen=True)
-class Clip:
-    """One delivered video with the inputs of its case; ``truth`` where the case has one."""
-
-    video: Footage
-    reference: Footage
-    image: UInt8[Tensor, "3 h w"]
-    truth: Footage | None = None
-    timing: Path | None = None  # what the system reports (timing.py)
 
 
 class CaseMedia:

@@ -13,13 +13,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import get_args
 
 from avatar_v.outside import parse_json, read_bytes
 from avatar_v.paths import below
-
-Faces = Literal["drawn", "real"]
-"""People of the world, or real people. Each kind has critics of its own."""
+from avatar_v_eval.files import file_hash
+from avatar_v_eval.scoring.values import Faces
 
 CONDITIONS = ("same", "cross", "generated")
 """The scene image is of the reference's scene, of another one, or made by an image model."""
@@ -142,19 +141,6 @@ def file_fault(manifest: Manifest, case: CaseFiles) -> str:
             known = case.sha256[role][:12]
             return f"{role} {name} has changed: sha256 {found[:12]}…, the manifest has {known}…"
     return ""
-
-
-def check_files(manifest: Manifest) -> None:
-    """ValueError for the first case with a file that is missing or changed."""
-    for case in manifest.cases:
-        if fault := file_fault(manifest, case):
-            raise ValueError(f"case {case.id!r}: {fault}")
-
-
-def file_hash(path: Path) -> str:
-    """sha256 of a file, 64 hex digits."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def file_hashes(root: Path, files: Mapping[str, str]) -> dict[str, str]:

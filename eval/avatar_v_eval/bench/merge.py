@@ -6,7 +6,6 @@ from collections.abc import Sequence
 import polars as pl
 
 from avatar_v_eval.bench.rows import Run
-from avatar_v_eval.bench.sets import with_sets
 
 
 def merge_runs(runs: Sequence[Run]) -> Run:
@@ -57,7 +56,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
         },
         shard="1/1",
     )
-    return with_sets(Run(info, cases, frames, features))
+    return Run(info, cases, frames, features)
 
 
 def _check_whole(cases: pl.DataFrame, num_cases: int, systems: dict[str, str]) -> None:

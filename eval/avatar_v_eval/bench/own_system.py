@@ -16,7 +16,7 @@ from avatar_v.models.card import hash_folder, weights_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.systems import Delivery, place
-from avatar_v_eval.bench.timing import Timing, machine, reported, write_timing
+from avatar_v_eval.scoring.timing import Timing, machine, reported, write_timing
 
 COUNTED = "files read and frames made, weights loaded; TTFF: also the first chunk's sound"
 

@@ -1,9 +1,8 @@
-"""The files of a run: ``cases.parquet``, ``frames.parquet``, ``features.parquet``, ``sets.parquet``
-and ``run.json``.
+"""The files of a run: ``cases.parquet``, ``frames.parquet``, ``features.parquet`` and ``run.json``.
 
-A row of cases.parquet is one output of one metric for one video: a value, or a reason. sets.parquet
-has what is said of all videos of a system together (FID, FVD), from the rows of features.parquet.
-The columns are the fields of `CaseRow`, `FrameRow`, `FeatureRow` and `SetRow`.
+A row of cases.parquet is one output of one metric for one video: a value, or a reason. What is said
+of all videos of a system together (FID, FVD) follows from the rows of features.parquet (sets.py).
+The columns are the fields of `CaseRow`, `FrameRow` and `FeatureRow`.
 """
 
 import dataclasses
@@ -18,17 +17,16 @@ import polars as pl
 from jaxtyping import Float
 
 from avatar_v.outside import read_json
-from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.systems import TRUTH
+from avatar_v_eval.scoring.values import Output
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
-FEATURES, SETS = "features.parquet", "sets.parquet"
+FEATURES = "features.parquet"
 
 
 @dataclass(frozen=True)
 class CaseRow:
-    """One number, or why there is none. ``seconds`` is what the metric took when it measured,
-    ``spent_s`` what this run spent: less, where it was cached."""
+    """One number, or why there is none. ``seconds`` is what the metric took when it measured."""
 
     system: str
     case: str
@@ -46,7 +44,6 @@ class CaseRow:
     video: str  # sha256 of the file; "" where there is none
     seconds: float
     cached: bool
-    spent_s: float
     file: str = ""  # where the video was; "" where there is none
 
 
@@ -71,21 +68,6 @@ class FeatureRow:
     metric: str
     row: int
     values: Float[np.ndarray, " d"]
-
-
-@dataclass(frozen=True)
-class SetRow:
-    """One number of all matched videos of a system, with its 95 % interval; or a reason."""
-
-    system: str
-    metric: str
-    value: float | None
-    low: float | None
-    high: float | None
-    num_cases: int
-    reason: str
-    version: int
-    weights: str
 
 
 @dataclass(frozen=True)
@@ -123,14 +105,12 @@ class Run:
     cases: pl.DataFrame
     frames: pl.DataFrame
     features: pl.DataFrame = field(default_factory=lambda: table(FeatureRow, []))
-    sets: pl.DataFrame = field(default_factory=lambda: table(SetRow, []))
 
 
-_TYPES = {"value": pl.Float64, "low": pl.Float64, "high": pl.Float64, "seconds": pl.Float64,
-          "spent_s": pl.Float64, "version": pl.Int64, "frame": pl.Int64, "row": pl.Int64,
-          "num_cases": pl.Int64, "cached": pl.Boolean, "values": pl.List(pl.Float32)}  # fmt: skip
+_TYPES = {"value": pl.Float64, "seconds": pl.Float64, "version": pl.Int64, "frame": pl.Int64,
+          "row": pl.Int64, "cached": pl.Boolean, "values": pl.List(pl.Float32)}  # fmt: skip
 
-Row = CaseRow | FrameRow | FeatureRow | SetRow
+Row = CaseRow | FrameRow | FeatureRow
 
 
 def table(kind: type, rows: Sequence[Row]) -> pl.DataFrame:
@@ -144,7 +124,7 @@ def table(kind: type, rows: Sequence[Row]) -> pl.DataFrame:
 def write_run(run: Run, folder: Path) -> None:
     """Writes all files; each is whole or not there."""
     folder.mkdir(parents=True, exist_ok=True)
-    tables = {CASES: run.cases, FRAMES: run.frames, FEATURES: run.features, SETS: run.sets}
+    tables = {CASES: run.cases, FRAMES: run.frames, FEATURES: run.features}
     for name, frame in tables.items():
         partial = folder / f"{name}.partial"
         frame.write_parquet(partial)
@@ -155,7 +135,7 @@ def write_run(run: Run, folder: Path) -> None:
 
 def read_run(folder: Path) -> Run:
     """ValueError for a folder that no run was written to."""
-    for name in (CASES, FRAMES, FEATURES, SETS, RUN):
+    for name in (CASES, FRAMES, FEATURES, RUN):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no run: {name} is missing")
     raw = read_json(folder / RUN)
@@ -165,7 +145,7 @@ def read_run(folder: Path) -> Run:
         info = RunInfo(**raw)
     except (TypeError, KeyError) as error:
         raise ValueError(f"{folder / RUN} does not describe a run: {error}") from error
-    kinds = {CASES: CaseRow, FRAMES: FrameRow, FEATURES: FeatureRow, SETS: SetRow}
+    kinds = {CASES: CaseRow, FRAMES: FrameRow, FEATURES: FeatureRow}
     return Run(info, *(_read(folder / name, kind) for name, kind in kinds.items()))
 
 

@@ -18,10 +18,9 @@ from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_fault
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow, Run, RunInfo, table
 from avatar_v_eval.bench.score import Job, Scored, Scoring, built_metrics, score_case
-from avatar_v_eval.bench.set_metric import SetMetric
-from avatar_v_eval.bench.sets import with_sets
 from avatar_v_eval.bench.systems import Delivery, System
 from avatar_v_eval.records import git_state, running_command
+from avatar_v_eval.scoring.scorers.sets import SetScorer
 
 OnStep = Callable[[str, int, int], None]
 """(what is done, how much of it, of how much)."""
@@ -71,15 +70,13 @@ def run_benchmark(
         commit=git_state()[0],
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         checks=CHECKS_VERSION,
-        distances=tuple(metric.distance for metric in metrics if isinstance(metric, SetMetric)),
+        distances=tuple(metric.distance for metric in metrics if isinstance(metric, SetScorer)),
     )
-    return with_sets(
-        Run(
-            info,
-            table(CaseRow, [row for scored in in_order for row in scored.cases]),
-            table(FrameRow, [row for scored in in_order for row in scored.frames]),
-            table(FeatureRow, [row for scored in in_order for row in scored.features]),
-        )
+    return Run(
+        info,
+        table(CaseRow, [row for scored in in_order for row in scored.cases]),
+        table(FrameRow, [row for scored in in_order for row in scored.frames]),
+        table(FeatureRow, [row for scored in in_order for row in scored.features]),
     )
 
 

@@ -6,19 +6,22 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from avatar_v_eval.bench.cache import Cache, Entry, key_of
-from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia, Clip
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_hash
-from avatar_v_eval.bench.measured import Measured, Output
-from avatar_v_eval.bench.metric import ClipMetric, build
+from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia
+from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow
 from avatar_v_eval.bench.systems import Delivery
+from avatar_v_eval.files import file_hash
+from avatar_v_eval.scoring.clip import Clip
+from avatar_v_eval.scoring.registry import build
+from avatar_v_eval.scoring.scorer import Scorer
+from avatar_v_eval.scoring.values import Output, Values
 
 
 @dataclass(frozen=True)
 class Scoring:
     """The metrics to measure and the folder of the cache; travels to worker processes."""
 
-    metrics: tuple[type[ClipMetric], ...]
+    metrics: tuple[type[Scorer], ...]
     weights: tuple[tuple[str, str], ...]  # metric name, path
     cache: Path
     convert: bool  # take videos of another frame rate
@@ -77,7 +80,7 @@ def score_video(
     media: CaseMedia,
     delivery: Delivery,
     video: str,
-    metrics: Sequence[ClipMetric],
+    metrics: Sequence[Scorer],
     cache: Cache,
     convert: bool,
 ) -> dict[str, Entry]:
@@ -89,9 +92,9 @@ def score_video(
         clip = media.clip(delivery.path, convert=convert)
         return replace(clip, timing=delivery.timing)
 
-    def checked() -> Measured:
+    def checked() -> Values:
         clip()
-        return Measured({})
+        return Values({})
 
     case, options = media.case.fingerprint, f"convert={convert}"
     reported = "" if delivery.timing is None else file_hash(delivery.timing)
@@ -115,13 +118,13 @@ def score_video(
 
 
 @functools.cache
-def built_metrics(scoring: Scoring) -> list[ClipMetric]:
+def built_metrics(scoring: Scoring) -> list[Scorer]:
     """The metrics with their networks, loaded once a process."""
     return [build(one, dict(scoring.weights)) for one in scoring.metrics]
 
 
-def _measured(metric: ClipMetric, clip: Callable[[], Clip]) -> Measured:
-    return metric.measure(clip())
+def _measured(metric: Scorer, clip: Callable[[], Clip]) -> Values:
+    return metric.score(clip())
 
 
 def _refused(reason: str) -> Entry:
@@ -129,7 +132,7 @@ def _refused(reason: str) -> Entry:
 
 
 def _case_row(
-    case: CaseFiles, system: str, metric: ClipMetric, output: Output, entry: Entry
+    case: CaseFiles, system: str, metric: Scorer, output: Output, entry: Entry
 ) -> CaseRow:
     return CaseRow(
         system=system,
@@ -148,5 +151,4 @@ def _case_row(
         video="",
         seconds=entry.seconds,
         cached=entry.cached,
-        spent_s=entry.spent_s,
     )

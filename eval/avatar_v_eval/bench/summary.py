@@ -17,13 +17,13 @@ from jaxtyping import Float
 from rich.table import Table
 
 from avatar_v_eval.bench.controls import CONTROLS
-from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.rows import Run
 from avatar_v_eval.bench.sets import set_numbers
 from avatar_v_eval.bench.systems import TRUTH
-from avatar_v_eval.bench.timing import NO_TIMING
 from avatar_v_eval.intervals import pooled_mean
 from avatar_v_eval.records import Number
+from avatar_v_eval.scoring.timing import NO_TIMING
+from avatar_v_eval.scoring.values import Output
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Protocol
 
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest
-from avatar_v_eval.bench.timing import Timing, machine, reported, timing_path, write_timing
+from avatar_v_eval.scoring.timing import Timing, machine, reported, timing_path, write_timing
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi")
 REFUSAL = ".txt"

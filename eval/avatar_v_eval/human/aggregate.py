@@ -63,10 +63,6 @@ class Turing:
         return rate(self.num_judgments - self.num_right, self.num_judgments)
 
     @property
-    def case_fooling(self) -> Number:
-        return rate(self.num_cases_fooling, self.num_cases)
-
-    @property
     def warning(self) -> str:
         """A warning that stands with every result: the accuracy does not show this."""
         low, high = self.accuracy.low, self.accuracy.high

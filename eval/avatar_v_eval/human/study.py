@@ -7,12 +7,13 @@ shown is in `items`; who is shown what, in `assign`.
 
 import dataclasses
 import hashlib
-import math
 import reprlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
+from pydantic.dataclasses import dataclass
 
 from avatar_v.outside import read_yaml
 from avatar_v.paths import below
@@ -21,17 +22,22 @@ Kind = Literal["mos", "pair", "turing"]
 CheckRole = Literal["qualification", "gold", "trap"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
+Limit = Annotated[StrictInt, Field(ge=0)]
+Seconds = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
+_OWN = ConfigDict(extra="forbid")
+"""A key that a study does not know is a mistake."""
+
 VIDEO_SUFFIX = ".mp4"
 """One container for every system, else the content type would tell systems apart."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_OWN)
 class Dimension:
     """One line of the five-point scale. ``key`` goes to files, ``title`` and ``hint`` to raters."""
 
-    key: str
-    title: str
-    hint: str
+    key: StrictStr
+    title: StrictStr
+    hint: StrictStr
 
 
 SIX_DIMENSIONS = (
@@ -45,24 +51,24 @@ SIX_DIMENSIONS = (
 """The six dimensions of Avatar V §7.3.1 (table 2), in its order."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_OWN)
 class System:
     """A method under test: a folder of ``CASE.mp4``. The real footage is a system too."""
 
-    name: str
+    name: StrictStr
     folder: Path
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_OWN)
 class RatedCase:
     """One input of the systems. Raters see the clip ``reference`` of the person beside a result."""
 
-    name: str
-    condition: str  # same, cross, generated, …: tables are split by it
+    name: StrictStr
+    condition: StrictStr  # same, cross, generated, …: tables are split by it
     reference: Path | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_OWN)
 class Task:
     """One kind of question about systems: one system a question (mos) or two (pair, turing).
 
@@ -70,12 +76,12 @@ class Task:
     """
 
     kind: Kind
-    compared: tuple[tuple[str, ...], ...]
-    raters_per_item: int  # every video or pair gets at least so many
-    items_per_rater: int  # every rater gets exactly so many, or all if there are fewer
+    compared: tuple[tuple[StrictStr, ...], ...]
+    raters_per_item: StrictInt  # every video or pair gets at least so many
+    items_per_rater: StrictInt  # every rater gets exactly so many, or all if there are fewer
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_OWN)
 class Check:
     """A question with a known answer; raters cannot tell it from the others, unless ``note`` does.
 
@@ -83,34 +89,34 @@ class Check:
     ``videos`` of the right one, "first" or "second", or "tie". In turing the real one is right.
     """
 
-    name: str
+    name: StrictStr
     kind: Kind
     role: CheckRole
     videos: tuple[Path, ...]
-    expected: str
+    expected: StrictStr
     reference: Path | None = None
-    why: str = ""  # shown after a qualification answer
-    note: str = ""  # shown with the item: the text of an instructed trap
+    why: StrictStr = ""  # shown after a qualification answer
+    note: StrictStr = ""  # shown with the item: the text of an instructed trap
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_OWN)
 class Rules:
     """When a rater's votes do not count. All limits are inclusive."""
 
-    min_seconds: float  # median time a rater needs for an item; below is too fast
-    max_wrong_qualification: int
-    max_wrong_golds: int
-    max_wrong_traps: int
-    count_unfinished: bool = False
+    min_seconds: Seconds  # median time a rater needs for an item; below is too fast
+    max_wrong_qualification: Limit
+    max_wrong_golds: Limit
+    max_wrong_traps: Limit
+    count_unfinished: StrictBool = False
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, config=_OWN)
 class Study:
     """All of a study. ``refused`` are (system, case) pairs that have no video, by intent."""
 
-    name: str
-    title: str
-    seed: int
+    name: StrictStr
+    title: StrictStr
+    seed: StrictInt
     root: Path
     dimensions: tuple[Dimension, ...]
     systems: tuple[System, ...]
@@ -118,7 +124,7 @@ class Study:
     tasks: tuple[Task, ...]
     rules: Rules
     checks: tuple[Check, ...] = ()
-    refused: tuple[tuple[str, str], ...] = ()
+    refused: tuple[tuple[StrictStr, StrictStr], ...] = ()
 
     def video(self, system: str, case: str) -> Path:
         """Where the video of a case is."""
@@ -154,6 +160,8 @@ def load_study(path: Path | str) -> Study:
     try:
         study = _study(raw, file.parent.resolve())
         check_study(study)
+    except ValidationError as error:
+        raise ValueError(f"{file}: {_first(error)}") from error
     except KeyError as error:
         raise ValueError(f"{file}: the key {error} is missing") from error
     except (ValueError, TypeError, AttributeError) as error:
@@ -163,18 +171,6 @@ def load_study(path: Path | str) -> Study:
 
 def check_study(study: Study) -> None:
     """Raises ValueError for the first fault of a study, the missing video named."""
-    for part in (
-        study,
-        *study.dimensions,
-        *study.systems,
-        *study.cases,
-        *study.tasks,
-        *study.checks,
-    ):
-        _check_types(part)
-    _check_types(study.rules)
-    if not all(isinstance(name, str) for pair in study.refused for name in pair):
-        raise ValueError(f"refused names systems and cases, got {_SHORT.repr(study.refused)}")
     _no_twins("system", [system.name for system in study.systems])
     _no_twins("case", [case.name for case in study.cases])
     _no_twins("check", [check.name for check in study.checks])
@@ -209,8 +205,6 @@ def _needed_files(study: Study) -> list[Path]:
 
 
 def _check_task(task: Task, systems: Sequence[str]) -> None:
-    if task.kind not in KINDS:
-        raise ValueError(f"a task's kind is one of {KINDS}, got {task.kind!r}")
     width = 1 if task.kind == "mos" else 2
     for names in task.compared:
         if len(names) != width or len(set(names)) != width:
@@ -242,8 +236,6 @@ def _check_nothing_empty(study: Study) -> None:
 
 def _check_check(check: Check, study: Study) -> None:
     where = f"check {check.name!r}"
-    if check.kind not in KINDS or check.role not in get_args(CheckRole):
-        raise ValueError(f"{where} has kind {check.kind!r} and role {check.role!r}")
     if study.task(check.kind) is None:
         raise ValueError(f"{where} is of kind {check.kind}, which the study does not ask")
     if len(check.videos) != (1 if check.kind == "mos" else 2):
@@ -254,32 +246,15 @@ def _check_check(check: Check, study: Study) -> None:
         raise ValueError(f"{where} expects {check.expected!r}: mos takes low-high, pairs {choices}")
 
 
-def _check_types(part: object) -> None:
-    """Texts and numbers are what they are declared as; YAML reads 007 as a number, and .nan too."""
-    for field in dataclasses.fields(part):  # pyright: ignore[reportArgumentType]
-        value = getattr(part, field.name)
-        kinds, words = _PLAIN.get(field.type, (None, ""))
-        if kinds is None:
-            continue
-        is_right = isinstance(value, kinds) and (bool in kinds or not isinstance(value, bool))
-        is_limit = isinstance(part, Rules) and is_right
-        if not is_right or (is_limit and not 0 <= value < math.inf):
-            name = f"{type(part).__name__.lower()}: {field.name}"
-            raise ValueError(
-                f"{name} is {words}{' of at least 0' * is_limit}, got {_SHORT.repr(value)}"
-            )
-
-
 _SHORT = reprlib.Repr()
 _SHORT.maxlevel = 2  # aliases of YAML let a kilobyte stand for more text than fits anywhere
-_PLAIN = {
-    Kind: ((str,), "text"),
-    CheckRole: ((str,), "text"),
-    str: ((str,), "text (in quotes)"),
-    int: ((int,), "a whole number"),
-    float: ((int, float), "a number"),
-    bool: ((bool,), "true or false"),
-}
+
+
+def _first(error: ValidationError) -> str:
+    """The first fault in one line: where, what, and what was given."""
+    fault = error.errors(include_url=False)[0]
+    where = ".".join([error.title.lower(), *map(str, fault["loc"])])
+    return f"{where}: {fault['msg'].lower()}, got {_SHORT.repr(fault['input'])}"
 
 
 def _no_twins(what: str, names: Sequence[str]) -> None:
@@ -287,25 +262,25 @@ def _no_twins(what: str, names: Sequence[str]) -> None:
         raise ValueError(f"{what} named twice: {twins}")
 
 
-def _study(raw: dict, root: Path) -> Study:
+def _study(raw: Any, root: Path) -> Study:
+    """The study of a file: systems and refused videos are mappings there, tasks name systems or
+    pairs."""
     if not isinstance(raw, dict):
         raise ValueError(f"a study is a mapping, got {_SHORT.repr(raw)}")
     raw = dict(raw)
     for key in ("systems", "rules", "refused"):
         if not isinstance(raw.get(key, {}), dict):
             raise ValueError(f"{key} is a mapping, got {_SHORT.repr(raw[key])}")
-    dimensions = raw.pop("dimensions", None)
-    systems = tuple(System(name, Path(folder)) for name, folder in raw.pop("systems").items())
-    refused = raw.pop("refused", {})
     return Study(
         root=root,
-        dimensions=tuple(Dimension(**one) for one in dimensions) if dimensions else SIX_DIMENSIONS,
-        systems=systems,
-        cases=tuple(RatedCase(**_paths(one)) for one in raw.pop("cases")),
+        dimensions=tuple(Dimension(**one) for one in raw.pop("dimensions", None) or ())
+        or SIX_DIMENSIONS,
+        systems=tuple(System(name, folder) for name, folder in raw.pop("systems").items()),
+        cases=tuple(RatedCase(**one) for one in raw.pop("cases")),
         tasks=tuple(_task(one) for one in raw.pop("tasks")),
         rules=Rules(**raw.pop("rules")),
-        checks=tuple(Check(**_paths(one)) for one in raw.pop("checks", [])),
-        refused=tuple((name, case) for name, cases in refused.items() for case in cases),
+        checks=tuple(Check(**one) for one in raw.pop("checks", [])),
+        refused=tuple((name, case) for name, of in raw.pop("refused", {}).items() for case in of),
         **raw,
     )
 
@@ -317,16 +292,3 @@ def _task(raw: dict) -> Task:
         raise ValueError(f"task {raw.get('kind')} needs either systems or pairs")
     compared = tuple(tuple(pair) for pair in pairs) if pairs else tuple((name,) for name in single)
     return Task(compared=compared, **raw)
-
-
-def _paths(raw: dict) -> dict:
-    """The same mapping with its media as Paths."""
-    done = dict(raw)
-    names = [done.get("reference") or "", *done.get("videos", ())]
-    if not all(isinstance(name, str) for name in names):
-        raise ValueError(f"reference and videos are paths, got {_SHORT.repr(names)}")
-    if done.get("reference"):
-        done["reference"] = Path(done["reference"])
-    if "videos" in done:
-        done["videos"] = tuple(Path(video) for video in done["videos"])
-    return done

@@ -9,7 +9,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     parser = subparsers.add_parser(
         "votes",
         help="export, import or evaluate the votes of a study, or make pairs to learn from",
-        description="Files that end in .csv hold one vote a row, in .json Label Studio's tasks.",
+        description="Files of votes are .csv, one vote a row.",
         allow_abbrev=False,
     )
     add = parser.add_argument
@@ -19,7 +19,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
         help="tables: write all results; pairs: write shards of judged pairs",
     )
     add("study", metavar="STUDY", type=Path, help="folder with study.yaml, or that file")
-    words = ".csv or .json; for tables .md, .html or .tex; none for pairs"
+    words = ".csv; for tables .md, .html or .tex; none for pairs"
     add("file", metavar="FILE", type=Path, nargs="?", help=words)
     add("--votes", metavar="FILE", type=Path, help="(STUDY/votes.sqlite)")
     pairs = parser.add_argument_group("pairs")

@@ -19,7 +19,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add = parser.add_argument
     add("runs", metavar="RUN", type=Path, nargs="*", help="folders that `run` or `merge` wrote")
     add("--votes", metavar="STUDY", type=Path, action="append", default=[],
-        help="folder of a study, votes as .csv or .json, or a folder of counts")  # fmt: skip
+        help="folder of a study, votes as .csv, or a folder of counts")  # fmt: skip
     add("--out", metavar="DIR", type=Path, required=True)
     add("--baseline", metavar="NAME", default="", help="system that the others are compared to")
     add("--worst", metavar="K", type=int, default=3, help="worst cases per system (%(default)s)")

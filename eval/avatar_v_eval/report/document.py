@@ -262,7 +262,7 @@ def _facts(run: Run | None, humans: Sequence[Human]) -> tuple[tuple[str, str], .
             ("Persons", str(run.cases["person"].n_unique())),
             ("Scenes", ", ".join(_seen(run.cases["condition"]))),
             ("Systems", ", ".join(names) or "ground truth alone"),
-            ("Measured", run.info.date[:10]),
+            ("Values", run.info.date[:10]),
             ("Protocol", run.info.protocol),
         ]
     facts += [("Votes", f"{human.name} ({human.source})") for human in humans]

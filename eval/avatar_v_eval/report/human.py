@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v_eval.bench.manifest import file_hash
+from avatar_v_eval.files import file_hash
 from avatar_v_eval.human.counts import (
     judgments_as_votes,
     pairs_as_votes,
@@ -34,10 +34,10 @@ class Human:
 
 
 def read_human(path: Path) -> Human:
-    """STUDY (a folder with study.yaml and votes.sqlite), votes in .csv or .json, or a folder of
+    """STUDY (a folder with study.yaml and votes.sqlite), votes in .csv, or a folder of
     counts as ``eval/benchmarks/avatar_v_report``. ValueError for anything else, and for no votes.
     """
-    if path.suffix in (".csv", ".json"):
+    if path.suffix == ".csv":
         return _of_file(path)
     if path.is_dir() and not (path / "study.yaml").is_file():
         return _of_counts(path)

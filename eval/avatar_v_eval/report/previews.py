@@ -11,7 +11,7 @@ from av.video.frame import VideoFrame
 
 from avatar_v.media.reading import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_eval.bench.manifest import file_hash
+from avatar_v_eval.files import file_hash
 
 MAX_S = 10
 MAX_SIDE = 256  # pixels

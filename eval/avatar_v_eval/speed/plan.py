@@ -6,10 +6,6 @@ backward passes behind the first step: weights, gradients, states of the optimis
 what waits for the backward pass. The profiler keeps the allocator's book; the size of the process
 says less, since the C library keeps what was freed. Planned operations stand beside those of one
 pass more, counted while it runs.
-
-With ``--full`` a stage of Wan's 1.3B does the same with random weights: LoRA, bf16 autocast where
-the processor has AVX-512, checkpointed blocks, one clip of a few frames. Prompts are drawn, so the
-plan's text encoder is left out.
 """
 
 import argparse
@@ -21,31 +17,21 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from avatar_v.device import emulates_bf16
-from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build, preset
+from avatar_v.models.presets import build
 from avatar_v.parallel.apply import checkpoint_blocks
-from avatar_v.parallel.mesh import Layout
-from avatar_v.planning.encoders import text_flops
 from avatar_v.planning.measure import cost_of
-from avatar_v.planning.memory import frames_of, plan_of
-from avatar_v.planning.networks import build_networks
-from avatar_v.planning.recipe import Recipe, Spread, read_recipe
+from avatar_v.planning.memory import plan_of
+from avatar_v.planning.recipe import Recipe, read_recipe
 from avatar_v.planning.steps import Clips
 from avatar_v.testing import make_batch, motion_stats
 from avatar_v.training.engine import subject_of
 from avatar_v.training.optim import build_optimizer
-from avatar_v.types import num_frames, num_latents
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
-from avatar_v_eval.speed.full_networks import conditioner_for, recipe_of
 
 RECIPES = ("1_t2v", "2_a2v", "3_sft")
 FRAMES, SIDE, LATENT_CHANNELS = 49, 64, 16
-FULL = ("2_a2v", "3_sft", "4a_distill_cfg")
-FULL_SIZE, FULL_LATENTS = "wan_1_3b", 5
 NUM_PASSES = 4
 """Forward and backward passes whose largest peak counts: windows, dropout and perceptual terms
 differ from one to the next, and a plan is made for the largest."""
@@ -58,23 +44,17 @@ class Case:
     recipe: str
     batch_size: int
     checkpoints: bool
-    preset: str = "small"
-
-    @property
-    def is_full(self) -> bool:
-        return self.preset == FULL_SIZE
 
     @property
     def key(self) -> str:
         kept = "checkpointed" if self.checkpoints else "plain"
-        size = [self.preset] if self.is_full else []
-        return "_".join([*size, self.recipe, str(self.batch_size), kept])
+        return "_".join([self.recipe, str(self.batch_size), kept])
 
     @property
     def words(self) -> str:
         kept = "checkpointed" if self.checkpoints else "not checkpointed"
         clips = "1 clip" if self.batch_size == 1 else f"{self.batch_size} clips"
-        return f"{self.recipe}, {clips}, {kept}" + (", LoRA at 1.3B" if self.is_full else "")
+        return f"{self.recipe}, {clips}, {kept}"
 
 
 @dataclass(frozen=True)
@@ -92,7 +72,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--recipes", nargs="+", default=list(RECIPES), choices=RECIPES)
     add("--batch-sizes", type=int, nargs="+", default=[2, 8])
-    add("--full", nargs="*", default=[], choices=FULL, help="also these at 1.3B")
 
 
 def measure(options: argparse.Namespace) -> Findings:
@@ -101,7 +80,7 @@ def measure(options: argparse.Namespace) -> Findings:
         for name in options.recipes
         for size in options.batch_sizes
         for checkpoints in (False, True)
-    ] + [Case(name, 1, True, FULL_SIZE) for name in options.full]
+    ]
     numbers: dict[str, Number] = {}
     for case in cases:
         step = in_a_process(one_step, case)
@@ -125,35 +104,18 @@ def measure(options: argparse.Namespace) -> Findings:
         notes=[
             f"small preset, untrained; clips of noise, {FRAMES} frames at {SIDE} px as latents; "
             f"one process for each case, fp32, the largest of {NUM_PASSES} passes",
-            f"at 1.3B: {num_frames(FULL_LATENTS)} frames, without the text encoder, in bf16 where "
-            "the processor has AVX-512",
         ],
     )
 
 
 def recipe_for(case: Case) -> Recipe:
     """The recipe of a case, from nothing."""
-    if case.is_full:
-        recipe = recipe_of(case.recipe, case.preset, FULL_LATENTS)
-        if not emulates_bf16(torch.device("cpu")):
-            return recipe
-        trainer = {**recipe.trainer, "precision": "32-true"}  # as `avatar-v run` does
-        return dataclasses.replace(recipe, settings={**recipe.settings, "trainer": trainer})
     fresh = [f"--model.init_args.models.{name}" for name in ("init_from", "vae")]
     words = ["--data.init_args.batch_size", str(case.batch_size), "--trainer.precision", "32-true"]
     options = [*words, *(word for name in fresh for word in (name, "null"))]
     if case.recipe == "3_sft":  # clips of noise have no stills
         options += ["--model.init_args.personality.stills_share", "0.0"]
     return read_recipe([f"recipes/{case.recipe}.yaml", "recipes/small.yaml"], options)
-
-
-def networks_for(case: Case) -> tuple[AvatarDiT, Conditioner]:
-    """Untrained, in fp32 as `avatar-v run` keeps them."""
-    if not case.is_full:
-        return build(case.preset, motion_stats=motion_stats())
-    dit = AvatarDiT(preset(case.preset))
-    dit.motion_stats = motion_stats()
-    return dit, conditioner_for(case.preset, dit)
 
 
 def one_step(case: Case) -> Step:
@@ -165,17 +127,15 @@ def one_step(case: Case) -> Step:
     torch.manual_seed(0)
     book = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
     book.start()
-    stage.dit, stage.conditioner = networks_for(case)
+    stage.dit, stage.conditioner = build("small", motion_stats=motion_stats())
     stage.settle()
     if case.checkpoints:
         checkpoint_blocks(stage.dit)
     average = [p.detach().clone() for p in stage.parameters() if p.requires_grad]
     optimizer = build_optimizer(stage, stage.optim)
-    latents = FULL_LATENTS if case.is_full else num_latents(FRAMES)
-    clips = Clips(case.batch_size, frames_of(stage, latents) if case.is_full else FRAMES, SIDE)
+    clips = Clips(case.batch_size, FRAMES, SIDE)
     batch = make_batch(
-        clips.batch_size, clips.num_frames, SIDE,
-        latent_channels=None if case.is_full and recipe.data.decode_video else LATENT_CHANNELS,
+        case.batch_size, FRAMES, SIDE, latent_channels=LATENT_CHANNELS,
         has_reference=recipe.data.pairs,
     )  # fmt: skip
 
@@ -195,24 +155,9 @@ def one_step(case: Case) -> Step:
     plan = plan_of(
         dataclasses.replace(recipe, model=recipe.fresh_stage(checkpoints=case.checkpoints)),
         clips,
-        Spread("alone", Layout()) if case.is_full else recipe.spread,
+        recipe.spread,
     )
-    num_bytes, text = text_encoder_of(recipe) if case.is_full else (0, 0.0)
-    return Step(
-        (float(plan.total) - num_bytes) / MIB,
-        most_given(book) / MIB,
-        float(plan.flops) - text * case.batch_size,
-        float(flops),
-    )
-
-
-def text_encoder_of(recipe: Recipe) -> tuple[int, float]:
-    """Bytes of UMT5-XXL in fp32, and its operations on a prompt: the real step has drawn encodings
-    in their place."""
-    planned = recipe.fresh_stage()
-    build_networks(planned)
-    encoder = planned.conditioner.text_encoder
-    return sum(4 * p.numel() for p in encoder.parameters()), float(text_flops(planned))
+    return Step(float(plan.total) / MIB, most_given(book) / MIB, float(plan.flops), float(flops))
 
 
 def most_given(book: profile) -> int:

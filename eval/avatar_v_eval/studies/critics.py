@@ -53,14 +53,14 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     decoded = torch.stack([through_vae(vae, case.video) for case in cases])
     short = [case.shortened(frames) for case in cases]
-    numbers = motion_numbers(readers.meter, short, decoded[:, :frames])
-    numbers |= face_numbers(readers.face, short, decoded[:, :frames])
+    numbers = motion_numbers(readers.mouth.critic, short, decoded[:, :frames])
+    numbers |= face_numbers(readers.face.critic, short, decoded[:, :frames])
     if sync_frames:
         cases = [case.shortened(sync_frames) for case in cases]
-        embedded = [embed_clip(readers.lips, case.video, case.audio) for case in cases]
+        embedded = [embed_clip(readers.sync.critic, case.video, case.audio) for case in cases]
         numbers |= sync_numbers(embedded, "", "")
         through = zip(decoded[:, :sync_frames], cases, strict=True)
-        embedded = [embed_clip(readers.lips, video, case.audio) for video, case in through]
+        embedded = [embed_clip(readers.sync.critic, video, case.audio) for video, case in through]
         numbers |= sync_numbers(embedded, "_vae", " through the VAE")
     return Findings(
         f"The {'held-out ' if options.held_out else ''}critics on test persons",

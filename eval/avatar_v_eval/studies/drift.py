@@ -5,7 +5,8 @@ read while they stream: nothing of them is kept but numbers and a few frames.
 """
 
 import argparse
-from collections.abc import Iterator, Sequence
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import product
@@ -13,6 +14,7 @@ from itertools import product
 import numpy as np
 import torch
 from jaxtyping import Float
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from avatar_v.critics.motion import MOUTH_OPEN
@@ -23,11 +25,11 @@ from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, video_of
 from avatar_v_eval.generated import inputs_of
 from avatar_v_eval.intervals import mean_of, pearson
+from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
 from avatar_v_eval.readers import Readers
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
-from avatar_v_eval.studies.drift_figures import draw_frames, draw_tracks
 
 WINDOW_S = 20
 """Everything is averaged over windows of so many seconds."""
@@ -96,10 +98,7 @@ def measure(options: argparse.Namespace) -> Findings:
             f"{people}, 16 s of reference, windows of {WINDOW_S} s; intervals over persons",
             rollout.described(),
         ],
-        figures={
-            "": draw_tracks(readings, TRACKS, words, WINDOW_S),
-            "_frames": draw_frames(readings, words, options.minutes),
-        },
+        figures={"_frames": draw_frames(readings, words, options.minutes)},
     )
 
 
@@ -123,14 +122,14 @@ class StreamReader:
     def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:
         """The tracks by window, the change at seams, and frames evenly spread over the video."""
         num = case.num_frames
-        own = self.readers.face.embed_clip(video_of(case.reference)[::25])
+        own = self.readers.face.critic.embed_clip(video_of(case.reference)[::25])
         rows: list[Float[Tensor, "f k"]] = []
         motions: list[Float[Tensor, "f m"]] = []
         changes, last, pictures = [], case.image[None], []
         kept = set(np.linspace(0, num - 1, NUM_PICTURES).round().astype(int).tolist())
         for frames in blocks:
-            motion = self.readers.meter.measure(frames).values
-            near = self.readers.face.measure(frames).values @ own
+            motion = self.readers.mouth.critic.measure(frames).values
+            near = self.readers.face.critic.measure(frames).values @ own
             pixels = frames.float()
             grey = pixels.mean((1, 2, 3))
             saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))
@@ -229,3 +228,15 @@ def _spans(
     for i in range(tracks.shape[1] // a_minute):
         minute = tracks[:, i * a_minute : (i + 1) * a_minute].mean(1)
         yield f"minute_{i + 1}", f"minute {i + 1}", minute
+
+
+def draw_frames(readings: Readings, variants: Mapping[str, str], minutes: float) -> Figure:
+    """The first person over time, a row for each variant."""
+    rows = [list(np.asarray(readings.rows[name][0]["frames"])) for name in variants]
+    seconds = np.linspace(0, 60 * minutes, len(rows[0]))
+    return picture_grid(
+        [[torch.from_numpy(frame) for frame in row] for row in rows],
+        row_labels=[textwrap.fill(label, 16) for label in variants.values()],
+        below=[f"{s:.0f} s" for s in seconds],
+        side_inches=0.84,
+    )

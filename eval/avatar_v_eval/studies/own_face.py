@@ -11,52 +11,34 @@ import argparse
 import json
 import subprocess
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import torch
-from jaxtyping import Float, UInt8
+from jaxtyping import Float
 from matplotlib.figure import Figure
-from torch import Tensor
 from torch.nn import functional as F
 
-from avatar_v.critics.dlib_face import embed_faces
 from avatar_v.critics.face_track import face_crop, track_faces
 from avatar_v.media import reading
 from avatar_v.models.card import hash_folder
-from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_eval.cases import loudness
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v_eval.cases import Video, loudness
 from avatar_v_eval.intervals import fisher, mean_of, pearson, rate
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import AVATAR_V, AVATAR_V_DATA
+from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.scorers.likeness import FaceDlib
+from avatar_v_eval.scoring.scorers.motion import StyleLandmarks
 
 SHOWN_SIZE = 384
 """Small pictures are enlarged to this before dlib sees them; its detector needs 80 pixels."""
 MAX_LAG = 5
 TIMES = "times.json"  # wall seconds of each command, in the work folder
-EMBED_EVERY = 5
 INNER_LIPS, BROW_TO_CHIN = (62, 66), (27, 8)
 """Landmarks of the 68-point scheme."""
-
-Video = UInt8[Tensor, "f 3 h w"]
-Track = tuple[np.ndarray, Tensor]
-"""A mouth's opening by frame, and the sound of the same video."""
-
-
-@dataclass(frozen=True)
-class Reading:
-    """The faces and the mouth that dlib finds in a video."""
-
-    faces: Float[np.ndarray, "k 128"]  # of every 5th frame in which a face was found
-    mouth: Float[np.ndarray, " f"]  # inner lips apart, in heights of brow to chin
-    found: float  # share of frames with a face
-
-    @property
-    def face(self) -> Float[np.ndarray, "128"]:
-        return self.faces.mean(0)
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
@@ -74,20 +56,16 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    work = options.work
-    others = [_reading_of(path, options.size) for path in options.others]
-    real = _head(reading.read_video(options.clip), options.size)
+    work, size = options.work, options.size
+    others = [shown(head_of(reading.read_video(path), size), path) for path in options.others]
+    video = head_of(reading.read_video(options.clip), size)
+    real = shown(video, options.clip)
     if not options.score_only:
         make_video(options, work)
     times = json.loads((work / TIMES).read_text(encoding="utf-8"))
     paths = [work / name for name in outputs(options)]
-    made, truth = reading.read_video(paths[0]), read(real)
-    results = [read(reading.read_video(path)) for path in paths]
-    numbers = identity_numbers(truth, results[0], others)
-    numbers |= mouth_numbers(
-        (truth.mouth, reading.read_audio(options.clip)),
-        [(r.mouth, reading.read_audio(path)) for r, path in zip(results, paths, strict=True)],
-    )
+    made = [shown(reading.read_video(path), str(path)) for path in paths]
+    numbers = identity_numbers(real, made[0], others) | mouth_numbers(real, made)
     numbers |= {
         f"time_{k}": Number(v, 1).described(f"time of {step_label(k)}", unit="s")
         for k, v in times.items()
@@ -99,13 +77,14 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe="recipes/own_face_vae.yaml, recipes/own_face.yaml",
         weights={"pipeline": hash_folder(work / "run" / "weights")},
         notes=[
-            "distance of dlib's ResNet face embeddings; the same person is usually below 0.6",
+            "distance of dlib's ResNet face embeddings, 2 frames a second; the same person is "
+            "usually below 0.6",
             "the clip is the one that was trained on, as a user would do; the speech is new",
-            f"every video is scored at {options.size} px, enlarged to {SHOWN_SIZE} for dlib",
+            f"every video is scored at {size} px, enlarged to {SHOWN_SIZE} for dlib",
             "mouth: r of the inner lips' distance with loudness, at the best lag within ±5 frames, "
             "over all speeches; n counts quarters of a second",
         ],
-        figures={"": contact_sheet(real, made)},
+        figures={"": contact_sheet(video, reading.read_video(paths[0]))},
     )
 
 
@@ -171,59 +150,67 @@ def step_label(name: str) -> str:
     return f"generating further speech {number}"
 
 
-def read(video: Video) -> Reading:
-    """Faces and mouth of a video; ValueError where no frame shows a face."""
+def head_of(video: Video, size: int) -> Video:
+    """The head as the importer crops it."""
+    return face_crop(video, track_faces(video), size)
+
+
+def shown(video: Video, path: str) -> Footage:
+    """A video as dlib sees it. ValueError where no frame shows a face; a picture has no sound."""
     x = F.interpolate(video.float(), (SHOWN_SIZE, SHOWN_SIZE), mode="bicubic", align_corners=False)
-    large = x.round().clamp(0, 255).byte()
-    seen = track_faces(large)
-    if not bool(seen.found.any()):
-        raise ValueError("dlib finds no face in this video")
-    points = seen.landmarks.double().numpy()
-
-    def apart(pair: tuple[int, int]) -> np.ndarray:
-        return np.linalg.norm(points[:, pair[0]] - points[:, pair[1]], axis=1)
-
-    shown = [i for i in range(0, len(video), EMBED_EVERY) if bool(seen.found[i])]
-    faces = embed_faces(large[shown], seen.landmarks[shown]).values.double().numpy()
-    return Reading(faces, apart(INNER_LIPS) / apart(BROW_TO_CHIN), float(seen.found.float().mean()))
+    silence = torch.zeros(len(video) * SAMPLES_PER_FRAME)
+    sound = reading.read_audio(path) if reading.probe(path).has_audio else silence
+    footage = Footage.of(x.round().clamp(0, 255).byte(), sound, path)
+    footage.track  # noqa: B018 - the error of a video without a face comes before any training
+    return footage
 
 
-def identity_numbers(real: Reading, made: Reading, others: list[Reading]) -> dict[str, Number]:
+def part(footage: Footage, frames: slice) -> Footage:
+    """Some frames of a video, without their sound."""
+    pictures = torch.cat([block for _, block in footage.blocks()])
+    return Footage.of(pictures[frames], footage.audio, footage.name)
+
+
+def identity_numbers(real: Footage, made: Footage, others: list[Footage]) -> dict[str, Number]:
     """Embedding distances: generated to real, real to itself, generated to other people."""
-    halves = np.array_split(real.faces, 2)
-    strangers = [float(np.linalg.norm(made.face - other.face)) for other in others]
-    own = np.linalg.norm(made.faces - real.face, axis=1)
+    face, half = FaceDlib(), real.num_frames // 2
+    clip = Clip(made, real, next(iter(real.pictures.frames())))
+    scores = face.score(clip)
+    own = np.array([value for _, value in scores.frames["face_dlib"]])
+    halves = Clip(part(real, slice(half, None)), part(real, slice(half)), clip.image)
+    style = StyleLandmarks().score(clip).values["style_landmarks"]
     numbers = {
-        "face_found": Number(made.found, 1).described(
+        "face_found": Number(scores.values["face_dlib_found"], 1).described(
             "generated frames in which dlib finds a face"
         ),
-        "face_own": _mean(own).described(
+        "face_own": mean_of(own).described(
             "distance of generated frames to the person", target="< 0.6"
         ),
-        "face_ceiling": Number(
-            float(np.linalg.norm(halves[0].mean(0) - halves[1].mean(0))), 1
-        ).described("distance of the real clip's halves"),
+        "face_ceiling": Number(face.score(halves).values["face_dlib"], 1).described(
+            "distance of the real clip's halves"
+        ),
+        "style": Number(style, 1).described("style distance to the real clip"),
     }
-    if strangers:
-        nearer = sum(float(np.linalg.norm(made.face - real.face)) < other for other in strangers)
+    if others:
+        far = [face.score(Clip(made, other, clip.image)).values["face_dlib"] for other in others]
         numbers["face_others"] = Number(
-            float(np.mean(strangers)), len(strangers), min(strangers), max(strangers)
+            float(np.mean(far)), len(far), min(far), max(far)
         ).described("distance to other people, lowest to highest")
-        numbers["face_nearest"] = rate(nearer, len(strangers)).described(
+        nearer = sum(scores.values["face_dlib"] < other for other in far)
+        numbers["face_nearest"] = rate(nearer, len(far)).described(
             "other people who are farther than the person"
         )
     return numbers
 
 
-def mouth_numbers(real: Track, made: list[Track]) -> dict[str, Number]:
+def mouth_numbers(real: Footage, made: list[Footage]) -> dict[str, Number]:
     """Mouths against loudness: generated, generated against the sound of the next video (or of the
     real clip, where there is one video), and real."""
-    own = [(mouth, _loud(sound, len(mouth))) for mouth, sound in made]
+    own, real_pair = [mouth_and_sound(each) for each in made], mouth_and_sound(real)
     louds = [loud for _, loud in own]
-    real_pair = (real[0], _loud(real[1], len(real[0])))
     others = [*louds[1:], louds[0]] if len(made) > 1 else [real_pair[1]]
     other = [(mouth, loud) for (mouth, _), loud in zip(own, others, strict=True)]
-    movement = float(np.mean([mouth.std() for mouth, _ in own]) / real[0].std())
+    movement = float(np.mean([mouth.std() for mouth, _ in own]) / real_pair[0].std())
     return {
         "mouth_made": _with_sound(own).described("generated mouth with its own sound, r"),
         "mouth_unrelated": _with_sound(other).described("generated mouth with another sound, r"),
@@ -232,6 +219,20 @@ def mouth_numbers(real: Track, made: list[Track]) -> dict[str, Number]:
             "generated mouth movement, share of the real one"
         ),
     }
+
+
+def mouth_and_sound(
+    footage: Footage,
+) -> tuple[Float[np.ndarray, " f"], Float[np.ndarray, " f"]]:
+    """The inner lips' distance of each frame, in heights of brow to chin, and its loudness."""
+    points = footage.track.landmarks.double().numpy()
+
+    def apart(pair: tuple[int, int]) -> np.ndarray:
+        return np.linalg.norm(points[:, pair[0]] - points[:, pair[1]], axis=1)
+
+    num = min(footage.num_frames, len(footage.audio) // SAMPLES_PER_FRAME)
+    loud = loudness(footage.audio[: num * SAMPLES_PER_FRAME], num).double().numpy()
+    return apart(INNER_LIPS) / apart(BROW_TO_CHIN), loud
 
 
 def contact_sheet(real: Video, made: Video, num_columns: int = 10) -> Figure:
@@ -249,12 +250,6 @@ def contact_sheet(real: Video, made: Video, num_columns: int = 10) -> Figure:
         ],
         side_inches=1.2,
     )
-
-
-def _mean(values: Float[np.ndarray, " k"]) -> Number:
-    if len(values) < 2:
-        return Number(float(values[0]), 1)
-    return mean_of(values)
 
 
 def _with_sound(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Number:
@@ -278,21 +273,3 @@ def _with_sound(pairs: list[tuple[np.ndarray, np.ndarray]]) -> Number:
 
 def _unit(x: np.ndarray) -> np.ndarray:
     return (x - x.mean()) / max(float(x.std()), 1e-9)
-
-
-def _loud(sound: Tensor, num_frames: int) -> np.ndarray:
-    num = min(num_frames, len(sound) // 640)
-    return loudness(sound[: num * 640], num).double().numpy()
-
-
-def _head(video: Video, size: int) -> Video:
-    """The head as the importer crops it."""
-    return face_crop(video, track_faces(video), size)
-
-
-def _reading_of(path: str, size: int) -> Reading:
-    """Another person's; ValueError, before anything is trained, where no face is found."""
-    try:
-        return read(_head(reading.read_video(path), size))
-    except ValueError as error:
-        raise ValueError(f"{path}: {error}") from error

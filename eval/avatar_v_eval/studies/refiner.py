@@ -1,15 +1,15 @@
 """The super-resolution refiner against bicubic enlarging, 64 to 128 px.
 
 Clips of TEST persons at 128 px are reduced to 64 px, sent through the VAE as a generated video is,
-and made large again: bicubic, by the refiner, and by the refiner without a reference. All are
-compared with the true clip, person by person. Videos that the generator makes are read without a
-truth.
+and made large again: bicubic, by each of ``--refiners``, and by the first without a reference. All
+are compared with the true clip, person by person. Videos that the generator makes are read without
+a truth.
 """
 
 import argparse
-from dataclasses import dataclass
+from collections.abc import Mapping
+from functools import partial
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from matplotlib.figure import Figure
@@ -17,88 +17,56 @@ from torch import Tensor
 
 from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.critics.quality import sharpness
+from avatar_v.generate.generator import LatentChunk, Person
+from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.pixels import to_uint8
-from avatar_v.generate.refine import Refiner
+from avatar_v.generate.refine import Refiner, refine_chunks
+from avatar_v.generate.request import Request
 from avatar_v.losses.flow import box_cover
 from avatar_v.losses.perceptual import feature_loss
-from avatar_v.models.refiner import FACTOR
+from avatar_v.models.refiner import FACTOR, enlarge, reduce
+from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cases import (
     Case,
     add_case_options,
     asked_cases,
     cases_note,
     check_persons,
+    heard,
     signed,
     video_of,
 )
-from avatar_v_eval.intervals import mean_of
+from avatar_v_eval.generated import reference_clip
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, gains, means
-from avatar_v_eval.records import Number
-from avatar_v_eval.studies.refiner_videos import Costs, SignedVideo, generated, reconstructed
+from avatar_v_eval.readers import LOOKS, clip_of
+from avatar_v_eval.scoring.scorers.likeness import FaceWorld
+from avatar_v_eval.systems import named
 
 SIZE, TILE = 128, 64
-SYSTEMS = {
-    "bicubic": "bicubic",
-    "bicubic_vae": "bicubic, through the VAE",
-    "refined": "refined",
-    "no_reference": "refined, no reference",
-    "low_decoder": "refined, the decoder of 64 px",
-    "adversarial": "refined, after the adversarial phase",
-    "vae": "the true clip through the VAE",
-}
-PAIRS = (
-    ("refined", "bicubic"),
-    ("refined", "no_reference"),
-    ("refined", "low_decoder"),
-    ("adversarial", "refined"),
-    ("adversarial", "bicubic"),
-)
-PICTURED = {
-    "bicubic": "bicubic",
-    "refined": "refined",
-    "adversarial": "refined, after the\nadversarial phase",
-}
-"""Words above the columns of the picture."""
+BICUBIC, CEILING, BLIND = "bicubic", "vae", "no_reference"
 MEASURES = {
     "psnr": "PSNR",
     "psnr_mouth": "PSNR of the mouth",
     "perceptual": "perceptual distance",
     "perceptual_mouth": "perceptual distance of the mouth",
     "sharpness": "sharpness, share of the true clip's",
-    "sharpness_mouth": "sharpness of the mouth, share of the true clip's",
     "identity": "face similarity with the person elsewhere",
 }
+MADE = {name: f"generated video, {MEASURES[name]}" for name in ("sharpness", "identity")}
 UNITS = {"psnr": "dB", "psnr_mouth": "dB"}
-STEPS = {
-    "decode": "decoding at 64 px",
-    "refined": "refining: decode, enlarge, encode, one step",
-    "no_reference": "the same without a reference",
-    "decode_large": "decoding at 128 px",
-}
 
-
-@dataclass(frozen=True)
-class PersonFindings:
-    """The readings of one person by system, CPU seconds a frame, and a row of the picture."""
-
-    readings: dict[str, Reading]
-    costs: Costs
-    pictures: dict[str, Tensor]
+SignedVideo = Float[Tensor, "f 3 h w"]
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_case_options(parser, persons=32, frames=17, first=9000)
     add = parser.add_argument
-    add("--weights", default="small_refiner", help="shipped refiner, or folder")
-    add("--adversarial", help="folder of the refiner after its second phase")
+    add("--refiners", nargs="+", default=["refined=small_refiner"], metavar="NAME=WEIGHTS")
     add("--generator", default="small", help="weights whose video is refined")
     add("--rows", type=int, default=6, help="persons of the picture")
-    add("--generate", action=argparse.BooleanOptionalAction, default=True,
-        help="also read videos that the generator makes")  # fmt: skip
 
 
 def measure(options: argparse.Namespace) -> Findings:
@@ -106,33 +74,39 @@ def measure(options: argparse.Namespace) -> Findings:
     if options.rows < 1:
         raise ValueError(f"--rows: the picture has at least one person, got {options.rows}")
     torch.set_num_threads(1)
-    pipeline = AvatarPipeline.from_pretrained(options.generator, refiner=options.weights)
-    assert pipeline.refiner is not None
-    refiners = {"refined": pipeline.refiner}
-    if options.adversarial is not None:
-        refiners["adversarial"] = Refiner.from_pretrained(options.adversarial, pipeline.conditioner)
-    critic = FaceCritic.from_pretrained()
+    pipeline = AvatarPipeline.from_pretrained(options.generator)
+    refiners = {
+        name: Refiner.from_pretrained(weights, pipeline.conditioner)
+        for name, weights in named(options.refiners)
+    }
+    first = next(iter(refiners))
+    words = {BICUBIC: "bicubic", **{name: name for name in refiners}}
+    words |= {BLIND: f"{first}, no reference", CEILING: "the true clip through the VAE"}
+    face = FaceWorld()
     cases = asked_cases(options, reference_frames=options.frames, size=SIZE)
 
-    def find(index: int) -> PersonFindings:
-        case, costs = cases[index], {}
-        videos = reconstructed(case, refiners, costs)
-        readings = {name: read(video, case, critic) for name, video in videos.items()}
-        if options.generate:
-            for name, video in generated(case, pipeline, refiners).items():
-                readings[f"made_{name}"] = read_without_truth(video, case, critic)
-        return PersonFindings(readings, costs, row(case, videos))
+    def find(index: int) -> tuple[dict[str, Reading], dict[str, Tensor]]:
+        case = cases[index]
+        videos = reconstructed(case, refiners)
+        readings = {name: read(video, case, face) for name, video in videos.items()}
+        for name, video in generated(case, pipeline, refiners).items():
+            readings[f"made_{name}"] = looks(video, case, signed(video_of(case.reference)), face)
+        return readings, row(case, {name: videos[name] for name in (BICUBIC, *refiners)})
 
     found = mapped(find, len(cases), "persons", options.workers)
-    readings = Readings(
-        {name: [person.readings[name] for person in found] for name in found[0].readings}
-    )
+    readings = Readings({name: [of[name] for of, _ in found] for name in found[0][0]})
     weights = {name: weights_hash(r.dit.state_dict()) for name, r in refiners.items()}
+    made = {f"made_{name}": words[name] for name in (BICUBIC, *refiners)}
+    pairs = [(name, BICUBIC) for name in refiners] + [(first, BLIND)]
+    pairs += [(name, first) for name in refiners]
     return Findings(
         "The refiner against enlarging, 64 to 128 px",
-        numbers_of(readings) | costs_of([person.costs for person in found]),
+        means(readings, MEASURES, words, UNITS)
+        | gains(readings, MEASURES, words, pairs, UNITS)
+        | means(readings, MADE, made)
+        | gains(readings, MADE, made, [(f"made_{name}", "made_bicubic") for name in refiners]),
         recipe="recipes/refiner.yaml recipes/small.yaml",
-        weights={**weights, "vae": pipeline.conditioner.vae.hash(), "face": critic.hash()},
+        weights={**weights, "vae": pipeline.conditioner.vae.hash(), "face": face.weights},
         notes=[
             cases_note(options, "; the reference is as long, from another scene; intervals over "
                        "persons"),
@@ -141,74 +115,88 @@ def measure(options: argparse.Namespace) -> Findings:
             "perceptual: feature maps of our face critic on 64 px pieces at full size; identity: "
             "the same critic on pictures averaged down to 64 px, so it sees no fine detail",
         ],
-        figures={"": draw([person.pictures for person in found[: options.rows]])},
+        figures={"": draw([pictures for _, pictures in found[: options.rows]])},
     )  # fmt: skip
 
 
-def read(video: SignedVideo, case: Case, critic: FaceCritic) -> Reading:
-    """Each measure of one video against the true one, all frames."""
+@torch.inference_mode()
+def reconstructed(case: Case, refiners: Mapping[str, Refiner]) -> dict[str, SignedVideo]:
+    """The true clip made small and large again in every way."""
+    first, true = next(iter(refiners.values())), signed(case.video)
+    vae, motion = first.conditioner.vae, first.conditioner.pack_motion(case.motion[None])
+    latents = vae.encode(reduce(true[None]))
+    videos = {BICUBIC: enlarge(first.low_vae.decode(latents))[0]}
+    for name, own in (*refiners.items(), (BLIND, first)):
+        audio = own.conditioner.encode_audio(heard(case.target)[None])
+        person = Person(true[0], None if name == BLIND else _reference(case, own))
+        part = LatentChunk(latents, case.audio, len(true), 0, audio, motion)
+        bf16 = own.dit.patch_embed.weight.dtype == torch.bfloat16
+        made = refine_chunks(own, person, case.prompt, iter([part]), seed=0, bf16=bf16)
+        z = torch.cat([piece.latents for piece in made], dim=1).float()
+        videos[name] = own.conditioner.vae.decode(z)[0]
+    return {**videos, CEILING: vae.decode(vae.encode(true[None]))[0]}
+
+
+def generated(
+    case: Case, pipeline: AvatarPipeline, refiners: Mapping[str, Refiner]
+) -> dict[str, SignedVideo]:
+    """The person of the reference, generated with the speech of the case, enlarged and refined."""
+    clip, said = reference_clip(case, len(case.reference.motion)), case.audio
+    assert clip.motion is not None
+    num = len(said) // SAMPLES_PER_FRAME
+    inputs = Inputs(clip.video[0], said, num, 0, (), (clip,), clip.motion[0])
+    request = Request.of(reference="", audio="", prompt=case.reference.text)
+    frames = {}
+    for name, refiner in {BICUBIC: None, **refiners}.items():
+        pipeline.refiner = refiner
+        frames[name] = signed(torch.cat(list(pipeline.stream(inputs, request))))
+    return {**frames, BICUBIC: enlarge(frames[BICUBIC][None])[0]}
+
+
+def _reference(case: Case, refiner: Refiner):
+    clip = case.reference
+    assert clip.valid is not None
+    video = signed(video_of(clip))
+    return refiner.conditioner.encode_clip(video, clip.valid, heard(clip), clip.motion)
+
+
+def read(video: SignedVideo, case: Case, face: FaceWorld) -> Reading:
+    """Each measure of one video against the true one."""
     true, mouth = signed(case.video), _corners(case)
     assert case.target.mouth_box is not None
     error = ((video - true) / 2).square().mean(1, keepdim=True)
     inside = box_cover(case.target.mouth_box[None], SIZE, SIZE)[0]
-    small, small_true = _cut(video, mouth), _cut(true, mouth)
+    distance = partial(_distance, face.critic)
     return {
         "psnr": float(-10 * error.mean().log10()),
         "psnr_mouth": float(-10 * ((error * inside).sum() / inside.sum()).log10()),
-        "perceptual": _distance(critic, _tiles(video), _tiles(true)),
-        "perceptual_mouth": _distance(critic, small, small_true),
-        "sharpness": _share(video, true),
-        "sharpness_mouth": _share(small, small_true),
-        "identity": _similarity(critic, video, case),
+        "perceptual": distance(_tiles(video), _tiles(true)),
+        "perceptual_mouth": distance(_cut(video, mouth), _cut(true, mouth)),
+        **looks(video, case, true, face),
     }
 
 
-def read_without_truth(video: SignedVideo, case: Case, critic: FaceCritic) -> Reading:
-    """Each measure of a generated video, of all frames but the first, which is given."""
+def looks(video: SignedVideo, case: Case, true: SignedVideo, face: FaceWorld) -> Reading:
+    """Likeness, and sharpness as a share of another video's, of all frames but the first."""
+    clip, other = (clip_of(case, to_uint8(each)) for each in (video, true))
+    sharpness = [LOOKS["sharpness"].score(each).values["sharpness"] for each in (clip, other)]
     return {
-        "sharpness": _share(video[1:], signed(video_of(case.reference))[1:]),
-        "identity": _similarity(critic, video[1:], case),
+        "sharpness": sharpness[0] / sharpness[1],
+        "identity": face.score(clip).values["face_world"],
     }
 
 
-def numbers_of(readings: Readings) -> dict[str, Number]:
-    """Every measure of every system; and paired differences, person by person."""
-    words = {name: label for name, label in SYSTEMS.items() if name in readings.rows}
-    made = {f"made_{name}": label for name, label in SYSTEMS.items()}
-    few = {name: f"generated video, {MEASURES[name]}" for name in ("sharpness", "identity")}
-    pairs = [(name, "made_bicubic") for name in ("made_refined", "made_adversarial")]
-    return (
-        means(readings, MEASURES, words, UNITS)
-        | gains(readings, MEASURES, words, PAIRS, UNITS)
-        | means(readings, few, made)
-        | gains(readings, few, made, pairs)
-    )
-
-
-def costs_of(costs: list[Costs]) -> dict[str, Number]:
-    """CPU milliseconds a frame: processor time of one thread, which others do not lengthen much."""
-    return {
-        f"cost_{name}": mean_of(
-            1000 * np.array([second for person in costs for second in person[name]])
-        ).described(f"CPU time a frame: {word}", unit="ms")
-        for name, word in STEPS.items()
-    }
-
-
-def row(case: Case, videos: dict[str, SignedVideo]) -> dict[str, Tensor]:
-    """Bicubic, refined (and adversarial), true: a middle frame of each, then their mouths; by the
-    words above the picture's columns."""
-    middle = len(videos["bicubic"]) // 2
-    names = [name for name in PICTURED if name in videos]
-    true = signed(case.video)[middle]
-    pictures = torch.stack([*(videos[name][middle] for name in names), true])
+def row(case: Case, videos: Mapping[str, SignedVideo]) -> dict[str, Tensor]:
+    """Each video and the true one: a middle frame, then its mouth; by the words above the picture's
+    columns."""
+    middle = len(case.video) // 2
+    pictures = torch.stack([*(x[middle] for x in videos.values()), signed(case.video)[middle]])
     corners = _corners(case)[middle : middle + 1].expand(len(pictures), 2)
-    words = [*(PICTURED[name] for name in names), "true"]
     parts = {"": pictures, "mouth, ": _cut(pictures, corners)}
     return {
         before + word: picture
         for before, of in parts.items()
-        for word, picture in zip(words, to_uint8(of), strict=True)
+        for word, picture in zip([*videos, "true"], to_uint8(of), strict=True)
     }
 
 
@@ -217,19 +205,10 @@ def draw(rows: list[dict[str, Tensor]]) -> Figure:
     return picture_grid([list(line.values()) for line in rows], column_labels=list(rows[0]))
 
 
-def _similarity(critic: FaceCritic, video: SignedVideo, case: Case) -> float:
-    mine, other = (critic.embed_clip(x) for x in (to_uint8(video), case.third_video))
-    return float(mine @ other)
-
-
 @torch.inference_mode()
 def _distance(critic: FaceCritic, pictures: Tensor, true: Tensor) -> float:
     features, expected = critic.features(pictures), critic.features(true)
     return float(feature_loss(features, expected).mean())
-
-
-def _share(video: SignedVideo, true: SignedVideo) -> float:
-    return float(sharpness(to_uint8(video)).mean() / sharpness(to_uint8(true)).mean())
 
 
 def _tiles(video: SignedVideo) -> Float[Tensor, "n 3 t t"]:

@@ -1,10 +1,9 @@
 """The video autoencoder: PSNR of whole clips of TEST persons and of their mouths, and of real faces
-that it never saw (where videos or pictures of them are given and dlib is installed), the spread of
-the latents, and on request frames per second.
+that it never saw (where videos or pictures of them are given and dlib is installed), and the
+spread of the latents.
 """
 
 import argparse
-import time
 from pathlib import Path
 
 import torch
@@ -22,7 +21,6 @@ from avatar_v.objectives.vae import latent_stats, psnr
 from avatar_v.types import TEMPORAL_FACTOR
 from avatar_v.world.clip import WorldClip
 from avatar_v_eval.cases import add_case_options, cases_note, drawn_clips, signed, video_of
-from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, means
@@ -41,7 +39,6 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add("--vae", default=str(ASSETS / "small" / "vae"), help="folder of a VideoVAE")
     add("--real", nargs="+", default=[], help="videos or pictures of real faces")
     add("--real-frames", type=int, default=401, help="of each video, at most")
-    add("--speed", action="store_true", help="also frames per second: idle machine")
 
 
 def measure(options: argparse.Namespace) -> Findings:
@@ -60,8 +57,6 @@ def measure(options: argparse.Namespace) -> Findings:
         numbers["psnr_world_db"].label, unit="dB", target="≥ 30"
     )
     numbers |= latent_numbers(vae, videos)
-    if options.speed:
-        numbers |= speed_numbers(vae)
     notes = [
         cases_note(options, f" at {SIZE} px, one clip each"),
         "PSNR of a clip is from the error over all its frames; intervals are over persons",
@@ -125,25 +120,6 @@ def latent_numbers(vae: VideoVAE, videos: list[SignedVideo]) -> dict[str, Number
     return {
         "latent_std_min": Number(float(std.min()), len(videos)).described("Latent std, smallest"),
         "latent_std_max": Number(float(std.max()), len(videos)).described("Latent std, largest"),
-    }
-
-
-def speed_numbers(vae: VideoVAE, num_repeats: int = 5) -> dict[str, Number]:
-    """Frames per second of one clip of 101 frames, encoded and decoded, in fp32."""
-    video = torch.rand(1, 101, 3, SIZE, SIZE, generator=torch.Generator().manual_seed(0)) * 2 - 1
-    rates: dict[str, list[float]] = {"encode": [], "decode": []}
-    with torch.inference_mode():
-        latents = vae.encode(video)
-        for _ in range(num_repeats):
-            start = time.perf_counter()
-            vae.encode(video)
-            middle = time.perf_counter()
-            vae.decode(latents)
-            rates["encode"].append(101 / (middle - start))
-            rates["decode"].append(101 / (time.perf_counter() - middle))
-    return {
-        f"{name}_fps": median_of_repeats(values).described(f"Frames per second, {name}", unit="1/s")
-        for name, values in rates.items()
     }
 
 

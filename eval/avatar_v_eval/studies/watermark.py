@@ -3,8 +3,7 @@ what it changes.
 
 Drawn clips of TEST persons, and with ``--generated`` videos that the weights make, are written as
 `avatar-v generate` writes them, with the mark and without, and then attacked: encoded again, cut,
-scaled, cropped, mirrored, played faster. Someone without the key tries to take the mark off, and to
-draw it on another clip (watermark_thief.py). A clip without a mark is read with several keys.
+scaled, cropped, mirrored, played faster. A clip without a mark is read with several keys.
 """
 
 import argparse
@@ -37,10 +36,9 @@ from avatar_v_eval.generated import generate
 from avatar_v_eval.intervals import mean_of, rate, within_unit
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
-from avatar_v_eval.readers import Readers, mouth_r, picture_shares
+from avatar_v_eval.readers import Readers, picture_shares
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
-from avatar_v_eval.studies.watermark_thief import taken_signs, with_signs
 
 NUM_KEYS = 8
 """Keys that a clip without a mark is read with."""
@@ -61,15 +59,6 @@ ATTACKS = {
     "faster": "1.1 times as fast, CRF 23",
     "slower": "0.9 times as fast, CRF 23",
 }
-FOLD = 64
-"""Frames after which one thief takes the mark to come again."""
-THIEVES = {
-    "copied": "its signs taken cycle by cycle and drawn on the next clip",
-    "folded": f"the same, of the mean over {FOLD} frames",
-    "folded_off": f"what is taken of the mean over {FOLD} frames subtracted",
-    "off": "what is taken cycle by cycle subtracted",
-}
-"""What `watermark_thief` makes of a marked video; of the first two no id is to be read."""
 CHANGES = {
     "mouth": "mouth r",
     "sync": "sync confidence",
@@ -93,13 +82,13 @@ def measure(options: argparse.Namespace) -> Findings:
         options, reference_frames=options.frames if options.generated else 1, size=options.size
     )
 
-    def whole(i: int) -> Reading:
-        case, other = cases[i], cases[(i + 1) % len(cases)].video
-        return {**read(case, case.video, readers), **stolen(case, other)}
-
-    rows = mapped(whole, len(cases), "drawn clips", options.workers)
-    readings = Readings({"drawn": rows})
-    numbers = numbers_of(readings, "drawn", "") | numbers_of_thieves(readings)
+    rows = mapped(
+        lambda i: read(cases[i], cases[i].video, readers),
+        len(cases),
+        "drawn clips",
+        options.workers,
+    )
+    numbers = numbers_of(Readings({"drawn": rows}), "drawn", "")
     weights = readers.hashes()
     if options.generated:
         pipeline = AvatarPipeline.from_pretrained()
@@ -147,29 +136,9 @@ def id_of(case: Case) -> str:
     return hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
 
 
-def stolen(case: Case, other: Video) -> Reading:
-    """Whether the id is read of what thieves make of a marked video, and how much they spoil it."""
-    marked = Marker(Mark(id_of(case)))(case.video)
-    each, folded = taken_signs(marked), taken_signs(marked, FOLD)
-    made = {
-        "copied": with_signs(other, each),
-        "folded": with_signs(other, folded),
-        "folded_off": with_signs(marked, folded, -1),
-        "off": with_signs(marked, each, -1),
-    }
-    reading = {f"stolen_{name}": float(detect(made[name]).id == id_of(case)) for name in THIEVES}
-    reading["stolen_psnr"] = psnr(made["off"], case.video)
-    return reading
-
-
 def judged(case: Case, video: Video, plain: Video, readers: Readers) -> dict[str, float]:
     """What critics read."""
-    return {
-        "mouth": mouth_r(readers.motion(video), case),
-        "sync": readers.sync(video, case),
-        "identity": readers.identity(video, case),
-        **picture_shares(video, plain),
-    }
+    return {**readers.read(case, video), **picture_shares(case, video, plain)}
 
 
 def attacked(name: str, video: Video) -> Video:
@@ -237,18 +206,6 @@ def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Num
         numbers[f"change_{name}"] = mean(name).described(f"{before}change by the mark: {words}")
     ending = "" if condition == "drawn" else f"_{condition}"
     return {f"{name}{ending}": number for name, number in numbers.items()}
-
-
-def numbers_of_thieves(readings: Readings) -> dict[str, Number]:
-    """Of the drawn clips."""
-    numbers: dict[str, Number] = {}
-    for name, words in THIEVES.items():
-        found = readings.values("drawn", f"stolen_{name}")
-        number = rate(round(found.sum()), len(found))
-        numbers[f"stolen_{name}"] = number.described(f"without the key, id read: {words}")
-    left = mean_of(readings.values("drawn", "stolen_psnr"))
-    label = "without the key, PSNR of frames whose mark was subtracted cycle by cycle"
-    return numbers | {"stolen_psnr": left.described(label, unit="dB")}
 
 
 def _scaled(video: Video, factor: float) -> Video:

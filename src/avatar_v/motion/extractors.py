@@ -24,9 +24,8 @@ Extractor = Callable[[Frames, FaceTrack | None], Float[Tensor, "f m"]]
 AUTO, NONE = "auto", "none"
 NAMES = (AUTO, NONE, "meter", "landmarks")
 METER_HABITS = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x")
-"""Components in which the meter's reading of 16 s tells people apart as the truth does
-(`avatar-v-eval study motion_meter`). Of the others it knows a frame, but adds habits of its own
-(lips, teeth, tongue, brows)."""
+"""Components in which the meter's reading of 16 s tells people apart as the truth does.
+Of the others it knows a frame, but adds habits of its own (lips, teeth, tongue, brows)."""
 
 
 def find_extractor(name: str, *, face_crop: bool, drawn: bool = False) -> Extractor | None:

@@ -25,7 +25,7 @@ from avatar_v.words import counted
 
 SAME = {FILMED: dlib_face.SAME_PERSON, DRAWN: 0.8}
 """Vectors of one person are at most so far apart (Euclidean). Of drawn people: chosen on
-validation persons, measured on others by `avatar-v-eval study consent`."""
+validation persons, measured on others (eval/results/consent.json)."""
 IN_A_ROW = {FILMED: 2, DRAWN: 3}
 """So many odd looks are another person: a hand that covers a drawn face for a second is a look,
 one that covers a filmed face is none."""

@@ -1,1 +1,0 @@
-"""One file a metric; `metric.metric_classes` finds them. A new file here is a new metric."""

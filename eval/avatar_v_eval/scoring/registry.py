@@ -1,0 +1,78 @@
+"""All scorers: found in `scorers/`, chosen by name, faces and weights, and built.
+
+A module of scorers gives ``SCORERS``, classes below `Scorer`. Nothing else has to know it: the
+file's being in `scorers/` is enough.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from avatar_v_eval.scoring import scorers as package
+from avatar_v_eval.scoring.scorer import Scorer
+from avatar_v_eval.scoring.values import Faces
+
+
+def scorer_classes() -> dict[str, type[Scorer]]:
+    """Name → class of all in `scorers/`; ValueError for a file without SCORERS."""
+    modules = pkgutil.iter_modules(package.__path__)
+    found = [one for of in modules for one in _scorers_of(f"{package.__name__}.{of.name}")]
+    return {one.name: one for one in sorted(found, key=lambda one: one.name)}
+
+
+def find_scorers(
+    names: Sequence[str], weights: Mapping[str, str], faces: Faces
+) -> tuple[list[type[Scorer]], dict[str, str]]:
+    """The scorers to use, and the left out ones with the reason.
+
+    ``names`` are names or dotted modules; none means all that apply to these faces and whose
+    weights are given. ValueError for unknown names, and for a named one that cannot be used.
+    """
+    known = scorer_classes()
+    chosen, left_out = [], {}
+    for name in names or known:
+        ones = _scorers_of(name) if "." in name else [known[name]] if name in known else []
+        if not ones:
+            raise ValueError(f"no metric {name!r}; there are {', '.join(known)}")
+        for one in ones:
+            if reason := _unusable(one, weights, faces):
+                if names:
+                    raise ValueError(f"metric {name}: {reason}")
+                left_out[name] = reason
+            else:
+                chosen.append(one)
+    if unknown := sorted(set(weights) - set(known) - {one.name for one in chosen}):
+        raise ValueError(f"--weights {', '.join(unknown)}: metrics are {', '.join(known)}")
+    keys = [output.key for one in chosen for output in one.outputs]
+    if twins := sorted({key for key in keys if keys.count(key) > 1}):
+        raise ValueError(f"two metrics give {', '.join(twins)}")
+    return chosen, left_out
+
+
+def build(one: type[Scorer], weights: Mapping[str, str]) -> Scorer:
+    """The scorer with its networks loaded; ValueError where their files or code are absent."""
+    arguments: list[Any] = [weights[one.name]] if one.needs_weights else []
+    try:
+        return one(*arguments)
+    except ImportError as error:
+        raise ValueError(f"metric {one.name}: {error}") from error
+
+
+def _unusable(one: type[Scorer], weights: Mapping[str, str], faces: Faces) -> str:
+    if faces not in one.faces:
+        return f"is for {' and '.join(one.faces)} faces, the manifest has {faces} ones"
+    if one.needs_weights and one.name not in weights:
+        return f"needs --weights {one.name}=PATH: {one.needs_weights}"
+    return ""
+
+
+def _scorers_of(path: str) -> tuple[type[Scorer], ...]:
+    try:
+        found = importlib.import_module(path).SCORERS
+    except (ImportError, AttributeError) as error:
+        raise ValueError(f"{path} is no metric: {error}") from error
+    for one in found:
+        if not (isinstance(one, type) and issubclass(one, Scorer)):
+            raise ValueError(f"{path}.SCORERS has {one!r}, which is no class below Scorer")
+    return tuple(found)

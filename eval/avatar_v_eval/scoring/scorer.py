@@ -1,0 +1,55 @@
+"""The base of all scores: ``score(clip) -> values``."""
+
+import functools
+from abc import ABC, abstractmethod
+from typing import ClassVar, Generic, Protocol, TypeVar
+
+from avatar_v_eval.scoring.clip import Clip
+from avatar_v_eval.scoring.values import Faces, Output, Values
+
+NO_WEIGHTS = "none"
+"""Hash of a measure that is a formula."""
+DRAWN: tuple[Faces, ...] = ("drawn",)
+REAL: tuple[Faces, ...] = ("real",)
+ANY: tuple[Faces, ...] = ("drawn", "real")
+
+
+class Judge(Protocol):
+    """A frozen network."""
+
+    def hash(self) -> str: ...
+
+
+J = TypeVar("J", bound=Judge)
+
+
+class Scorer(ABC):
+    """Judges clips one by one. Subclasses give the class variables and `score`."""
+
+    name: ClassVar[str]
+    version: ClassVar[int]  # raise it when the numbers change: caches hold it
+    judge: ClassVar[str]  # detector and network, in words
+    faces: ClassVar[tuple[Faces, ...]]
+    outputs: ClassVar[tuple[Output, ...]]
+    needs_weights: ClassVar[str] = ""  # what --weights NAME=PATH gives; "": all ships
+    reads_timing: ClassVar[bool] = False  # what the system reports is part of what is measured
+
+    @abstractmethod
+    def score(self, clip: Clip) -> Values:
+        """Judge one clip; ValueError says why it cannot be judged."""
+
+    @property
+    def weights(self) -> str:
+        """The hash of what judges."""
+        return NO_WEIGHTS
+
+
+class NetworkScorer(Scorer, Generic[J]):
+    """A scorer whose ``critic`` is a network."""
+
+    critic: J
+
+    @functools.cached_property
+    def weights(self) -> str:
+        """Computed once: judges are frozen."""
+        return self.critic.hash()
