@@ -10,7 +10,7 @@ import itertools
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from avatar_v.generate.checks import check_settings
+from avatar_v.request.checks import check_settings
 from avatar_v_eval.bench.own_system import parse_options
 from avatar_v_eval.rollout import Rollout, add_sampling_options
 

@@ -20,9 +20,9 @@ from aligning import (
     make_weights,
 )  # fmt: skip
 from avatar_v.callbacks.ema import EMA
-from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.objectives.policy_gradient import GRPO
+from avatar_v.rewards.terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored
 from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import normal, renoise, sample
@@ -32,7 +32,7 @@ from avatar_v.training.roles import Updates
 from avatar_v.training.settings import Models
 from avatar_v.types import Batch
 
-GIVEN = "avatar_v.critics.rewards."
+GIVEN = "avatar_v.rewards.shipped."
 PICTURES = RewardTerm(f"{__name__}.brightness", credit=("mouth",))
 
 

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.critics.face_track import follow_faces
 from avatar_v.critics.sync import MFCC_BLOCK, embed_clip, embed_stream, joined, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face_track import follow_faces
 from avatar_v_eval.bench.footage import Footage, read_footage
 from avatar_v_eval.scoring import pictures
 from avatar_v_eval.scoring.pictures import Decoded, Kept, Squares, in_blocks, open_pictures

@@ -5,10 +5,8 @@ import dataclasses
 import pytest
 import torch
 
-from avatar_v.models.presets import build
 from avatar_v.motion.vectors import pack_motion
 from avatar_v.parallel.mesh import step_generator
-from avatar_v.testing import encode_clips, make_batch, motion_stats, randomise, run
 from avatar_v.training.continuation import (
     CONTEXT_LATENTS,
     Continuation,
@@ -16,6 +14,8 @@ from avatar_v.training.continuation import (
     with_estimated_prefix,
 )
 from avatar_v.training.windows import Windows, bernoulli
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import encode_clips, make_batch, motion_stats, randomise, run
 
 STATS = motion_stats()
 

@@ -8,17 +8,14 @@ import torch
 from torch import Tensor
 
 from avatar_v.flow import schedule
-from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.weights import save_pipeline
 from avatar_v.objectives.distill_cfg import GuidanceRanges
 from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distribution_matching import Judged, Matching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.chunks import next_chunk
 from avatar_v.sampling.rollout import begin, carried, chunk_velocity, joined, make_chunk
-from avatar_v.testing import make_batch, randomise
 from avatar_v.training.batch import Draws, TrainBatch
 from avatar_v.training.chunk_rollout import OwnRollout, last_chunk
 from avatar_v.training.optim import Optim
@@ -28,6 +25,9 @@ from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.random import make_batch, randomise
+from avatar_v.weights.weights import save_pipeline
 
 RANGES = ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0))
 NUM, LENGTH = 2, 5

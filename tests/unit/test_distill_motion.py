@@ -3,17 +3,17 @@
 import pytest
 import torch
 
-from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.models.weights import save_pipeline
 from avatar_v.objectives.distill_motion import DistillMotion, MotionMatching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.motion import guided_motion
-from avatar_v.testing import make_batch, make_motion_net
 from avatar_v.training.motion import MotionTraining, motion_net_of
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.random import make_batch, make_motion_net
+from avatar_v.weights.weights import save_pipeline
 
 LENGTH = 5
 

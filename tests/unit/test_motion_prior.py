@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.models.card import Card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import MOTION_DIM, pack_motion
 from avatar_v.objectives.motion_prior import MotionPrior
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.training.motion import MotionTraining, motion_net_of, run_moments
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.windows import Windows
 from avatar_v.types import MOTION_NAMES, Batch, MotionCond
+from avatar_v.weights.card import Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, motion_stats
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 
 STATS = motion_stats()
 AVERAGE_STYLE = STATS.style_average

@@ -7,7 +7,6 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from avatar_v.critics.reward_terms import RewardTerm
 from avatar_v.objectives.policy_gradient import (
     GRPO,
     Trajectory,
@@ -15,6 +14,7 @@ from avatar_v.objectives.policy_gradient import (
     densities,
     step_loss,
 )
+from avatar_v.rewards.terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
 from avatar_v.training.policies import Layout

@@ -17,10 +17,10 @@ from avatar_v.objectives.refiner import Refinement, Refiner
 from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefiner
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import collate, read_clip, read_folder
-from avatar_v.testing import make_batch, randomise
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.types import Batch
+from avatar_v.weights.random import make_batch, randomise
 from tiny_run import make_shards
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)

@@ -9,12 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.frozen import Score
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.critics.syncnet import SyncNet
-from avatar_v.critics.syncnet_crop import CropPlan
-from avatar_v.testing import randomise
+from avatar_v.faces.face_track import FaceTrack
+from avatar_v.faces.syncnet_crop import CropPlan
+from avatar_v.weights.random import randomise
 from avatar_v_eval.intervals import pearson
 from avatar_v_eval.scoring import readings
 from avatar_v_eval.scoring.clip import Clip, Footage

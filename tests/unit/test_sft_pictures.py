@@ -10,10 +10,10 @@ from avatar_v.models.conditioner import latent_validity
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import pack_motion
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.personality import Personality, draw_faces
 from avatar_v.types import Batch
+from avatar_v.weights.random import make_batch, motion_stats
 
 STATS = motion_stats()
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.testing import make_dit
+from avatar_v.weights.random import make_dit
 from avatar_v_eval.speed import peers
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.turns import in_turns, ratio

@@ -14,12 +14,12 @@ from avatar_v.callbacks.ema import EMA
 from avatar_v.callbacks.whole_steps import WholeSteps
 from avatar_v.shards.buckets import BatchPlan, Bucket
 from avatar_v.shards.loader import ResumableLoader
-from avatar_v.testing import make_batch
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT, Role, Updates, constant
 from avatar_v.types import Batch
+from avatar_v.weights.random import make_batch
 
 EPOCH, EVERY, STEPS = 5, 3, 4
 BUCKET = Bucket(32, 32, 5)

@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from avatar_v.outside import parse_json, read_bytes
-from avatar_v.paths import below
+from avatar_v.base.outside import parse_json, read_bytes
+from avatar_v.base.paths import below
 from avatar_v_eval.files import file_hash
 from avatar_v_eval.scoring.values import Faces
 

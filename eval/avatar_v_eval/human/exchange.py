@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from avatar_v.outside import read_table
+from avatar_v.base.outside import read_table
 from avatar_v_eval.human.votes import Vote
 
 COLUMNS = tuple(field.name for field in fields(Vote))

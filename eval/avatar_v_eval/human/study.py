@@ -15,8 +15,8 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
 from pydantic.dataclasses import dataclass
 
-from avatar_v.outside import read_yaml
-from avatar_v.paths import below
+from avatar_v.base.outside import read_yaml
+from avatar_v.base.paths import below
 
 Kind = Literal["mos", "pair", "turing"]
 CheckRole = Literal["qualification", "gold", "trap"]

@@ -11,8 +11,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import FaceTrack, follow_faces
 from avatar_v.critics.sync import joined
+from avatar_v.faces.face_track import FaceTrack, follow_faces
 from avatar_v_eval.scoring.pictures import Frames, Kept, Pictures, Squares, in_blocks
 
 Waveform = Float[Tensor, " s"]

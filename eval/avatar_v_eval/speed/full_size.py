@@ -22,26 +22,26 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from transformers import Wav2Vec2FeatureExtractor
 
-from avatar_v.device import chosen_device
-from avatar_v.generate.inputs import Inputs
+from avatar_v.base.device import chosen_device
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.record import peak_rss_mib
-from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.generate.request import Request
-from avatar_v.models.card import Capabilities, Card
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import IN_FP32
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.models.presets import preset
 from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.wan import WAN_CLASS, WAN_STEM, config_to_wan, import_wan, state_to_wan
-from avatar_v.models.weights import load_dit, write_json, write_state
 from avatar_v.planning.networks import Wav2Vec2OfSize, conditioner_of
-from avatar_v.testing import motion_stats
+from avatar_v.request.record import peak_rss_mib
+from avatar_v.request.request import Request
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, num_frames
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.presets import preset
+from avatar_v.weights.random import motion_stats
+from avatar_v.weights.wan import WAN_CLASS, WAN_STEM, config_to_wan, import_wan, state_to_wan
+from avatar_v.weights.weights import load_dit, write_json, write_state
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

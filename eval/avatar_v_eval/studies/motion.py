@@ -11,8 +11,8 @@ import argparse
 import numpy as np
 from jaxtyping import Float
 
+from avatar_v.base.seeds import derive
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v.seeds import derive
 from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated_motion import moved
 from avatar_v_eval.habits import habit_numbers

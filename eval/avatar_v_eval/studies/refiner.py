@@ -15,17 +15,17 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import weights_hash
+from avatar_v.faces.face import FaceCritic
 from avatar_v.generate.generator import LatentChunk, Person
-from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.pixels import to_uint8
 from avatar_v.generate.refine import Refiner, refine_chunks
-from avatar_v.generate.request import Request
+from avatar_v.inputs.inputs import Inputs
 from avatar_v.losses.flow import box_cover
 from avatar_v.losses.perceptual import feature_loss
+from avatar_v.media.pixels import to_uint8
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
+from avatar_v.request.request import Request
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cases import (
     Case,

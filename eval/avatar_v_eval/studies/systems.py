@@ -14,7 +14,7 @@ import dataclasses
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.types import num_latents
 from avatar_v_eval.cases import (
     Case,

@@ -7,8 +7,8 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from avatar_v.critics.face import identification
 from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.faces.face import identification
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval.cases import Case, Video, loudness
 from avatar_v_eval.generated import GeneratedClip

@@ -7,7 +7,7 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.training.engine import step_of
 from avatar_v.training.finite import (
     end_together,

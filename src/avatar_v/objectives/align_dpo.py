@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.flow import shift_time
-from avatar_v.models.card import read_card
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.motion.vectors import component_weights, known_mask
 from avatar_v.objectives.preferences import (
@@ -40,6 +39,7 @@ from avatar_v.training.subject import Networks
 from avatar_v.training.trainable import Trainable
 from avatar_v.training.windows import Windows
 from avatar_v.types import TEMPORAL_FACTOR, Batch, MotionCond
+from avatar_v.weights.card import read_card
 
 
 @dataclass(frozen=True)

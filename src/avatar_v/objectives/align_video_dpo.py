@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from avatar_v.flow import Latents
-from avatar_v.models.card import read_card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.objectives.preferences import (
     FROZEN,
@@ -41,6 +40,7 @@ from avatar_v.training.subject import Clips, Networks, token_side
 from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.windows import Windows, draw_window_times, smaller, value_at
 from avatar_v.types import Batch, Cond, JudgedVideos, Reference, num_frames
+from avatar_v.weights.card import read_card
 
 SAME_START = 0.05
 """Mean difference of two first frames in [-1, 1] up to which they are one picture, coded twice."""

@@ -13,9 +13,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.models.attention import Pattern
-from avatar_v.models.card import read_card
 from avatar_v.models.causal import as_causal
 from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.sampling.blocks import check_chunks
@@ -30,6 +30,7 @@ from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.video import Regions, Video, velocity_loss
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond
+from avatar_v.weights.card import read_card
 
 
 @dataclass(frozen=True)

@@ -19,17 +19,17 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler, OneCycleLR
 
-from avatar_v import checks
-from avatar_v.critics.face import FaceCritic
+from avatar_v.base import checks
+from avatar_v.base.paths import whole_file
 from avatar_v.critics.frozen import PictureCritic, as_input
 from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 from avatar_v.objectives.critic_data import LabelledFrames
 from avatar_v.objectives.preference_data import JudgedFeatures
 from avatar_v.objectives.sync_data import SyncRuns
-from avatar_v.paths import whole_file
+from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.engine import Engine
 from avatar_v.training.finite import require_finite_weights

@@ -6,9 +6,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v import checks
-from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
+from avatar_v.base import checks
 from avatar_v.critics.layers import Backbone
+from avatar_v.faces.face import FaceCritic, contrastive_loss, identification
 from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
 from avatar_v.objectives.critic_data import LabelledFrames
 

@@ -12,13 +12,13 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor, nn
 
-from avatar_v import checks
-from avatar_v.critics.feature_part import FeaturePart
-from avatar_v.critics.features import Features
-from avatar_v.critics.preference import PreferenceModel
+from avatar_v.base import checks
 from avatar_v.losses.align import preference_loss
 from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
 from avatar_v.objectives.preference_data import JudgedFeatures
+from avatar_v.rewards.feature_part import FeaturePart
+from avatar_v.rewards.features import Features
+from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.shards.pairs import WINNERS
 from avatar_v.training.batch import Draws
 
@@ -31,7 +31,7 @@ class Preference(Critic):
     """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
 
     Args:
-        features: What is read of a clip, by one of each kind at most (critics/features.py).
+        features: What is read of a clip, by one of each kind at most (rewards/features.py).
         axes: What raters were asked; one score for each.
         ties: k of losses/align.preference_loss; 1 takes no ties.
         width: Of the hidden layer.

@@ -13,7 +13,6 @@ from typing import Any
 
 from torch import Tensor
 
-from avatar_v.models.card import read_card
 from avatar_v.models.discriminator import TokenDiscriminator
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import active, add_factors
@@ -35,6 +34,7 @@ from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.training.video import Regions, Video
 from avatar_v.types import Cond
+from avatar_v.weights.card import read_card
 
 
 class DistillDMD(Engine[TrainBatch[Cond]]):

@@ -21,7 +21,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss
 from avatar_v.losses.distill import distribution_matching_gradient, distribution_matching_loss
 from avatar_v.losses.flow import flow_loss

@@ -18,16 +18,16 @@ from safetensors.torch import save_file
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from avatar_v import checks
-from avatar_v.critics.features import Features
-from avatar_v.critics.preference import PreferenceModel
-from avatar_v.paths import whole_file
-from avatar_v.progress import track
+from avatar_v.base import checks
+from avatar_v.base.paths import whole_file
+from avatar_v.base.progress import track
+from avatar_v.base.states import read_tensors
+from avatar_v.rewards.features import Features
+from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.shards.loader import levelled, read_folder
 from avatar_v.shards.pairs import PORTRAIT, VIDEOS, WINNERS, Pair, read_judgment, read_pair
 from avatar_v.shards.schema import AUDIO, to_float
 from avatar_v.shards.writer import ClipEntry
-from avatar_v.states import read_tensors
 
 
 @dataclass(frozen=True)

@@ -21,11 +21,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.models.discriminator import TokenDiscriminator
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame
-from avatar_v.models.weights import load_dit
 from avatar_v.motion.stats import MotionStats
 from avatar_v.objectives.distribution_matching import (
     DistributionMatching,
@@ -47,6 +46,7 @@ from avatar_v.training.trainable import Trainable
 from avatar_v.training.video import Regions, Video
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond, Reference
+from avatar_v.weights.weights import load_dit
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LRScheduler
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.losses.flow import box_cover, region_weight
 from avatar_v.models.vae import Latents, Video, VideoVAE
 from avatar_v.objectives.textures import texture_clips

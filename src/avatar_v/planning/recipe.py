@@ -12,9 +12,9 @@ import lightning as L
 import torch
 
 from avatar_v.parallel.mesh import Layout
-from avatar_v.stages.before import check_trainer
-from avatar_v.stages.cli import merge_recipes, misspelt_in, written
-from avatar_v.stages.recipe import RecipeCLI, quiet
+from avatar_v.recipe.before import check_trainer
+from avatar_v.recipe.cli import merge_recipes, misspelt_in, written
+from avatar_v.recipe.lightning_cli import RecipeCLI, quiet
 from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.video import Video
 

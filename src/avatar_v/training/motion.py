@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from avatar_v import checks
-from avatar_v.models.card import Capabilities, read_card
+from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.motion.own_units import style_of
@@ -31,6 +30,7 @@ from avatar_v.training.subject import Clips, Networks, WindowSource
 from avatar_v.training.trainable import Trainable, select
 from avatar_v.training.windows import Windows
 from avatar_v.types import Batch, MotionCond
+from avatar_v.weights.card import Capabilities, read_card
 
 
 @dataclass(frozen=True)

@@ -16,9 +16,7 @@ from torch import nn
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build
 from avatar_v.models.text import ByteTextEncoder
-from avatar_v.models.weights import find_stats, load_dit, load_pipeline
 from avatar_v.motion.stats import MotionStats
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.motion_stats import stats_of_folder
@@ -26,6 +24,8 @@ from avatar_v.training.batch import Condition, Draws, TrainBatch
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.windows import Windows, draw_windows, reduced, value_at
 from avatar_v.types import Batch, num_latents
+from avatar_v.weights.presets import build
+from avatar_v.weights.weights import find_stats, load_dit, load_pipeline
 
 
 @runtime_checkable

@@ -12,7 +12,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.losses.flow import flow_loss, latent_boxes, region_weight
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT

@@ -4,9 +4,10 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from avatar_v.critics import arcface, dino, dlib_face
-from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available
+from avatar_v.critics import dino
+from avatar_v.faces import arcface, dlib_face
+from avatar_v.faces.face import FaceCritic
+from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
 from avatar_v_eval.scoring.clip import Clip, Footage
 from avatar_v_eval.scoring.readings import (
     face_notes,

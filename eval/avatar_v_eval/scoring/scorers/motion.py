@@ -1,7 +1,7 @@
 """How the person moves: lips against the truth, and style against the reference clip."""
 
-from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
+from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
 from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v_eval.intervals import pearson
 from avatar_v_eval.scoring.clip import Clip, Footage

@@ -14,10 +14,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.sync import WINDOW_FRAMES, joined
 from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 from avatar_v_eval.scoring.clip import Clip, Footage
 from avatar_v_eval.scoring.networks import GivenNetwork
 from avatar_v_eval.scoring.pictures import Frames
