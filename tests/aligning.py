@@ -5,10 +5,7 @@ from pathlib import Path
 import lightning as L
 import torch
 
-from avatar_v.critics.reward_terms import RewardTerm
-from avatar_v.models.card import Capabilities, Card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import save_pipeline
+from avatar_v.rewards.terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.base import Stage
@@ -16,8 +13,11 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.policies import Guidance
 from avatar_v.stages.policy_gradient import GRPO
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.testing import make_batch, make_motion_net, motion_stats, randomise
 from avatar_v.types import MOTION_NAMES, Batch
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, make_motion_net, motion_stats, randomise
+from avatar_v.weights.weights import save_pipeline
 
 CLIPS, GROUP, WINDOW, LENGTH = 2, 3, 2, 4
 OBJECTIVE = Objective({0: LENGTH}, first_share=1.0)

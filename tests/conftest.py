@@ -24,7 +24,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     dlib; `slow` and `chain` tests wait to be asked for."""
     import torch
 
-    from avatar_v.critics import face_track
+    from avatar_v.faces import face_track
 
     asked = config.getoption("markexpr")
     for item in items:

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from avatar_v.generate.generator import Clip, Person, generate
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.pixels import Frames
-from avatar_v.generate.record import Record
-from avatar_v.generate.request import Request, Weights
 from avatar_v.generate.resume import OnKept
 from avatar_v.generate.run import run
+from avatar_v.media.pixels import Frames
+from avatar_v.request.record import Record
+from avatar_v.request.request import Request, Weights
 from avatar_v.sampling.settings import Settings
-from avatar_v.testing import make_batch
+from avatar_v.weights.random import make_batch
 
 SETTINGS = Settings(chunk_latents=5, num_steps=2, seed=3)
 

@@ -4,7 +4,7 @@ import argparse
 import time
 from collections.abc import Callable
 
-from avatar_v.shards import cli
+from avatar_v.commands import shards as cli
 from avatar_v_data import cli as data_cli
 
 

@@ -13,8 +13,8 @@ from torch.multiprocessing.spawn import spawn
 
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.ranks import Ranks
-from avatar_v.models.card import read_card
-from avatar_v.models.weights import load_pipeline
+from avatar_v.weights.card import read_card
+from avatar_v.weights.weights import load_pipeline
 
 NUM_RANKS = 2
 OPTIONS: dict[str, Any] = {

@@ -16,11 +16,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BatchEncoding, UMT5Config, UMT5EncoderModel
 
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.presets import build
 from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.parallel.apply import shard, shard_frozen
 from avatar_v.stages.muon import BatchedMuon
 from avatar_v.stages.roles import begun_as
+from avatar_v.weights.presets import build
 
 NUM_RANKS, NUM_LAYERS = 2, 3
 SHAPES = [(7, 4)] * 3 + [(4, 10)] * 2 + [(1, 6)]

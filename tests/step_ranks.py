@@ -30,10 +30,10 @@ from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.presets import build
 from avatar_v.parallel.timestep import Line
 from avatar_v.sampling.settings import Settings
-from avatar_v.testing import make_batch, make_motion_net, motion_stats, randomise
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, make_motion_net, motion_stats, randomise
 from generating import picture, sound
 
 NUM_RANKS = 3

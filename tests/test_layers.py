@@ -51,7 +51,7 @@ ORDER = [
 ]
 RANK = {name: rank for rank, names in enumerate(ORDER) for name in names}
 FREE = {"cli", "testing"}
-DEMONSTRATIONS = {"app/example.py", "generate/showcase.py"}
+DEMONSTRATIONS = {"app/example.py", "demo/showcase.py"}
 DRAWN_VOICE = {
     f"engines/{name}.py" for name in ("drawn_voice", "pronunciation", "script", "voices")
 }

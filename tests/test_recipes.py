@@ -8,12 +8,12 @@ import pytest
 import yaml
 
 from avatar_v.cli import main
-from avatar_v.models.presets import preset
-from avatar_v.stages import cli as stages_cli
-from avatar_v.stages import recipe as recipe_cli
+from avatar_v.recipe import cli as stages_cli
+from avatar_v.recipe import lightning_cli as recipe_cli
+from avatar_v.recipe.cli import merge_recipes, run_words
+from avatar_v.recipe.lightning_cli import RecipeCLI
 from avatar_v.stages.base import Stage
-from avatar_v.stages.cli import merge_recipes, run_words
-from avatar_v.stages.recipe import RecipeCLI
+from avatar_v.weights.presets import preset
 from tiny_run import RECIPES, STAGES, make_shards
 
 CRITICS = [

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from avatar_v.recipe.cli import run_words
 from avatar_v.shards.pairs import Judgment, Pair, PairPictures, encode_pair
 from avatar_v.shards.schema import Meta, Sample
 from avatar_v.shards.writer import write_shard
-from avatar_v.stages.cli import run_words
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
 
 RECIPES = Path(__file__).resolve().parents[1] / "recipes"

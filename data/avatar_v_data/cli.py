@@ -14,12 +14,12 @@ import threading
 from collections.abc import Sequence
 from pathlib import Path
 
+from avatar_v.base.command_line import front_end
+from avatar_v.base.interrupts import interrupted
+from avatar_v.base.options import at_once
+from avatar_v.base.progress import progress_bar, results_console
+from avatar_v.base.words import counted, notice
 from avatar_v.cli import guarded
-from avatar_v.command_line import front_end
-from avatar_v.interrupts import interrupted
-from avatar_v.options import at_once
-from avatar_v.progress import progress_bar, results_console
-from avatar_v.words import counted, notice
 from avatar_v_data.world_settings import WorldSettings
 
 DEFAULT_NUM_FRAMES = 101  # 26 latents, 4.04 s

@@ -17,13 +17,13 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics import face_track
-from avatar_v.critics.dlib_face import embed_faces
+from avatar_v.base.words import counted
+from avatar_v.faces import face_track
+from avatar_v.faces.dlib_face import embed_faces
 from avatar_v.media import containers, reading
 from avatar_v.motion.landmarks import HABITS, KNOWN, motion_from_landmarks
 from avatar_v.shards.schema import NO_PHONEME, Meta, Sample, to_int16
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
-from avatar_v.words import counted
 from avatar_v_data.import_plan import Part, Source
 
 MIN_FOUND = 0.5  # share of a clip's frames that must show a face

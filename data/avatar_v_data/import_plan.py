@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.dlib_face import SAME_PERSON
-from avatar_v.outside import parse_json, read_table, read_text
+from avatar_v.base.outside import parse_json, read_table, read_text
+from avatar_v.faces.dlib_face import SAME_PERSON
 
 PersonRule = Literal["file", "folder", "face", "manifest"]
 NUMBERS = ("start", "stop", "sound_late")

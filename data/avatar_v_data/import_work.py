@@ -18,7 +18,7 @@ from pathlib import Path
 
 import torch
 
-from avatar_v.interrupts import interrupts_deferred
+from avatar_v.base.interrupts import interrupts_deferred
 from avatar_v.shards.schema import Sample
 from avatar_v.shards.writer import index_path, write_shard, write_text_atomically
 from avatar_v_data.import_file import FileResult, ReadSettings, Row, read_file

@@ -16,14 +16,14 @@ from pathlib import Path
 
 import torch
 
-from avatar_v import checks
-from avatar_v.critics import face_track
-from avatar_v.progress import results_console
+from avatar_v.base import checks
+from avatar_v.base.progress import results_console
+from avatar_v.base.words import counted
+from avatar_v.faces import face_track
 from avatar_v.shards.loader import read_members
 from avatar_v.shards.schema import META, decode_meta, encode_meta
 from avatar_v.shards.writer import ClipEntry, RawClip, index_path, read_index, write_shard
 from avatar_v.types import num_latents
-from avatar_v.words import counted
 from avatar_v_data.import_file import FileResult, ReadSettings, Row, first_frame
 from avatar_v_data.import_plan import (
     PersonRule,

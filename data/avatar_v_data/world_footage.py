@@ -23,10 +23,10 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
+from avatar_v.base.seeds import derive
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
-from avatar_v.seeds import derive
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.clip import make_clip

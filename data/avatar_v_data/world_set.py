@@ -17,9 +17,9 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from avatar_v import checks
-from avatar_v.critics.face_track import spread_frames
-from avatar_v.interrupts import interrupts_deferred
+from avatar_v.base import checks
+from avatar_v.base.interrupts import interrupts_deferred
+from avatar_v.faces.face_track import spread_frames
 from avatar_v.shards.schema import NUM_CLOSE_UPS, Meta, Sample, to_int16
 from avatar_v.shards.writer import (
     Failure,

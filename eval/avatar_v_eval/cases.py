@@ -14,9 +14,9 @@ import numpy as np
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.media.sound import prepared
-from avatar_v.options import at_once
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import Split, persons, scenes, sentences

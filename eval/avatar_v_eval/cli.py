@@ -11,8 +11,8 @@ import importlib
 import sys
 from collections.abc import Sequence
 
+from avatar_v.base.command_line import front_end
 from avatar_v.cli import guarded
-from avatar_v.command_line import front_end
 from avatar_v_eval.measure_cli import KINDS, run_words
 
 COMMANDS = {

@@ -2,7 +2,7 @@
 
 A condition is a person who says something in a scene. Each of its samples is drawn anew with faults
 of known size: lips before or behind the sound, a mouth that moves too little or too much, another
-face, blur. Raters (avatar_v.critics.raters) weigh the sizes themselves and no critic, so what they
+face, blur. Raters (avatar_v.rewards.raters) weigh the sizes themselves and no critic, so what they
 want is known exactly. All pairs of a condition's samples are judged.
 """
 
@@ -19,10 +19,10 @@ from jaxtyping import Float
 from scipy.ndimage import gaussian_filter
 from torch import Tensor
 
-from avatar_v.critics.raters import Panel, SimulatedRater, raters_of
-from avatar_v.critics.reward_terms import Samples
-from avatar_v.outside import parse_json
-from avatar_v.seeds import derive, stream
+from avatar_v.base.outside import parse_json
+from avatar_v.base.seeds import derive, stream
+from avatar_v.rewards.raters import Panel, SimulatedRater, raters_of
+from avatar_v.rewards.terms import Samples
 from avatar_v.shards.pairs import WINNERS, Judgment, Pair, PairPictures, encode_pair
 from avatar_v.shards.schema import Meta, Sample, to_int16
 from avatar_v.shards.writer import RawClip, index_path, read_index, write_shard

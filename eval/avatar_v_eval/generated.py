@@ -13,17 +13,17 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.face_track import spread_frames
-from avatar_v.generate.inputs import Inputs, read_inputs
-from avatar_v.generate.pixels import to_uint8
-from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.generate.request import Request
+from avatar_v.faces.face_track import spread_frames
+from avatar_v.inputs.inputs import Inputs, read_inputs
+from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.media import reading
+from avatar_v.media.pixels import to_uint8
 from avatar_v.media.sound import normalise_loudness
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.extractors import METER_HABITS, from_meter
+from avatar_v.request.request import Request
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME
 from avatar_v.world.redrawn import close_ups
 from avatar_v_eval.cases import Case, Video, heard, signed, video_of

@@ -5,11 +5,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.base.progress import track
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.vectors import unpack_motion
-from avatar_v.progress import track
 from avatar_v.sampling.chunks import plan
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.types import Style

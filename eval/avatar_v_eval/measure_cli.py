@@ -6,7 +6,7 @@ A measurement takes its options from its own module, which is imported only when
 import argparse
 import importlib
 
-from avatar_v.command_line import Parser
+from avatar_v.base.command_line import Parser
 from avatar_v_eval.speed import SPEEDS
 from avatar_v_eval.studies import STUDIES
 

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
+from avatar_v.base.seeds import derive
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v.seeds import derive
 from avatar_v_eval.cases import Case, asked_cases
 from avatar_v_eval.generated_motion import moved
 from avatar_v_eval.intervals import mean_of, pearson

@@ -11,8 +11,8 @@ from typing import Any, TypeVar
 
 import torch
 
-from avatar_v import checks
-from avatar_v.progress import track
+from avatar_v.base import checks
+from avatar_v.base.progress import track
 
 T = TypeVar("T")
 

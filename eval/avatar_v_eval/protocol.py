@@ -24,8 +24,8 @@ import numpy as np
 from jaxtyping import Float
 from matplotlib.figure import Figure
 
-from avatar_v.command_line import Parser
-from avatar_v.paths import inside
+from avatar_v.base.command_line import Parser
+from avatar_v.base.paths import inside
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case
 from avatar_v_eval.generated import GeneratedClip

@@ -10,10 +10,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.quality import flicker, sharpness
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval.cases import Case, Video
 from avatar_v_eval.intervals import pearson

@@ -20,9 +20,9 @@ from pathlib import Path
 
 import torch
 
-from avatar_v.device import chosen_device, chosen_precision, processor_flags
-from avatar_v.outside import read_json
-from avatar_v.paths import check_name
+from avatar_v.base.device import chosen_device, chosen_precision, processor_flags
+from avatar_v.base.outside import read_json
+from avatar_v.base.paths import check_name
 
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
 """Results of the weights that ship, and of measurements without weights. Results of other weights,

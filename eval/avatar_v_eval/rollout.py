@@ -9,16 +9,16 @@ from pathlib import Path
 from jaxtyping import UInt8
 from torch import Tensor
 
+from avatar_v.base.device import PRECISIONS
+from avatar_v.base.seeds import derive
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.device import PRECISIONS
-from avatar_v.generate.checks import check_settings
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
-from avatar_v.generate.resolve import num_steps_of
-from avatar_v.models.card import DEFAULT_WEIGHTS
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import load_pipeline
-from avatar_v.seeds import derive
+from avatar_v.request.checks import check_settings
+from avatar_v.request.request import Request
+from avatar_v.request.resolve import num_steps_of
+from avatar_v.weights.card import DEFAULT_WEIGHTS
+from avatar_v.weights.weights import load_pipeline
 
 AVATAR_V = (sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())")
 """The command ``avatar-v`` of this interpreter."""

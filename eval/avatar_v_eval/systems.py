@@ -4,7 +4,7 @@ import argparse
 import dataclasses
 from collections.abc import Mapping
 
-from avatar_v.generate.checks import check_settings
+from avatar_v.request.checks import check_settings
 from avatar_v_eval.bench.own_system import parse_options
 from avatar_v_eval.rollout import Rollout
 

@@ -16,13 +16,13 @@ import numpy as np
 import torch
 from jaxtyping import Float
 
-from avatar_v.critics.face_track import spread_frames
-from avatar_v.critics.features import Features
-from avatar_v.critics.preference import PreferenceModel
-from avatar_v.critics.raters import Panel
-from avatar_v.seeds import derive
+from avatar_v.base.seeds import derive
+from avatar_v.faces.face_track import spread_frames
+from avatar_v.pairs.making import Made, samples_of
+from avatar_v.rewards.features import Features
+from avatar_v.rewards.preference import PreferenceModel
+from avatar_v.rewards.raters import Panel
 from avatar_v.shards.pairs import NUM_PORTRAITS, reference_batch
-from avatar_v.stages.pair_making import Made, samples_of
 from avatar_v.types import SAMPLES_PER_FRAME, Batch
 from avatar_v_eval.cases import Case, asked_cases, heard, signed, video_of
 from avatar_v_eval.generated import GeneratedClip, generate

@@ -19,25 +19,25 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
 from typing import Any, cast
 
-from avatar_v.command_line import front_end, version_line
-from avatar_v.interrupts import interrupted, interrupts_behind_imports
-from avatar_v.words import printable, readable
+from avatar_v.base.command_line import front_end, version_line
+from avatar_v.base.interrupts import interrupted, interrupts_behind_imports
+from avatar_v.base.words import printable, readable
 
 COMMANDS = {
-    "demo": "avatar_v.demo",
-    "generate": "avatar_v.generate.cli",
-    "speak": "avatar_v.engines.cli",
-    "scene": "avatar_v.engines.cli",
-    "app": "avatar_v.app.cli",
-    "consent": "avatar_v.safety.cli",
-    "watermark": "avatar_v.safety.cli",
-    "shards": "avatar_v.shards.cli",
-    "weights": "avatar_v.models.cli",
-    "plan": "avatar_v.planning.cli",
-    "doctor": "avatar_v.planning.cli",
-    "run": "avatar_v.stages.cli",
-    "fit": "avatar_v.stages.cli",
-    "validate": "avatar_v.stages.cli",
+    "demo": "avatar_v.commands.demo",
+    "generate": "avatar_v.commands.generate",
+    "speak": "avatar_v.commands.engines",
+    "scene": "avatar_v.commands.engines",
+    "app": "avatar_v.commands.app",
+    "consent": "avatar_v.commands.safety",
+    "watermark": "avatar_v.commands.safety",
+    "shards": "avatar_v.commands.shards",
+    "weights": "avatar_v.commands.weights",
+    "plan": "avatar_v.commands.planning",
+    "doctor": "avatar_v.commands.planning",
+    "run": "avatar_v.recipe.cli",
+    "fit": "avatar_v.recipe.cli",
+    "validate": "avatar_v.recipe.cli",
 }
 """Command → module, in the order of --help."""
 
@@ -146,7 +146,7 @@ def build_parser(commands: Iterable[str] = tuple(COMMANDS)) -> argparse.Argument
 
 def _dispatch(words: list[str]) -> int:
     if words and words[0] in TRAINING:
-        from avatar_v.stages import cli as training
+        from avatar_v.recipe import cli as training
 
         return training.run_words(words[0], words[1:])
     if threading.current_thread() is threading.main_thread():

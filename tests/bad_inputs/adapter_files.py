@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from avatar_v.models.adapter import STATE, save_adapter
-from avatar_v.models.card import (
+from avatar_v.models.lora import add_factors
+from avatar_v.weights.adapter import STATE, save_adapter
+from avatar_v.weights.card import (
     ADAPTER_CARD,
     ADAPTER_CONFIG,
     AdapterCard,
@@ -21,9 +22,8 @@ from avatar_v.models.card import (
     Card,
     hash_folder,
 )
-from avatar_v.models.lora import add_factors
-from avatar_v.models.weights import load_pipeline
-from avatar_v.testing import motion_stats
+from avatar_v.weights.random import motion_stats
+from avatar_v.weights.weights import load_pipeline
 
 CARDS: dict[str, dict[str, Any]] = {
     "other_base": {"base_hash": "0" * 16},

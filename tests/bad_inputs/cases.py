@@ -226,7 +226,7 @@ NUMBERS = {
         "nothing",
         "os:system",
         "is.not.there:f",
-        "avatar_v.generate.request:Request",
+        "avatar_v.request.request:Request",
         "a:b:c",
     ),
 }

@@ -16,11 +16,11 @@ from PIL import Image
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from avatar_v.models.card import Card
-from avatar_v.models.presets import build
-from avatar_v.models.wan import import_wan
-from avatar_v.models.weights import save_pipeline
-from avatar_v.testing import motion_stats
+from avatar_v.weights.card import Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import motion_stats
+from avatar_v.weights.wan import import_wan
+from avatar_v.weights.weights import save_pipeline
 from bad_inputs.adapter_files import SAID, make_adapters
 from bad_inputs.consents import make_statements
 from bad_inputs.pointer_files import make_pointers

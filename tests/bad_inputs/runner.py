@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v.words import is_hidden
+from avatar_v.base.words import is_hidden
 
 LIMIT_S = 60.0
 """A process that runs longer is killed and counts as a hang. Busy machines are slow."""
@@ -33,7 +33,7 @@ HEAVY = [
     "transformers",
     "avatar_v.generate.pipeline",
     "avatar_v_data.importer",
-    "avatar_v.stages.recipe",
+    "avatar_v.recipe.lightning_cli",
     "avatar_v.stages.sft",
 ]
 

@@ -37,7 +37,7 @@ TRAINERS: dict[str, dict[str, object]] = {
     "word": {"callbacks": ["LambdaCallback"]},
     "module": {"logger": "antigravity.Logger"},
     "module_text": {"logger": "{class_path: antigravity.Logger}"},
-    "through": {"callbacks": [_of("avatar_v.paths.os.abort")]},
+    "through": {"callbacks": [_of("avatar_v.base.paths.os.abort")]},
     "writer": {"callbacks": [_of("avatar_v.media.writer.Mp4Writer", path="class_ran")]},
     "reward": {"callbacks": [_watch("subprocess.Popen", args=["touch", "class_ran"])]},
     "hook": {"strategy": _of(f"{LIGHTNING}.strategies.DDPStrategy", ddp_comm_hook="os.abort")},

@@ -162,7 +162,7 @@ def _rater(path: str, **changes: Any) -> str:
     return json.dumps({"raters": [rater]})
 
 
-TERM = "avatar_v.critics.likeness.own_sway"
+TERM = "avatar_v.rewards.likeness.own_sway"
 RATERS = {
     "text": "no json",
     "list": "[]",

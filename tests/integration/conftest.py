@@ -10,11 +10,11 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
-from avatar_v.models.card import Capabilities, Card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import save_pipeline
-from avatar_v.testing import make_motion_net, motion_stats
+from avatar_v.request.request import Request
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_motion_net, motion_stats
+from avatar_v.weights.weights import save_pipeline
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file

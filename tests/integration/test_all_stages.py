@@ -12,11 +12,11 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.models.card import read_card
-from avatar_v.models.weights import load_pipeline
+from avatar_v.faces.face import FaceCritic
+from avatar_v.weights.card import read_card
+from avatar_v.weights.weights import load_pipeline
 from tiny_run import RECIPES, losses
 
 CHAIN = RECIPES / "all_stages.sh"

@@ -10,9 +10,9 @@ import pytest
 
 from avatar_v.app.form import FRAMED, Form, Limits
 from avatar_v.app.jobs import JobRunner, Progress, Waiting
-from avatar_v.generate.request import Request
 from avatar_v.media.reading import read_video
-from avatar_v.visitors import Visitor
+from avatar_v.request.request import Request
+from avatar_v.web.visitors import Visitor
 from written import joined, num_decoded
 
 ME = Visitor("127.0.0.1", "me")

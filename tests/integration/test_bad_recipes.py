@@ -10,9 +10,9 @@ import pytest
 import torch
 import yaml
 
+from avatar_v.base.outside import MAX_BYTES
 from avatar_v.cli import main
-from avatar_v.outside import MAX_BYTES
-from avatar_v.stages.before import check_experiment_log
+from avatar_v.recipe.before import check_experiment_log
 from tiny_run import RECIPES, make_shards
 
 STAGE = "--model.init_args."

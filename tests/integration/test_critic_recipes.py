@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.critics.clip_features import ClipFeatures
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 from avatar_v.models.vae import VideoVAE
+from avatar_v.recipe.cli import run_words
+from avatar_v.rewards.clip_features import ClipFeatures
+from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
-from avatar_v.stages.cli import run_words
 from avatar_v.stages.critics import FaceStage
 from avatar_v_data.world_set import write_world
 from avatar_v_data.world_settings import WorldSettings

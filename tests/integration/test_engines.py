@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from avatar_v import cli
-from avatar_v.critics.face import FaceCritic
 from avatar_v.engines.scene import drawn_likeness, ranked
 from avatar_v.engines.voice import speak_script
-from avatar_v.generate.checks import check_request
+from avatar_v.faces.face import FaceCritic
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
 from avatar_v.media import reading
-from avatar_v.models.card import DRAWN_PEOPLE, Capabilities, Card
-from avatar_v.models.weights import save_pipeline
-from avatar_v.testing import randomise
+from avatar_v.request.checks import check_request
+from avatar_v.request.request import Request
+from avatar_v.weights.card import DRAWN_PEOPLE, Capabilities, Card
+from avatar_v.weights.random import randomise
+from avatar_v.weights.weights import save_pipeline
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons
 from generating import carry_out, left_behind

@@ -22,10 +22,10 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.generate.output_files import GROWING, kept_folder, num_kept
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
 from avatar_v.media import files, writer
+from avatar_v.request.output_files import GROWING, kept_folder, num_kept
+from avatar_v.request.request import Request
 from generating import carry_out
 from written import assert_same_pictures
 
@@ -33,7 +33,7 @@ NUM_FRAMES = 32
 DYING = """
 import dataclasses, json, os, resource, signal, sys
 from avatar_v.generate import resume, run
-from avatar_v.generate.request import Request, Weights
+from avatar_v.request.request import Request, Weights
 from avatar_v.media import files
 
 place, after, request, weights = sys.argv[1], int(sys.argv[2]), sys.argv[3], sys.argv[4]

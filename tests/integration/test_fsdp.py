@@ -15,11 +15,11 @@ from safetensors.torch import load_file
 from torch.distributed.checkpoint import FileSystemReader
 
 from aligning import make_weights
-from avatar_v.models.adapter import load_merged
-from avatar_v.models.card import Card, Chosen
-from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.testing import motion_stats, randomise
+from avatar_v.weights.adapter import load_merged
+from avatar_v.weights.card import Card, Chosen
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 from tiny_run import RECIPES, losses, make_shards, run_stage
 
 OVERLAY = {

@@ -16,8 +16,8 @@ from torch import Tensor
 from avatar_v import cli
 from avatar_v.generate import stored_pipeline
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
 from avatar_v.generate.run import run
+from avatar_v.request.request import Request
 from generating import carry_out, left_behind
 
 # --- files ---

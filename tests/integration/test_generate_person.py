@@ -8,8 +8,8 @@ import torch
 
 from avatar_v.generate.generator import Person, audio_tokens
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
 from avatar_v.models.reference import anchor_frame, join_references
+from avatar_v.request.request import Request
 from avatar_v.sampling import rollout as rollout_module
 from avatar_v.sampling.chunks import Span, plan
 from avatar_v.types import Reference

@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.generate.inputs import read_inputs
-from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.ranks import check_devices, death_of
-from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
 from avatar_v.generate.stored_pipeline import StoredPipeline
+from avatar_v.inputs.inputs import read_inputs
+from avatar_v.inputs.live import LiveSound
+from avatar_v.request.request import LIVE, Request, Weights
 from generating import carry_out, check_death, sound, two_devices
 
 pytestmark = pytest.mark.multi

@@ -13,13 +13,13 @@ from avatar_v import cli
 from avatar_v.app.form import FRAMED, Form
 from avatar_v.app.jobs import JobRunner, Progress
 from avatar_v.app.page import running
-from avatar_v.generate.request import Request
 from avatar_v.media.reading import read_video
-from avatar_v.models.card import DRAWN_PEOPLE
+from avatar_v.request.request import Request
 from avatar_v.safety.consent import DRAWN, SUFFIX, Consent, save_consent
 from avatar_v.safety.faces import hash_of, read_faces
 from avatar_v.safety.moderation import RefusedError, picture_scores
-from avatar_v.visitors import Visitor
+from avatar_v.web.visitors import Visitor
+from avatar_v.weights.card import DRAWN_PEOPLE
 from classifiers import picture_classifier
 from generating import carry_out, left_behind
 

@@ -16,7 +16,7 @@ import pytest
 import torch
 from av.video.reformatter import ColorTrc
 
-from avatar_v.critics.face_track import FaceTrack
+from avatar_v.faces.face_track import FaceTrack
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data import importer
 from avatar_v_data.import_plan import cluster_faces

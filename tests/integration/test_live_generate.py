@@ -15,14 +15,14 @@ import torch
 from torch import Tensor, nn
 
 from avatar_v import cli
-from avatar_v.generate.inputs import Inputs, read_inputs
-from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.progress import FrameProgress
-from avatar_v.generate.request import LIVE, Request
-from avatar_v.generate.resolve import input_spec
-from avatar_v.models.card import read_card
-from avatar_v.models.weights import load_pipeline
+from avatar_v.inputs.inputs import Inputs, read_inputs
+from avatar_v.inputs.live import LiveSound
+from avatar_v.request.request import LIVE, Request
+from avatar_v.request.resolve import input_spec
+from avatar_v.weights.card import read_card
+from avatar_v.weights.weights import load_pipeline
 from generating import carry_out
 
 PATIENCE_S = 300.0

@@ -6,15 +6,15 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from avatar_v.models.adapter import check_adapters, load_merged, read_adapter
-from avatar_v.models.card import Card, Chosen, read_card
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.stages.trainable import AUDIO, MOTION
-from avatar_v.testing import make_motion_net, motion_stats, randomise
+from avatar_v.weights.adapter import check_adapters, load_merged, read_adapter
+from avatar_v.weights.card import Card, Chosen, read_card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_motion_net, motion_stats, randomise
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 from tiny_run import make_shards, run_stage
 
 RANGES = ((1.0, 5.0), (1.0, 5.0), (1.0, 3.0))

@@ -4,11 +4,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate.reference_clip import ReferenceClip, read_reference, still
-from avatar_v.generate.resolve import input_spec
-from avatar_v.models.card import ASSETS, SHIPPED, read_card
+from avatar_v.inputs.reference_clip import ReferenceClip, read_reference, still
 from avatar_v.motion.extractors import METER_HABITS, find_extractor
+from avatar_v.request.resolve import input_spec
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.card import ASSETS, SHIPPED, read_card
 
 ID = 0  # no function
 
@@ -90,7 +90,7 @@ def test_an_extractor_of_ones_own_plugs_in_by_its_path(spoken) -> None:
         (f"{__name__}:nobody", "cannot be imported"),
         ("no.such:thing", "cannot be imported"),
         (f"{__name__}:ID", "is no function"),
-        ("avatar_v.generate.request:Request", "is no function"),  # a class of two arguments
+        ("avatar_v.request.request:Request", "is no function"),  # a class of two arguments
         (f"{__name__}:one_word", "habits of .* is 'yaw', expected a tuple of names"),
         (f"{__name__}:mistyped", "habits of .* is .*yawn.*, expected a tuple of names"),
         ("meters", "there are auto, none, meter, landmarks"),

@@ -12,10 +12,10 @@ from avatar_v import cli
 from avatar_v.generate import pipeline as pipeline_module
 from avatar_v.generate import stored_pipeline
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
 from avatar_v.media.writer import Mp4Writer
-from avatar_v.models.card import read_card
-from avatar_v.models.weights import load_pipeline
+from avatar_v.request.request import Request
+from avatar_v.weights.card import read_card
+from avatar_v.weights.weights import load_pipeline
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from fake_streams import FakeStreams

@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.critics.face_track import FaceTrack
-from avatar_v.generate import reference_clip
-from avatar_v.generate.best_frame import best_frame
-from avatar_v.generate.reference_clip import check_same_person, read_reference
+from avatar_v.faces.face_track import FaceTrack
+from avatar_v.inputs import reference_clip
+from avatar_v.inputs.best_frame import best_frame
+from avatar_v.inputs.reference_clip import check_same_person, read_reference
 from avatar_v.media.reading import read_video
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.motion.extractors import find_extractor

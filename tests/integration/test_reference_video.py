@@ -9,18 +9,18 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.generate.inputs import InputSpec, read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.reference_clip import read_reference
-from avatar_v.generate.request import Request
-from avatar_v.generate.resolve import input_spec, resolved
 from avatar_v.generate.resume import asked_for
+from avatar_v.inputs.inputs import InputSpec, read_inputs
+from avatar_v.inputs.reference_clip import read_reference
 from avatar_v.media.sound import prepared
-from avatar_v.models.card import Capabilities, Card
 from avatar_v.motion.extractors import find_extractor
+from avatar_v.request.request import Request
+from avatar_v.request.resolve import input_spec, resolved
 from avatar_v.sampling.motion import LEAST_MOTION_STEPS
-from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.random import randomise
 from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file

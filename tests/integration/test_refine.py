@@ -13,21 +13,21 @@ from avatar_v.app.form import FRAMED, Form
 from avatar_v.app.jobs import JobRunner
 from avatar_v.generate import refine as refine_module
 from avatar_v.generate.generator import LatentChunk, Person
-from avatar_v.generate.inputs import read_inputs
-from avatar_v.generate.live import LiveSound
-from avatar_v.generate.output_files import kept_folder, num_kept
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.refine import Refiner, refine_chunks
-from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
+from avatar_v.inputs.inputs import read_inputs
+from avatar_v.inputs.live import LiveSound
 from avatar_v.media.reading import read_video
-from avatar_v.models.average import replace_decoder
-from avatar_v.models.card import Capabilities, Card, read_card
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.testing import make_reference, randomise
-from avatar_v.visitors import Visitor
+from avatar_v.request.output_files import kept_folder, num_kept
+from avatar_v.request.request import LIVE, Request, Weights
+from avatar_v.web.visitors import Visitor
+from avatar_v.weights.average import replace_decoder
+from avatar_v.weights.card import Capabilities, Card, read_card
+from avatar_v.weights.random import make_reference, randomise
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, sound
 
 # fp32: rotary positions count from the start of a pass, so angles of the same difference are

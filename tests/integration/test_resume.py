@@ -13,7 +13,7 @@ import yaml
 from safetensors.torch import load_file
 
 from avatar_v.callbacks.record import read_losses
-from avatar_v.stages.cli import merge, run_words
+from avatar_v.recipe.cli import merge, run_words
 from tiny_run import RECIPES, losses, make_shards
 
 # Epochs of 4 batches: the checkpoint of step 3 lies inside one, and step 7 in the next.

@@ -14,12 +14,12 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.device import chosen_precision
+from avatar_v.base.device import chosen_precision
 from avatar_v.generate import generator as generator_module
 from avatar_v.generate import resume as resume_module
-from avatar_v.generate.output_files import kept_folder, num_kept
-from avatar_v.generate.record import Record
-from avatar_v.generate.request import Request
+from avatar_v.request.output_files import kept_folder, num_kept
+from avatar_v.request.record import Record
+from avatar_v.request.request import Request
 from generating import carry_out
 from written import assert_same_pictures, played
 
@@ -29,7 +29,7 @@ ENDS = [(".mp4", 1), (".mp4", 3), (".m3u8", 3)]
 """Kinds of output, and blocks of frames until the end; two belong to the first chunk."""
 KILLED = """
 import json, os, signal, sys
-from avatar_v.generate.request import Request, Weights
+from avatar_v.request.request import Request, Weights
 from avatar_v.generate.run import run
 
 left = [int(sys.argv[3])]

@@ -14,18 +14,18 @@ from avatar_v import cli
 from avatar_v.app import form as page_form
 from avatar_v.app.jobs import VIDEO, JobRunner
 from avatar_v.generate import run as run_module
-from avatar_v.generate.live import LiveSound
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.run import run
+from avatar_v.inputs.live import LiveSound
 from avatar_v.media.delivered import Form
 from avatar_v.media.files import Mp4File
 from avatar_v.media.reading import iter_channels, read_video
 from avatar_v.media.writer import write_wav
-from avatar_v.models.card import read_card
-from avatar_v.models.weights import load_pipeline, save_pipeline
+from avatar_v.request.request import LIVE, Request, Weights
 from avatar_v.safety.watermark import Mark, Marker
-from avatar_v.visitors import Visitor
+from avatar_v.web.visitors import Visitor
+from avatar_v.weights.card import read_card
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, left_behind
 
 NUM_FRAMES = 32

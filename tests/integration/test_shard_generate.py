@@ -12,12 +12,12 @@ import shard_frames
 from avatar_v import cli
 from avatar_v.generate import stored_pipeline
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
 from avatar_v.generate.run import run
-from avatar_v.models.card import Capabilities, Card, read_card
 from avatar_v.models.refiner import as_refiner
-from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.testing import randomise
+from avatar_v.request.request import Request
+from avatar_v.weights.card import Capabilities, Card, read_card
+from avatar_v.weights.random import randomise
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import check_death, two_devices
 from shard_frames import OPTIONS
 

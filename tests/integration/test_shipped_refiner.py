@@ -8,7 +8,7 @@ import torch
 from PIL import Image
 
 from avatar_v.generate.refine import check_refiner
-from avatar_v.models.card import ASSETS, read_card
+from avatar_v.weights.card import ASSETS, read_card
 from eval_cases import measured
 
 

@@ -5,12 +5,12 @@ from pathlib import Path
 import pytest
 
 from avatar_v.app.example import draw_person
-from avatar_v.generate.inputs import read_inputs
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
-from avatar_v.models.card import ASSETS, read_card
+from avatar_v.inputs.inputs import read_inputs
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.request.request import Request
 from avatar_v.sampling.chunks import plan
+from avatar_v.weights.card import ASSETS, read_card
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import torch
 from PIL import Image
 
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.generate.showcase import Cast, lip_sync, showcase
+from avatar_v.demo.showcase import Cast, lip_sync, showcase
 from avatar_v.media.reading import read_video
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from avatar_v.generate import making
-from avatar_v.generate.inputs import read_inputs
+from avatar_v.inputs.inputs import read_inputs
 from avatar_v_eval.records import read_result
 from eval_cases import measured
 

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.models.card import Card, read_card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import save_pipeline
-from avatar_v.testing import motion_stats
+from avatar_v.weights.card import Card, read_card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import motion_stats
+from avatar_v.weights.weights import save_pipeline
 from shard_command import run
 from tiny_run import losses, make_shards, run_stage
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 import pytest
 import torch
 
-from avatar_v.generate.inputs import Inputs
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.request.request import Request
 from avatar_v_eval.cases import Case, make_cases, video_of
 from avatar_v_eval.generated import generate_from_files
 from avatar_v_eval.rollout import Rollout, add_sampling_options

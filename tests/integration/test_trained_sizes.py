@@ -7,7 +7,7 @@ import pytest
 import yaml
 
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.models.card import read_card
+from avatar_v.weights.card import read_card
 from tiny_run import make_shards, run_stage
 
 

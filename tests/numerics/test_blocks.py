@@ -22,7 +22,7 @@ from avatar_v.sampling.rollout import (
     make_chunk,
 )
 from avatar_v.sampling.settings import Settings
-from avatar_v.testing import make_cond, make_reference
+from avatar_v.weights.random import make_cond, make_reference
 from references import SIZE, TOLERANCE, VALIDITY
 
 BLOCK, WINDOW, LENGTH = 3, 2, 11  # the first block has 2 latents, three more follow it

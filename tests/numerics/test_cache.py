@@ -14,8 +14,8 @@ from avatar_v.models.causal import as_causal
 from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame, join_references
-from avatar_v.testing import make_cond, make_reference, run
 from avatar_v.types import Cond
+from avatar_v.weights.random import make_cond, make_reference, run
 from references import (
     NUM_FRAMES,
     SIZE,

@@ -15,9 +15,9 @@ from avatar_v.models.audio import (
     mel_filters,
 )
 from avatar_v.models.conditioner import Conditioner, latent_validity, window
-from avatar_v.models.presets import build_conditioner
-from avatar_v.testing import encode_clips, make_batch, motion_stats, randomise
 from avatar_v.types import SAMPLE_RATE_HZ, num_latents
+from avatar_v.weights.presets import build_conditioner
+from avatar_v.weights.random import encode_clips, make_batch, motion_stats, randomise
 
 
 @pytest.fixture(scope="module")

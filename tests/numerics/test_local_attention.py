@@ -10,12 +10,12 @@ from avatar_v.kernels.attention import attend_blocks, attend_dense
 from avatar_v.kernels.key_mask import KeyMask, Part
 from avatar_v.models import attention, blocks
 from avatar_v.models.attention import Pattern
-from avatar_v.models.card import ASSETS
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import as_refiner, predict_clean
-from avatar_v.models.weights import load_dit, read_json
-from avatar_v.testing import make_cond, make_dit, make_reference, run
+from avatar_v.weights.card import ASSETS
+from avatar_v.weights.random import make_cond, make_dit, make_reference, run
+from avatar_v.weights.weights import load_dit, read_json
 
 # fp32; the two sides sum the same terms in another order, values are of order 1.
 TOLERANCE = 1e-5

@@ -19,8 +19,8 @@ from avatar_v.models.reference import (
     pack_frames,
     segments,
 )
-from avatar_v.testing import make_cond, make_dit, make_reference, run
 from avatar_v.types import Cond, Reference
+from avatar_v.weights.random import make_cond, make_dit, make_reference, run
 from references import (
     NUM_FRAMES,
     NUM_REFERENCE,

@@ -7,14 +7,13 @@ import torch
 from test_reference_attention import NUM_FRAMES, SIZE, TOLERANCE, target
 from torch import Tensor
 
-from avatar_v.critics.face_track import spread_frames
-from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.person import encode_person, stills_of
-from avatar_v.generate.reference_clip import ReferenceClip
+from avatar_v.faces.face_track import spread_frames
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.person import encode_person, stills_of
+from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build
 from avatar_v.models.reference import (
     NUM_STILLS,
     anchor_frame,
@@ -24,7 +23,9 @@ from avatar_v.models.reference import (
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import known_mask, pack_motion
 from avatar_v.stages.personality import Personality, draw_reference
-from avatar_v.testing import (
+from avatar_v.types import Batch, Reference
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import (
     make_batch,
     make_cond,
     make_dit,
@@ -33,7 +34,6 @@ from avatar_v.testing import (
     randomise,
     run,
 )
-from avatar_v.types import Batch, Reference
 
 STATS = motion_stats()
 

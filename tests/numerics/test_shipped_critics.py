@@ -4,10 +4,10 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.critics.face import FaceCritic, identification
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import embed_clip, shifted_is_farther
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic, identification
 from avatar_v_eval.cases import Case, make_cases
 from avatar_v_eval.intervals import pearson
 

@@ -9,7 +9,6 @@ import pytest
 import torch
 
 from aligning import LENGTH, clips, fit, make_weights
-from avatar_v.models.card import read_card
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.lora import FACTORS
 from avatar_v.shards.pair_data import PairData
@@ -24,6 +23,7 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
 from avatar_v.types import MOTION_NAMES, Batch, Cond, Judged, JudgedVideos
+from avatar_v.weights.card import read_card
 from tiny_run import make_pair, make_video_pair
 
 EYES = MOTION_NAMES.index("eye_open")

@@ -7,11 +7,11 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.critics.clip_features import ClipFeatures
-from avatar_v.critics.face_track import spread_frames
-from avatar_v.critics.preference import Preference, PreferenceModel
-from avatar_v.critics.raters import OWN_LOOKS, Panel, SimulatedRater, Term
-from avatar_v.testing import make_batch
+from avatar_v.faces.face_track import spread_frames
+from avatar_v.rewards.clip_features import ClipFeatures
+from avatar_v.rewards.preference import Preference, PreferenceModel
+from avatar_v.rewards.raters import OWN_LOOKS, Panel, SimulatedRater, Term
+from avatar_v.weights.random import make_batch
 from avatar_v_eval.cases import heard, make_cases, signed, video_of
 from avatar_v_eval.generated import truth
 from avatar_v_eval.motion_levels import levels
@@ -24,7 +24,7 @@ PANEL = Panel(
     (
         SimulatedRater(
             "mouth",
-            (Term("avatar_v.critics.likeness.own_amplitude", 50.0),),
+            (Term("avatar_v.rewards.likeness.own_amplitude", 50.0),),
             position_bias=1.0,
             ties=1.0,
         ),
@@ -100,8 +100,8 @@ def test_a_preference_model_judges_as_it_rewards(tmp_path) -> None:
     PreferenceModel(features.num).save_pretrained(tmp_path)
     (case,) = make_cases("validation", 1, first=0, num_frames=13, reference_frames=21)
     read = VideoJudges.load(tmp_path, Panel(OWN_LOOKS)).read(case, truth(case))
-    assert read["avatar_v.critics.rewards.sharpness"] == 1
-    assert read["avatar_v.critics.rewards.Identity"] > 0.5
+    assert read["avatar_v.rewards.shipped.sharpness"] == 1
+    assert read["avatar_v.rewards.shipped.Identity"] > 0.5
     assert read["held_out_mouth"] > 0.8
     assert read["held_out_identity"] > 0.5
     own = {"motion": case.reference.motion[None], "valid": case.reference.valid[None]}

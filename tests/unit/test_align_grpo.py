@@ -20,7 +20,7 @@ from aligning import (
     make_weights,
 )  # fmt: skip
 from avatar_v.callbacks.ema import EMA
-from avatar_v.critics.reward_terms import RewardTerm
+from avatar_v.rewards.terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored
 from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import normal, renoise, sample
@@ -32,7 +32,7 @@ from avatar_v.stages.roles import Updates
 from avatar_v.stages.settings import Models
 from avatar_v.types import Batch
 
-GIVEN = "avatar_v.critics.rewards."
+GIVEN = "avatar_v.rewards.shipped."
 PICTURES = RewardTerm(f"{__name__}.brightness", credit=("mouth",))
 
 

@@ -31,7 +31,7 @@ from avatar_v.app.server import serve
 from avatar_v.app.uploads import FullError, Space, Uploads, plain_name
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
-from avatar_v.visitors import BusyError, Visitor
+from avatar_v.web.visitors import BusyError, Visitor
 
 TOKEN = "0123456789abcdef" * 2
 

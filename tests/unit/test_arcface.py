@@ -10,7 +10,7 @@ from torch import Tensor
 pytest.importorskip("insightface", reason="the [arcface] extra is not installed")
 onnx = pytest.importorskip("onnx")
 
-from avatar_v.critics.arcface import ArcFace  # noqa: E402
+from avatar_v.faces.arcface import ArcFace  # noqa: E402
 
 SIDE, STRIDES, ANCHORS = 64, (8, 16, 32), 2
 FACE = ((20.0, 24.0), (44.0, 24.0), (32.0, 34.0), (24.0, 46.0), (40.0, 46.0))

@@ -1,4 +1,4 @@
-"""models/average.py: the mean of pipelines, and what cannot be averaged."""
+"""weights/average.py: the mean of pipelines, and what cannot be averaged."""
 
 import shutil
 from pathlib import Path
@@ -8,12 +8,12 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from avatar_v.cli import main
-from avatar_v.models.average import average_pipelines, replace_decoder
-from avatar_v.models.card import Card, read_card
-from avatar_v.models.presets import build
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import load_pipeline, read_json, save_pipeline, write_json
-from avatar_v.testing import motion_stats, randomise
+from avatar_v.weights.average import average_pipelines, replace_decoder
+from avatar_v.weights.card import Card, read_card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.weights import load_pipeline, read_json, save_pipeline, write_json
 
 
 @pytest.fixture(scope="module")

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.frozen import Score
 from avatar_v.critics.syncnet import SyncNet
-from avatar_v.critics.syncnet_crop import CropPlan
-from avatar_v.testing import randomise
+from avatar_v.faces.face_track import FaceTrack
+from avatar_v.faces.syncnet_crop import CropPlan
+from avatar_v.weights.random import randomise
 from avatar_v_eval.bench import readings
 from avatar_v_eval.bench.footage import Clip, Footage
 from avatar_v_eval.bench.metric import ClipMetric, build, find_metrics, metric_classes

@@ -5,9 +5,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.critics.face_track import follow_faces
 from avatar_v.critics.sync import MFCC_BLOCK, embed_clip, embed_stream, joined, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face_track import follow_faces
 from avatar_v_eval.bench import pictures
 from avatar_v_eval.bench.footage import Footage, read_footage
 from avatar_v_eval.bench.metric import build, find_metrics

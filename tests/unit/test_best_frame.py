@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from avatar_v.critics import face_track
-from avatar_v.generate.best_frame import (
+from avatar_v.faces import face_track
+from avatar_v.inputs.best_frame import (
     best_frame,
     face_measures,
     mean_rank,

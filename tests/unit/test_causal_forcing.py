@@ -9,9 +9,6 @@ import torch
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.attention import Pattern
-from avatar_v.models.card import Capabilities, Card, read_card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.stages.causal_forcing import Blocks, CausalForcing
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.optim import Optim
@@ -19,7 +16,10 @@ from avatar_v.stages.personality import Personality
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
-from avatar_v.testing import make_batch, motion_stats, randomise
+from avatar_v.weights.card import Capabilities, Card, read_card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, motion_stats, randomise
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 
 BLOCKS = Blocks(length=2, window=1, one_time_share=0.5)
 OBJECTIVE = Objective({0: 6}, first_share=0.5, image_share=0.5)

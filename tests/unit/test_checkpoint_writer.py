@@ -10,8 +10,8 @@ import torch
 from torch.distributed.checkpoint.api import CheckpointException
 
 from avatar_v.parallel.whole_shards import whole_shards
-from avatar_v.stages.checkpoint_file import newest_whole
-from avatar_v.stages.checkpoint_writer import WholeCheckpoints
+from avatar_v.recipe.checkpoint_file import newest_whole
+from avatar_v.recipe.checkpoint_writer import WholeCheckpoints
 
 MIB = 2**20
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.callbacks.ema import EMA
 from avatar_v.callbacks.export_vae import ExportVAE
 from avatar_v.callbacks.record import Export, LossCurve

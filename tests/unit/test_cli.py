@@ -1,4 +1,4 @@
-"""cli.py, stages/cli.py: a light front end, merged recipes, one-line errors."""
+"""cli.py, recipe/cli.py: a light front end, merged recipes, one-line errors."""
 
 import subprocess
 import sys
@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from avatar_v.cli import COMMANDS, main
-from avatar_v.stages.cli import merge, merge_recipes, split_configs, split_recipes
-from avatar_v.stages.recipe import readable
+from avatar_v.recipe.cli import merge, merge_recipes, split_configs, split_recipes
+from avatar_v.recipe.lightning_cli import readable
 
 HEAVY = ("torch", "lightning", "numpy", "diffusers", "transformers", "av", "jsonargparse")
 OF_A_RECIPE = ("run", "fit", "validate")

@@ -11,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v import cli, command_line
-from avatar_v.command_line import Parser
+from avatar_v import cli
+from avatar_v.base import command_line
+from avatar_v.base.command_line import Parser
 from avatar_v_data import cli as data_cli
 from avatar_v_eval import cli as eval_cli
 

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import uvicorn
 
-from avatar_v import guard
-from avatar_v.connections import HEAD_S, TimedProtocol, server_config
-from avatar_v.guard import Guard
+from avatar_v.web import guard
+from avatar_v.web.connections import HEAD_S, TimedProtocol, server_config
+from avatar_v.web.guard import Guard
 
 WAIT_S = 0.4
 GOOD = b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n"

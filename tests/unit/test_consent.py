@@ -11,7 +11,8 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.critics.same_person import first_person
+from avatar_v.base.words import is_hidden
+from avatar_v.faces.same_person import first_person
 from avatar_v.safety.consent import (
     DRAWN,
     FILMED,
@@ -23,7 +24,6 @@ from avatar_v.safety.consent import (
 from avatar_v.safety.faces import SAME, face_in, read_faces
 from avatar_v.safety.key import KEY
 from avatar_v.safety.statement import consent_of, word_error_rate
-from avatar_v.words import is_hidden
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from classifiers import recogniser

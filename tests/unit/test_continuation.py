@@ -5,7 +5,6 @@ import dataclasses
 import pytest
 import torch
 
-from avatar_v.models.presets import build
 from avatar_v.motion.vectors import pack_motion
 from avatar_v.parallel.mesh import step_generator
 from avatar_v.stages.base import happens
@@ -16,7 +15,8 @@ from avatar_v.stages.continuation import (
     with_estimated_prefix,
 )
 from avatar_v.stages.windows import Windows
-from avatar_v.testing import encode_clips, make_batch, motion_stats, randomise, run
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import encode_clips, make_batch, motion_stats, randomise, run
 
 STATS = motion_stats()
 

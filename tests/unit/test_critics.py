@@ -6,10 +6,10 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
 from avatar_v.critics.frozen import as_input, weights_hash
 from avatar_v.critics.layers import AttentionPool, augment
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.faces.face import FaceCritic, contrastive_loss, identification
 from avatar_v.stages.critics import MotionStage
 from avatar_v.stages.perceptual import PerceptualTerms
 from avatar_v.types import MOTION_NAMES

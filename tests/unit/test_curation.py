@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.critics.syncnet_crop import CropPlan
+from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.safety.moderation import labels_of, picture_scores
 from avatar_v_data.curation import store as stores
 from avatar_v_data.curation.captions import Captions

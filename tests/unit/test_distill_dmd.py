@@ -7,10 +7,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.weights import save_pipeline
 from avatar_v.sampling.chunks import next_chunk
 from avatar_v.sampling.rollout import begin, carried, chunk_velocity, joined, make_chunk
 from avatar_v.stages.distill_cfg import GuidanceRanges
@@ -23,8 +21,10 @@ from avatar_v.stages.roles import STUDENT
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
-from avatar_v.testing import make_batch, randomise
 from avatar_v.types import Batch
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.random import make_batch, randomise
+from avatar_v.weights.weights import save_pipeline
 
 RANGES = ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0))
 NUM, LENGTH = 2, 5

@@ -3,9 +3,7 @@
 import pytest
 import torch
 
-from avatar_v.models.card import Capabilities, Card
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.models.weights import save_pipeline
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.stages.distill_motion import DistillMotion, MotionMatching
 from avatar_v.stages.matching import FAKE, REAL
@@ -13,7 +11,9 @@ from avatar_v.stages.motion_prior import MotionTraining
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.roles import STUDENT
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.testing import make_batch, randomise
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.random import make_batch, randomise
+from avatar_v.weights.weights import save_pipeline
 
 LENGTH = 5
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 from untrained import untrained_critics
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.a2v import A2V
@@ -18,7 +18,7 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.perceptual import TERMS, PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.t2v import T2V
-from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, motion_stats
+from avatar_v.weights.random import make_batch, make_cond, make_dit, make_reference, motion_stats
 from elsewhere import elsewhere, module_there, there
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)

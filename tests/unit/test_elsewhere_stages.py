@@ -24,12 +24,12 @@ from tiny_stages import (
 )
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 from avatar_v.stages.base import Stage
 from avatar_v.stages.sft import SFT
-from avatar_v.testing import randomise
+from avatar_v.weights.random import randomise
 from elsewhere import DEVICE, There, elsewhere, module_there, there
 
 

@@ -8,12 +8,12 @@ import torch
 
 from avatar_v.cli import main
 from avatar_v.models.audio import HiddenStateAudioEncoder
-from avatar_v.models.card import Card
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build
 from avatar_v.models.text import PAD, ByteTextEncoder, UMT5TextEncoder
-from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.offload import Residency
+from avatar_v.weights.card import Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.weights import save_pipeline
 from fake_streams import FakeStreams
 from tiny_run import RECIPES
 

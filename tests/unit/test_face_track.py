@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from avatar_v.critics import face_track
-from avatar_v.critics.face_track import FaceTrack
+from avatar_v.faces import face_track
+from avatar_v.faces.face_track import FaceTrack
 from avatar_v.media.reading import read_video
 from avatar_v.motion.landmarks import (
     KNOWN,

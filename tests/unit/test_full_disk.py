@@ -17,19 +17,19 @@ import torch
 from diffusers import WanTransformer3DModel
 from safetensors import SafetensorError
 
+from avatar_v.base.paths import disk_named, whole_file, whole_folder
 from avatar_v.callbacks.record import plot_losses
 from avatar_v.cli import main
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.media.writer import Mp4Writer, write_wav
-from avatar_v.models.adapter import save_adapter
-from avatar_v.models.card import AdapterCard, Card, hash_folder
 from avatar_v.models.lora import add_factors
-from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline, save_dit, save_pipeline
 from avatar_v.motion.stats import write_stats
-from avatar_v.paths import disk_named, whole_file, whole_folder
 from avatar_v.shards.writer import write_shard, write_text_atomically
-from avatar_v.testing import make_dit, motion_stats
+from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.card import AdapterCard, Card, hash_folder
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_dit, motion_stats
+from avatar_v.weights.weights import load_pipeline, save_dit, save_pipeline
 from tiny_run import make_clip
 
 NAMED = r"(file too large|no space left on device) on the disk at /\S* \([\d,.]+ MiB free"

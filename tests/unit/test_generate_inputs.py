@@ -13,10 +13,10 @@ import pytest
 import torch
 from PIL import Image
 
-from avatar_v.generate.checks import check_settings
-from avatar_v.generate.inputs import Inputs, InputSpec, read_inputs
 from avatar_v.generate.progress import FrameProgress
-from avatar_v.generate.request import Request
+from avatar_v.inputs.inputs import Inputs, InputSpec, read_inputs
+from avatar_v.request.checks import check_settings
+from avatar_v.request.request import Request
 
 
 def video_file(
@@ -295,7 +295,7 @@ def test_folder_that_cannot_be_written(good: Request, monkeypatch: pytest.Monkey
     def denied(*args: object, **kwargs: object) -> None:
         raise PermissionError(errno.EROFS, "read-only file system", "/media/tmp1234")
 
-    monkeypatch.setattr("avatar_v.generate.output_files.tempfile.TemporaryFile", denied)
+    monkeypatch.setattr("avatar_v.request.output_files.tempfile.TemporaryFile", denied)
     refused(good, r"cannot write to .*\(read-only file system\)$")
     refused(change(good, out=f"{good.person.audio}/o.mp4"), "is a file, not a folder")
 

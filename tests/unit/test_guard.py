@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avatar_v.guard import LOOPBACK, Guard, host_of, is_loopback
+from avatar_v.web.guard import LOOPBACK, Guard, host_of, is_loopback
 
 OWN = {"host": "127.0.0.1:80"}
 EVIL = "http://evil.example"

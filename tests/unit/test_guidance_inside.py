@@ -8,7 +8,6 @@ import torch
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.weights import load_dit, save_dit
 from avatar_v.parallel.mesh import step_generator
 from avatar_v.sampling.guidance import guided, guided_by_sample
 from avatar_v.stages.continuation import Continuation
@@ -17,8 +16,9 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.personality import Personality
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
-from avatar_v.testing import make_batch, make_cond, make_dit, make_reference, randomise
 from avatar_v.types import Cond
+from avatar_v.weights.random import make_batch, make_cond, make_dit, make_reference, randomise
+from avatar_v.weights.weights import load_dit, save_dit
 
 RANGES = ((1.0, 3.0), (1.0, 4.0), (1.0, 2.0))
 

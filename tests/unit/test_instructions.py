@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from avatar_v.device import chosen_precision, emulates_bf16
+from avatar_v.base.device import chosen_precision, emulates_bf16
 
 CPU = torch.device("cpu")
 

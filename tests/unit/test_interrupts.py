@@ -9,7 +9,7 @@ import threading
 
 import pytest
 
-from avatar_v.interrupts import interrupts_deferred
+from avatar_v.base.interrupts import interrupts_deferred
 
 SLOW = """
 import time
@@ -109,7 +109,7 @@ def test_an_interrupt_in_an_import_ends_the_command_when_the_import_is_done(
     """Also where a library catches what an import of its own raises."""
     (tmp_path / "slow.py").write_text(SLOW)
     (tmp_path / "library.py").write_text(LIBRARY)
-    answered = "import signal\nfrom avatar_v.interrupts import interrupted\n"
+    answered = "import signal\nfrom avatar_v.base.interrupts import interrupted\n"
     answered += "signal.signal(signal.SIGTERM, interrupted)\n"
     child = subprocess.Popen(
         [sys.executable, "-c", answered + COMMAND],

@@ -13,8 +13,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate import live
-from avatar_v.generate.live import GAIN_WINDOW_S, LiveSound, SoundChunk, pcm_frames, sound_chunks
+from avatar_v.inputs import live
+from avatar_v.inputs.live import GAIN_WINDOW_S, LiveSound, SoundChunk, pcm_frames, sound_chunks
 from avatar_v.media import reading
 from avatar_v.media.pipes import PipeReader
 from avatar_v.media.sound import Level, high_passed

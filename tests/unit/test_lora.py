@@ -15,8 +15,14 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v.cli import main
-from avatar_v.models.adapter import load_merged, merge_into, read_adapter, save_adapter
-from avatar_v.models.card import (
+from avatar_v.models.config import DiTConfig
+from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.guided import with_guidance_inside
+from avatar_v.models.lora import active, add_factors, merged
+from avatar_v.models.reference import reference_moments
+from avatar_v.stages.trainable import MOTION, Trainable, select
+from avatar_v.weights.adapter import load_merged, merge_into, read_adapter, save_adapter
+from avatar_v.weights.card import (
     ASSETS,
     AdapterCard,
     Capabilities,
@@ -25,16 +31,8 @@ from avatar_v.models.card import (
     hash_folder,
     read_card,
 )
-from avatar_v.models.config import DiTConfig
-from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.lora import active, add_factors, merged
-from avatar_v.models.presets import build
-from avatar_v.models.reference import reference_moments
-from avatar_v.models.wan import config_to_wan, state_to_wan
-from avatar_v.models.weights import load_pipeline, save_pipeline
-from avatar_v.stages.trainable import MOTION, Trainable, select
-from avatar_v.testing import (
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import (
     make_cond,
     make_dit,
     make_motion_net,
@@ -43,6 +41,8 @@ from avatar_v.testing import (
     randomise,
     run,
 )
+from avatar_v.weights.wan import config_to_wan, state_to_wan
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 
 STATE = "adapter_model.safetensors"
 CARD = Card("tiny", "recipes/3_sft.yaml", can=Capabilities(motion=True, num_steps=2))

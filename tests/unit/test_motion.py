@@ -14,8 +14,8 @@ from avatar_v.motion.style import (
     style_statistics,
 )
 from avatar_v.motion.vectors import MOTION_DIM, known_mask, pack_motion, unpack_motion
-from avatar_v.testing import motion_stats
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.random import motion_stats
 from avatar_v.world.clip import make_clip
 
 STATS = motion_stats()

@@ -6,9 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.models.card import Card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import MOTION_DIM, pack_motion
@@ -20,8 +17,11 @@ from avatar_v.stages.motion_prior import (
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.windows import Windows
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.types import MOTION_NAMES, Batch, MotionCond
+from avatar_v.weights.card import Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, motion_stats
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 
 STATS = motion_stats()
 AVERAGE_STYLE = STATS.style_average

@@ -9,9 +9,6 @@ import torch
 from test_checks import OBJECTIVE, OPTIM
 
 from avatar_v.cli import main
-from avatar_v.models.card import Capabilities, Card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import load_pipeline, save_pipeline
 from avatar_v.motion.stats import MotionStats, read_stats, same_units, write_stats
 from avatar_v.motion.style import motion_moments, style_shrinking, style_statistics
 from avatar_v.motion.vectors import pack_motion
@@ -20,8 +17,11 @@ from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.motion_stats import ClipMotion, motion_stats, stats_of_folder
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.settings import Models
-from avatar_v.testing import motion_stats as shipped
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import motion_stats as shipped
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 from avatar_v_data.world_set import write_world
 from avatar_v_data.world_settings import WorldSettings
 from tiny_run import make_shards

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.streams import check_offload
-from avatar_v.testing import randomise
+from avatar_v.weights.random import randomise
 from fake_streams import FakeStreams, Span, Stack, X, stacks
 
 

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.presets import build
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.offload import Residency, blocks_of, offload_models, tensors_of
 from avatar_v.parallel.streams import CudaStreams
-from avatar_v.testing import make_cond, make_dit, make_reference, motion_stats, randomise
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_cond, make_dit, make_reference, motion_stats, randomise
 from fake_streams import FakeStreams, Stack, X, stacks
 
 

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import yaml
 
-from avatar_v.outside import (
+from avatar_v.base.outside import (
     check_yaml,
     parse_json,
     parse_yaml,
@@ -22,13 +22,13 @@ from avatar_v.outside import (
     read_table,
     read_yaml,
 )
-from avatar_v.paths import check_name
+from avatar_v.base.paths import check_name
+from avatar_v.recipe.before import store_problem
+from avatar_v.recipe.cli import merge_recipes
 from avatar_v.safety.key import KEY_FILE, own_key
 from avatar_v.safety.policy import read_policy
 from avatar_v.shards.schema import load_arrays
 from avatar_v.shards.writer import read_index, scan_shard
-from avatar_v.stages.before import store_problem
-from avatar_v.stages.cli import merge_recipes
 from avatar_v_data.curation.plan import plan_of, read_plan
 from avatar_v_data.import_plan import read_manifest
 from avatar_v_data.world_footage import FootageSettings

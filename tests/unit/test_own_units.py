@@ -6,8 +6,8 @@ import torch
 from avatar_v.motion.own_units import HEAD, MOUTH, in_own_units, own_scale, style_of
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import pack_motion
-from avatar_v.testing import motion_stats
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.random import motion_stats
 
 STATS = motion_stats()
 CENTER = STATS.mean

@@ -8,12 +8,8 @@ import torch
 
 from aligning import make_weights
 from avatar_v.cli import main
-from avatar_v.critics.raters import Panel, SimulatedRater, Term
 from avatar_v.media.writer import Mp4Writer
-from avatar_v.shards.loader import read_folder
-from avatar_v.shards.pairs import read_pair
-from avatar_v.shards.writer import Failure, write_shard
-from avatar_v.stages.pair_making import (
+from avatar_v.pairs.making import (
     Conditions,
     Made,
     MotionSystem,
@@ -22,11 +18,15 @@ from avatar_v.stages.pair_making import (
     make_pairs,
     samples_of,
 )
-from avatar_v.stages.video_pairs import VideoSystem
+from avatar_v.pairs.video_systems import VideoSystem
+from avatar_v.rewards.raters import Panel, SimulatedRater, Term
+from avatar_v.shards.loader import read_folder
+from avatar_v.shards.pairs import read_pair
+from avatar_v.shards.writer import Failure, write_shard
 from avatar_v.types import SAMPLES_PER_FRAME
 from tiny_run import make_clip
 
-MOUTH = SimulatedRater("mouth", (Term("avatar_v.critics.likeness.own_amplitude", 100.0),), ties=1.0)
+MOUTH = SimulatedRater("mouth", (Term("avatar_v.rewards.likeness.own_amplitude", 100.0),), ties=1.0)
 """Almost certain of the one whose mouth opens as far as the person's."""
 
 

@@ -13,12 +13,12 @@ from torch.numa import binding
 from avatar_v.callbacks.ema import EMA
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build
 from avatar_v.parallel.apply import checkpoint_blocks, shard, whole_state
 from avatar_v.parallel.numa import stay_near
 from avatar_v.stages.optim import Optim, build_optimizer
-from avatar_v.testing import motion_stats
 from avatar_v.types import Cond
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import motion_stats
 
 OPTIM = Optim(lr=1e-2, num_warmup_steps=0)
 

@@ -1,4 +1,4 @@
-"""avatar_v.paths: names from files lead nowhere but into their folder."""
+"""avatar_v.base.paths: names from files lead nowhere but into their folder."""
 
 import json
 import os
@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
+from avatar_v.base.paths import below, indexed_weights, inside
 from avatar_v.critics.dino import Dino
 from avatar_v.models.audio import HiddenStateAudioEncoder
 from avatar_v.models.text import UMT5TextEncoder
-from avatar_v.paths import below, indexed_weights, inside
 
 OUTSIDE = [
     "../x",

@@ -9,7 +9,6 @@ from untrained import untrained_critics
 
 from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.sync import audio_windows, mfcc
-from avatar_v.models.card import ASSETS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.perceptual import (
     PerceptualLosses,
@@ -19,8 +18,9 @@ from avatar_v.stages.perceptual import (
     reference_faces,
     sound_windows,
 )
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.card import ASSETS
+from avatar_v.weights.random import make_batch, motion_stats
 
 
 def seeded(seed: int = 0) -> torch.Generator:

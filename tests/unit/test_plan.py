@@ -8,12 +8,9 @@ import torch
 import yaml
 
 from avatar_v.cli import main
-from avatar_v.models.card import Card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.presets import build
-from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning import doctor, passes
@@ -26,7 +23,10 @@ from avatar_v.planning.report import Machine, clips_of, recipe_report
 from avatar_v.planning.steps import Clips, mean_run
 from avatar_v.stages.base import Stage
 from avatar_v.stages.personality import draw_run
-from avatar_v.testing import make_batch, motion_stats
+from avatar_v.weights.card import Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, motion_stats
+from avatar_v.weights.weights import save_pipeline
 from tiny_run import RECIPES
 
 FRESH = (

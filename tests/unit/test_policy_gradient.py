@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from avatar_v.critics.reward_terms import RewardTerm
+from avatar_v.rewards.terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
 from avatar_v.stages.policy_gradient import (

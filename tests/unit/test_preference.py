@@ -6,13 +6,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.critics.clip_features import MAX_SHIFT, NUM_SPREAD, ClipFeatures
-from avatar_v.critics.preference import Preference, PreferenceModel
-from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
+from avatar_v.rewards.clip_features import MAX_SHIFT, NUM_SPREAD, ClipFeatures
+from avatar_v.rewards.preference import Preference, PreferenceModel
+from avatar_v.rewards.preference_data import JudgedFeatures
+from avatar_v.rewards.terms import Rewards, RewardTerm, Samples
 from avatar_v.stages.critic_preference import accuracy_interval, decided_right
-from avatar_v.stages.preference_data import JudgedFeatures
-from avatar_v.testing import make_batch
 from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v.weights.random import make_batch
 from avatar_v.world.clip import WorldClip, make_clip
 
 NUM = 25
@@ -97,7 +97,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, features: ClipFeatures) -> 
 
 
 def test_a_recipe_names_it_as_a_reward(folder: Path) -> None:
-    path = "avatar_v.critics.preference.Preference"
+    path = "avatar_v.rewards.preference.Preference"
     term = RewardTerm(path, options={"critic": str(folder), "axis": "lips"})
     said = Rewards([term])(samples())["preference"]
     assert said.shape == (3,)

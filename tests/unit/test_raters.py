@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.critics.raters import (
+from avatar_v.losses.align import preference_loss
+from avatar_v.rewards.raters import (
     FIRST,
     OWN_HABITS,
     SECOND,
@@ -19,14 +20,13 @@ from avatar_v.critics.raters import (
     outcomes,
     read_panel,
 )
-from avatar_v.critics.reward_terms import Samples
-from avatar_v.losses.align import preference_loss
+from avatar_v.rewards.terms import Samples
 from avatar_v.shards.pairs import reference_batch
-from avatar_v.testing import make_batch
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.random import make_batch
 
 NUM = 40_000
-TERM = Term("avatar_v.critics.likeness.own_sway", 2.0)
+TERM = Term("avatar_v.rewards.likeness.own_sway", 2.0)
 
 
 def rater(**changes) -> SimulatedRater:

@@ -7,10 +7,10 @@ import re
 import numpy as np
 import pytest
 
+from avatar_v.base.device import chosen_device, chosen_precision, processor_flags
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.device import chosen_device, chosen_precision, processor_flags
-from avatar_v.models.card import ASSETS
-from avatar_v.models.weights import load_dit
+from avatar_v.weights.card import ASSETS
+from avatar_v.weights.weights import load_dit
 from avatar_v_eval import intervals, records, tables
 from avatar_v_eval.records import Number
 from avatar_v_eval.studies import curves

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from avatar_v.callbacks.export_vae import known_of
-from avatar_v.generate.inputs import Inputs, reference_checked
-from avatar_v.generate.pixels import decoded
-from avatar_v.generate.reference_check import check_reference
-from avatar_v.generate.request import Request
-from avatar_v.models.card import ASSETS
+from avatar_v.inputs.inputs import Inputs, reference_checked
+from avatar_v.inputs.reference_check import check_reference
+from avatar_v.media.pixels import decoded
 from avatar_v.models.fidelity import Known, fidelity_db, known
 from avatar_v.models.vae import VideoVAE
+from avatar_v.request.request import Request
+from avatar_v.weights.card import ASSETS
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 

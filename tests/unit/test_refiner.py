@@ -20,8 +20,8 @@ from avatar_v.stages.optim import Optim
 from avatar_v.stages.refiner import Refinement, Refiner
 from avatar_v.stages.refiner_adversarial import Adversarial, AdversarialRefiner
 from avatar_v.stages.settings import Models, Objective
-from avatar_v.testing import make_batch, randomise
 from avatar_v.types import Batch
+from avatar_v.weights.random import make_batch, randomise
 from tiny_run import make_shards
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)

@@ -6,8 +6,8 @@ import json
 import pytest
 
 from avatar_v import cli
-from avatar_v.generate.request import PARTS, Request, SamplingOptions, Weights
-from avatar_v.options import flag_of, parsed
+from avatar_v.base.options import flag_of, parsed
+from avatar_v.request.request import PARTS, Request, SamplingOptions, Weights
 
 WORDS = ["generate", "--reference", "me.mp4", "--audio", "talk.wav", "--out", "out.mp4"]
 MORE = {

@@ -7,9 +7,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.request import Request, Weights
-from avatar_v.generate.resolve import (
+from avatar_v.generate.run import run
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.request.request import Request, Weights
+from avatar_v.request.resolve import (
     FORMATS,
     NUM_STEPS,
     check_fits,
@@ -21,8 +22,7 @@ from avatar_v.generate.resolve import (
     sampling_warnings,
     settings_of,
 )
-from avatar_v.generate.run import run
-from avatar_v.models.card import ASSETS, Capabilities, Card, read_card
+from avatar_v.weights.card import ASSETS, Capabilities, Card, read_card
 
 INPUTS = Inputs(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(640), 1, 0, ())
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from aligning import EYES, GROUP, clips, make_stage, make_weights
-from avatar_v.critics.reward_terms import RewardTerm
+from avatar_v.rewards.terms import RewardTerm
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v_eval.studies.reward_signal import WAYS, Signal, begun, signals, told, whole_of
 

@@ -1,4 +1,4 @@
-"""critics/reward_terms.py and critics/rewards.py: what rewards say, and what is missing of it."""
+"""rewards/terms.py and rewards/shipped.py: what rewards say, and what is missing of it."""
 
 import dataclasses
 import math
@@ -10,20 +10,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.critics import rewards as given
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import Score
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
-from avatar_v.critics.rewards import EYE_OPEN, MOUTH_OPEN, by_latent
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.testing import make_batch
+from avatar_v.faces.face import FaceCritic
+from avatar_v.rewards import shipped as given
+from avatar_v.rewards.shipped import EYE_OPEN, MOUTH_OPEN, by_latent
+from avatar_v.rewards.terms import Rewards, RewardTerm, Samples
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, Batch
+from avatar_v.weights.random import make_batch
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 
 NUM, FRAMES, LATENTS = 4, 25, 7
-GIVEN = "avatar_v.critics.rewards."
+GIVEN = "avatar_v.rewards.shipped."
 
 
 def says(frames, audio, reference, motion, *, value: Any = 1.0, **columns) -> Any:
@@ -94,7 +94,7 @@ def test_a_batch_of_which_nothing_is_known_is_one_error_with_all_reasons() -> No
 @pytest.mark.parametrize(
     ("term", "words"),
     [
-        ({"path": "avatar_v.critics.rewards.no_such"}, "cannot be imported"),
+        ({"path": "avatar_v.rewards.shipped.no_such"}, "cannot be imported"),
         ({"path": "no_such_package.reward"}, "cannot be imported"),
         ({"path": "blinks"}, "package.module.name"),
         ({"path": GIVEN + "blinks", "weight": -1.0}, "weight"),

@@ -11,7 +11,6 @@ import torch
 from avatar_v.cli import main
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build
 from avatar_v.models.text import ByteTextEncoder
 from avatar_v.planning.generating import _sharded
 from avatar_v.planning.gpus import GPU, GPUS
@@ -26,6 +25,7 @@ from avatar_v.planning.scaling import (
     spread_over,
     step_time,
 )
+from avatar_v.weights.presets import build
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "training" / "full_size.md"
 PLAIN = Pass(2, 3, (8, 8), audio=False, text_tokens=8)

@@ -6,10 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.models.card import Card
 from avatar_v.models.causal import as_causal
-from avatar_v.models.presets import build
-from avatar_v.models.weights import save_pipeline
 from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Span
 from avatar_v.sampling.rollout import begin, chunk_velocity
@@ -22,7 +19,10 @@ from avatar_v.stages.roles import STUDENT
 from avatar_v.stages.self_forcing import CausalStudent, SelfForcing
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
-from avatar_v.testing import make_batch, motion_stats, randomise
+from avatar_v.weights.card import Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, motion_stats, randomise
+from avatar_v.weights.weights import save_pipeline
 
 LENGTH, SEEN = 10, 5  # five blocks of 2, of which one sees two before it
 

@@ -14,9 +14,7 @@ from untrained import untrained_critics
 from avatar_v.callbacks.record import Export
 from avatar_v.callbacks.samples import Samples, first_samples
 from avatar_v.losses.flow import motion_flow_loss
-from avatar_v.models.card import Capabilities, read_card
 from avatar_v.models.lora import FACTORS, merged
-from avatar_v.models.weights import load_pipeline
 from avatar_v.motion.vectors import MOTION_DIM, component_weights
 from avatar_v.parallel.mesh import step_generator
 from avatar_v.sampling.chunks import plan
@@ -36,8 +34,10 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import MOTION, Trainable
 from avatar_v.stages.windows import Windows
-from avatar_v.testing import make_batch, randomise
 from avatar_v.types import MOTION_NAMES, Batch
+from avatar_v.weights.card import Capabilities, read_card
+from avatar_v.weights.random import make_batch, randomise
+from avatar_v.weights.weights import load_pipeline
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)

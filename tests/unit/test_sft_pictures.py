@@ -12,8 +12,8 @@ from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import pack_motion
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.personality import Personality, draw_faces
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.types import Batch
+from avatar_v.weights.random import make_batch, motion_stats
 
 STATS = motion_stats()
 

@@ -7,8 +7,8 @@ import pytest
 
 from avatar_v.critics.frozen import weights_hash
 from avatar_v.models.base import part_folder
-from avatar_v.models.card import ASSETS, hash_folder, read_card
-from avatar_v.models.weights import load_dit, read_state
+from avatar_v.weights.card import ASSETS, hash_folder, read_card
+from avatar_v.weights.weights import load_dit, read_state
 
 RESULTS = Path(__file__).resolve().parents[2] / "eval" / "results"
 SHARED = {"vae": "25ab06db27b4", "text": "8e7b8984b51a", "audio": "6fa90ed79fab"}

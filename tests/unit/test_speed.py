@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.testing import make_dit
+from avatar_v.weights.random import make_dit
 from avatar_v_eval.speed import alignment, commit, losses, offload, peers, timestep
 from avatar_v_eval.speed.offload import WAYS, numbers, prepared
 from avatar_v_eval.speed.peers import plain

@@ -9,15 +9,15 @@ from torch import Tensor
 
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.weights import save_dit
 from avatar_v.parallel.mesh import Layout, step_generator
 from avatar_v.stages.a2v import A2V
 from avatar_v.stages.base import Stage
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.t2v import T2V
-from avatar_v.testing import randomise
 from avatar_v.types import MOTION_NAMES, Batch, Cond, num_frames
+from avatar_v.weights.random import randomise
+from avatar_v.weights.weights import save_dit
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 4}, first_share=0.5, image_share=0.5)

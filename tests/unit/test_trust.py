@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 import yaml
 
-from avatar_v import trust
+from avatar_v.base import trust
 from avatar_v.cli import main
-from avatar_v.critics.raters import read_panel
 from avatar_v.planning.recipe import read_recipe
-from avatar_v.stages.checkpoint_file import INDEX, REST, check_checkpoint, check_left
-from avatar_v.stages.cli import merge_recipes, run_words, split_recipes
-from avatar_v.stages.recipe_keys import unknown_key
+from avatar_v.recipe.checkpoint_file import INDEX, REST, check_checkpoint, check_left
+from avatar_v.recipe.cli import merge_recipes, run_words, split_recipes
+from avatar_v.recipe.keys import unknown_key
+from avatar_v.rewards.raters import read_panel
 
 RECIPES = Path(__file__).resolve().parents[2] / "recipes"
 LIGHTNING = "lightning.pytorch"
@@ -70,7 +70,7 @@ NAMES = {
     "a model in a merge key": "data: &a {class_path: hostile.Class}\nmodel: {<<: *a}",
     "a value of a stage": "model: {init_args: {seed: {class_path: hostile.Class}}}",
     "a value of data": "data: {init_args: {train: {class_path: os.system}}}",
-    "a module of another": _callback(_of("avatar_v.paths.os.abort")),
+    "a module of another": _callback(_of("avatar_v.base.paths.os.abort")),
     "a file for a class": _trainer(logger="other.yaml"),
     "a file for a model": "model: other.yaml",
     "a reward": _watch([REWARD]),
@@ -82,7 +82,7 @@ NAMES = {
 KINDS = {
     "own, but no callback": _callback(_of("avatar_v.media.writer.Mp4Writer")),
     "a hook": _trainer(
-        strategy=_of(f"{LIGHTNING}.strategies.DDPStrategy", ddp_comm_hook="avatar_v.checks.count")
+        strategy=_of(f"{LIGHTNING}.strategies.DDPStrategy", ddp_comm_hook="avatar_v.base.checks.count")
     ),
     "what is passed on": _trainer(
         logger={"class_path": f"{LIGHTNING}.loggers.TensorBoardLogger", "dict_kwargs": {"a": "b"},

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch.utils.data._utils.pin_memory import pin_memory
 
-from avatar_v.testing import make_batch
 from avatar_v.types import MOTION_NAMES, Cond, Reference, num_frames, num_latents
+from avatar_v.weights.random import make_batch
 
 
 @pytest.mark.parametrize("latents", [1, 2, 13, 41])

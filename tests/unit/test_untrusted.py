@@ -15,6 +15,7 @@ import torch
 from shard_clips import make_sample
 
 from avatar_v.critics.syncnet import WEIGHTS_FILE, SyncNet
+from avatar_v.recipe.cli import merge_recipes
 from avatar_v.shards.schema import (
     FACE,
     MOTION,
@@ -24,7 +25,6 @@ from avatar_v.shards.schema import (
     encode_arrays,
     encode_sample,
 )
-from avatar_v.stages.cli import merge_recipes
 from avatar_v_eval.bench.cache import Cache, key_of
 from avatar_v_eval.human.study import load_study
 from avatar_v_eval.studies.motion_prior import kept_tracks

@@ -9,15 +9,15 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.critics.clip_features import ClipFeatures
-from avatar_v.critics.feature_part import FeaturePart
-from avatar_v.critics.features import Features, Sources
-from avatar_v.critics.preference import Preference, PreferenceModel
-from avatar_v.critics.video_features import VideoFeatures
+from avatar_v.recipe.cli import run_words
+from avatar_v.rewards.clip_features import ClipFeatures
+from avatar_v.rewards.feature_part import FeaturePart
+from avatar_v.rewards.features import Features, Sources
+from avatar_v.rewards.preference import Preference, PreferenceModel
+from avatar_v.rewards.video_features import VideoFeatures
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
-from avatar_v.stages.cli import run_words
-from avatar_v.testing import make_batch
+from avatar_v.weights.random import make_batch
 from tiny_run import RECIPES, make_video_pair
 
 SIZES: dict[str, Any] = {"hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -111,7 +111,7 @@ def test_the_preference_model_is_trained_on_it(videomae: Path, tmp_path: Path):
     for split, first in (("train", 0), ("validation", 100)):
         pairs = [encode_pair(make_video_pair(first + i)) for i in range(6)]
         write_shard(tmp_path / split / "a.tar", pairs)
-    place = "avatar_v.critics.video_features.VideoFeatures"
+    place = "avatar_v.rewards.video_features.VideoFeatures"
     out = tmp_path / "preference"
     options = {
         "model.init_args.features": json.dumps(

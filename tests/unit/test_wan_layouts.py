@@ -14,11 +14,11 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v.cli import main
-from avatar_v.models.adapter import read_adapter
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.wan_names import published as published_names
-from avatar_v.models.weights import load_dit, read_state
 from avatar_v.types import Cond
+from avatar_v.weights.adapter import read_adapter
+from avatar_v.weights.wan_names import published as published_names
+from avatar_v.weights.weights import load_dit, read_state
 from wan_layouts import (
     WAN,
     Factors,

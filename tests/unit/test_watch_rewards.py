@@ -9,24 +9,24 @@ import torch
 
 from aligning import EYES, clips, fit, make_stage, make_weights
 from avatar_v.callbacks.watch_rewards import WatchRewards, change, read_watch
-from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.face_track import track_faces
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.readers import (
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
+from avatar_v.faces.face_track import track_faces
+from avatar_v.media.reading import read_video
+from avatar_v.motion.extractors import from_landmarks
+from avatar_v.rewards.readers import (
     HeldOutIdentity,
     HeldOutMouth,
     HeldOutSync,
     LandmarkMouth,
 )
-from avatar_v.critics.reward_terms import Rewards, RewardTerm
-from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.media.reading import read_video
-from avatar_v.motion.extractors import from_landmarks
+from avatar_v.rewards.terms import Rewards, RewardTerm
 from avatar_v.stages.policy_gradient import GRPO
-from avatar_v.testing import make_batch
+from avatar_v.weights.random import make_batch
 from avatar_v.world.clip import make_clip
 
-READERS = "avatar_v.critics.readers."
+READERS = "avatar_v.rewards.readers."
 LIPS = RewardTerm(READERS + "lips")
 SHUT = dataclasses.replace(EYES, options={"sign": -1.0}, name="shut")
 BATCH = clips()

@@ -10,14 +10,14 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import Critic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.models.card import Card, read_card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import check_state, load_dit, load_pipeline, read_state, save_pipeline
-from avatar_v.testing import make_dit, motion_stats, randomise
+from avatar_v.faces.face import FaceCritic
+from avatar_v.weights.card import Card, read_card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_dit, motion_stats, randomise
+from avatar_v.weights.weights import check_state, load_dit, load_pipeline, read_state, save_pipeline
 
 
 @pytest.fixture
@@ -46,7 +46,7 @@ def test_build_is_repeatable_and_leaves_the_global_generator_alone() -> None:
 
 
 def test_a_full_size_preset_needs_its_encoders() -> None:
-    from avatar_v.models.presets import build_conditioner
+    from avatar_v.weights.presets import build_conditioner
 
     with pytest.raises(ValueError, match="preset wan_14b needs folders for vae, text, audio"):
         build_conditioner("wan_14b")

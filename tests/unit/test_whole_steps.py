@@ -16,8 +16,8 @@ from avatar_v.shards.loader import ResumableLoader
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.role_module import RoleModule
 from avatar_v.stages.roles import STUDENT, Role, Updates, constant
-from avatar_v.testing import make_batch
 from avatar_v.types import Batch
+from avatar_v.weights.random import make_batch
 
 EPOCH, EVERY, STEPS = 5, 3, 4
 BUCKET = Bucket(32, 32, 5)

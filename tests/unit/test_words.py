@@ -5,8 +5,8 @@ import warnings
 
 import pytest
 
+from avatar_v.base.words import counted, is_hidden, notice, printable, readable
 from avatar_v.cli import guarded
-from avatar_v.words import counted, is_hidden, notice, printable, readable
 
 
 def test_one_is_singular() -> None:

@@ -9,12 +9,9 @@ from torch import Tensor
 from untrained import untrained_critics
 
 import aligning
-from avatar_v.critics.reward_terms import RewardTerm
-from avatar_v.models.card import Card
 from avatar_v.models.causal import as_causal
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.presets import build
-from avatar_v.models.weights import save_pipeline
+from avatar_v.rewards.terms import RewardTerm
 from avatar_v.stages.align_dpo import DPO, AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.align_video_dpo import AlignVideoDPO
@@ -36,8 +33,11 @@ from avatar_v.stages.self_forcing import CausalStudent, SelfForcing
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.types import Batch, Judged, JudgedVideos
+from avatar_v.weights.card import Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.random import make_batch, motion_stats
+from avatar_v.weights.weights import save_pipeline
 
 MODELS = Models("tiny", motion_stats="small")
 OPTIM = Optim(lr=1e-3, num_warmup_steps=0)

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import torch
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 
 
 def untrained_critics(folder: Path) -> dict[str, str]:

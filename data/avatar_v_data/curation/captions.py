@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 import torch
 from PIL import Image
 
+from avatar_v.base.local_models import load_model, load_part
+from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import hash_files
-from avatar_v.local_models import load_model, load_part
-from avatar_v.paths import indexed_weights
 from avatar_v_data.curation.stages import Frame, Recording, Result
 
 SOURCE = (

@@ -13,7 +13,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from avatar_v.critics.face_track import overlap
+from avatar_v.faces.face_track import overlap
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_data.curation.stages import EVERY, Recording, Result
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 import numpy as np
 import torch
 
-from avatar_v.critics import face_track
 from avatar_v.critics.quality import sharpness
+from avatar_v.faces import face_track
 from avatar_v_data.curation.stages import EVERY, Frame, Recording, Result, rounded
 
 SIDE = 64

@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics import face_track
+from avatar_v.faces import face_track
 from avatar_v_data.curation.stages import EVERY, Frames, Result
 
 

@@ -9,9 +9,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from avatar_v.critics import dlib_face, face_track
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import critic_folder, hash_files
+from avatar_v.faces import dlib_face, face_track
+from avatar_v.faces.face import FaceCritic
 from avatar_v_data.curation.heads import boxes_between, head
 from avatar_v_data.curation.stages import EVERY, Frames, Recording, Result, clip_frames, rounded
 

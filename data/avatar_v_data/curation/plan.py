@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from avatar_v.outside import read_yaml
-from avatar_v.paths import check_name
-from avatar_v.stored import built, shown
+from avatar_v.base.outside import read_yaml
+from avatar_v.base.paths import check_name
+from avatar_v.base.stored import built, shown
 from avatar_v_data.curation.captions import Captions
 from avatar_v_data.curation.clips import Clips
 from avatar_v_data.curation.content import Content

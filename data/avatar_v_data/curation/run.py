@@ -6,8 +6,8 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v import checks
-from avatar_v.outside import read_json
+from avatar_v.base import checks
+from avatar_v.base.outside import read_json
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.funnel import draw_funnel
 from avatar_v_data.curation.plan import Plan, read_plan

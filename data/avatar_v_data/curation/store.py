@@ -22,10 +22,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from avatar_v.outside import parse_json
+from avatar_v.base.outside import parse_json
+from avatar_v.base.stored import shown
+from avatar_v.base.words import counted
 from avatar_v.shards.writer import write_text_atomically
-from avatar_v.stored import shown
-from avatar_v.words import counted
 
 HEARTBEAT_S = 5.0
 PATIENCE_S = 30.0

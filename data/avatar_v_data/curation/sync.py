@@ -13,8 +13,8 @@ from torch import Tensor
 from avatar_v.critics.frozen import critic_folder, hash_files
 from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, score_of
 from avatar_v.critics.syncnet import SyncNet
-from avatar_v.critics.syncnet_crop import CropPlan
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v_data.curation.heads import boxes_between, head
 from avatar_v_data.curation.stages import Frames, Recording, Result, clip_frames, clip_sound
 

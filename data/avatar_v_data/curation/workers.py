@@ -12,7 +12,7 @@ from multiprocessing.process import BaseProcess
 from multiprocessing.synchronize import Event
 from pathlib import Path
 
-from avatar_v.interrupts import interrupts_deferred
+from avatar_v.base.interrupts import interrupts_deferred
 from avatar_v_data.curation.reconcile import Task, reconcile
 from avatar_v_data.curation.store import MOST_DEATHS, Store
 from avatar_v_data.threads import one_thread

@@ -5,7 +5,7 @@ import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from avatar_v.options import at_once
+from avatar_v.base.options import at_once
 
 if TYPE_CHECKING:
     from rich.progress import Progress
@@ -238,7 +238,7 @@ def _scoring(
 
 def _show(done: "Run", *, costs: bool = False) -> None:
 
-    from avatar_v.progress import results_console
+    from avatar_v.base.progress import results_console
     from avatar_v_eval.bench import cost
     from avatar_v_eval.bench.summary import as_table, counts_table, summarise, unmeasured
 

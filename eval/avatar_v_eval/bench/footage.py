@@ -18,8 +18,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import FaceTrack, follow_faces
 from avatar_v.critics.sync import joined
+from avatar_v.faces.face_track import FaceTrack, follow_faces
 from avatar_v.media.reading import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest

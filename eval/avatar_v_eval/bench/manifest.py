@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from avatar_v.outside import parse_json, read_bytes
-from avatar_v.paths import below
+from avatar_v.base.outside import parse_json, read_bytes
+from avatar_v.base.paths import below
 
 Faces = Literal["drawn", "real"]
 """People of the world, or real people. Each kind has critics of its own."""

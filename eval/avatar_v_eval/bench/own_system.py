@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl
 
-from avatar_v.device import PRECISIONS
+from avatar_v.base.device import PRECISIONS
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.reading import read_audio
 from avatar_v.media.writer import Mp4Writer
-from avatar_v.models.card import hash_folder, weights_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
+from avatar_v.weights.card import hash_folder, weights_folder
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.systems import Delivery, place
 from avatar_v_eval.bench.timing import Timing, machine, reported, write_timing
@@ -40,7 +40,7 @@ OPTIONS: dict[str, Callable[[str], Any]] = {
     "chunk_latents": int,
     "precision": _precision,
 }
-"""The fields of a request (generate/request.py) that a system may set, with their types, and the
+"""The fields of a request (request/request.py) that a system may set, with their types, and the
 precision of its networks."""
 
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import centre_windows
+from avatar_v.faces.face_track import centre_windows
 from avatar_v.media.reading import iter_video
 
 Frame = UInt8[Tensor, "3 h w"]

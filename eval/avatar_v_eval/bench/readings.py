@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, score_of
+from avatar_v.faces.face_track import FaceTrack
 from avatar_v.motion.habits import blink_rate_hz
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 from avatar_v_eval.bench.footage import Footage, Waveform

@@ -17,7 +17,7 @@ import numpy as np
 import polars as pl
 from jaxtyping import Float
 
-from avatar_v.outside import read_json
+from avatar_v.base.outside import read_json
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.systems import TRUTH
 

@@ -12,8 +12,8 @@ from concurrent.futures import ProcessPoolExecutor, as_completed
 
 import torch
 
-from avatar_v import checks
-from avatar_v.interrupts import interrupts_deferred
+from avatar_v.base import checks
+from avatar_v.base.interrupts import interrupts_deferred
 from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_fault
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow, Run, RunInfo, table

@@ -161,7 +161,7 @@ def parse_system(text: str, videos: Path, timeout_s: float) -> System:
         _check_template(rest)
         return Command(name, rest, videos, timeout_s)
     if colon and kind == "pipeline":
-        from avatar_v.models.card import weights_folder
+        from avatar_v.weights.card import weights_folder
         from avatar_v_eval.bench.own_system import Pipeline, parse_options
 
         weights, _, asked = rest.partition("?")

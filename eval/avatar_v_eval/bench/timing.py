@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v.outside import read_json
+from avatar_v.base.outside import read_json
 from avatar_v_eval.records import hardware
 
 SUFFIX = ".timing.json"

@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from avatar_v.guard import LOOPBACK, host_of, is_loopback
+from avatar_v.web.guard import LOOPBACK, host_of, is_loopback
 
 LAST_WORDS_S = 2  # for open connections, when the server ends
 
@@ -56,7 +56,7 @@ def run(args: argparse.Namespace) -> int:
     try:
         import uvicorn
 
-        from avatar_v.connections import server_config
+        from avatar_v.web.connections import server_config
         from avatar_v_eval.human.server import create_app
     except ImportError as error:
         raise ValueError(f"the rating page needs pip install 'avatar_v[eval]': {error}") from error

@@ -7,7 +7,7 @@ Counts become ordinary votes, so that the tables pass through the code that real
 
 from pathlib import Path
 
-from avatar_v.outside import read_table
+from avatar_v.base.outside import read_table
 from avatar_v_eval.human.votes import Kind, Vote
 
 

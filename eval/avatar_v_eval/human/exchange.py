@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict, fields
 from pathlib import Path
 
-from avatar_v.outside import parse_json, read_bytes, read_table
+from avatar_v.base.outside import parse_json, read_bytes, read_table
 from avatar_v_eval.human.votes import Vote
 
 COLUMNS = tuple(field.name for field in fields(Vote))

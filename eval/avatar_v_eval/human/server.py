@@ -2,7 +2,7 @@
 
 ``/r/TOKEN`` is a rater's whole session. Items and media go by random ids that are looked up
 together with the token, so one rater's ids are of no use to another, and paths are never taken from
-a request. Votes can be sent, not read. `avatar_v.guard` stands before all of it. Pages are in
+a request. Votes can be sent, not read. `avatar_v.web.guard` stands before all of it. Pages are in
 `pages`, the course of a session in `session`, the process that listens in `cli`.
 """
 
@@ -20,7 +20,7 @@ from fastapi.responses import (
 )
 from pydantic import BaseModel, StrictInt, StrictStr
 
-from avatar_v.guard import Guard
+from avatar_v.web.guard import Guard
 from avatar_v_eval.human import pages, session
 from avatar_v_eval.human.items import Item, all_items
 from avatar_v_eval.human.store import DuplicateVoteError, Store

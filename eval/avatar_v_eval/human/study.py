@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, get_args
 
-from avatar_v.outside import read_yaml
-from avatar_v.paths import below
+from avatar_v.base.outside import read_yaml
+from avatar_v.base.paths import below
 
 Kind = Literal["mos", "pair", "turing"]
 CheckRole = Literal["qualification", "gold", "trap"]

@@ -18,9 +18,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
-from avatar_v.critics.face_track import spread_frames
-from avatar_v.generate.reference_clip import ReferenceClip, read_reference
+from avatar_v.base import checks
+from avatar_v.faces.face_track import spread_frames
+from avatar_v.inputs.reference_clip import ReferenceClip, read_reference
 from avatar_v.motion.extractors import Extractor, find_extractor, from_landmarks
 from avatar_v.motion.landmarks import KNOWN
 from avatar_v.shards.pairs import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Literal, get_args
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.shards.pairs import MAX_WORDS
 from avatar_v_eval.human.study import KINDS, Dimension, Kind
 

@@ -69,7 +69,7 @@ def run(args: argparse.Namespace) -> int:
 def _pairs(args: argparse.Namespace) -> int:
     if args.out is None or args.file is not None:
         raise ValueError("votes pairs STUDY --out SHARDS: it takes a folder, and no FILE")
-    from avatar_v.words import counted
+    from avatar_v.base.words import counted
     from avatar_v_eval.human.store import Store
     from avatar_v_eval.human.study import load_study
     from avatar_v_eval.human.vote_pairs import VotePairSettings, write_vote_pairs

@@ -4,7 +4,7 @@ import argparse
 import importlib.util
 from pathlib import Path
 
-from avatar_v.words import notice
+from avatar_v.base.words import notice
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:

@@ -4,7 +4,7 @@ import os
 import re
 from pathlib import Path
 
-from avatar_v.stages.before import store_problem
+from avatar_v.recipe.before import store_problem
 from avatar_v_eval.records import Number
 from avatar_v_eval.report.document import Report
 

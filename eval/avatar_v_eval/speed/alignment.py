@@ -15,14 +15,14 @@ from typing import Any, TypeVar, cast
 from torch import Tensor
 from torch.optim import Optimizer
 
-from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples
-from avatar_v.generate.record import peak_rss_mib
 from avatar_v.planning.recipe import read_recipe
+from avatar_v.request.record import peak_rss_mib
+from avatar_v.rewards.terms import Rewards, RewardTerm, Samples
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.optim import build_optimizer
 from avatar_v.stages.policies import Situation
-from avatar_v.testing import make_batch
 from avatar_v.types import Batch
+from avatar_v.weights.random import make_batch
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings

@@ -17,13 +17,13 @@ from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from avatar_v.device import chosen_device
+from avatar_v.base.device import chosen_device
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import preset
-from avatar_v.models.wan import config_to_wan, state_to_wan
 from avatar_v.parallel.apply import checkpoint_blocks
-from avatar_v.testing import randomise
 from avatar_v.types import Cond, num_frames
+from avatar_v.weights.presets import preset
+from avatar_v.weights.random import randomise
+from avatar_v.weights.wan import config_to_wan, state_to_wan
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

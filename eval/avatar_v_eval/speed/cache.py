@@ -14,15 +14,15 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from avatar_v.device import chosen_device
+from avatar_v.base.device import chosen_device
 from avatar_v.flow import schedule
-from avatar_v.generate.resolve import FORMATS
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import preset
 from avatar_v.models.reference import segments
+from avatar_v.request.resolve import FORMATS
 from avatar_v.sampling.solver import sample
-from avatar_v.testing import randomise
 from avatar_v.types import Cond, Reference
+from avatar_v.weights.presets import preset
+from avatar_v.weights.random import randomise
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

@@ -8,7 +8,7 @@ steps. What is left of making the frames is the decoder, which distillation does
 import argparse
 from collections.abc import Callable
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.types import FRAME_RATE_HZ, num_latents
 from avatar_v_eval.cases import first_case
 from avatar_v_eval.generated import inputs_of

@@ -23,17 +23,17 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.layers import IN_FP32
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.models.presets import preset
 from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.wan import WAN_CLASS, WAN_STEM, config_to_wan, import_wan, state_to_wan
-from avatar_v.models.weights import load_dit, write_json, write_state
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.planning.networks import UMT5OfWan, Wav2Vec2OfSize, conditioner_of
 from avatar_v.planning.recipe import Recipe, read_recipe
 from avatar_v.stages.base import Stage
 from avatar_v.stages.distill_dmd import DistillDMD
-from avatar_v.testing import motion_stats
+from avatar_v.weights.presets import preset
+from avatar_v.weights.random import motion_stats
+from avatar_v.weights.wan import WAN_CLASS, WAN_STEM, config_to_wan, import_wan, state_to_wan
+from avatar_v.weights.weights import load_dit, write_json, write_state
 
 EMBEDDED = ("tiny", "small")
 """Presets with encoders of their own."""

@@ -20,20 +20,20 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from avatar_v.device import chosen_device
-from avatar_v.generate.inputs import Inputs
+from avatar_v.base.device import chosen_device
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.record import peak_rss_mib
-from avatar_v.generate.reference_clip import ReferenceClip
-from avatar_v.generate.request import Request
-from avatar_v.models.card import Capabilities, Card
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.models.causal import as_causal
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import preset
 from avatar_v.planning.memory import frames_of
-from avatar_v.stages.recipe import quiet
-from avatar_v.testing import make_batch
+from avatar_v.recipe.lightning_cli import quiet
+from avatar_v.request.record import peak_rss_mib
+from avatar_v.request.request import Request
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, num_frames
+from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.presets import preset
+from avatar_v.weights.random import make_batch
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

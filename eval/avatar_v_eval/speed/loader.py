@@ -23,7 +23,7 @@ import numpy as np
 import torch
 from torch.nn.functional import interpolate
 
-from avatar_v.planning.cli import LEAST_MFU
+from avatar_v.commands.planning import LEAST_MFU
 from avatar_v.planning.gpus import gpu_of
 from avatar_v.planning.memory import plan_of
 from avatar_v.planning.recipe import read_recipe

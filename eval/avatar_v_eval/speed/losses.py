@@ -11,9 +11,9 @@ import time
 
 import torch
 
-from avatar_v.device import emulates_bf16
-from avatar_v.generate.record import peak_rss_mib
+from avatar_v.base.device import emulates_bf16
 from avatar_v.parallel.mesh import step_generator
+from avatar_v.request.record import peak_rss_mib
 from avatar_v.stages.continuation import Continuation
 from avatar_v.stages.optim import Optim
 from avatar_v.stages.perceptual import TERMS, PerceptualTerms
@@ -21,8 +21,8 @@ from avatar_v.stages.personality import Personality
 from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
-from avatar_v.testing import make_batch
 from avatar_v.types import num_frames
+from avatar_v.weights.random import make_batch
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings

@@ -20,10 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from avatar_v.media.writer import Mp4Writer, write_wav
-from avatar_v.models.card import DEFAULT_WEIGHTS, Card
-from avatar_v.models.presets import build
-from avatar_v.models.weights import save_pipeline
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.weights.card import DEFAULT_WEIGHTS, Card
+from avatar_v.weights.presets import build
+from avatar_v.weights.weights import save_pipeline
 from avatar_v_eval.cases import drawn_clips, video_of
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings

@@ -18,13 +18,13 @@ from diffusers.hooks.group_offloading import apply_group_offloading
 from torch import Tensor
 
 from avatar_v.generate.generator import DECODE_LATENTS
-from avatar_v.generate.resolve import FORMATS
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import preset
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.streams import streams_of
+from avatar_v.request.resolve import FORMATS
 from avatar_v.types import Cond
+from avatar_v.weights.presets import preset
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings

@@ -13,14 +13,14 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from diffusers.models.transformers.transformer_wan import WanTransformer3DModel
 from torch import Tensor
 
-from avatar_v.device import emulates_bf16
+from avatar_v.base.device import emulates_bf16
 from avatar_v.generate.generator import DECODE_LATENTS
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.wan import config_to_wan, state_to_wan
 from avatar_v.stages.muon import BatchedMuon
 from avatar_v.stages.optim import hidden_matrices
 from avatar_v.types import FRAME_RATE_HZ, Cond, num_frames
+from avatar_v.weights.wan import config_to_wan, state_to_wan
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.records import Number
 from avatar_v_eval.turns import in_turns, ratio

@@ -21,10 +21,9 @@ import torch
 from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
-from avatar_v.device import emulates_bf16
+from avatar_v.base.device import emulates_bf16
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build, preset
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import text_flops
@@ -34,8 +33,9 @@ from avatar_v.planning.networks import build_networks
 from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.steps import Clips
 from avatar_v.stages.optim import build_optimizer
-from avatar_v.testing import make_batch, motion_stats
 from avatar_v.types import num_frames, num_latents
+from avatar_v.weights.presets import build, preset
+from avatar_v.weights.random import make_batch, motion_stats
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

@@ -21,15 +21,15 @@ import torch.nn.functional as F
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from avatar_v.device import chosen_device
-from avatar_v.generate.record import peak_rss_mib
+from avatar_v.base.device import chosen_device
 from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.models import attention
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import preset
 from avatar_v.models.reference import segments
-from avatar_v.testing import randomise
+from avatar_v.request.record import peak_rss_mib
 from avatar_v.types import Cond, Reference
+from avatar_v.weights.presets import preset
+from avatar_v.weights.random import randomise
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.plots import GREY, RED, band, panels
 from avatar_v_eval.processes import in_a_process

@@ -27,11 +27,11 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
 from torch.multiprocessing.spawn import spawn
 
-from avatar_v.generate.record import peak_rss_mib
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import preset
 from avatar_v.parallel.apply import shard
+from avatar_v.request.record import peak_rss_mib
 from avatar_v.stages.optim import MuonAdamW, Optim, build_optimizer
+from avatar_v.weights.presets import preset
 
 PLACE = "checkpoint"
 

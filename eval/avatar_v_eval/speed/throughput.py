@@ -17,10 +17,10 @@ import torch
 import yaml
 
 from avatar_v.callbacks.throughput import Throughput, Totals
-from avatar_v.models.card import ASSETS
-from avatar_v.stages.cli import merge_recipes
-from avatar_v.stages.recipe import RecipeCLI
+from avatar_v.recipe.cli import merge_recipes
+from avatar_v.recipe.lightning_cli import RecipeCLI
 from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.weights.card import ASSETS
 from avatar_v_eval.cases import drawn_clips, first_case
 from avatar_v_eval.generated import inputs_of
 from avatar_v_eval.intervals import median_of_repeats

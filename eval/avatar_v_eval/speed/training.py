@@ -16,16 +16,16 @@ from pathlib import Path
 import torch
 from torch.utils.data import DataLoader
 
-from avatar_v.device import chosen_device
+from avatar_v.base.device import chosen_device
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning.encoders import text_flops
 from avatar_v.planning.gpus import GPUS
 from avatar_v.planning.memory import frames_of, plan_of
 from avatar_v.planning.recipe import Spread
 from avatar_v.planning.steps import Clips
-from avatar_v.stages.recipe import quiet
-from avatar_v.testing import make_batch
+from avatar_v.recipe.lightning_cli import quiet
 from avatar_v.types import num_frames
+from avatar_v.weights.random import make_batch
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

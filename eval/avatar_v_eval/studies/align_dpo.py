@@ -2,7 +2,7 @@
 
 TEST persons move to a sentence after a clip of theirs, with the weights before, the aligned ones,
 and a control whose pairs had winners dealt out at random (``--control``). Raters whose values are
-known (critics/raters.py) compare every sample of one with every sample of the other, in both
+known (rewards/raters.py) compare every sample of one with every sample of the other, in both
 orders. Levels of blinks, sway and amplitude stand beside those that the persons were drawn with.
 """
 
@@ -15,7 +15,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.raters import (
+from avatar_v.pairs.making import Made, samples_of
+from avatar_v.rewards.raters import (
     FIRST,
     OWN_HABITS,
     OWN_LOOKS,
@@ -24,7 +25,6 @@ from avatar_v.critics.raters import (
     SimulatedRater,
     read_panel,
 )
-from avatar_v.stages.pair_making import Made, samples_of
 from avatar_v.types import num_latents
 from avatar_v_eval.cases import (
     Case,

@@ -12,13 +12,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from avatar_v.generate.consented import shown_faces
-from avatar_v.generate.inputs import read_inputs
-from avatar_v.generate.live import LiveSound
-from avatar_v.generate.request import LIVE, Request, Weights
 from avatar_v.generate.stored_pipeline import StoredPipeline
+from avatar_v.inputs.consented import shown_faces
+from avatar_v.inputs.inputs import read_inputs
+from avatar_v.inputs.live import LiveSound
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
+from avatar_v.request.request import LIVE, Request, Weights
 from avatar_v.safety.consent import DRAWN, Consent
 from avatar_v.safety.faces import SAME, hash_of
 from avatar_v.safety.statement import consent_of

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic, identification
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.sync import distance_table, embed_clip, score_of, shifted_is_farther
-from avatar_v.models.card import ASSETS
+from avatar_v.faces.face import FaceCritic, identification
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.card import ASSETS
 from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, video_of
 from avatar_v_eval.generated import through_vae
 from avatar_v_eval.intervals import mean_of, pearson, r_squared, rate

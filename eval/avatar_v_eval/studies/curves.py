@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 from matplotlib.figure import Figure
 
-from avatar_v.models.card import ASSETS
+from avatar_v.weights.card import ASSETS
 from avatar_v_eval.plots import panels
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import RESULTS_DIR

@@ -15,9 +15,9 @@ from typing import Any
 import matplotlib.image
 from matplotlib.figure import Figure
 
-from avatar_v.generate.showcase import NUM_SHUFFLES
-from avatar_v.models.card import DEFAULT_WEIGHTS
+from avatar_v.demo.showcase import NUM_SHUFFLES
 from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.weights.card import DEFAULT_WEIGHTS
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import AVATAR_V

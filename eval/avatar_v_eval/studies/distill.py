@@ -17,7 +17,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v.models.weights import find_stats
+from avatar_v.weights.weights import find_stats
 from avatar_v_eval.cases import (
     Case,
     Video,

@@ -15,9 +15,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MOUTH_OPEN
-from avatar_v.generate.record import peak_rss_mib
-from avatar_v.options import at_once
+from avatar_v.request.record import peak_rss_mib
 from avatar_v.sampling.chunks import plan
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, video_of

@@ -15,10 +15,10 @@ from functools import partial
 
 import numpy as np
 
+from avatar_v.base.seeds import derive
 from avatar_v.engines.drawn_voice import DrawnVoice
 from avatar_v.engines.pronunciation import PACK, by_letters, has_pack
 from avatar_v.generate.scene import make_scene
-from avatar_v.seeds import derive
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.lexicon import LEXICON, Word
 from avatar_v.world.motion import motion_track

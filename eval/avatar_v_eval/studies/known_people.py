@@ -13,13 +13,13 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from avatar_v.generate.best_frame import best_frame
-from avatar_v.generate.reference_check import check_reference
+from avatar_v.base.progress import track
+from avatar_v.inputs.best_frame import best_frame
+from avatar_v.inputs.reference_check import check_reference
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import Writer
-from avatar_v.models.card import ASSETS, DEFAULT_WEIGHTS, read_card
 from avatar_v.models.vae import VideoVAE
-from avatar_v.progress import track
+from avatar_v.weights.card import ASSETS, DEFAULT_WEIGHTS, read_card
 from avatar_v_eval.cases import drawn_clips, video_of
 from avatar_v_eval.intervals import rate
 from avatar_v_eval.protocol import Findings

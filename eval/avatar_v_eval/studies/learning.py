@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.face import identification
 from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.faces.face import identification
 from avatar_v_eval.cases import (
     Case,
     add_case_options,

@@ -10,14 +10,14 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.models.weights import find_stats
 from avatar_v.motion.extractors import METER_HABITS, from_meter
 from avatar_v.motion.stats import MotionStats
 from avatar_v.motion.style import motion_moments, style_statistics
 from avatar_v.motion.vectors import pack_motion
-from avatar_v.options import at_once
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.weights import find_stats
 from avatar_v_eval.cases import drawn_clips, video_of
 from avatar_v_eval.intervals import correlation
 from avatar_v_eval.processes import mapped

@@ -16,9 +16,9 @@ from functools import partial
 
 import numpy as np
 
-from avatar_v.models.weights import find_stats
 from avatar_v.motion.stats import MotionStats
 from avatar_v.types import MOTION_NAMES
+from avatar_v.weights.weights import find_stats
 from avatar_v_eval.cases import Case, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated import (
     MOTIONS,

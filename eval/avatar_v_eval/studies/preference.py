@@ -15,13 +15,13 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 
-from avatar_v import checks
-from avatar_v.critics.features import Features
-from avatar_v.critics.preference import PreferenceModel
+from avatar_v.base import checks
+from avatar_v.recipe.cli import run_words
+from avatar_v.rewards.features import Features
+from avatar_v.rewards.preference import PreferenceModel
+from avatar_v.rewards.preference_data import JudgedFeatures, read_features
 from avatar_v.shards.loader import read_folder
 from avatar_v.shards.pairs import WINNERS, Judgment, read_judgment
-from avatar_v.stages.cli import run_words
-from avatar_v.stages.preference_data import JudgedFeatures, read_features
 from avatar_v.types import num_latents
 from avatar_v.world.splits import Split, persons
 from avatar_v_eval.edited_pairs import PANEL, TERMS, Faults, margins, values_of, write_edited

@@ -15,14 +15,14 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import weights_hash
 from avatar_v.critics.quality import sharpness
+from avatar_v.faces.face import FaceCritic
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.pixels import to_uint8
 from avatar_v.generate.refine import Refiner
 from avatar_v.losses.flow import box_cover
 from avatar_v.losses.perceptual import feature_loss
+from avatar_v.media.pixels import to_uint8
 from avatar_v.models.refiner import FACTOR
 from avatar_v_eval.cases import (
     Case,

@@ -12,14 +12,14 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from avatar_v import checks
 from avatar_v.app.example import SPEECH_FRAMES, draw_person
+from avatar_v.base import checks
+from avatar_v.base.progress import track
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.reading import read_audio
 from avatar_v.media.writer import write_wav
-from avatar_v.models.card import DEFAULT_WEIGHTS, hash_folder, weights_folder
-from avatar_v.progress import track
 from avatar_v.types import SAMPLES_PER_FRAME
+from avatar_v.weights.card import DEFAULT_WEIGHTS, hash_folder, weights_folder
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 

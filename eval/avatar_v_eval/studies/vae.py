@@ -12,14 +12,14 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from avatar_v.critics.face_track import face_crop, track_faces
-from avatar_v.generate.pixels import to_uint8
+from avatar_v.faces.face_track import face_crop, track_faces
 from avatar_v.losses.flow import box_cover
+from avatar_v.media.pixels import to_uint8
 from avatar_v.media.reading import read_video
-from avatar_v.models.card import ASSETS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.stages.vae import latent_stats, psnr
 from avatar_v.types import TEMPORAL_FACTOR
+from avatar_v.weights.card import ASSETS
 from avatar_v.world.clip import WorldClip
 from avatar_v_eval.cases import add_case_options, cases_note, drawn_clips, signed, video_of
 from avatar_v_eval.intervals import median_of_repeats

@@ -18,10 +18,10 @@ import torch
 import torch.nn.functional as F
 
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request
 from avatar_v.media.files import Mp4File
 from avatar_v.media.reading import read_video
 from avatar_v.media.writer import Writer
+from avatar_v.request.request import Request
 from avatar_v.safety.detect import MOST_FALSE, detect
 from avatar_v.safety.watermark import Mark, Marker
 from avatar_v.types import SAMPLES_PER_FRAME

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from avatar_v.app.uploads import is_plain_file
-from avatar_v.generate.request import Request
 from avatar_v.media import containers, reading
+from avatar_v.request.request import Request
 
 CONSENT = "This is my own face or a drawn one, or I have the person's permission"
 CAMERA = "filmed: find the face in it"

@@ -21,9 +21,9 @@ from avatar_v.app.form import (
 )
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner, Progress, Waiting
 from avatar_v.engines.voices import is_drawn
-from avatar_v.generate.resolve import num_steps_of
-from avatar_v.models.card import SHIPPED
+from avatar_v.request.resolve import num_steps_of
 from avatar_v.types import FRAME_RATE_HZ
+from avatar_v.weights.card import SHIPPED
 
 STATIC = Path(__file__).with_name("static")
 STATIC_TYPES = {

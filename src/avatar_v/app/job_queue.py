@@ -5,7 +5,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import contextmanager
 from typing import TypeVar
 
-from avatar_v.visitors import Visitor, by_turns, check_share
+from avatar_v.web.visitors import Visitor, by_turns, check_share
 
 MOST_OWN = 3
 """Places of one browser, of all its windows."""

@@ -27,17 +27,17 @@ from avatar_v.app.job_queue import LOOK_S, JobQueue
 from avatar_v.app.uploads import Space
 from avatar_v.engines.voice import speak_text
 from avatar_v.engines.voices import DRAWN, is_drawn
-from avatar_v.generate.output_files import json_path
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.record import Record, save_record
-from avatar_v.generate.request import Request
 from avatar_v.generate.run import run
 from avatar_v.media.outputs import output_of
 from avatar_v.media.writer import write_wav
-from avatar_v.models.card import DEFAULT_WEIGHTS
+from avatar_v.request.output_files import json_path
+from avatar_v.request.record import Record, save_record
+from avatar_v.request.request import Request
 from avatar_v.safety.moderation import Moderator
 from avatar_v.types import SAMPLE_RATE_HZ
-from avatar_v.visitors import Visitor
+from avatar_v.web.visitors import Visitor
+from avatar_v.weights.card import DEFAULT_WEIGHTS
 
 LIVE = "live.m3u8"
 VIDEO = "avatar.mp4"

@@ -39,8 +39,8 @@ from avatar_v.app.job_queue import JobQueue, in_turn
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
 from avatar_v.app.uploads import FullError, Uploads, is_plain_file, is_token
-from avatar_v.guard import LOOPBACK, STRICT_POLICY, Guard, is_loopback
-from avatar_v.visitors import BusyError, Visitor
+from avatar_v.web.guard import LOOPBACK, STRICT_POLICY, Guard, is_loopback
+from avatar_v.web.visitors import BusyError, Visitor
 
 POLICY = f"{STRICT_POLICY}; media-src 'self' blob:; img-src 'self' blob: data:"
 """Recordings and the growing video are blobs of the page itself; the icon is an empty data URL."""

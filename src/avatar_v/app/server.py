@@ -20,7 +20,7 @@ from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import JobRunner
 from avatar_v.app.place import private_folder
 from avatar_v.engines.voices import DRAWN
-from avatar_v.guard import is_loopback
+from avatar_v.web.guard import is_loopback
 
 LOG = logging.getLogger("avatar_v.app")
 SWEEP_EVERY_S = 60.0
@@ -50,7 +50,7 @@ def serve(
     import uvicorn
 
     from avatar_v.app.page import create_app
-    from avatar_v.connections import server_config
+    from avatar_v.web.connections import server_config
 
     with _listening(host, port) as listener, private_folder() as root:
         print("loading the weights …", file=sys.stderr)

@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.utils.hooks import RemovableHandle
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.stages.role_module import RoleModule
 
 SHARDED = "sharded"

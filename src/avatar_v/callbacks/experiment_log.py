@@ -17,7 +17,7 @@ from lightning.pytorch.loggers import MLFlowLogger
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
-from avatar_v.words import notice
+from avatar_v.base.words import notice
 
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
 """Seconds, and tries after the first; MLflow's own are 120 and 7. The environment's come first."""

@@ -9,12 +9,12 @@ from typing import Literal
 import lightning as L
 import torch
 
-from avatar_v import checks
+from avatar_v.base import checks
+from avatar_v.base.finite import require_finite_weights
+from avatar_v.base.paths import whole_folder
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.fidelity import Known, fidelity_db, known
 from avatar_v.models.vae import Video, VideoVAE
-from avatar_v.paths import whole_folder
-from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.vae import VAEStage, latent_stats, video_of
 
 PICTURES_A_CLIP, PICTURES_AT_ONCE, MAX_PICTURES = 8, 64, 2048

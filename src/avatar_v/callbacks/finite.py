@@ -7,8 +7,8 @@ import lightning as L
 import torch
 from torch import Tensor
 
-from avatar_v import checks
-from avatar_v.stages.finite import (
+from avatar_v.base import checks
+from avatar_v.base.finite import (
     end_together,
     listed,
     not_finite,

@@ -12,22 +12,22 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
+from avatar_v.base.finite import require_finite_weights
+from avatar_v.base.paths import disk_named, whole_file
 from avatar_v.callbacks.ema import averaged
-from avatar_v.models.adapter import save_adapter
 from avatar_v.models.base import part_folder
-from avatar_v.models.card import AdapterCard, Capabilities, Card, hash_folder
 from avatar_v.models.lora import active_factors
-from avatar_v.models.weights import save_pipeline
 from avatar_v.parallel.apply import whole_state
-from avatar_v.paths import disk_named, whole_file
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.base import Stage
-from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.role_module import step_of
 from avatar_v.stages.settings import MAX_GUIDANCE
 from avatar_v.stages.windows import to_tokens, value_at
+from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.card import AdapterCard, Capabilities, Card, hash_folder
+from avatar_v.weights.weights import save_pipeline
 
 
 class LossCurve(L.Callback):
@@ -112,7 +112,7 @@ class Export(L.Callback):
         stored weights; ``guidance_audio``: what generation takes where none is asked for;
         ``guidance_motion``: of the style, in motion; ``stills_from_prompt``: what
         it reads where no first frame is given; ``people``: whom it is trained on. See Card and
-        Capabilities in models/card.py."""
+        Capabilities in weights/card.py."""
         checks.number("guidance_audio", guidance_audio, least=0, most=MAX_GUIDANCE)
         checks.number("guidance_motion", guidance_motion, least=0, most=MAX_GUIDANCE)
         checks.count("stills_from_prompt", stills_from_prompt, least=0)

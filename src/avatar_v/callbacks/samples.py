@@ -10,12 +10,12 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
+from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.ema import averaged
 from avatar_v.callbacks.experiment_log import PatientMLFlowLogger
-from avatar_v.generate.pixels import to_uint8
+from avatar_v.media.pixels import to_uint8
 from avatar_v.media.reading import encode_video_bytes
-from avatar_v.paths import whole_file
 from avatar_v.sampling.chunks import Chunk, Span
 from avatar_v.sampling.rollout import (
     ChunkVelocity,

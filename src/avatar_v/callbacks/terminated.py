@@ -5,7 +5,7 @@ import threading
 
 import lightning as L
 
-from avatar_v.interrupts import interrupted
+from avatar_v.base.interrupts import interrupted
 
 
 class Terminated(L.Callback):

@@ -9,7 +9,7 @@ from typing import Any
 
 import lightning as L
 
-from avatar_v import checks
+from avatar_v.base import checks
 
 
 class Throughput(L.Callback):

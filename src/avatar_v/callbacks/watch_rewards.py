@@ -17,10 +17,10 @@ from jaxtyping import Float
 from lightning.pytorch.utilities import move_data_to_device
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
+from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.ema import averaged
-from avatar_v.critics.reward_terms import Rewards, RewardTerm, Samples, known
-from avatar_v.paths import whole_file
+from avatar_v.rewards.terms import Rewards, RewardTerm, Samples, known
 from avatar_v.stages.align_grpo import AlignGRPO
 
 CLEAR = 2.0
@@ -32,7 +32,7 @@ class WatchRewards(L.Callback):
     """Writes ``default_root_dir/watch.csv``, a row each ``every_num_steps`` with the means of every
     reward and reader and the last KL, and at the end ``watch.png``, one plot of them.
 
-    ``readers`` judge like rewards and are none of the stage's (critics/readers.py); more is better.
+    ``readers`` judge like rewards and are none of the stage's (rewards/readers.py); more is better.
     ``rewards`` stand for the stage's own where those are no measure: the credit of a habit is 0 at
     its goal. The run ends where, ``patience`` times running, the weighted reward is clearly above
     that of the start and a reader clearly below its own: by two standard errors over samples.

@@ -12,10 +12,10 @@ import torch.nn.functional as F
 from jaxtyping import UInt8
 from torch import Tensor
 
+from avatar_v.base.local_models import load_model
+from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import Score, hash_files
 from avatar_v.critics.preparation import read_preparation
-from avatar_v.local_models import load_model
-from avatar_v.paths import indexed_weights
 
 SOURCE = (
     "facebook/dinov2-base on the Hugging Face hub (Apache-2.0): download config.json, "

@@ -17,10 +17,10 @@ from jaxtyping import Float, UInt8
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from avatar_v.outside import read_json
-from avatar_v.paths import whole_file
-from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import built
+from avatar_v.base.outside import read_json
+from avatar_v.base.paths import whole_file
+from avatar_v.base.states import check_numbers, check_state, read_tensors
+from avatar_v.base.stored import built
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets" / "critics"
 

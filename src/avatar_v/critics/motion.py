@@ -10,9 +10,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.base.stored import Count
 from avatar_v.critics.frozen import Frames, PictureCritic
 from avatar_v.critics.layers import Backbone, picture_backbone
-from avatar_v.stored import Count
 from avatar_v.types import MOTION_NAMES
 
 MOUTH_OPEN = MOTION_NAMES.index("mouth_open")

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.outside import read_json
+from avatar_v.base.outside import read_json
 
 MODES = {2: "bilinear", 3: "bicubic"}
 """PIL's numbers of ways to resize; any other one counts as the last."""

@@ -18,9 +18,9 @@ from jaxtyping import Float, UInt8
 from PIL import Image
 from torch import Tensor
 
+from avatar_v.base.outside import read_json
+from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import Score, hash_files
-from avatar_v.outside import read_json
-from avatar_v.paths import indexed_weights
 
 Task = Literal["quality", "aesthetics"]
 

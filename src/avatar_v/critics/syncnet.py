@@ -13,9 +13,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.base.outside import check_pulled
 from avatar_v.critics.frozen import Frames, weights_hash
 from avatar_v.critics.sync import SyncScore, Waveform, measure_sync
-from avatar_v.outside import check_pulled
 
 INPUT_SIZE = 224
 NUM_DIMS = 1024

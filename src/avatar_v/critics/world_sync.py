@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.base.stored import Count
 from avatar_v.critics.frozen import Critic, Frames, as_input
 from avatar_v.critics.layers import Backbone, picture_backbone
 from avatar_v.critics.sync import (
@@ -22,7 +23,6 @@ from avatar_v.critics.sync import (
     Waveform,
     measure_sync,
 )
-from avatar_v.stored import Count
 
 INPUT_SIZE = 64
 

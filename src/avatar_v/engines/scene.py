@@ -13,10 +13,10 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from avatar_v.critics.dlib_face import embed_faces
-from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.face_track import track_faces
 from avatar_v.critics.quality import sharp_enough, sharpness
+from avatar_v.faces.dlib_face import embed_faces
+from avatar_v.faces.face import FaceCritic
+from avatar_v.faces.face_track import track_faces
 
 Pictures: TypeAlias = UInt8[Tensor, "n 3 h w"]
 Likeness: TypeAlias = Callable[[Pictures], Float[Tensor, " n"]]

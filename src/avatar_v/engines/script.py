@@ -9,9 +9,9 @@ import re
 import unicodedata
 from collections.abc import Iterator, Mapping
 
+from avatar_v.base.words import listed
 from avatar_v.engines.pronunciation import spoken_words
 from avatar_v.media import containers
-from avatar_v.words import listed
 from avatar_v.world.lexicon import Sentence, Word
 
 MAX_SCRIPT = 10_000

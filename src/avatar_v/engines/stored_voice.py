@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.base.local_models import load_model, load_part
 from avatar_v.engines.checks import WHERE_FROM, check_folder
-from avatar_v.local_models import load_model, load_part
 from avatar_v.media.sound import resampled
 from avatar_v.types import SAMPLE_RATE_HZ
 

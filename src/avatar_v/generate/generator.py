@@ -18,9 +18,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.generate.live import SoundChunk
 from avatar_v.generate.pipelining import chained
-from avatar_v.generate.pixels import Frames, decoded
+from avatar_v.inputs.live import SoundChunk
+from avatar_v.media.pixels import Frames, decoded
 from avatar_v.media.sound import Sound
 from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner

@@ -25,16 +25,16 @@ from avatar_v.generate.generator import (
     live_audio_chunks,
     sample_chunks,
 )
-from avatar_v.generate.live import LiveSound, sound_chunks
 from avatar_v.generate.pipelining import Stage, chained, pipelined
 from avatar_v.generate.ranks import Ranks, SharedChunks
 from avatar_v.generate.refine import Refiner, refining
-from avatar_v.generate.request import Request
 from avatar_v.generate.resume import KeptChunks
+from avatar_v.inputs.live import LiveSound, sound_chunks
 from avatar_v.media.sound import Sound, high_passed, level_of
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.timestep import Line, Stopped
+from avatar_v.request.request import Request
 from avatar_v.sampling.settings import Settings
 
 CPU = torch.device("cpu")

@@ -9,11 +9,11 @@ import hashlib
 import json
 import secrets
 
-from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.live import LiveSound
-from avatar_v.generate.record import Record
-from avatar_v.generate.request import Request
 from avatar_v.generate.resume import asked_for
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.live import LiveSound
+from avatar_v.request.record import Record
+from avatar_v.request.request import Request
 from avatar_v.safety.key import own_key
 from avatar_v.safety.provenance import Origin, sign
 from avatar_v.safety.watermark import NUM_BYTES, Mark

@@ -1,7 +1,7 @@
 """AvatarPipeline: trained weights as one callable.
 
 ``for frame in AvatarPipeline.from_pretrained()(reference="me.mp4", audio="talk.wav")``.
-The weights decide picture size and chunk length (resolve.py); everything else is the request's.
+The weights decide picture size and chunk length (request/resolve.py); everything else is the request's.
 run.py carries a request out, and making.py makes a video with the networks that are held here.
 """
 
@@ -17,25 +17,25 @@ import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from avatar_v.device import chosen_device, chosen_precision
+from avatar_v.base.device import chosen_device, chosen_precision
 from avatar_v.generate.generator import Clip, LatentChunk, Person, context_latents
-from avatar_v.generate.inputs import Inputs, InputSpec
-from avatar_v.generate.live import Block, LiveSound
 from avatar_v.generate.making import Job, Making
-from avatar_v.generate.person import encode_person
 from avatar_v.generate.ranks import Ranks
-from avatar_v.generate.reference_check import NamedPictures, ReferenceCheck, check_reference
 from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person
-from avatar_v.generate.request import LIVE, Request, Weights
-from avatar_v.generate.resolve import format_of, input_spec, resolved, settings_of
 from avatar_v.generate.resume import KeptChunks
-from avatar_v.models.card import DEFAULT_WEIGHTS, Card, Chosen, hash_with
+from avatar_v.inputs.inputs import Inputs, InputSpec
+from avatar_v.inputs.live import Block, LiveSound
+from avatar_v.inputs.person import encode_person
+from avatar_v.inputs.reference_check import NamedPictures, ReferenceCheck, check_reference
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import streams_of
+from avatar_v.request.request import LIVE, Request, Weights
+from avatar_v.request.resolve import format_of, input_spec, resolved, settings_of
 from avatar_v.sampling.settings import Settings
+from avatar_v.weights.card import DEFAULT_WEIGHTS, Card, Chosen, hash_with
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -145,7 +145,7 @@ class AvatarPipeline:
         25 a second, as they are made.
 
         ``options`` are further fields of a request by name: ``prompt``, ``seed``, ``num_steps`` …
-        (request.py); TypeError for any other name. Files are read and checked before the first
+        (request/request.py); TypeError for any other name. Files are read and checked before the first
         frame is asked for (ValueError). ``audio`` may be a live sound, blocks (live.Block) taken
         from in a thread: frames come before it ends; closing waits for its next block; an OSError
         ends the video there, with a warning. Oddities of the files are warnings, too.

@@ -9,9 +9,9 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from torch import Tensor
 
-from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.output_files import GROWING
-from avatar_v.words import counted, printable
+from avatar_v.base.words import counted, printable
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.request.output_files import GROWING
 
 
 class FrameProgress:

@@ -30,10 +30,10 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import ProcessGroup, Store
 from torch.distributed.fsdp import FSDPModule
 
-from avatar_v.device import chosen_device
-from avatar_v.generate.request import Weights
+from avatar_v.base.device import chosen_device
+from avatar_v.base.interrupts import interrupts_deferred
+from avatar_v.base.words import notice
 from avatar_v.generate.resume import KeptChunks
-from avatar_v.interrupts import interrupts_deferred
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.apply import shard_frozen
@@ -43,8 +43,8 @@ from avatar_v.parallel.numa import stay_near
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.parallel.timestep import ENDED, STOPPED, Line, Stopped, steps_of_ranks
+from avatar_v.request.request import Weights
 from avatar_v.sampling.rollout import States
-from avatar_v.words import notice
 
 HOST = "127.0.0.1"
 MOST_ON_CPU = 8

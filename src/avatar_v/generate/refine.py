@@ -17,24 +17,24 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.base.seeds import derive
 from avatar_v.generate.generator import LatentChunk, Person, inference
-from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.person import encode_person
 from avatar_v.generate.pipelining import Stage
-from avatar_v.generate.pixels import clamped
-from avatar_v.generate.request import Request
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.person import encode_person
+from avatar_v.media.pixels import clamped
 from avatar_v.models.base import check_base, part_folder
 from avatar_v.models.cache import KeyValueCache
-from avatar_v.models.card import Card, hash_folder, read_card, weights_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import enlarge, predict_clean
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import load_pipeline, read_json
 from avatar_v.motion.stats import same_units
-from avatar_v.seeds import derive
+from avatar_v.request.request import Request
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Cond
+from avatar_v.weights.card import Card, hash_folder, read_card, weights_folder
+from avatar_v.weights.weights import load_pipeline, read_json
 
 CONTEXT_LATENTS = 2
 """Latents on each side of a pass that are in it for their neighbours' sake. Attention reaches

@@ -27,16 +27,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor
 
-from avatar_v.generate.inputs import Inputs
-from avatar_v.generate.live import LiveSound
-from avatar_v.generate.output_files import GROWING, is_file, kept_folder, num_kept
-from avatar_v.generate.record import versions
-from avatar_v.generate.request import LIVE, Request
-from avatar_v.outside import parse_json
-from avatar_v.paths import whole_file
+from avatar_v.base.outside import parse_json
+from avatar_v.base.paths import whole_file
+from avatar_v.base.states import check_numbers
+from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.live import LiveSound
+from avatar_v.request.output_files import GROWING, is_file, kept_folder, num_kept
+from avatar_v.request.record import versions
+from avatar_v.request.request import LIVE, Request
 from avatar_v.safety.moderation import RefusedError
 from avatar_v.sampling.rollout import States
-from avatar_v.states import check_numbers
 from avatar_v.types import SAMPLE_RATE_HZ
 
 OnKept = Callable[[Path, int], None]

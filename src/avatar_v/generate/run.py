@@ -11,19 +11,26 @@ from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from typing import TypeAlias
 
-from avatar_v.generate.checks import check_settings
-from avatar_v.generate.consented import check_consent
 from avatar_v.generate.generator import Clip
-from avatar_v.generate.inputs import Inputs, completed, read_inputs, reference_checked
-from avatar_v.generate.live import LiveSound
 from avatar_v.generate.marking import mark_of, sign_video
-from avatar_v.generate.moderated import check_inputs, moderator_of
-from avatar_v.generate.output_files import is_file, json_path, sheet_path, sound_path
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.pixels import Frames
-from avatar_v.generate.record import Record, save_record, timing_of
-from avatar_v.generate.request import Request, Weights
-from avatar_v.generate.resolve import (
+from avatar_v.generate.resume import KeptChunks, OnKept, keeping
+from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
+from avatar_v.generate.stored_pipeline import StoredPipeline
+from avatar_v.inputs.consented import check_consent
+from avatar_v.inputs.inputs import Inputs, completed, read_inputs, reference_checked
+from avatar_v.inputs.live import LiveSound
+from avatar_v.inputs.moderated import check_inputs, moderator_of
+from avatar_v.media.delivered import Form
+from avatar_v.media.files import Output
+from avatar_v.media.outputs import output_of
+from avatar_v.media.pixels import Frames
+from avatar_v.media.writer import Writer, write_wav
+from avatar_v.request.checks import check_settings
+from avatar_v.request.output_files import is_file, json_path, sheet_path, sound_path
+from avatar_v.request.record import Record, save_record, timing_of
+from avatar_v.request.request import Request, Weights
+from avatar_v.request.resolve import (
     check_fits,
     format_warnings,
     motion_warnings,
@@ -31,18 +38,11 @@ from avatar_v.generate.resolve import (
     sampling_warnings,
     sound_warnings,
 )
-from avatar_v.generate.resume import KeptChunks, OnKept, keeping
-from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
-from avatar_v.generate.stored_pipeline import StoredPipeline
-from avatar_v.media.delivered import Form
-from avatar_v.media.files import Output
-from avatar_v.media.outputs import output_of
-from avatar_v.media.writer import Writer, write_wav
-from avatar_v.models.weights import check_parts
 from avatar_v.safety.consent import Consented
 from avatar_v.safety.key import digest_of_key
 from avatar_v.safety.moderation import Moderator
 from avatar_v.safety.watermark import Marker
+from avatar_v.weights.weights import check_parts
 
 Watermark: TypeAlias = Callable[[Frames], Frames]
 OnWarnings: TypeAlias = Callable[[tuple[str, ...]], None]

@@ -16,7 +16,8 @@ from jaxtyping import UInt8
 from PIL import Image
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
+from avatar_v.base.paths import whole_file
+from avatar_v.base.seeds import derive
 from avatar_v.engines.scene import (
     Likeness,
     Pictures,
@@ -25,17 +26,16 @@ from avatar_v.engines.scene import (
     filmed_likeness,
     ranked,
 )
-from avatar_v.generate.inputs import Inputs, begun_with, read_inputs
-from avatar_v.generate.live import LiveSound
+from avatar_v.faces.face import FaceCritic
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.request import Request, Weights
-from avatar_v.generate.resolve import chunk_latents_of, resolved
 from avatar_v.generate.stored_pipeline import StoredPipeline
-from avatar_v.models.card import DRAWN_PEOPLE, Card
-from avatar_v.models.weights import check_parts
-from avatar_v.paths import whole_file
-from avatar_v.seeds import derive
+from avatar_v.inputs.inputs import Inputs, begun_with, read_inputs
+from avatar_v.inputs.live import LiveSound
+from avatar_v.request.request import Request, Weights
+from avatar_v.request.resolve import chunk_latents_of, resolved
 from avatar_v.types import SAMPLES_PER_FRAME, num_frames
+from avatar_v.weights.card import DRAWN_PEOPLE, Card
+from avatar_v.weights.weights import check_parts
 
 
 @dataclass(frozen=True)

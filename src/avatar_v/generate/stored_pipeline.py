@@ -2,18 +2,18 @@
 
 import functools
 
-from avatar_v.device import chosen_device, chosen_precision
-from avatar_v.generate.inputs import InputSpec
+from avatar_v.base.device import chosen_device, chosen_precision
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.ranks import Ranks, check_devices, launched_as, leading
 from avatar_v.generate.refine import hash_of_refiner
-from avatar_v.generate.request import Weights
-from avatar_v.generate.resolve import input_spec
+from avatar_v.inputs.inputs import InputSpec
 from avatar_v.kernels.backends import check_named
-from avatar_v.models.adapter import check_adapters, load_merged
-from avatar_v.models.card import Chosen, hash_with, read_card, weights_folder
-from avatar_v.models.weights import has_motion_net, load_pipeline
 from avatar_v.parallel.streams import check_offload
+from avatar_v.request.request import Weights
+from avatar_v.request.resolve import input_spec
+from avatar_v.weights.adapter import check_adapters, load_merged
+from avatar_v.weights.card import Chosen, hash_with, read_card, weights_folder
+from avatar_v.weights.weights import has_motion_net, load_pipeline
 
 
 class StoredPipeline:
@@ -74,7 +74,7 @@ class StoredPipeline:
     def load(self, ranks: Ranks | None = None) -> AvatarPipeline:
         """The networks; of rank 0, which brings the others (ranks.py), or of ``ranks``.
 
-        ValueError for every key that does not fit (models/weights.py), ChildProcessError for a
+        ValueError for every key that does not fit (weights/weights.py), ChildProcessError for a
         rank that ends before it has begun.
         """
         weights, device = self.weights, chosen_device(self.weights.device)

@@ -21,8 +21,8 @@ from av.error import FFmpegError
 from av.stream import Disposition
 from av.video.stream import VideoStream
 
+from avatar_v.base.outside import check_pulled, regular_file, why_not
 from avatar_v.media.wav_sizes import size_patch
-from avatar_v.outside import check_pulled, regular_file, why_not
 
 VIDEO_FORMATS = (
     *("mov", "matroska", "avi", "mpegts", "mpeg", "flv", "ogg", "asf", "mxf", "dv"),

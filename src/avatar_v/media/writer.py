@@ -24,9 +24,9 @@ from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.base.paths import full_disk, whole_file
 from avatar_v.media.delivered import Form
 from avatar_v.media.files import Mp4File, Output
-from avatar_v.paths import full_disk, whole_file
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 CRF = 16

@@ -15,9 +15,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.base.paths import indexed_weights
+from avatar_v.base.stored import Count, Size, Within
 from avatar_v.models.layers import MLP, LayerNorm
-from avatar_v.paths import indexed_weights
-from avatar_v.stored import Count, Size, Within
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_latents
 
 CONTEXT_FRAMES = 2

@@ -6,8 +6,8 @@ Torch is not imported. How a part is stored as what it changes in the base's is 
 import os
 from pathlib import Path
 
-from avatar_v.models.card import CARD, COMPRESSED, Base, hash_folder, read_card
-from avatar_v.paths import inside
+from avatar_v.base.paths import inside
+from avatar_v.weights.card import CARD, COMPRESSED, Base, hash_folder, read_card
 
 __all__ = ["COMPRESSED", "base_folder", "base_of", "check_base", "checked_base", "part_folder"]
 

@@ -23,8 +23,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from avatar_v.base.states import check_numbers, read_tensors
 from avatar_v.models.base import COMPRESSED, base_of, checked_base
-from avatar_v.states import check_numbers, read_tensors
 
 CODES, STEP, PACKED, LIKE = ".codes", ".step", ".packed", ".like"
 PAIRS = {CODES: STEP, PACKED: LIKE}

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from avatar_v.stored import Count, Size, Within, built
+from avatar_v.base.stored import Count, Size, Within, built
 
 NUM_GUIDANCE = 3
 """Conditions with a guidance weight of their own: text, audio, reference."""

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.stored import Within
+from avatar_v.base.stored import Within
 
 PERCENTILE = 0.01
 """Of training pictures that rank as unknown (our choice): so many false alarms are accepted."""

@@ -15,6 +15,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
+from avatar_v.base.stored import Count, Size, built
 from avatar_v.models.attention import SelfAttention
 from avatar_v.models.blocks import Head
 from avatar_v.models.checks import expect
@@ -31,7 +32,6 @@ from avatar_v.models.layers import (
 from avatar_v.motion.own_units import in_own_units
 from avatar_v.motion.style import STYLE_DIM
 from avatar_v.motion.vectors import MOTION_DIM
-from avatar_v.stored import Count, Size, built
 from avatar_v.types import MotionCond
 
 Motion = Float[Tensor, "b l md"]

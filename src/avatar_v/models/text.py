@@ -11,11 +11,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from avatar_v.base.outside import check_pulled
+from avatar_v.base.paths import indexed_weights
+from avatar_v.base.stored import Count, Size
 from avatar_v.models.attention import CrossAttention
 from avatar_v.models.layers import MLP, LayerNorm
-from avatar_v.outside import check_pulled
-from avatar_v.paths import indexed_weights
-from avatar_v.stored import Count, Size
 
 PAD = 256
 """The symbol behind the last byte of a prompt."""

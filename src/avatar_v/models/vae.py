@@ -28,13 +28,13 @@ from jaxtyping import Float
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from avatar_v.base.outside import read_json
+from avatar_v.base.states import check_numbers, check_state, read_tensors
+from avatar_v.base.stored import Count, Size, Within, built, checked
 from avatar_v.models.base import part_folder
 from avatar_v.models.compressed import restored
 from avatar_v.models.fidelity import Known
 from avatar_v.models.vae_norm import replace_norms
-from avatar_v.outside import read_json
-from avatar_v.states import check_numbers, check_state, read_tensors
-from avatar_v.stored import Count, Size, Within, built, checked
 from avatar_v.types import TEMPORAL_FACTOR, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import FaceTrack
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.faces.face_track import FaceTrack
 from avatar_v.motion.landmarks import HABITS, motion_from_landmarks
 from avatar_v.types import MOTION_NAMES
 

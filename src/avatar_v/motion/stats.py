@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.outside import read_json
-from avatar_v.paths import whole_file
-from avatar_v.stored import Count, Within, built
+from avatar_v.base.outside import read_json
+from avatar_v.base.paths import whole_file
+from avatar_v.base.stored import Count, Within, built
 from avatar_v.types import MOTION_NAMES
 
 FILE = "motion.json"

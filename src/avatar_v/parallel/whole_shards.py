@@ -7,7 +7,7 @@ from pathlib import Path
 
 from torch.distributed.checkpoint.api import CheckpointException
 
-from avatar_v.paths import disk_named
+from avatar_v.base.paths import disk_named
 
 
 @contextmanager

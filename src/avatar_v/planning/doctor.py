@@ -19,15 +19,14 @@ from typing import Literal
 import av
 import torch
 
+from avatar_v.base.outside import read_json
+from avatar_v.base.paths import indexed_weights
+from avatar_v.base.words import counted, readable
 from avatar_v.kernels import backends
 from avatar_v.models.base import part_folder
-from avatar_v.models.card import read_card
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.text import ByteTextEncoder
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.weights import BACKBONE, MOTION, PARTS, check_parts, has_motion_net
-from avatar_v.outside import read_json
-from avatar_v.paths import indexed_weights
 from avatar_v.planning.memory import (
     GIB,
     frames_of,
@@ -35,14 +34,15 @@ from avatar_v.planning.memory import (
     longest_window,
 )
 from avatar_v.planning.recipe import Recipe, read_recipe
+from avatar_v.recipe.before import check_devices, check_experiment_log
+from avatar_v.recipe.cli import made_by, split_recipes
+from avatar_v.recipe.weights_there import missing_weights
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.stages.base import Stage
-from avatar_v.stages.before import check_devices, check_experiment_log
-from avatar_v.stages.cli import made_by, split_recipes
 from avatar_v.stages.settings import Models
-from avatar_v.stages.weights_there import missing_weights
 from avatar_v.types import num_latents
-from avatar_v.words import counted, readable
+from avatar_v.weights.card import read_card
+from avatar_v.weights.weights import BACKBONE, MOTION, PARTS, check_parts, has_motion_net
 
 KEPT = 3
 """Checkpoints that lie on the disk at once: the last step's, the last, and the one that is being

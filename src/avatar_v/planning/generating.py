@@ -8,13 +8,11 @@ from dataclasses import dataclass, replace
 import torch
 from torch import nn
 
-from avatar_v.generate.resolve import FORMATS, Format, format_of, num_steps_of
-from avatar_v.models.card import Card, read_card, weights_folder
+from avatar_v.base.words import counted
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.models.presets import PRESETS
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.apply import shard_units
@@ -35,11 +33,13 @@ from avatar_v.planning.scaling import (
     step_time,
 )
 from avatar_v.planning.steps import TEXT_TOKENS
+from avatar_v.request.resolve import FORMATS, Format, format_of, num_steps_of
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.guidance import streams
 from avatar_v.stages.settings import Models
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR, num_latents
-from avatar_v.words import counted
+from avatar_v.weights.card import Card, read_card, weights_folder
+from avatar_v.weights.presets import PRESETS
 
 TEXT_GUIDANCE = 5.0
 """Of plain Wan, which is guided by its words alone."""

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 from transformers import UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2Model
 
+from avatar_v.base.outside import read_json
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
 from avatar_v.models.base import part_folder
 from avatar_v.models.causal import as_causal
@@ -20,10 +21,8 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.models.presets import preset
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
-from avatar_v.outside import read_json
 from avatar_v.stages.align_dpo import AlignDPO
 from avatar_v.stages.align_grpo import AlignGRPO
 from avatar_v.stages.align_video_dpo import AlignVideoDPO
@@ -34,6 +33,7 @@ from avatar_v.stages.distill_motion import DistillMotion
 from avatar_v.stages.motion_prior import MotionPrior
 from avatar_v.stages.self_forcing import SelfForcing
 from avatar_v.stages.settings import Models
+from avatar_v.weights.presets import preset
 
 AFTER_MOTION = (AlignDPO, AlignGRPO, AlignVideoDPO, DistillMotion)
 """Stages whose weights of the start have a motion network."""

@@ -12,10 +12,10 @@ import lightning as L
 import torch
 
 from avatar_v.parallel.mesh import Layout
+from avatar_v.recipe.before import check_trainer
+from avatar_v.recipe.cli import merge_recipes, misspelt_in, written
+from avatar_v.recipe.lightning_cli import RecipeCLI, quiet
 from avatar_v.stages.base import Stage
-from avatar_v.stages.before import check_trainer
-from avatar_v.stages.cli import merge_recipes, misspelt_in, written
-from avatar_v.stages.recipe import RecipeCLI, quiet
 from avatar_v.stages.sft import SFT
 
 SHARDED = ("ShardedStrategy", "ModelParallelStrategy")

@@ -1,7 +1,7 @@
 """Records that a person agreed to be shown: JSON files, sealed with the key of the marks (key.py).
 
 Neither torch nor any media library is imported here. statement.py makes a record of what a person
-says in a video, generate/consented.py compares a request with records. A seal of the public key
+says in a video, inputs/consented.py compares a request with records. A seal of the public key
 tells damage alone: anyone can make it.
 """
 
@@ -16,11 +16,11 @@ from datetime import date, timedelta
 from pathlib import Path
 from typing import Annotated, Literal
 
-from avatar_v.outside import parse_json
-from avatar_v.paths import whole_file
+from avatar_v.base.outside import parse_json
+from avatar_v.base.paths import whole_file
+from avatar_v.base.stored import Within, built, shown
+from avatar_v.base.words import is_hidden
 from avatar_v.safety.key import own_key
-from avatar_v.stored import Within, built, shown
-from avatar_v.words import is_hidden
 
 SUFFIX = ".consent.json"
 VERSION = 1

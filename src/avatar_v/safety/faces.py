@@ -15,13 +15,13 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics import dlib_face, face_track
-from avatar_v.critics.face import FaceCritic
-from avatar_v.critics.same_person import LOOK_EVERY, first_frame_of_other, first_person
+from avatar_v.base.words import counted
+from avatar_v.faces import dlib_face, face_track
+from avatar_v.faces.face import FaceCritic
+from avatar_v.faces.same_person import LOOK_EVERY, first_frame_of_other, first_person
 from avatar_v.media import reading
 from avatar_v.safety.consent import DRAWN, FILMED
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v.words import counted
 
 SAME = {FILMED: dlib_face.SAME_PERSON, DRAWN: 0.8}
 """Vectors of one person are at most so far apart (Euclidean). Of drawn people: chosen on

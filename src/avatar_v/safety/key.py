@@ -4,7 +4,7 @@ import hashlib
 import os
 from collections.abc import Mapping
 
-from avatar_v.outside import regular_file
+from avatar_v.base.outside import regular_file
 
 PUBLIC_KEY = b"avatar_v"
 """For whoever has no key: anyone can read the mark, and anyone can draw or remove it."""

@@ -13,8 +13,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
+from avatar_v.base.local_models import load_model, load_part
 from avatar_v.critics.preparation import read_preparation
-from avatar_v.local_models import load_model, load_part
 from avatar_v.safety.policy import (
     PICTURE_MODELS,
     TEXT_MODELS,

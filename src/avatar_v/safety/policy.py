@@ -11,11 +11,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any
 
-from avatar_v.outside import parse_yaml, read_json
-from avatar_v.paths import indexed_weights
+from avatar_v.base.outside import parse_yaml, read_json
+from avatar_v.base.paths import indexed_weights
+from avatar_v.base.stored import Within, built, converted, shown
+from avatar_v.base.words import listed
 from avatar_v.safety.consent import read_bounded
-from avatar_v.stored import Within, built, converted, shown
-from avatar_v.words import listed
 
 MAX_LABELS = 4096
 IGNORED = re.compile(

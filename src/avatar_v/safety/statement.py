@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.local_models import load_model, load_part
+from avatar_v.base.local_models import load_model, load_part
 from avatar_v.media import containers, reading
 from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, check_texts, day_of
 from avatar_v.safety.faces import hash_of, read_faces

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.flow import State, schedule
 from avatar_v.sampling.solver import (
     Draw,

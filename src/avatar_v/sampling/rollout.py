@@ -19,6 +19,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.base.seeds import derive
 from avatar_v.flow import Latents
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
@@ -32,7 +33,6 @@ from avatar_v.sampling.guidance import Passes, guided_passes
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import Draw, VelocityFn, normal, sample
-from avatar_v.seeds import derive
 from avatar_v.types import Cond, MotionCond, Reference, Style
 
 States = tuple[Tensor, ...]

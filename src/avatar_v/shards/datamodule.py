@@ -14,7 +14,7 @@ import lightning as L
 import numpy as np
 import torch
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.parallel.trainer import layout_of
 from avatar_v.shards.buckets import (
     BatchPlan,

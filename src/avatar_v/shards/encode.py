@@ -14,7 +14,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from avatar_v.device import check_threads, chosen_device
+from avatar_v.base.device import check_threads, chosen_device
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.folder import name_below, read_indexes

@@ -4,7 +4,7 @@ import warnings
 from collections.abc import Iterator
 from pathlib import Path
 
-from avatar_v.paths import is_relative
+from avatar_v.base.paths import is_relative
 from avatar_v.shards.store import is_url, list_files, read_kept
 from avatar_v.shards.writer import (
     INDEX_SUFFIX,

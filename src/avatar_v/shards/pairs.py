@@ -26,8 +26,9 @@ from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 from torch.nn.utils.rnn import pad_sequence
 
+from avatar_v.base.outside import parse_json
+from avatar_v.base.stored import built
 from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
-from avatar_v.outside import parse_json
 from avatar_v.shards.loader import collate, levelled, read_members
 from avatar_v.shards.schema import (
     VIDEO,
@@ -38,7 +39,6 @@ from avatar_v.shards.schema import (
     load_arrays,
 )
 from avatar_v.shards.writer import ClipEntry, RawClip
-from avatar_v.stored import built
 from avatar_v.types import MOTION_NAMES, Batch, Judged, JudgedVideos, num_latents
 
 JUDGMENT, TRACKS = "pair.json", "pair.npz"

@@ -14,8 +14,8 @@ import torch
 from jaxtyping import Float16, Int, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import crop, face_windows, spread_frames
-from avatar_v.device import check_threads, chosen_device
+from avatar_v.base.device import check_threads, chosen_device
+from avatar_v.faces.face_track import crop, face_windows, spread_frames
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.shards.loader import read_folder, read_members

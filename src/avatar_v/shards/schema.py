@@ -35,9 +35,9 @@ from av.error import FFmpegError
 from jaxtyping import Bool, Float, Float16, Int, Int16, UInt8
 from torch import Tensor
 
+from avatar_v.base.outside import parse_json
 from avatar_v.media.containers import open_bytes
 from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
-from avatar_v.outside import parse_json
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 SCHEMA_VERSION = 1

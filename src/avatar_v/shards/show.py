@@ -9,10 +9,10 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from avatar_v.base.words import counted
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample, to_float
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ
-from avatar_v.words import counted
 
 FRAMES_SHOWN = 10
 

@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from avatar_v.paths import is_relative
-from avatar_v.progress import track
+from avatar_v.base.paths import is_relative
+from avatar_v.base.progress import track
 
 PACKAGES = {"s3": "s3fs", "gs": "gcsfs", "az": "adlfs"}
 """Scheme → what fsspec reads it with."""

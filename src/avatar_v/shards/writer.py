@@ -17,8 +17,9 @@ from typing import NamedTuple
 
 from webdataset.writer import TarWriter
 
-from avatar_v.outside import check_pulled, parse_json, read_bytes, regular_file
-from avatar_v.paths import inside, whole_file
+from avatar_v.base.outside import check_pulled, parse_json, read_bytes, regular_file
+from avatar_v.base.paths import inside, whole_file
+from avatar_v.base.stored import shown
 from avatar_v.shards.schema import (
     LATENTS,
     META,
@@ -28,7 +29,6 @@ from avatar_v.shards.schema import (
     decode_meta,
     encode_sample,
 )
-from avatar_v.stored import shown
 
 INDEX_SUFFIX = ".index.json"
 MAX_WORD = 4096

@@ -7,7 +7,7 @@ from 1 or 2 given latents. The flow loss counts face and mouth more.
 import torch
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.losses.flow import latent_boxes, region_weight
 from avatar_v.stages.base import Logs, Stage
 from avatar_v.stages.optim import Optim

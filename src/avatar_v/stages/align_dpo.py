@@ -15,7 +15,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.flow import shift_time
-from avatar_v.models.card import read_card
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.motion.vectors import component_weights, known_mask
 from avatar_v.stages.base import Logs
@@ -38,6 +37,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
 from avatar_v.types import TEMPORAL_FACTOR, Batch, MotionCond
+from avatar_v.weights.card import read_card
 
 
 @dataclass(frozen=True)

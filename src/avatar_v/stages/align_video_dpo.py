@@ -16,7 +16,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from avatar_v.flow import Latents
-from avatar_v.models.card import read_card
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling.solver import VelocityFn
 from avatar_v.stages.base import Logs, Stage
@@ -38,6 +37,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows, draw_window_times, smaller, value_at
 from avatar_v.types import Batch, Cond, JudgedVideos, Reference, num_frames
+from avatar_v.weights.card import read_card
 
 SAME_START = 0.05
 """Mean difference of two first frames in [-1, 1] up to which they are one picture, coded twice."""

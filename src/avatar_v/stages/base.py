@@ -21,13 +21,12 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 from torch.distributed.device_mesh import DeviceMesh
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.presets import build
 from avatar_v.models.text import ByteTextEncoder
-from avatar_v.models.weights import find_stats, load_dit, load_pipeline
 from avatar_v.motion.stats import MotionStats
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.parallel.mesh import common_generator, own_generator, shard_mesh
@@ -46,6 +45,8 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows, draw_window_times, draw_windows, reduced, value_at
 from avatar_v.types import Batch, Cond, MotionCond, num_latents
+from avatar_v.weights.presets import build
+from avatar_v.weights.weights import find_stats, load_dit, load_pipeline
 
 Logs = dict[str, Tensor]
 

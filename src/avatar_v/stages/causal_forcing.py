@@ -12,9 +12,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.models.attention import Pattern
-from avatar_v.models.card import read_card
 from avatar_v.models.causal import as_causal
 from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.sampling.blocks import check_chunks
@@ -27,6 +27,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
+from avatar_v.weights.card import read_card
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame, join_references

@@ -16,10 +16,10 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from avatar_v import checks
-from avatar_v.device import chosen_precision
+from avatar_v.base import checks
+from avatar_v.base.device import chosen_precision
+from avatar_v.base.progress import track
 from avatar_v.models.vae import VideoVAE
-from avatar_v.progress import track
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample
 from avatar_v.types import MOTION_NAMES

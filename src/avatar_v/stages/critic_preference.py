@@ -10,14 +10,14 @@ from jaxtyping import Float, Int
 from scipy import stats
 from torch import Tensor
 
-from avatar_v import checks
-from avatar_v.critics.feature_part import FeaturePart
-from avatar_v.critics.features import Features
-from avatar_v.critics.preference import PreferenceModel
+from avatar_v.base import checks
 from avatar_v.losses.align import preference_loss
+from avatar_v.rewards.feature_part import FeaturePart
+from avatar_v.rewards.features import Features
+from avatar_v.rewards.preference import PreferenceModel
+from avatar_v.rewards.preference_data import JudgedFeatures
 from avatar_v.shards.pairs import WINNERS
 from avatar_v.stages.critics import CriticStage, check_sizes
-from avatar_v.stages.preference_data import JudgedFeatures
 
 FIRST, SECOND, TIE = (WINNERS.index(winner) for winner in ("first", "second", "tie"))
 LEAST_SCALE = 1e-2
@@ -28,7 +28,7 @@ class PreferenceStage(CriticStage):
     """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
 
     Args:
-        features: What is read of a clip, by one of each kind at most (critics/features.py).
+        features: What is read of a clip, by one of each kind at most (rewards/features.py).
         axes: What raters were asked; one score for each.
         ties: k of losses/align.preference_loss; 1 takes no ties.
         width: Of the hidden layer.

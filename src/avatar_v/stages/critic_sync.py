@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.nn import functional
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import Backbone, augment
 from avatar_v.critics.sync import audio_windows, distance_table, score_of, shifted_is_farther

@@ -17,19 +17,19 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
-from avatar_v.critics.face import FaceCritic, contrastive_loss, identification
+from avatar_v.base import checks
+from avatar_v.base.finite import require_finite_weights
+from avatar_v.base.paths import whole_file
 from avatar_v.critics.frozen import PictureCritic, as_input
 from avatar_v.critics.layers import Backbone, augment
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.preference import PreferenceModel
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic, contrastive_loss, identification
 from avatar_v.motion.vectors import component_weights
-from avatar_v.paths import whole_file
+from avatar_v.rewards.preference import PreferenceModel
+from avatar_v.rewards.preference_data import JudgedFeatures
 from avatar_v.stages.critic_data import LabelledFrames
-from avatar_v.stages.finite import require_finite_weights
 from avatar_v.stages.optim import MAX_DECAY, MAX_LR
-from avatar_v.stages.preference_data import JudgedFeatures
 from avatar_v.stages.sync_data import SyncRuns
 from avatar_v.types import MOTION_NAMES
 

@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside

@@ -23,11 +23,11 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss
 from avatar_v.losses.distill import distribution_matching_gradient, distribution_matching_loss
 from avatar_v.losses.flow import flow_loss
-from avatar_v.models.card import read_card
 from avatar_v.models.discriminator import TokenDiscriminator, features_into
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import active, add_factors
@@ -49,6 +49,7 @@ from avatar_v.stages.sft import SFT
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows, value_at
 from avatar_v.types import Batch, Cond
+from avatar_v.weights.card import read_card
 
 HEAD = "head"
 

@@ -16,10 +16,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.losses.distill import distribution_matching_gradient, distribution_matching_loss
 from avatar_v.losses.flow import motion_flow_loss
-from avatar_v.models.card import read_card
 from avatar_v.models.conditioner import latent_validity
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.sampling.chunks import OVERLAP
@@ -34,6 +34,7 @@ from avatar_v.stages.settings import MAX_GUIDANCE, Models, Objective
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows, draw_windows
 from avatar_v.types import TEMPORAL_FACTOR, Batch, MotionCond, num_latents
+from avatar_v.weights.card import read_card
 
 Motion = Float[Tensor, "b l md"]
 

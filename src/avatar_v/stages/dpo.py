@@ -13,7 +13,8 @@ from jaxtyping import Bool, Float
 from lightning import LightningDataModule
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.flow import State
 from avatar_v.losses.align import flow_dpo_loss, per_latent
 from avatar_v.sampling.solver import VelocityFn

@@ -11,7 +11,8 @@ import torch
 from jaxtyping import Bool
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.flow import State
 from avatar_v.stages.base import Logs, Noised
 from avatar_v.stages.optim import MAX_LR, Optim

@@ -20,10 +20,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.flow import shift_time
 from avatar_v.losses.flow import motion_flow_loss
-from avatar_v.models.card import Capabilities, read_card
 from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.motion.own_units import style_of
@@ -36,6 +36,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, MotionCond
+from avatar_v.weights.card import Capabilities, read_card
 
 
 @dataclass(frozen=True)

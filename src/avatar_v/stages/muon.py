@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.distributed import all_to_all_single
 from torch.distributed.tensor import DTensor, Shard
 
-from avatar_v.device import emulates_bf16
+from avatar_v.base.device import emulates_bf16
 
 
 class BatchedMuon(torch.optim.Muon):

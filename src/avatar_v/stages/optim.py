@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.lr_scheduler import LambdaLR
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.models.lora import FACTORS
 from avatar_v.stages.muon import BatchedMuon
 

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling.chunks import OVERLAP, Chunk, next_chunk
 from avatar_v.sampling.rollout import (

@@ -16,13 +16,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from avatar_v import checks
-from avatar_v.critics.face import FaceCritic
+from avatar_v.base import checks
 from avatar_v.critics.frozen import Critic, PictureCritic, as_input, require_objective
 from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.face import FaceCritic
 from avatar_v.losses.perceptual import (
     LATE_LIMIT,
     feature_loss,

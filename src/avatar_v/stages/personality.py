@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import torch
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.reference import NUM_FACES, NUM_STILLS
 from avatar_v.stages.base import happens

@@ -15,8 +15,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from avatar_v import checks
-from avatar_v.critics.reward_terms import Samples
+from avatar_v.base import checks
 from avatar_v.flow import State
 from avatar_v.losses.flow import box_cover, latent_boxes
 from avatar_v.models.conditioner import Conditioner
@@ -24,6 +23,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.vectors import known_mask, motion_frames
+from avatar_v.rewards.terms import Samples
 from avatar_v.sampling.guidance import guided
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.sampling.solver import VelocityFn

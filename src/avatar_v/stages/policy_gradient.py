@@ -14,8 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
-from avatar_v.critics.reward_terms import RewardTerm, known
+from avatar_v.base import checks
 from avatar_v.flow import State
 from avatar_v.losses.align import (
     MAX_ADVANTAGE,
@@ -28,6 +27,7 @@ from avatar_v.losses.align import (
     per_latent,
     shuffled_in_groups,
 )
+from avatar_v.rewards.terms import RewardTerm, known
 from avatar_v.sampling.solver import Move
 
 Credit = tuple[str, ...]

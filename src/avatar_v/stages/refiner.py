@@ -14,7 +14,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks, flow
+from avatar_v import flow
+from avatar_v.base import checks
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.refiner import SIGMA, as_refiner, low_latents, predict_clean
 from avatar_v.stages.a2v import A2V

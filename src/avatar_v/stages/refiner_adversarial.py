@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss, r1_loss
 from avatar_v.models.discriminator import PatchDiscriminator
 from avatar_v.stages.base import Logs

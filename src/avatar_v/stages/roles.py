@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from torch import Tensor, nn
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.stages.optim import MAX_LR, Optim
 
 Network = TypeVar("Network", bound=nn.Module)

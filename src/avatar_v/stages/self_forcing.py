@@ -19,10 +19,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame
-from avatar_v.models.weights import load_dit
 from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.chunks import OVERLAP, Span
 from avatar_v.stages.distill_cfg import GuidanceRanges
@@ -35,6 +34,7 @@ from avatar_v.stages.settings import Models, Objective
 from avatar_v.stages.trainable import Trainable
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, Reference
+from avatar_v.weights.weights import load_dit
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass, field, fields
 
-from avatar_v import checks
-from avatar_v.models.card import ASSETS
+from avatar_v.base import checks
+from avatar_v.weights.card import ASSETS
 
 MAX_GUIDANCE = 100.0
 MAX_SHIFT = 1000.0
@@ -18,7 +18,7 @@ NULL = "None"
 class Models:
     """What a stage trains: fresh models of a preset, or the weights of a pipeline folder."""
 
-    preset: str  # a name of models/presets.py
+    preset: str  # a name of weights/presets.py
     init_from: str | None = None
     """Pipeline folder to start from, e.g. runs/1_t2v/weights, or the name of weights that ship."""
     dit: str | None = None  # a DiT folder alone, e.g. of `avatar-v weights import-wan`

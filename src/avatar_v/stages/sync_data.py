@@ -16,9 +16,9 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.utils.data import DataLoader, IterableDataset
 
-from avatar_v import checks
+from avatar_v.base import checks
+from avatar_v.base.progress import track
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, mfcc
-from avatar_v.progress import track
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import to_float
 

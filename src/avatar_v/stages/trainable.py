@@ -8,7 +8,7 @@ pipeline folder is the same whichever way it was trained; beside it they are lef
 from dataclasses import dataclass
 from typing import Literal
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import add_factors
 from avatar_v.models.motion_net import MotionNet

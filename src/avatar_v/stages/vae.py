@@ -17,7 +17,7 @@ from einops import rearrange
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from avatar_v import checks
+from avatar_v.base import checks
 from avatar_v.losses.flow import box_cover, region_weight
 from avatar_v.models.vae import Latents, Video, VideoVAE
 from avatar_v.parallel.mesh import own_generator

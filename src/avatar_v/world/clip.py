@@ -6,7 +6,7 @@ import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 
-from avatar_v.seeds import derive
+from avatar_v.base.seeds import derive
 from avatar_v.world.motion import motion_track
 from avatar_v.world.person import sample_person
 from avatar_v.world.prompt import prompt_of

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from avatar_v.seeds import stream
+from avatar_v.base.seeds import stream
 from avatar_v.world.splits import Split, split_of
 
 VOWELS = ("AA", "AE", "AH", "AO", "AW", "AY", "EH", "ER", "EY", "IH", "IY", "OW", "OY", "UH", "UW")

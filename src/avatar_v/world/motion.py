@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.seeds import stream
+from avatar_v.base.seeds import stream
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.speech import Speech, frame_times_s
 from avatar_v.world.style import Style

@@ -1,6 +1,6 @@
 """A prompt in words from scene and clothing. It says nothing of face, voice or style."""
 
-from avatar_v.seeds import stream
+from avatar_v.base.seeds import stream
 from avatar_v.world.scene import Scene
 
 _BACKGROUNDS = {

@@ -8,8 +8,8 @@ import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.face_track import crop, face_windows
-from avatar_v.seeds import derive
+from avatar_v.base.seeds import derive
+from avatar_v.faces.face_track import crop, face_windows
 from avatar_v.world.person import sample_person
 from avatar_v.world.render import SIZE_STEP, render
 from avatar_v.world.scene import sample_scene

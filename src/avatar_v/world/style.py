@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from avatar_v.seeds import stream
+from avatar_v.base.seeds import stream
 from avatar_v.world.splits import split_of
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from avatar_v.seeds import stream
+from avatar_v.base.seeds import stream
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.world.lexicon import FILLERS, LIP_CLOSURES, VOWELS, Sentence, Word, sentence
 from avatar_v.world.style import Style

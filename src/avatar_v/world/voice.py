@@ -12,7 +12,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter1d
 from scipy.signal import lfilter, sosfilt
 
-from avatar_v.seeds import stream
+from avatar_v.base.seeds import stream
 from avatar_v.types import SAMPLE_RATE_HZ
 from avatar_v.world.splits import split_of
 from avatar_v.world.timing import Phases

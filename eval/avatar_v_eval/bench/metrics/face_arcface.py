@@ -4,7 +4,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from avatar_v.critics.arcface import SOURCE, ArcFace
+from avatar_v.faces.arcface import SOURCE, ArcFace
 from avatar_v_eval.bench.footage import Clip, Footage
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import REAL, ClipMetric

@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.dlib_face import embed_faces, weights_hash
-from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available
+from avatar_v.faces.dlib_face import embed_faces, weights_hash
+from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
 from avatar_v_eval.bench.footage import Clip, Footage
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import REAL, ClipMetric

@@ -3,7 +3,7 @@
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.critics.face import FaceCritic
+from avatar_v.faces.face import FaceCritic
 from avatar_v_eval.bench.footage import Clip, Footage
 from avatar_v_eval.bench.measured import Measured, Output
 from avatar_v_eval.bench.metric import DRAWN, ClipMetric

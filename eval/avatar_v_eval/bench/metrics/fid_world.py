@@ -7,8 +7,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.critics.face import FaceCritic
 from avatar_v.critics.frozen import as_input
+from avatar_v.faces.face import FaceCritic
 from avatar_v_eval.bench.footage import Footage
 from avatar_v_eval.bench.measured import Output
 from avatar_v_eval.bench.metric import DRAWN

@@ -1,6 +1,6 @@
 """Style of real faces: how differently the person moves than in the reference clip."""
 
-from avatar_v.critics.face_track import HOW_TO_INSTALL, is_available
+from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
 from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v_eval.bench.footage import Clip, Footage
 from avatar_v_eval.bench.measured import Measured, Output

@@ -6,7 +6,7 @@ Of a face that is lost, the longest run in which it was found is scored.
 """
 
 from avatar_v.critics.syncnet import WEIGHTS_FILE, WEIGHTS_LICENCE, WEIGHTS_URL, SyncNet
-from avatar_v.critics.syncnet_crop import CropPlan
+from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.bench.footage import Clip
 from avatar_v_eval.bench.measured import Measured

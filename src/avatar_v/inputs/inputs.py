@@ -1,0 +1,344 @@
+"""A request's files, read and checked before any model is loaded.
+
+Each fault of a file is one ValueError that names it and says what to do (OSError where there is no
+room for the sound); oddities (silence, a tiny picture) are warnings that travel along. request/checks.py
+comes first; files are decoded by media/reading.py, and best_frame.py chooses the frame that shows
+the person.
+"""
+
+import dataclasses
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from jaxtyping import Float, UInt8
+from torch import Tensor
+
+from avatar_v.engines.voice import Said, speak_script
+from avatar_v.inputs.best_frame import SEARCH_S, best_frame
+from avatar_v.inputs.live import LiveSound, pcm_frames
+from avatar_v.inputs.reference_check import ReferenceCheck, ReferenceChecker
+from avatar_v.inputs.reference_clip import (
+    ReferenceClip,
+    check_same_person,
+    read_reference,
+    still,
+)
+from avatar_v.media import containers, reading
+from avatar_v.media.delivered import Delivered, Form, form_of
+from avatar_v.media.pipes import PipeReader
+from avatar_v.media.sound import Recording, Sound, high_passed, level_of
+from avatar_v.motion.extractors import Extractor, find_extractor
+from avatar_v.request.checks import check_request
+from avatar_v.request.output_files import has_kept
+from avatar_v.request.request import LIVE, PersonOptions, Request
+from avatar_v.sampling.chunks import frames_of_audio
+from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+
+MIN_CONTRAST = 4.0
+"""Grey levels of 255, as a standard deviation. A face in flat light has 20 and more."""
+MIN_BRIGHTNESS = 24.0
+"""Grey levels that the brightest twentieth of the picture reaches."""
+MIN_SPEECH_S = 0.1
+"""The length of a short vowel; what is shorter is no speech, but a click or a broken file."""
+WITHOUT_SOUND = -100.0
+"""LUFS, in a record, of what is digitally silent."""
+IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".heic", ".heif", ".avif")
+
+
+@dataclass(frozen=True)
+class SpokenTrack:
+    """The sound track of a file that is spoken."""
+
+    track: int  # counted from 1
+    num_tracks: int
+    sample_rate_hz: int
+    layout: str
+    loudness_lufs: float  # of the voice in it
+    delivered_hz: int
+    delivered_layout: str
+
+
+@dataclass(frozen=True)
+class Speech:
+    """A file of speech: what is spoken, and what the video delivers."""
+
+    audio: Recording  # 16 kHz mono, a whole number of frames
+    delivered: Delivered | None  # None: the same
+    track: SpokenTrack
+    warnings: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Inputs:
+    """The contents of a request's files: one picture of the person and the sound to speak."""
+
+    image: UInt8[Tensor, "3 side side"]  # square, at the source's resolution
+    audio: Sound | LiveSound  # 16 kHz mono, 640 samples for each frame to make
+    num_frames: int | None  # None: as many as a live sound turns out to have
+    reference_frame: int | None  # which frame of the reference `image` is; None: `--image`, or
+    # with `--from-prompt` and before a scene is made, where `image` and `motion` begin nothing
+    warnings: tuple[str, ...]
+    clips: tuple[ReferenceClip, ...] = ()  # the reference, where the weights read it
+    motion: Float[Tensor, " m"] | None = None  # of `image`, where the weights denoise motion
+    check: ReferenceCheck | None = None  # do the weights know such pictures?
+    said: Said | None = None  # the script that `audio` was made of
+    delivered: Delivered | None = None  # the sound of the video, where it is not `audio` itself
+    track: SpokenTrack | None = None  # where `audio` is of a file
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The inputs that some weights take: the picture always, more if they were trained to."""
+
+    side: int  # pixels of the square picture
+    reference: bool  # the whole reference video
+    motion: bool
+    faces: bool = False  # close-ups of the face beside the reference
+    drawn: bool = False  # of drawn people: they read motion as the meter of drawn faces does
+
+
+def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = None) -> Inputs:
+    """Check the whole request, cheapest first, and read its files. ValueError for any fault.
+
+    ``sound`` takes the place of stdin where the request is for a live one. Neither is waited for.
+    """
+    check_request(request)
+    person = request.person
+    find_extractor(person.motion, face_crop=person.face_crop)
+    _check_fits(request, spec)
+    said, spoken, warnings = None, None, ()
+    if person.audio == LIVE:
+        audio, num_frames = sound or _stdin(person), None
+    else:
+        if person.script is not None:
+            audio, said = speak_script(person.script, person.voice, seed=request.sampling.seed)
+        else:
+            assert person.audio is not None, "check_request refuses a request without speech"
+            spoken = read_speech(person.audio, person.audio_track, gain_db=person.gain_db)
+            audio, warnings = spoken.audio, spoken.warnings
+        num_frames = len(audio) // SAMPLES_PER_FRAME
+    if request.output.resume and not has_kept(request.output.out):
+        warnings = (f"--resume: no chunks of {request.output.out} are kept, so it begins anew",
+                    *warnings)  # fmt: skip
+    image, index, more = _read_picture(person, spec)
+    clips, motion = _read_person(person, spec, image, index)
+    odd = (note for clip in clips for note in clip.warnings)
+    return Inputs(
+        image=image,
+        audio=audio,
+        num_frames=num_frames,
+        reference_frame=None if makes_first_frame(person) else index,
+        warnings=tuple(dict.fromkeys((*warnings, *more, *odd))),
+        clips=clips,
+        motion=motion,
+        said=said,
+        delivered=None if spoken is None else spoken.delivered,
+        track=None if spoken is None else spoken.track,
+    )
+
+
+def reference_checked(inputs: Inputs, person: PersonOptions, check: ReferenceChecker) -> Inputs:
+    """``inputs`` with the result of ``check`` on the first picture and, where that is from another
+    file, on the reference."""
+    pictures = [(person.image or person.reference, inputs.image)]
+    if person.image is not None:
+        for clip in inputs.clips[:1]:
+            pictures.append((person.reference, clip.video[int(clip.valid.int().argmax())]))
+    result, notes = check(pictures)
+    return dataclasses.replace(inputs, check=result, warnings=(*inputs.warnings, *notes))
+
+
+def begun_with(
+    inputs: Inputs, image: UInt8[Tensor, "3 side side"], person: PersonOptions, spec: InputSpec
+) -> Inputs:
+    """``inputs`` with another first picture, framed as those of the weights are."""
+    first = still(
+        image, side=spec.side, face_crop=person.face_crop, extractor=_extractor(person, spec)
+    )
+    motion = None if first.motion is None else first.motion[0]
+    return dataclasses.replace(inputs, image=image, motion=motion)
+
+
+def makes_first_frame(person: PersonOptions) -> bool:
+    """Whether the network makes the first frame, too."""
+    return person.from_prompt or person.scene is not None
+
+
+def completed(inputs: Inputs, num_frames: int) -> Inputs:
+    """``inputs`` with the length and the warnings of a live sound that has ended."""
+    if not isinstance(inputs.audio, LiveSound):
+        return inputs
+    warnings = inputs.warnings + inputs.audio.warnings
+    return dataclasses.replace(inputs, num_frames=num_frames, warnings=warnings)
+
+
+def _check_fits(request: Request, spec: InputSpec) -> None:
+    """ValueError for options that exclude each other or that the weights have no use for."""
+    person = request.person
+    if request.sampling.anchor and not spec.reference:
+        raise ValueError("--anchor: these weights read no reference for an anchor to join")
+    if makes_first_frame(person) and not spec.reference:
+        flag = "--from-prompt" if person.from_prompt else "--scene"
+        raise ValueError(f"{flag}: these weights know a person by their first frame alone")
+
+
+def read_speech(
+    path: str | Path, track: int | None = None, *, gain_db: float | None = None
+) -> Speech:
+    """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame, and
+    as it is delivered. ``gain_db`` is what it is raised by, in place of levelling it.
+
+    ValueError: missing, unreadable, no audio stream or not this track, too short, NaN.
+    """
+    info, num = reading.probe(path, track=track), 0
+
+    def parts() -> Iterator[Tensor]:
+        nonlocal num
+        for part in reading.iter_audio(path, track=track):
+            num += len(part)
+            yield part
+        yield torch.zeros(frames_of_audio(num) * SAMPLES_PER_FRAME - num)
+
+    audio = Recording(parts())
+    if num < MIN_SPEECH_S * SAMPLE_RATE_HZ:
+        raise ValueError(
+            f"{path}: {1000 * num / SAMPLE_RATE_HZ:.0f} ms of sound; expected speech of at least "
+            f"{1000 * MIN_SPEECH_S:.0f} ms"
+        )
+    assert info.sample_rate_hz is not None
+    assert info.layout is not None
+    assert info.track is not None
+    form = form_of(info.sample_rate_hz, info.layout)
+    level = level_of(high_passed(audio))
+    return Speech(
+        audio,
+        _delivered(path, form, track, is_mono=info.num_channels == 1),
+        SpokenTrack(
+            info.track,
+            info.num_tracks,
+            info.sample_rate_hz,
+            info.layout,
+            round(max(level.lufs, WITHOUT_SOUND), 1),
+            form.sample_rate_hz,
+            form.layout,
+        ),
+        (*whole_or_why(path), *level.warnings(str(path), gain_db=gain_db)),
+    )
+
+
+def _delivered(
+    path: str | Path, form: Form, track: int | None, *, is_mono: bool
+) -> Delivered | None:
+    """The sound as the video delivers it; None where that is the sound that is spoken."""
+    if form == Form() and is_mono:
+        return None
+    return Delivered(Recording(reading.iter_channels(path, form, track=track)), form)
+
+
+def whole_or_why(path: str | Path) -> tuple[str, ...]:
+    """A warning where the file ends before its header says, as a download that broke off does."""
+    early = containers.early_end(path)
+    return () if early is None else (f"{early}; what is there is used",)
+
+
+def picture_notes(path: str | Path) -> tuple[str, ...]:
+    """`whole_or_why`, and a warning where the colours of the pictures are converted."""
+    note = reading.colour_note(path)
+    return (*whole_or_why(path), *(() if note is None else (note,)))
+
+
+def picture_warnings(path: str | Path, image: UInt8[Tensor, "3 h w"]) -> tuple[str, ...]:
+    """Warnings about a picture in which nobody can be seen: one colour all over, or dark."""
+    step = max(1, min(image.shape[1:]) // 256)
+    small = image[:, ::step, ::step].float().flatten(1)
+    if float(small.std(1).max()) < MIN_CONTRAST:
+        return (f"{path}: the picture of the person is of almost one colour; nobody is seen in it",)
+    if float(small.amax(0).quantile(0.95)) < MIN_BRIGHTNESS:
+        return (f"{path}: the picture of the person is very dark; it will hardly be recognised",)
+    return ()
+
+
+def _stdin(person: PersonOptions) -> LiveSound:
+    if sys.stdin.isatty():
+        raise ValueError("--audio - reads 16-bit PCM from stdin; pipe a sound into it")
+    pipe = PipeReader(sys.stdin.fileno(), patience_s=person.audio_patience_s)
+    frames = pcm_frames(
+        pipe, sample_rate_hz=person.audio_rate_hz, num_channels=person.audio_channels
+    )
+    return LiveSound(frames, interrupt=pipe.interrupt)
+
+
+def _read_person(
+    person: PersonOptions, spec: InputSpec, image: Tensor, index: int | None
+) -> tuple[tuple[ReferenceClip, ...], Tensor | None]:
+    """The clips of the reference and the motion of ``image``, as far as the weights take them."""
+    if person.also and not spec.reference:
+        raise ValueError("--also: these weights read one picture of the person, no further clips")
+    if not (spec.reference or spec.motion):
+        return (), None
+    extractor = _extractor(person, spec)
+    how = {
+        "side": spec.side,
+        "face_crop": person.face_crop,
+        "extractor": extractor,
+        "faces": spec.faces,
+    }
+    if person.reference_s == 0 or not spec.reference:
+        first = still(image, **how)
+        at = None if first.motion is None else first.motion[0]
+        if not spec.reference:
+            return (), at
+        if person.image is None:
+            return (first,), at
+        found = best_frame(person.reference, face_crop=person.face_crop, extractor=extractor)
+        return (still(found.image, **how),), at
+    clips = tuple(
+        read_reference(path, seconds=person.reference_s, **how)
+        for path in (person.reference, *person.also)
+    )
+    clips = (
+        clips[0],
+        *(
+            dataclasses.replace(clip, warnings=(*picture_notes(path), *clip.warnings))
+            for path, clip in zip(person.also, clips[1:], strict=True)
+        ),
+    )
+    for path, clip in zip(person.also, clips[1:], strict=True):
+        check_same_person(path, clip, clips[0])
+    if extractor is None or clips[0].motion is None:
+        return clips, None
+    if index is None or index >= clips[0].num_frames:  # `--image`, or the frames cut off 4k + 1
+        at = still(image, **how).motion
+        return clips, None if at is None else at[0]
+    return clips, clips[0].motion[index]
+
+
+def _extractor(person: PersonOptions, spec: InputSpec) -> Extractor | None:
+    """What reads the person's motion; None where the weights take none."""
+    if not spec.motion:
+        return None
+    return find_extractor(person.motion, face_crop=person.face_crop, drawn=spec.drawn)
+
+
+def _read_picture(
+    person: PersonOptions, spec: InputSpec
+) -> tuple[Tensor, int | None, tuple[str, ...]]:
+    """The square picture to start from, its frame number, and warnings about it."""
+    if why := reading.probe(person.reference).no_video:
+        raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
+    cut = picture_notes(person.reference)
+    how = {"face_crop": person.face_crop, "extractor": _extractor(person, spec)}
+    if person.image is None:
+        reads = spec.reference and person.reference_s > 0
+        search_s = min(SEARCH_S, person.reference_s) if reads else SEARCH_S
+        best = best_frame(person.reference, search_s=search_s, **how)
+        few = best.num_frames == 1 and Path(person.reference).suffix.lower() not in IMAGE_SUFFIXES
+        notes = (f"{person.reference} has one frame; it is used as a still image",) if few else ()
+        dark = picture_warnings(person.reference, best.image)
+        return best.image, best.index, (*cut, *notes, *dark, *best.warnings)
+    still = best_frame(person.image, **how)
+    dark = picture_warnings(person.image, still.image)
+    return still.image, None, (*cut, *picture_notes(person.image), *dark, *still.warnings)

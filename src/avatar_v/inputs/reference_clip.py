@@ -1,0 +1,213 @@
+"""The reference video as the model reads it: square frames, their sound, motion and validity.
+
+At most ``seconds`` of each clip are read, at little more than the model's resolution, so memory is
+bounded by that and not by the file. Close-ups of the face are cut out of these larger frames, where
+the crop follows a face. Whoever is cut in between is found by dlib's face embedding
+(real faces only). Which single frame shows the person best is best_frame.py's.
+"""
+
+import itertools
+import warnings
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, UInt8
+from torch import Tensor
+
+from avatar_v.faces import face_track
+from avatar_v.faces.dlib_face import SAME_PERSON, embed_faces, embed_largest
+from avatar_v.faces.face_track import (
+    DETECT_SIDE,
+    FaceTrack,
+    face_windows,
+    head_box,
+    spread_frames,
+)
+from avatar_v.faces.same_person import LOOK_EVERY, first_frame_of_other, first_person
+from avatar_v.media import reading
+from avatar_v.media.channels import SILENT_PEAK
+from avatar_v.media.sound import high_passed, normalise_loudness
+from avatar_v.models.reference import NUM_FACES
+from avatar_v.motion.extractors import Extractor, components, extract
+from avatar_v.types import (
+    FRAME_RATE_HZ,
+    MOTION_NAMES,
+    SAMPLE_RATE_HZ,
+    SAMPLES_PER_FRAME,
+    TEMPORAL_FACTOR,
+)
+
+MAX_UNEQUAL_S = 0.2
+"""Sound and picture that differ by less end together, as far as a person can tell."""
+
+Frames = UInt8[Tensor, "f 3 side side"]
+
+
+@dataclass(frozen=True)
+class ReferenceClip:
+    """4k + 1 frames of the person, with what belongs to them."""
+
+    video: Frames
+    valid: Bool[Tensor, " f"]  # a face is visible
+    audio: Float[Tensor, " s"] | None  # 640 f samples (sound.prepared); None: the file has no sound
+    motion: Float[Tensor, "f m"] | None  # None: nothing reads it
+    warnings: tuple[str, ...] = ()
+    faces: UInt8[Tensor, "k 3 side side"] | None = None  # close-ups of the face; None: not known
+    habits_known: tuple[str, ...] = MOTION_NAMES  # components in which ``motion`` tells habits
+    who: Float[Tensor, " d"] | None = None  # dlib's embedding of the face, where it was followed
+
+    @property
+    def num_frames(self) -> int:
+        return self.video.shape[0]
+
+
+def read_reference(
+    path: str | Path,
+    *,
+    side: int,
+    seconds: float,
+    face_crop: bool,
+    extractor: Extractor | None,
+    faces: bool = False,
+) -> ReferenceClip:
+    """The first ``seconds`` of a clip (or the one frame of a picture) in squares of ``side``.
+
+    With ``faces`` also close-ups, evenly spread over the clip; they need ``face_crop``.
+
+    ValueError: unreadable, no video, no face, another person cut in (with the time), or an
+    extractor that gives something else. Several faces, silence, and sound and picture of unequal
+    length are warnings; the largest face is taken, and the sound is cut or filled with silence.
+    """
+    frames, ended = _read_frames(path, side, seconds)
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        square, track, found, who = _squared(path, frames, side, face_crop=face_crop)
+    notes = [f"{path}: {warning.message}" for warning in caught]
+    audio, more = _read_sound(path, len(square), ended=ended)
+    motion = None if extractor is None else extract(extractor, square, track)
+    valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
+    near = close_ups(frames, found, side) if faces and found is not None else None
+    told = MOTION_NAMES if extractor is None else components(extractor)
+    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, told, who)
+
+
+def close_ups(
+    frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack, side: int
+) -> UInt8[Tensor, "k 3 side side"] | None:
+    """The face in ``NUM_FACES`` of the frames that show it; None if none does."""
+    chosen = spread_frames(track.found, NUM_FACES)
+    if len(chosen) == 0:
+        return None
+    windows = face_windows(head_box(track.landmarks[chosen]), *frames.shape[2:])
+    return face_track.crop(frames[chosen], windows, side)
+
+
+def still(
+    image: UInt8[Tensor, "3 h w"],
+    *,
+    side: int,
+    face_crop: bool,
+    extractor: Extractor | None,
+    faces: bool = False,
+) -> ReferenceClip:
+    """One square picture as a reference of one frame, without sound."""
+    small = F.interpolate(image[None].float(), size=(side, side), mode="bilinear", antialias=True)
+    frames, motion = small.round().clamp(0, 255).to(torch.uint8), None
+    reads_track = face_crop and (faces or extractor is not None)
+    track = face_track.track_faces(image[None]) if reads_track else None
+    if extractor is not None:
+        motion = extract(extractor, frames, track)
+    near = close_ups(image[None], track, side) if faces and track is not None else None
+    told = MOTION_NAMES if extractor is None else components(extractor)
+    return ReferenceClip(
+        frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, habits_known=told
+    )
+
+
+def check_same_person(path: str | Path, clip: ReferenceClip, first: ReferenceClip) -> None:
+    """ValueError if the face of a further clip is not that of the first one, as far as known."""
+    if clip.who is None or first.who is None:
+        return
+    if float((clip.who - first.who).norm()) > SAME_PERSON:
+        raise ValueError(
+            f"--also {path}: another person's face than in the reference; all clips show one person"
+        )
+
+
+def check_one_person(
+    path: str | Path, frames: UInt8[Tensor, "f 3 h w"], track: FaceTrack
+) -> Float[Tensor, " d"] | None:
+    """The person's mean embedding (None where no look shows a face). ValueError naming the second
+    at which somebody else's face takes the place of the first."""
+    looks = [i for i in range(0, len(frames), LOOK_EVERY) if bool(track.found[i])]
+    if not looks:
+        return None
+    faces = embed_faces(frames[looks], track.landmarks[looks]).values
+    who = first_person(faces, SAME_PERSON)
+    if who.other is not None:
+        at = first_frame_of_other(who, looks, faces, lambda i: embed_largest(frames[i]))
+        raise ValueError(
+            f"{path}: another person's face from {at / FRAME_RATE_HZ:.1f} s on; "
+            "a reference shows one person: cut the clip there"
+        )
+    return who.face
+
+
+def _read_frames(
+    path: str | Path, side: int, seconds: float
+) -> tuple[UInt8[Tensor, "f 3 h w"], bool]:
+    """4k + 1 frames: as many as there are, up to ``seconds``; and whether the file ended there."""
+    limit = TEMPORAL_FACTOR * round(seconds * FRAME_RATE_HZ / TEMPORAL_FACTOR) + 1
+    lazily = reading.iter_video(path, max_side=max(DETECT_SIDE, 2 * side))
+    frames = list(itertools.islice(lazily, limit))
+    whole = TEMPORAL_FACTOR * ((len(frames) - 1) // TEMPORAL_FACTOR) + 1
+    return torch.stack(frames[:whole]), len(frames) < limit
+
+
+def _squared(
+    path: str | Path, frames: UInt8[Tensor, "f 3 h w"], side: int, *, face_crop: bool
+) -> tuple[Frames, FaceTrack | None, FaceTrack | None, Tensor | None]:
+    """Square crops; where they follow a face its track within them and within the pictures, and
+    whose it is."""
+    height, width = frames.shape[2:]
+    if not face_crop:
+        windows = face_track.centre_windows(len(frames), height, width)
+        return face_track.crop(frames, windows, side), None, None, None
+    try:
+        track = face_track.track_faces(frames)
+    except ImportError as error:
+        raise ValueError(str(error)) from error
+    if not track.found.any():
+        looked = f"in its first {len(frames) / FRAME_RATE_HZ:.1f} s; {face_track.IF_FRAMED}"
+        raise ValueError(face_track.why_no_face(path, looked))
+    who = check_one_person(path, frames, track)
+    windows = face_track.crop_windows(track, height, width)
+    landmarks, corners = (
+        face_track.in_windows(points, windows, height, width)
+        for points in (track.landmarks, track.box.unflatten(1, (2, 2)))
+    )
+    square = FaceTrack(corners.flatten(1), landmarks, track.found, track.num_faces)
+    return face_track.crop(frames, windows, side), square, track, who
+
+
+def _read_sound(
+    path: str | Path, num_frames: int, *, ended: bool
+) -> tuple[Tensor | None, tuple[str, ...]]:
+    """The sound of ``num_frames`` frames, and what is odd about it."""
+    info = reading.probe(path)
+    if not info.has_audio:
+        return None, () if num_frames == 1 else (f"{path} has no sound; only its picture is read",)
+    samples, wanted = reading.read_audio(path), num_frames * SAMPLES_PER_FRAME
+    notes = []
+    missing_s = (wanted - len(samples)) / SAMPLE_RATE_HZ
+    if missing_s > MAX_UNEQUAL_S:
+        notes.append(f"{path}: its sound ends {missing_s:.1f} s before its picture; filled up")
+    if ended and -missing_s > MAX_UNEQUAL_S:
+        notes.append(f"{path}: its sound goes on {-missing_s:.1f} s behind its picture; left out")
+    samples = high_passed(F.pad(samples, (0, max(0, wanted - len(samples))))[:wanted])
+    assert isinstance(samples, Tensor)
+    if float(samples.abs().max()) < SILENT_PEAK:
+        notes.append(f"{path} is silent; how the person moves to speech cannot be read from it")
+    return normalise_loudness(samples), tuple(notes)

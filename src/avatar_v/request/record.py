@@ -1,0 +1,143 @@
+"""out.json: what was asked, with which weights and code it was made, and how long it took."""
+
+import dataclasses
+import json
+import os
+import platform
+import resource
+import subprocess
+import sys
+import time
+from dataclasses import dataclass, field
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from avatar_v.base.paths import whole_file
+from avatar_v.engines.scene import SceneCandidate
+from avatar_v.engines.voice import Said
+from avatar_v.inputs.inputs import SpokenTrack
+from avatar_v.inputs.reference_check import ReferenceCheck
+from avatar_v.request.request import LIVE, Request
+from avatar_v.safety.consent import Consented
+from avatar_v.types import FRAME_RATE_HZ
+
+PACKAGES = ("avatar_v", "torch", "diffusers", "av")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Seconds of wall clock; the first frame counts from the moment the models are loaded, or from
+    the arrival of the first sample of a live sound."""
+
+    load_s: float
+    first_frame_s: float
+    total_s: float  # of generating and writing, without loading
+    frames_per_s: float
+    peak_rss_mib: float  # of the process so far
+    read_s: float | None = None  # of reading files and following faces, before loading
+    wall_s: float | None = None  # from the command's beginning to its end
+
+
+def timing_of(
+    num_frames: int,
+    begun: float,
+    read_s: float,
+    begin: float,
+    loaded: float,
+    first: float,
+    arrived: float | None,
+) -> Timing:
+    """Of a run that ends now, from the times of `time.perf_counter` when the command began, loading
+    began and ended, the first frame came, and the first sample of a live sound arrived."""
+    end = time.perf_counter()
+    return Timing(
+        load_s=round(loaded - begin, 3),
+        first_frame_s=round(first - (arrived or loaded), 3),
+        total_s=round(end - loaded, 3),
+        frames_per_s=round(num_frames / (end - loaded), 2),
+        peak_rss_mib=round(peak_rss_mib(), 1),
+        read_s=round(read_s, 3),
+        wall_s=round(end - begun, 3),
+    )
+
+
+@dataclass(frozen=True)
+class Record:
+    """Everything needed to make the same video again, and to judge what it cost."""
+
+    request: Request
+    num_frames: int
+    size: int  # height and width of the picture
+    reference_frame: int | None  # the frame of the reference it starts from; None: another, or none
+    warnings: tuple[str, ...]
+    weights: str  # name or folder
+    weights_hash: str
+    weights_card: dict[str, Any]
+    precision: str
+    device: str
+    timing: Timing  # of this run alone
+    reference_check: ReferenceCheck | None = None  # whether the weights know such pictures
+    resumed_chunks: int = 0  # that an interrupted run had made
+    offload: bool = False  # weights waited in main memory
+    shard: bool = False  # each rank had its part of the weights
+    refiner: str | None = None  # folder of the refiner, where there was one
+    lora: tuple[str, ...] = ()  # adapters in the weights, with their scales
+    scene: tuple[SceneCandidate, ...] = ()  # of --scene, the best first, which begins the video
+    said: Said | None = None  # the script of a speech that was made; the .wav beside has its sound
+    track: SpokenTrack | None = None  # of a file of speech
+    watermark: str | None = None  # the id that the frames carry
+    consented: Consented | None = None  # of the person, where --consent asked for it
+    commit: str | None = field(default_factory=lambda: code_commit())
+    versions: dict[str, str] = field(default_factory=lambda: versions())
+    machine: str = field(default_factory=lambda: machine())
+
+    @property
+    def fell_behind_s(self) -> float:
+        """Of a live sound: by how much its last frame came later than its first; 0 of a file's."""
+        if self.request.person.audio != LIVE:
+            return 0.0
+        length_s = self.num_frames / FRAME_RATE_HZ
+        return self.timing.total_s - self.timing.first_frame_s - length_s
+
+
+def save_record(path: str | Path, record: Record, **more: Any) -> None:
+    """Write ``record`` and further entries as JSON; the file appears whole or not at all."""
+    values = {**dataclasses.asdict(record), **more}
+    with whole_file(path) as part:
+        part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
+
+
+def code_commit() -> str | None:
+    """The commit of the checkout this runs from, with "+" if it has changes; None outside git."""
+    root = Path(__file__).resolve().parents[3]
+    if not (root / ".git").exists():
+        return None
+
+    def git(*words: str) -> str:
+        return subprocess.run(
+            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
+        ).stdout.strip()
+
+    try:
+        commit = git("rev-parse", "--short=12", "HEAD")
+        return commit + "+" if git("status", "--porcelain", "--untracked-files=no") else commit
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def versions() -> dict[str, str]:
+    return {"python": platform.python_version(), **{name: version(name) for name in PACKAGES}}
+
+
+def machine() -> str:
+    return f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
+
+
+def peak_rss_mib() -> float:
+    """The most memory this process has held at once."""
+    status = Path("/proc/self/status")
+    if status.is_file():  # getrusage's would begin with what the parent held when it forked
+        return int(status.read_text().split("VmHWM:")[1].split()[0]) / 2**10
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / (2**20 if sys.platform == "darwin" else 2**10)

@@ -1,0 +1,197 @@
+"""The part of a request that its weights decide: picture size, chunk length, guidance, inputs.
+
+Known from the card alone (weights/card.Card), before any network is loaded.
+"""
+
+import dataclasses
+from dataclasses import dataclass
+
+from avatar_v.inputs.inputs import Inputs, InputSpec
+from avatar_v.models.config import CAUSAL_FIRST
+from avatar_v.models.refiner import FACTOR
+from avatar_v.parallel.timestep import steps_of_ranks
+from avatar_v.request.request import Request
+from avatar_v.sampling.blocks import check_chunks
+from avatar_v.sampling.settings import Settings
+from avatar_v.weights.card import DRAWN_PEOPLE, Card
+
+NUM_STEPS = 4
+"""Denoising steps of weights that are no few-step student: 24 measure the same at small size."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """The sizes that the weights of a preset were trained for."""
+
+    side: int  # pixels of the square picture
+    chunk_latents: int
+    shift: float  # of the sampling times
+    refiner_latents: int = 16  # of each reference clip that a refiner reads
+
+
+FORMATS = {
+    "tiny": Format(side=32, chunk_latents=5, shift=1.0, refiner_latents=4),
+    # as recipes/small.yaml trains
+    "small": Format(side=64, chunk_latents=13, shift=3.0, refiner_latents=5),
+    # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
+    "wan_1_3b": Format(side=624, chunk_latents=41, shift=3.0),
+    "wan_14b": Format(side=624, chunk_latents=41, shift=3.0),
+    "wan22_5b": Format(side=960, chunk_latents=41, shift=5.0),
+}
+
+
+def format_of(card: Card) -> Format:
+    """The sizes of the weights with this card. ValueError for a preset without a format."""
+    if card.preset not in FORMATS:
+        raise ValueError(f"no format for weights of preset {card.preset!r}")
+    sizes, can = FORMATS[card.preset], card.can
+    return dataclasses.replace(
+        sizes,
+        side=can.side or sizes.side,
+        chunk_latents=can.window_latents or sizes.chunk_latents,
+        shift=can.shift or sizes.shift,
+    )
+
+
+def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
+    """Sizes that weights with this card, and a refiner behind them, may not have been trained for.
+
+    ValueError for a preset without a format.
+    """
+    sizes, can = format_of(card), card.can
+    unsaid = {
+        f"the size of their pictures (taken: {sizes.side} pixels)": can.side,
+        f"the length of their windows (taken: {sizes.chunk_latents} latents)": can.window_latents,
+        f"the shift of their times (taken: {sizes.shift:g})": can.shift,
+    }
+    missing = [what for what, value in unsaid.items() if value is None]
+    warnings: list[str] = []
+    if missing:
+        warnings.append(
+            f"the card of these weights does not say {', '.join(missing)}: as preset "
+            f"{card.preset} has it, which may not be what they were trained with"
+        )
+    side = sizes.side * FACTOR
+    if refiner is not None and refiner.can.side not in (None, side):
+        warnings.append(
+            f"the refiner was trained on pictures of {refiner.can.side} pixels, and makes {side} "
+            f"of these weights' {sizes.side}"
+        )
+    return tuple(warnings)
+
+
+def sound_warnings(*, hears: bool) -> tuple[str, ...]:
+    """What weights make of the speech that do not hear it."""
+    if hears:
+        return ()
+    return (
+        "these weights know no sound (stage 1), so the video does not follow the speech: "
+        "recipes/2_a2v.yaml teaches it",
+    )
+
+
+def motion_warnings(card: Card, *, makes_motion: bool) -> tuple[str, ...]:
+    """What weights lack that were trained to follow a motion and have no network to make it."""
+    if makes_motion or not card.can.motion:
+        return ()
+    return (
+        "these weights follow a motion and have no motion network to make it, so the person's way "
+        "of moving is lost: recipes/3_motion.yaml trains one",
+    )
+
+
+def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
+    """The inputs that weights with this card take, with a refiner behind them in larger pictures.
+    ValueError for a preset without a format."""
+    side = format_of(card).side * (FACTOR if refined else 1)
+    can = card.can
+    return InputSpec(side, can.reference, can.motion, can.faces, drawn=can.people == DRAWN_PEOPLE)
+
+
+def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
+    """ValueError for what weights with this card cannot do: overshoot, where steps go to x_0 and
+    back anyway; of causal weights chunks that are no whole blocks, more ranks than steps, and to go
+    on with a run, since their keys and values are in no file. Needs no file of the request."""
+    if card.can.causal_block is not None:
+        check_chunks(card.can.causal_block, chunk_latents_of(request, card))
+        steps_of_ranks(num_steps_of(request.sampling.num_steps, card), num_ranks)
+        if request.output.resume:
+            raise ValueError("--resume: a video of causal weights is made in one run")
+    overshoot, trained = request.sampling.overshoot, card.can.num_steps
+    if trained is not None and overshoot > 0:
+        raise ValueError(
+            f"--overshoot {overshoot:g} is for weights of many steps; these are a student of "
+            f"{trained}, whose steps add fresh noise by themselves"
+        )
+
+
+def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
+    """``request`` with the values that it left to the weights: the number of steps, the guidance of
+    audio and motion, and whether the first frame becomes an anchor. ValueError as `check_fits`."""
+    check_fits(card, request)
+    asked = request.sampling
+    anchor, audio, motion = asked.anchor, asked.guidance_audio, asked.guidance_motion
+    return request.changed(
+        anchor=card.can.anchor and bool(inputs.clips) if anchor is None else anchor,
+        guidance_audio=card.guidance_audio if audio is None else audio,
+        guidance_motion=card.guidance_motion if motion is None else motion,
+        num_steps=num_steps_of(asked.num_steps, card),
+        chunk_latents=chunk_latents_of(request, card),
+    )
+
+
+def chunk_latents_of(request: Request, card: Card) -> int:
+    """Latents of a chunk: what was asked for, or the windows of training; of causal weights two
+    blocks, so that a voice is followed block by block."""
+    if request.sampling.chunk_latents is None and card.can.causal_block is not None:
+        return CAUSAL_FIRST + card.can.causal_block
+    return request.sampling.chunk_latents or format_of(card).chunk_latents
+
+
+def num_steps_of(asked: int | None, card: Card) -> int:
+    """Denoising steps where ``asked`` leaves them to the weights."""
+    return asked or card.can.num_steps or NUM_STEPS
+
+
+def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:
+    """Values of a `resolved` request that the weights were not trained for."""
+    warnings: list[str] = []
+    asked, trained = request.sampling.num_steps, card.can.num_steps
+    if trained is not None and asked not in (1, trained):  # noise to x_0 is a step of every student
+        warnings.append(
+            f"these weights are a student of {trained} steps and were asked for {asked}: they know "
+            "other times of denoising"
+        )
+    length, window = chunk_latents_of(request, card), format_of(card).chunk_latents
+    if length != window and card.can.causal_block is None:
+        warnings.append(
+            f"these weights know windows of {window} latents, and were asked for chunks of {length}"
+        )
+    return tuple(warnings)
+
+
+def settings_of(request: Request, card: Card, *, bf16: bool) -> Settings:
+    """The sampler's settings for a `resolved` request."""
+    asked, sizes = request.sampling, format_of(card)
+    assert asked.num_steps is not None
+    assert asked.guidance_audio is not None
+    assert asked.guidance_motion is not None
+    return Settings(
+        chunk_latents=chunk_latents_of(request, card),
+        window_latents=sizes.chunk_latents,
+        shift=sizes.shift,
+        motion_steps=card.can.motion_steps,
+        renoise=card.can.num_steps is not None,
+        num_steps=asked.num_steps,
+        guidance_text=asked.guidance_text,
+        guidance_audio=asked.guidance_audio,
+        guidance_reference=asked.guidance_reference,
+        overshoot=asked.overshoot,
+        from_prompt=request.person.from_prompt,
+        guidance_motion=asked.guidance_motion,
+        anchor=bool(asked.anchor),
+        blend=asked.blend,
+        interpolate=asked.interpolate,
+        seed=asked.seed,
+        bf16=bf16,
+    )

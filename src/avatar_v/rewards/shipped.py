@@ -1,0 +1,358 @@
+"""The rewards that come along: habits of motion, the person, the lips, the picture, penalties.
+
+Each is named in a recipe by its path (terms.py). Rewards of habits set a level and no more:
+two counts of blinks in a few seconds differ by chance far more than two persons do, so that who
+blinks how often cannot be learned from them. Their coefficient is the gap between the persons' own
+level and that of the samples, over the whole batch. It moves with the samples and is 0 where they
+agree; a constant coefficient would run away.
+
+A critic that has been a reward no longer judges: held-out critics are refused.
+"""
+
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int, UInt8
+from torch import Tensor
+
+from avatar_v.critics.frozen import as_input
+from avatar_v.critics.mfcc import batched_mfcc
+from avatar_v.critics.motion import MotionMeter
+from avatar_v.critics.qalign import QAlign
+from avatar_v.critics.quality import flicker as unsteadiness
+from avatar_v.critics.quality import sharpness as laplacian
+from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS, SyncCritic
+from avatar_v.critics.syncnet import SyncNet
+from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.faces.arcface import ArcFace
+from avatar_v.faces.face import FaceCritic
+from avatar_v.motion.habits import excursion, visible_runs
+from avatar_v.rewards.levels import blink_gap, excursion_gap, made_part
+from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch
+
+Video = Float[Tensor, "b f 3 h w"]
+Motion = Float[Tensor, "b f m"]
+Pictures = Float[Tensor, "c k 3 _h _w"]
+"""What is true of each condition, in [-1, 1]."""
+PerLatent = Float[Tensor, "b l"]
+EYE_OPEN = MOTION_NAMES.index("eye_open")
+YAW = MOTION_NAMES.index("yaw")
+MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
+MOST_PENALTY = 2.0
+"""Of what is three times as much as it should be, or more."""
+LEAST_FLICKER = 0.5
+"""Share of the mean flicker of a clip, below which that of a moment counts as so much."""
+LEAST_SLOPE = 0.1
+"""Of a true mouth on the motion that it shows; less counts as so much."""
+LEAST_SPEED = 1e-3
+"""Mean change a frame below which a component counts as one that a person does not move."""
+
+
+def blinks(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *, around: int = 1,
+    **columns: Any,
+) -> PerLatent | None:  # fmt: skip
+    """Closed lids at each latent frame and ``around`` it, times the relative gap of blink rates.
+
+    Credit goes to lids, since a rate is no property of a moment. None where the reference tells no
+    rate.
+    """
+    gap = blink_gap(reference, motion, columns["num_given"])
+    if gap is None:
+        return None
+    closed = 1 - by_latent(motion[..., EYE_OPEN].clamp(0, 1), "min")
+    width = 2 * around + 1
+    nearby = F.avg_pool1d(closed[:, None], width, 1, around, count_include_pad=False)[:, 0]
+    return gap * _standard(nearby)
+
+
+def sway(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
+) -> PerLatent | None:
+    """How far the head is turned from its mean at each latent frame, times the relative gap."""
+    return _excursion_credit(YAW, reference, motion, columns)
+
+
+def amplitude(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, **columns: Any
+) -> PerLatent | None:
+    """How far the mouth's opening is from its mean, times the relative gap to the person's own."""
+    return _excursion_credit(MOUTH_OPEN, reference, motion, columns)
+
+
+def over_articulation(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+    tolerance: float = 0.1, **columns: Any,
+) -> Float[Tensor, " b"]:  # fmt: skip
+    """A penalty from -2 to 0: by how much the mouth moves further than its person's does, beyond
+    ``tolerance``, relatively. The opponent of a reward of lip-sync, which exaggeration raises
+    (THEval)."""
+    ratio = _against_own(MOUTH_OPEN, reference, motion, columns)
+    return -(ratio - 1 - tolerance).clamp(0, MOST_PENALTY)
+
+
+def frozen_motion(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+    least: float = 0.5, **columns: Any,
+) -> Float[Tensor, " b"]:  # fmt: skip
+    """A penalty, at most 0: by how much the mean speed of all components falls below ``least`` of
+    the person's own."""
+    made = made_part(motion, columns["num_given"])
+    speed = made.diff(dim=1).abs().mean(1)
+    runs = visible_runs(reference.motion.to(motion), reference.valid, made.shape[1])
+    own = torch.stack([run.diff(dim=1).abs().mean((0, 1)) for run in runs])
+    own = own[columns["condition"]]
+    share = torch.where(own > LEAST_SPEED, speed / own.clamp_min(LEAST_SPEED), torch.nan)
+    return -(least - share.nanmean(1)).clamp_min(0)
+
+
+def saturation(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+    truth: Pictures | None = None, tolerance: float = 0.02, **columns: Any,
+) -> Float[Tensor, " b"] | None:  # fmt: skip
+    """A penalty from -2 to 0: by how much more colourful the pictures are than the true ones."""
+    if frames is None or truth is None:
+        return None
+    made, true = (_colourfulness(video) for video in (frames, truth))
+    ratio = made / true[columns["condition"]].clamp_min(1e-3)
+    return -(ratio - 1 - tolerance).clamp(0, MOST_PENALTY)
+
+
+def sharpness(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+    truth: Pictures | None = None, **columns: Any,
+) -> Float[Tensor, " b"] | None:  # fmt: skip
+    """Sharpness relative to the true pictures' (critics/quality.py), at most 1: beyond the truth it
+    is raised by contrast and noise."""
+    if frames is None or truth is None:
+        return None
+    made, true = (
+        torch.stack([laplacian(as_stored(clip)).mean() for clip in video])
+        for video in (frames, truth)
+    )
+    return (made / true[columns["condition"]].clamp_min(1e-6)).clamp(max=1)
+
+
+def flicker(
+    frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+    truth: Pictures | None = None, tolerance: float = 0.02, **columns: Any,
+) -> PerLatent | None:  # fmt: skip
+    """A penalty from -2 to 0 at each latent frame: by how much more its pictures flicker than the
+    true ones at the same moment (critics/quality.py). Blur lowers it, and so do mouths that open
+    less: set `sharpness` and `MouthOpening` beside it."""
+    if frames is None or truth is None:
+        return None
+    made, true = (
+        torch.stack([unsteadiness(as_stored(clip)) for clip in video]) for video in (frames, truth)
+    )
+    made, true = by_latent(made, "mean"), by_latent(true, "mean")[columns["condition"]]
+    least = LEAST_FLICKER * true.mean(1, keepdim=True)  # of moments at which nothing moves
+    return -(made / true.clamp_min(least).clamp_min(1e-3) - 1 - tolerance).clamp(0, MOST_PENALTY)
+
+
+class QAlignQuality:
+    """Q-Align's mean opinion of the picture of each latent frame, from 1 to 5, at most that of the
+    true pictures. ``folder`` of its weights as in qalign.QAlign; ``device`` runs it."""
+
+    def __init__(self, folder: str, device: str = "cpu") -> None:
+        self.critic = QAlign(folder, device)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        truth: Pictures | None = None, **columns: Any,
+    ) -> Float[Tensor, " b"] | None:  # fmt: skip
+        if frames is None or truth is None:
+            return None
+        made, true = (
+            torch.stack([self.critic.measure(as_stored(x)).values.mean() for x in every])
+            for every in (frames[:, ::TEMPORAL_FACTOR], truth[:, ::TEMPORAL_FACTOR])
+        )
+        return made.minimum(true[columns["condition"].cpu()])
+
+
+class MouthOpening:
+    """How far the mouth in the pictures goes along with that of the motion at each latent frame,
+    times how much further it goes along in the true pictures: the gap of both slopes. The opponent
+    of rewards of still and sharp pictures, which mouths that open less raise.
+
+    Neither the error of a moment nor the size of the movement is such an opponent: where a moment
+    is uncertain a smaller opening is nearer to it, and mouths that tremble move, too. ``critic``: a
+    shipped critic's name or a folder; ValueError for a held-out one.
+    """
+
+    def __init__(self, critic: str = "motion") -> None:
+        self.critic = MotionMeter.as_objective(critic)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        truth: Pictures | None = None, **columns: Any,
+    ) -> PerLatent | None:  # fmt: skip
+        if frames is None or truth is None:
+            return None
+        given, condition = columns["num_given"], columns["condition"]
+        shown, true = (
+            shown_motion(self.critic, x)[..., MOUTH_OPEN].to(motion) for x in (frames, truth)
+        )
+        told = motion[..., MOUTH_OPEN]
+        made = slope(told, shown, given).mean()
+        aim = slope(told, true[condition], given).mean().clamp_min(LEAST_SLOPE)
+        along = (told - _middle(told, given)) * (shown - _middle(shown, given))
+        return (1 - made / aim) * _standard(by_latent(along, "mean"))
+
+
+class Identity:
+    """The mean cosine of the pictures' faces with those of the person's ``portrait``, by the
+    world's critic.
+
+    ``critic``: a shipped critic's name or a folder; ValueError for a held-out one.
+    """
+
+    def __init__(self, critic: str = "face") -> None:
+        self.critic = FaceCritic.as_objective(critic)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        portrait: Pictures | None = None, **columns: Any,
+    ) -> Float[Tensor, " b"] | None:  # fmt: skip
+        if frames is None or portrait is None:
+            return None
+        own = F.normalize(self._faces(portrait).mean(1), dim=-1)
+        return (self._faces(frames) * own[columns["condition"], None]).sum(-1).mean(1)
+
+    def _faces(self, video: Float[Tensor, "n k 3 h w"]) -> Float[Tensor, "n k d"]:
+        critic = self.critic.to(video.device)
+        pictures = as_input(video.clamp(-1, 1).flatten(0, 1), critic.input_size)
+        return critic(pictures).unflatten(0, video.shape[:2])
+
+
+class ArcFaceIdentity:
+    """The same by ArcFace, for real people; NaN where no face is found. ``folder`` of its weights
+    as in arcface.ArcFace."""
+
+    def __init__(self, folder: str) -> None:
+        self.critic = ArcFace(folder)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
+        portrait: Pictures | None = None, **columns: Any,
+    ) -> Float[Tensor, " b"] | None:  # fmt: skip
+        if frames is None or portrait is None:
+            return None
+        own, made = (torch.stack([self._face(x) for x in video]) for video in (portrait, frames))
+        return (made * own[columns["condition"].cpu()]).sum(-1)
+
+    def _face(self, pictures: Float[Tensor, "k 3 h w"]) -> Float[Tensor, " d"]:
+        score, found = self.critic.measure(as_stored(pictures).cpu())
+        if not bool(found.any()):
+            return torch.full_like(score.values[0], torch.nan)
+        return F.normalize(score.values[found].mean(0), dim=0)
+
+
+class Sync:
+    """How well lips fit the sound at each latent frame: the cosine of picture and sound, averaged
+    over the windows of five frames whose middle lies there, by the world's critic.
+
+    ``critic``: a shipped critic's name or a folder; ValueError for a held-out one.
+    """
+
+    def __init__(self, critic: str = "sync") -> None:
+        self.critic: SyncCritic = WorldSyncNet.as_objective(critic)
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion,
+        **columns: Any,
+    ) -> PerLatent | None:  # fmt: skip
+        if frames is None:
+            return None
+        if isinstance(self.critic, torch.nn.Module):
+            self.critic.to(frames.device)
+        windows = frames.clamp(-1, 1).unfold(1, WINDOW_FRAMES, 1).movedim(-1, 2)
+        sound = sound_windows(audio, windows.shape[1]).to(frames.device)
+        lips = self.critic.embed_video(windows.flatten(0, 1))
+        heard = self.critic.embed_audio(sound.flatten(0, 1))
+        fit = F.cosine_similarity(lips, heard).unflatten(0, windows.shape[:2])
+        middle = WINDOW_FRAMES // 2  # frames at both ends that are the middle of no window
+        return by_latent(F.pad(fit[:, None], (middle, middle), mode="replicate")[:, 0], "mean")
+
+
+class SyncNetSync(Sync):
+    """The same by SyncNet, on pictures that are face crops; ``path`` of ``syncnet_v2.model``."""
+
+    def __init__(self, path: str) -> None:
+        self.critic = SyncNet.load(Path(path))
+
+
+def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
+    """The motion that a critic reads in pictures in [-1, 1]."""
+    critic = critic.to(frames.device)
+    pictures = as_input(frames.clamp(-1, 1).flatten(0, 1), critic.input_size)
+    return critic(pictures).unflatten(0, frames.shape[:2])
+
+
+def slope(
+    told: Float[Tensor, "b f"], shown: Float[Tensor, "b f"], num_given: int
+) -> Float[Tensor, " b"]:
+    """Of what is shown on what was told, over the frames that a sample made; NaN where nothing was
+    told to move."""
+    told, shown = (made_part(x[..., None], num_given)[..., 0] for x in (told, shown))
+    told, shown = (x - x.mean(1, keepdim=True) for x in (told, shown))
+    return (told * shown).sum(1) / told.square().sum(1)
+
+
+def _middle(x: Float[Tensor, "b f"], num_given: int) -> Float[Tensor, "b 1"]:
+    return made_part(x[..., None], num_given)[..., 0].mean(1, keepdim=True)
+
+
+def sound_windows(audio: Float[Tensor, "b s"], num: int) -> Float[Tensor, "b num 20 13"]:
+    """The sound of each window of five frames, as sync critics take it."""
+    sound = batched_mfcc(F.pad(audio, (0, SAMPLES_PER_FRAME)))
+    return sound.unfold(1, WINDOW_STEPS, STEPS_PER_FRAME).movedim(-1, 2)[:, :num]
+
+
+def by_latent(values: Float[Tensor, "b f"], how: str) -> PerLatent:
+    """The "mean" or "min" over the frames of each latent frame, the first of which has one."""
+    later = values[:, 1:].unflatten(1, (-1, TEMPORAL_FACTOR))
+    reduced = later.amin(-1) if how == "min" else later.mean(-1)
+    return torch.cat([values[:, :1], reduced], dim=1)
+
+
+def _excursion_credit(
+    component: int, reference: Batch, motion: Motion, columns: dict[str, Any]
+) -> PerLatent | None:
+    gap = excursion_gap(component, reference, motion, columns["num_given"])
+    if gap is None:
+        return None
+    middle = made_part(motion, columns["num_given"]).mean(1, keepdim=True)
+    far = by_latent((motion - middle)[..., component].abs(), "mean")
+    return gap * _standard(far)
+
+
+def _against_own(
+    component: int, reference: Batch, motion: Motion, columns: dict[str, Any]
+) -> Float[Tensor, " b"]:
+    """How far each sample moves a component over how far its person does; NaN where that is not
+    known."""
+    made = made_part(motion, columns["num_given"])
+    far = excursion(made)[..., component].mean(1)
+    runs = visible_runs(reference.motion.to(motion), reference.valid, made.shape[1])
+    own = torch.stack([excursion(run)[..., component].mean() for run in runs])  # NaN without runs
+    condition: Int[Tensor, " b"] = columns["condition"]
+    return far / own[condition].clamp_min(1e-4)
+
+
+def _standard(values: PerLatent) -> PerLatent:
+    """In units of their spread over the batch."""
+    return values / values.std().clamp_min(1e-4)
+
+
+def as_stored(video: Float[Tensor, "f 3 h w"]) -> UInt8[Tensor, "f 3 h w"]:
+    """Pictures as files hold them."""
+    return ((video.float().clamp(-1, 1) + 1) * 127.5).round().byte()
+
+
+def _colourfulness(video: Float[Tensor, "n f 3 h w"]) -> Float[Tensor, " n"]:
+    """The mean distance of the largest from the smallest of red, green and blue."""
+    x = video.float().clamp(-1, 1)
+    return (x.amax(2) - x.amin(2)).mean((1, 2, 3)) / 2

@@ -1,0 +1,243 @@
+"""The card of a folder of weights: where they come from and what they can do; and where they lie.
+The same of an adapter.
+
+Torch is not imported, so that a name that leads to no weights is an error at once. The networks of
+the folder are weights.py's, the factors of an adapter adapter.py's.
+"""
+
+import dataclasses
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from avatar_v.base.outside import read_json
+from avatar_v.base.stored import Guidance, Within, built
+
+SCHEMA_VERSION = 3
+"""Raised whenever the meaning of a stored weight, or the form of the card, changes. 2:
+``style_embed`` reads styles in units of how far people differ (motion/style.style_code). 3: the
+card has `Capabilities`."""
+ASSETS = Path(__file__).resolve().parents[1] / "assets"
+DEFAULT_WEIGHTS = "small_student"
+"""Of generation: two steps of one pass."""
+SHIPPED = {
+    DEFAULT_WEIGHTS: "two steps",
+    "small_causal": "two steps, block by block, for live sound",
+    "small": "undistilled, to train from",
+}
+"""The pipelines that ship, all of drawn people."""
+DRAWN_PEOPLE = "drawn people of avatar_v's world"
+"""What `Capabilities.people` says of weights that were trained on drawn people alone."""
+CARD = "card.json"
+COMPRESSED = "compressed.safetensors"
+"""In place of the weights of a part (models/compressed.py)."""
+ADAPTER_CARD, ADAPTER_CONFIG = "adapter.json", "adapter_config.json"
+MAX_SCALE = 10.0
+"""Of an adapter."""
+
+
+UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
+"""What a card says that does not speak of it, as none did before weights were compressed."""
+
+
+@dataclass(frozen=True)
+class Capabilities:
+    """What weights know and what they take, as their training made them."""
+
+    people: str = ""  # whom they were trained on, in a few words; "" where nobody has said
+    side: Annotated[int, Within(16, 4096)] | None = None
+    """Pixels of the square picture; None: that of the preset (request/resolve.py)."""
+    window_latents: Annotated[int, Within(3, 4096)] | None = None
+    """Latents of the windows at the end of training, the length of a chunk; None: the preset's."""
+    reference: bool = False  # a reference video, not only its first frame
+    motion: bool = False  # the video follows a motion, which a motion network makes
+    faces: bool = False  # close-ups of the face beside the reference
+    stills: int = 0
+    """Of each clip of the reference the network is shown so many single frames, spread over it, and
+    the statistics of all its motion; 0: the clip itself."""
+    stills_from_prompt: int = 0
+    """The same where no first frame is given (--from-prompt), where that is more."""
+    anchor: bool = False  # the first frame of the video behind the reference
+    causal_block: Annotated[int, Within(1, 4096)] | None = None
+    """Latents of a block, of weights that make the video block after block and see no later ones
+    (stages/causal_forcing.py); None: a chunk is made at once."""
+    num_steps: Annotated[int, Within(1, 1000)] | None = None
+    """Of a few-step student (stages/distill_dmd.py), whose steps go to x_0 and back; None: any."""
+    shift: Annotated[float, Within(1e-3, 1e3)] | None = None  # of its times; None: the preset's
+    motion_steps: Annotated[int, Within(1, 1000)] | None = None
+    """Of a motion network of few steps with guidance inside (stages/distill_motion.py); None: as
+    many as the video's, and not fewer than sampling/motion.LEAST_MOTION_STEPS."""
+
+    def inherited(self) -> dict[str, Any]:
+        """What weights keep that another stage trains on; the recipe says the rest anew."""
+        own = ("people", "stills_from_prompt")
+        return {key: value for key, value in dataclasses.asdict(self).items() if key not in own}
+
+    def num_stills(self, *, from_prompt: bool) -> int:
+        """Single frames that stand for each clip of the reference; 0: none do."""
+        return max(self.stills, self.stills_from_prompt) if from_prompt else self.stills
+
+
+Part = Literal["vae", "dit", "text", "audio", "motion"]
+"""A folder of a pipeline."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Of weights that are stored as what they change in others (models/base.py)."""
+
+    folder: str  # its name; it lies beside the folder of the card
+    hash: str  # `hash_folder` of the base
+    parts: tuple[Part, ...] = ()
+    """Parts that are the base's, and which the folder does not hold."""
+
+
+@dataclass(frozen=True)
+class Whole:
+    """`hash_folder` of weights and of two parts before they were compressed (slim.py), which
+    results and adapters made with them name."""
+
+    weights: str
+    dit: str
+    motion: str = ""
+
+
+@dataclass(frozen=True)
+class Card:
+    """Where weights come from, which a stranger needs to make them again, and what they can do."""
+
+    preset: str
+    recipe: str = ""  # path of the recipe, with its overlays
+    commit: str = ""
+    log: str = ""  # training log or its address
+    can: Capabilities = field(default_factory=Capabilities)
+    guidance_audio: Guidance = 2.0  # what generation takes where none is asked for; 1 is none
+    guidance_motion: Guidance = 1.0  # of the style in motion (sampling/motion.py)
+    schema_version: int = SCHEMA_VERSION
+    base: Base | None = None  # None: the folder holds all
+    whole: Whole | None = None  # None: the folder was not compressed
+
+
+def weights_folder(name_or_path: str | Path) -> Path:
+    """The folder of a shipped name or of a path; ValueError if it is neither."""
+    named = ASSETS / name_or_path
+    for folder in (named, Path(name_or_path)):
+        if (folder / CARD).is_file():
+            return folder
+    names = ", ".join(f"{name}: {words}" for name, words in SHIPPED.items())
+    raise ValueError(
+        f"no weights {str(name_or_path)!r}: expected a name that ships with the package ({names}; "
+        "as a refiner small_refiner) or a folder with card.json, as `avatar-v run` leaves it"
+    )
+
+
+def read_card(folder: str | Path, *, preset: str | None = None) -> Card:
+    """The card of a pipeline; ValueError for another schema version, fields that do not fit, or
+    another preset if one is given."""
+    folder = Path(folder)
+    values = read_json(folder / CARD)
+    _check_version(values, folder)
+    card = built(Card, UNCOMPRESSED | values, where=folder / CARD)
+    if preset is not None and card.preset != preset:
+        raise ValueError(f"{folder} holds weights of preset {card.preset!r}, expected {preset!r}")
+    return card
+
+
+@dataclass(frozen=True)
+class AdapterCard:
+    """What an adapter was trained on, and the card of the weights that it makes of them."""
+
+    part: Literal["dit", "motion"]  # the folder of the network that it changes
+    card: Card
+    base: str = ""  # folder of the weights that it was trained on
+    base_hash: str = ""  # `hash_folder` of their part; "" where training began with fresh weights
+    vae_hash: str = ""  # of the VAE whose latents it was trained on; "" where that is not recorded
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """An adapter and how strongly it counts; 1 is as it was trained."""
+
+    folder: Path
+    scale: float = 1.0
+
+    @classmethod
+    def of(cls, word: str) -> "Chosen":
+        """Of ``DIR`` or ``DIR:SCALE``. ValueError for a folder without an adapter, and for a scale
+        that is no number from -10 to 10."""
+        folder, colon, number = word.rpartition(":")
+        if not colon or Path(word).is_dir():
+            folder, number = word, "1"
+        try:
+            scale = float(number)
+        except ValueError:
+            scale = float("nan")
+        if not abs(scale) <= MAX_SCALE:
+            raise ValueError(
+                f"adapter {word!r}: expected DIR or DIR:SCALE with a scale from -{MAX_SCALE:g} to "
+                f"{MAX_SCALE:g}"
+            )
+        read_adapter_card(folder)
+        return cls(Path(folder), scale)
+
+    def __str__(self) -> str:
+        return f"{self.folder}:{self.scale!r}".removesuffix(".0")
+
+
+def read_adapter_card(folder: str | Path) -> AdapterCard:
+    """The card of an adapter; ValueError for another schema version or fields that do not fit."""
+    path = Path(folder) / ADAPTER_CARD
+    missing = [n for n in (ADAPTER_CARD, ADAPTER_CONFIG) if not (Path(folder) / n).is_file()]
+    if missing:
+        raise ValueError(
+            f"no adapter {str(folder)!r}: expected a folder with {missing[0]}, as a run with "
+            "trainable.parts lora leaves it (runs/NAME/adapter); `avatar-v weights import-lora` "
+            "makes one of a LoRA of Wan by another trainer"
+        )
+    values = read_json(path)
+    card = values.get("card")
+    card = card if isinstance(card, dict) else {}
+    _check_version(card, folder)
+    return built(AdapterCard, {**values, "card": UNCOMPRESSED | card}, where=path)
+
+
+def hash_folder(folder: str | Path) -> str:
+    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files, and
+    over the hash of the base of weights that have one; ValueError for one of such a name that is no
+    file."""
+    folder = Path(folder)
+    digest = hashlib.sha256()
+    for path in sorted(
+        p for p in folder.rglob("*") if p.suffix == ".safetensors" or p.name == "config.json"
+    ):
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError(f"{path} is no file that can be read")
+        digest.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    of_part = (folder / COMPRESSED).is_file()
+    card = (folder.parent if of_part else folder) / CARD
+    base = read_card(card.parent).base if card.is_file() else None
+    digest.update(b"" if base is None else base.hash.encode())
+    return digest.hexdigest()[:16]
+
+
+def hash_with(folder: str | Path, adapters: Sequence[Chosen]) -> str:
+    """`hash_folder`, and with adapters that of all of them with their scales."""
+    base = hash_folder(folder)
+    if not adapters:
+        return base
+    digest = hashlib.sha256(base.encode())
+    for adapter in adapters:
+        digest.update(f"{hash_folder(adapter.folder)} {adapter.scale!r}".encode())
+        digest.update((adapter.folder / ADAPTER_CONFIG).read_bytes())  # holds alpha
+    return digest.hexdigest()[:16]
+
+
+def _check_version(card: dict[str, Any], folder: str | Path) -> None:
+    version = card.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")
