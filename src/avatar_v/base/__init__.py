@@ -1,0 +1,1 @@
+"""What belongs to no subject: values and their checks, files and words, devices, seeds."""

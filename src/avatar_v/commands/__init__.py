@@ -1,0 +1,1 @@
+"""One module a command of avatar-v, each above all that it calls."""

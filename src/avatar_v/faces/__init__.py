@@ -1,0 +1,1 @@
+"""Finding and following faces, and networks that recognise them."""

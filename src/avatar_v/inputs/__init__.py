@@ -1,0 +1,1 @@
+"""The files of a request, read and checked: person, sound, consent, policy."""

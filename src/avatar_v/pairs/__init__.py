@@ -1,0 +1,1 @@
+"""Pairs of samples that raters have ranked."""

@@ -1,0 +1,1 @@
+"""What every page and server of the project shares: who may come in, and how many."""

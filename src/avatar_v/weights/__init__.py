@@ -1,0 +1,1 @@
+"""Folders of weights: cards, presets, loading and saving, adapters, averages, import of Wan."""
