@@ -1,8 +1,9 @@
 """AvatarPipeline: trained weights as one callable.
 
 ``for frame in AvatarPipeline.from_pretrained()(reference="me.mp4", audio="talk.wav")``.
-The weights decide picture size and chunk length (request/resolve.py); everything else is the request's.
-run.py carries a request out, and making.py makes a video with the networks that are held here.
+The weights decide picture size and chunk length (request/resolve.py); everything else is the
+request's. run.py carries a request out, and making.py makes a video with the networks that are held
+here.
 """
 
 import functools
@@ -145,10 +146,10 @@ class AvatarPipeline:
         25 a second, as they are made.
 
         ``options`` are further fields of a request by name: ``prompt``, ``seed``, ``num_steps`` …
-        (request/request.py); TypeError for any other name. Files are read and checked before the first
-        frame is asked for (ValueError). ``audio`` may be a live sound, blocks (live.Block) taken
-        from in a thread: frames come before it ends; closing waits for its next block; an OSError
-        ends the video there, with a warning. Oddities of the files are warnings, too.
+        (request/request.py); TypeError for any other name. Files are read and checked before the
+        first frame is asked for (ValueError). ``audio`` may be a live sound, blocks (live.Block)
+        taken from in a thread: frames come before it ends; closing waits for its next block; an
+        OSError ends the video there, with a warning. Oddities of the files are warnings, too.
         """
         from avatar_v.generate.run import run  # which loads pipelines
 

@@ -1,9 +1,9 @@
 """A request's files, read and checked before any model is loaded.
 
 Each fault of a file is one ValueError that names it and says what to do (OSError where there is no
-room for the sound); oddities (silence, a tiny picture) are warnings that travel along. request/checks.py
-comes first; files are decoded by media/reading.py, and best_frame.py chooses the frame that shows
-the person.
+room for the sound); oddities (silence, a tiny picture) are warnings that travel along.
+request/checks.py comes first; files are decoded by media/reading.py, and best_frame.py chooses the
+frame that shows the person.
 """
 
 import dataclasses
