@@ -17,12 +17,13 @@ import torch
 from avatar_v.base import checks
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.inputs.inputs import Inputs
+from avatar_v.models.base import hash_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.parallel.timestep import steps_of_ranks
 from avatar_v.request.request import Request
 from avatar_v.sampling.blocks import blocks_of, check_chunks
 from avatar_v.sampling.chunks import plan
-from avatar_v.weights.card import hash_folder, read_card, weights_folder
+from avatar_v.weights.card import read_card, weights_folder
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from avatar_v_eval.cases import first_case
 from avatar_v_eval.generated import inputs_of

@@ -18,8 +18,9 @@ from avatar_v.base.progress import track
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.reading import read_audio
 from avatar_v.media.writer import write_wav
+from avatar_v.models.base import hash_folder
 from avatar_v.types import SAMPLES_PER_FRAME
-from avatar_v.weights.card import DEFAULT_WEIGHTS, hash_folder, weights_folder
+from avatar_v.weights.card import DEFAULT_WEIGHTS, weights_folder
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
