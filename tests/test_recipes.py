@@ -91,7 +91,7 @@ def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
         recipe(stage), "--trainer.accelerator=cpu", "--trainer.devices=1", "--trainer.strategy=auto"
     )
     assert isinstance(cli.model, Stage)
-    assert preset(cli.model.models.preset).dim == 1536
+    assert preset(cli.model.models.preset).dit.dim == 1536
     longest = 1 if stage == "3_pictures" else 41
     assert max(cli.model.objective.window_latents.values()) == longest
     strategy = merge_recipes(recipe(stage))["trainer"]["strategy"]

@@ -11,10 +11,8 @@ from avatar_v.generate.run import run
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import (
-    FORMATS,
     NUM_STEPS,
     check_fits,
-    format_of,
     format_warnings,
     input_spec,
     motion_warnings,
@@ -23,20 +21,21 @@ from avatar_v.request.resolve import (
     settings_of,
 )
 from avatar_v.weights.card import ASSETS, Capabilities, Card, read_card
+from avatar_v.weights.presets import PRESETS, format_of
 
 INPUTS = Inputs(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(640), 1, 0, ())
 
 
 def test_the_card_says_the_length_of_a_chunk_and_the_preset_where_it_does_not() -> None:
-    assert format_of(Card("small")) == FORMATS["small"]
+    assert format_of(Card("small")) == PRESETS["small"].format
     card = Card("small", can=Capabilities(side=128, window_latents=9))
     assert (format_of(card).side, format_of(card).chunk_latents) == (128, 9)
-    assert format_of(card).shift == FORMATS["small"].shift
+    assert format_of(card).shift == PRESETS["small"].format.shift
     request = resolved(Request.of(reference="", audio=""), card, INPUTS)
     assert settings_of(request, card, bf16=False).chunk_latents == 9
     assert input_spec(card).side == 128
     assert input_spec(card, refined=True).side == 256
-    with pytest.raises(ValueError, match="no format for weights of preset 'grand'"):
+    with pytest.raises(ValueError, match="no preset 'grand'"):
         format_of(Card("grand"))
 
 
@@ -63,7 +62,7 @@ def test_weights_that_follow_a_motion_and_make_none_say_so() -> None:
 @pytest.mark.parametrize("name", ["small", "small_student"])
 def test_the_weights_that_ship_say_their_sizes(name: str) -> None:
     card = read_card(ASSETS / name)
-    assert format_of(card) == FORMATS["small"]
+    assert format_of(card) == PRESETS["small"].format
     assert format_warnings(card, read_card(ASSETS / "small_refiner")) == ()
 
 

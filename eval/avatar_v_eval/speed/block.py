@@ -63,7 +63,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     device = chosen_device(options.device)
-    depth = preset(options.preset).num_layers
+    depth = preset(options.preset).dit.num_layers
     numbers: dict[str, Number] = {}
     for trains in (False, True):
         word = "forward and backward" if trains else "forward"
@@ -118,7 +118,7 @@ def prepared(
     checkpoints: bool = False,
 ) -> dict[str, tuple[Callable[[], Tensor], nn.Module]]:
     """A pass of each way, and its network. The compiled ones compile when they are called."""
-    config = dataclasses.replace(preset(name), num_layers=layers)
+    config = dataclasses.replace(preset(name).dit, num_layers=layers)
     with device:
         dit, peer = AvatarDiT(config), WanTransformer3DModel(**config_to_wan(config))
     randomise(dit)
@@ -175,7 +175,7 @@ def way_numbers(key: str, label: str, times: Times) -> dict[str, Number]:
 
 def attention_numbers(options: argparse.Namespace, device: torch.device) -> dict[str, Number]:
     """Milliseconds of self-attention of the whole video in each backend that takes it here."""
-    config, rows = preset(options.preset), {}
+    config, rows = preset(options.preset).dit, {}
     tokens = options.latents * (options.side // (8 * config.patch)) ** 2
     draw = torch.Generator().manual_seed(0)
     shape = (3, 1, config.num_heads, tokens, config.head_dim)

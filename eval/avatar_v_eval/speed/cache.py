@@ -18,10 +18,9 @@ from avatar_v.base.device import chosen_device
 from avatar_v.flow import schedule
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import segments
-from avatar_v.request.resolve import FORMATS
 from avatar_v.sampling.solver import sample
 from avatar_v.types import Cond, Reference
-from avatar_v.weights.presets import preset
+from avatar_v.weights.presets import PRESETS, preset
 from avatar_v.weights.random import randomise
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
@@ -39,7 +38,7 @@ class Chunk:
     def __init__(
         self, name: str, ratio: int, num_steps: int, grid: int, device: torch.device
     ) -> None:
-        config, chunk = preset(name), FORMATS[name]
+        config, chunk = preset(name).dit, PRESETS[name].format
         self.dit = AvatarDiT(config).eval()
         randomise(self.dit)
         self.dit.to(device)
@@ -94,8 +93,8 @@ def measure(options: argparse.Namespace) -> Findings:
         numbers,
         notes=[
             f"{options.preset} preset, untrained; a chunk of "
-            f"{FORMATS[options.preset].chunk_latents} latents with text and sound, one pass a step "
-            f"(no guidance), {'bf16' if bf16 else 'fp32'}, batch 1, {options.steps} steps; no "
+            f"{PRESETS[options.preset].format.chunk_latents} latents with text and sound, one pass "
+            f"a step (no guidance), {'bf16' if bf16 else 'fp32'}, batch 1, {options.steps} steps; no "
             f"video is decoded; {options.grid} x {options.grid} tokens a latent, on {device.type}",
             turns_note(options.repeats),
         ],

@@ -22,7 +22,7 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.models.layers import IN_FP32
-from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.apply import checkpoint_blocks
@@ -61,7 +61,7 @@ class DrawnText(UMT5TextEncoder):
 def import_random(name: str, folder: Path) -> Path:
     """A DiT folder of preset ``name`` below ``folder``: random bf16 weights under Wan's names,
     imported."""
-    config = preset(name)
+    config = preset(name).dit
     with torch.device("meta"):
         shapes = {key: x.shape for key, x in state_to_wan(AvatarDiT(config)).items()}
     pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)
@@ -102,7 +102,7 @@ def conditioner_for(name: str, dit: AvatarDiT) -> Conditioner:
 
 def motion_net_for(name: str, conditioner: Conditioner) -> MotionNet:
     dim = conditioner.audio_encoder.dim
-    return MotionNet(MotionNetConfig.of_preset(name, audio_dim=dim))
+    return MotionNet(preset(name).motion(dim))
 
 
 def recipe_of(stage: str, name: str, window: int, parts: str = "lora") -> Recipe:

@@ -221,7 +221,7 @@ def _imported(size: Size, dit: Path) -> tuple[float, dict[str, float]]:
     import_random(size.preset, dit.parent)
     took_s = time.perf_counter() - begin
     with torch.device("meta"):
-        num = sum(p.numel() for p in AvatarDiT(preset(size.preset)).parameters())
+        num = sum(p.numel() for p in AvatarDiT(preset(size.preset).dit).parameters())
     return took_s, {"parameters": num / 1e9}
 
 
@@ -313,7 +313,7 @@ def speech(size: Size) -> Inputs:
 def meta_numbers(name: str) -> dict[str, Number]:
     """The large preset without memory: how many parameters it has."""
     with torch.device("meta"):
-        num = sum(p.numel() for p in AvatarDiT(preset(name)).parameters())
+        num = sum(p.numel() for p in AvatarDiT(preset(name).dit).parameters())
     return {"large": Number(num / 1e9, 1).described(f"{name} on meta: parameters", unit="billion")}
 
 

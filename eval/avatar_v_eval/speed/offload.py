@@ -22,9 +22,8 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.streams import streams_of
-from avatar_v.request.resolve import FORMATS
 from avatar_v.types import Cond
-from avatar_v.weights.presets import preset
+from avatar_v.weights.presets import PRESETS, preset
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.processes import in_a_process
 from avatar_v_eval.protocol import Findings
@@ -50,7 +49,7 @@ class Work:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     parser.set_defaults(name="offload")
-    parser.add_argument("--preset", default="wan_1_3b", choices=list(FORMATS))
+    parser.add_argument("--preset", default="wan_1_3b", choices=list(PRESETS))
     parser.add_argument("--repeats", type=int, default=3, help="processes per way")
 
 
@@ -62,7 +61,7 @@ def measure(options: argparse.Namespace) -> Findings | None:
     for _ in range(options.repeats):
         for way in WAYS:
             found[way].append(in_a_process(_measured_on_gpu, way, options.preset))
-    form = FORMATS[options.preset]
+    form = PRESETS[options.preset].format
     return Findings(
         "The cost of offloading",
         numbers(found),
@@ -112,7 +111,7 @@ def numbers(found: dict[str, list[Times]]) -> dict[str, Number]:
 
 def prepared(way: str, name: str, device: torch.device) -> Work:
     """Networks of preset ``name`` on ``device`` or offloaded from it in one of the ``WAYS``."""
-    form, config = FORMATS[name], preset(name)
+    form, config = PRESETS[name].format, preset(name).dit
     dit = AvatarDiT(config).eval().requires_grad_(False)
     torch.nn.init.normal_(dit.head.out.weight)  # else the velocity is 0 in whichever way
     vae = _vae(name).eval().requires_grad_(False)
@@ -180,7 +179,9 @@ def measured(work: Work, device: torch.device, rounds: int = ROUNDS) -> Times:
 def _vae(name: str) -> VideoVAE:
     if name in ("tiny", "small"):
         return getattr(VideoVAE, name)()
-    return VideoVAE.wan22("cpu") if preset(name).latent_channels == 48 else VideoVAE.wan21("cpu")
+    return (
+        VideoVAE.wan22("cpu") if preset(name).dit.latent_channels == 48 else VideoVAE.wan21("cpu")
+    )
 
 
 def _randn(shape: tuple[int, ...], device: torch.device) -> Tensor:

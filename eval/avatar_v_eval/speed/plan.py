@@ -150,7 +150,7 @@ def networks_for(case: Case) -> tuple[AvatarDiT, Conditioner]:
     """Untrained, in fp32 as `avatar-v run` keeps them."""
     if not case.is_full:
         return build(case.preset, motion_stats=motion_stats())
-    dit = AvatarDiT(preset(case.preset))
+    dit = AvatarDiT(preset(case.preset).dit)
     dit.motion_stats = motion_stats()
     return dit, conditioner_for(case.preset, dit)
 

@@ -155,7 +155,7 @@ class Peers:
 
 def make_dit_of(name: str) -> AvatarDiT:
     """A preset with weights that are all in use."""
-    dit = AvatarDiT(preset(name)).eval()
+    dit = AvatarDiT(preset(name).dit).eval()
     randomise(dit)
     return dit
 

@@ -107,7 +107,7 @@ def _work(
 def _empty(name: str, depth: int) -> tuple[AvatarDiT, MuonAdamW]:
     """The rank's shards, all 0, of a network of ``depth`` blocks, and the optimiser."""
     with torch.device("meta"):
-        dit = AvatarDiT(replace(preset(name), num_layers=depth))
+        dit = AvatarDiT(replace(preset(name).dit, num_layers=depth))
     mesh = init_device_mesh("cpu", (dist.get_world_size(),))
     shard(dit, mesh, compute_dtype=torch.bfloat16)
     dit.to_empty(device="cpu")

@@ -23,7 +23,6 @@ from torch import Tensor
 from avatar_v.base.progress import track
 from avatar_v.models.base import hash_folder
 from avatar_v.planning.recipe import read_recipe
-from avatar_v.request.resolve import format_of
 from avatar_v.rewards.levels import blink_gap, excursion_gap
 from avatar_v.rewards.shipped import MOUTH_OPEN, YAW
 from avatar_v.rewards.terms import (
@@ -38,6 +37,7 @@ from avatar_v.stages.policies import Situation
 from avatar_v.stages.policy_gradient import Rolled, advantages_of
 from avatar_v.types import Batch
 from avatar_v.weights.card import read_card, weights_folder
+from avatar_v.weights.presets import format_of
 from avatar_v_eval.intervals import mean_of
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number

@@ -34,9 +34,10 @@ from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import streams_of
 from avatar_v.request.request import LIVE, Request, Weights
-from avatar_v.request.resolve import format_of, input_spec, resolved, settings_of
+from avatar_v.request.resolve import input_spec, resolved, settings_of
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.card import DEFAULT_WEIGHTS, Card, Chosen, hash_with
+from avatar_v.weights.presets import format_of
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]

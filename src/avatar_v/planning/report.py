@@ -16,10 +16,10 @@ from avatar_v.stages.perceptual import TERMS
 from avatar_v.stages.policies import VideoPolicy
 from avatar_v.stages.refiner import Refiner
 from avatar_v.stages.sft import SFT
+from avatar_v.weights.presets import preset
 
-SIDES = {"tiny": 32, "small": 64}
-"""Pixels of the pictures of these presets; of the full sizes 480, as the recipes say."""
 FULL_SIDE = 480
+"""Pixels of the pictures that full sizes are trained on, as the recipes say."""
 
 
 @dataclass(frozen=True)
@@ -33,7 +33,9 @@ class Machine:
 def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     """The largest clips of the training shards where these are, else of the usual size."""
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
-    side = SIDES.get(stage.models.preset, FULL_SIDE) * (2 if isinstance(stage, Refiner) else 1)
+    size_of = preset(stage.models.preset)
+    side = FULL_SIDE if size_of.embedded is None else size_of.format.side
+    side *= 2 if isinstance(stage, Refiner) else 1
     frames = frames_of(stage, longest_window(recipe))
     folder = recipe.data.train_folder
     there = Path(folder).exists()  # if not, `avatar-v doctor` says so; a URL is not asked

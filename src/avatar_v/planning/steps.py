@@ -31,9 +31,8 @@ from avatar_v.stages.self_forcing import SelfForcing
 from avatar_v.stages.sft import SFT
 from avatar_v.stages.t2v import T2V
 from avatar_v.types import num_latents
+from avatar_v.weights.presets import preset
 
-TEXT_TOKENS = {"tiny": 64, "small": 64}
-"""Of one prompt; of UMT5 512."""
 GUIDED = 4
 """Passes of a guided velocity: everything, and without sound, words or the person."""
 
@@ -66,7 +65,7 @@ def passes_of(stage: Stage, clips: Clips, window: int, *, longest: bool) -> list
         found = _PASSES.get(kind)
         if found is not None:
             cells = clips.size // stage.conditioner.vae.spatial_factor
-            tokens = TEXT_TOKENS.get(stage.models.preset, 512)
+            tokens = preset(stage.models.preset).text_tokens
             plain = Pass(clips.batch_size, window, (cells, cells), text_tokens=tokens)
             return found(stage, clips, plain, longest)
     raise ValueError(f"no plan for a stage {type(stage).__name__}")

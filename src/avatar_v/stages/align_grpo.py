@@ -19,7 +19,6 @@ from torch import Tensor, nn
 from avatar_v.flow import State
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.request.resolve import format_of
 from avatar_v.rewards.terms import Rewards, RewardTerm, Samples, known
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
@@ -42,6 +41,7 @@ from avatar_v.stages.trainable import MOTION, Trainable, select
 from avatar_v.stages.windows import Windows, draw_windows
 from avatar_v.types import Batch, Cond, MotionCond, num_latents
 from avatar_v.weights.card import read_card
+from avatar_v.weights.presets import format_of
 
 FROZEN = "frozen"
 """The role of the weights that the stage starts from."""

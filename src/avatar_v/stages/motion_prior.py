@@ -25,7 +25,7 @@ from avatar_v.base import checks
 from avatar_v.flow import shift_time
 from avatar_v.losses.flow import motion_flow_loss
 from avatar_v.models.conditioner import Conditioner, latent_validity
-from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.motion.own_units import style_of
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import component_weights
@@ -37,6 +37,7 @@ from avatar_v.stages.trainable import Trainable, select
 from avatar_v.stages.windows import Windows
 from avatar_v.types import Batch, MotionCond
 from avatar_v.weights.card import Capabilities, read_card
+from avatar_v.weights.presets import preset
 
 
 @dataclass(frozen=True)
@@ -98,7 +99,7 @@ class MotionPrior(Stage):
                 "network; train it whole first (recipes/3_motion.yaml, parts: all)"
             )
         audio_dim = self.conditioner.audio_encoder.dim
-        config = MotionNetConfig.of_preset(self.models.preset, audio_dim=audio_dim)
+        config = preset(self.models.preset).motion(audio_dim)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self.conditioner.motion_net = MotionNet(config)
