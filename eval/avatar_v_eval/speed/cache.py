@@ -94,8 +94,9 @@ def measure(options: argparse.Namespace) -> Findings:
         notes=[
             f"{options.preset} preset, untrained; a chunk of "
             f"{PRESETS[options.preset].format.chunk_latents} latents with text and sound, one pass "
-            f"a step (no guidance), {'bf16' if bf16 else 'fp32'}, batch 1, {options.steps} steps; no "
-            f"video is decoded; {options.grid} x {options.grid} tokens a latent, on {device.type}",
+            f"a step (no guidance), {'bf16' if bf16 else 'fp32'}, batch 1, {options.steps} steps; "
+            f"no video is decoded; {options.grid} x {options.grid} tokens a latent, on "
+            f"{device.type}",
             turns_note(options.repeats),
         ],
     )

@@ -15,7 +15,8 @@ import torch
 from torch import Tensor
 
 from avatar_v import flow
-from avatar_v.generate.generator import Person, audio_tokens, inference
+from avatar_v.generate.generator import audio_tokens, inference
+from avatar_v.inputs.person import Person
 from avatar_v.sampling.chunks import Chunk, Span
 from avatar_v.sampling.rollout import Words, begin, chunk_velocity
 from avatar_v.sampling.settings import Settings

@@ -7,10 +7,11 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.generate.generator import LatentChunk, Person
+from avatar_v.generate.generator import LatentChunk
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.refine import Refiner, refine_chunks
 from avatar_v.inputs.inputs import Inputs
+from avatar_v.inputs.person import Person
 from avatar_v.models.refiner import enlarge, reduce
 from avatar_v.request.request import Request
 from avatar_v_eval.cases import Case, heard, signed, video_of

@@ -19,22 +19,23 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.base.device import chosen_device, chosen_precision
-from avatar_v.generate.generator import Clip, LatentChunk, Person, context_latents
+from avatar_v.generate.generator import Clip, LatentChunk, context_latents
 from avatar_v.generate.making import Job, Making
 from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person
 from avatar_v.generate.resume import KeptChunks
-from avatar_v.inputs.inputs import Inputs, InputSpec
+from avatar_v.inputs.inputs import Inputs
 from avatar_v.inputs.live import Block, LiveSound
-from avatar_v.inputs.person import encode_person
-from avatar_v.inputs.reference_check import NamedPictures, ReferenceCheck, check_reference
+from avatar_v.inputs.person import Person, encode_person
+from avatar_v.inputs.reference_check import NamedPictures, check_reference
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
 from avatar_v.parallel.streams import streams_of
+from avatar_v.request.record import ReferenceCheck
 from avatar_v.request.request import LIVE, Request, Weights
-from avatar_v.request.resolve import input_spec, resolved, settings_of
+from avatar_v.request.resolve import InputSpec, input_spec, resolved, settings_of
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.card import DEFAULT_WEIGHTS, Card, Chosen, hash_with
 from avatar_v.weights.presets import format_of
@@ -274,7 +275,7 @@ class AvatarPipeline:
 
     def _job(self, inputs: Inputs, request: Request) -> Job:
         """``request`` with nothing left open, and who is to speak, for the refiner too."""
-        request = resolved(request, self.card, inputs)
+        request = resolved(request, self.card, has_clips=bool(inputs.clips))
         person = self.person(inputs, from_prompt=request.person.from_prompt)
         larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
         return Job(request, person, larger)

@@ -18,10 +18,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base.seeds import derive
-from avatar_v.generate.generator import LatentChunk, Person, inference
+from avatar_v.generate.generator import LatentChunk, inference
 from avatar_v.generate.pipelining import Stage
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import encode_person
+from avatar_v.inputs.person import Person, encode_person
 from avatar_v.media.pixels import clamped
 from avatar_v.models.base import check_base, hash_folder, part_folder
 from avatar_v.models.cache import KeyValueCache

@@ -108,7 +108,7 @@ def run(
         if isinstance(inputs.audio, LiveSound):
             source.live_context()
         inputs = _judged(inputs, request, source)
-    request = resolved(request, source.card, inputs)
+    request = resolved(request, source.card, has_clips=bool(inputs.clips))
     more = sampling_warnings(request, source.card)
     more += format_warnings(source.card, source.refiner_card)
     more += motion_warnings(source.card, makes_motion=source.makes_motion)

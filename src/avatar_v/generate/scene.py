@@ -65,7 +65,8 @@ def scene_of(request: Request, weights: Weights) -> Scene:
     check_scene(inputs, source.card)
     pipeline = source.load()
     with closing(pipeline):
-        return make_scene(pipeline, inputs, resolved(request, source.card, inputs))
+        request = resolved(request, source.card, has_clips=bool(inputs.clips))
+        return make_scene(pipeline, inputs, request)
 
 
 def make_scene(pipeline: AvatarPipeline, inputs: Inputs, request: Request) -> Scene:

@@ -6,11 +6,10 @@ from avatar_v.base.device import chosen_device, chosen_precision
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.ranks import Ranks, check_devices, launched_as, leading
 from avatar_v.generate.refine import hash_of_refiner
-from avatar_v.inputs.inputs import InputSpec
 from avatar_v.kernels.backends import check_named
 from avatar_v.parallel.streams import check_offload
 from avatar_v.request.request import Weights
-from avatar_v.request.resolve import input_spec
+from avatar_v.request.resolve import InputSpec, input_spec
 from avatar_v.weights.adapter import check_adapters, load_merged
 from avatar_v.weights.card import Chosen, hash_with, read_card, weights_folder
 from avatar_v.weights.weights import has_motion_net, load_pipeline

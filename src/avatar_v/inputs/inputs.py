@@ -19,7 +19,7 @@ from torch import Tensor
 from avatar_v.engines.voice import Said, speak_script
 from avatar_v.inputs.best_frame import SEARCH_S, best_frame
 from avatar_v.inputs.live import LiveSound, pcm_frames
-from avatar_v.inputs.reference_check import ReferenceCheck, ReferenceChecker
+from avatar_v.inputs.reference_check import ReferenceChecker
 from avatar_v.inputs.reference_clip import (
     ReferenceClip,
     check_same_person,
@@ -33,7 +33,9 @@ from avatar_v.media.sound import Recording, Sound, high_passed, level_of
 from avatar_v.motion.extractors import Extractor, find_extractor
 from avatar_v.request.checks import check_request
 from avatar_v.request.output_files import has_kept
+from avatar_v.request.record import ReferenceCheck, SpokenTrack
 from avatar_v.request.request import LIVE, PersonOptions, Request
+from avatar_v.request.resolve import InputSpec
 from avatar_v.sampling.chunks import frames_of_audio
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
@@ -46,19 +48,6 @@ MIN_SPEECH_S = 0.1
 WITHOUT_SOUND = -100.0
 """LUFS, in a record, of what is digitally silent."""
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".heic", ".heif", ".avif")
-
-
-@dataclass(frozen=True)
-class SpokenTrack:
-    """The sound track of a file that is spoken."""
-
-    track: int  # counted from 1
-    num_tracks: int
-    sample_rate_hz: int
-    layout: str
-    loudness_lufs: float  # of the voice in it
-    delivered_hz: int
-    delivered_layout: str
 
 
 @dataclass(frozen=True)
@@ -87,17 +76,6 @@ class Inputs:
     said: Said | None = None  # the script that `audio` was made of
     delivered: Delivered | None = None  # the sound of the video, where it is not `audio` itself
     track: SpokenTrack | None = None  # where `audio` is of a file
-
-
-@dataclass(frozen=True)
-class InputSpec:
-    """The inputs that some weights take: the picture always, more if they were trained to."""
-
-    side: int  # pixels of the square picture
-    reference: bool  # the whole reference video
-    motion: bool
-    faces: bool = False  # close-ups of the face beside the reference
-    drawn: bool = False  # of drawn people: they read motion as the meter of drawn faces does
 
 
 def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = None) -> Inputs:

@@ -3,7 +3,8 @@
 Known from the card alone (weights/card.Card), before any network is loaded.
 """
 
-from avatar_v.inputs.inputs import Inputs, InputSpec
+from dataclasses import dataclass
+
 from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.models.refiner import FACTOR
 from avatar_v.parallel.timestep import steps_of_ranks
@@ -15,6 +16,17 @@ from avatar_v.weights.presets import format_of
 
 NUM_STEPS = 4
 """Denoising steps of weights that are no few-step student: 24 measure the same at small size."""
+
+
+@dataclass(frozen=True)
+class InputSpec:
+    """The inputs that some weights take: the picture always, more if they were trained to."""
+
+    side: int  # pixels of the square picture
+    reference: bool  # the whole reference video
+    motion: bool
+    faces: bool = False  # close-ups of the face beside the reference
+    drawn: bool = False  # of drawn people: they read motion as the meter of drawn faces does
 
 
 def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
@@ -89,14 +101,16 @@ def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
         )
 
 
-def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
+def resolved(request: Request, card: Card, *, has_clips: bool) -> Request:
     """``request`` with the values that it left to the weights: the number of steps, the guidance of
-    audio and motion, and whether the first frame becomes an anchor. ValueError as `check_fits`."""
+    audio and motion, and whether the first frame becomes an anchor.
+
+    ``has_clips``: a reference video is read. ValueError as `check_fits`."""
     check_fits(card, request)
     asked = request.sampling
     anchor, audio, motion = asked.anchor, asked.guidance_audio, asked.guidance_motion
     return request.changed(
-        anchor=card.can.anchor and bool(inputs.clips) if anchor is None else anchor,
+        anchor=card.can.anchor and has_clips if anchor is None else anchor,
         guidance_audio=card.guidance_audio if audio is None else audio,
         guidance_motion=card.guidance_motion if motion is None else motion,
         num_steps=num_steps_of(asked.num_steps, card),
