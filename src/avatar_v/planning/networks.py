@@ -124,6 +124,6 @@ def conditioner_of(name: str, config: DiTConfig) -> Conditioner:
     torch.device("meta")."""
     embedded = preset(name).embedded
     if embedded is not None:
-        return Conditioner(*(make() for make in embedded))
+        return Conditioner(embedded.vae(), embedded.text(), embedded.audio())
     vae = VideoVAE.wan22() if config.latent_channels == 48 else VideoVAE.wan21()
     return Conditioner(vae, UMT5OfWan(), Wav2Vec2OfSize(config.audio_dim))
