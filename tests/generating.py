@@ -13,10 +13,11 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate.generator import Clip, Person, generate
+from avatar_v.generate.generator import Clip, generate
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.resume import OnKept
 from avatar_v.generate.run import run
+from avatar_v.inputs.person import Person
 from avatar_v.media.pixels import Frames
 from avatar_v.request.record import Record
 from avatar_v.request.request import Request, Weights

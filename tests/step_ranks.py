@@ -18,14 +18,9 @@ from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
 from torch.multiprocessing.spawn import spawn
 
 from avatar_v.generate import generator
-from avatar_v.generate.generator import (
-    AudioChunk,
-    Person,
-    audio_chunks,
-    finished_chunks,
-    sample_chunks,
-)
+from avatar_v.generate.generator import AudioChunk, audio_chunks, finished_chunks, sample_chunks
 from avatar_v.generate.pipelining import chained, pipelined
+from avatar_v.inputs.person import Person
 from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT

@@ -112,7 +112,7 @@ def test_full_size_recipes_fit_their_preset(stage: str, parsed) -> None:
     )
     assert isinstance(cli.model, Engine)
     subject = subject_of(cli.model)
-    assert preset(subject.models.preset).dim == 1536
+    assert preset(subject.models.preset).dit.dim == 1536
     longest = 1 if stage == "3_pictures" else 41
     assert max(subject.objective.window_latents.values()) == longest
     strategy = merge_recipes(recipe(stage))["trainer"]["strategy"]

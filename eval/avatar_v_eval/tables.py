@@ -27,7 +27,8 @@ from functools import cache
 from pathlib import Path
 
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.weights.card import hash_folder, read_card, weights_folder
+from avatar_v.models.base import hash_folder
+from avatar_v.weights.card import read_card, weights_folder
 from avatar_v.weights.weights import load_dit
 from avatar_v_eval.records import RESULTS_DIR, Number, Result, read_result
 

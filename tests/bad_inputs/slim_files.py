@@ -12,8 +12,9 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from avatar_v.models.base import CARD, COMPRESSED
 from avatar_v.models.compressed import CODES, STEP
-from avatar_v.weights.card import CARD, COMPRESSED, read_card
+from avatar_v.weights.card import read_card
 from avatar_v.weights.slim import make_slim
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from bad_inputs.case import ACCEPTED, Case

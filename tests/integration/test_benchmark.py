@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from avatar_v.media.reading import read_audio, read_video
-from avatar_v.weights.card import hash_folder
+from avatar_v.models.base import hash_folder
 from avatar_v_eval import cli
 from avatar_v_eval.bench.manifest import Manifest
 from avatar_v_eval.bench.rows import read_run

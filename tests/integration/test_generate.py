@@ -184,7 +184,7 @@ def test_bad_input_is_found_before_any_model_is_loaded(
     ("key", "value", "message"),
     [
         ("schema_version", 99, "schema version 99"),
-        ("preset", "giant", "no format for weights of preset"),
+        ("preset", "giant", "no preset 'giant'"),
     ],
 )
 def test_weights_of_another_version_or_preset(

@@ -16,6 +16,7 @@ from avatar_v.generate.run import run
 from avatar_v.inputs.inputs import Inputs, read_inputs
 from avatar_v.inputs.live import LiveSound
 from avatar_v.media.sound import Recording
+from avatar_v.models.base import hash_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.lora import add_factors
@@ -23,7 +24,7 @@ from avatar_v.models.refiner import as_refiner
 from avatar_v.request.output_files import kept_folder
 from avatar_v.request.request import LIVE, Request
 from avatar_v.weights.adapter import save_adapter
-from avatar_v.weights.card import AdapterCard, Capabilities, Card, hash_folder, read_card
+from avatar_v.weights.card import AdapterCard, Capabilities, Card, read_card
 from avatar_v.weights.random import motion_stats, randomise
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, check_death, sound, two_devices

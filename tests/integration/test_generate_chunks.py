@@ -6,8 +6,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.generate.generator import Person, audio_tokens, generate
+from avatar_v.generate.generator import audio_tokens, generate
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.inputs.person import Person
 from avatar_v.sampling.chunks import Span, plan
 from avatar_v.types import num_frames
 from generating import SETTINGS, made, picture, sound, speaker

@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.generate.generator import Person, audio_tokens
+from avatar_v.generate.generator import audio_tokens
 from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.inputs.person import Person
 from avatar_v.models.reference import anchor_frame, join_references
 from avatar_v.request.request import Request
 from avatar_v.sampling import rollout as rollout_module

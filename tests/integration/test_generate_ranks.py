@@ -11,8 +11,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from avatar_v.generate.launching import check_devices
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.ranks import check_devices, death_of
+from avatar_v.generate.ranks import death_of
 from avatar_v.generate.run import run
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.inputs import read_inputs

@@ -9,8 +9,7 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.generate import pipeline as pipeline_module
-from avatar_v.generate import stored_pipeline
+from avatar_v.generate import loaded, stored_pipeline
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.request.request import Request
@@ -28,7 +27,7 @@ ID = RANGES["validation"][0]
 def streams(monkeypatch: pytest.MonkeyPatch) -> FakeStreams:
     """A device that `--offload` finds in the place of a GPU."""
     streams = FakeStreams()
-    monkeypatch.setattr(pipeline_module, "streams_of", lambda device: streams)
+    monkeypatch.setattr(loaded, "streams_of", lambda device: streams)
     monkeypatch.setattr(stored_pipeline, "check_offload", lambda device: None)
     return streams
 

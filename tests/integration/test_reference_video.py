@@ -11,12 +11,12 @@ from torch import Tensor
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.resume import asked_for
-from avatar_v.inputs.inputs import InputSpec, read_inputs
+from avatar_v.inputs.inputs import read_inputs
 from avatar_v.inputs.reference_clip import read_reference
 from avatar_v.media.sound import prepared
 from avatar_v.motion.extractors import find_extractor
 from avatar_v.request.request import Request
-from avatar_v.request.resolve import input_spec, resolved
+from avatar_v.request.resolve import InputSpec, input_spec, resolved
 from avatar_v.sampling.motion import LEAST_MOTION_STEPS
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.card import Capabilities, Card
@@ -187,8 +187,8 @@ def test_weights_trained_with_an_anchor_use_it_unless_told(
     assert torch.equal(made(trained, False), plain)
     assert torch.equal(made(personal, None), plain)
     both = asked.changed(guidance_audio=2.0, guidance_motion=1.0, chunk_latents=5)
-    assert resolved(asked, card, inputs) == both.changed(anchor=True)
-    assert resolved(asked, personal.card, inputs) == both.changed(anchor=False)
+    assert resolved(asked, card, has_clips=True) == both.changed(anchor=True)
+    assert resolved(asked, personal.card, has_clips=True) == both.changed(anchor=False)
     alone = dataclasses.replace(inputs, clips=())  # nothing that an anchor could join
     assert len(torch.cat(list(trained.stream(alone, asked)))) == inputs.num_frames
 

@@ -12,12 +12,13 @@ from avatar_v import cli
 from avatar_v.app.form import FRAMED, Form
 from avatar_v.app.jobs import JobRunner
 from avatar_v.generate import refine as refine_module
-from avatar_v.generate.generator import LatentChunk, Person
+from avatar_v.generate.generator import LatentChunk
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.refine import Refiner, refine_chunks
 from avatar_v.generate.run import run
 from avatar_v.inputs.inputs import read_inputs
 from avatar_v.inputs.live import LiveSound
+from avatar_v.inputs.person import Person
 from avatar_v.media.reading import read_video
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.vae import VideoVAE

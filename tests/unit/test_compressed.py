@@ -15,13 +15,13 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v.cli import main
-from avatar_v.models.base import COMPRESSED, part_folder
+from avatar_v.models.base import COMPRESSED, hash_folder, part_folder
 from avatar_v.models.compressed import LARGEST_CODE, compressed, decompressed
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import read_stats
 from avatar_v.planning.networks import config_of
 from avatar_v.training.settings import Models
-from avatar_v.weights.card import Card, hash_folder, read_card
+from avatar_v.weights.card import Card, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats, randomise
 from avatar_v.weights.slim import make_slim, make_whole

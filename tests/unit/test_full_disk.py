@@ -22,11 +22,12 @@ from avatar_v.callbacks.record import plot_losses
 from avatar_v.cli import main
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.media.writer import Mp4Writer, write_wav
+from avatar_v.models.base import hash_folder
 from avatar_v.models.lora import add_factors
 from avatar_v.motion.stats import write_stats
 from avatar_v.shards.writer import write_shard, write_text_atomically
 from avatar_v.weights.adapter import save_adapter
-from avatar_v.weights.card import AdapterCard, Card, hash_folder
+from avatar_v.weights.card import AdapterCard, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_dit, motion_stats
 from avatar_v.weights.weights import load_pipeline, save_dit, save_pipeline

@@ -14,9 +14,10 @@ import torch
 from PIL import Image
 
 from avatar_v.generate.progress import FrameProgress
-from avatar_v.inputs.inputs import Inputs, InputSpec, read_inputs
+from avatar_v.inputs.inputs import Inputs, read_inputs
 from avatar_v.request.checks import check_settings
 from avatar_v.request.request import Request
+from avatar_v.request.resolve import InputSpec
 
 
 def video_file(

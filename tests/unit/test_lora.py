@@ -15,6 +15,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from avatar_v.cli import main
+from avatar_v.models.base import hash_folder
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
@@ -22,15 +23,7 @@ from avatar_v.models.lora import active, add_factors, merged
 from avatar_v.models.reference import reference_moments
 from avatar_v.training.trainable import MOTION, Trainable, select
 from avatar_v.weights.adapter import load_merged, merge_into, read_adapter, save_adapter
-from avatar_v.weights.card import (
-    ASSETS,
-    AdapterCard,
-    Capabilities,
-    Card,
-    Chosen,
-    hash_folder,
-    read_card,
-)
+from avatar_v.weights.card import ASSETS, AdapterCard, Capabilities, Card, Chosen, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import (
     make_cond,

@@ -11,10 +11,11 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import indexed_weights
 from avatar_v.base.states import read_tensors
 from avatar_v.critics.syncnet import SyncNet
-from avatar_v.inputs.inputs import Inputs, InputSpec, picture_warnings, read_inputs
+from avatar_v.inputs.inputs import Inputs, picture_warnings, read_inputs
 from avatar_v.media import containers, reading
 from avatar_v.recipe.checkpoint_file import check_checkpoint
 from avatar_v.request.request import Request
+from avatar_v.request.resolve import InputSpec
 from avatar_v.shards.writer import scan_shard
 from bad_inputs.pointer_files import POINTER
 from hdr_files import write_hdr

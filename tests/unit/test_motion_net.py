@@ -12,7 +12,7 @@ from avatar_v.sampling.motion import guided_motion
 from avatar_v.types import MotionCond
 from avatar_v.weights.random import motion_stats, randomise
 
-CONFIG = MotionNetConfig.of_preset("tiny", audio_dim=32)
+CONFIG = MotionNetConfig.tiny(32)
 
 
 def seeded(seed: int) -> torch.Generator:
@@ -108,4 +108,4 @@ def test_shapes_that_do_not_fit_are_named(net: MotionNet, cond: MotionCond) -> N
         net(X[..., :16], T, cond)
     with pytest.raises(ValueError, match=r"cond\.audio"):
         net(X[:, :4], T[:, :4], cond)
-    assert MotionNetConfig.of_preset("wan_14b", audio_dim=1024).dim > 4 * CONFIG.dim
+    assert MotionNetConfig.full(1024).dim > 4 * CONFIG.dim

@@ -5,16 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-import torch
 
 from avatar_v.generate.run import run
-from avatar_v.inputs.inputs import Inputs
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import (
-    FORMATS,
     NUM_STEPS,
     check_fits,
-    format_of,
     format_warnings,
     input_spec,
     motion_warnings,
@@ -23,20 +19,19 @@ from avatar_v.request.resolve import (
     settings_of,
 )
 from avatar_v.weights.card import ASSETS, Capabilities, Card, read_card
-
-INPUTS = Inputs(torch.zeros(3, 8, 8, dtype=torch.uint8), torch.zeros(640), 1, 0, ())
+from avatar_v.weights.presets import PRESETS, format_of
 
 
 def test_the_card_says_the_length_of_a_chunk_and_the_preset_where_it_does_not() -> None:
-    assert format_of(Card("small")) == FORMATS["small"]
+    assert format_of(Card("small")) == PRESETS["small"].format
     card = Card("small", can=Capabilities(side=128, window_latents=9))
     assert (format_of(card).side, format_of(card).chunk_latents) == (128, 9)
-    assert format_of(card).shift == FORMATS["small"].shift
-    request = resolved(Request.of(reference="", audio=""), card, INPUTS)
+    assert format_of(card).shift == PRESETS["small"].format.shift
+    request = resolved(Request.of(reference="", audio=""), card, has_clips=False)
     assert settings_of(request, card, bf16=False).chunk_latents == 9
     assert input_spec(card).side == 128
     assert input_spec(card, refined=True).side == 256
-    with pytest.raises(ValueError, match="no format for weights of preset 'grand'"):
+    with pytest.raises(ValueError, match="no preset 'grand'"):
         format_of(Card("grand"))
 
 
@@ -63,7 +58,7 @@ def test_weights_that_follow_a_motion_and_make_none_say_so() -> None:
 @pytest.mark.parametrize("name", ["small", "small_student"])
 def test_the_weights_that_ship_say_their_sizes(name: str) -> None:
     card = read_card(ASSETS / name)
-    assert format_of(card) == FORMATS["small"]
+    assert format_of(card) == PRESETS["small"].format
     assert format_warnings(card, read_card(ASSETS / "small_refiner")) == ()
 
 
@@ -75,20 +70,20 @@ def test_the_weights_that_ship_say_how_long_their_windows_were() -> None:
 def test_what_a_request_leaves_open_is_decided_by_the_card() -> None:
     card = Card("small", guidance_audio=1.5, guidance_motion=3.0, can=Capabilities(anchor=True))
     open_ = Request.of(reference="", audio="", seed=3)
-    asked = resolved(open_, card, INPUTS).sampling
+    asked = resolved(open_, card, has_clips=False).sampling
     assert (asked.guidance_audio, asked.guidance_motion, asked.seed) == (1.5, 3.0, 3)
     assert asked.anchor is False  # there is no clip that an anchor could join
     assert asked.num_steps == NUM_STEPS
     assert asked.chunk_latents == 13
     given = open_.changed(guidance_audio=2.0, guidance_motion=1.0, anchor=True, num_steps=7)
     given = given.changed(chunk_latents=9)
-    assert resolved(given, card, INPUTS) == given
+    assert resolved(given, card, has_clips=False) == given
 
 
 def test_a_few_step_student_says_its_steps_times_and_renoising() -> None:
     card = Card("small", can=Capabilities(num_steps=2, shift=5.0, motion_steps=1))
     open_ = Request.of(reference="", audio="")
-    asked = resolved(open_, card, INPUTS)
+    asked = resolved(open_, card, has_clips=False)
     settings = settings_of(asked, card, bf16=False)
     assert (settings.num_steps, settings.shift, settings.motion_steps) == (2, 5.0, 1)
     assert settings.renoise
@@ -96,7 +91,7 @@ def test_a_few_step_student_says_its_steps_times_and_renoising() -> None:
     assert sampling_warnings(asked.changed(num_steps=1), card) == ()
     (text,) = sampling_warnings(asked.changed(num_steps=3), card)
     assert "student of 2 steps and were asked for 3" in text
-    plain = settings_of(resolved(open_, Card("small"), INPUTS), Card("small"), bf16=False)
+    plain = settings_of(resolved(open_, Card("small"), has_clips=False), Card("small"), bf16=False)
     assert not plain.renoise
 
 
@@ -110,7 +105,7 @@ def test_overshoot_is_refused_for_a_student_before_files_are_read(tmp_path: Path
     with pytest.raises(ValueError, match=message):
         check_fits(student, asked)
     with pytest.raises(ValueError, match=message):
-        resolved(asked, student, INPUTS)
+        resolved(asked, student, has_clips=False)
     weights = shutil.copytree(ASSETS / "small", tmp_path / "small")
     content = json.loads((weights / "card.json").read_text(encoding="utf-8"))
     content["can"]["num_steps"] = 2

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from avatar_v.critics.frozen import weights_hash
-from avatar_v.models.base import part_folder
-from avatar_v.weights.card import ASSETS, hash_folder, read_card
+from avatar_v.models.base import hash_folder, part_folder
+from avatar_v.weights.card import ASSETS, read_card
 from avatar_v.weights.weights import load_dit, read_state
 
 RESULTS = Path(__file__).resolve().parents[2] / "eval" / "results"

@@ -13,7 +13,7 @@ from av.audio.stream import AudioStream
 from av.container import OutputContainer
 from av.stream import Disposition
 
-from avatar_v.inputs.inputs import Speech, read_speech
+from avatar_v.inputs.speech import Speech, read_speech
 from avatar_v.media import containers, reading
 from avatar_v.media.channels import Voice
 from avatar_v.media.delivered import Delivered, Form, form_of

@@ -82,7 +82,9 @@ NAMES = {
 KINDS = {
     "own, but no callback": _callback(_of("avatar_v.media.writer.Mp4Writer")),
     "a hook": _trainer(
-        strategy=_of(f"{LIGHTNING}.strategies.DDPStrategy", ddp_comm_hook="avatar_v.base.checks.count")
+        strategy=_of(
+            f"{LIGHTNING}.strategies.DDPStrategy", ddp_comm_hook="avatar_v.base.checks.count"
+        )
     ),
     "what is passed on": _trainer(
         logger={"class_path": f"{LIGHTNING}.loggers.TensorBoardLogger", "dict_kwargs": {"a": "b"},

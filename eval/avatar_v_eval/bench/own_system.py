@@ -12,8 +12,9 @@ from avatar_v.base.device import PRECISIONS
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media.reading import read_audio
 from avatar_v.media.writer import Mp4Writer
+from avatar_v.models.base import hash_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
-from avatar_v.weights.card import hash_folder, weights_folder
+from avatar_v.weights.card import weights_folder
 from avatar_v_eval.bench.manifest import CaseFiles, Manifest
 from avatar_v_eval.bench.systems import Delivery, place
 from avatar_v_eval.scoring.timing import Timing, machine, reported, write_timing

@@ -29,11 +29,12 @@ from avatar_v.inputs.inputs import read_inputs
 from avatar_v.inputs.live import LiveSound
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.audio import CONTEXT_FRAMES
+from avatar_v.models.base import hash_folder
 from avatar_v.request.request import LIVE, Request
 from avatar_v.request.resolve import chunk_latents_of, num_steps_of
 from avatar_v.sampling.chunks import Chunk, plan
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
-from avatar_v.weights.card import DEFAULT_WEIGHTS, hash_folder, weights_folder
+from avatar_v.weights.card import DEFAULT_WEIGHTS, weights_folder
 from avatar_v_eval.cases import drawn_clips, video_of
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings

@@ -21,8 +21,8 @@ from torch.nn import functional as F
 
 from avatar_v.faces.face_track import face_crop, track_faces
 from avatar_v.media import reading
+from avatar_v.models.base import hash_folder
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v.weights.card import hash_folder
 from avatar_v_eval.cases import Video, loudness
 from avatar_v_eval.intervals import fisher, mean_of, pearson, rate
 from avatar_v_eval.picture_grid import picture_grid

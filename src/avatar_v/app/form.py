@@ -1,8 +1,8 @@
 """The page's form, checked before anything is made, and faults in the words of the page.
 
-Nothing here knows a browser or a network. The library checks files and numbers too (generate/
-inputs.py); here are the limits of the page alone: sizes, durations, consent, and values that it
-cannot send.
+Nothing here knows a browser or a network. The library checks files and numbers too
+(inputs/inputs.py); here are the limits of the page alone: sizes, durations, consent, and values
+that it cannot send.
 """
 
 import math

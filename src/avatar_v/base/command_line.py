@@ -100,7 +100,7 @@ def version_line(name: str) -> str:
         number = version(PACKAGE)
     except PackageNotFoundError:  # a checkout that was never installed
         number = avatar_v.__version__
-    commit = _commit(Path(__file__).resolve().parents[2])
+    commit = _commit(Path(__file__).resolve().parents[3])
     return f"{name} {number}" + (f" (commit {commit})" if commit else "")
 
 

@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 OWN = ("avatar_v", "avatar_v_data", "avatar_v_eval")
-REWARDS = tuple(f"avatar_v.critics.{name}" for name in
-                ("rewards", "readers", "likeness", "preference"))  # fmt: skip
+REWARDS = tuple(f"avatar_v.rewards.{name}" for name in
+                ("shipped", "readers", "likeness", "preference"))  # fmt: skip
 """Modules whose names a reward may have."""
 TORCH = ("torch.optim",)
 LIGHTNING = {

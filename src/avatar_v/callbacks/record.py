@@ -15,7 +15,7 @@ from torch import Tensor
 from avatar_v.base import checks
 from avatar_v.base.paths import disk_named, whole_file
 from avatar_v.callbacks.ema import averaged
-from avatar_v.models.base import part_folder
+from avatar_v.models.base import hash_folder, part_folder
 from avatar_v.models.lora import active_factors
 from avatar_v.parallel.apply import whole_state
 from avatar_v.sampling.chunks import OVERLAP
@@ -26,7 +26,7 @@ from avatar_v.training.settings import MAX_GUIDANCE
 from avatar_v.training.subject import token_side
 from avatar_v.training.windows import to_tokens, value_at
 from avatar_v.weights.adapter import save_adapter
-from avatar_v.weights.card import AdapterCard, Capabilities, Card, hash_folder
+from avatar_v.weights.card import AdapterCard, Capabilities, Card
 from avatar_v.weights.weights import save_pipeline
 
 

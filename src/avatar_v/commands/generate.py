@@ -56,10 +56,13 @@ def run(args: argparse.Namespace) -> int:
             read_card(weights_folder(name))
     for word in weights.lora:
         Chosen.of(word)
-    from avatar_v.generate.ranks import follow_launched, launched_as
+    from avatar_v.generate.launching import follow_launched, launched_as
 
     if launched_as()[0] > 0:
-        return follow_launched(weights)
+        from avatar_v.generate.stored_pipeline import follow
+
+        follow_launched(weights, follow)
+        return 0
     from avatar_v.generate.progress import FrameProgress
     from avatar_v.generate.run import run as run_request
     from avatar_v.inputs.live import LiveSound

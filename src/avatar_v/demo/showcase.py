@@ -25,8 +25,8 @@ from avatar_v.media.writer import Writer, write_wav
 from avatar_v.request.checks import check_settings
 from avatar_v.request.record import Record, save_record
 from avatar_v.request.request import Request, Weights
-from avatar_v.request.resolve import FORMATS
 from avatar_v.weights.card import DEFAULT_WEIGHTS, read_card, weights_folder
+from avatar_v.weights.presets import PRESETS
 from avatar_v.weights.weights import load_pipeline
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
@@ -161,7 +161,7 @@ def make_clips(cast: Cast) -> tuple[WorldClip, WorldClip]:
     (person_id,) = persons("test", 1, cast.person)
     elsewhere_id, scene_id = scenes("test", 2, cast.scene)
     other_id, speech_id = sentences("test", 2, cast.speech)
-    side = FORMATS["small"].side
+    side = PRESETS["small"].format.side
     return (
         make_clip(person_id, elsewhere_id, other_id, num_frames=REFERENCE_FRAMES, size=side),
         make_clip(person_id, scene_id, speech_id, num_frames=cast.num_frames, size=side),

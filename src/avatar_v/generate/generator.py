@@ -20,6 +20,7 @@ from torch import Tensor
 
 from avatar_v.generate.pipelining import chained
 from avatar_v.inputs.live import SoundChunk
+from avatar_v.inputs.person import Person
 from avatar_v.media.pixels import Frames, decoded
 from avatar_v.media.sound import Sound
 from avatar_v.models.audio import LogMelEncoder
@@ -41,25 +42,10 @@ from avatar_v.sampling.rollout import (
     make_chunk,
 )
 from avatar_v.sampling.settings import Settings
-from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Reference, num_frames
+from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
 
 DECODE_LATENTS = 4
 """Latents decoded at once: frames leave early and few pixels wait in memory."""
-
-
-@dataclass(frozen=True)
-class Person:
-    """The person who is to speak, encoded."""
-
-    image: Float[Tensor, "3 h w"]  # frame 0, in [-1, 1], with sides the VAE accepts
-    reference: Reference | None = None  # of one sample, as conditioner.encode_reference makes it
-    motion: Float[Tensor, "1 1 md"] | None = None
-    """Packed motion of ``image``. With it, and a motion network, the video follows a motion."""
-
-    def to(self, device: torch.device) -> "Person":
-        reference = None if self.reference is None else self.reference.to(device)
-        motion = None if self.motion is None else self.motion.to(device)
-        return Person(self.image.to(device), reference, motion)
 
 
 @runtime_checkable

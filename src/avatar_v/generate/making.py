@@ -17,7 +17,6 @@ from avatar_v.generate.generator import (
     Chunks,
     Clip,
     LatentChunk,
-    Person,
     audio_chunks,
     context_latents,
     decode_chunks,
@@ -30,6 +29,7 @@ from avatar_v.generate.ranks import Ranks, SharedChunks
 from avatar_v.generate.refine import Refiner, refining
 from avatar_v.generate.resume import KeptChunks
 from avatar_v.inputs.live import LiveSound, sound_chunks
+from avatar_v.inputs.person import Person
 from avatar_v.media.sound import Sound, high_passed, level_of
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT

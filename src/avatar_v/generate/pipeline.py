@@ -1,104 +1,29 @@
 """AvatarPipeline: trained weights as one callable.
 
 ``for frame in AvatarPipeline.from_pretrained()(reference="me.mp4", audio="talk.wav")``.
-The weights decide picture size and chunk length (request/resolve.py); everything else is the request's.
-run.py carries a request out, and making.py makes a video with the networks that are held here.
 """
 
-import functools
-import itertools
 import warnings
-from collections.abc import Generator, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
-import torch
 from jaxtyping import UInt8
 from torch import Tensor
 
-from avatar_v.base.device import chosen_device, chosen_precision
-from avatar_v.generate.generator import Clip, LatentChunk, Person, context_latents
-from avatar_v.generate.making import Job, Making
-from avatar_v.generate.ranks import Ranks
-from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person
-from avatar_v.generate.resume import KeptChunks
-from avatar_v.inputs.inputs import Inputs, InputSpec
+from avatar_v.generate.loaded import LoadedPipeline
+from avatar_v.generate.run import run
+from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.live import Block, LiveSound
-from avatar_v.inputs.person import encode_person
-from avatar_v.inputs.reference_check import NamedPictures, ReferenceCheck, check_reference
-from avatar_v.models.conditioner import Conditioner
-from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.layers import narrow
-from avatar_v.parallel.offload import offload_models
-from avatar_v.parallel.streams import streams_of
 from avatar_v.request.request import LIVE, Request, Weights
-from avatar_v.request.resolve import format_of, input_spec, resolved, settings_of
-from avatar_v.sampling.settings import Settings
-from avatar_v.weights.card import DEFAULT_WEIGHTS, Card, Chosen, hash_with
+from avatar_v.weights.card import DEFAULT_WEIGHTS
 
 Frame = UInt8[Tensor, "3 h w"]
-Frames = UInt8[Tensor, "f 3 h w"]
 
 
-class AvatarPipeline:
-    """Loaded networks on one device. ``precision`` "auto" is bf16 where the hardware has it.
-
-    ``overlap`` samples a chunk while the one before is decoded, in threads; the result is the same.
-    None is: on an accelerator; on a CPU both need the same cores, and the first frames come later.
-    ``offload`` keeps the weights in main memory, from where they visit a GPU block by block; the
-    result is the same. A ``refiner`` (refine.py) makes the picture twice as large. ``name`` and
-    ``folder`` say where the weights come from, ``adapters`` what was merged into them. ``ranks``
-    make the video together (ranks.py); all of them build a pipeline, those that follow call
-    `follow`, and `close` ends them. With ``shard`` each rank keeps its part of the weights of the
-    DiT and the text encoder, and with ``offload`` as well that part waits in main memory. Ranks of
-    causal weights stand in a line, of which rank 0 always overlaps (parallel/timestep.py).
-    """
-
-    def __init__(
-        self,
-        dit: AvatarDiT,
-        conditioner: Conditioner,
-        card: Card,
-        *,
-        device: str = "auto",
-        precision: str = "auto",
-        overlap: bool | None = None,
-        offload: bool = False,
-        shard: bool = False,
-        refiner: str | Path | None = None,
-        name: str = "",
-        folder: Path | None = None,
-        adapters: Sequence[Chosen] = (),
-        ranks: Ranks | None = None,
-    ) -> None:
-        self.adapters = tuple(adapters)
-        self.side = input_spec(card).side
-        """Pixels of the square pictures that are generated; a refiner's are larger (`size`)."""
-        if dit.config.reads_low:
-            raise ValueError("these weights are a refiner: pass them as --refiner")
-        self.card, self.name, self.folder = card, name, folder
-        self.format = format_of(card)
-        self.device = chosen_device(device)
-        self.overlap = self.device.type != "cpu" if overlap is None else overlap
-        self.bf16 = chosen_precision(precision, self.device) == "bf16"
-        self.dit, self.conditioner = dit.eval(), conditioner.eval()
-        self.refiner = None if refiner is None else Refiner.from_pretrained(refiner, conditioner)
-        self.offload, self.shard = offload, shard
-        self.hears = dit.hears  # asked before a rank has but a part of the weights
-        networks = [(dit, conditioner)]
-        if self.refiner is not None:
-            networks.append((self.refiner.dit, self.refiner.conditioner))
-        if self.bf16:
-            for dit, conditioner in networks:
-                narrow(dit, torch.bfloat16)
-                if conditioner.motion_net is not None:
-                    narrow(conditioner.motion_net, torch.bfloat16)
-        self.ranks = ranks
-        self._place(networks)
-        if ranks is not None and not self.dit.config.is_causal:
-            decoding = networks[-1][1].vae
-            ranks.spread(*(dit for dit, _ in networks), vae=decoding)
+class AvatarPipeline(LoadedPipeline):
+    """Loaded networks (loaded.py) that are called with a person's files, and give frames."""
 
     @classmethod
     def from_pretrained(
@@ -118,8 +43,6 @@ class AvatarPipeline:
 
         ValueError as of `StoredPipeline` (stored_pipeline.py) and of its ``load``.
         """
-        from avatar_v.generate.stored_pipeline import StoredPipeline  # which makes pipelines
-
         weights = Weights(
             name_or_path,
             refiner,
@@ -130,7 +53,7 @@ class AvatarPipeline:
             shard=shard,
             devices=devices,
         )
-        return StoredPipeline(weights).load()
+        return StoredPipeline(weights).load_as(cls)
 
     def __call__(
         self,
@@ -145,13 +68,11 @@ class AvatarPipeline:
         25 a second, as they are made.
 
         ``options`` are further fields of a request by name: ``prompt``, ``seed``, ``num_steps`` …
-        (request/request.py); TypeError for any other name. Files are read and checked before the first
-        frame is asked for (ValueError). ``audio`` may be a live sound, blocks (live.Block) taken
-        from in a thread: frames come before it ends; closing waits for its next block; an OSError
-        ends the video there, with a warning. Oddities of the files are warnings, too.
+        (request/request.py); TypeError for any other name. Files are read and checked before the
+        first frame is asked for (ValueError). ``audio`` may be a live sound, blocks (live.Block)
+        taken from in a thread: frames come before it ends; closing waits for its next block; an
+        OSError ends the video there, with a warning. Oddities of the files are warnings, too.
         """
-        from avatar_v.generate.run import run  # which loads pipelines
-
         if audio is None or isinstance(audio, (str, Path)):
             sound, name = None, None if audio is None else str(audio)
         else:
@@ -175,137 +96,3 @@ class AvatarPipeline:
                 warnings.warn(text, stacklevel=2)
 
         return frames()
-
-    def stream(self, inputs: Inputs, request: Request) -> Iterator[Frames]:
-        """Blocks of frames for files already read, without files or a watermark (run.py); of
-        ``request`` only prompt and numbers count."""
-        return (clip.frames for clip in self.clips(inputs, request))
-
-    def clips(
-        self, inputs: Inputs, request: Request, kept: KeptChunks | None = None
-    ) -> Generator[Clip, None, None]:
-        """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
-        ``kept`` holds are not sampled, others are kept there."""
-        return self._making(self._job(inputs, request)).clips(inputs.audio, kept)
-
-    def latents(self, inputs: Inputs, request: Request) -> Generator[LatentChunk, None, None]:
-        """The chunks of ``stream`` before they are decoded, of one rank or a line of them."""
-        return self._making(self._job(inputs, request)).latents(inputs.audio)
-
-    def follow(self) -> None:
-        """Take part in the videos of rank 0, until it has no more."""
-        assert self.ranks is not None
-        while (job := self.ranks.share()) is not None:
-            self._making(job).follow()
-        self.close()
-
-    def close(self) -> None:
-        """End the ranks that follow, where there are some."""
-        if self.ranks is not None:
-            self.ranks.close()
-
-    def settings(self, request: Request) -> Settings:
-        """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
-        return settings_of(request, self.card, bf16=self.bf16)
-
-    def live_context(self) -> int:
-        """Latents before a chunk that its sound depends on. ValueError for encoders that look at
-        the whole recording: they cannot follow a live sound."""
-        own = None if self.refiner is None else self.refiner.conditioner
-        return context_latents(self.conditioner, own)
-
-    def person(self, inputs: Inputs, *, from_prompt: bool = False) -> Person:
-        """The person who is to speak, encoded: picture, reference and motion.
-
-        ``from_prompt``: the picture will not be given (Capabilities.stills_from_prompt)."""
-        return encode_person(
-            inputs,
-            self.conditioner,
-            self.side,
-            faces=self.card.can.faces,
-            stills=self.card.can.num_stills(from_prompt=from_prompt),
-        )
-
-    @property
-    def num_ranks(self) -> int:
-        """Of the processes that make a video together."""
-        return 1 if self.ranks is None else self.ranks.size
-
-    @property
-    def size(self) -> int:
-        """Height and width of the frames that come out."""
-        return self.input_spec.side
-
-    @property
-    def input_spec(self) -> InputSpec:
-        """The inputs that are to be read of a person."""
-        return input_spec(self.card, refined=self.refiner is not None)
-
-    @property
-    def refiner_card(self) -> Card | None:
-        """Of the refiner, where there is one."""
-        return None if self.refiner is None else self.refiner.card
-
-    @property
-    def makes_motion(self) -> bool:
-        """Whether there is a motion network."""
-        return self.conditioner.motion_net is not None
-
-    @functools.cached_property
-    def weights_hash(self) -> str:
-        """Of the files that the networks were loaded from. ValueError where there were none."""
-        if self.folder is None:
-            raise ValueError("these networks come from no folder, so no record can name them")
-        return hash_with(self.folder, self.adapters)
-
-    @property
-    def made_with(self) -> dict[str, str]:
-        """The conditions besides request and weights that frames depend on, for resume.py."""
-        refiner = {} if self.refiner is None else {"refiner": hash_of_refiner(self.refiner.name)}
-        precision = "bf16" if self.bf16 else "fp32"
-        return {"precision": precision, "device": self.device.type, **refiner}
-
-    def check_reference(self, pictures: NamedPictures) -> tuple[ReferenceCheck, tuple[str, ...]]:
-        """Compare ``pictures`` with those that the weights know; also the warnings."""
-        people = self.card.can.people
-        return check_reference(pictures, self.conditioner.vae, side=self.side, people=people)
-
-    def _job(self, inputs: Inputs, request: Request) -> Job:
-        """``request`` with nothing left open, and who is to speak, for the refiner too."""
-        request = resolved(request, self.card, inputs)
-        person = self.person(inputs, from_prompt=request.person.from_prompt)
-        larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
-        return Job(request, person, larger)
-
-    def _making(self, job: Job) -> Making:
-        settings, line = self.settings(job.request), None
-        if self.ranks is not None and self.dit.config.is_causal:
-            line = self.ranks.line(settings.num_steps)
-        return Making(
-            job,
-            settings,
-            self.dit,
-            self.conditioner,
-            self.refiner,
-            device=self.device,
-            overlap=self.overlap,
-            ranks=self.ranks,
-            line=line,
-        )
-
-    def _place(self, networks: Sequence[tuple[AvatarDiT, Conditioner]]) -> None:
-        """Bring weights to where they are to stay."""
-        if self.shard:
-            if self.ranks is None:
-                raise ValueError("weights are sharded over ranks, and this pipeline has none")
-            parts = [part for dit, c in networks for part in (dit, c.text_encoder)]
-            self.ranks.shard(*parts, offload=self.offload)
-            for _, conditioner in networks:
-                for part in conditioner.children():
-                    if part is not conditioner.text_encoder:
-                        part.to(self.device)
-        elif self.offload:
-            offload_models(networks, streams_of(self.device))
-        else:
-            for part in itertools.chain.from_iterable(networks):
-                part.to(self.device)

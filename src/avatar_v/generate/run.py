@@ -12,8 +12,8 @@ from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
 from typing import TypeAlias
 
 from avatar_v.generate.generator import Clip
+from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.marking import mark_of, sign_video
-from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.resume import KeptChunks, OnKept, keeping
 from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
 from avatar_v.generate.stored_pipeline import StoredPipeline
@@ -63,7 +63,7 @@ def save_beside(record: Record) -> Record:
 
 def run(
     request: Request,
-    weights: Weights | AvatarPipeline,
+    weights: Weights | LoadedPipeline,
     *,
     sound: LiveSound | None = None,
     watermark: Watermark | None = None,
@@ -91,7 +91,7 @@ def run(
     ValueError for bad input, before anything is loaded.
     """
     entered = time.perf_counter()
-    source = weights if isinstance(weights, AvatarPipeline) else StoredPipeline(weights)
+    source = weights if isinstance(weights, LoadedPipeline) else StoredPipeline(weights)
     check_settings(request)
     if isinstance(source, StoredPipeline):
         for words in (request.person.prompt, request.person.scene or ""):
@@ -104,11 +104,11 @@ def run(
         check_inputs(moderator, request, inputs)
     if request.person.scene is not None:
         check_scene(inputs, source.card)
-    if isinstance(source, AvatarPipeline):
+    if isinstance(source, LoadedPipeline):
         if isinstance(inputs.audio, LiveSound):
             source.live_context()
         inputs = _judged(inputs, request, source)
-    request = resolved(request, source.card, inputs)
+    request = resolved(request, source.card, has_clips=bool(inputs.clips))
     more = sampling_warnings(request, source.card)
     more += format_warnings(source.card, source.refiner_card)
     more += motion_warnings(source.card, makes_motion=source.makes_motion)
@@ -130,7 +130,7 @@ def run(
     )
 
 
-def _judged(inputs: Inputs, request: Request, pipeline: AvatarPipeline) -> Inputs:
+def _judged(inputs: Inputs, request: Request, pipeline: LoadedPipeline) -> Inputs:
     """``inputs`` with what the loaded networks say of them."""
     inputs = reference_checked(inputs, request.person, pipeline.check_reference)
     more = sound_warnings(hears=pipeline.hears)
@@ -150,7 +150,7 @@ class Run:
         self,
         request: Request,
         inputs: Inputs,
-        source: AvatarPipeline | StoredPipeline,
+        source: LoadedPipeline | StoredPipeline,
         *,
         consented: Consented | None,
         moderator: Moderator | None,
@@ -195,7 +195,7 @@ class Run:
                     self._moderator.check_pictures("the scene", self._scene.pictures)
             clips = pipeline.clips(inputs, request, kept)
             with ExitStack() as stack:
-                if not isinstance(self._source, AvatarPipeline):
+                if not isinstance(self._source, LoadedPipeline):
                     stack.callback(pipeline.close)
                 form = Form() if inputs.delivered is None else inputs.delivered.form
                 writers = [stack.enter_context(Writer(output, form)) for output in outputs]
@@ -232,9 +232,9 @@ class Run:
         own = no_watermark if self._mark is None else Marker(self._mark)
         return self._watermark or own
 
-    def _loaded(self) -> AvatarPipeline:
+    def _loaded(self) -> LoadedPipeline:
         """The networks; those that were not loaded before now judge the inputs."""
-        if isinstance(self._source, AvatarPipeline):
+        if isinstance(self._source, LoadedPipeline):
             return self._source
         pipeline, num_before = self._source.load(), len(self.inputs.warnings)
         self.inputs = _judged(self.inputs, self.request, pipeline)
@@ -249,7 +249,7 @@ class Run:
         return [output_of(out, growing=growing, goes_on=goes_on)]
 
     def _record(
-        self, pipeline: AvatarPipeline, begin: float, loaded: float, first: float, num_found: int
+        self, pipeline: LoadedPipeline, begin: float, loaded: float, first: float, num_found: int
     ) -> None:
         """Save all that is known about the finished video. Times as `timing_of` takes them."""
         inputs, sound = self.inputs, self.inputs.audio
@@ -292,6 +292,6 @@ class Run:
         self.record = self._save(record)
 
 
-def _made_with(source: AvatarPipeline | StoredPipeline) -> dict[str, str]:
+def _made_with(source: LoadedPipeline | StoredPipeline) -> dict[str, str]:
     """What frames depend on besides the request."""
     return {"weights": source.weights_hash, **source.made_with}

@@ -27,7 +27,7 @@ from avatar_v.engines.scene import (
     ranked,
 )
 from avatar_v.faces.face import FaceCritic
-from avatar_v.generate.pipeline import AvatarPipeline
+from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.inputs import Inputs, begun_with, read_inputs
 from avatar_v.inputs.live import LiveSound
@@ -65,10 +65,11 @@ def scene_of(request: Request, weights: Weights) -> Scene:
     check_scene(inputs, source.card)
     pipeline = source.load()
     with closing(pipeline):
-        return make_scene(pipeline, inputs, resolved(request, source.card, inputs))
+        request = resolved(request, source.card, has_clips=bool(inputs.clips))
+        return make_scene(pipeline, inputs, request)
 
 
-def make_scene(pipeline: AvatarPipeline, inputs: Inputs, request: Request) -> Scene:
+def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> Scene:
     """``request.person.num_candidates`` first pictures in the scene of the request, ordered: of
     each the first frame of a chunk, as the weights know chunks."""
     person, seed = request.person, request.sampling.seed
@@ -90,7 +91,7 @@ def make_scene(pipeline: AvatarPipeline, inputs: Inputs, request: Request) -> Sc
 
 
 def staged(
-    pipeline: AvatarPipeline, inputs: Inputs, request: Request
+    pipeline: LoadedPipeline, inputs: Inputs, request: Request
 ) -> tuple[Inputs, Request, Scene]:
     """Inputs that begin with the best picture of `make_scene`, and the request with the scene's
     words as the prompt where it has none."""

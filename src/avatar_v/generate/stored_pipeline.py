@@ -1,23 +1,26 @@
-"""Weights on a disk that are found and checked first, and load as an `AvatarPipeline` later."""
+"""Weights on a disk that are found and checked first, and load as a pipeline later."""
 
 import functools
+from typing import TypeVar
 
 from avatar_v.base.device import chosen_device, chosen_precision
-from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.ranks import Ranks, check_devices, launched_as, leading
+from avatar_v.generate.launching import check_devices, launched_as, leading
+from avatar_v.generate.loaded import LoadedPipeline
+from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.refine import hash_of_refiner
-from avatar_v.inputs.inputs import InputSpec
 from avatar_v.kernels.backends import check_named
 from avatar_v.parallel.streams import check_offload
 from avatar_v.request.request import Weights
-from avatar_v.request.resolve import input_spec
+from avatar_v.request.resolve import InputSpec, input_spec
 from avatar_v.weights.adapter import check_adapters, load_merged
 from avatar_v.weights.card import Chosen, hash_with, read_card, weights_folder
 from avatar_v.weights.weights import has_motion_net, load_pipeline
 
+_Pipeline = TypeVar("_Pipeline", bound=LoadedPipeline)
+
 
 class StoredPipeline:
-    """Weights on a disk that were found and checked, and load as an `AvatarPipeline`.
+    """Weights on a disk that were found and checked, and load as a pipeline.
 
     ValueError, before any network is built, for a missing part, another schema version or an
     unknown preset, for ``offload`` or a named attention without a GPU, for ``shard`` on one device,
@@ -71,22 +74,29 @@ class StoredPipeline:
         """Whether there is a motion network."""
         return has_motion_net(self.folder)
 
-    def load(self, ranks: Ranks | None = None) -> AvatarPipeline:
-        """The networks; of rank 0, which brings the others (ranks.py), or of ``ranks``.
+    def load(self, ranks: Ranks | None = None) -> LoadedPipeline:
+        """The networks; of rank 0, which brings the others (launching.py), or of ``ranks``.
+
+        ValueError and ChildProcessError as `load_as`.
+        """
+        return self.load_as(LoadedPipeline, ranks)
+
+    def load_as(self, make: type[_Pipeline], ranks: Ranks | None = None) -> _Pipeline:
+        """`load`, as another kind of pipeline.
 
         ValueError for every key that does not fit (weights/weights.py), ChildProcessError for a
         rank that ends before it has begun.
         """
         weights, device = self.weights, chosen_device(self.weights.device)
         if ranks is None:
-            ranks = leading(weights, device)
+            ranks = leading(weights, device, follow)
         # rank 0 alone refines what causal weights make
         refines = ranks is None or ranks.rank == 0 or self.card.can.causal_block is None
         if self.adapters:
             dit, conditioner = load_merged(self.folder, self.adapters)
         else:
             dit, conditioner = load_pipeline(self.folder)
-        return AvatarPipeline(
+        return make(
             dit,
             conditioner,
             self.card,
@@ -100,3 +110,8 @@ class StoredPipeline:
             adapters=self.adapters,
             ranks=ranks,
         )
+
+
+def follow(weights: Weights, ranks: Ranks) -> None:
+    """All that a rank above 0 does: it takes part in the videos of rank 0."""
+    StoredPipeline(weights).load(ranks).follow()

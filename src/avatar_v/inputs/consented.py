@@ -5,8 +5,9 @@ from datetime import date
 
 from avatar_v.base.words import counted
 from avatar_v.inputs.best_frame import SEARCH_S
-from avatar_v.inputs.inputs import Inputs, InputSpec
+from avatar_v.inputs.inputs import Inputs
 from avatar_v.request.request import Request
+from avatar_v.request.resolve import InputSpec
 from avatar_v.safety.consent import FILMED, Consented, Stored, read_consents
 from avatar_v.safety.faces import SAME, face_in, hash_of, read_faces
 from avatar_v.weights.card import DRAWN_PEOPLE, Card

@@ -1,74 +1,45 @@
 """A request's files, read and checked before any model is loaded.
 
 Each fault of a file is one ValueError that names it and says what to do (OSError where there is no
-room for the sound); oddities (silence, a tiny picture) are warnings that travel along. request/checks.py
-comes first; files are decoded by media/reading.py, and best_frame.py chooses the frame that shows
-the person.
+room for the sound); oddities (silence, a tiny picture) are warnings that travel along.
+request/checks.py comes first; files are decoded by media/reading.py, and best_frame.py chooses the
+frame that shows the person.
 """
 
 import dataclasses
-import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.engines.voice import Said, speak_script
 from avatar_v.inputs.best_frame import SEARCH_S, best_frame
-from avatar_v.inputs.live import LiveSound, pcm_frames
-from avatar_v.inputs.reference_check import ReferenceCheck, ReferenceChecker
+from avatar_v.inputs.live import LiveSound
+from avatar_v.inputs.reference_check import ReferenceChecker
 from avatar_v.inputs.reference_clip import (
     ReferenceClip,
     check_same_person,
     read_reference,
     still,
 )
-from avatar_v.media import containers, reading
-from avatar_v.media.delivered import Delivered, Form, form_of
-from avatar_v.media.pipes import PipeReader
-from avatar_v.media.sound import Recording, Sound, high_passed, level_of
+from avatar_v.inputs.speech import live_speech, read_speech, whole_or_why
+from avatar_v.media import reading
+from avatar_v.media.delivered import Delivered
+from avatar_v.media.sound import Sound
 from avatar_v.motion.extractors import Extractor, find_extractor
 from avatar_v.request.checks import check_request
 from avatar_v.request.output_files import has_kept
+from avatar_v.request.record import ReferenceCheck, SpokenTrack
 from avatar_v.request.request import LIVE, PersonOptions, Request
-from avatar_v.sampling.chunks import frames_of_audio
-from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v.request.resolve import InputSpec
+from avatar_v.types import SAMPLES_PER_FRAME
 
 MIN_CONTRAST = 4.0
 """Grey levels of 255, as a standard deviation. A face in flat light has 20 and more."""
 MIN_BRIGHTNESS = 24.0
 """Grey levels that the brightest twentieth of the picture reaches."""
-MIN_SPEECH_S = 0.1
-"""The length of a short vowel; what is shorter is no speech, but a click or a broken file."""
-WITHOUT_SOUND = -100.0
-"""LUFS, in a record, of what is digitally silent."""
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".webp", ".bmp", ".heic", ".heif", ".avif")
-
-
-@dataclass(frozen=True)
-class SpokenTrack:
-    """The sound track of a file that is spoken."""
-
-    track: int  # counted from 1
-    num_tracks: int
-    sample_rate_hz: int
-    layout: str
-    loudness_lufs: float  # of the voice in it
-    delivered_hz: int
-    delivered_layout: str
-
-
-@dataclass(frozen=True)
-class Speech:
-    """A file of speech: what is spoken, and what the video delivers."""
-
-    audio: Recording  # 16 kHz mono, a whole number of frames
-    delivered: Delivered | None  # None: the same
-    track: SpokenTrack
-    warnings: tuple[str, ...]
 
 
 @dataclass(frozen=True)
@@ -89,17 +60,6 @@ class Inputs:
     track: SpokenTrack | None = None  # where `audio` is of a file
 
 
-@dataclass(frozen=True)
-class InputSpec:
-    """The inputs that some weights take: the picture always, more if they were trained to."""
-
-    side: int  # pixels of the square picture
-    reference: bool  # the whole reference video
-    motion: bool
-    faces: bool = False  # close-ups of the face beside the reference
-    drawn: bool = False  # of drawn people: they read motion as the meter of drawn faces does
-
-
 def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = None) -> Inputs:
     """Check the whole request, cheapest first, and read its files. ValueError for any fault.
 
@@ -111,7 +71,7 @@ def read_inputs(request: Request, spec: InputSpec, sound: LiveSound | None = Non
     _check_fits(request, spec)
     said, spoken, warnings = None, None, ()
     if person.audio == LIVE:
-        audio, num_frames = sound or _stdin(person), None
+        audio, num_frames = sound or live_speech(person), None
     else:
         if person.script is not None:
             audio, said = speak_script(person.script, person.voice, seed=request.sampling.seed)
@@ -185,65 +145,6 @@ def _check_fits(request: Request, spec: InputSpec) -> None:
         raise ValueError(f"{flag}: these weights know a person by their first frame alone")
 
 
-def read_speech(
-    path: str | Path, track: int | None = None, *, gain_db: float | None = None
-) -> Speech:
-    """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame, and
-    as it is delivered. ``gain_db`` is what it is raised by, in place of levelling it.
-
-    ValueError: missing, unreadable, no audio stream or not this track, too short, NaN.
-    """
-    info, num = reading.probe(path, track=track), 0
-
-    def parts() -> Iterator[Tensor]:
-        nonlocal num
-        for part in reading.iter_audio(path, track=track):
-            num += len(part)
-            yield part
-        yield torch.zeros(frames_of_audio(num) * SAMPLES_PER_FRAME - num)
-
-    audio = Recording(parts())
-    if num < MIN_SPEECH_S * SAMPLE_RATE_HZ:
-        raise ValueError(
-            f"{path}: {1000 * num / SAMPLE_RATE_HZ:.0f} ms of sound; expected speech of at least "
-            f"{1000 * MIN_SPEECH_S:.0f} ms"
-        )
-    assert info.sample_rate_hz is not None
-    assert info.layout is not None
-    assert info.track is not None
-    form = form_of(info.sample_rate_hz, info.layout)
-    level = level_of(high_passed(audio))
-    return Speech(
-        audio,
-        _delivered(path, form, track, is_mono=info.num_channels == 1),
-        SpokenTrack(
-            info.track,
-            info.num_tracks,
-            info.sample_rate_hz,
-            info.layout,
-            round(max(level.lufs, WITHOUT_SOUND), 1),
-            form.sample_rate_hz,
-            form.layout,
-        ),
-        (*whole_or_why(path), *level.warnings(str(path), gain_db=gain_db)),
-    )
-
-
-def _delivered(
-    path: str | Path, form: Form, track: int | None, *, is_mono: bool
-) -> Delivered | None:
-    """The sound as the video delivers it; None where that is the sound that is spoken."""
-    if form == Form() and is_mono:
-        return None
-    return Delivered(Recording(reading.iter_channels(path, form, track=track)), form)
-
-
-def whole_or_why(path: str | Path) -> tuple[str, ...]:
-    """A warning where the file ends before its header says, as a download that broke off does."""
-    early = containers.early_end(path)
-    return () if early is None else (f"{early}; what is there is used",)
-
-
 def picture_notes(path: str | Path) -> tuple[str, ...]:
     """`whole_or_why`, and a warning where the colours of the pictures are converted."""
     note = reading.colour_note(path)
@@ -259,16 +160,6 @@ def picture_warnings(path: str | Path, image: UInt8[Tensor, "3 h w"]) -> tuple[s
     if float(small.amax(0).quantile(0.95)) < MIN_BRIGHTNESS:
         return (f"{path}: the picture of the person is very dark; it will hardly be recognised",)
     return ()
-
-
-def _stdin(person: PersonOptions) -> LiveSound:
-    if sys.stdin.isatty():
-        raise ValueError("--audio - reads 16-bit PCM from stdin; pipe a sound into it")
-    pipe = PipeReader(sys.stdin.fileno(), patience_s=person.audio_patience_s)
-    frames = pcm_frames(
-        pipe, sample_rate_hz=person.audio_rate_hz, num_channels=person.audio_channels
-    )
-    return LiveSound(frames, interrupt=pipe.interrupt)
 
 
 def _read_person(

@@ -1,13 +1,13 @@
 """The person who is to speak, encoded for the networks: picture, reference and motion."""
 
 import dataclasses
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.faces.face_track import spread_frames
-from avatar_v.generate.generator import Person
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.media.pixels import sized
@@ -15,6 +15,21 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.reference import join_references
 from avatar_v.motion.vectors import known_mask
 from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
+
+
+@dataclass(frozen=True)
+class Person:
+    """The person who is to speak, encoded."""
+
+    image: Float[Tensor, "3 h w"]  # frame 0, in [-1, 1], with sides the VAE accepts
+    reference: Reference | None = None  # of one sample, as conditioner.encode_reference makes it
+    motion: Float[Tensor, "1 1 md"] | None = None
+    """Packed motion of ``image``. With it, and a motion network, the video follows a motion."""
+
+    def to(self, device: torch.device) -> "Person":
+        reference = None if self.reference is None else self.reference.to(device)
+        motion = None if self.motion is None else self.motion.to(device)
+        return Person(self.image.to(device), reference, motion)
 
 
 @torch.inference_mode()

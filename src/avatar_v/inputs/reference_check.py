@@ -5,7 +5,6 @@ explains the number. Weights without it check nothing, and the record says so.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 
 import torch
 from jaxtyping import UInt8
@@ -14,20 +13,11 @@ from torch import Tensor
 from avatar_v.media.pixels import sized
 from avatar_v.models.fidelity import fidelity_db
 from avatar_v.models.vae import VideoVAE
+from avatar_v.request.record import ReferenceCheck
 
 Picture = UInt8[Tensor, "3 _h _w"]
 NamedPictures = Sequence[tuple[str, Picture]]
 """Square pictures of the person, each with the file that it is from."""
-
-
-@dataclass(frozen=True)
-class ReferenceCheck:
-    """How the pictures of a reference compare with those that the weights know."""
-
-    fidelity_db: float | None  # the lowest of its pictures; None: not measured
-    least_db: float | None  # what all but 1 % of the VAE's training pictures reach
-    people: str  # whom the weights were trained on
-    note: str = ""  # why nothing was measured
 
 
 ReferenceChecker = Callable[[NamedPictures], tuple[ReferenceCheck, tuple[str, ...]]]

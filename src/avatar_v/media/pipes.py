@@ -2,7 +2,7 @@
 
 A blocking read or write cannot be called off, and one whose other side hangs lasts for ever. These
 give up after ``patience_s`` without progress, and at once when ``interrupt`` is called from another
-thread. POSIX only: they wait with select. live.py and outputs.py say what the bytes mean.
+thread. POSIX only: they wait with select. inputs/live.py and outputs.py say what the bytes mean.
 """
 
 import os

@@ -1,21 +1,64 @@
 """The base of a folder of weights: another folder beside it that holds what this one lacks.
 
-Torch is not imported. How a part is stored as what it changes in the base's is compressed.py's.
+Torch is not imported. How a part is stored as what it changes in the base's is compressed.py's; all
+else that a card says is weights/card.py's.
 """
 
+import hashlib
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
+from avatar_v.base.outside import read_json
 from avatar_v.base.paths import inside
-from avatar_v.weights.card import CARD, COMPRESSED, Base, hash_folder, read_card
+from avatar_v.base.stored import converted
 
-__all__ = ["COMPRESSED", "base_folder", "base_of", "check_base", "checked_base", "part_folder"]
+SCHEMA_VERSION = 3
+"""Raised whenever the meaning of a stored weight, or the form of the card, changes. 2:
+``style_embed`` reads styles in units of how far people differ (motion/style.style_code). 3: the
+card has `Capabilities`."""
+CARD = "card.json"
+COMPRESSED = "compressed.safetensors"
+"""In place of the weights of a part (compressed.py)."""
+UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
+"""What a card says that does not speak of it, as none did before weights were compressed."""
+
+Part = Literal["vae", "dit", "text", "audio", "motion"]
+"""A folder of a pipeline."""
+
+
+@dataclass(frozen=True)
+class Base:
+    """Of weights that are stored as what they change in others."""
+
+    folder: str  # its name; it lies beside the folder of the card
+    hash: str  # `hash_folder` of the base
+    parts: tuple[Part, ...] = ()
+    """Parts that are the base's, and which the folder does not hold."""
+
+
+def card_values(folder: str | Path) -> dict[str, Any]:
+    """The values of a folder's card. ValueError for another schema version."""
+    values = read_json(Path(folder) / CARD)
+    check_version(values, folder)
+    return UNCOMPRESSED | values
+
+
+def check_version(card: dict[str, Any], folder: str | Path) -> None:
+    """ValueError unless a card is of the schema version that this code reads."""
+    version = card.get("schema_version")
+    if version != SCHEMA_VERSION:
+        raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")
 
 
 def base_of(folder: str | Path) -> Base | None:
     """What the card of a folder of weights says of its base; None for whole weights and where there
     is no card."""
-    return read_card(folder).base if (Path(folder) / CARD).is_file() else None
+    where = Path(folder) / CARD
+    if not where.is_file():
+        return None
+    return converted(card_values(folder)["base"], Base | None, where=f"{where}: base")
 
 
 def part_folder(path: str | Path) -> Path:
@@ -63,3 +106,25 @@ def checked_base(folder: str | Path) -> Path:
             f"{base} have {found}"
         )
     return base
+
+
+def hash_folder(folder: str | Path) -> str:
+    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files, and
+    over the hash of the base of weights that have one; ValueError for one of such a name that is no
+    file."""
+    folder = Path(folder)
+    digest = hashlib.sha256()
+    for path in sorted(
+        p for p in folder.rglob("*") if p.suffix == ".safetensors" or p.name == "config.json"
+    ):
+        if not path.is_file():  # a pipe would be waited for
+            raise ValueError(f"{path} is no file that can be read")
+        digest.update(path.relative_to(folder).as_posix().encode())
+        with path.open("rb") as file:
+            while block := file.read(1 << 20):
+                digest.update(block)
+    of_part = (folder / COMPRESSED).is_file()
+    card = (folder.parent if of_part else folder) / CARD
+    base = base_of(card.parent)
+    digest.update(b"" if base is None else base.hash.encode())
+    return digest.hexdigest()[:16]

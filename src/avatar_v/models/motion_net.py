@@ -61,13 +61,18 @@ class MotionNetConfig:
         return built(cls, values, where=where)
 
     @classmethod
-    def of_preset(cls, name: str, *, audio_dim: int) -> "MotionNetConfig":
-        """`tiny` for tests, `small` of 0.7 million parameters, else the full size of some six
-        million."""
-        if name == "tiny":
-            return cls(48, 2, 2, 96, audio_dim, token_dim=8, freq_dim=32)
-        if name == "small":
-            return cls(96, 4, 4, 384, audio_dim, token_dim=32)
+    def tiny(cls, audio_dim: int) -> "MotionNetConfig":
+        """For tests."""
+        return cls(48, 2, 2, 96, audio_dim, token_dim=8, freq_dim=32)
+
+    @classmethod
+    def small(cls, audio_dim: int) -> "MotionNetConfig":
+        """0.7 million parameters."""
+        return cls(96, 4, 4, 384, audio_dim, token_dim=32)
+
+    @classmethod
+    def full(cls, audio_dim: int) -> "MotionNetConfig":
+        """Of the full sizes: some six million parameters."""
         return cls(320, 8, 6, 1280, audio_dim, token_dim=64)
 
 

@@ -26,7 +26,6 @@ from avatar_v.objectives.policy_gradient import (
     densities,
     step_loss,
 )
-from avatar_v.request.resolve import format_of
 from avatar_v.rewards.terms import Rewards, RewardTerm, Samples, known
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
@@ -51,6 +50,7 @@ from avatar_v.training.trainable import MOTION, Trainable, select
 from avatar_v.training.windows import Windows, bernoulli, draw_windows
 from avatar_v.types import Batch, Cond, MotionCond, num_latents
 from avatar_v.weights.card import read_card
+from avatar_v.weights.presets import format_of
 
 FROZEN = "frozen"
 """The role of the weights that the stage starts from."""

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avatar_v.flow import shift_time
 from avatar_v.losses.flow import motion_flow_loss
-from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.training.batch import Logs, TrainBatch, noise_like, noisy
 from avatar_v.training.engine import Engine
 from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
@@ -20,6 +20,7 @@ from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.types import MotionCond
+from avatar_v.weights.presets import preset
 
 
 class MotionPrior(Engine[TrainBatch[MotionCond]]):
@@ -57,7 +58,7 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
                 "network; train it whole first (recipes/3_motion.yaml, parts: all)"
             )
         audio_dim = self.conditioner.audio_encoder.dim
-        config = MotionNetConfig.of_preset(self.subject.models.preset, audio_dim=audio_dim)
+        config = preset(self.subject.models.preset).motion(audio_dim)
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(self.seed)
             self.conditioner.motion_net = MotionNet(config)

@@ -2,9 +2,9 @@
 
 Conditions are clips of shards: their sound, cut to the length of the samples, their first frame's
 motion, and another clip of the person. Samples are made as generation makes them, motion alone or
-videos (video_systems.py), by two systems or by one with two seeds, or they are videos that are there
-already (made_videos.py). Which is shown first is drawn. Raters are simulated (rewards/raters.py);
-pairs that people judged come from the rating study.
+videos (video_systems.py), by two systems or by one with two seeds, or they are videos that are
+there already (made_videos.py). Which is shown first is drawn. Raters are simulated
+(rewards/raters.py); pairs that people judged come from the rating study.
 """
 
 import dataclasses

@@ -42,6 +42,7 @@ from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.settings import Models
 from avatar_v.types import num_latents
 from avatar_v.weights.card import read_card
+from avatar_v.weights.presets import preset
 from avatar_v.weights.weights import BACKBONE, MOTION, PARTS, check_parts, has_motion_net
 
 KEPT = 3
@@ -299,7 +300,7 @@ def _most_bytes(models: Models) -> int | None:
     """Of a caption; None for a text encoder that counts tokens, and where none is there yet."""
     folder = models.text or (models.init_from and Path(models.init_from) / "text")
     if folder is None:
-        return ByteTextEncoder.tiny().num_bytes if models.preset in ("tiny", "small") else None
+        return ByteTextEncoder.tiny().num_bytes if preset(models.preset).embedded else None
     config = part_folder(folder) / "config.json"
     return read_json(config).get("num_bytes") if config.is_file() else None
 

@@ -12,7 +12,7 @@ from avatar_v.base.words import counted
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
-from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import NUM_STILLS
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.apply import shard_units
@@ -32,14 +32,13 @@ from avatar_v.planning.scaling import (
     spread_over,
     step_time,
 )
-from avatar_v.planning.steps import TEXT_TOKENS
-from avatar_v.request.resolve import FORMATS, Format, format_of, num_steps_of
+from avatar_v.request.resolve import num_steps_of
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.guidance import streams
 from avatar_v.training.settings import Models
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR, num_latents
 from avatar_v.weights.card import Card, read_card, weights_folder
-from avatar_v.weights.presets import PRESETS
+from avatar_v.weights.presets import PRESETS, Format, format_of, preset
 
 TEXT_GUIDANCE = 5.0
 """Of plain Wan, which is guided by its words alone."""
@@ -81,9 +80,10 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
     there. One prompt, guidance as generation takes it. ValueError for neither of the two, and for
     sizes that the network does not take."""
     card, models = _asked(name)
-    sizes = video.sized(FORMATS[name] if card is None else format_of(card))
+    sizes = video.sized(PRESETS[name].format if card is None else format_of(card))
     dit, conditioner, net = _networks(models)
-    made, reads = _passes(dit, conditioner, card, sizes, models.preset, video)
+    tokens = preset(models.preset).text_tokens
+    made, reads = _passes(dit, conditioner, card, sizes, tokens, video)
     with as_on_gpus():
         encoding = pass_cost(dit, reads, bf16=True, cast=True) if reads.reference else Cost(0, 0, 0)
         costs = {num: _step_cost(dit, made, num) for num in group_sizes(devices)}
@@ -155,7 +155,7 @@ def _networks(models: Models) -> tuple[AvatarDiT, Conditioner, MotionNet]:
         dit = AvatarDiT(config_of(models))
         conditioner = conditioner_of(models.preset, dit.config)
         dim = conditioner.audio_encoder.dim
-        net = MotionNet(MotionNetConfig.of_preset(models.preset, audio_dim=dim))
+        net = MotionNet(preset(models.preset).motion(dim))
     for network in (dit, net):
         narrow(network, torch.bfloat16)
     return dit, conditioner, net
@@ -168,7 +168,7 @@ def _step_cost(dit: AvatarDiT, made: Pass, num_ranks: int) -> Cost:
 
 
 def _asked(name: str) -> tuple[Card | None, Models]:
-    if name in PRESETS and name not in ("small", "tiny"):
+    if name in PRESETS and PRESETS[name].embedded is None:
         return None, Models(name)
     folder = weights_folder(name)
     card = read_card(folder)
@@ -180,7 +180,7 @@ def _passes(
     conditioner: Conditioner,
     card: Card | None,
     sizes: Format,
-    preset: str,
+    text_tokens: int,
     video: Video,
 ) -> tuple[Pass, Pass]:
     """A step of a chunk, and the encoding of the reference, once a video."""
@@ -198,7 +198,7 @@ def _passes(
     of = Pass(
         1, sizes.chunk_latents, _side(video, sizes, conditioner.vae, dit.config.patch),
         audio=heard, motion=heard, reference=frames,
-        text_tokens=TEXT_TOKENS.get(preset, 512), stills=bool(stills),
+        text_tokens=text_tokens, stills=bool(stills),
     )  # fmt: skip
     made = replace(of, samples=video.num_passes or guided, encodes=False)
     return made, replace(of, latents=1, through=False)

@@ -13,15 +13,15 @@ from torch import nn
 from transformers import UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2Model
 
 from avatar_v.base.outside import read_json
-from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
+from avatar_v.models.audio import HiddenStateAudioEncoder
 from avatar_v.models.base import part_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
+from avatar_v.models.motion_net import MotionNet
+from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.align_dpo import AlignDPO
 from avatar_v.objectives.align_grpo import AlignGRPO
@@ -81,7 +81,7 @@ def build_networks(stage: Engine) -> None:
         is_lora = isinstance(stage.subject, Motion) and stage.trainable.parts == "lora"
         if isinstance(stage, AFTER_MOTION) or is_lora:
             dim = stage.conditioner.audio_encoder.dim
-            config = MotionNetConfig.of_preset(models.preset, audio_dim=dim)
+            config = preset(models.preset).motion(dim)
             stage.conditioner.motion_net = MotionNet(config)
         if models.init_from and not (Path(models.init_from) / "card.json").is_file():
             subject.models = dataclasses.replace(models, init_from=None)  # there is no card to read
@@ -91,7 +91,7 @@ def build_networks(stage: Engine) -> None:
 
 def config_of(models: Models) -> DiTConfig:
     """The shape of the DiT: of its folder where there is one, else the preset's."""
-    return _stored(models.dit or f"{models.init_from}/dit") or preset(models.preset)
+    return _stored(models.dit or f"{models.init_from}/dit") or preset(models.preset).dit
 
 
 def _stored(folder: str) -> DiTConfig | None:
@@ -124,9 +124,8 @@ def _causal_of(stage: SelfForcing, dit: AvatarDiT) -> AvatarDiT:
 def conditioner_of(name: str, config: DiTConfig) -> Conditioner:
     """VAE and encoders of a preset, of the shapes that a DiT of ``config`` reads. Call it with
     torch.device("meta")."""
-    if name == "tiny":
-        return Conditioner(VideoVAE.tiny(), ByteTextEncoder.tiny(), LogMelEncoder.tiny())
-    if name == "small":
-        return Conditioner(VideoVAE.small(), ByteTextEncoder.small(), LogMelEncoder.small())
+    embedded = preset(name).embedded
+    if embedded is not None:
+        return Conditioner(embedded.vae(), embedded.text(), embedded.audio())
     vae = VideoVAE.wan22() if config.latent_channels == 48 else VideoVAE.wan21()
     return Conditioner(vae, UMT5OfWan(), Wav2Vec2OfSize(config.audio_dim))

@@ -18,10 +18,10 @@ from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.perceptual import TERMS
 from avatar_v.training.policies import VideoPolicy
 from avatar_v.training.video import Video
+from avatar_v.weights.presets import preset
 
-SIDES = {"tiny": 32, "small": 64}
-"""Pixels of the pictures of these presets; of the full sizes 480, as the recipes say."""
 FULL_SIDE = 480
+"""Pixels of the pictures that full sizes are trained on, as the recipes say."""
 
 
 @dataclass(frozen=True)
@@ -35,9 +35,9 @@ class Machine:
 def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     """The largest clips of the training shards where these are, else of the usual size."""
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
-    side = SIDES.get(subject_of(stage).models.preset, FULL_SIDE) * (
-        2 if isinstance(stage.subject, LowVideo) else 1
-    )
+    size_of = preset(subject_of(stage).models.preset)
+    side = FULL_SIDE if size_of.embedded is None else size_of.format.side
+    side *= 2 if isinstance(stage.subject, LowVideo) else 1
     frames = frames_of(stage, longest_window(recipe))
     folder = recipe.data.train_folder
     there = Path(folder).exists()  # if not, `avatar-v doctor` says so; a URL is not asked

@@ -34,9 +34,8 @@ from avatar_v.training.engine import Engine, subject_of
 from avatar_v.training.policies import MotionPolicy, VideoPolicy
 from avatar_v.training.video import Video
 from avatar_v.types import num_latents
+from avatar_v.weights.presets import preset
 
-TEXT_TOKENS = {"tiny": 64, "small": 64}
-"""Of one prompt; of UMT5 512."""
 GUIDED = 4
 """Passes of a guided velocity: everything, and without sound, words or the person."""
 
@@ -69,7 +68,7 @@ def passes_of(stage: Engine, clips: Clips, window: int, *, longest: bool) -> lis
     if found is None:
         raise ValueError(f"no plan for a stage {type(stage).__name__}")
     cells = clips.size // stage.conditioner.vae.spatial_factor
-    tokens = TEXT_TOKENS.get(subject_of(stage).models.preset, 512)
+    tokens = preset(subject_of(stage).models.preset).text_tokens
     plain = Pass(clips.batch_size, window, (cells, cells), text_tokens=tokens)
     return found(stage, clips, plain, longest)
 

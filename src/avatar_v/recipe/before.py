@@ -1,7 +1,7 @@
 """All that is checked of a whole recipe before anything is built: trainer and experiment log.
 
 Each error is a ValueError of one line with the key, the value and what is expected. Numbers of the
-stages are checked by their own constructors (checks.py), folders of weights by weights_there.py.
+stages are checked by their constructors (base/checks.py), folders of weights by weights_there.py.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Recipe files as mappings of sections; outside.py bounds what they hold."""
+"""Recipe files as mappings of sections; base/outside.py bounds what they hold."""
 
 from typing import Any
 

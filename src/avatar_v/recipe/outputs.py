@@ -1,7 +1,7 @@
 """Where a recipe may write: into the folder of its run, and that lies below the working folder.
 
 Words that the user typed on the command line are the user's own and may lead anywhere. What classes
-that are trusted write (trust.py) is not known here.
+that are trusted write (base/trust.py) is not known here.
 """
 
 import importlib

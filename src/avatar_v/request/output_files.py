@@ -107,7 +107,7 @@ def sheet_path(out: str | Path) -> Path:
 
 
 def kept_folder(out: str | Path) -> Path:
-    """Where ``out`` and its chunks lie until it is whole (generate/resume.py): hidden, beside it."""
+    """Where ``out`` and its chunks lie until it is whole (generate/resume.py): hidden beside it."""
     return Path(out).with_name(f".{Path(out).name}.part")
 
 

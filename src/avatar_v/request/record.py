@@ -16,8 +16,6 @@ from typing import Any
 from avatar_v.base.paths import whole_file
 from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
-from avatar_v.inputs.inputs import SpokenTrack
-from avatar_v.inputs.reference_check import ReferenceCheck
 from avatar_v.request.request import LIVE, Request
 from avatar_v.safety.consent import Consented
 from avatar_v.types import FRAME_RATE_HZ
@@ -60,6 +58,29 @@ def timing_of(
         read_s=round(read_s, 3),
         wall_s=round(end - begun, 3),
     )
+
+
+@dataclass(frozen=True)
+class SpokenTrack:
+    """The sound track of a file that is spoken."""
+
+    track: int  # counted from 1
+    num_tracks: int
+    sample_rate_hz: int
+    layout: str
+    loudness_lufs: float  # of the voice in it
+    delivered_hz: int
+    delivered_layout: str
+
+
+@dataclass(frozen=True)
+class ReferenceCheck:
+    """How the pictures of a reference compare with those that the weights know."""
+
+    fidelity_db: float | None  # the lowest of its pictures; None: not measured
+    least_db: float | None  # what all but 1 % of the VAE's training pictures reach
+    people: str  # whom the weights were trained on
+    note: str = ""  # why nothing was measured
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
 """A request: a person and speech, the way to sample, and the place for the video.
 
 Each field says once its type, its range, its option on the command line and its help: Python, the
-command line (commands/generate.py) and out.json have the same fields. checks.py checks the values before any
-work. Neither torch nor any media library is imported here.
+command line (commands/generate.py) and out.json have the same fields. checks.py checks the values
+before any work. Neither torch nor any media library is imported here.
 """
 
 import dataclasses

@@ -3,10 +3,8 @@
 Known from the card alone (weights/card.Card), before any network is loaded.
 """
 
-import dataclasses
 from dataclasses import dataclass
 
-from avatar_v.inputs.inputs import Inputs, InputSpec
 from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.models.refiner import FACTOR
 from avatar_v.parallel.timestep import steps_of_ranks
@@ -14,49 +12,27 @@ from avatar_v.request.request import Request
 from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.card import DRAWN_PEOPLE, Card
+from avatar_v.weights.presets import format_of
 
 NUM_STEPS = 4
 """Denoising steps of weights that are no few-step student: 24 measure the same at small size."""
 
 
 @dataclass(frozen=True)
-class Format:
-    """The sizes that the weights of a preset were trained for."""
+class InputSpec:
+    """The inputs that some weights take: the picture always, more if they were trained to."""
 
     side: int  # pixels of the square picture
-    chunk_latents: int
-    shift: float  # of the sampling times
-    refiner_latents: int = 16  # of each reference clip that a refiner reads
-
-
-FORMATS = {
-    "tiny": Format(side=32, chunk_latents=5, shift=1.0, refiner_latents=4),
-    # as recipes/small.yaml trains
-    "small": Format(side=64, chunk_latents=13, shift=3.0, refiner_latents=5),
-    # Squares of the area of Wan's 480p and 720p; shifts of Wan's generate.py for those sizes.
-    "wan_1_3b": Format(side=624, chunk_latents=41, shift=3.0),
-    "wan_14b": Format(side=624, chunk_latents=41, shift=3.0),
-    "wan22_5b": Format(side=960, chunk_latents=41, shift=5.0),
-}
-
-
-def format_of(card: Card) -> Format:
-    """The sizes of the weights with this card. ValueError for a preset without a format."""
-    if card.preset not in FORMATS:
-        raise ValueError(f"no format for weights of preset {card.preset!r}")
-    sizes, can = FORMATS[card.preset], card.can
-    return dataclasses.replace(
-        sizes,
-        side=can.side or sizes.side,
-        chunk_latents=can.window_latents or sizes.chunk_latents,
-        shift=can.shift or sizes.shift,
-    )
+    reference: bool  # the whole reference video
+    motion: bool
+    faces: bool = False  # close-ups of the face beside the reference
+    drawn: bool = False  # of drawn people: they read motion as the meter of drawn faces does
 
 
 def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
     """Sizes that weights with this card, and a refiner behind them, may not have been trained for.
 
-    ValueError for a preset without a format.
+    ValueError for a preset that there is not.
     """
     sizes, can = format_of(card), card.can
     unsaid = {
@@ -102,7 +78,7 @@ def motion_warnings(card: Card, *, makes_motion: bool) -> tuple[str, ...]:
 
 def input_spec(card: Card, *, refined: bool = False) -> InputSpec:
     """The inputs that weights with this card take, with a refiner behind them in larger pictures.
-    ValueError for a preset without a format."""
+    ValueError for a preset that there is not."""
     side = format_of(card).side * (FACTOR if refined else 1)
     can = card.can
     return InputSpec(side, can.reference, can.motion, can.faces, drawn=can.people == DRAWN_PEOPLE)
@@ -125,14 +101,16 @@ def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
         )
 
 
-def resolved(request: Request, card: Card, inputs: Inputs) -> Request:
+def resolved(request: Request, card: Card, *, has_clips: bool) -> Request:
     """``request`` with the values that it left to the weights: the number of steps, the guidance of
-    audio and motion, and whether the first frame becomes an anchor. ValueError as `check_fits`."""
+    audio and motion, and whether the first frame becomes an anchor.
+
+    ``has_clips``: a reference video is read. ValueError as `check_fits`."""
     check_fits(card, request)
     asked = request.sampling
     anchor, audio, motion = asked.anchor, asked.guidance_audio, asked.guidance_motion
     return request.changed(
-        anchor=card.can.anchor and bool(inputs.clips) if anchor is None else anchor,
+        anchor=card.can.anchor and has_clips if anchor is None else anchor,
         guidance_audio=card.guidance_audio if audio is None else audio,
         guidance_motion=card.guidance_motion if motion is None else motion,
         num_steps=num_steps_of(asked.num_steps, card),

@@ -141,7 +141,7 @@ class Panel:
 def read_panel(path: str | Path) -> Panel:
     """The raters of a JSON file ``{"raters": [{"name": …, "terms": [{"path": …, "weight": …}],
     "axis": …, "noise": …, "position_bias": …, "ties": …}, …]}``. ValueError for anything else, and
-    for a term that the file may not name (trust.py)."""
+    for a term that the file may not name (base/trust.py)."""
     values = read_json(Path(path))
     check_names(values, str(path))
     return built(Panel, values, where=path)

@@ -23,7 +23,7 @@ from avatar_v.base.outside import read_json
 from avatar_v.base.paths import whole_folder
 from avatar_v.base.states import check_numbers, check_state, read_tensors
 from avatar_v.base.stored import Size, Within, converted, shown
-from avatar_v.models.base import part_folder
+from avatar_v.models.base import CARD, hash_folder, part_folder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
@@ -33,11 +33,9 @@ from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_sta
 from avatar_v.weights.card import (
     ADAPTER_CARD,
     ADAPTER_CONFIG,
-    CARD,
     AdapterCard,
     Card,
     Chosen,
-    hash_folder,
     read_adapter_card,
     read_card,
 )

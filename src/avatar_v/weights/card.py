@@ -14,11 +14,16 @@ from typing import Annotated, Any, Literal
 
 from avatar_v.base.outside import read_json
 from avatar_v.base.stored import Guidance, Within, built
+from avatar_v.models.base import (
+    CARD,
+    SCHEMA_VERSION,
+    UNCOMPRESSED,
+    Base,
+    card_values,
+    check_version,
+    hash_folder,
+)
 
-SCHEMA_VERSION = 3
-"""Raised whenever the meaning of a stored weight, or the form of the card, changes. 2:
-``style_embed`` reads styles in units of how far people differ (motion/style.style_code). 3: the
-card has `Capabilities`."""
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 DEFAULT_WEIGHTS = "small_student"
 """Of generation: two steps of one pass."""
@@ -30,16 +35,9 @@ SHIPPED = {
 """The pipelines that ship, all of drawn people."""
 DRAWN_PEOPLE = "drawn people of avatar_v's world"
 """What `Capabilities.people` says of weights that were trained on drawn people alone."""
-CARD = "card.json"
-COMPRESSED = "compressed.safetensors"
-"""In place of the weights of a part (models/compressed.py)."""
 ADAPTER_CARD, ADAPTER_CONFIG = "adapter.json", "adapter_config.json"
 MAX_SCALE = 10.0
 """Of an adapter."""
-
-
-UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
-"""What a card says that does not speak of it, as none did before weights were compressed."""
 
 
 @dataclass(frozen=True)
@@ -78,20 +76,6 @@ class Capabilities:
     def num_stills(self, *, from_prompt: bool) -> int:
         """Single frames that stand for each clip of the reference; 0: none do."""
         return max(self.stills, self.stills_from_prompt) if from_prompt else self.stills
-
-
-Part = Literal["vae", "dit", "text", "audio", "motion"]
-"""A folder of a pipeline."""
-
-
-@dataclass(frozen=True)
-class Base:
-    """Of weights that are stored as what they change in others (models/base.py)."""
-
-    folder: str  # its name; it lies beside the folder of the card
-    hash: str  # `hash_folder` of the base
-    parts: tuple[Part, ...] = ()
-    """Parts that are the base's, and which the folder does not hold."""
 
 
 @dataclass(frozen=True)
@@ -137,9 +121,7 @@ def read_card(folder: str | Path, *, preset: str | None = None) -> Card:
     """The card of a pipeline; ValueError for another schema version, fields that do not fit, or
     another preset if one is given."""
     folder = Path(folder)
-    values = read_json(folder / CARD)
-    _check_version(values, folder)
-    card = built(Card, UNCOMPRESSED | values, where=folder / CARD)
+    card = built(Card, card_values(folder), where=folder / CARD)
     if preset is not None and card.preset != preset:
         raise ValueError(f"{folder} holds weights of preset {card.preset!r}, expected {preset!r}")
     return card
@@ -199,30 +181,8 @@ def read_adapter_card(folder: str | Path) -> AdapterCard:
     values = read_json(path)
     card = values.get("card")
     card = card if isinstance(card, dict) else {}
-    _check_version(card, folder)
+    check_version(card, folder)
     return built(AdapterCard, {**values, "card": UNCOMPRESSED | card}, where=path)
-
-
-def hash_folder(folder: str | Path) -> str:
-    """16 hex digits of sha256 over names and bytes of all .safetensors and config.json files, and
-    over the hash of the base of weights that have one; ValueError for one of such a name that is no
-    file."""
-    folder = Path(folder)
-    digest = hashlib.sha256()
-    for path in sorted(
-        p for p in folder.rglob("*") if p.suffix == ".safetensors" or p.name == "config.json"
-    ):
-        if not path.is_file():  # a pipe would be waited for
-            raise ValueError(f"{path} is no file that can be read")
-        digest.update(path.relative_to(folder).as_posix().encode())
-        with path.open("rb") as file:
-            while block := file.read(1 << 20):
-                digest.update(block)
-    of_part = (folder / COMPRESSED).is_file()
-    card = (folder.parent if of_part else folder) / CARD
-    base = read_card(card.parent).base if card.is_file() else None
-    digest.update(b"" if base is None else base.hash.encode())
-    return digest.hexdigest()[:16]
 
 
 def hash_with(folder: str | Path, adapters: Sequence[Chosen]) -> str:
@@ -235,9 +195,3 @@ def hash_with(folder: str | Path, adapters: Sequence[Chosen]) -> str:
         digest.update(f"{hash_folder(adapter.folder)} {adapter.scale!r}".encode())
         digest.update((adapter.folder / ADAPTER_CONFIG).read_bytes())  # holds alpha
     return digest.hexdigest()[:16]
-
-
-def _check_version(card: dict[str, Any], folder: str | Path) -> None:
-    version = card.get("schema_version")
-    if version != SCHEMA_VERSION:
-        raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")

@@ -153,7 +153,7 @@ def make_dit(config: DiTConfig | None = None, *, seed: int = 0) -> AvatarDiT:
 
 def make_motion_net(audio_dim: int, *, seed: int = 0) -> MotionNet:
     """A tiny motion network whose every parameter is random."""
-    net = MotionNet(MotionNetConfig.of_preset("tiny", audio_dim=audio_dim))
+    net = MotionNet(MotionNetConfig.tiny(audio_dim))
     randomise(net, seed=seed)
     return net.eval()
 

@@ -87,7 +87,7 @@ def import_lora(
             f"{few(unmatched)}; --drop-unmatched leaves them out"
         )
     factors = _scaled(found, _stored_alpha(Path(source), file), where=file)
-    name = next((name for name, make in PRESETS.items() if make() == config), "")
+    name = next((name for name, size in PRESETS.items() if size.dit == config), "")
     card = read_card(base) if is_pipeline else Card(name)
     about = AdapterCard("dit", dataclasses.replace(card, recipe=f"{base} with {file.name}"))
     rank = max(len(a) for a, _ in factors.values())

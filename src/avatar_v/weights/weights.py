@@ -20,7 +20,7 @@ from avatar_v.base.paths import inside, whole_folder
 from avatar_v.base.states import check_numbers, check_state, read_tensors
 from avatar_v.base.stored import built, checked, fields_of
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
-from avatar_v.models.base import check_base, part_folder
+from avatar_v.models.base import CARD, check_base, part_folder
 from avatar_v.models.compressed import restored
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.config import DiTConfig
@@ -30,7 +30,7 @@ from avatar_v.models.motion_net import MotionNet, MotionNetConfig
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder, check_bytes
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.stats import MotionStats, read_stats, stats_path, write_stats
-from avatar_v.weights.card import ASSETS, CARD, Card, read_card
+from avatar_v.weights.card import ASSETS, Card, read_card
 
 PARTS = ("vae", "dit", "text", "audio")
 TEXT_ENCODERS = (ByteTextEncoder, UMT5TextEncoder)

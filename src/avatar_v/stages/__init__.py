@@ -1,1 +1,0 @@
-"""Training stages: one LightningModule each over the one DiT, started by one recipe each."""
