@@ -30,7 +30,7 @@ from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import IN_FP32
-from avatar_v.models.motion_net import MotionNet, MotionNetConfig
+from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.models.vae import VideoVAE
 from avatar_v.planning.networks import Wav2Vec2OfSize, conditioner_of
@@ -199,7 +199,7 @@ def pipeline(folder: Path, size: Size, *, is_causal: bool) -> AvatarPipeline:
         audio.extractor = Wav2Vec2FeatureExtractor()
         text = DrawnText(dit.config.text_dim)
         conditioner = Conditioner(VideoVAE.wan21("cpu"), text, audio, dit.motion_stats)
-    motion = MotionNetConfig.of_preset(size.preset, audio_dim=conditioner.audio_encoder.dim)
+    motion = preset(size.preset).motion(conditioner.audio_encoder.dim)
     conditioner.motion_net = MotionNet(motion)
     can = Capabilities(
         side=size.side,
@@ -229,7 +229,7 @@ def speech(size: Size) -> Inputs:
 def import_random(name: str, folder: Path) -> Path:
     """A DiT folder of preset ``name`` below ``folder``: random bf16 weights under Wan's names, in
     through `avatar-v weights import-wan` as published ones are."""
-    config = preset(name)
+    config = preset(name).dit
     with torch.device("meta"):
         shapes = {key: x.shape for key, x in state_to_wan(AvatarDiT(config)).items()}
     pool = torch.randn(POOL, generator=torch.Generator().manual_seed(0)).to(torch.bfloat16)

@@ -51,16 +51,17 @@ class SyncContrast(Critic):
         check_sizes(width=width, num_heads=num_heads, num_features=num_features, num_dims=num_dims)
         checks.positive("temperature", temperature)
         checks.weight("motion_weight", motion_weight)
-        self.sizes, self.backbone = (width, num_heads, num_features, num_dims), backbone
+        self.sizes = (width, num_heads, num_features, num_dims)
+        self.backbone: Backbone = backbone
         self.held_out, self.temperature = held_out, temperature
         self.motion_weight = motion_weight
 
     def load(self, seed: int, trainer: object) -> dict[str, nn.Module]:
-        backbone, held_out = self.backbone, self.held_out
         head = fresh(seed, lambda: nn.Linear(self.sizes[2], len(MOUTH_COLUMNS)))
         return {
             "model": fresh(
-                seed, lambda: WorldSyncNet(*self.sizes, backbone=backbone, held_out=held_out)
+                seed,
+                lambda: WorldSyncNet(*self.sizes, backbone=self.backbone, held_out=self.held_out),
             ),
             "motion_head": head,
         }
