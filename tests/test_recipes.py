@@ -80,6 +80,7 @@ def test_recipes_of_the_small_size_are_built_alone(stage: str, parsed) -> None:
 def test_recipes_of_critics_are_built_alone(name: str, parsed) -> None:
     cli = parsed(recipe(name))
     assert cli.trainer.max_steps % cli.datamodule.batches_per_epoch == 0
+    cli.model.configure_model()
     assert cli.model.export.name == cli.model.model.name
 
 
