@@ -85,7 +85,10 @@ class DistillCFG(Engine[TrainBatch[Cond]]):
     Args:
         guidance: ranges of the weights that the student learns.
         trainable: all of the student, LoRA factors, or ("new") what reads the weights.
-        personality, continuation, face_boost, mouth_boost: as in stage 3.
+        personality: as in stage 3.
+        continuation: as in stage 3.
+        face_boost: as in stage 2.
+        mouth_boost: as in stage 2.
     """
 
     subject: Video

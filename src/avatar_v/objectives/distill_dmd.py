@@ -47,7 +47,9 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
             the stage starts from have guidance inside; within those that they were trained with.
         trainable: all of the student, or LoRA factors for student and fake score on one base.
         updates: accumulation and clipping, which the trainer leaves to a stage of two roles.
-        personality, face_boost, mouth_boost: as in stage 3.
+        personality: as in stage 3.
+        face_boost: as in stage 2.
+        mouth_boost: as in stage 2.
     """
 
     subject: Video

@@ -59,7 +59,10 @@ class AdversarialRefiner(Engine[TrainBatch[Cond]]):
     Args:
         adversarial: the discriminator, and how much its term counts.
         updates: accumulation and clipping, which the trainer leaves to a stage of two roles.
-        refinement, face_boost, mouth_boost, trainable: as in the first phase.
+        refinement: as in the first phase.
+        trainable: as in the first phase.
+        face_boost: as in stage 2.
+        mouth_boost: as in stage 2.
     """
 
     subject: LowVideo

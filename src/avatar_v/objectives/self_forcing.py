@@ -87,7 +87,9 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         rollout: the student's steps; ``prompt_share`` and ``image_share`` make a whole.
         trainable: all of the student.
         updates: as in stage 4b.
-        personality, face_boost, mouth_boost: as in stage 3.
+        personality: as in stage 3.
+        face_boost: as in stage 2.
+        mouth_boost: as in stage 2.
     """
 
     subject: Video
