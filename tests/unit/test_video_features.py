@@ -114,10 +114,10 @@ def test_the_preference_model_is_trained_on_it(videomae: Path, tmp_path: Path):
     place = "avatar_v.rewards.video_features.VideoFeatures"
     out = tmp_path / "preference"
     options = {
-        "model.init_args.features": json.dumps(
+        "model.init_args.critic.init_args.features": json.dumps(
             [{"class_path": place, "init_args": {"folder": str(videomae)}}]
         ),
-        "model.init_args.axes": "[overall, amplitude]",
+        "model.init_args.critic.init_args.axes": "[overall, amplitude]",
         "model.init_args.export": out,
         "data.init_args.train": f"[{tmp_path / 'train'}]",
         "data.init_args.validation": f"[{tmp_path / 'validation'}]",
