@@ -10,11 +10,11 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import lightning as L
 import numpy as np
 import torch
 
 from avatar_v.base import checks
+from avatar_v.motion.stats import MotionStats
 from avatar_v.parallel.trainer import layout_of
 from avatar_v.shards.buckets import (
     BatchPlan,
@@ -32,8 +32,10 @@ from avatar_v.shards.loader import (
     read_folder,
     read_members,
 )
+from avatar_v.shards.motion_stats import stats_of_folder
 from avatar_v.shards.schema import META, STILLS, decode_meta
 from avatar_v.shards.table import ClipTable
+from avatar_v.shards.training_data import TrainingData
 from avatar_v.types import Batch, num_latents
 
 MAX_BATCH = 65_536
@@ -56,7 +58,7 @@ class ClipSet:
         return self.clips[0].vae_hash
 
 
-class ShardData(L.LightningDataModule):
+class ShardData(TrainingData):
     """Training and validation clips.
 
     Args:
@@ -206,6 +208,9 @@ class ShardData(L.LightningDataModule):
         """Of the longest training clips."""
         buckets = self.read_index(self.train_folder).members
         return max(num_latents(bucket.num_frames) for bucket in buckets)
+
+    def motion_stats(self) -> MotionStats:
+        return stats_of_folder(self.train_folder)
 
     def state_dict(self) -> dict[str, Any]:
         loader = self._train_loader

@@ -18,8 +18,7 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import ByteTextEncoder
 from avatar_v.motion.stats import MotionStats
-from avatar_v.shards.datamodule import ShardData
-from avatar_v.shards.motion_stats import stats_of_folder
+from avatar_v.shards.training_data import TrainingData
 from avatar_v.training.batch import Condition, Draws, TrainBatch
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.windows import Windows, draw_windows, reduced, value_at
@@ -158,9 +157,9 @@ class Clips(Subject[TrainBatch[Condition]]):
         if stats is not None or not self.knows_motion:
             return stats
         data = None if trainer is None else trainer.datamodule  # pyright: ignore
-        if not isinstance(data, ShardData):
+        if not isinstance(data, TrainingData):
             raise ValueError("models.motion_stats: expected a file of motion statistics")
-        return stats_of_folder(data.train_folder)
+        return data.motion_stats()
 
     def freeze(self, networks: Networks) -> None:
         """A motion network has learned to read what the audio encoder says."""
@@ -185,7 +184,7 @@ class Clips(Subject[TrainBatch[Condition]]):
     def check_data(self, networks: Networks, data: object, num_steps: int) -> None:
         """Precomputed latents must come from the VAE that will decode them, and every window of
         the schedule must fit the clips."""
-        if not isinstance(data, ShardData):
+        if not isinstance(data, TrainingData):
             return
         longest = self.longest_window(num_steps)
         data.require_vae(networks.conditioner.vae.hash())
