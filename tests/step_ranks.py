@@ -25,7 +25,7 @@ from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.parallel.timestep import Line
+from avatar_v.parallel.timestep import PipelineGroup
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, make_motion_net, motion_stats, randomise
@@ -83,7 +83,7 @@ def speaker(case: Case, conditioner: Conditioner) -> Person:
     return Person(picture(), reference, reference.motion[:, :1] if case.moves else None)
 
 
-def latents_of(case: Case, line: Line | None) -> Tensor | None:
+def latents_of(case: Case, line: PipelineGroup | None) -> Tensor | None:
     """The latents of the whole video, on rank 0; None on others."""
     dit, conditioner = networks(case)
     person, settings = speaker(case, conditioner), case.settings
@@ -107,7 +107,7 @@ def latents_of(case: Case, line: Line | None) -> Tensor | None:
     return torch.cat(parts, dim=1) if parts else None
 
 
-class Watched(Line):
+class Watched(PipelineGroup):
     """A line whose last rank begins its first block when rank 0 has handed on its second one."""
 
     store: Store

@@ -16,7 +16,7 @@ from torch.distributed.checkpoint import FileSystemReader
 
 from aligning import make_weights
 from avatar_v.weights.adapter import load_merged
-from avatar_v.weights.card import Card, Chosen
+from avatar_v.weights.card import AdapterSpec, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats, randomise
 from avatar_v.weights.weights import load_pipeline, save_pipeline
@@ -304,6 +304,6 @@ def test_lora_of_stage_3_is_sharded_and_trains_as_on_one_rank(
     assert first.keys() == load_file("runs/tiny/3_sft/adapter/adapter_model.safetensors").keys()
     assert all(torch.equal(value, again[key]) for key, value in first.items())
     assert any(bool(value.any()) for key, value in first.items() if "lora_B" in key)
-    run, _ = load_merged("base", [Chosen(Path("run/adapter"))])
+    run, _ = load_merged("base", [AdapterSpec(Path("run/adapter"))])
     written, _ = load_pipeline("run/weights", preset="tiny")
     assert all(torch.equal(p, written.get_parameter(n)) for n, p in run.named_parameters())

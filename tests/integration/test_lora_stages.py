@@ -11,7 +11,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.training.trainable import AUDIO, MOTION
 from avatar_v.weights.adapter import check_adapters, load_merged, read_adapter
-from avatar_v.weights.card import Card, Chosen, read_card
+from avatar_v.weights.card import AdapterSpec, Card, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_motion_net, motion_stats, randomise
 from avatar_v.weights.weights import load_pipeline, save_pipeline
@@ -83,7 +83,7 @@ def test_an_adapter_on_its_base_is_what_the_run_leaves(
     } - {"audio_attention"}
     assert any(bool(b.any()) for _, b in adapter.factors.values())
     assert sum(factor.shape[-1] == 2 for _, factor in adapter.factors.values()) >= 8
-    chosen = [Chosen(tmp_path / "adapter")]
+    chosen = [AdapterSpec(tmp_path / "adapter")]
     card = check_adapters(Path(base), chosen)
     dit, conditioner = load_merged(Path(base), chosen)
     written = load_pipeline(tmp_path / "weights", preset="tiny")

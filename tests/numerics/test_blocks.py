@@ -13,13 +13,13 @@ from avatar_v.sampling.blocks import blocks_of, check_chunks, make_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
     BegunChunk,
-    Carry,
+    ChunkState,
     Words,
     begin,
-    carried,
     chunk_velocity,
-    joined,
+    join_anchor,
     make_chunk,
+    next_state,
 )
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.random import make_cond, make_reference
@@ -34,7 +34,7 @@ def causal(dit: AvatarDiT) -> AvatarDiT:
     return as_causal(dit, block=BLOCK, window=WINDOW)
 
 
-def begun_of(dit: AvatarDiT, num_given: int, *, has_reference: bool) -> Carry:
+def begun_of(dit: AvatarDiT, num_given: int, *, has_reference: bool) -> ChunkState:
     prefix = torch.randn(2, num_given, dit.config.latent_channels, SIZE, SIZE)
     reference = None
     if has_reference:
@@ -73,8 +73,12 @@ def test_blocks_equal_a_whole_window_under_the_causal_mask(
 
 
 def streamed(
-    dit: AvatarDiT, carry: Carry, settings: Settings, total: int, monkeypatch: pytest.MonkeyPatch
-) -> tuple[Tensor, Carry]:
+    dit: AvatarDiT,
+    carry: ChunkState,
+    settings: Settings,
+    total: int,
+    monkeypatch: pytest.MonkeyPatch,
+) -> tuple[Tensor, ChunkState]:
     """All latents of a video whose noise does not depend on its chunks."""
     draw = torch.Generator().manual_seed(7)
     noise = torch.randn(2, total, dit.config.latent_channels, SIZE, SIZE, generator=draw)
@@ -88,10 +92,10 @@ def streamed(
     parts = []
     for chunk in plan(4 * total - 3, chunk_latents=settings.chunk_latents).chunks:
         heard = audio[:, chunk.latents.start : chunk.latents.stop]
-        carry = joined(dit, carry)
+        carry = join_anchor(dit, carry)
         velocity = chunk_velocity(dit, said, heard, carry, settings)
         states, carry = make_blocks(velocity, carry, chunk, settings, (1, 2), dit.config)
-        carry = carried(carry, states, chunk, heard, settings)
+        carry = next_state(carry, states, chunk, heard, settings)
         parts.append(states[0][:, -len(chunk.new_latents) :])
     return torch.cat(parts, dim=1), carry
 

@@ -156,7 +156,7 @@ def test_a_record_of_a_day_to_come_is_known(folder: Path) -> None:
 
 def test_the_statement_is_said(folder: Path, tmp_path: Path) -> None:
     said = str(folder / "statement.mkv")
-    model = recogniser(tmp_path / "hears", "a")
+    model = recogniser(tmp_path / "has_audio", "a")
     consent = consent_of(said, **HOW, statement="A!", speech_model=model)
     assert consent.heard == "a"
     with pytest.raises(ValueError, match=r"other words .* 'a' was heard \(word error rate 1\.00"):

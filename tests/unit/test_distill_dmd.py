@@ -15,7 +15,7 @@ from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distribution_matching import Judged, Matching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.chunks import next_chunk
-from avatar_v.sampling.rollout import begin, carried, chunk_velocity, joined, make_chunk
+from avatar_v.sampling.rollout import begin, chunk_velocity, join_anchor, make_chunk, next_state
 from avatar_v.training.batch import Draws, TrainBatch
 from avatar_v.training.chunk_rollout import OwnRollout, last_chunk
 from avatar_v.training.optim import Optim
@@ -117,10 +117,10 @@ def test_a_chunk_of_training_is_that_of_generation(dmd: DistillDMD, prefix: int)
         made = own.make(own.velocity(dmd.dit))
         chunks, carry = [], begun
         for chunk, audio in heard:
-            carry = joined(dmd.dit, carry)
+            carry = join_anchor(dmd.dit, carry)
             velocity = chunk_velocity(dmd.dit, own.words, audio, carry, settings)
             states = make_chunk(velocity, carry.prefixes, chunk, settings, rollout.seeds)
-            carry = carried(carry, states, chunk, audio, settings)
+            carry = next_state(carry, states, chunk, audio, settings)
             chunks.append(states[0])
     assert torch.equal(own.prefix, chunks[0][:, -2:])
     assert torch.equal(made, chunks[1])

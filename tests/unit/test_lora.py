@@ -23,7 +23,7 @@ from avatar_v.models.lora import active, add_factors, merged
 from avatar_v.models.reference import reference_moments
 from avatar_v.training.trainable import MOTION, Trainable, select
 from avatar_v.weights.adapter import load_merged, merge_into, read_adapter, save_adapter
-from avatar_v.weights.card import ASSETS, AdapterCard, Capabilities, Card, Chosen, read_card
+from avatar_v.weights.card import ASSETS, AdapterCard, AdapterSpec, Capabilities, Card, read_card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import (
     make_cond,
@@ -136,7 +136,7 @@ def test_factors_begin_alike_whatever_was_drawn_before() -> None:
 
 def test_peft_reads_what_a_run_leaves(base: Path, adapter: Path) -> None:
     dit = load_pipeline(base)[0]
-    expected = video(load_merged(base, [Chosen(adapter)])[0])
+    expected = video(load_merged(base, [AdapterSpec(adapter)])[0])
     assert not torch.allclose(video(dit), expected, atol=1e-2)
     model = PeftModel.from_pretrained(dit, str(adapter))
     torch.testing.assert_close(video(model), expected)
@@ -172,10 +172,10 @@ def test_adapters_add_up(base: Path, tmp_path: Path) -> None:
         left(tmp_path / str(seed), trained(load_pipeline(base)[0], seed=seed), base)
         for seed in (1, 2)
     ]
-    chosen = [Chosen(folders[0], 0.5), Chosen(folders[1], -1.0)]
+    chosen = [AdapterSpec(folders[0], 0.5), AdapterSpec(folders[1], -1.0)]
     both, other = load_merged(base, chosen)[0], load_merged(base, chosen[::-1])[0]
     start = load_pipeline(base)[0].state_dict()
-    single = [load_merged(base, [Chosen(folder)])[0].state_dict() for folder in folders]
+    single = [load_merged(base, [AdapterSpec(folder)])[0].state_dict() for folder in folders]
     for key, value in both.state_dict().items():
         change = 0.5 * (single[0][key] - start[key]) - (single[1][key] - start[key])
         torch.testing.assert_close(value, start[key] + change, rtol=1e-4, atol=1e-5)
@@ -192,7 +192,7 @@ def test_a_part_set_whole_keeps_what_factors_add_to_it(base: Path, tmp_path: Pat
     assert name in first.factors
     assert f"{name}.weight" in second.whole
     orders = (folders, folders[::-1])
-    found = [load_merged(base, [Chosen(each) for each in order])[0] for order in orders]
+    found = [load_merged(base, [AdapterSpec(each) for each in order])[0] for order in orders]
     a, b = first.factors[name]
     expected = second.whole[f"{name}.weight"] + first.weight * b @ a
     for each in found:
@@ -217,17 +217,20 @@ def test_parts_that_the_base_lacks_come_along(base: Path, tmp_path: Path) -> Non
     dit = with_guidance_inside(load_pipeline(base)[0], ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0)))
     adapter = left(tmp_path / "told", trained(dit, ("guidance_embed",)), base)
     expected = merged(dit).state_dict()
-    found = load_merged(base, [Chosen(adapter)])[0]
+    found = load_merged(base, [AdapterSpec(adapter)])[0]
     assert found.config == dit.config
     assert found.motion_stats is not None
     assert all(torch.equal(value, expected[key]) for key, value in found.state_dict().items())
     with pytest.raises(ValueError, match=r"parts that the weights lack \(guidance_embed"):
-        load_merged(base, [Chosen(adapter, 0.5)])
+        load_merged(base, [AdapterSpec(adapter, 0.5)])
     again = left(tmp_path / "again", trained(dit, ("guidance_embed",)), base)
     with pytest.raises(ValueError, match=r"another adapter has brought guidance_embed"):
-        load_merged(base, [Chosen(adapter), Chosen(again)])
+        load_merged(base, [AdapterSpec(adapter), AdapterSpec(again)])
     plain = left(tmp_path / "plain", trained(load_pipeline(base)[0], seed=3), base)
-    orders = ([Chosen(adapter), Chosen(plain)], [Chosen(plain), Chosen(adapter)])
+    orders = (
+        [AdapterSpec(adapter), AdapterSpec(plain)],
+        [AdapterSpec(plain), AdapterSpec(adapter)],
+    )
     first, second = (load_merged(base, order)[0] for order in orders)
     assert first.config == second.config == dit.config
     for key, value in first.state_dict().items():
@@ -241,7 +244,7 @@ def test_an_adapter_of_the_motion_network(base: Path, tmp_path: Path) -> None:
     randomise(net)
     hashed = hash_folder(base / "motion")
     save_adapter(tmp_path / "a", net, AdapterCard("motion", CARD, str(base), hashed))
-    found = load_merged(base, [Chosen(tmp_path / "a")])[1].motion_net
+    found = load_merged(base, [AdapterSpec(tmp_path / "a")])[1].motion_net
     assert found is not None
     expected = load_pipeline(base)[1].motion_net
     assert expected is not None
@@ -345,7 +348,7 @@ def test_an_adapter_of_other_weights_is_refused(
 def test_the_folder_of_a_dit_alone_can_be_merged(adapter: Path, base: Path, tmp_path: Path) -> None:
     out = tmp_path / "out"
     assert main(["weights", "merge", str(base / "dit"), str(adapter), "--out", str(out)]) == 0
-    expected = load_merged(base, [Chosen(adapter)])[0].state_dict()
+    expected = load_merged(base, [AdapterSpec(adapter)])[0].state_dict()
     stored = load_file(out / "model.safetensors")
     assert all(torch.equal(stored[key], value) for key, value in expected.items())
 
@@ -354,7 +357,7 @@ def test_diffusers_reads_the_export(
     base: Path, adapter: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Its transformer with our adapter says what ours says, for text alone."""
-    dit = load_merged(base, [Chosen(adapter)])[0]
+    dit = load_merged(base, [AdapterSpec(adapter)])[0]
     out = tmp_path / "wan_lora"
     words = ["weights", "export-lora", str(adapter), str(out)]
     assert main(words) == 2

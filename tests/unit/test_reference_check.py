@@ -11,7 +11,7 @@ from avatar_v.callbacks.export_vae import known_of
 from avatar_v.inputs.inputs import Inputs, reference_checked
 from avatar_v.inputs.reference_check import check_reference
 from avatar_v.media.pixels import decoded
-from avatar_v.models.fidelity import Known, fidelity_db, known
+from avatar_v.models.fidelity import ReconstructionStats, fidelity_db, known
 from avatar_v.models.vae import VideoVAE
 from avatar_v.request.request import Request
 from avatar_v.weights.card import ASSETS
@@ -63,9 +63,9 @@ def test_the_weights_that_ship_tell_drawn_people_from_others(vae: VideoVAE, draw
     assert "“Your own face” in the README" in note
 
 
-@pytest.mark.parametrize(("stored", "side"), [(None, 64), (Known(15.0, 10, 64), 32)])
+@pytest.mark.parametrize(("stored", "side"), [(None, 64), (ReconstructionStats(15.0, 10, 64), 32)])
 def test_nothing_is_said_where_nothing_is_known(
-    vae: VideoVAE, drawn: Tensor, stored: Known | None, side: int
+    vae: VideoVAE, drawn: Tensor, stored: ReconstructionStats | None, side: int
 ) -> None:
     before, vae.known = vae.known, stored
     try:

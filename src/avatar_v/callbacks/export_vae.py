@@ -12,7 +12,7 @@ import torch
 from avatar_v.base import checks
 from avatar_v.base.paths import whole_folder
 from avatar_v.callbacks.ema import averaged
-from avatar_v.models.fidelity import Known, fidelity_db, known
+from avatar_v.models.fidelity import ReconstructionStats, fidelity_db, known
 from avatar_v.models.vae import Video, VideoVAE
 from avatar_v.objectives.vae import TrainVAE, latent_stats, video_of
 from avatar_v.training.finite import require_finite_weights
@@ -57,7 +57,7 @@ class ExportVAE(L.Callback):
 
 
 @torch.no_grad()
-def known_of(vae: VideoVAE, videos: Iterable[Video]) -> Known:
+def known_of(vae: VideoVAE, videos: Iterable[Video]) -> ReconstructionStats:
     """What single pictures of ``videos``, spread over each clip, reach in ``vae``."""
     values, side = [], 0
     for video in videos:

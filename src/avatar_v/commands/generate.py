@@ -17,7 +17,7 @@ from avatar_v.request.request import (
     SamplingOptions,
     Weights,
 )
-from avatar_v.weights.card import Chosen, read_card, weights_folder
+from avatar_v.weights.card import AdapterSpec, read_card, weights_folder
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -55,7 +55,7 @@ def run(args: argparse.Namespace) -> int:
         if name is not None:
             read_card(weights_folder(name))
     for word in weights.lora:
-        Chosen.of(word)
+        AdapterSpec.of(word)
     from avatar_v.generate.launching import follow_launched, launched_as
 
     if launched_as()[0] > 0:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from avatar_v.base.stored import Count, Size, converted
 from avatar_v.base.words import counted
-from avatar_v.weights.card import Chosen, read_adapter_card, read_card, weights_folder
+from avatar_v.weights.card import AdapterSpec, read_adapter_card, read_card, weights_folder
 
 
 def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
@@ -155,7 +155,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "export-lora":
         read_adapter_card(args.source)
     elif args.action == "merge":
-        args.adapters = [Chosen.of(word) for word in args.adapters]
+        args.adapters = [AdapterSpec.of(word) for word in args.adapters]
         if not (Path(args.source) / "config.json").is_file():  # that of a DiT alone
             args.source = weights_folder(args.source)
             read_card(args.source)

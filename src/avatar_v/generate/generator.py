@@ -27,7 +27,7 @@ from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.motion.vectors import motion_frames, unpack_motion
-from avatar_v.parallel.timestep import Line
+from avatar_v.parallel.timestep import PipelineGroup
 from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
@@ -35,11 +35,11 @@ from avatar_v.sampling.rollout import (
     States,
     Words,
     begin,
-    carried,
     check_finite,
     chunk_velocity,
-    joined,
+    join_anchor,
     make_chunk,
+    next_state,
 )
 from avatar_v.sampling.settings import Settings
 from avatar_v.types import SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
@@ -169,7 +169,7 @@ def sample_chunks(
     settings: Settings,
     spoken: Iterator[AudioChunk],
     kept: Chunks | None = None,
-    line: Line | None = None,
+    line: PipelineGroup | None = None,
 ) -> Iterator[LatentChunk]:
     """Each chunk's latents: the first from the image (from nothing but the conditions with
     ``settings.from_prompt``), the others from the end of the one before.
@@ -193,7 +193,7 @@ def sample_chunks(
         carry = begin(dit, prefixes, person.reference, settings)
     for part in spoken:
         with inference(device, bf16=settings.bf16):
-            carry = joined(dit, carry)
+            carry = join_anchor(dit, carry)
             net = conditioner.motion_net
             velocity = chunk_velocity(dit, words, part.audio, carry, settings, net)
             if dit.config.is_causal:
@@ -207,7 +207,7 @@ def sample_chunks(
                 make = partial(_checked_chunk, velocity, carry.prefixes, part.chunk, settings)
                 states = make() if kept is None else kept.states(part.chunk.index, make)
             states = tuple(state.to(device) for state in states)
-            carry = carried(carry, states, part.chunk, part.audio, settings)
+            carry = next_state(carry, states, part.chunk, part.audio, settings)
         run = slice(-len(part.chunk.new_latents), None)
         own = None if part.refiner_audio is None else part.refiner_audio[:, run]
         new, *motion = (state[:, run] for state in states)
@@ -223,7 +223,7 @@ def _checked_chunk(
     return check_finite(states, chunk.index)
 
 
-def finished_chunks(line: Line, sampled: Iterator[LatentChunk]) -> Iterator[LatentChunk]:
+def finished_chunks(line: PipelineGroup, sampled: Iterator[LatentChunk]) -> Iterator[LatentChunk]:
     """On the first rank of a ``line`` its chunks with the latents of the last one, which hands them
     back; on the others none. ValueError for latents that are not finite."""
     for part in sampled:

@@ -16,10 +16,10 @@ from torch import Tensor
 
 from avatar_v.base.device import chosen_device, chosen_precision
 from avatar_v.generate.generator import Clip, LatentChunk, context_latents
-from avatar_v.generate.making import Job, Making
+from avatar_v.generate.making import GenerationTask, RankTask
 from avatar_v.generate.ranks import Ranks
 from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person
-from avatar_v.generate.resume import KeptChunks
+from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.inputs.person import Person, encode_person
 from avatar_v.inputs.reference_check import NamedPictures, check_reference
@@ -32,7 +32,7 @@ from avatar_v.request.record import ReferenceCheck
 from avatar_v.request.request import Request
 from avatar_v.request.resolve import InputSpec, input_spec, resolved, settings_of
 from avatar_v.sampling.settings import Settings
-from avatar_v.weights.card import Card, Chosen, hash_with
+from avatar_v.weights.card import AdapterSpec, Card, hash_with
 from avatar_v.weights.presets import format_of
 
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -66,7 +66,7 @@ class LoadedPipeline:
         refiner: str | Path | None = None,
         name: str = "",
         folder: Path | None = None,
-        adapters: Sequence[Chosen] = (),
+        adapters: Sequence[AdapterSpec] = (),
         ranks: Ranks | None = None,
     ) -> None:
         self.adapters = tuple(adapters)
@@ -82,7 +82,7 @@ class LoadedPipeline:
         self.dit, self.conditioner = dit.eval(), conditioner.eval()
         self.refiner = None if refiner is None else Refiner.from_pretrained(refiner, conditioner)
         self.offload, self.shard = offload, shard
-        self.hears = dit.hears  # asked before a rank has but a part of the weights
+        self.has_audio = dit.has_audio  # asked before a rank has but a part of the weights
         networks = [(dit, conditioner)]
         if self.refiner is not None:
             networks.append((self.refiner.dit, self.refiner.conditioner))
@@ -103,7 +103,7 @@ class LoadedPipeline:
         return (clip.frames for clip in self.clips(inputs, request))
 
     def clips(
-        self, inputs: Inputs, request: Request, kept: KeptChunks | None = None
+        self, inputs: Inputs, request: Request, kept: ChunkCheckpoint | None = None
     ) -> Generator[Clip, None, None]:
         """``stream`` with the sound of each block; closing it ends all its threads. Chunks that
         ``kept`` holds are not sampled, others are kept there."""
@@ -191,18 +191,18 @@ class LoadedPipeline:
         people = self.card.can.people
         return check_reference(pictures, self.conditioner.vae, side=self.side, people=people)
 
-    def _job(self, inputs: Inputs, request: Request) -> Job:
+    def _job(self, inputs: Inputs, request: Request) -> GenerationTask:
         """``request`` with nothing left open, and who is to speak, for the refiner too."""
         request = resolved(request, self.card, has_clips=bool(inputs.clips))
         person = self.person(inputs, from_prompt=request.person.from_prompt)
         larger = refined_person(self.refiner, inputs, self.size, self.format.refiner_latents)
-        return Job(request, person, larger)
+        return GenerationTask(request, person, larger)
 
-    def _making(self, job: Job) -> Making:
+    def _making(self, job: GenerationTask) -> RankTask:
         settings, line = self.settings(job.request), None
         if self.ranks is not None and self.dit.config.is_causal:
             line = self.ranks.line(settings.num_steps)
-        return Making(
+        return RankTask(
             job,
             settings,
             self.dit,

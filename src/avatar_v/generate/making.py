@@ -27,13 +27,13 @@ from avatar_v.generate.generator import (
 from avatar_v.generate.pipelining import Stage, chained, pipelined
 from avatar_v.generate.ranks import Ranks, SharedChunks
 from avatar_v.generate.refine import Refiner, refining
-from avatar_v.generate.resume import KeptChunks
+from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.live import LiveSound, sound_chunks
 from avatar_v.inputs.person import Person
 from avatar_v.media.sound import Sound, high_passed, level_of
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.parallel.timestep import Line, Stopped
+from avatar_v.parallel.timestep import PipelineGroup, Stopped
 from avatar_v.request.request import Request
 from avatar_v.sampling.settings import Settings
 
@@ -41,23 +41,23 @@ CPU = torch.device("cpu")
 
 
 @dataclass(frozen=True)
-class Job:
+class GenerationTask:
     """A video that is to be made, apart from its sound. Rank 0 tells the other ranks of it."""
 
     request: Request  # with nothing left open (resolve.resolved)
     person: Person
     larger: Person | None  # the same, as a refiner reads them
 
-    def to(self, device: torch.device) -> "Job":
+    def to(self, device: torch.device) -> "GenerationTask":
         larger = None if self.larger is None else self.larger.to(device)
-        return Job(self.request, self.person.to(device), larger)
+        return GenerationTask(self.request, self.person.to(device), larger)
 
 
 @dataclass(frozen=True)
-class Making:
+class RankTask:
     """A job, and what this rank does it with."""
 
-    job: Job
+    job: GenerationTask
     settings: Settings
     dit: AvatarDiT
     conditioner: Conditioner
@@ -65,10 +65,12 @@ class Making:
     device: torch.device
     overlap: bool  # each stage has a thread
     ranks: Ranks | None
-    line: Line | None  # of the ranks, each with its own steps, where the weights are causal
+    line: (
+        PipelineGroup | None
+    )  # of the ranks, each with its own steps, where the weights are causal
 
     def clips(
-        self, sound: Sound | LiveSound, kept: KeptChunks | None = None
+        self, sound: Sound | LiveSound, kept: ChunkCheckpoint | None = None
     ) -> Generator[Clip, None, None]:
         """The video, on rank 0. ``kept``: chunks that need not be made (resume.py)."""
         return self._begun(sound, self._to_frames(kept))
@@ -136,7 +138,7 @@ class Making:
                 with ranks.watched():
                     clip = next(made, None)
 
-    def _to_frames(self, kept: KeptChunks | None) -> tuple[Stage, ...]:
+    def _to_frames(self, kept: ChunkCheckpoint | None) -> tuple[Stage, ...]:
         """Sound to frames. One stage where ranks make them together: two threads would reach the
         other ranks in any order. In a line rank 0 alone decodes."""
         decoding = self.conditioner if self.refiner is None else self.refiner.conditioner

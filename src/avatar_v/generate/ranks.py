@@ -26,7 +26,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.distributed_c10d import ProcessGroup
 
 from avatar_v.base.words import notice
-from avatar_v.generate.resume import KeptChunks
+from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.apply import shard_frozen
@@ -34,7 +34,7 @@ from avatar_v.parallel.deaths import PATIENCE_S, death_among
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.strips import StripDecoder, Strips
-from avatar_v.parallel.timestep import ENDED, STOPPED, Line, Stopped, steps_of_ranks
+from avatar_v.parallel.timestep import ENDED, STOPPED, PipelineGroup, Stopped, steps_of_ranks
 from avatar_v.sampling.rollout import States
 
 NO_LIMIT = timedelta(days=7)
@@ -74,14 +74,14 @@ class Ranks:
             for network in networks:
                 shard_frozen(network, mesh, offload=offload)
 
-    def decoder(self, vae: VideoVAE) -> "LedDecoder":
+    def decoder(self, vae: VideoVAE) -> "DistributedDecoder":
         """Decodes a video by strips, on the ``vae`` of `spread`."""
-        return LedDecoder(StripDecoder(vae, self._strips, clamp=False), self)
+        return DistributedDecoder(StripDecoder(vae, self._strips, clamp=False), self)
 
-    def line(self, num_steps: int) -> Line:
+    def line(self, num_steps: int) -> PipelineGroup:
         """All ranks in a line, for a video of ``num_steps`` steps. ValueError for fewer steps than
         ranks."""
-        return Line(self._objects, steps_of_ranks(num_steps, self.size))
+        return PipelineGroup(self._objects, steps_of_ranks(num_steps, self.size))
 
     def share(self, value: Any = None) -> Any:
         """The ``value`` of rank 0."""
@@ -109,7 +109,9 @@ class Ranks:
                 with suppress(RuntimeError):  # a rank that is gone is told of by `watched`
                     self.share((end, None))
 
-    def drained(self, made: Generator[Any, None, None], line: Line) -> Generator[Any, None, None]:
+    def drained(
+        self, made: Generator[Any, None, None], line: PipelineGroup
+    ) -> Generator[Any, None, None]:
         """``made`` on rank 0 of a ``line``. When it ends or is closed, and with it its threads,
         nothing is on the way between ranks any more."""
         try:
@@ -160,7 +162,7 @@ class Ranks:
         return death_of(self._processes)
 
 
-class LedDecoder:
+class DistributedDecoder:
     """A decoder that waits on all ranks until rank 0 wants more, which it may not."""
 
     def __init__(self, decoder: StripDecoder, ranks: Ranks) -> None:
@@ -174,9 +176,9 @@ class LedDecoder:
 
 
 class SharedChunks:
-    """``KeptChunks`` of rank 0, from which all ranks learn which chunks there are already."""
+    """``ChunkCheckpoint`` of rank 0, from which all ranks learn which chunks there are already."""
 
-    def __init__(self, kept: KeptChunks | None, ranks: Ranks) -> None:
+    def __init__(self, kept: ChunkCheckpoint | None, ranks: Ranks) -> None:
         self._kept, self._ranks = kept, ranks
 
     def states(self, chunk: int, make: Callable[[], States]) -> States:

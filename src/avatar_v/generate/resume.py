@@ -60,7 +60,7 @@ NOT_COMPARED = (
 ANEW = "start anew with --overwrite and without --resume"
 
 
-class KeptChunks:
+class ChunkCheckpoint:
     """``with KeptChunks(…) as kept: kept.states(0, sample)``: chunks made now or found.
 
     ``asked`` is all that the frames depend on, by name; None is a live sound, whose chunks are not
@@ -85,7 +85,7 @@ class KeptChunks:
         self._on_kept = on_kept
         self._lock = -1
 
-    def __enter__(self) -> "KeptChunks":
+    def __enter__(self) -> "ChunkCheckpoint":
         self.folder.mkdir(exist_ok=True)
         self._lock = _locked(self.folder)
         try:
@@ -177,7 +177,7 @@ def keeping(
     inputs: Inputs,
     on_kept: OnKept,
     **made_with: str,
-) -> AbstractContextManager[KeptChunks | None]:
+) -> AbstractContextManager[ChunkCheckpoint | None]:
     """What keeps the chunks of a request; None where no file is written.
 
     ``made_with`` is what the frames depend on besides the request: weights, precision, device.
@@ -187,7 +187,7 @@ def keeping(
         return nullcontext()
     is_live = isinstance(inputs.audio, LiveSound)
     asked = None if is_live else {**asked_for(request, inputs), **made_with}
-    return KeptChunks(kept_folder(out), asked, resume=request.output.resume, on_kept=on_kept)
+    return ChunkCheckpoint(kept_folder(out), asked, resume=request.output.resume, on_kept=on_kept)
 
 
 def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import TypeAlias
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.marking import mark_of, sign_video
-from avatar_v.generate.resume import KeptChunks, OnKept, keeping
+from avatar_v.generate.resume import ChunkCheckpoint, OnKept, keeping
 from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.consented import check_consent
@@ -133,7 +133,7 @@ def run(
 def _judged(inputs: Inputs, request: Request, pipeline: LoadedPipeline) -> Inputs:
     """``inputs`` with what the loaded networks say of them."""
     inputs = reference_checked(inputs, request.person, pipeline.check_reference)
-    more = sound_warnings(hears=pipeline.hears)
+    more = sound_warnings(has_audio=pipeline.has_audio)
     return dataclasses.replace(inputs, warnings=(*inputs.warnings, *more))
 
 
@@ -217,7 +217,7 @@ class Run:
                 assert first is not None
                 self._record(pipeline, begin, loaded, first, 0 if kept is None else kept.num_found)
 
-    def _keeping(self) -> AbstractContextManager[KeptChunks | None]:
+    def _keeping(self) -> AbstractContextManager[ChunkCheckpoint | None]:
         source = self._source
         is_causal = source.card.can.causal_block is not None  # what it goes on from is in no file
         if is_causal or not (self._keep and is_file(self.request.output.out)):
@@ -241,7 +241,7 @@ class Run:
         self._on_warnings(self.inputs.warnings[num_before:])
         return pipeline
 
-    def _outputs(self, kept: KeptChunks | None) -> list[Output]:
+    def _outputs(self, kept: ChunkCheckpoint | None) -> list[Output]:
         out = self.request.output.out
         if out is None:
             return []

@@ -13,7 +13,7 @@ from avatar_v.parallel.streams import check_offload
 from avatar_v.request.request import Weights
 from avatar_v.request.resolve import InputSpec, input_spec
 from avatar_v.weights.adapter import check_adapters, load_merged
-from avatar_v.weights.card import Chosen, hash_with, read_card, weights_folder
+from avatar_v.weights.card import AdapterSpec, hash_with, read_card, weights_folder
 from avatar_v.weights.weights import has_motion_net, load_pipeline
 
 _Pipeline = TypeVar("_Pipeline", bound=LoadedPipeline)
@@ -45,7 +45,7 @@ class StoredPipeline:
             self.made_with["refiner"] = hash_of_refiner(weights.refiner)
             self.refiner_card = read_card(weights_folder(weights.refiner))
         self.card = read_card(self.folder)
-        self.adapters = tuple(Chosen.of(word) for word in weights.lora)
+        self.adapters = tuple(AdapterSpec.of(word) for word in weights.lora)
         if self.adapters:
             self.card = check_adapters(self.folder, self.adapters)
         if self.card.can.causal_block is not None and weights.shard:

@@ -93,7 +93,7 @@ class Blocked:
     num_frames: int
 
 
-class Beside(NamedTuple):
+class ExtraKV(NamedTuple):
     """Keys and values of another stream that x may look at, and the table that rotates the keys.
     With a pattern it has as many frames as x, which are seen alike."""
 
@@ -113,7 +113,7 @@ class Core(Protocol):
         value: Heads,
         rotary: Float[Tensor, "*positions 1 half 2"],
         *,
-        beside: Beside | None = None,
+        beside: ExtraKV | None = None,
         extra: ExtraKeyValue | None = None,
         key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
@@ -126,7 +126,7 @@ def attend_self(
     value: Heads,
     rotary: Float[Tensor, "*positions 1 half 2"],
     *,
-    beside: Beside | None = None,
+    beside: ExtraKV | None = None,
     extra: ExtraKeyValue | None = None,
     key_mask: KeyMask | None = None,
     blocked: Blocked | None = None,
@@ -185,7 +185,7 @@ class SelfAttention(Attention):
         rotary: Float[Tensor, "*positions 1 half 2"],
         *,
         core: Core = attend_self,
-        beside: Beside | None = None,
+        beside: ExtraKV | None = None,
         extra: ExtraKeyValue | None = None,
         key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,

@@ -12,11 +12,11 @@ from torch import Tensor, nn
 
 from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.models.attention import (
-    Beside,
     Blocked,
     Core,
     CrossAttention,
     ExtraKeyValue,
+    ExtraKV,
     KeyValue,
     Pattern,
     SelfAttention,
@@ -61,7 +61,7 @@ class Block(nn.Module):
         audio_scale: Float[Tensor, "b 1 1 1"] | None = None,
         motion: Float[Tensor, "b l 1 d"] | None = None,
         core: Core = attend_self,
-        beside: Beside | None = None,
+        beside: ExtraKV | None = None,
         extra: ExtraKeyValue | None = None,
         key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
@@ -132,7 +132,7 @@ def run_block(
     own = modulation if motion_modulation is None else motion_modulation
     motion, _ = block(
         motion, own, motion_rotary, audio=audio, audio_scale=audio_scale,
-        core=cores.motion, beside=Beside(key, value, rotary), extra=extra,
+        core=cores.motion, beside=ExtraKV(key, value, rotary), extra=extra,
         key_mask=motion_key_mask, blocked=blocked,
     )  # fmt: skip
     return x, motion, (key, value)

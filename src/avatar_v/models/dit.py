@@ -111,7 +111,7 @@ class AvatarDiT(nn.Module):
                 nn.init.zeros_(block.motion_inject.weight)
 
     @property
-    def hears(self) -> bool:
+    def has_audio(self) -> bool:
         """Whether sound reaches the video: what audio cross-attention gives is zero until a stage
         trains it. False on the meta device."""
         found = (p for n, p in self.named_parameters() if ".audio_attention.out." in n)

@@ -2,9 +2,9 @@
 
 A VAE rebuilds what resembles its training pictures and blurs what does not: of a filmed face, one
 trained on drawn people keeps the coarse picture and loses the fine detail. So one number of a
-picture (`fidelity_db`), with what training pictures reach (`Known`), tells whether weights have
-seen its like. The number is stored by the training of the VAE (callbacks/export_vae.py) in
-``known.json`` beside its weights.
+picture (`fidelity_db`), with what training pictures reach (`ReconstructionStats`), tells whether
+weights have seen its like. The number is stored by the training of the VAE
+(callbacks/export_vae.py) in ``known.json`` beside its weights.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ Pictures = Float[Tensor, "n 3 h w"]
 
 
 @dataclass(frozen=True)
-class Known:
+class ReconstructionStats:
     """What pictures of a VAE's training reach; equal numbers of another VAE mean something else."""
 
     least_db: Annotated[float, Within(-200, 200)]  # `fidelity_db` of all but `PERCENTILE` of them
@@ -54,7 +54,7 @@ def detail(x: Pictures) -> Pictures:
     return x - F.avg_pool2d(F.pad(x, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
 
 
-def known(values: Float[Tensor, " n"], *, side: int) -> Known:
+def known(values: Float[Tensor, " n"], *, side: int) -> ReconstructionStats:
     """What training pictures with these fidelities tell; ValueError for none, or one not finite.
 
     Fewer than a hundred pictures, such as the frames of one clip, do not show a percentile of
@@ -66,4 +66,4 @@ def known(values: Float[Tensor, " n"], *, side: int) -> Known:
     least = values.quantile(PERCENTILE)
     if len(values) * PERCENTILE < 1:
         least = values.mean() - NUM_DEVIATIONS * values.std(correction=0)
-    return Known(round(float(least), 3), len(values), side)
+    return ReconstructionStats(round(float(least), 3), len(values), side)

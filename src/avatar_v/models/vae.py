@@ -33,7 +33,7 @@ from avatar_v.base.states import check_numbers, check_state, read_tensors
 from avatar_v.base.stored import Count, Size, Within, built, checked
 from avatar_v.models.base import part_folder
 from avatar_v.models.compressed import restored
-from avatar_v.models.fidelity import Known
+from avatar_v.models.fidelity import ReconstructionStats
 from avatar_v.models.vae_norm import replace_norms
 from avatar_v.types import TEMPORAL_FACTOR, num_latents
 
@@ -74,7 +74,7 @@ class VideoVAE(nn.Module):
     latents_mean: Tensor
     latents_std: Tensor
 
-    def __init__(self, core: AutoencoderKLWan, known: Known | None = None):
+    def __init__(self, core: AutoencoderKLWan, known: ReconstructionStats | None = None):
         super().__init__()
         self.known = known
         factor = 2 ** sum(core.config["temperal_downsample"])
@@ -144,7 +144,11 @@ class VideoVAE(nn.Module):
         core = AutoencoderKLWan.from_config(config)
         assert isinstance(core, AutoencoderKLWan)
         stored = directory / KNOWN_FILE
-        known = built(Known, read_json(stored), where=stored) if stored.is_file() else None
+        known = (
+            built(ReconstructionStats, read_json(stored), where=stored)
+            if stored.is_file()
+            else None
+        )
         vae = cls(core, known)
         vae.core.load_state_dict(state)
         return vae.eval()

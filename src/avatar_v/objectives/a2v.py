@@ -47,7 +47,7 @@ class A2V(Engine[TrainBatch[Cond]]):
 
     def select_trainable(self) -> None:
         """What hears is new where it gives nothing yet (own_face starts from weights that hear)."""
-        new = () if self.dit.hears else AUDIO
+        new = () if self.dit.has_audio else AUDIO
         select_dit(self, self.trainable, new=new, seed=self.seed)
 
     def loss(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:

@@ -28,7 +28,7 @@ from avatar_v.losses.align import (
     shuffled_in_groups,
 )
 from avatar_v.rewards.terms import RewardTerm, known
-from avatar_v.sampling.solver import Move
+from avatar_v.sampling.solver import SolverStep
 from avatar_v.training.batch import Logs
 from avatar_v.training.policies import Layout
 
@@ -70,7 +70,7 @@ class GRPO:
 class Trajectory:
     """A rollout, as an update sees it."""
 
-    moves: list[Move]  # the noisy ones
+    moves: list[SolverStep]  # the noisy ones
     weights: dict[Credit, Tensor]  # how much each number counts for a credit
     old: list[dict[Credit, PerLatent]]  # log densities of each move, by credit
     frozen: list[State]  # means of each move by the weights that the stage started from
@@ -108,7 +108,9 @@ def advantages_of(
     return {c: a.clamp(-MAX_ADVANTAGE, MAX_ADVANTAGE) for c, a in total.items()}, logs
 
 
-def densities(move: Move, mean: State, weights: Mapping[Credit, Tensor]) -> dict[Credit, PerLatent]:
+def densities(
+    move: SolverStep, mean: State, weights: Mapping[Credit, Tensor]
+) -> dict[Credit, PerLatent]:
     """The log density of where a move ended, for every credit."""
     each = log_density(move.after, mean, move.std)
     return {credit: per_latent(each, weight) for credit, weight in weights.items()}

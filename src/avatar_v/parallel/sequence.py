@@ -33,8 +33,8 @@ from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.attention import (
-    Beside,
     Blocked,
+    ExtraKV,
     Heads,
     attend_self,
     mask_of_extra,
@@ -143,7 +143,7 @@ class SequenceShares:
         value: Heads,
         rotary: Float[Tensor, "positions 1 half 2"],
         *,
-        beside: Beside | None = None,
+        beside: ExtraKV | None = None,
         extra: OwnExtra | None = None,
         key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,
@@ -171,7 +171,7 @@ class SequenceShares:
         value: Heads,
         rotary: Float[Tensor, "*positions 1 half 2"],
         *,
-        beside: Beside | None = None,
+        beside: ExtraKV | None = None,
         extra: OwnExtra | None = None,
         key_mask: KeyMask | None = None,
         blocked: Blocked | None = None,

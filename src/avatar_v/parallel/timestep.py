@@ -45,7 +45,7 @@ def steps_of_ranks(num_steps: int, num_ranks: int) -> list[range]:
     return [range(stop - num, stop) for num, stop in zip(counts, accumulate(counts), strict=True)]
 
 
-class Line:
+class PipelineGroup:
     """This rank among all, for one video: ``steps`` are those of each rank.
 
     All ranks go through the same items (`along`) and blocks (`take`, `give`) in one order. Behind

@@ -56,9 +56,9 @@ def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def sound_warnings(*, hears: bool) -> tuple[str, ...]:
+def sound_warnings(*, has_audio: bool) -> tuple[str, ...]:
     """What weights make of the speech that do not hear it."""
-    if hears:
+    if has_audio:
         return ()
     return (
         "these weights know no sound (stage 1), so the video does not follow the speech: "

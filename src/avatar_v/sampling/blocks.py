@@ -24,12 +24,12 @@ from avatar_v.flow import Latents
 from avatar_v.models.attention import Pattern
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.config import CAUSAL_FIRST, DiTConfig
-from avatar_v.parallel.timestep import Line
+from avatar_v.parallel.timestep import PipelineGroup
 from avatar_v.sampling.chunks import OVERLAP, Chunk, Span
 from avatar_v.sampling.guidance import Passes
 from avatar_v.sampling.rollout import (
     BegunChunk,
-    Carry,
+    ChunkState,
     ChunkVelocity,
     History,
     States,
@@ -59,13 +59,13 @@ def blocks_of(chunk: Chunk, block: int) -> list[Span]:
 
 def make_blocks(
     velocity: ChunkVelocity,
-    carry: Carry,
+    carry: ChunkState,
     chunk: Chunk,
     settings: Settings,
     seeds: Sequence[int],
     config: DiTConfig,
-    line: Line | None = None,
-) -> tuple[States, Carry]:
+    line: PipelineGroup | None = None,
+) -> tuple[States, ChunkState]:
     """The states of a chunk, as `rollout.make_chunk` gives them, and the carry with its history.
 
     ``config`` is that of the causal network behind ``velocity``. In a ``line`` of ranks each makes

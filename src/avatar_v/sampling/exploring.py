@@ -18,7 +18,7 @@ from avatar_v.base import checks
 from avatar_v.flow import State, schedule
 from avatar_v.sampling.solver import (
     Draw,
-    Move,
+    SolverStep,
     Step,
     VelocityFn,
     again,
@@ -96,7 +96,7 @@ def explored(
     window: range,
     draw: Draw | None,
     prefix: Float[Tensor, "b p *rest"] | None = None,
-) -> tuple[State, list[Move]]:
+) -> tuple[State, list[SolverStep]]:
     """The sample, its clean ``prefix`` included, and the moves that ``window`` numbers. An empty
     window gives the sample of generation."""
     times = schedule(exploration.num_steps, shift=exploration.shift)
@@ -110,7 +110,7 @@ def explored(
 
 def mean_again(
     velocity: VelocityFn,
-    move: Move,
+    move: SolverStep,
     exploration: Exploration,
     prefix: Float[Tensor, "b p *rest"] | None = None,
 ) -> State:

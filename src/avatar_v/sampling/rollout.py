@@ -1,7 +1,7 @@
 """A video's latents, chunk after chunk: the steps of a chunk, which training and generation share.
 
-`begin` encodes the reference; then each chunk takes what the one before hands on (`Carry`), is made
-by `make_chunk`, and hands on its own end (`carried`). Who calls them has the loop. These are
+`begin` encodes the reference; then each chunk takes what the one before hands on (`ChunkState`), is
+made by `make_chunk`, and hands on its own end (`next_state`). Who calls them has the loop. These are
 functions of tensors for batches of any size, with gradients where the caller wants them: whoever
 wants none enters ``torch.no_grad`` or ``torch.inference_mode``.
 
@@ -70,7 +70,7 @@ class History:
 
 
 @dataclass(frozen=True)
-class Carry:
+class ChunkState:
     """The state between two chunks: clean latents to begin with, and the encoded reference."""
 
     prefixes: States  # the first frame, later the end of the chunk before; and its motion
@@ -84,7 +84,7 @@ class Carry:
     anchor: Reference | None = None  # the first latent made, which joins at the next chunk
     history: History | None = None  # of a causal network
 
-    def detach(self) -> "Carry":
+    def detach(self) -> "ChunkState":
         """The same without gradients into the chunks before."""
         prefixes = tuple(prefix.detach() for prefix in self.prefixes)
         anchor = None if self.anchor is None else self.anchor.map(torch.detach)
@@ -94,7 +94,7 @@ class Carry:
 
 def begin(
     dit: AvatarDiT, prefixes: States, reference: Reference | None, settings: Settings
-) -> Carry:
+) -> ChunkState:
     """The carry in front of the first chunk. ``prefixes`` are the first latent frame and, where
     motion is made, its motion (of no frames with ``settings.from_prompt``).
 
@@ -106,7 +106,7 @@ def begin(
     moments, style = dit.moments_of(reference), None
     if moments is not None and dit.motion_stats is not None:
         style = style_of(moments, dit.motion_stats)
-    return Carry(
+    return ChunkState(
         prefixes,
         _as_read(dit, cache),
         reference,
@@ -116,7 +116,7 @@ def begin(
     )
 
 
-def joined(dit: AvatarDiT, carry: Carry) -> Carry:
+def join_anchor(dit: AvatarDiT, carry: ChunkState) -> ChunkState:
     """``carry`` with the anchor, if one waits, in the encoded reference."""
     if carry.anchor is None:
         return carry
@@ -132,9 +132,13 @@ def _as_read(dit: AvatarDiT, cache: KeyValueCache | None) -> KeyValueCache | Non
     return cache if cache is None or dit.config.is_causal else cache.rotated()
 
 
-def carried(
-    carry: Carry, states: States, chunk: Chunk, audio: Float[Tensor, "b l n d"], settings: Settings
-) -> Carry:
+def next_state(
+    carry: ChunkState,
+    states: States,
+    chunk: Chunk,
+    audio: Float[Tensor, "b l n d"],
+    settings: Settings,
+) -> ChunkState:
     """The carry behind ``chunk``, which came out as ``states``."""
     prefixes = tuple(state[:, -OVERLAP:] for state in states)
     carry = dataclasses.replace(carry, prefixes=prefixes)
@@ -155,7 +159,7 @@ def chunk_velocity(
     dit: AvatarDiT,
     words: Words,
     audio: Float[Tensor, "b l n d"] | None,
-    carry: Carry,
+    carry: ChunkState,
     settings: Settings,
     motion_net: MotionNet | None = None,
     weights: Float[Tensor, "b 3"] | None = None,

@@ -28,7 +28,7 @@ Draw = Callable[[Sequence[int]], Tensor]
 
 
 @dataclass(frozen=True)
-class Move:
+class SolverStep:
     """One step of a trajectory: the latent frames that move, ends not included."""
 
     t: float
@@ -155,7 +155,7 @@ def trajectory(
     suffix: Float[Tensor, "b q *rest"] | None = None,
     step: Step | Sequence[Step] = euler,
     draw: Draw | None = None,
-) -> Iterator[Move]:
+) -> Iterator[SolverStep]:
     """The moves from noise along ``times``, which fall strictly to 0 (see flow.schedule).
 
     ``prefix`` and ``suffix`` are clean latent frames at both ends. They are held at t = 0 in every
@@ -177,13 +177,13 @@ def trajectory(
             if draw is None:
                 raise ValueError("a step with fresh noise needs a source of it (draw)")
             after = mean + std * draw(mean.shape).to(mean)
-        yield Move(t, t_next, x, mean, std, after)
+        yield SolverStep(t, t_next, x, mean, std, after)
         x = after
 
 
 def again(
     velocity_fn: VelocityFn,
-    move: Move,
+    move: SolverStep,
     step: Step,
     *,
     prefix: Float[Tensor, "b p *rest"] | None = None,

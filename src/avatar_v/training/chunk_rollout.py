@@ -21,14 +21,14 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling.chunks import OVERLAP, Chunk, next_chunk
 from avatar_v.sampling.rollout import (
-    Carry,
+    ChunkState,
     ChunkVelocity,
     Words,
     begin,
-    carried,
     chunk_velocity,
-    joined,
+    join_anchor,
     make_chunk,
+    next_state,
 )
 from avatar_v.sampling.settings import Settings
 from avatar_v.sampling.solver import VelocityFn, last_with_gradient
@@ -128,7 +128,7 @@ class ChunkRollout:
         settings = dataclasses.replace(self.settings, **weights)
         with torch.no_grad():
             carry = begin(dit, (self.prefix,), self.reference, settings)
-            carry = joined(dit, dataclasses.replace(carry, anchor=self.anchor))
+            carry = join_anchor(dit, dataclasses.replace(carry, anchor=self.anchor))
         given = chunk_velocity(dit, self.words, self.audio, carry, settings, weights=self.weights)
         return given.video(len(self.chunk.latents), self.motion)
 
@@ -214,11 +214,11 @@ def _handed_on(
 ) -> tuple[Float[Tensor, "b p c h w"], Reference | None]:
     """The end of a chunk that ``dit`` makes, and the anchor for the chunks behind it."""
     stats = dit.motion_stats
-    carry = Carry((rollout.prefix,), None, rollout.reference, stats, anchor=rollout.anchor)
+    carry = ChunkState((rollout.prefix,), None, rollout.reference, stats, anchor=rollout.anchor)
     states = (rollout.make(rollout.velocity(dit)),)
     if rollout.motion is not None:
         states = (*states, rollout.motion)
     audio = rollout.audio
     assert audio is not None, "a student hears its sound"
-    after = carried(carry, states, rollout.chunk, audio, rollout.settings)
+    after = next_state(carry, states, rollout.chunk, audio, rollout.settings)
     return after.prefixes[0], after.anchor

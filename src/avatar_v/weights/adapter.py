@@ -34,8 +34,8 @@ from avatar_v.weights.card import (
     ADAPTER_CARD,
     ADAPTER_CONFIG,
     AdapterCard,
+    AdapterSpec,
     Card,
-    Chosen,
     read_adapter_card,
     read_card,
 )
@@ -144,7 +144,7 @@ def read_adapter(folder: str | Path) -> Adapter:
 
 def load_merged(
     base: str | Path,
-    chosen: Sequence[Chosen],
+    chosen: Sequence[AdapterSpec],
     *,
     vae: str | Path | None = None,
     any_vae: bool = False,
@@ -179,7 +179,7 @@ def load_merged(
 
 def merge_to(
     base: str | Path,
-    chosen: Sequence[Chosen],
+    chosen: Sequence[AdapterSpec],
     out: str | Path,
     *,
     any_base: bool = False,
@@ -208,7 +208,7 @@ def merge_to(
         save_dit(partial, merge_into(load_dit(base), adapters), dtype=dtype)
 
 
-def check_adapters(base: Path, chosen: Sequence[Chosen], *, any_base: bool = False) -> Card:
+def check_adapters(base: Path, chosen: Sequence[AdapterSpec], *, any_base: bool = False) -> Card:
     """The card of the last adapter, before any network is loaded. ValueError for adapters of
     another preset or, unless ``any_base``, of other weights, and for one that is named twice."""
     _check_once(chosen)
@@ -330,7 +330,7 @@ def check_network(adapter: Adapter) -> None:
     _check_fits(adapter, 1.0, wanted, wanted)
 
 
-def _check_once(chosen: Sequence[Chosen]) -> None:
+def _check_once(chosen: Sequence[AdapterSpec]) -> None:
     """ValueError for no adapter, or one that is named twice."""
     if not chosen:
         raise ValueError("expected an adapter or more, got none")
@@ -340,7 +340,7 @@ def _check_once(chosen: Sequence[Chosen]) -> None:
             raise ValueError(f"adapter {folder} is named twice: {folder}:2 is twice its strength")
 
 
-def _adapters(chosen: Sequence[Chosen]) -> list[tuple[Adapter, float]]:
+def _adapters(chosen: Sequence[AdapterSpec]) -> list[tuple[Adapter, float]]:
     _check_once(chosen)
     return [(read_adapter(each.folder), each.scale) for each in chosen]
 

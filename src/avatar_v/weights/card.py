@@ -139,14 +139,14 @@ class AdapterCard:
 
 
 @dataclass(frozen=True)
-class Chosen:
+class AdapterSpec:
     """An adapter and how strongly it counts; 1 is as it was trained."""
 
     folder: Path
     scale: float = 1.0
 
     @classmethod
-    def of(cls, word: str) -> "Chosen":
+    def of(cls, word: str) -> "AdapterSpec":
         """Of ``DIR`` or ``DIR:SCALE``. ValueError for a folder without an adapter, and for a scale
         that is no number from -10 to 10."""
         folder, colon, number = word.rpartition(":")
@@ -185,7 +185,7 @@ def read_adapter_card(folder: str | Path) -> AdapterCard:
     return built(AdapterCard, {**values, "card": UNCOMPRESSED | card}, where=path)
 
 
-def hash_with(folder: str | Path, adapters: Sequence[Chosen]) -> str:
+def hash_with(folder: str | Path, adapters: Sequence[AdapterSpec]) -> str:
     """`hash_folder`, and with adapters that of all of them with their scales."""
     base = hash_folder(folder)
     if not adapters:
