@@ -2,8 +2,8 @@
 
 `begin` encodes the reference; then each chunk takes what the one before hands on (`ChunkState`), is
 made by `make_chunk`, and hands on its own end (`next_state`). Who calls them has the loop. These
-are functions of tensors for batches of any size, with gradients where the caller wants them: whoever
-wants none enters ``torch.no_grad`` or ``torch.inference_mode``.
+are functions of tensors for batches of any size, with gradients where the caller wants them:
+whoever wants none enters ``torch.no_grad`` or ``torch.inference_mode``.
 
 The draws of a chunk depend on the seeds and its number alone, so it is the same in whatever order,
 thread, batch and run chunks are made. Guidance is guidance.py's, the steps are solver.py's, their
