@@ -5,13 +5,17 @@ import resource
 import signal
 from pathlib import Path
 
+import lightning as L
 import pytest
 import torch
+from lightning.pytorch.strategies import ModelParallelStrategy
 from torch.distributed.checkpoint.api import CheckpointException
 
 from avatar_v.parallel.whole_shards import whole_shards
-from avatar_v.recipe.checkpoint_file import newest_whole
+from avatar_v.recipe.checkpoint_file import check_layout, newest_whole
 from avatar_v.recipe.checkpoint_writer import WholeCheckpoints
+from avatar_v.recipe.cli import run_words
+from tiny_run import RECIPES
 
 MIB = 2**20
 
@@ -75,3 +79,24 @@ def test_shards_replace_the_ones_before_when_all_are_written(tmp_path: Path) -> 
     assert (path / "part").read_text() == "new"
     assert os.listdir(tmp_path) == ["last.ckpt"]
     assert len(calls) == 7  # three for each that is whole, and the first of the one that is not
+
+
+def test_a_run_goes_on_by_the_strategy_that_it_began_with(tmp_path: Path) -> None:
+    """A sharded checkpoint is a folder, any other a file."""
+    file, folder = tmp_path / "last.ckpt", tmp_path / "sharded.ckpt"
+    file.touch()
+    folder.mkdir()
+    plain = L.Trainer(accelerator="cpu", devices=1, logger=False)
+    shards = L.Trainer(accelerator="cpu", devices=2, strategy=ModelParallelStrategy(), logger=False)
+    check_layout(file, plain)
+    check_layout(folder, shards)
+    with pytest.raises(ValueError, match="sharded run, and this one does not shard: go on with"):
+        check_layout(folder, plain)
+    with pytest.raises(ValueError, match="did not shard, and this one shards: go on with"):
+        check_layout(file, shards)
+
+
+def test_a_strategy_named_by_class_on_the_command_line_says_how() -> None:
+    words = [str(RECIPES / f"{name}.yaml") for name in ("0_vae", "tiny")]
+    with pytest.raises(ValueError, match=r"--trainer\.strategy\.class_path avatar_v\.x\.Mine"):
+        run_words("run", [*words, "--trainer.strategy", "avatar_v.x.Mine"])
