@@ -17,10 +17,14 @@ FILE = Path(__file__).with_name("losses.json")
 TOLERANCE = 5e-4
 """Relative. Kernels of other processors sum in another order. fp32 forgets some 1e-7 of a sum, and
 training enlarges it: Newton-Schulz small singular values (3.4445 to the fifth power, 485 times),
-AdamW's first steps small gradients, and each stage starts from the weights of others. Measured: a
-random error of 1e-6 in every gradient moves a loss by 1.7e-4 at most, kernels of AVX-512, AVX2 and
-without vectors differ by 1.4e-4, and a learning rate 1 % off moves 20 of the 21 stages by 5e-4 to
-2e-1."""
+AdamW's first steps small gradients, and each stage starts from the weights of others. Measured:
+kernels of AVX-512, of AVX2 and of neither differ by 2.3e-4 at most, and a learning rate
+1 % off moves 20 of the 21 stages by 5e-4 to 2e-1."""
+OF_SCORES = 2e-3
+"""Of distribution matching: its loss is the difference of two networks that begin as one, and so
+small that rounding is a larger part of it. Measured: 6.6e-4 between those kernels; a learning rate
+1 % off moves these stages by 3.2e-3 and 4.8e-3."""
+TOLERANCES = {"4b_distill_dmd": OF_SCORES, "4e_self_forcing": OF_SCORES}
 
 
 def trained(folder: Path, *options: str) -> dict[str, list[float]]:
@@ -57,7 +61,7 @@ def golden(
 
 @pytest.mark.parametrize("stage", STAGES)
 def test_losses_are_the_golden_ones(stage: str, measured, golden) -> None:
-    assert measured[stage] == pytest.approx(golden[stage], rel=TOLERANCE)
+    assert measured[stage] == pytest.approx(golden[stage], rel=TOLERANCES.get(stage, TOLERANCE))
     assert len(measured[stage]) == 8
 
 
