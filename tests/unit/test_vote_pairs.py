@@ -13,7 +13,7 @@ from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import WINNERS, Pair, read_pair
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cli import main
-from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import Study, load_study
 from avatar_v_eval.human.votes import Vote
 from human_study import study_yaml, write_video
@@ -75,7 +75,7 @@ VOTES = (
 
 
 def keep(study: Study, votes: Sequence[Vote]) -> None:
-    store = Store(study.root / "votes.sqlite", study.fingerprint)
+    store = StudyStore(study.root / "votes.sqlite", study.fingerprint)
     store.add_votes(votes)
     store.close()
 

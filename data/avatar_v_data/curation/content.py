@@ -10,14 +10,14 @@ import torch
 from avatar_v.critics.frozen import hash_files
 from avatar_v.safety.moderation import labels_of, picture_scores
 from avatar_v.safety.policy import PICTURE_MODELS, check_folder
-from avatar_v_data.curation.stages import Recording, Result, clip_frames
+from avatar_v_data.curation.stages import FootageRecording, Result, clip_frames
 
 NUM_SEEN = 8
 """Pictures of a clip that are judged."""
 
 
 @dataclass(frozen=True)
-class Content:
+class ContentStage:
     """``model``: the folder of an image classifier of transformers.
 
     Columns: ``content_LABEL`` for each of its labels, the largest probability in a clip's pictures.
@@ -35,7 +35,7 @@ class Content:
         check_folder(folder, "content", ("ForImageClassification",), needed, PICTURE_MODELS)
         return hash_files([*sorted(folder.glob("*.json")), *sorted(folder.glob("*.safetensors"))])
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
         rows = []
         for _, frames in clip_frames(recording, spans):

@@ -13,20 +13,21 @@ from typing import Any
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import check_name
 from avatar_v.base.stored import built, shown
-from avatar_v_data.curation.captions import Captions
-from avatar_v_data.curation.clips import Clips
-from avatar_v_data.curation.content import Content
-from avatar_v_data.curation.faces import Faces
-from avatar_v_data.curation.looks import Looks
-from avatar_v_data.curation.person import Person
-from avatar_v_data.curation.probe import Probe
-from avatar_v_data.curation.shots import Shots
-from avatar_v_data.curation.speech import Speech
+from avatar_v_data.curation.captions import CaptionStage
+from avatar_v_data.curation.clips import ClipStage
+from avatar_v_data.curation.content import ContentStage
+from avatar_v_data.curation.faces import FaceStage
+from avatar_v_data.curation.looks import LookStage
+from avatar_v_data.curation.person import PersonStage
+from avatar_v_data.curation.probe import ProbeStage
+from avatar_v_data.curation.shots import ShotStage
+from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
-from avatar_v_data.curation.sync import Sync
+from avatar_v_data.curation.sync import SyncStage
 
 STAGES: tuple[type, ...] = (
-    Probe, Shots, Faces, Speech, Clips, Looks, Sync, Person, Content, Captions,
+    ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
+    SyncStage, PersonStage, ContentStage, CaptionStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"
@@ -60,7 +61,7 @@ class Grouping:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CurationPlan:
     """What a folder of footage is to become."""
 
     stages: tuple[Stage, ...]
@@ -74,7 +75,7 @@ class Plan:
                 raise ValueError(f"stage {stage.name} needs {', '.join(missing)}")
 
 
-def read_plan(name_or_path: str) -> Plan:
+def read_plan(name_or_path: str) -> CurationPlan:
     """A plan that ships, by its name, or that of a file.
 
     ValueError for anything that is no plan, with the place in the file.
@@ -90,7 +91,7 @@ def read_plan(name_or_path: str) -> Plan:
     return plan_of(read_yaml(path, "plan"), where=path)
 
 
-def plan_of(values: Any, *, where: str | Path) -> Plan:
+def plan_of(values: Any, *, where: str | Path) -> CurationPlan:
     """The plan of a YAML file's values. Stages that are left out do not run."""
     values = _object(values, where)
     if unknown := sorted(set(values) - {"stages", "limits", "grouping"}):
@@ -113,7 +114,7 @@ def plan_of(values: Any, *, where: str | Path) -> Plan:
     }
     grouping = _of(Grouping, values.get("grouping", {}), f"{where}: grouping")
     try:
-        return Plan(tuple(stages), limits, grouping)
+        return CurationPlan(tuple(stages), limits, grouping)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 

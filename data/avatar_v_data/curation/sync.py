@@ -16,7 +16,7 @@ from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import Frames, Recording, Result, clip_frames, clip_sound
+from avatar_v_data.curation.stages import FootageRecording, Frames, Result, clip_frames, clip_sound
 
 WORLD = "world"
 SIDE = 64
@@ -26,7 +26,7 @@ PART = 40
 
 
 @dataclass(frozen=True)
-class Sync:
+class SyncStage:
     """``critic``: the file of SyncNet's weights, or "world" for drawn people.
 
     Columns: ``sync_offset`` in frames (positive: the sound is early), ``sync_confidence`` (Sync-C:
@@ -47,7 +47,7 @@ class Sync:
             return SyncNet.load(self.critic).hash()  # its error says where to get the file
         return hash_files([Path(self.critic)])
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
         audio, rows = recording.audio() if spans else None, []
         for index, frames in clip_frames(recording, spans):

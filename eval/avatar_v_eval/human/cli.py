@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v_eval.human.assign import num_raters_needed
     from avatar_v_eval.human.blind import blinded_copies
     from avatar_v_eval.human.items import all_items
-    from avatar_v_eval.human.store import Store
+    from avatar_v_eval.human.store import StudyStore
     from avatar_v_eval.human.study import load_study
 
     study = load_study(args.study)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     hosts, origins = reached_by(args.host, args.public)
     with (
         _listening(args.host, args.port) as listener,
-        closing(Store(args.votes or study.root / "votes.sqlite", study.fingerprint)) as store,
+        closing(StudyStore(args.votes or study.root / "votes.sqlite", study.fingerprint)) as store,
     ):
         store.add_raters(max(0, (args.raters or needed) - len(store.raters())))
         base = origins[0] if origins else f"http://{_shown(args.host)}:{listener.getsockname()[1]}"

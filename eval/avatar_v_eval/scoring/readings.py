@@ -17,7 +17,7 @@ from avatar_v_eval.motion_statistics import spread
 from avatar_v_eval.scoring.clip import Footage, Waveform
 from avatar_v_eval.scoring.pictures import Frames
 from avatar_v_eval.scoring.sampling import first_minus_last, trimmed_mean
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 Motion = Float[np.ndarray, "f m"]
 
@@ -26,12 +26,12 @@ STYLE_SPREADS = ("mouth_open", "yaw", "pitch", "roll")
 SPREAD_FLOOR = 0.01  # radians or openings: below, two spreads count as one
 
 
-def sync_outputs(prefix: str, judge: str) -> tuple[Output, Output, Output]:
+def sync_outputs(prefix: str, judge: str) -> tuple[ScoreOutput, ScoreOutput, ScoreOutput]:
     """The three numbers of `sync_reading`."""
     return (
-        Output(f"{prefix}_c", f"Sync-C, {judge}", "higher"),
-        Output(f"{prefix}_d", f"Sync-D, {judge}", "lower"),
-        Output(f"{prefix}_offset", f"sync offset, {judge}", "zero", "frames"),
+        ScoreOutput(f"{prefix}_c", f"Sync-C, {judge}", "higher"),
+        ScoreOutput(f"{prefix}_d", f"Sync-D, {judge}", "lower"),
+        ScoreOutput(f"{prefix}_offset", f"sync offset, {judge}", "zero", "frames"),
     )
 
 
@@ -52,11 +52,11 @@ def sync_reading(
     )
 
 
-def likeness_outputs(key: str, what: str, judge: str) -> tuple[Output, Output]:
+def likeness_outputs(key: str, what: str, judge: str) -> tuple[ScoreOutput, ScoreOutput]:
     """Both numbers of `face_reading`, where more is better."""
     return (
-        Output(key, f"{what}, {judge}", "higher"),
-        Output(f"{key}_drift", f"{what} lost, first quarter to last", "zero"),
+        ScoreOutput(key, f"{what}, {judge}", "higher"),
+        ScoreOutput(f"{key}_drift", f"{what} lost, first quarter to last", "zero"),
     )
 
 

@@ -45,7 +45,7 @@ PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """Seconds since the first sample was spoken."""
 
     spoken: np.ndarray  # when each block of a frame's sound was handed over
@@ -123,7 +123,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
+def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
     """A session from its first sample to its last frame."""
     (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.side)
     num = options.seconds * FRAME_RATE_HZ
@@ -151,7 +151,7 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
     begin, *handed = spoken
     length = chunk_latents_of(request, pipeline.card)
     chunks = plan(num, chunk_latents=length).chunks
-    return Run(np.array(handed) - begin, np.array(shown) - begin, chunks)
+    return LiveRun(np.array(handed) - begin, np.array(shown) - begin, chunks)
 
 
 def _paced(sound: Tensor, spoken: list[float]) -> Iterator[Tensor]:
@@ -166,7 +166,7 @@ def _paced(sound: Tensor, spoken: list[float]) -> Iterator[Tensor]:
         yield block
 
 
-def numbers_of(runs: list[Run]) -> dict[str, Number]:
+def numbers_of(runs: list[LiveRun]) -> dict[str, Number]:
     """Medians over runs, and percentiles over the chunks of all runs."""
     if min(len(run.chunks) for run in runs) < 4:
         raise ValueError("a steady rate needs at least 4 chunks a run; give --seconds more")

@@ -36,7 +36,7 @@ PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass(frozen=True)
-class Run:
+class MemoryRun:
     """One process."""
 
     peak_mib: float
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    runs: dict[int, list[Run]] = {seconds: [] for seconds in options.seconds}
+    runs: dict[int, list[MemoryRun]] = {seconds: [] for seconds in options.seconds}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         weights = options.weights
@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def numbers_of(runs: dict[int, list[Run]]) -> dict[str, Number]:
+def numbers_of(runs: dict[int, list[MemoryRun]]) -> dict[str, Number]:
     """Peaks, their growth over the shortest video within each turn, growth within runs, time."""
     shortest, *longer = sorted(runs)
     base = [run.peak_mib for run in runs[shortest]]
@@ -108,7 +108,7 @@ def numbers_of(runs: dict[int, list[Run]]) -> dict[str, Number]:
     return numbers
 
 
-def one_run(seconds: int, weights: str, num_steps: int, folder: Path) -> Run:
+def one_run(seconds: int, weights: str, num_steps: int, folder: Path) -> MemoryRun:
     """`avatar-v generate` over so many seconds of speech; RuntimeError where it fails."""
     (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES)
     reference, sound = folder / "reference.mp4", folder / "speech.wav"
@@ -135,7 +135,7 @@ def one_run(seconds: int, weights: str, num_steps: int, folder: Path) -> Run:
     took_s = time.perf_counter() - begin
     # its own account: the system's for a child begins with what this process held when it began
     timing = json.loads((folder / "out.json").read_text())["timing"]
-    return Run(timing["peak_rss_mib"], tuple(resident), took_s)
+    return MemoryRun(timing["peak_rss_mib"], tuple(resident), took_s)
 
 
 def _look(pid: int, folder: Path, resident: list[float], ended: threading.Event) -> None:

@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     torch.set_num_threads(1)
-    check = Check(Path(options.weights))
+    check = KnownPeopleCheck(Path(options.weights))
     numbers = check.false_alarms(options.persons, options.first)
     notes = [f"TEST persons from number {options.first} on; a clip is H.264 as generate writes it"]
     if options.real:
@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-class Check:
+class KnownPeopleCheck:
     """The check of `generate`, with the weights of a folder."""
 
     def __init__(self, weights: Path) -> None:

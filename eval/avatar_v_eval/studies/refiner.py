@@ -42,7 +42,7 @@ from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, gains, means
 from avatar_v_eval.readers import LOOKS, clip_of
-from avatar_v_eval.scoring.scorers.likeness import FaceWorld
+from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
 from avatar_v_eval.systems import named
 
 SIZE, TILE = 128, 64
@@ -82,7 +82,7 @@ def measure(options: argparse.Namespace) -> Findings:
     first = next(iter(refiners))
     words = {BICUBIC: "bicubic", **{name: name for name in refiners}}
     words |= {BLIND: f"{first}, no reference", CEILING: "the true clip through the VAE"}
-    face = FaceWorld()
+    face = FaceWorldScorer()
     cases = asked_cases(options, reference_frames=options.frames, size=SIZE)
 
     def find(index: int) -> tuple[dict[str, Reading], dict[str, Tensor]]:
@@ -160,7 +160,7 @@ def _reference(case: Case, refiner: Refiner):
     return refiner.conditioner.encode_clip(video, clip.valid, heard(clip), clip.motion)
 
 
-def read(video: SignedVideo, case: Case, face: FaceWorld) -> Reading:
+def read(video: SignedVideo, case: Case, face: FaceWorldScorer) -> Reading:
     """Each measure of one video against the true one."""
     true, mouth = signed(case.video), _corners(case)
     assert case.target.mouth_box is not None
@@ -176,7 +176,7 @@ def read(video: SignedVideo, case: Case, face: FaceWorld) -> Reading:
     }
 
 
-def looks(video: SignedVideo, case: Case, true: SignedVideo, face: FaceWorld) -> Reading:
+def looks(video: SignedVideo, case: Case, true: SignedVideo, face: FaceWorldScorer) -> Reading:
     """Likeness, and sharpness as a share of another video's, of all frames but the first."""
     clip, other = (clip_of(case, to_uint8(each)) for each in (video, true))
     sharpness = [LOOKS["sharpness"].score(each).values["sharpness"] for each in (clip, other)]
