@@ -12,7 +12,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.objectives.distill_cfg import GuidanceRanges
 from avatar_v.objectives.distill_dmd import DistillDMD
-from avatar_v.objectives.distribution_matching import Judged, Matching
+from avatar_v.objectives.distribution_matching import Matching, ScoredChunk
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.chunks import next_chunk
 from avatar_v.sampling.rollout import begin, chunk_velocity, join_anchor, make_chunk, next_state
@@ -79,13 +79,13 @@ def a_batch(dmd: DistillDMD, prefix: int, length: int) -> TrainBatch[Cond]:
     return TrainBatch(batch, window, clean, cond, draws, 0)
 
 
-def judged(dmd: DistillDMD, prefix: int, length: int) -> Judged:
+def judged(dmd: DistillDMD, prefix: int, length: int) -> ScoredChunk:
     """A chunk of two moves, as both scores look at it."""
     begun = a_batch(dmd, prefix, length)
     rollout = dmd.chunk(begun)
     weight = rollout.window(dmd.subject.region(begun))
     made = rollout.make(rollout.velocity(dmd.dit), rollout.settings.num_steps)
-    return Judged(rollout, made, rollout.window(begun.clean), weight)
+    return ScoredChunk(rollout, made, rollout.window(begun.clean), weight)
 
 
 @pytest.fixture(scope="module")

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from avatar_v.critics.frozen import weights_hash
 from avatar_v.faces.face import FaceCritic
-from avatar_v.generate.generator import LatentChunk, Person
+from avatar_v.generate.generator import EncodedPerson, LatentChunk
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.refine import Refiner, refine_chunks
+from avatar_v.generate.refine import TrainedRefiner, refine_chunks
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.losses.flow import box_cover
 from avatar_v.losses.perceptual import feature_loss
@@ -76,7 +76,7 @@ def measure(options: argparse.Namespace) -> Findings:
     torch.set_num_threads(1)
     pipeline = AvatarPipeline.from_pretrained(options.generator)
     refiners = {
-        name: Refiner.from_pretrained(weights, pipeline.conditioner)
+        name: TrainedRefiner.from_pretrained(weights, pipeline.conditioner)
         for name, weights in named(options.refiners)
     }
     first = next(iter(refiners))
@@ -120,7 +120,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 @torch.inference_mode()
-def reconstructed(case: Case, refiners: Mapping[str, Refiner]) -> dict[str, SignedVideo]:
+def reconstructed(case: Case, refiners: Mapping[str, TrainedRefiner]) -> dict[str, SignedVideo]:
     """The true clip made small and large again in every way."""
     first, true = next(iter(refiners.values())), signed(case.video)
     vae, motion = first.conditioner.vae, first.conditioner.pack_motion(case.motion[None])
@@ -128,7 +128,7 @@ def reconstructed(case: Case, refiners: Mapping[str, Refiner]) -> dict[str, Sign
     videos = {BICUBIC: enlarge(first.low_vae.decode(latents))[0]}
     for name, own in (*refiners.items(), (BLIND, first)):
         audio = own.conditioner.encode_audio(heard(case.target)[None])
-        person = Person(true[0], None if name == BLIND else _reference(case, own))
+        person = EncodedPerson(true[0], None if name == BLIND else _reference(case, own))
         part = LatentChunk(latents, case.audio, len(true), 0, audio, motion)
         bf16 = own.dit.patch_embed.weight.dtype == torch.bfloat16
         made = refine_chunks(own, person, case.prompt, iter([part]), seed=0, bf16=bf16)
@@ -138,7 +138,7 @@ def reconstructed(case: Case, refiners: Mapping[str, Refiner]) -> dict[str, Sign
 
 
 def generated(
-    case: Case, pipeline: AvatarPipeline, refiners: Mapping[str, Refiner]
+    case: Case, pipeline: AvatarPipeline, refiners: Mapping[str, TrainedRefiner]
 ) -> dict[str, SignedVideo]:
     """The person of the reference, generated with the speech of the case, enlarged and refined."""
     clip, said = reference_clip(case, len(case.reference.motion)), case.audio
@@ -153,7 +153,7 @@ def generated(
     return {**frames, BICUBIC: enlarge(frames[BICUBIC][None])[0]}
 
 
-def _reference(case: Case, refiner: Refiner):
+def _reference(case: Case, refiner: TrainedRefiner):
     clip = case.reference
     assert clip.valid is not None
     video = signed(video_of(clip))

@@ -18,8 +18,8 @@ from pathlib import Path
 from avatar_v.app.form import (
     CONSENT,
     SPEECH_TEXT,
-    Form,
     Limits,
+    PageForm,
     checked_request,
     form_words,
 )
@@ -99,7 +99,7 @@ class JobRunner:
         self._load_s = round(time.perf_counter() - begin, 3)
         self._queue = JobQueue(self.limits.num_waiting)
 
-    def make(self, form: Form, visitor: Visitor) -> Generator[Waiting | Progress, None, None]:
+    def make(self, form: PageForm, visitor: Visitor) -> Generator[Waiting | Progress, None, None]:
         """Check ``form`` and carry it out in its visitor's turn; the last progress has the record.
 
         ValueError for faults that the user can change and for a full queue, OSError if writing

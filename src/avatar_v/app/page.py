@@ -34,7 +34,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from avatar_v.app import html
 from avatar_v.app.example import draw_person
-from avatar_v.app.form import FRAMED, MAX_TEXT, Form, form_words
+from avatar_v.app.form import FRAMED, MAX_TEXT, PageForm, form_words
 from avatar_v.app.job_queue import JobQueue, in_turn
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
@@ -250,7 +250,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
             except ValueError as error:
                 yield html.page_state(failed=str(error))
                 return
-            form = dataclasses.replace(Form(**body.model_dump()), **given)
+            form = dataclasses.replace(PageForm(**body.model_dump()), **given)
             yield from running(runner, form, visitor)
 
         async def lines() -> AsyncIterator[str]:
@@ -276,7 +276,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
 
 
 def running(
-    runner: JobRunner, form: Form, visitor: Visitor
+    runner: JobRunner, form: PageForm, visitor: Visitor
 ) -> Generator[dict[str, Any], None, None]:
     """The page's words and screens, from the first check to the end."""
     try:

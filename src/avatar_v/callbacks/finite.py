@@ -18,7 +18,7 @@ from avatar_v.training.finite import (
 
 
 @dataclass(frozen=True)
-class Seen:
+class PendingLosses:
     """A batch whose losses have not been looked at yet."""
 
     step: int  # counted from 1
@@ -39,7 +39,7 @@ class FiniteTraining(L.Callback):
     def __init__(self, every_num_batches: int = 20) -> None:
         checks.count("every_num_batches", every_num_batches)
         self.every_num_batches = every_num_batches
-        self._seen: list[Seen] = []
+        self._seen: list[PendingLosses] = []
         self._num_steps = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -50,7 +50,7 @@ class FiniteTraining(L.Callback):
         num_steps = step_of(trainer, pl_module)
         step = num_steps + (num_steps == self._num_steps)  # gradients may be accumulating
         self._num_steps = num_steps
-        self._seen.append(Seen(step, tuple(getattr(batch, "key", ())), terms))
+        self._seen.append(PendingLosses(step, tuple(getattr(batch, "key", ())), terms))
         is_free = terms["loss"].device.type == "cpu" and trainer.world_size == 1
         if is_free or len(self._seen) >= self.every_num_batches:
             self._look(trainer)
@@ -79,7 +79,7 @@ class FiniteTraining(L.Callback):
         end_together(trainer, fault_of(seen))
 
 
-def fault_of(seen: list[Seen]) -> str | None:
+def fault_of(seen: list[PendingLosses]) -> str | None:
     """The words about the first batch that is not finite, or None. The device is asked once."""
     values = [value.float().reshape(()) for batch in seen for value in batch.terms.values()]
     if not values or bool(torch.stack(values).isfinite().all()):

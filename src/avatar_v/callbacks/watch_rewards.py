@@ -21,7 +21,7 @@ from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.ema import averaged
 from avatar_v.objectives.align_grpo import AlignGRPO
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples, known
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm, known
 
 CLEAR = 2.0
 """Standard errors of a mean difference over samples from which on it counts."""
@@ -130,7 +130,7 @@ class WatchRewards(L.Callback):
         torch.clear_autocast_cache()
         return {name: torch.cat(values) for name, values in parts.items()}
 
-    def _judged(self, rewards: Rewards, samples: Samples) -> Values:
+    def _judged(self, rewards: Rewards, samples: RewardSamples) -> Values:
         found = {name: _per_sample(x) for name, x in rewards(samples).items()}
         found["reward"] = torch.stack(
             [term.weight * found[term.label].nan_to_num() for term in rewards.terms]

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from avatar_v.generate.pipelining import chained
 from avatar_v.inputs.live import SoundChunk
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.media.pixels import Frames, decoded
 from avatar_v.media.sound import Sound
 from avatar_v.models.audio import LogMelEncoder
@@ -101,7 +101,7 @@ class Clip:
 def generate(
     dit: AvatarDiT,
     conditioner: Conditioner,
-    person: Person,
+    person: EncodedPerson,
     waveform: Float[Tensor, " s"],
     prompt: str,
     settings: Settings,
@@ -164,7 +164,7 @@ def live_audio_chunks(
 def sample_chunks(
     dit: AvatarDiT,
     conditioner: Conditioner,
-    person: Person,
+    person: EncodedPerson,
     prompt: str,
     settings: Settings,
     spoken: Iterator[AudioChunk],

@@ -18,10 +18,10 @@ from avatar_v.base.device import chosen_device, chosen_precision
 from avatar_v.generate.generator import Clip, LatentChunk, context_latents
 from avatar_v.generate.making import GenerationTask, RankTask
 from avatar_v.generate.ranks import Ranks
-from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person
+from avatar_v.generate.refine import TrainedRefiner, hash_of_refiner, refined_person
 from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import Person, encode_person
+from avatar_v.inputs.person import EncodedPerson, encode_person
 from avatar_v.inputs.reference_check import NamedPictures, check_reference
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
@@ -80,7 +80,9 @@ class LoadedPipeline:
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
         self.dit, self.conditioner = dit.eval(), conditioner.eval()
-        self.refiner = None if refiner is None else Refiner.from_pretrained(refiner, conditioner)
+        self.refiner = (
+            None if refiner is None else TrainedRefiner.from_pretrained(refiner, conditioner)
+        )
         self.offload, self.shard = offload, shard
         self.has_audio = dit.has_audio  # asked before a rank has but a part of the weights
         networks = [(dit, conditioner)]
@@ -135,7 +137,7 @@ class LoadedPipeline:
         own = None if self.refiner is None else self.refiner.conditioner
         return context_latents(self.conditioner, own)
 
-    def person(self, inputs: Inputs, *, from_prompt: bool = False) -> Person:
+    def person(self, inputs: Inputs, *, from_prompt: bool = False) -> EncodedPerson:
         """The person who is to speak, encoded: picture, reference and motion.
 
         ``from_prompt``: the picture will not be given (Capabilities.stills_from_prompt)."""

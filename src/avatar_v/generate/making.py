@@ -26,10 +26,10 @@ from avatar_v.generate.generator import (
 )
 from avatar_v.generate.pipelining import Stage, chained, pipelined
 from avatar_v.generate.ranks import Ranks, SharedChunks
-from avatar_v.generate.refine import Refiner, refining
+from avatar_v.generate.refine import TrainedRefiner, refining
 from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.live import LiveSound, sound_chunks
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.media.sound import Sound, high_passed, level_of
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
@@ -45,8 +45,8 @@ class GenerationTask:
     """A video that is to be made, apart from its sound. Rank 0 tells the other ranks of it."""
 
     request: Request  # with nothing left open (resolve.resolved)
-    person: Person
-    larger: Person | None  # the same, as a refiner reads them
+    person: EncodedPerson
+    larger: EncodedPerson | None  # the same, as a refiner reads them
 
     def to(self, device: torch.device) -> "GenerationTask":
         larger = None if self.larger is None else self.larger.to(device)
@@ -61,7 +61,7 @@ class RankTask:
     settings: Settings
     dit: AvatarDiT
     conditioner: Conditioner
-    refiner: Refiner | None
+    refiner: TrainedRefiner | None
     device: torch.device
     overlap: bool  # each stage has a thread
     ranks: Ranks | None

@@ -15,13 +15,13 @@ from avatar_v.generate.generator import Clip
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.marking import mark_of, sign_video
 from avatar_v.generate.resume import ChunkCheckpoint, OnKept, keeping
-from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
+from avatar_v.generate.scene import RankedScenes, check_scene, save_picture, side_by_side, staged
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.consented import check_consent
 from avatar_v.inputs.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.inputs.live import LiveSound
 from avatar_v.inputs.moderated import check_inputs, moderator_of
-from avatar_v.media.delivered import Form
+from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Output
 from avatar_v.media.outputs import output_of
 from avatar_v.media.pixels import Frames
@@ -165,7 +165,7 @@ class Run:
     ) -> None:
         self.request, self.inputs = request, inputs
         self.record: Record | None = None
-        self._scene: Scene | None = None
+        self._scene: RankedScenes | None = None
         self._consented, self._moderator = consented, moderator
         self._source, self._watermark, self._beside = source, watermark, beside
         is_own = watermark is None and request.output.watermark
@@ -197,7 +197,7 @@ class Run:
             with ExitStack() as stack:
                 if not isinstance(self._source, LoadedPipeline):
                     stack.callback(pipeline.close)
-                form = Form() if inputs.delivered is None else inputs.delivered.form
+                form = SoundFormat() if inputs.delivered is None else inputs.delivered.form
                 writers = [stack.enter_context(Writer(output, form)) for output in outputs]
                 stack.enter_context(closing(clips))
                 for clip in clips:

@@ -39,7 +39,7 @@ from avatar_v.weights.weights import check_parts
 
 
 @dataclass(frozen=True)
-class Scene:
+class RankedScenes:
     """The candidates, the best first, and their pictures."""
 
     candidates: tuple[SceneCandidate, ...]
@@ -56,7 +56,7 @@ def check_scene(inputs: Inputs, card: Card) -> None:
         )
 
 
-def scene_of(request: Request, weights: Weights) -> Scene:
+def scene_of(request: Request, weights: Weights) -> RankedScenes:
     """The candidates of a request whose sound is not heard (``audio`` LIVE). ValueError for bad
     input, before the weights are loaded."""
     source = StoredPipeline(weights)
@@ -69,7 +69,7 @@ def scene_of(request: Request, weights: Weights) -> Scene:
         return make_scene(pipeline, inputs, request)
 
 
-def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> Scene:
+def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> RankedScenes:
     """``request.person.num_candidates`` first pictures in the scene of the request, ordered: of
     each the first frame of a chunk, as the weights know chunks."""
     person, seed = request.person, request.sampling.seed
@@ -87,12 +87,12 @@ def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> Sc
     stacked = torch.stack(pictures)
     order, values = ranked(stacked, _likeness(inputs, pipeline.card))
     candidates = [SceneCandidate(seeds[i], round(float(values[i]), 4)) for i in order]
-    return Scene(tuple(candidates), stacked[order])
+    return RankedScenes(tuple(candidates), stacked[order])
 
 
 def staged(
     pipeline: LoadedPipeline, inputs: Inputs, request: Request
-) -> tuple[Inputs, Request, Scene]:
+) -> tuple[Inputs, Request, RankedScenes]:
     """Inputs that begin with the best picture of `make_scene`, and the request with the scene's
     words as the prompt where it has none."""
     scene = make_scene(pipeline, inputs, request)

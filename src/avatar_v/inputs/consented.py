@@ -8,7 +8,7 @@ from avatar_v.inputs.best_frame import SEARCH_S
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.request.request import Request
 from avatar_v.request.resolve import InputSpec
-from avatar_v.safety.consent import FILMED, Consented, Stored, read_consents
+from avatar_v.safety.consent import FILMED, Consented, StoredConsent, read_consents
 from avatar_v.safety.faces import SAME, face_in, hash_of, read_faces
 from avatar_v.weights.card import DRAWN_PEOPLE, Card
 
@@ -56,7 +56,7 @@ def shown_faces(
 
 
 def _agreed(
-    request: Request, inputs: Inputs, spec: InputSpec, records: Sequence[Stored], today: date
+    request: Request, inputs: Inputs, spec: InputSpec, records: Sequence[StoredConsent], today: date
 ) -> Consented:
     """The record, of those of one critic, of all pictures of a request."""
     critic, num = records[0].consent.critic, counted(len(records), "record")

@@ -19,7 +19,7 @@ from av.audio.frame import AudioFrame
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.media.channels import Voice, samples_of
+from avatar_v.media.channels import VoiceChannel, samples_of
 from avatar_v.media.sound import HighPass, Level
 from avatar_v.models.audio import CONTEXT_FRAMES
 from avatar_v.sampling.chunks import (
@@ -260,7 +260,7 @@ def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
         if isinstance(block, Tensor):
             yield block.detach().cpu().float()
         else:
-            voice = voice or Voice(block.layout, SAMPLE_RATE_HZ)
+            voice = voice or VoiceChannel(block.layout, SAMPLE_RATE_HZ)
             for part in resampler.resample(block):
                 yield torch.from_numpy(voice(samples_of(part)))
     if voice is not None:

@@ -18,7 +18,7 @@ from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
 
 
 @dataclass(frozen=True)
-class Person:
+class EncodedPerson:
     """The person who is to speak, encoded."""
 
     image: Float[Tensor, "3 h w"]  # frame 0, in [-1, 1], with sides the VAE accepts
@@ -26,10 +26,10 @@ class Person:
     motion: Float[Tensor, "1 1 md"] | None = None
     """Packed motion of ``image``. With it, and a motion network, the video follows a motion."""
 
-    def to(self, device: torch.device) -> "Person":
+    def to(self, device: torch.device) -> "EncodedPerson":
         reference = None if self.reference is None else self.reference.to(device)
         motion = None if self.motion is None else self.motion.to(device)
-        return Person(self.image.to(device), reference, motion)
+        return EncodedPerson(self.image.to(device), reference, motion)
 
 
 @torch.inference_mode()
@@ -41,7 +41,7 @@ def encode_person(
     faces: bool,
     stills: int = 0,
     max_latents: int | None = None,
-) -> Person:
+) -> EncodedPerson:
     """The person of ``inputs`` in pictures of ``side`` pixels, on the conditioner's device.
 
     ``faces``: close-ups come along; ``stills``: so many single frames stand for each clip
@@ -63,7 +63,7 @@ def encode_person(
         ]
         moments = torch.stack(habits).sum(0).to(reference.latents)
         reference = dataclasses.replace(reference, moments=moments)
-    return Person(
+    return EncodedPerson(
         picture(inputs.image, side),
         reference,
         None if inputs.motion is None else conditioner.pack_motion(inputs.motion[None, None]),

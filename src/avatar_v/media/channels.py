@@ -27,7 +27,7 @@ Channels = Float[np.ndarray, "c s"]
 Mono = Float[np.ndarray, " s"]
 
 
-class Voice:
+class VoiceChannel:
     """``voice(part)`` gives the voice of each part of a sound, in order.
 
     The centre of a surround sound, from the moment it is heard; else the mean of front left and

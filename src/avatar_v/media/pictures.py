@@ -67,7 +67,7 @@ def checked(frames: Iterator[VideoFrame], aspect: float, path: str | Path) -> It
         yield frame
 
 
-class Pictures:
+class PictureConverter:
     """Frames of one file to pictures."""
 
     def __init__(

@@ -42,7 +42,7 @@ PART_S = 5
 _BYTES = 4  # of a float32
 
 
-class Recording:
+class TemporarySound:
     """Float32 samples in a temporary file without a name, gone with this object.
 
     It takes what a tensor "s" takes where sound is read in order: ``len``, slices of step 1 (new
@@ -87,7 +87,7 @@ class Recording:
             ) from error
 
 
-Sound = Float[Tensor, " s"] | Recording
+Sound = Float[Tensor, " s"] | TemporarySound
 """A whole sound, in memory or not."""
 
 
@@ -127,8 +127,8 @@ class HighPass:
 def high_passed(sound: Sound) -> Sound:
     """A whole 16 kHz sound through `HighPass`."""
     high = HighPass()
-    if isinstance(sound, Recording):
-        return Recording(high(part) for part in sound.split(PART_S * SAMPLE_RATE_HZ))
+    if isinstance(sound, TemporarySound):
+        return TemporarySound(high(part) for part in sound.split(PART_S * SAMPLE_RATE_HZ))
     return high(sound)
 
 

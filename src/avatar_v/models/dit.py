@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.kernels.key_mask import Part, mask_of
+from avatar_v.kernels.key_mask import KeyPart, mask_of
 from avatar_v.models.attention import KeyValue, Pattern
 from avatar_v.models.blocks import Block, Head, run_block
 from avatar_v.models.cache import KeyValueCache
@@ -166,9 +166,9 @@ class AvatarDiT(nn.Module):
         key_mask = motion_key_mask = None
         if past is not None and seen is not None:  # the new tokens' own keys lie in front
             own = torch.ones(num_samples, 1, dtype=torch.bool)
-            keys = (Part(own, rotary.shape[0]), Part(seen, past.grid[0] * past.grid[1]))
+            keys = (KeyPart(own, rotary.shape[0]), KeyPart(seen, past.grid[0] * past.grid[1]))
             key_mask = mask_of(*keys, device=x_t.device)
-            motion_key_mask = mask_of(Part(own, num_frames), *keys, device=x_t.device)
+            motion_key_mask = mask_of(KeyPart(own, num_frames), *keys, device=x_t.device)
         style = self._embed_style(kept_moments(self._moments_in(cond), cond.reference_keep))
         if self.guidance_embed is not None and cond.guidance is not None:
             told = self.guidance_embed(cond.guidance)
@@ -253,9 +253,9 @@ class AvatarDiT(nn.Module):
         motion_rotary = rotary_table(frames.place, 1, 1, self.config.head_dim)
         key_mask = motion_key_mask = None
         if frames.mask is not None:
-            tokens = Part(frames.mask, x.shape[2])
+            tokens = KeyPart(frames.mask, x.shape[2])
             key_mask = mask_of(tokens, device=x.device)
-            motion_key_mask = mask_of(Part(frames.mask, 1), tokens, device=x.device)
+            motion_key_mask = mask_of(KeyPart(frames.mask, 1), tokens, device=x.device)
         layers = []
         for block in self.blocks:
             assert isinstance(block, Block)

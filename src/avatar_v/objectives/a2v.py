@@ -14,7 +14,7 @@ from avatar_v.training.optim import Optim
 from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import AUDIO, Trainable, select_dit
-from avatar_v.training.video import Regions, Video, velocity_loss
+from avatar_v.training.video import Regions, VideoSubject, velocity_loss
 from avatar_v.types import Cond
 
 
@@ -27,7 +27,7 @@ class A2V(Engine[TrainBatch[Cond]]):
         trainable: all, LoRA factors, or what hears alone.
     """
 
-    subject: Video
+    subject: VideoSubject
 
     def __init__(
         self,
@@ -40,7 +40,7 @@ class A2V(Engine[TrainBatch[Cond]]):
         trainable: Trainable | None = None,
     ) -> None:
         regions = Regions(face_boost, mouth_boost)
-        super().__init__(Video(models, objective, regions), optim, seed, trainable)
+        super().__init__(VideoSubject(models, objective, regions), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return whole_pipeline(self.optim)

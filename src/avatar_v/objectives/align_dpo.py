@@ -30,7 +30,7 @@ from avatar_v.objectives.preferences import (
 )
 from avatar_v.training.batch import Draws, Logs, TrainBatch
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
+from avatar_v.training.motion import MotionSubject, MotionTraining, motion_net_of, select_motion_net
 from avatar_v.training.optim import Optim
 from avatar_v.training.policies import repeated
 from avatar_v.training.roles import STUDENT, Role
@@ -57,7 +57,7 @@ class DPO(Preferences):
                 raise ValueError(f"axes name components of motion, got {self.axes}")
 
 
-class JudgedMotion(Motion):
+class MotionPairSubject(MotionSubject):
     """Windows of both motions of each pair: of all winners, then of all losers (of a tie the first
     sample, then the second). Nothing is dropped."""
 
@@ -104,7 +104,7 @@ class AlignDPO(Engine[TrainBatch[MotionCond]]):
         trainable: all of the motion network, or LoRA factors.
     """
 
-    subject: JudgedMotion
+    subject: MotionPairSubject
     frozen: MotionNet
 
     def __init__(
@@ -117,7 +117,7 @@ class AlignDPO(Engine[TrainBatch[MotionCond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(JudgedMotion(models, objective, motion, dpo), optim, seed, trainable)
+        super().__init__(MotionPairSubject(models, objective, motion, dpo), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return {

@@ -26,7 +26,7 @@ from avatar_v.objectives.policy_gradient import (
     densities,
     step_loss,
 )
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples, known
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm, known
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
@@ -45,7 +45,7 @@ from avatar_v.training.policies import (
 )
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks
+from avatar_v.training.subject import ClipSubject, Networks
 from avatar_v.training.trainable import MOTION, Trainable, select
 from avatar_v.training.windows import Windows, bernoulli, draw_windows
 from avatar_v.types import Batch, Cond, MotionCond, num_latents
@@ -56,7 +56,7 @@ FROZEN = "frozen"
 """The role of the weights that the stage starts from."""
 
 
-class RolloutClips(Clips[Cond | MotionCond]):
+class RolloutSubject(ClipSubject[Cond | MotionCond]):
     """What the samples of a policy begin from: nothing is dropped."""
 
     knows_motion = True
@@ -181,7 +181,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
         updates: accumulation and clipping.
     """
 
-    subject: RolloutClips
+    subject: RolloutSubject
     frozen: nn.Module
 
     def __init__(
@@ -209,7 +209,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
         chosen_policy: Policy = {"motion": MotionPolicy, "video": VideoPolicy}[policy](guidance)
         # every step of the window is a backward pass of its own
         every = updates.accumulate_grad_batches * exploration.window
-        subject = RolloutClips(models, objective, chosen_policy, exploration, grpo)
+        subject = RolloutSubject(models, objective, chosen_policy, exploration, grpo)
         updates = Updates(every, updates.gradient_clip_val)
         super().__init__(subject, optim, seed, trainable, updates)
         self.grpo, self.exploration, self.policy = grpo, exploration, chosen_policy
@@ -317,7 +317,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
                 self.log(f"val/{name}", value.nanmean(), batch_size=len(value), sync_dist=True)
 
     @torch.no_grad()
-    def plain_samples(self, batch: Batch, index: int) -> Samples:
+    def plain_samples(self, batch: Batch, index: int) -> RewardSamples:
         """One sample of every condition as generation makes it, without exploring; the draws
         depend on ``index`` alone."""
         begun = self.begin(batch, index, validation=True)

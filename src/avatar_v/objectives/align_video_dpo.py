@@ -36,7 +36,7 @@ from avatar_v.training.optim import Optim
 from avatar_v.training.policies import repeated
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks, token_side
+from avatar_v.training.subject import ClipSubject, Networks, token_side
 from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.windows import Windows, draw_window_times, smaller, value_at
 from avatar_v.types import Batch, Cond, JudgedVideos, Reference, num_frames
@@ -46,7 +46,7 @@ SAME_START = 0.05
 """Mean difference of two first frames in [-1, 1] up to which they are one picture, coded twice."""
 
 
-class JudgedVideo(Clips[Cond]):
+class VideoPairSubject(ClipSubject[Cond]):
     """Both videos of each pair: all winners, then all losers (of a tie the first video, then the
     second). Nothing is dropped. ValueError for windows that do not start their clip, or have an
     end given."""
@@ -152,7 +152,7 @@ class AlignVideoDPO(Engine[TrainBatch[Cond]]):
         trainable: all of the DiT, or LoRA factors.
     """
 
-    subject: JudgedVideo
+    subject: VideoPairSubject
     frozen: AvatarDiT
 
     def __init__(
@@ -164,7 +164,7 @@ class AlignVideoDPO(Engine[TrainBatch[Cond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(JudgedVideo(models, objective, dpo), optim, seed, trainable)
+        super().__init__(VideoPairSubject(models, objective, dpo), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return {

@@ -59,7 +59,7 @@ class CriticBatch:
         return len(self.inputs)
 
 
-class Critic(Subject[CriticBatch]):
+class CriticTask(Subject[CriticBatch]):
     """What one critic learns. ``networks`` is the engine, whose ``model`` is what is exported."""
 
     modules: tuple[str, ...] = ("model",)
@@ -93,12 +93,12 @@ class TrainCritic(Engine[CriticBatch]):
         seed: of fresh weights and of every draw.
     """
 
-    subject: Critic
+    subject: CriticTask
     model: MotionMeter | FaceCritic | WorldSyncNet | PreferenceModel
 
     def __init__(
         self,
-        critic: Critic,
+        critic: CriticTask,
         recipe: str,
         export: str,
         lr: float,

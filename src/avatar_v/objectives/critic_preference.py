@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from avatar_v.base import checks
 from avatar_v.losses.align import preference_loss
-from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
+from avatar_v.objectives.critic import CriticBatch, CriticTask, check_sizes, fresh
 from avatar_v.objectives.preference_data import JudgedFeatures
 from avatar_v.rewards.feature_part import FeaturePart
 from avatar_v.rewards.features import Features
@@ -27,7 +27,7 @@ LEAST_SCALE = 1e-2
 """A feature that varies less in training counts as one that varies so much."""
 
 
-class Preference(Critic):
+class PreferenceTask(CriticTask):
     """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
 
     Args:

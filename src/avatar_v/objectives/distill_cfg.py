@@ -26,7 +26,7 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.settings import MAX_GUIDANCE, Models, Objective
 from avatar_v.training.trainable import MOTION, Trainable, select_dit
-from avatar_v.training.video import Regions, Video, velocity_loss
+from avatar_v.training.video import Regions, VideoSubject, velocity_loss
 from avatar_v.types import Cond
 
 TEACHER = "teacher"
@@ -91,7 +91,7 @@ class DistillCFG(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
     teacher: AvatarDiT
 
     def __init__(
@@ -107,7 +107,7 @@ class DistillCFG(Engine[TrainBatch[Cond]]):
         trainable: Trainable,
         seed: int = 0,
     ) -> None:
-        video = Video(
+        video = VideoSubject(
             models, objective, Regions(face_boost, mouth_boost), personality=personality,
             continuation=continuation,
         )  # fmt: skip

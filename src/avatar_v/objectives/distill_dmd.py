@@ -32,7 +32,7 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.training.video import Regions, Video
+from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.types import Cond
 from avatar_v.weights.card import read_card
 
@@ -52,7 +52,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
     fake: AvatarDiT
     real: AvatarDiT
     head: TokenDiscriminator
@@ -81,7 +81,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
                     f"{matching.teacher_steps} and {steps}"
                 )
         regions = Regions(face_boost, mouth_boost)
-        video = Video(models, objective, regions, personality=personality, windows=rollout)
+        video = VideoSubject(models, objective, regions, personality=personality, windows=rollout)
         super().__init__(video, optim, seed, trainable, updates)
         self.rollout = rollout
         self.matching = DistributionMatching(matching, objective.shift)

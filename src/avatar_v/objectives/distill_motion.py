@@ -27,7 +27,7 @@ from avatar_v.sampling.motion import guided_motion
 from avatar_v.sampling.solver import VelocityFn, last_with_gradient, normal, renoise, sample
 from avatar_v.training.batch import Draws, Logs, NoisySample, TrainBatch, noise_like
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
+from avatar_v.training.motion import MotionSubject, MotionTraining, motion_net_of, select_motion_net
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import MAX_GUIDANCE, Models, Objective
@@ -90,7 +90,7 @@ class DistillMotion(Engine[TrainBatch[MotionCond]]):
         trainable: all of the student, or LoRA factors; the fake score is trained whole.
     """
 
-    subject: Motion
+    subject: MotionSubject
     fake: MotionNet
     real: MotionNet
 
@@ -105,7 +105,7 @@ class DistillMotion(Engine[TrainBatch[MotionCond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        subject = Motion(models, objective, motion, ChunkWindows(objective))
+        subject = MotionSubject(models, objective, motion, ChunkWindows(objective))
         super().__init__(subject, optim, seed, trainable, updates)
         self.matching = matching
         self.last_loss: Tensor | None = None

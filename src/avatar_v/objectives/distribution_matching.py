@@ -95,7 +95,7 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True)
-class Judged:
+class ScoredChunk:
     """What of the student's video both scores look at."""
 
     rollout: ChunkRollout
@@ -149,7 +149,7 @@ class DistributionMatching:
             made = rollout.make(rollout.velocity(student), num_moves)
         if part is not None:
             rollout, made = part(rollout, made, batch.draws)
-        judged = Judged(rollout, made, rollout.window(batch.clean), rollout.window(region))
+        judged = ScoredChunk(rollout, made, rollout.window(batch.clean), rollout.window(region))
         if due:
             loss, logs = self.student_loss(host, judged, num_moves, batch.draws.own)
             with host.network(STUDENT):
@@ -168,7 +168,7 @@ class DistributionMatching:
         return made.new_zeros(()) if self.last_loss is None else self.last_loss, logs
 
     def student_loss(
-        self, host: Host, judged: Judged, num_moves: int, generator: torch.Generator
+        self, host: Host, judged: ScoredChunk, num_moves: int, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
         """The weighted sum of the student's terms."""
         numbers, logs = self.numbers, Logs()
@@ -188,7 +188,7 @@ class DistributionMatching:
         return loss, logs
 
     def matching_term(
-        self, host: Host, judged: Judged, generator: torch.Generator
+        self, host: Host, judged: ScoredChunk, generator: torch.Generator
     ) -> Float[Tensor, ""]:
         """Half the squared distance to where both scores say the student should move to."""
         rollout, made = judged.rollout, judged.made
@@ -202,7 +202,7 @@ class DistributionMatching:
             g = distribution_matching_gradient(made, clean[REAL], clean[FAKE], noised.scored)
         return distribution_matching_loss(made, g, noised.scored, judged.weight).mean()
 
-    def regression_term(self, host: Host, judged: Judged, num_moves: int) -> Float[Tensor, ""]:
+    def regression_term(self, host: Host, judged: ScoredChunk, num_moves: int) -> Float[Tensor, ""]:
         """Squared error of x_0 as the student sees it on the real score's trajectory from the
         same noise, against the end of the trajectory."""
         rollout = judged.rollout
@@ -222,7 +222,7 @@ class DistributionMatching:
         return flow_loss(seen, end, rollout.scored(), judged.weight)
 
     def head_loss(
-        self, host: Host, judged: Judged, generator: torch.Generator
+        self, host: Host, judged: ScoredChunk, generator: torch.Generator
     ) -> Float[Tensor, ""]:
         """Hinge loss of the head on true and made video; face and mouth count more."""
         fake, real = (
@@ -267,7 +267,7 @@ def validation_loss(
     return flow_loss(made, true, rollout.scored(), rollout.window(region)), logs
 
 
-def _of_tokens(judged: Judged, cells: Tensor) -> Float[Tensor, "b l 1 rows columns"]:
+def _of_tokens(judged: ScoredChunk, cells: Tensor) -> Float[Tensor, "b l 1 rows columns"]:
     """The weights of latent cells as those of tokens, 0 on what is given."""
     weight = judged.weight
     small = F.adaptive_avg_pool2d(weight.flatten(0, 1), (cells.shape[-2], cells.shape[-1]))

@@ -14,7 +14,7 @@ from avatar_v.losses.flow import motion_flow_loss
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.training.batch import Logs, TrainBatch, noise_like, noisy
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
+from avatar_v.training.motion import MotionSubject, MotionTraining, motion_net_of, select_motion_net
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.settings import Models, Objective
@@ -31,7 +31,7 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
         trainable: all of the motion network, or LoRA factors on that of the start.
     """
 
-    subject: Motion
+    subject: MotionSubject
 
     def __init__(
         self,
@@ -42,7 +42,7 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(Motion(models, objective, motion), optim, seed, trainable)
+        super().__init__(MotionSubject(models, objective, motion), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return {STUDENT: Role(("conditioner",), self.optim, ema=True, export=True)}

@@ -112,7 +112,7 @@ class PreferenceData(L.LightningDataModule):
         self.train_pairs = pairs
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_Batches(self), batch_size=None)
+        return DataLoader(_PairBatches(self), batch_size=None)
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader([self.validation_pairs], batch_size=None)  # pyright: ignore
@@ -190,7 +190,7 @@ def features_of(
     return features(*(x.to(device) for x in told))[0]
 
 
-class _Batches(IterableDataset):
+class _PairBatches(IterableDataset):
     """Epochs of random pairs, drawn by the seed and the epoch's number."""
 
     def __init__(self, data: PreferenceData) -> None:

@@ -43,7 +43,7 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.training.video import Regions, Video
+from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond, Reference
 from avatar_v.weights.weights import load_dit
@@ -92,7 +92,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
     fake: AvatarDiT
     real: AvatarDiT
     head: TokenDiscriminator
@@ -126,7 +126,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
                 )
         regions = Regions(face_boost, mouth_boost)
         windows = StreamWindows(rollout.prompt_share)
-        video = Video(models, objective, regions, personality=personality, windows=windows)
+        video = VideoSubject(models, objective, regions, personality=personality, windows=windows)
         super().__init__(video, optim, seed, trainable, updates)
         self.rollout = rollout
         self.matching = DistributionMatching(matching, objective.shift)

@@ -75,7 +75,7 @@ class VideoWindows:
         return self.video.shape[0] * self.video.shape[1]
 
 
-class Frames(Subject[VideoWindows]):
+class FrameSubject(Subject[VideoWindows]):
     """Windows of clips, and textures beside them, for a VAE of ``preset``: fresh, or that of the
     folder ``init_from``."""
 
@@ -149,7 +149,7 @@ class TrainVAE(Engine[VideoWindows]):
         seed: of fresh weights and of every draw of a step.
     """
 
-    subject: Frames
+    subject: FrameSubject
     vae: VideoVAE
 
     def __init__(
@@ -163,7 +163,7 @@ class TrainVAE(Engine[VideoWindows]):
     ) -> None:
         if decoder_only and init_from is None:
             raise ValueError("decoder_only needs init_from: a trained encoder to keep")
-        super().__init__(Frames(preset, init_from, loss), optim, seed)
+        super().__init__(FrameSubject(preset, init_from, loss), optim, seed)
         self.decoder_only, self.weights = decoder_only, loss
 
     def roles(self) -> Mapping[str, Role]:

@@ -28,7 +28,7 @@ from avatar_v.motion.vectors import unpack_motion
 from avatar_v.request.request import Request
 from avatar_v.request.resolve import num_steps_of, settings_of
 from avatar_v.rewards.raters import Panel
-from avatar_v.rewards.terms import Samples
+from avatar_v.rewards.terms import RewardSamples
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.sampling.settings import Settings
 from avatar_v.shards.buckets import Bucket, Partners, Positions
@@ -114,7 +114,7 @@ class Made:
 
 
 @runtime_checkable
-class System(Protocol):
+class PairSystem(Protocol):
     """Weights, and how generation samples with them."""
 
     @property
@@ -185,7 +185,7 @@ class MotionSystem:
 def make_pairs(
     folder: str | Path,
     out: str | Path,
-    systems: tuple[System, System],
+    systems: tuple[PairSystem, PairSystem],
     panel: Panel,
     settings: PairSettings,
     *,
@@ -254,7 +254,7 @@ def _judged(
     clips: ClipTable,
     partners: Partners,
     names: Positions,
-    systems: tuple[System, System],
+    systems: tuple[PairSystem, PairSystem],
     panel: Panel,
     settings: PairSettings,
     *,
@@ -294,7 +294,7 @@ def _read(
 
 def judged_pairs(
     conditions: Conditions,
-    systems: tuple[System, System],
+    systems: tuple[PairSystem, PairSystem],
     panel: Panel,
     seed: int,
     numbers: Sequence[int],
@@ -360,12 +360,12 @@ def without_pictures(clip: Sample) -> Sample:
 
 def samples_of(
     batch: Batch, made: Made, portraits: UInt8[Tensor, "b k 3 h w"] | None = None
-) -> Samples:
+) -> RewardSamples:
     """One sample of each clip, for critics."""
     columns = {"true_motion": batch.motion, "person": batch.person, "text": batch.text}
     if portraits is not None:
         columns |= {"portrait": _signed(portraits), "truth": batch.video}
-    return Samples(
+    return RewardSamples(
         frames=None if made.video is None else _signed(made.video),
         audio=batch.audio,
         reference=batch.reference,

@@ -75,8 +75,10 @@ class Residency:
         self._streams = streams
         self._num_blocks = num_blocks
         self._turns = _Turns()
-        self._resident: OrderedDict[_Block, None] = OrderedDict()  # fetched ahead, …, last used
-        self._last: dict[str, _Block] = {}  # which block of each module was called last
+        self._resident: OrderedDict[_OffloadedBlock, None] = (
+            OrderedDict()
+        )  # fetched ahead, …, last used
+        self._last: dict[str, _OffloadedBlock] = {}  # which block of each module was called last
         self._packed: set[int] = set()  # ids of the tensors in blocks
         outside = {
             id(tensor)
@@ -116,14 +118,14 @@ class Residency:
     def _add(self, name: str, module: nn.Module, outside: set[int]) -> None:
         """Pack the blocks of ``module``. What stays outside one, in any module, goes into none;
         blocks that are the same tensors (tied embeddings) are one."""
-        blocks: dict[tuple[int, ...], _Block] = {}
+        blocks: dict[tuple[int, ...], _OffloadedBlock] = {}
         for part in blocks_of(module):
             tensors = [tensor for tensor in tensors_of(part) if id(tensor) not in outside]
             ids = tuple(map(id, tensors))
             if not tensors:
                 continue
             if ids not in blocks:
-                blocks[ids] = _Block(name, tensors, self._streams)
+                blocks[ids] = _OffloadedBlock(name, tensors, self._streams)
             self._packed.update(ids)
             _wrap(part, functools.partial(self._visit, blocks[ids]))
         order = list(blocks.values())
@@ -142,7 +144,7 @@ class Residency:
                 raise
 
     @contextmanager
-    def _visit(self, block: "_Block") -> Iterator[None]:
+    def _visit(self, block: "_OffloadedBlock") -> Iterator[None]:
         """Around one call of ``block``: its weights are there, and those of the next set off."""
         with self._turn():
             self._fetch(block)
@@ -158,7 +160,7 @@ class Residency:
             finally:
                 block.leave()
 
-    def _fetch(self, block: "_Block") -> None:
+    def _fetch(self, block: "_OffloadedBlock") -> None:
         if block not in self._resident:
             self._make_room()
             block.fetch()
@@ -170,12 +172,12 @@ class Residency:
         while len(self._resident) >= self._num_blocks:
             self._drop(next(block for block in self._resident if not block.computes))
 
-    def _drop(self, block: "_Block") -> None:
+    def _drop(self, block: "_OffloadedBlock") -> None:
         del self._resident[block]
         block.drop()
 
 
-class _Block:
+class _OffloadedBlock:
     """The weights of one block, packed in host memory and, for a while, on the device as well."""
 
     def __init__(self, module: str, tensors: list[Tensor], streams: Streams) -> None:

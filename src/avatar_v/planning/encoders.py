@@ -10,7 +10,7 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.planning.measure import Cost, cost_of, pretending, without_values
 from avatar_v.planning.steps import Clips
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion
+from avatar_v.training.motion import MotionSubject
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 
 FEW_FRAMES = 17
@@ -39,7 +39,7 @@ def encoders_cost(stage: Engine, clips: Clips, window: int, *, bf16: bool) -> Co
     """Of encoders that are part of the weights and may be trained. Frozen encoders of full size are
     not run here; `text_flops` and `audio_flops` estimate them."""
     text, audio = stage.conditioner.text_encoder, stage.conditioner.audio_encoder
-    if isinstance(text, UMT5TextEncoder) or isinstance(stage.subject, Motion):
+    if isinstance(text, UMT5TextEncoder) or isinstance(stage.subject, MotionSubject):
         return Cost(0, 0, 0)
     trains = any(p.requires_grad for p in text.parameters())
     text, audio = copy.deepcopy(text), copy.deepcopy(audio)
@@ -59,7 +59,7 @@ def text_flops(stage: Engine) -> float:
     """Of one prompt in a frozen UMT5: two operations for each weight and token. The motion network
     reads no text."""
     encoder = stage.conditioner.text_encoder
-    if isinstance(stage.subject, Motion) or not isinstance(encoder, UMT5TextEncoder):
+    if isinstance(stage.subject, MotionSubject) or not isinstance(encoder, UMT5TextEncoder):
         return 0.0
     matrices = sum(p.numel() for n, p in encoder.named_parameters() if "shared" not in n)
     return 2.0 * matrices * TOKENS

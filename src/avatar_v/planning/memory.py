@@ -32,7 +32,7 @@ from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, re
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.steps import Clips, Repeated, passes_of
 from avatar_v.training.engine import Engine, subject_of, trains_clips
-from avatar_v.training.motion import Motion
+from avatar_v.training.motion import MotionSubject
 from avatar_v.training.optim import hidden_matrices
 from avatar_v.training.subject import token_side
 from avatar_v.types import FRAME_RATE_HZ, num_frames
@@ -79,7 +79,7 @@ def plan_of(
 
 def _plan(stage: Engine, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
     window, size = _largest(stage, recipe, clips)
-    if size % token_side(stage) and not isinstance(stage.subject, Motion):
+    if size % token_side(stage) and not isinstance(stage.subject, MotionSubject):
         raise ValueError(
             f"the side of the pictures is a multiple of {token_side(stage)}, got {size}"
         )
@@ -88,7 +88,7 @@ def _plan(stage: Engine, recipe: Recipe, clips: Clips, spread: Spread, *, with_t
     judged = isinstance(stage, AlignVideoDPO)  # it encodes the beginnings of two videos
     twice = judged or recipe.data.pairs
     encoded = replace(clips, num_frames=num_frames(window)) if judged else clips
-    video = judged or (recipe.data.decode_video and not isinstance(stage.subject, Motion))
+    video = judged or (recipe.data.decode_video and not isinstance(stage.subject, MotionSubject))
     seen = video_cost(stage.conditioner.vae, encoded, bf16=recipe.bf16) if video else None
     parts = dict(_staying(stage, recipe, spread))
     longest = passes_of(stage, clips, window, longest=True)
@@ -296,7 +296,7 @@ def _tokens(stage: Engine, found: Repeated) -> int:
 
 def _batch_bytes(stage: Engine, clips: Clips, *, video: bool, pairs: bool) -> Number:
     """Pictures or latents of a batch, and its sound, in fp32; twice with references."""
-    if isinstance(stage.subject, Motion):
+    if isinstance(stage.subject, MotionSubject):
         pictures = 0.0
     elif video:
         pictures = clips.num_frames * 3 * clips.size**2

@@ -32,7 +32,7 @@ from avatar_v.shards.pairs import NUM_PORTRAITS
 from avatar_v.training.continuation import CONTEXT_LATENTS
 from avatar_v.training.engine import Engine, subject_of
 from avatar_v.training.policies import MotionPolicy, VideoPolicy
-from avatar_v.training.video import Video
+from avatar_v.training.video import VideoSubject
 from avatar_v.types import num_latents
 from avatar_v.weights.presets import preset
 
@@ -234,7 +234,7 @@ _PASSES: dict[type, Callable[..., list[Repeated]]] = {
 
 
 def _with_reference(stage: Engine, clips: Clips, plain: Pass, longest: bool) -> Pass:
-    assert isinstance(stage.subject, Video)
+    assert isinstance(stage.subject, VideoSubject)
     numbers = stage.subject.personality
     assert numbers is not None
     run = (numbers.min_reference_latents, min(numbers.max_reference_latents, clips.latents))
@@ -253,7 +253,7 @@ def _guided(network: str, shown: Pass, num: int, times: Number = 1) -> list[Repe
 
 
 def _estimated(stage: Engine, shown: Pass, network: str) -> list[Repeated]:
-    assert isinstance(stage.subject, Video)
+    assert isinstance(stage.subject, VideoSubject)
     if stage.subject.continuation.estimate_share == 0:
         return []
     latents = min(CONTEXT_LATENTS, shown.latents)

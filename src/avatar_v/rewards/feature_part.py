@@ -16,7 +16,7 @@ class FeaturePart(ABC):
     """A callable; no network in it is trained."""
 
     config: Mapping[str, str | int]
-    """What makes the same part again, by the names of features.Sources."""
+    """What makes the same part again, by the names of features.FeatureSources."""
 
     @property
     @abstractmethod

@@ -19,7 +19,7 @@ from avatar_v.rewards.video_features import VideoFeatures
 
 
 @dataclass(frozen=True)
-class Sources:
+class FeatureSources:
     """The networks that are read, by shipped names or folders; "" for one that is not."""
 
     motion: str = "motion"
@@ -36,7 +36,7 @@ class Sources:
 
 
 KINDS = {ClipFeatures, VideoFeatures}
-CRITICS = Sources()
+CRITICS = FeatureSources()
 """The critics that ship."""
 
 
@@ -53,7 +53,7 @@ class Features:
         self.parts = tuple(parts)
 
     @classmethod
-    def of(cls, read: Sources) -> "Features":
+    def of(cls, read: FeatureSources) -> "Features":
         """By these networks; errors as of the parts."""
         parts: list[FeaturePart] = []
         if read.motion or read.face or read.sync:
@@ -63,9 +63,9 @@ class Features:
         return cls(parts)
 
     @property
-    def sources(self) -> Sources:
+    def sources(self) -> FeatureSources:
         """What makes the same features again."""
-        read = Sources("", "", "")
+        read = FeatureSources("", "", "")
         for part in self.parts:
             read = dataclasses.replace(read, **part.config)
         return read

@@ -19,7 +19,7 @@ from torch import Tensor
 from avatar_v.base.outside import read_json
 from avatar_v.base.stored import Within, built
 from avatar_v.base.trust import check_names
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm
 
 FIRST, SECOND, TIE = range(3)
 MAX_WEIGHT = 1e3
@@ -61,7 +61,7 @@ class SimulatedRater:
             [term.weight * (first[term.path] - second[term.path]) for term in self.terms]
         ).sum(0)
 
-    def values(self, samples: Samples) -> dict[str, Float[Tensor, " b"]]:
+    def values(self, samples: RewardSamples) -> dict[str, Float[Tensor, " b"]]:
         """Of every sample what each term says, by its path; of terms with a value for each latent
         frame the mean."""
         found = self._rewards(samples)

@@ -54,7 +54,7 @@ class RewardTerm:
 
 
 @dataclass(frozen=True)
-class Samples:
+class RewardSamples:
     """What rewards judge: samples of some conditions, the part that was given clean included."""
 
     frames: Video | None  # in [-1, 1]; None where motion alone is made
@@ -87,7 +87,7 @@ class Rewards:
         self._told: set[str] = set()
 
     @torch.no_grad()
-    def __call__(self, samples: Samples) -> dict[str, Float[Tensor, "b *l"]]:
+    def __call__(self, samples: RewardSamples) -> dict[str, Float[Tensor, "b *l"]]:
         """The raw values of every reward, NaN where one is missing. NothingRewarded, with all
         reasons, where no reward has a value for any sample."""
         values, reasons = {}, []
@@ -130,7 +130,7 @@ def load_reward(term: RewardTerm) -> Reward:
     return cast(Reward, found)
 
 
-def _judged(function: Reward, samples: Samples) -> tuple[Float[Tensor, "b *l"], str | None]:
+def _judged(function: Reward, samples: RewardSamples) -> tuple[Float[Tensor, "b *l"], str | None]:
     """The values, and why some of them are missing."""
     num, device = len(samples.motion), samples.motion.device
     nothing = torch.full((num,), torch.nan, device=device)

@@ -84,7 +84,7 @@ class Consented:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredConsent:
     """A consent with its file."""
 
     path: Path
@@ -96,7 +96,7 @@ class Stored:
         return Consented(self.consent.person, self.sha256)
 
 
-def read_consents(places: Sequence[str | Path]) -> tuple[Stored, ...]:
+def read_consents(places: Sequence[str | Path]) -> tuple[StoredConsent, ...]:
     """The records in files, and in folders those whose names end in `SUFFIX`. ValueError for none,
     and for one that is damaged or sealed with another key."""
     paths: list[Path] = []
@@ -113,7 +113,7 @@ def read_consents(places: Sequence[str | Path]) -> tuple[Stored, ...]:
     return tuple(map(read_consent, paths))
 
 
-def read_consent(path: Path) -> Stored:
+def read_consent(path: Path) -> StoredConsent:
     """ValueError for a file that is no record, or not as it was sealed."""
     data = read_bounded(path, "--consent")
     values = parse_json(data, where=path)
@@ -126,7 +126,7 @@ def read_consent(path: Path) -> Stored:
         raise ValueError(
             f"{path}: its seal does not fit: the record was changed, or made with another key"
         )
-    return Stored(path, consent, hashlib.sha256(data).hexdigest())
+    return StoredConsent(path, consent, hashlib.sha256(data).hexdigest())
 
 
 def save_consent(path: Path, consent: Consent) -> None:

@@ -94,7 +94,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedMark:
     """The best of all ids, beginnings and views, of the section with a mark or of all sections."""
 
     best: str  # of whatever video
@@ -134,7 +134,7 @@ def least_z(num_trials: int, section: int = 1) -> float:
     return math.sqrt(2 * math.log(num_trials * 2 * section * (section + 1) / MOST_FALSE))
 
 
-def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) -> Found:
+def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) -> DetectedMark:
     """The mark in the frames of a video at 25 a second, which are read until it is found.
     ValueError for fewer than 16 frames."""
     found, num = [], 0
@@ -150,11 +150,11 @@ def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) ->
     return dataclasses.replace(max(found, key=_lead), num_frames=num)
 
 
-def _lead(found: Found) -> tuple[bool, float]:
+def _lead(found: DetectedMark) -> tuple[bool, float]:
     return found.id is not None, found.z - found.least_z
 
 
-def _best_of(part: Float[Tensor, "f side side"], key: bytes, number: int) -> Found:
+def _best_of(part: Float[Tensor, "f side side"], key: bytes, number: int) -> DetectedMark:
     """The best of a section's views; of others than the plain one where that has no mark."""
     section = _Section.of(part, key)
     plain = _best_read(section, [View()], least_z(NUM_PLAIN, number))
@@ -207,7 +207,7 @@ class _Section:
         return maps.flatten(2)[..., places()]
 
 
-def _best_read(section: _Section, views: list[View], least: float) -> Found:
+def _best_read(section: _Section, views: list[View], least: float) -> DetectedMark:
     """The best of the beginnings and views that fit best to the signs of all ids."""
     sync = sync_of(section.key).T
     tried = []
@@ -225,7 +225,7 @@ def _best_read(section: _Section, views: list[View], least: float) -> Found:
         signs = section.signs(views[i])
         found += [_read(signs[at // NUM_CYCLES], at % NUM_CYCLES, section.key) for *_, at in same]
     z, best, confidence = max(found)
-    return Found(best, confidence, z, least, len(section.changes))
+    return DetectedMark(best, confidence, z, least, len(section.changes))
 
 
 def _read(signs: Float[Tensor, "t cells2"], first: int, key: bytes) -> tuple[float, str, float]:

@@ -19,8 +19,8 @@ from avatar_v.safety.policy import (
     PICTURE_MODELS,
     TEXT_MODELS,
     Classifier,
+    ModerationPolicy,
     PictureClassifier,
-    Policy,
     plain_words,
     read_policy,
 )
@@ -45,7 +45,7 @@ class Moderator:
     """``policy`` is its file. ValueError for one that is none, and for models that do not load."""
 
     def __init__(self, policy: str | Path) -> None:
-        self.policy: Policy = read_policy(policy)
+        self.policy: ModerationPolicy = read_policy(policy)
         self._refused_words = [_joined(word) for word in self.policy.words]
         for rule in (self.policy.texts, self.policy.pictures):
             if rule is not None:

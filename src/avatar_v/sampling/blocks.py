@@ -94,7 +94,7 @@ def make_blocks(
 
 
 @dataclass(frozen=True)
-class _Block:
+class _NewBlock:
     """A block before its first step."""
 
     run: Span  # of its chunk
@@ -103,19 +103,19 @@ class _Block:
     fresh: tuple[Tensor | None, ...]  # the noise of each step that adds some
 
 
-def _begun_block(begun: BegunChunk, run: Span, given: Latents, settings: Settings) -> _Block:
+def _begun_block(begun: BegunChunk, run: Span, given: Latents, settings: Settings) -> _NewBlock:
     """The noise of all steps is drawn at once, so it is the same whoever makes which of them."""
     frames = slice(run.start, run.stop)
     prefix = given[:, frames]
     noise = begun.noise[:, frames][:, prefix.shape[1] :].float()
     stds = [settings.step(noise, noise, t, t_next)[1] for t, t_next in _moves(settings)]
     fresh = tuple(begun.fresh(noise.shape) if std > 0 else None for std in stds)
-    return _Block(run, prefix, noise, fresh)
+    return _NewBlock(run, prefix, noise, fresh)
 
 
 def _steps(
     passes: Passes,
-    block: _Block,
+    block: _NewBlock,
     x: Float[Tensor, "b made c h w"],
     steps: range,
     history: History | None,

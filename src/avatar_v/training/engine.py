@@ -46,7 +46,7 @@ from avatar_v.training.roles import (
     only_trained,
     trained_names,
 )
-from avatar_v.training.subject import Clips, Step, Subject
+from avatar_v.training.subject import ClipSubject, Step, Subject
 from avatar_v.training.trainable import Trainable
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -362,12 +362,12 @@ def step_of(trainer: L.Trainer, module: L.LightningModule) -> int:
 
 def trains_clips(module: object) -> TypeGuard["Engine"]:
     """Whether a module trains a DiT or a motion network on clips."""
-    return isinstance(module, Engine) and isinstance(module.subject, Clips)
+    return isinstance(module, Engine) and isinstance(module.subject, ClipSubject)
 
 
-def subject_of(engine: "Engine") -> Clips:
+def subject_of(engine: "Engine") -> ClipSubject:
     """The subject of an engine that trains on clips."""
-    assert isinstance(engine.subject, Clips), "trains_clips says so"
+    assert isinstance(engine.subject, ClipSubject), "trains_clips says so"
     return engine.subject
 
 

@@ -26,7 +26,7 @@ from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import component_weights
 from avatar_v.training.batch import Draws, TrainBatch
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks, WindowSource
+from avatar_v.training.subject import ClipSubject, Networks, WindowSource
 from avatar_v.training.trainable import Trainable, select
 from avatar_v.training.windows import Windows
 from avatar_v.types import Batch, MotionCond
@@ -49,7 +49,7 @@ class MotionTraining:
         component_weights(self.components)
 
 
-class Motion(Clips[MotionCond]):
+class MotionSubject(ClipSubject[MotionCond]):
     """Latents of motion: ``training`` says how many windows, whose style, which components count
     most."""
 

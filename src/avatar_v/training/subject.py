@@ -1,8 +1,8 @@
 """What a stage is about: the networks that it starts from, and the windows and conditions that it
 makes of a batch. An objective (objectives/) says what is learned of them.
 
-`Clips` is what the subjects of a pipeline (training/video.py, training/motion.py) share: they load
-it, check the clips of a run, and go by the schedules of `Objective`.
+`ClipSubject` is what the subjects of a pipeline (training/video.py, training/motion.py) share: they
+load it, check the clips of a run, and go by the schedules of `Objective`.
 """
 
 import dataclasses
@@ -121,7 +121,7 @@ class Subject(ABC, Generic[Step_co]):
         """Take back what `state` gave."""
 
 
-class Clips(Subject[TrainBatch[Condition]]):
+class ClipSubject(Subject[TrainBatch[Condition]]):
     """Windows of clips, for a DiT and its conditioner."""
 
     knows_motion = False

@@ -21,7 +21,7 @@ from avatar_v.training.batch import Draws, NoisySample, TrainBatch, noise_like, 
 from avatar_v.training.continuation import Continuation, with_anchor, with_estimated_prefix
 from avatar_v.training.personality import Personality, draw_reference
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks, WindowSource
+from avatar_v.training.subject import ClipSubject, Networks, WindowSource
 from avatar_v.training.windows import Windows, bernoulli, draw_window_times
 from avatar_v.types import Batch, Cond, Reference
 
@@ -49,7 +49,7 @@ class Regions:
         checks.weight("mouth_boost", self.mouth_boost)
 
 
-class Video(Clips[Cond]):
+class VideoSubject(ClipSubject[Cond]):
     """Latents of video.
 
     Args:
