@@ -25,7 +25,7 @@ from torch import Tensor
 
 from avatar_v.base import checks
 from avatar_v.base.seeds import derive
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.writer import Writer
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
@@ -209,7 +209,7 @@ def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> No
     number = next(n for n, p in enumerate(drawn) if p.file == (plan.copy_of or plan.file))
     growing = out / f".{plan.file}"
     last: Tensor | None = None
-    with Writer(output_of(str(growing))) as writer:
+    with Writer(build_output(str(growing))) as writer:
         for index, shot in enumerate(drawn[number].shots):
             frames, sound = _draw(settings, derive("shot", settings.seed, number, index), shot)
             if last is not None and shot.dissolve:

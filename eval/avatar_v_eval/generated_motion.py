@@ -8,7 +8,7 @@ from torch import Tensor
 from avatar_v.base.progress import track
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.vectors import unpack_motion
 from avatar_v.sampling.chunks import plan
 from avatar_v.sampling.motion_rollout import roll_motion
@@ -55,4 +55,4 @@ def _style(conditioner: Conditioner, cases: list[Case], num_frames: int) -> Styl
     """The style that the beginning of the references' motion tells."""
     motion = torch.stack([case.reference.motion[:num_frames] for case in cases])
     valid = torch.ones(motion.shape[:2], dtype=torch.bool)
-    return style_of(conditioner.clip_moments(motion, valid), conditioner.known_stats)
+    return build_style(conditioner.clip_moments(motion, valid), conditioner.known_stats)

@@ -28,7 +28,7 @@ from avatar_v.base.paths import inside
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case
 from avatar_v_eval.generated import GeneratedClip
-from avatar_v_eval.intervals import mean_of
+from avatar_v_eval.intervals import mean_interval
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.records import Number
 
@@ -166,7 +166,7 @@ def means(
 ) -> dict[str, Number]:
     """MEASURE_CONDITION: the mean over persons, for measures and conditions in words."""
     return {
-        f"{measure}_{condition}": mean_of(readings.values(condition, measure)).described(
+        f"{measure}_{condition}": mean_interval(readings.values(condition, measure)).described(
             f"{word}: {conditions[condition]}", unit=units.get(measure, "")
         )
         for measure, word in measures.items()
@@ -185,7 +185,7 @@ def gains(
     """MEASURE_A_over_B: the mean difference of two conditions, paired over persons."""
     there = [(a, b) for a, b in pairs if a != b and {a, b} <= set(readings.rows)]
     return {
-        f"{measure}_{a}_over_{b}": mean_of(
+        f"{measure}_{a}_over_{b}": mean_interval(
             readings.values(a, measure) - readings.values(b, measure)
         ).described(f"{word}: {conditions[a]} over {conditions[b]}", unit=units.get(measure, ""))
         for measure, word in measures.items()

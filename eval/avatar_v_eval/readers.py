@@ -14,7 +14,7 @@ from torch import Tensor
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Case, Video
 from avatar_v_eval.scoring.clip import Footage, ScoredClip
-from avatar_v_eval.scoring.readings import motion_of
+from avatar_v_eval.scoring.readings import read_motion
 from avatar_v_eval.scoring.scorer import Scorer
 from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
 from avatar_v_eval.scoring.scorers.looks import FlickerScorer, SharpnessScorer
@@ -62,7 +62,7 @@ class Readers:
 
     def read(self, case: Case, video: Video) -> dict[str, float]:
         """Lips, likeness with the person in a scene that nothing was generated from, and sync."""
-        clip = clip_of(case, video)
+        clip = make_scored_clip(case, video)
         return {
             "mouth": self.mouth.score(clip).values["mouth_r"],
             "identity": self.face.score(clip).values["face_world"],
@@ -71,10 +71,10 @@ class Readers:
 
     def motion(self, case: Case, video: Video) -> Float[np.ndarray, "f-1 m"]:
         """The motion of every frame but the first."""
-        return motion_of(self.mouth.critic, clip_of(case, video).video)
+        return read_motion(self.mouth.critic, make_scored_clip(case, video).video)
 
 
-def clip_of(case: Case, video: Video) -> ScoredClip:
+def make_scored_clip(case: Case, video: Video) -> ScoredClip:
     """What scorers see of the video of a case: all behind its first frame. The truth is that of the
     speech, and the reference shows the person in a third scene."""
     sound = case.audio[SAMPLES_PER_FRAME:]
@@ -90,7 +90,7 @@ def clip_of(case: Case, video: Video) -> ScoredClip:
 
 def picture_shares(case: Case, video: Video, true: Video) -> dict[str, float]:
     """Sharpness and flicker as shares of those of the true video."""
-    clips = [clip_of(case, each) for each in (video, true)]
+    clips = [make_scored_clip(case, each) for each in (video, true)]
     found = {}
     for name, scorer in LOOKS.items():
         ours, theirs = (scorer.score(clip).values[name] for clip in clips)

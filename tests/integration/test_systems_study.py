@@ -49,7 +49,7 @@ def test_the_true_motion_has_no_error_and_a_still_person_no_statistics() -> None
     truth = np.stack([case.motion.double().numpy() for case in cases])[None]
     still = np.repeat(truth[:, :, :1], truth.shape[2], axis=2)
     tracks = {"truth": truth, "made": np.concatenate([truth, truth]), "other": still}
-    found = motion.numbers_of(cases, tracks, WORDS, [("made", "other")])
+    found = motion.summarise_motion(cases, tracks, WORDS, [("made", "other")])
     for name in STATISTICS:
         assert found[f"{name}_made"].value == pytest.approx(found[f"{name}_truth"].value)
         assert found[f"{name}_made_error"].value == 0

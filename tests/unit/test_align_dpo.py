@@ -18,7 +18,7 @@ from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import MotionTraining, motion_net_of
+from avatar_v.training.motion import MotionTraining, get_motion_net
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
@@ -87,7 +87,7 @@ def make_stage(
 
 
 def network_of(stage: AlignDPO | AlignVideoDPO) -> torch.nn.Module:
-    return motion_net_of(stage) if isinstance(stage, AlignDPO) else stage.dit
+    return get_motion_net(stage) if isinstance(stage, AlignDPO) else stage.dit
 
 
 def loss_of(stage: Engine, batch: Batch, index: int = 0):
@@ -169,7 +169,7 @@ def test_an_axis_counts_in_its_components(weights: str) -> None:
     assert float(row[EYES]) == 16
     assert float(row.sum()) == 16
     with torch.no_grad():
-        motion_net_of(stage).head.out.bias.add_(0.1)
+        get_motion_net(stage).head.out.bias.add_(0.1)
     assert loss_of(stage, overall)[0] != loss_of(stage, blinks)[0]
     with pytest.raises(ValueError, match="component weights"):
         DPO(axes={"blinks": ("ears",)})

@@ -21,7 +21,7 @@ from avatar_v_eval.bench.pairs import About, build_cases
 from avatar_v_eval.bench.world70 import (
     WORLD70,
     DrawnSet,
-    content_of,
+    case_content,
     differing,
     drawn_case,
     frozen_contents,
@@ -92,7 +92,7 @@ def test_world70_is_the_frozen_one():
     assert len(frozen) == WORLD70.num_cases == 70
     for index in (0, 69):
         drawn = drawn_case(WORLD70, index)
-        assert content_of(drawn.reference, drawn.target).near(frozen[f"world70_{index:02d}"])
+        assert case_content(drawn.reference, drawn.target).near(frozen[f"world70_{index:02d}"])
     for (_, one), (_, other) in itertools.combinations(frozen.items(), 2):
         assert not one.near(other)
 
@@ -105,12 +105,12 @@ def test_rounding_leaves_a_case_what_it_is_and_nothing_else_does(tmp_path: Path)
     assert reference.video is not None
     video, audio = reference.video.clone(), reference.audio * (1 + 1e-6)
     video[2, 0, 5, 5] ^= 1  # as another processor may round it
-    rounded = content_of(dataclasses.replace(reference, video=video, audio=audio), driving)
+    rounded = case_content(dataclasses.replace(reference, video=video, audio=audio), driving)
     assert rounded.near(contents["w_00"])
     video[2] = video[2].flip(-1).roll(3, -1) // 2
     louder = dataclasses.replace(reference, audio=1.1 * reference.audio)
     for change in (dataclasses.replace(reference, video=video), louder):
-        assert not content_of(change, driving).near(contents["w_00"])
+        assert not case_content(change, driving).near(contents["w_00"])
     known = {"w_00": dataclasses.replace(rounded, heard=contents["w_00"].heard)}
     manifest, settled = write_world(tmp_path / "b", plan, frozen=known)
     assert settled == known  # so that the set has one name on every processor

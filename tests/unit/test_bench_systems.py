@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v_eval.bench.cache import Cache, key_of
+from avatar_v_eval.bench.cache import Cache, measurement_key
 from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import (
@@ -20,7 +20,7 @@ from avatar_v_eval.bench.rows import (
     table,
     write_run,
 )
-from avatar_v_eval.bench.run import parse_shard, shard_of
+from avatar_v_eval.bench.run import parse_shard, select_shard
 from avatar_v_eval.bench.summary import summarise, unmeasured
 from avatar_v_eval.bench.systems import TRUTH, Truth, parse_system, parse_systems
 from avatar_v_eval.bench.world70 import DrawnSet
@@ -135,20 +135,20 @@ def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
         calls.append(1)
         raise ValueError("no face\nin it")
 
-    key = key_of("c", "v", "m", 1, "w")
+    key = measurement_key("c", "v", "m", 1, "w")
     first = Cache(tmp_path).entry(key, measure)
     again = Cache(tmp_path).entry(key, measure)
     assert len(calls) == 1
     assert (first.cached, again.cached) == (False, True)
     assert dataclasses.replace(again, cached=False) == first
     assert first.values == {"a": 0.1}
-    other = key_of("c", "v", "m", 2, "w")
+    other = measurement_key("c", "v", "m", 2, "w")
     for _ in range(2):
         assert Cache(tmp_path).entry(other, fail).reason == "no face in it"
     assert len(calls) == 2
     (tmp_path / key[:2] / f"{key}.json").write_text("{")  # a power cut
     assert Cache(tmp_path).entry(key, measure).values == {"a": 0.1}
-    keys = {key_of("c", "v", "m", 1, w, o) for w in "ab" for o in ("", "x")} | {key, other}
+    keys = {measurement_key("c", "v", "m", 1, w, o) for w in "ab" for o in ("", "x")} | {key, other}
     assert len(keys) == 6
 
 
@@ -268,6 +268,6 @@ def test_shards_are_counted_from_one(made: BenchManifest):
     for text in ("0/2", "3/2", "1", "a/b"):
         with pytest.raises(ValueError, match="expected i/n"):
             parse_shard(text)
-    assert [case.id for case in shard_of(made.cases, (2, 2))] == ["w_01"]
+    assert [case.id for case in select_shard(made.cases, (2, 2))] == ["w_01"]
     with pytest.raises(ValueError, match="3/3 of 2 cases is empty"):
-        shard_of(made.cases, (3, 3))
+        select_shard(made.cases, (3, 3))

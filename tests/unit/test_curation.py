@@ -18,7 +18,7 @@ import pytest
 import torch
 
 from avatar_v.faces.syncnet_crop import CropPlan
-from avatar_v.safety.moderation import labels_of, picture_scores
+from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v_data.curation import store as stores
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import longest_cover, same_face_runs
@@ -26,7 +26,7 @@ from avatar_v_data.curation.content import ContentStage
 from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.people import group_backgrounds, group_faces
-from avatar_v_data.curation.plan import PLANS, CurationPlan, Limit, plan_of, read_plan
+from avatar_v_data.curation.plan import PLANS, CurationPlan, Limit, parse_plan, read_plan
 from avatar_v_data.curation.reconcile import desired, reconcile
 from avatar_v_data.curation.select import select
 from avatar_v_data.curation.shots import ShotStage
@@ -193,7 +193,7 @@ def test_content_is_told_by_the_labels_of_a_classifier(
     clips = [{"start": 0, "stop": 10}, {"start": 10, "stop": 20}]
     stage = ContentStage(model=folder)
     rows = stage.run(FootageRecording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
-    assert list(rows[0]) == [f"content_{label}" for label in labels_of(folder, is_text=False)]
+    assert list(rows[0]) == [f"content_{label}" for label in read_labels(folder, is_text=False)]
     dark, bright = (picture_scores(frames[i : i + 1], folder)[0] for i in (0, 19))
     assert list(rows[0].values()) == pytest.approx(dark.tolist(), abs=1e-4)
     assert list(rows[1].values()) == pytest.approx(dark.maximum(bright).tolist(), abs=1e-4)
@@ -428,7 +428,7 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
 )
 def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        plan_of(values, where="plan.yaml")
+        parse_plan(values, where="plan.yaml")
 
 
 def test_plans_that_ship_can_be_read() -> None:

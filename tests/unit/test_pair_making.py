@@ -14,9 +14,9 @@ from avatar_v.pairs.making import (
     Made,
     MotionSystem,
     PairSettings,
+    build_samples,
     judged_pairs,
     make_pairs,
-    samples_of,
 )
 from avatar_v.pairs.video_systems import VideoSystem
 from avatar_v.rewards.raters import Panel, SimulatedRater, Term
@@ -122,7 +122,7 @@ def test_an_error_leaves_no_pairs(system: MotionSystem, clips: Path, tmp_path: P
 def test_margins_are_of_the_rater_alone(system: MotionSystem) -> None:
     batch = Conditions([make_clip(0)], [make_clip(1)]).batch()
     true, small = (
-        MOUTH.values(samples_of(batch, Made(scale * batch.motion))) for scale in (1.0, 0.2)
+        MOUTH.values(build_samples(batch, Made(scale * batch.motion))) for scale in (1.0, 0.2)
     )
     margin = float(MOUTH.margin(true, small))
     assert margin > 10

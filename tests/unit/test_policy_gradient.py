@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from avatar_v.objectives.policy_gradient import (
     GRPO,
     Trajectory,
-    advantages_of,
+    compute_advantages,
     densities,
     step_loss,
 )
@@ -58,7 +58,7 @@ def rolled_out(
         "second": torch.ones(len(made)),
     }
     layout = SampleLayout(numbers.group_size, LATENTS, 0)
-    advantages, logs = advantages_of(values, TERMS, layout, numbers, generator)
+    advantages, logs = compute_advantages(values, TERMS, layout, numbers, generator)
     return Trajectory(
         moves, WEIGHTS, old, [move.mean for move in moves], list(held), values, advantages, logs
     )
@@ -170,7 +170,7 @@ def test_missing_rewards_are_counted_and_have_no_advantage() -> None:
     values = {"first": torch.randn(8), "second": torch.full((8,), math.nan)}
     values["first"][0] = math.nan
     numbers = GRPO(group_size=4)
-    advantages, logs = advantages_of(
+    advantages, logs = compute_advantages(
         values, TERMS, SampleLayout(4, 5, 2), numbers, torch.Generator()
     )
     assert advantages[FIRST].shape == (8, 3)

@@ -24,7 +24,7 @@ from avatar_v_eval.human.exchange import write_votes
 from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Vote
-from avatar_v_eval.report.charts import charts_of
+from avatar_v_eval.report.charts import charts_for
 from avatar_v_eval.report.document import ReportOptions, make_report
 from avatar_v_eval.report.files import as_latex, as_markdown
 from avatar_v_eval.report.objective import difference_tables, objective_tables
@@ -303,7 +303,7 @@ def test_charts_take_any_name(name: str):
     columns = tuple(Column(f"d{i}") for i in range(3))
     rows = (TableRow(name, (4.0, None, 3.0)), TableRow("b", (1.0, 2.0, 3.0)))
     scores = Table("t", "m", columns, rows, kind="mos")
-    (chart,) = charts_of(scores)
+    (chart,) = charts_for(scores)
     ET.fromstring(chart.svg)
 
 

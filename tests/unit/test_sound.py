@@ -15,8 +15,8 @@ from avatar_v.media.sound import (
     TemporarySound,
     high_passed,
     integrated_loudness,
-    level_of,
     loudness_gain,
+    measure_level,
     normalise_loudness,
     prepared,
 )
@@ -133,7 +133,7 @@ def test_a_sound_in_parts_is_heard_as_the_whole(size: int) -> None:
 
 @pytest.mark.parametrize("lufs", [-30.0, -59.0, -61.0, -70.0, -79.0])
 def test_quiet_speech_is_raised_where_its_pauses_are_still(lufs: float) -> None:
-    level = level_of(spoken() * 10 ** ((lufs + 23) / 20))
+    level = measure_level(spoken() * 10 ** ((lufs + 23) / 20))
     assert level.lufs == pytest.approx(lufs, abs=0.5)  # below -70 other blocks pass the gate
     assert level.lufs + 20 * math.log10(level.gain) == pytest.approx(-23, abs=1e-6)
     words = level.warnings("a.wav")
@@ -145,11 +145,11 @@ def test_quiet_speech_is_raised_where_its_pauses_are_still(lufs: float) -> None:
 def test_noise_bounds_what_a_faint_sound_is_raised_by() -> None:
     """A pause 15 dB below the speech is raised to -60 LUFS, and noise alone likewise."""
     faint = 10 ** (-47 / 20)
-    level = level_of(faint * spoken(pause=10 ** (-15 / 20)))
+    level = measure_level(faint * spoken(pause=10 ** (-15 / 20)))
     assert level.lufs == pytest.approx(-70, abs=0.5)
     assert 20 * math.log10(level.gain) == pytest.approx(25, abs=2)  # 40 ms of noise vary by 1 dB
     assert "its noise lets it be heard only" in level.warnings("a.wav")[0]
-    alone = level_of(faint * spoken(pause=1.0))
+    alone = measure_level(faint * spoken(pause=1.0))
     assert 20 * math.log10(alone.gain) == pytest.approx(10, abs=1)
-    assert level_of(10 ** (-65 / 20) * spoken()).gain == 1.0  # -88 LUFS: silence
-    assert "is silent" in level_of(torch.zeros(RATE)).warnings("a.wav")[0]
+    assert measure_level(10 ** (-65 / 20) * spoken()).gain == 1.0  # -88 LUFS: silence
+    assert "is silent" in measure_level(torch.zeros(RATE)).warnings("a.wav")[0]

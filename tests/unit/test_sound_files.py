@@ -16,7 +16,7 @@ from av.stream import Disposition
 from avatar_v.inputs.speech import SpeechInput, read_speech
 from avatar_v.media import containers, reading
 from avatar_v.media.channels import VoiceChannel
-from avatar_v.media.delivered import Delivered, SoundFormat, form_of
+from avatar_v.media.delivered import Delivered, SoundFormat, delivered_format
 from avatar_v.media.files import Mp4File
 from avatar_v.media.writer import Writer
 from hostile_media import write_wav
@@ -229,7 +229,7 @@ def test_sound_that_starts_later_than_the_picture_stays_in_sync(
 def test_the_form_is_that_of_the_file_as_far_as_aac_has_it(
     rate: int, layout: str, expected: SoundFormat
 ) -> None:
-    assert form_of(rate, layout) == expected
+    assert delivered_format(rate, layout) == expected
 
 
 def spoken_of(path: Path, rate: int, layout: str, *channels: np.ndarray) -> SpeechInput:

@@ -8,7 +8,7 @@ from typing import ClassVar
 import torch
 
 from avatar_v.critics.frozen import hash_files
-from avatar_v.safety.moderation import labels_of, picture_scores
+from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v.safety.policy import PICTURE_MODELS, check_folder
 from avatar_v_data.curation.stages import FootageRecording, Result, clip_frames
 
@@ -41,6 +41,6 @@ class ContentStage:
         for _, frames in clip_frames(recording, spans):
             seen = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long().unique()
             most = picture_scores(frames[seen], self.model).amax(0).tolist()
-            labels = labels_of(self.model, is_text=False)
+            labels = read_labels(self.model, is_text=False)
             rows.append({f"content_{x}": round(p, 4) for x, p in zip(labels, most, strict=True)})
         return {"clips": rows}

@@ -88,10 +88,10 @@ def read_plan(name_or_path: str) -> CurationPlan:
             raise ValueError(f"no plan {name_or_path!r}; those that ship are {names}, or a .yaml")
     if not path.is_file():
         raise ValueError(f"no file {path}")
-    return plan_of(read_yaml(path, "plan"), where=path)
+    return parse_plan(read_yaml(path, "plan"), where=path)
 
 
-def plan_of(values: Any, *, where: str | Path) -> CurationPlan:
+def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
     """The plan of a YAML file's values. Stages that are left out do not run."""
     values = _object(values, where)
     if unknown := sorted(set(values) - {"stages", "limits", "grouping"}):
@@ -103,23 +103,25 @@ def plan_of(values: Any, *, where: str | Path) -> CurationPlan:
             f"{where}: unknown stage {unknown[0]!r}; expected one of {', '.join(classes)}"
         )
     stages = [
-        _of(cls, asked[name], f"{where}: {name}") for name, cls in classes.items() if name in asked
+        _parse_settings(cls, asked[name], f"{where}: {name}")
+        for name, cls in classes.items()
+        if name in asked
     ]
     limits = {
         check_name(tier, where=f"{where}: limits"): {
-            str(column): _of(Limit, bounds, f"{where}: {tier}: {column}")
+            str(column): _parse_settings(Limit, bounds, f"{where}: {tier}: {column}")
             for column, bounds in _object(columns, f"{where}: {tier}").items()
         }
         for tier, columns in _object(values.get("limits", {}), f"{where}: limits").items()
     }
-    grouping = _of(Grouping, values.get("grouping", {}), f"{where}: grouping")
+    grouping = _parse_settings(Grouping, values.get("grouping", {}), f"{where}: grouping")
     try:
         return CurationPlan(tuple(stages), limits, grouping)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _of(cls: type, values: Any, where: str) -> Any:
+def _parse_settings(cls: type, values: Any, where: str) -> Any:
     """The settings of a file; those it leaves out keep their defaults."""
     given = _object(values if values is not None else {}, where)
     defaults = {f.name: f.default for f in dataclasses.fields(cls)}

@@ -10,7 +10,13 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from avatar_v_data.curation.plan import CurationPlan
-from avatar_v_data.curation.stages import FootageRecording, Result, Stage, identity_of, key_of
+from avatar_v_data.curation.stages import (
+    FootageRecording,
+    Result,
+    Stage,
+    result_key,
+    stage_identity,
+)
 from avatar_v_data.curation.store import FAILED, MOST_DEATHS, CurationStore, DamagedError
 
 WAIT_S = 0.5
@@ -32,12 +38,12 @@ class CurationTask:
 
 def desired(plan: CurationPlan, recordings: Sequence[FootageRecording]) -> list[CurationTask]:
     """All tasks, a recording's together and in an order in which each finds its inputs."""
-    tasks, identities = [], [identity_of(stage) for stage in plan.stages]
+    tasks, identities = [], [stage_identity(stage) for stage in plan.stages]
     for recording in recordings:
         keys: dict[str, str] = {}
         for stage, identity in zip(plan.stages, identities, strict=True):
             inputs = {name: keys[name] for name in stage.needs}
-            keys[stage.name] = key_of(identity, recording, list(inputs.values()))
+            keys[stage.name] = result_key(identity, recording, list(inputs.values()))
             tasks.append(CurationTask(stage, recording, keys[stage.name], inputs))
     return tasks
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.plan import Limit
-from avatar_v_data.curation.table import HIDDEN, CurationResults, name_of
+from avatar_v_data.curation.table import HIDDEN, CurationResults, clip_name
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -93,11 +93,11 @@ def write_clips(path: Path, found: CurationResults, selections: Sequence[Selecti
     """All clips with all columns that a limit can name, and a column for each tier."""
     import polars
 
-    kept = {s.tier: {name_of(clip) for clip in s.clips} for s in selections}
+    kept = {s.tier: {clip_name(clip) for clip in s.clips} for s in selections}
     rows = []
     for clip in found.clips:
         row = {name: value for name, value in clip.items() if name not in HIDDEN}
-        rows.append(row | {f"in_{tier}": name_of(clip) in names for tier, names in kept.items()})
+        rows.append(row | {f"in_{tier}": clip_name(clip) in names for tier, names in kept.items()})
     polars.DataFrame(rows).write_parquet(path)
 
 

@@ -77,13 +77,13 @@ class Stage(Protocol):
         ...
 
 
-def identity_of(stage: Stage) -> str:
+def stage_identity(stage: Stage) -> str:
     """What of a stage its results depend on. Weights are hashed for it: ask once a run."""
     settings = dataclasses.asdict(stage)  # pyright: ignore[reportArgumentType]
     return json.dumps([stage.name, stage.version, settings, stage.weights()], sort_keys=True)
 
 
-def key_of(identity: str, recording: FootageRecording, inputs: Sequence[str]) -> str:
+def result_key(identity: str, recording: FootageRecording, inputs: Sequence[str]) -> str:
     """The name of a stage's result: of all that it depends on, 32 hex digits."""
     words = [identity, recording.name, recording.state, *inputs]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]

@@ -11,7 +11,7 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.critics.frozen import critic_folder, hash_files
-from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, score_of
+from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, sync_score
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
@@ -70,7 +70,7 @@ class SyncStage:
 def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:
     table = distance_table(*embed_clip(critic, pictures, sound))
     parts = torch.tensor_split(table, max(len(table) // PART, 1))
-    whole, *of_parts = (score_of(part, critic.name, critic.hash()) for part in (table, *parts))
+    whole, *of_parts = (sync_score(part, critic.name, critic.hash()) for part in (table, *parts))
     offsets = [score.offset for score in of_parts]
     return {
         "sync_offset": whole.offset,

@@ -77,10 +77,10 @@ def grouped(clips: list[dict[str, Any]], grouping: Grouping) -> None:
         same_sound=grouping.same_sound,
     )
     for number, clip in enumerate(clips):
-        clip["copy_of"] = name_of(clips[twins[number]]) if number in twins else ""
+        clip["copy_of"] = clip_name(clips[twins[number]]) if number in twins else ""
 
 
-def name_of(clip: Mapping[str, Any]) -> str:
+def clip_name(clip: Mapping[str, Any]) -> str:
     """File and frames of a clip."""
     return f"{clip['file']}:{clip['start']}-{clip['stop']}"
 

@@ -65,7 +65,7 @@ def build_cases(
     out = out.resolve()
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; the cases want a folder of their own")
-    people = _clips_of(folder)
+    people = _list_clips(folder)
     ids = [_id(path, person) for person, clips in people.items() for path in clips]
     if twins := sorted({one for one in ids if ids.count(one) > 1}):
         raise ValueError(f"{folder}: two clips would be case {', '.join(twins)}")
@@ -85,7 +85,7 @@ def build_cases(
     return manifest
 
 
-def _clips_of(folder: Path) -> dict[Path, list[Path]]:
+def _list_clips(folder: Path) -> dict[Path, list[Path]]:
     """Person's folder → clips, both in order of names."""
     if not folder.is_dir():
         raise ValueError(f"no folder {folder}")

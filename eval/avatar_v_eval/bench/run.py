@@ -42,7 +42,7 @@ def run_benchmark(
     goes on from the cache.
     """
     checks.at_once("--workers", num_workers)
-    cases = shard_of(manifest.cases, shard)
+    cases = select_shard(manifest.cases, shard)
     metrics = built_metrics(scoring)
     jobs = []
     for done, case in enumerate(cases):
@@ -88,7 +88,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def shard_of(cases: Sequence[CaseFiles], shard: tuple[int, int]) -> list[CaseFiles]:
+def select_shard(cases: Sequence[CaseFiles], shard: tuple[int, int]) -> list[CaseFiles]:
     """Every n-th case from the i-th on; ValueError where none is left."""
     index, num = shard
     chosen = list(cases[index - 1 :: num])

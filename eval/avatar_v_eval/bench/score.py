@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from avatar_v_eval.bench.cache import Cache, Entry, key_of
+from avatar_v_eval.bench.cache import Cache, Entry, measurement_key
 from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow
@@ -98,12 +98,14 @@ def score_video(
 
     case, options = media.case.fingerprint, f"convert={convert}"
     reported = "" if delivery.timing is None else file_hash(delivery.timing)
-    readable = cache.entry(key_of(case, video, "video", CHECKS_VERSION, "", options), checked)
+    readable = cache.entry(
+        measurement_key(case, video, "video", CHECKS_VERSION, "", options), checked
+    )
     if readable.reason:
         return {metric.name: readable for metric in metrics}
     return {
         metric.name: cache.entry(
-            key_of(
+            measurement_key(
                 case,
                 video,
                 metric.name,

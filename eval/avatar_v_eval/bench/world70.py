@@ -26,7 +26,7 @@ from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles, file_hashes, write_manifest
-from avatar_v_eval.cases import Case, CaseIds, video_of
+from avatar_v_eval.cases import Case, CaseIds, rendered_video
 from avatar_v_eval.files import write_png
 
 FROZEN = Path(__file__).with_suffix(".json")
@@ -98,7 +98,7 @@ def write_world(
         drawn = drawn_case(plan, index)
         case = _write_case(folder, f"{plan.name}_{index:02d}", drawn)
         cases.append(case)
-        content = content_of(drawn.reference, drawn.target)
+        content = case_content(drawn.reference, drawn.target)
         known = frozen.get(case.id)
         contents[case.id] = known if known is not None and content.near(known) else content
     on_case(plan.num_cases, plan.num_cases)
@@ -121,11 +121,11 @@ def drawn_case(plan: DrawnSet, index: int) -> Case:
     )
 
 
-def content_of(reference: WorldClip, driving: WorldClip) -> CaseContent:
+def case_content(reference: WorldClip, driving: WorldClip) -> CaseContent:
     """The content of the case of these clips."""
     words, seen, heard = hashlib.sha256(driving.text.encode()), [], []
     for clip in (reference, driving):
-        video, audio = video_of(clip), clip.audio
+        video, audio = rendered_video(clip), clip.audio
         words.update(str((tuple(video.shape), tuple(audio.shape))).encode())
         seen += [part.double().mean().item() for part in _parts(video)]
         heard += [1000 * part.double().square().mean().sqrt().item() for part in _parts(audio)]
@@ -169,7 +169,7 @@ def _write_case(folder: Path, name: str, case: Case) -> CaseFiles:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
     for role, clip in (("reference", case.reference), ("truth", case.target)):
         with Mp4Writer(folder / files[role], clip.audio) as writer:
-            writer.write(video_of(clip))
+            writer.write(rendered_video(clip))
     write_wav(folder / files["audio"], case.audio)
     write_png(folder / files["image"], case.image)
     return CaseFiles(

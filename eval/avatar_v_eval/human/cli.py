@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from avatar_v.web.guard import LOOPBACK, host_of, is_loopback
+from avatar_v.web.guard import LOOPBACK, is_loopback, parse_host
 
 LAST_WORDS_S = 2  # for open connections, when the server ends
 
@@ -90,7 +90,7 @@ def reached_by(host: str, public: str | None) -> tuple[tuple[str, ...], tuple[st
             )
         return (*(LOOPBACK if is_loopback(host) else ()), host), ()
     parts = urlsplit(public)
-    name = host_of(parts.netloc)
+    name = parse_host(parts.netloc)
     if parts.scheme not in ("http", "https") or not name or parts.path.strip("/") or parts.query:
         raise ValueError(f"--public is like https://study.example, without a path; got {public!r}")
     return (*LOOPBACK, host, name), (f"{parts.scheme}://{parts.netloc}",)

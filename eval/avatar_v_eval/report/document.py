@@ -12,14 +12,14 @@ from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import BenchRun, RunInfo, read_run
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.records import without_folders
-from avatar_v_eval.report.charts import Chart, charts_of
+from avatar_v_eval.report.charts import Chart, charts_for
 from avatar_v_eval.report.human import Human, read_human
 from avatar_v_eval.report.objective import (
     counts_table,
     difference_tables,
     failure_table,
-    label_of,
     objective_tables,
+    system_label,
 )
 from avatar_v_eval.report.worst import Worst, worst_cases
 from avatar_v_eval.table_view import Column, Table, TableRow
@@ -192,7 +192,7 @@ def _section(title: str, tables: Sequence[Table], *, charts: bool = False) -> Se
     kinds: dict[str, Table] = {}
     for table in tables:
         kinds.setdefault(table.kind, table)
-    drawn = [chart for table in kinds.values() for chart in charts_of(table)] if charts else []
+    drawn = [chart for table in kinds.values() for chart in charts_for(table)] if charts else []
     return Section(title, tuple(tables), tuple(drawn))
 
 
@@ -247,7 +247,7 @@ def _systems(run: BenchRun) -> Table:
             Path(one).name if Path(one).is_absolute() else without_folders(one)
             for one in source.split("; ")  # of a merged run
         ]
-        rows.append(TableRow(label_of(name), (videos, "; ".join(dict.fromkeys(places)))))
+        rows.append(TableRow(system_label(name), (videos, "; ".join(dict.fromkeys(places)))))
     columns = (Column("Hash of videos"), Column("Source", text=True))
     return Table("Systems", "System", columns, tuple(rows), kind="systems")
 

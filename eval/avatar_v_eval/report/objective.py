@@ -30,7 +30,7 @@ MAX_COLUMNS = 5
 _BETTER: dict[str, Better | None] = {"higher": "high", "lower": "low", "zero": "zero", "": None}
 
 
-def label_of(system: str) -> str:
+def system_label(system: str) -> str:
     """The name of a system in tables."""
     return REAL if system == TRUTH else system
 
@@ -64,7 +64,7 @@ def counts_table(run: BenchRun) -> Table:
     """The number of cases of each system that were delivered, scored and matched."""
     found = counts(run, summarise(run))
     rows = tuple(
-        TableRow(label_of(name), found[name].words(run.info.num_cases), ranked=name != TRUTH)
+        TableRow(system_label(name), found[name].words(run.info.num_cases), ranked=name != TRUTH)
         for name in _ordered(run)
     )
     notes = (
@@ -86,7 +86,7 @@ def failure_table(run: BenchRun) -> Table | None:
     )
     rows = tuple(
         TableRow(
-            label_of(system),
+            system_label(system),
             (
                 case,
                 "all" if len(metrics) == num_metrics else ", ".join(metrics),
@@ -117,7 +117,7 @@ def _means_table(run: BenchRun, lines: Sequence[Line], title: str) -> Table:
     means = [line.means for line in lines]
     columns = [_column(line.output, each) for line, each in zip(lines, means, strict=True)]
     table = objective_table(
-        {label_of(name): [each.get(name) for each in means] for name in _ordered(run)},
+        {system_label(name): [each.get(name) for each in means] for name in _ordered(run)},
         num_cases=lines[0].num_matched,
         columns=columns,
         intervals=True,
@@ -134,13 +134,13 @@ def _difference_table(run: BenchRun, lines: Sequence[Line], baseline: str) -> Ta
         columns.append(dataclasses.replace(column, difference=True))
     given = [line.differences(baseline) for line in lines]
     rows = tuple(
-        TableRow(label_of(name), tuple(each.get(name) for each in given), ranked=name != TRUTH)
+        TableRow(system_label(name), tuple(each.get(name) for each in given), ranked=name != TRUTH)
         for name in _ordered(run)
         if name != baseline
     )
     notes = ("Paired differences, Student's t over persons. *: the 95 % interval leaves zero out.",)
     table = Table("", "Method", tuple(columns), rows, notes, intervals=True, kind="difference")
-    return _with_sizes(table, run, lines, f"Differences from {label_of(baseline)}")
+    return _with_sizes(table, run, lines, f"Differences from {system_label(baseline)}")
 
 
 def _with_sizes(table: Table, run: BenchRun, lines: Sequence[Line], title: str) -> Table:
@@ -157,7 +157,7 @@ def _with_sizes(table: Table, run: BenchRun, lines: Sequence[Line], title: str) 
         silent = [line.output.label for line in lines if name not in line.means]
         if silent:
             notes.append(
-                f"{label_of(name)} has no number for {', '.join(silent)}; cases are matched "
+                f"{system_label(name)} has no number for {', '.join(silent)}; cases are matched "
                 "without it there."
             )
     return dataclasses.replace(table, title=title, rows=rows, notes=tuple(notes))

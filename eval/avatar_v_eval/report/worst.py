@@ -10,7 +10,7 @@ import polars as pl
 from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.summary import summarise
 from avatar_v_eval.bench.systems import TRUTH
-from avatar_v_eval.report.objective import HEADLINE, label_of
+from avatar_v_eval.report.objective import HEADLINE, system_label
 from avatar_v_eval.report.previews import preview
 from avatar_v_eval.scoring.values import ScoreOutput
 from avatar_v_eval.table_view import Column, Table, TableRow, printed
@@ -96,9 +96,9 @@ def _output(run: BenchRun, key: str) -> ScoreOutput | None:
 def _case(row: dict, real: dict | None) -> WorstCase:
     column = Column("", digits=3)
     shown = [_player(real, REAL_NAME)] if real else [Player(REAL_NAME, "", "it was not scored")]
-    shown.append(_player(row, label_of(row["system"])))
+    shown.append(_player(row, system_label(row["system"])))
     return WorstCase(
-        system=label_of(row["system"]),
+        system=system_label(row["system"]),
         case=row["case"],
         condition=row["condition"],
         person=row["person"],
@@ -108,7 +108,7 @@ def _case(row: dict, real: dict | None) -> WorstCase:
     )
 
 
-REAL_NAME = label_of(TRUTH)
+REAL_NAME = system_label(TRUTH)
 
 
 def _player(row: dict, label: str) -> Player:

@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, score_of
+from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, sync_score
 from avatar_v.faces.face_track import FaceTrack
 from avatar_v.motion.habits import blink_rate_hz
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
@@ -41,7 +41,7 @@ def sync_reading(
     """Sync-C, Sync-D and offset of ``num_frames`` faces, some at a time; per frame the distance of
     picture and sound as they are."""
     table = distance_table(*embed_stream(critic, faces, num_frames, sound))
-    score = score_of(table)
+    score = sync_score(table)
     return Values(
         {
             f"{prefix}_c": score.confidence,
@@ -76,7 +76,7 @@ def mean_direction(rows: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     return F.normalize(rows.mean(0), dim=-1)
 
 
-def motion_of(meter: MotionMeter, footage: Footage) -> Motion:
+def read_motion(meter: MotionMeter, footage: Footage) -> Motion:
     """The motion of every frame, as the meter reads it of the centre square."""
     return footage.squares.each(lambda x: meter.measure(x).values).double().numpy()
 

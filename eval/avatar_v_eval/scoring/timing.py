@@ -33,7 +33,7 @@ class SystemTiming:
         return (self.hardware, self.words) if self.words else (self.hardware,)
 
 
-def timing_of(path: Path | None) -> SystemTiming:
+def load_timing(path: Path | None) -> SystemTiming:
     """The timing in a file; ValueError where the system gave none, or a damaged one."""
     if path is None:
         raise ValueError(NO_TIMING)

@@ -139,18 +139,18 @@ def one_step(case: PlanCase) -> StepCost:
         has_reference=recipe.data.pairs,
     )  # fmt: skip
 
-    def loss_of(index: int) -> Tensor:
+    def batch_loss(index: int) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bf16):
             return stage.loss_at(batch, index)[0]
 
-    loss_of(0).backward()
+    batch_loss(0).backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
     with record_function(COUNTED):
         for index in range(1, NUM_PASSES + 1):
-            loss_of(index).backward()
+            batch_loss(index).backward()
     book.stop()
-    flops = cost_of(lambda: loss_of(NUM_PASSES + 1), bf16=recipe.bf16, trains=True).flops
+    flops = cost_of(lambda: batch_loss(NUM_PASSES + 1), bf16=recipe.bf16, trains=True).flops
     del average
     plan = plan_of(
         dataclasses.replace(recipe, model=recipe.fresh_stage(checkpoints=case.checkpoints)),

@@ -24,7 +24,7 @@ from avatar_v.media import reading
 from avatar_v.models.base import hash_folder
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Video, loudness
-from avatar_v_eval.intervals import fisher, mean_of, pearson, rate
+from avatar_v_eval.intervals import fisher, mean_interval, pearson, rate
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -57,8 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     work, size = options.work, options.size
-    others = [shown(head_of(reading.read_video(path), size), path) for path in options.others]
-    video = head_of(reading.read_video(options.clip), size)
+    others = [shown(crop_head(reading.read_video(path), size), path) for path in options.others]
+    video = crop_head(reading.read_video(options.clip), size)
     real = shown(video, options.clip)
     if not options.score_only:
         make_video(options, work)
@@ -150,7 +150,7 @@ def step_label(name: str) -> str:
     return f"generating further speech {number}"
 
 
-def head_of(video: Video, size: int) -> Video:
+def crop_head(video: Video, size: int) -> Video:
     """The head as the importer crops it."""
     return face_crop(video, track_faces(video), size)
 
@@ -183,7 +183,7 @@ def identity_numbers(real: Footage, made: Footage, others: list[Footage]) -> dic
         "face_found": Number(scores.values["face_dlib_found"], 1).described(
             "generated frames in which dlib finds a face"
         ),
-        "face_own": mean_of(own).described(
+        "face_own": mean_interval(own).described(
             "distance of generated frames to the person", target="< 0.6"
         ),
         "face_ceiling": Number(face.score(halves).values["face_dlib"], 1).described(

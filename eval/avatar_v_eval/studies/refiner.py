@@ -34,14 +34,14 @@ from avatar_v_eval.cases import (
     cases_note,
     check_persons,
     heard,
+    rendered_video,
     signed,
-    video_of,
 )
 from avatar_v_eval.generated import reference_clip
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, gains, means
-from avatar_v_eval.readers import LOOKS, clip_of
+from avatar_v_eval.readers import LOOKS, make_scored_clip
 from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
 from avatar_v_eval.systems import named
 
@@ -90,7 +90,9 @@ def measure(options: argparse.Namespace) -> Findings:
         videos = reconstructed(case, refiners)
         readings = {name: read(video, case, face) for name, video in videos.items()}
         for name, video in generated(case, pipeline, refiners).items():
-            readings[f"made_{name}"] = looks(video, case, signed(video_of(case.reference)), face)
+            readings[f"made_{name}"] = looks(
+                video, case, signed(rendered_video(case.reference)), face
+            )
         return readings, row(case, {name: videos[name] for name in (BICUBIC, *refiners)})
 
     found = mapped(find, len(cases), "persons", options.workers)
@@ -156,7 +158,7 @@ def generated(
 def _reference(case: Case, refiner: TrainedRefiner):
     clip = case.reference
     assert clip.valid is not None
-    video = signed(video_of(clip))
+    video = signed(rendered_video(clip))
     return refiner.conditioner.encode_clip(video, clip.valid, heard(clip), clip.motion)
 
 
@@ -178,7 +180,7 @@ def read(video: SignedVideo, case: Case, face: FaceWorldScorer) -> Reading:
 
 def looks(video: SignedVideo, case: Case, true: SignedVideo, face: FaceWorldScorer) -> Reading:
     """Likeness, and sharpness as a share of another video's, of all frames but the first."""
-    clip, other = (clip_of(case, to_uint8(each)) for each in (video, true))
+    clip, other = (make_scored_clip(case, to_uint8(each)) for each in (video, true))
     sharpness = [LOOKS["sharpness"].score(each).values["sharpness"] for each in (clip, other)]
     return {
         "sharpness": sharpness[0] / sharpness[1],

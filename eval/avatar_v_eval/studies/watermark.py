@@ -33,7 +33,7 @@ from avatar_v_eval.cases import (
     check_persons,
 )
 from avatar_v_eval.generated import generate
-from avatar_v_eval.intervals import mean_of, rate, within_unit
+from avatar_v_eval.intervals import mean_interval, rate, within_unit
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
 from avatar_v_eval.readers import Readers, picture_shares
@@ -88,7 +88,7 @@ def measure(options: argparse.Namespace) -> Findings:
         "drawn clips",
         options.workers,
     )
-    numbers = numbers_of(Readings({"drawn": rows}), "drawn", "")
+    numbers = summarise_condition(Readings({"drawn": rows}), "drawn", "")
     weights = readers.hashes()
     if options.generated:
         pipeline = AvatarPipeline.from_pretrained()
@@ -97,7 +97,7 @@ def measure(options: argparse.Namespace) -> Findings:
             read(case, generate(rollout, case, options.frames).video, readers)
             for case in cases[: options.generated]
         ]
-        numbers |= numbers_of(Readings({"made": made}), "made", "generated, ")
+        numbers |= summarise_condition(Readings({"made": made}), "made", "generated, ")
     return Findings(
         f"The mark in frames of {options.size} px: attacks, false alarms, changes",
         numbers,
@@ -114,7 +114,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
 def read(case: Case, video: Video, readers: Readers) -> Reading:
     """All measures of one video, with a mark of its own and without."""
-    id_ = id_of(case)
+    id_ = watermark_id(case)
     drawn = Marker(Mark(id_))(video)
     plain, marked = written(video), written(drawn)
     reading: dict[str, float] = {"psnr": psnr(drawn, video)}
@@ -132,7 +132,7 @@ def read(case: Case, video: Video, readers: Readers) -> Reading:
     return reading | {name: after[name] - before[name] for name in CHANGES}
 
 
-def id_of(case: Case) -> str:
+def watermark_id(case: Case) -> str:
     return hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
 
 
@@ -179,7 +179,7 @@ def written(video: Video, crf: int | None = None) -> Video:
         return read_video(path)
 
 
-def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Number]:
+def summarise_condition(readings: Readings, condition: str, before: str) -> dict[str, Number]:
     """Shares and means over the clips of a condition; ``before`` begins their labels."""
     numbers: dict[str, Number] = {}
 
@@ -188,7 +188,7 @@ def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Num
         return rate(round(found.sum()), each * len(found))
 
     def mean(measure: str) -> Number:
-        return mean_of(readings.values(condition, measure))
+        return mean_interval(readings.values(condition, measure))
 
     for name, words in ATTACKS.items():
         numbers[f"right_{name}"] = hits(f"right_{name}").described(f"{before}id read: {words}")

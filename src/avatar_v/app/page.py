@@ -238,7 +238,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
         """One JSON object a line for each change of what the page shows, until the job is over."""
         session, visitor = _session(request), _visitor(request)
 
-        def path_of(id_: str | None) -> str | None:
+        def find_path(id_: str | None) -> str | None:
             path = uploads.find(session, id_) if id_ else None
             if id_ and path is None:
                 raise ValueError("A file is not here any more; add it again")
@@ -246,7 +246,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
 
         def begin() -> Generator[dict[str, Any], None, None]:
             try:
-                given = {name: path_of(vars(body)[name]) for name in ("reference", "speech")}
+                given = {name: find_path(vars(body)[name]) for name in ("reference", "speech")}
             except ValueError as error:
                 yield html.page_state(failed=str(error))
                 return

@@ -302,21 +302,21 @@ def audio_tokens(
     """
     device = next(conditioner.parameters()).device
     if not isinstance(conditioner.audio_encoder, LogMelEncoder):
-        whole = _frames_of(waveform, Span(0, num_frames(num_latents))).to(device)
+        whole = _cut_sound(waveform, Span(0, num_frames(num_latents))).to(device)
         tokens = conditioner.encode_audio(gain * whole)
         return lambda span: tokens[:, span.start : span.stop]
     context = context_latents(conditioner)
 
-    def tokens_of(span: Span) -> Tensor:
+    def encode_span(span: Span) -> Tensor:
         first, last = max(0, span.start - context), min(span.stop, num_latents - 1)
         frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
-        tokens = conditioner.encode_audio(gain * _frames_of(waveform, frames).to(device))
+        tokens = conditioner.encode_audio(gain * _cut_sound(waveform, frames).to(device))
         return tokens[:, span.start - first : span.stop - first]
 
-    return tokens_of
+    return encode_span
 
 
-def _frames_of(waveform: Sound, frames: Span) -> Float[Tensor, "1 t"]:
+def _cut_sound(waveform: Sound, frames: Span) -> Float[Tensor, "1 t"]:
     """The sound of these video frames; silence behind its end."""
     part = waveform[frames.start * SAMPLES_PER_FRAME : frames.stop * SAMPLES_PER_FRAME]
     return F.pad(part, (0, len(frames) * SAMPLES_PER_FRAME - len(part)))[None]

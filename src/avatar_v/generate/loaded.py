@@ -27,10 +27,10 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
-from avatar_v.parallel.streams import streams_of
+from avatar_v.parallel.streams import open_streams
 from avatar_v.request.record import ReferenceCheck
 from avatar_v.request.request import Request
-from avatar_v.request.resolve import InputSpec, input_spec, resolved, settings_of
+from avatar_v.request.resolve import InputSpec, input_spec, resolved, sampler_settings
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.card import AdapterSpec, Card, hash_with
 from avatar_v.weights.presets import format_of
@@ -129,7 +129,7 @@ class LoadedPipeline:
 
     def settings(self, request: Request) -> Settings:
         """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
-        return settings_of(request, self.card, bf16=self.bf16)
+        return sampler_settings(request, self.card, bf16=self.bf16)
 
     def live_context(self) -> int:
         """Latents before a chunk that its sound depends on. ValueError for encoders that look at
@@ -228,7 +228,7 @@ class LoadedPipeline:
                     if part is not conditioner.text_encoder:
                         part.to(self.device)
         elif self.offload:
-            offload_models(networks, streams_of(self.device))
+            offload_models(networks, open_streams(self.device))
         else:
             for part in itertools.chain.from_iterable(networks):
                 part.to(self.device)

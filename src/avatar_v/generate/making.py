@@ -30,7 +30,7 @@ from avatar_v.generate.refine import TrainedRefiner, refining
 from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.live import LiveSound, sound_chunks
 from avatar_v.inputs.person import EncodedPerson
-from avatar_v.media.sound import Sound, high_passed, level_of
+from avatar_v.media.sound import Sound, high_passed, measure_level
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.timestep import PipelineGroup, Stopped
@@ -113,7 +113,7 @@ class RankTask:
         def gain(part: Sound) -> float:
             if gain_db is not None:
                 return 10 ** (gain_db / 20)
-            level = level_of(part)
+            level = measure_level(part)
             if isinstance(sound, LiveSound):
                 sound.note(level)
             return level.gain

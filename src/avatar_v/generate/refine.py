@@ -147,7 +147,7 @@ def refine_chunks(
     with inference(device, bf16=bf16):
         past = None if reference is None else refiner.dit.encode_reference(reference)
         past = None if past is None else past.rotated()
-        cond = Cond(text, moments=refiner.dit.moments_of(reference))
+        cond = Cond(text, moments=refiner.dit.reference_moments(reference))
     larger, waiting = _Enlarger(refiner), _Waiting(context)
     for part in sampled:
         with inference(device, bf16=bf16):

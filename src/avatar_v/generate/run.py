@@ -13,22 +13,22 @@ from typing import TypeAlias
 
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.loaded import LoadedPipeline
-from avatar_v.generate.marking import mark_of, sign_video
+from avatar_v.generate.marking import build_mark, sign_video
 from avatar_v.generate.resume import ChunkCheckpoint, OnKept, keeping
 from avatar_v.generate.scene import RankedScenes, check_scene, save_picture, side_by_side, staged
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.consented import check_consent
 from avatar_v.inputs.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.inputs.live import LiveSound
-from avatar_v.inputs.moderated import check_inputs, moderator_of
+from avatar_v.inputs.moderated import build_moderator, check_inputs
 from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Output
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.pixels import Frames
 from avatar_v.media.writer import Writer, write_wav
 from avatar_v.request.checks import check_settings
 from avatar_v.request.output_files import is_file, json_path, sheet_path, sound_path
-from avatar_v.request.record import Record, save_record, timing_of
+from avatar_v.request.record import Record, measure_timing, save_record
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import (
     check_fits,
@@ -97,7 +97,7 @@ def run(
         for words in (request.person.prompt, request.person.scene or ""):
             check_parts(source.folder, prompt=words)
     check_fits(source.card, request, source.num_ranks)
-    moderator = moderator_of(request)
+    moderator = build_moderator(request)
     inputs = read_inputs(request, source.input_spec, sound)
     consented = check_consent(request, inputs, source.card, source.input_spec)
     if moderator is not None:
@@ -169,7 +169,7 @@ class Run:
         self._consented, self._moderator = consented, moderator
         self._source, self._watermark, self._beside = source, watermark, beside
         is_own = watermark is None and request.output.watermark
-        self._mark = mark_of(request, inputs, **_made_with(source)) if is_own else None
+        self._mark = build_mark(request, inputs, **_made_with(source)) if is_own else None
         self._keep, self._save = keep, save
         self._on_warnings, self._on_kept = on_warnings, on_kept
         self._begun, self._read_s = begun, read_s
@@ -246,12 +246,12 @@ class Run:
         if out is None:
             return []
         growing, goes_on = (None, False) if kept is None else (kept.growing, kept.goes_on)
-        return [output_of(out, growing=growing, goes_on=goes_on)]
+        return [build_output(out, growing=growing, goes_on=goes_on)]
 
     def _record(
         self, pipeline: LoadedPipeline, begin: float, loaded: float, first: float, num_found: int
     ) -> None:
-        """Save all that is known about the finished video. Times as `timing_of` takes them."""
+        """Save all that is known about the finished video. Times as `measure_timing` takes them."""
         inputs, sound = self.inputs, self.inputs.audio
         assert inputs.num_frames is not None
         arrived = sound.arrived_s if isinstance(sound, LiveSound) else None
@@ -277,7 +277,7 @@ class Run:
             lora=tuple(map(str, pipeline.adapters)),
             precision="bf16" if pipeline.bf16 else "fp32",
             device=str(pipeline.device),
-            timing=timing_of(inputs.num_frames, *times),
+            timing=measure_timing(inputs.num_frames, *times),
             reference_check=inputs.check,
             resumed_chunks=num_found,
             offload=pipeline.offload,

@@ -32,7 +32,7 @@ from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.inputs import Inputs, begun_with, read_inputs
 from avatar_v.inputs.live import LiveSound
 from avatar_v.request.request import Request, Weights
-from avatar_v.request.resolve import chunk_latents_of, resolved
+from avatar_v.request.resolve import resolve_chunk_latents, resolved
 from avatar_v.types import SAMPLES_PER_FRAME, num_frames
 from avatar_v.weights.card import DRAWN_PEOPLE, Card
 from avatar_v.weights.weights import check_parts
@@ -56,7 +56,7 @@ def check_scene(inputs: Inputs, card: Card) -> None:
         )
 
 
-def scene_of(request: Request, weights: Weights) -> RankedScenes:
+def make_candidates(request: Request, weights: Weights) -> RankedScenes:
     """The candidates of a request whose sound is not heard (``audio`` LIVE). ValueError for bad
     input, before the weights are loaded."""
     source = StoredPipeline(weights)
@@ -73,7 +73,7 @@ def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> Ra
     """``request.person.num_candidates`` first pictures in the scene of the request, ordered: of
     each the first frame of a chunk, as the weights know chunks."""
     person, seed = request.person, request.sampling.seed
-    length = num_frames(chunk_latents_of(request, pipeline.card))
+    length = num_frames(resolve_chunk_latents(request, pipeline.card))
     silence = torch.zeros(length * SAMPLES_PER_FRAME)
     silent = dataclasses.replace(inputs, audio=silence, num_frames=length)
     seeds = [derive("scene", seed, i) for i in range(person.num_candidates)]

@@ -48,7 +48,7 @@ def encode_person(
     (Capabilities.stills); ``max_latents``: of each clip only its beginning.
     """
     clips = [_cut(clip, max_latents) for clip in inputs.clips]
-    shown = [still for clip in clips for still in stills_of(clip, stills)]
+    shown = [still for clip in clips for still in pick_stills(clip, stills)]
     if stills > 0 and not conditioner.hears_moments:
         shown = [dataclasses.replace(clip, audio=None) for clip in shown]
     parts = [_reference(clip, conditioner, side, faces) for clip in shown]
@@ -75,7 +75,7 @@ def picture(image: UInt8[Tensor, "3 h w"], side: int) -> Float[Tensor, "3 side s
     return sized(image[None], side)[0]
 
 
-def stills_of(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
+def pick_stills(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
     """``num`` frames of the clip that show the face, evenly spread, each a clip of its own; the
     clip itself where ``num`` is 0 or it shows none. Close-ups come with the first."""
     frames = spread_frames(clip.valid, num).tolist()
@@ -84,7 +84,7 @@ def stills_of(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
 
     return [
         dataclasses.replace(
-            _frames_of(clip, frame, frame + 1), faces=clip.faces if frame == frames[0] else None
+            _cut_clip(clip, frame, frame + 1), faces=clip.faces if frame == frames[0] else None
         )
         for frame in frames
     ]
@@ -106,10 +106,10 @@ def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: 
 def _cut(clip: ReferenceClip, max_latents: int | None) -> ReferenceClip:
     if max_latents is None or clip.num_frames <= num_frames(max_latents):
         return clip
-    return _frames_of(clip, 0, num_frames(max_latents))
+    return _cut_clip(clip, 0, num_frames(max_latents))
 
 
-def _frames_of(clip: ReferenceClip, start: int, stop: int) -> ReferenceClip:
+def _cut_clip(clip: ReferenceClip, start: int, stop: int) -> ReferenceClip:
     """Its frames ``start`` to ``stop`` with their sound and motion."""
     frames, sound = slice(start, stop), slice(start * SAMPLES_PER_FRAME, stop * SAMPLES_PER_FRAME)
     return dataclasses.replace(

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from avatar_v.inputs.live import LiveSound, pcm_frames
 from avatar_v.media import containers, reading
-from avatar_v.media.delivered import Delivered, SoundFormat, form_of
+from avatar_v.media.delivered import Delivered, SoundFormat, delivered_format
 from avatar_v.media.pipes import PipeReader
-from avatar_v.media.sound import TemporarySound, high_passed, level_of
+from avatar_v.media.sound import TemporarySound, high_passed, measure_level
 from avatar_v.request.record import SpokenTrack
 from avatar_v.request.request import PersonOptions
 from avatar_v.sampling.chunks import frames_of_audio
@@ -60,8 +60,8 @@ def read_speech(
     assert info.sample_rate_hz is not None
     assert info.layout is not None
     assert info.track is not None
-    form = form_of(info.sample_rate_hz, info.layout)
-    level = level_of(high_passed(audio))
+    form = delivered_format(info.sample_rate_hz, info.layout)
+    level = measure_level(high_passed(audio))
     return SpeechInput(
         audio,
         _delivered(path, form, track, is_mono=info.num_channels == 1),

@@ -83,7 +83,7 @@ class KeyMask:
         return KeyMask(torch.cat([own, self.seen], dim=1), groups)
 
 
-def mask_of(*parts: KeyPart, device: torch.device | str) -> KeyMask | None:
+def build_mask(*parts: KeyPart, device: torch.device | str) -> KeyMask | None:
     """`KeyMask.of`, or None where nothing is hidden (not asked inside a compiler)."""
     if not torch.compiler.is_compiling() and all(bool(part.entries.all()) for part in parts):
         return None

@@ -77,7 +77,7 @@ def channel_names(layout: AudioLayout) -> Sequence[str]:
     return names
 
 
-def samples_of(frame: AudioFrame) -> Channels:
+def frame_samples(frame: AudioFrame) -> Channels:
     """The samples of a frame of format "flt". (PyAV reads past the planes of a planar frame of
     eight and more channels.)"""
     assert frame.format.name == "flt"

@@ -46,7 +46,7 @@ class SoundFormat:
         return self.num_channels * min(MAX_BIT_RATE, 6 * self.sample_rate_hz)
 
 
-def form_of(sample_rate_hz: int, layout: str) -> SoundFormat:
+def delivered_format(sample_rate_hz: int, layout: str) -> SoundFormat:
     """The form in which a sound of this rate and layout is delivered: its own, or the next that AAC
     has. Mono where nothing is known of the places of three and more channels."""
     rate = min((r for r in RATES_HZ if r >= sample_rate_hz), default=RATES_HZ[-1])

@@ -26,7 +26,7 @@ from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.media.channels import Channels, VoiceChannel, samples_of
+from avatar_v.media.channels import Channels, VoiceChannel, frame_samples
 from avatar_v.media.containers import (
     MAX_DURATION_S,
     audio_stream,
@@ -353,7 +353,7 @@ def _samples(
             parts = resampler.resample(frame)
         except FFmpegError as error:
             raise ValueError(f"{path}: the audio cannot be converted ({error})") from error
-        for part in map(samples_of, parts):
+        for part in map(frame_samples, parts):
             yield begin_s, part if voice is None else voice(part)[None]
 
 

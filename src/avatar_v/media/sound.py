@@ -143,16 +143,16 @@ def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
     """``audio`` (16 kHz) at -23 LUFS, integrated loudness of ITU-R BS.1770 as by pyloudnorm.
 
     Silence (quieter than -80 LUFS, or empty) is returned as it is, and what is quieter than -60
-    LUFS is raised as far as its noise allows (`level_of`); audio shorter than the standard's 400 ms
-    block is measured as a repetition of itself. The result may exceed ±1, and is not clipped.
-    ValueError for NaN or infinite samples.
+    LUFS is raised as far as its noise allows (`measure_level`); audio shorter than the standard's
+    400 ms block is measured as a repetition of itself. The result may exceed ±1, and is not
+    clipped. ValueError for NaN or infinite samples.
     """
     return audio * loudness_gain(audio)
 
 
 def loudness_gain(audio: Sound) -> float:
     """The factor of ``normalise_loudness``; 1 for silence. ValueError as there."""
-    return level_of(audio).gain
+    return measure_level(audio).gain
 
 
 @dataclass(frozen=True)
@@ -178,7 +178,7 @@ class Level:
         )
 
 
-def level_of(audio: Sound) -> Level:
+def measure_level(audio: Sound) -> Level:
     """The loudness and the factor of ``normalise_loudness``. Below -70 LUFS, where the standard's
     gate lets nothing through, blocks are compared with the loudest one alone. ValueError for NaN or
     infinite samples."""

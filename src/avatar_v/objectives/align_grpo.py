@@ -22,7 +22,7 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.objectives.policy_gradient import (
     GRPO,
     Trajectory,
-    advantages_of,
+    compute_advantages,
     densities,
     step_loss,
 )
@@ -151,7 +151,7 @@ class RolloutSubject(ClipSubject[Cond | MotionCond]):
     ) -> State:
         """Samples of the weights as they are, as generation makes them."""
         velocity = self.policy.velocity(
-            network_of(networks, self.policy), networks.conditioner, rollout
+            policy_network(networks, self.policy), networks.conditioner, rollout
         )
         draw, noise = normal(generator), rollout_noise(rollout, generator)
         return explored(velocity, noise, self.exploration, range(0), draw, rollout.prefix)[0]
@@ -279,7 +279,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
     @property
     def network(self) -> nn.Module:
         """The policy's."""
-        return network_of(self, self.policy)
+        return policy_network(self, self.policy)
 
     def iterate(self, batch: TrainBatch[Cond | MotionCond]) -> tuple[Tensor, Logs]:
         """A rollout and its updates. The loss to log is that of the weighted raw rewards: that of
@@ -347,7 +347,9 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
                 for name, weight in self.grpo.hold.items()
             ]
             old = [densities(move, move.mean, weights) for move in moves]
-        advantages, logs = advantages_of(values, self.rewards.terms, rollout.layout, self.grpo, own)
+        advantages, logs = compute_advantages(
+            values, self.rewards.terms, rollout.layout, self.grpo, own
+        )
         return rollout, Trajectory(moves, weights, old, frozen, held, values, advantages, logs)
 
     def policy_loss(
@@ -361,7 +363,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
         return step_loss(trajectory, number, mean, self.grpo, first=first)
 
 
-def network_of(networks: Networks, policy: Policy) -> nn.Module:
+def policy_network(networks: Networks, policy: Policy) -> nn.Module:
     """The network of a policy."""
     assert isinstance(networks, nn.Module)
     return networks.get_submodule(policy.module)

@@ -25,7 +25,7 @@ from avatar_v.objectives.distribution_matching import (
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Logs, TrainBatch
-from avatar_v.training.chunk_rollout import ChunkRollout, OwnRollout, chunk_of
+from avatar_v.training.chunk_rollout import ChunkRollout, OwnRollout, roll_out_chunk
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
@@ -150,7 +150,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
             batch = dataclasses.replace(batch, cond=cond)
         length = self.subject.window_length(self.step)
         with self.network(STUDENT) as student:
-            return chunk_of(student, self.conditioner, batch, self.rollout, length)
+            return roll_out_chunk(student, self.conditioner, batch, self.rollout, length)
 
     def loss(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
         """Of validation."""

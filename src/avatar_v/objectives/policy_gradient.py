@@ -80,7 +80,7 @@ class Trajectory:
     logs: Logs
 
 
-def advantages_of(
+def compute_advantages(
     values: Mapping[str, Float[Tensor, "b *l"]],
     terms: Sequence[RewardTerm],
     layout: SampleLayout,

@@ -171,11 +171,11 @@ def _rows(
         videos = (pair.pictures.first, pair.pictures.second)
         for key, video in zip(keys, videos, strict=True):
             if key not in known:
-                known[key] = features_of(features, pair, video, device).cpu()
+                known[key] = compute_features(features, pair, video, device).cpu()
     return [known[key] for key in keys]
 
 
-def features_of(
+def compute_features(
     features: Features,
     pair: Pair,
     video: UInt8[Tensor, "f 3 h w"],

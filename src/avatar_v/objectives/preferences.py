@@ -55,7 +55,7 @@ class NoisedPairs:
     tied: Bool[Tensor, " p"]
 
 
-def judged_of(batch: Batch) -> Judged:
+def require_pairs(batch: Batch) -> Judged:
     """ValueError for a batch of clips that are no pairs."""
     if batch.judged is None:
         raise ValueError("preferences need pairs: set data to avatar_v.shards.pair_data.PairData")

@@ -36,7 +36,7 @@ from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.chunks import OVERLAP, Span
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Draws, Logs, TrainBatch
-from avatar_v.training.chunk_rollout import ChunkRollout, Latents, OwnRollout, chunk_of
+from avatar_v.training.chunk_rollout import ChunkRollout, Latents, OwnRollout, roll_out_chunk
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
@@ -179,7 +179,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
     def chunk(self, batch: TrainBatch[Cond]) -> ChunkRollout:
         """The whole stream, which is to be made."""
         length = self.subject.window_length(self.step)
-        return chunk_of(self.dit, self.conditioner, batch, self.rollout, length)
+        return roll_out_chunk(self.dit, self.conditioner, batch, self.rollout, length)
 
     def part_for_scores(
         self, rollout: ChunkRollout, made: Latents, draws: Draws

@@ -96,7 +96,7 @@ class FrameSubject(Subject[VideoWindows]):
         self, batch: Batch, generator: torch.Generator
     ) -> tuple[Video, Float[Tensor, "b f 1 h w"]]:
         """A window of every clip, then textures; and the loss weight of every pixel."""
-        video = video_of(batch)
+        video = require_video(batch)
         frames = self._draw_length(generator)
         if video.shape[1] < frames:
             raise ValueError(f"windows of {frames} frames do not fit clips of {video.shape[1]}")
@@ -200,7 +200,7 @@ class TrainVAE(Engine[VideoWindows]):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """PSNR of whole clips from the posterior's mean."""
-        video = video_of(batch)
+        video = require_video(batch)
         quality = psnr(self.vae.decode(self.vae.encode(video)), video)
         self.log("val/psnr", quality.mean(), prog_bar=True, batch_size=len(video), sync_dist=True)
 
@@ -336,7 +336,7 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
         (kernels if inner else rest).append(parameter)
     groups = [
         {
-            "params": [_matrix_of(kernel) for kernel in kernels],
+            "params": [_as_matrix(kernel) for kernel in kernels],
             "lr": optim.lr * optim.muon_lr_scale,
             "weight_decay": optim.weight_decay,
             "muon": True,
@@ -346,7 +346,7 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
     return MuonAdamW(groups, betas=optim.betas, momentum=optim.muon_momentum)
 
 
-def _matrix_of(kernel: nn.Parameter) -> nn.Parameter:
+def _as_matrix(kernel: nn.Parameter) -> nn.Parameter:
     """A matrix that shares the kernel's storage and takes over its gradient in backward."""
     matrix = nn.Parameter(_rows(kernel.data).view(kernel.shape[0], -1))
 
@@ -365,7 +365,7 @@ def _rows(kernel: Tensor) -> Tensor:
     return kernel.movedim(1, -1) if kernel.ndim == 5 else kernel
 
 
-def video_of(batch: Batch) -> Video:
+def require_video(batch: Batch) -> Video:
     if batch.video is None:
         raise ValueError("the VAE is trained on video: shards without it, or decode_video=False")
     return batch.video

@@ -23,10 +23,10 @@ from avatar_v.base.paths import whole_folder
 from avatar_v.base.seeds import derive, stream
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.vectors import unpack_motion
 from avatar_v.request.request import Request
-from avatar_v.request.resolve import num_steps_of, settings_of
+from avatar_v.request.resolve import num_steps_of, sampler_settings
 from avatar_v.rewards.raters import Panel
 from avatar_v.rewards.terms import RewardSamples
 from avatar_v.sampling.motion_rollout import roll_motion
@@ -156,7 +156,7 @@ class MotionSystem:
             guidance_audio=card.guidance_audio,
             guidance_motion=card.guidance_motion,
         )
-        return cls(weights, conditioner.eval(), settings_of(request, card, bf16=False))
+        return cls(weights, conditioner.eval(), sampler_settings(request, card, bf16=False))
 
     @torch.inference_mode()
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
@@ -175,7 +175,7 @@ class MotionSystem:
             self.settings,
             conditioner.pack_motion(batch.motion[:, :1]),
             lambda latents: tokens[:, latents.start : latents.stop],
-            style_of(moments, conditioner.known_stats),
+            build_style(moments, conditioner.known_stats),
             batch.motion.shape[1],
             [torch.Generator().manual_seed(seed) for seed in seeds],
         )
@@ -311,7 +311,7 @@ def judged_pairs(
     batch, portraits = conditions.batch(), conditions.portraits()
     whose = torch.randint(len(panel.raters), (len(numbers),), generator=generator)
     answers, margins = torch.zeros_like(whose), torch.zeros(len(whose))
-    seen = [samples_of(batch, made, portraits) for made in (first, second)]
+    seen = [build_samples(batch, made, portraits) for made in (first, second)]
     for place, rater in enumerate(panel.raters):
         margin = rater.margin(*(rater.values(samples) for samples in seen))
         said = rater.judge(margin, generator)
@@ -358,7 +358,7 @@ def without_pictures(clip: Sample) -> Sample:
     return dataclasses.replace(clip, meta=meta, video=None, close_ups=None, close_up_frames=None)
 
 
-def samples_of(
+def build_samples(
     batch: Batch, made: Made, portraits: UInt8[Tensor, "b k 3 h w"] | None = None
 ) -> RewardSamples:
     """One sample of each clip, for critics."""

@@ -83,7 +83,7 @@ class Residency:
         outside = {
             id(tensor)
             for module in modules.values()
-            for tensor in tensors_of(module, besides=blocks_of(module))
+            for tensor in list_tensors(module, besides=find_blocks(module))
         }
         for name, module in modules.items():
             module.requires_grad_(False)  # else autocast may keep its cast of every weight
@@ -111,7 +111,7 @@ class Residency:
 
     def settle(self, module: nn.Module) -> None:
         """Move what ``module`` has besides blocks to the device, where it stays."""
-        for tensor in tensors_of(module):
+        for tensor in list_tensors(module):
             if id(tensor) not in self._packed:
                 tensor.data = tensor.data.to(self._streams.device)
 
@@ -119,8 +119,8 @@ class Residency:
         """Pack the blocks of ``module``. What stays outside one, in any module, goes into none;
         blocks that are the same tensors (tied embeddings) are one."""
         blocks: dict[tuple[int, ...], _OffloadedBlock] = {}
-        for part in blocks_of(module):
-            tensors = [tensor for tensor in tensors_of(part) if id(tensor) not in outside]
+        for part in find_blocks(module):
+            tensors = [tensor for tensor in list_tensors(part) if id(tensor) not in outside]
             ids = tuple(map(id, tensors))
             if not tensors:
                 continue
@@ -264,7 +264,7 @@ class _Turns:
                     self._changed.notify_all()
 
 
-def blocks_of(module: nn.Module) -> list[nn.Module]:
+def find_blocks(module: nn.Module) -> list[nn.Module]:
     """The elements of outermost ``ModuleList``s, and embeddings outside them, in order. Each is to
     be run by calling it."""
     found: list[nn.Module] = []
@@ -273,11 +273,11 @@ def blocks_of(module: nn.Module) -> list[nn.Module]:
         if is_element or isinstance(child, nn.Embedding):
             found.append(child)
         else:
-            found += blocks_of(child)
+            found += find_blocks(child)
     return found
 
 
-def tensors_of(module: nn.Module, besides: Iterable[nn.Module] = ()) -> list[Tensor]:
+def list_tensors(module: nn.Module, besides: Iterable[nn.Module] = ()) -> list[Tensor]:
     """Parameters and buffers of ``module``, each once, without those of the parts ``besides``."""
     skipped = {part for block in besides for part in block.modules()}
     found: dict[int, Tensor] = {}

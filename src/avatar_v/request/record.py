@@ -37,7 +37,7 @@ class Timing:
     wall_s: float | None = None  # from the command's beginning to its end
 
 
-def timing_of(
+def measure_timing(
     num_frames: int,
     begun: float,
     read_s: float,

@@ -89,7 +89,7 @@ def outcomes(margin: Float[Tensor, " p"], ties: float) -> Float[Tensor, "p 3"]:
     return torch.stack([first, second, (1 - first - second).clamp_min(0)], dim=1)
 
 
-def raters_of(
+def build_raters(
     paths: tuple[str, ...], weights: Mapping[str, tuple[float, ...]]
 ) -> tuple[SimulatedRater, ...]:
     """Three raters of one panel, by name: the weight of each path's term. Two lean to the sample
@@ -105,7 +105,7 @@ def raters_of(
     )
 
 
-OWN_HABITS = raters_of(
+OWN_HABITS = build_raters(
     (
         "avatar_v.rewards.likeness.own_blinks",
         "avatar_v.rewards.likeness.own_sway",
@@ -115,7 +115,7 @@ OWN_HABITS = raters_of(
 )
 """Raters who ask for the habits of the person's own, each with an eye for one of them."""
 
-OWN_LOOKS = raters_of(
+OWN_LOOKS = build_raters(
     (
         "avatar_v.rewards.shipped.Identity",
         "avatar_v.rewards.shipped.Sync",

@@ -57,8 +57,8 @@ class Consent:
         check_texts(
             person=self.person, uses=self.uses, statement=self.statement, heard=self.heard or ""
         )
-        first = day_of(self.recorded, where="recorded")
-        if day_of(self.expires, where="expires") < first:
+        first = parse_day(self.recorded, where="recorded")
+        if parse_day(self.expires, where="expires") < first:
             raise ValueError(f"expires {self.expires} is before recorded {self.recorded}")
 
     def is_to_come(self, today: date) -> bool:
@@ -122,7 +122,7 @@ def read_consent(path: Path) -> StoredConsent:
     seal = values.pop("seal", None)
     consent = built(Consent, values, where=path)
     given = seal.encode(errors="replace") if isinstance(seal, str) else b""
-    if not hmac.compare_digest(given, seal_of(consent)):
+    if not hmac.compare_digest(given, compute_seal(consent)):
         raise ValueError(
             f"{path}: its seal does not fit: the record was changed, or made with another key"
         )
@@ -131,14 +131,14 @@ def read_consent(path: Path) -> StoredConsent:
 
 def save_consent(path: Path, consent: Consent) -> None:
     """Write a record that only its owner may read; the file appears whole or not at all."""
-    values = {**dataclasses.asdict(consent), "seal": seal_of(consent).decode()}
+    values = {**dataclasses.asdict(consent), "seal": compute_seal(consent).decode()}
     with whole_file(path) as part:
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)
         part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
-def seal_of(consent: Consent) -> bytes:
+def compute_seal(consent: Consent) -> bytes:
     """64 hexadecimal digits that the key gives for all fields."""
     text = json.dumps(dataclasses.asdict(consent), sort_keys=True)
     digest = hmac.new(own_key(), b"avatar_v consent" + text.encode(), hashlib.sha256)
@@ -161,7 +161,7 @@ def check_texts(**texts: str) -> None:
         raise ValueError("person is a name, got none")
 
 
-def day_of(text: str, *, where: str) -> date:
+def parse_day(text: str, *, where: str) -> date:
     """ValueError for a text that is no day."""
     try:
         return date.fromisoformat(text)

@@ -82,7 +82,7 @@ def face_in(picture: Picture, critic: str) -> Face | None:
     return dlib_face.embed_largest(picture)
 
 
-def hash_of(critic: str) -> str:
+def hash_critic(critic: str) -> str:
     """12 hex digits of the critic's weights."""
     if critic == DRAWN:
         return _critic().hash()

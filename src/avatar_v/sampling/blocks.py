@@ -48,7 +48,7 @@ def check_chunks(block: int, chunk_latents: int) -> None:
         )
 
 
-def blocks_of(chunk: Chunk, block: int) -> list[Span]:
+def split_blocks(chunk: Chunk, block: int) -> list[Span]:
     """The blocks of a chunk, counted from its first latent; the last of a video may be shorter."""
     num = len(chunk.latents)
     if chunk.index == 0:
@@ -79,7 +79,7 @@ def make_blocks(
     given = carry.prefixes[0].to(begun.noise)
     steps = range(settings.num_steps) if line is None else line.steps
     done, history = [], carry.history
-    for run in blocks_of(chunk, config.causal_block):
+    for run in split_blocks(chunk, config.causal_block):
         block = _begun_block(begun, run, given, settings)
         x = block.noise if line is None else line.take(block.noise)
         x, history = _steps(passes, block, x, steps, history, settings, config)

@@ -139,7 +139,7 @@ def guided_passes(
     they were trained with.
     """
     if cond.moments is None and cond.reference is not None:
-        moments = cast(AvatarDiT, dit).moments_of(cond.reference)
+        moments = cast(AvatarDiT, dit).reference_moments(cond.reference)
         cond = dataclasses.replace(cond, moments=moments)
     has_reference = past is not None or cond.reference is not None or cond.moments is not None
     ranges = dit.config.guidance_ranges if isinstance(dit, AvatarDiT) else None
@@ -199,7 +199,7 @@ def guided_by_sample(
     kinds = [(True, True, True), (True, True, False), (True, False, False), (False, False, False)]
     passes = tuple(Stream(*kind, factor=1.0) for kind in kinds)
     if cond.moments is None:
-        cond = dataclasses.replace(cond, moments=dit.moments_of(cond.reference))
+        cond = dataclasses.replace(cond, moments=dit.reference_moments(cond.reference))
     joint = _joint_cond(cond, passes, no_text, has_reference=past is not None)
     keys = None if past is None else past.repeat(len(passes))
     v = dit(x_t.repeat(len(passes), 1, 1, 1, 1), t.repeat(len(passes), 1), joint, past=keys)

@@ -25,7 +25,7 @@ from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import anchor_frame
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.stats import MotionStats
 from avatar_v.sampling.blend import blended
 from avatar_v.sampling.chunks import OVERLAP, Chunk, interpolation
@@ -103,9 +103,9 @@ def begin(
     if settings.anchor and reference is None:
         raise ValueError("an anchor joins the reference of a person, and this one has none")
     cache = None if reference is None else dit.encode_reference(reference)
-    moments, style = dit.moments_of(reference), None
+    moments, style = dit.reference_moments(reference), None
     if moments is not None and dit.motion_stats is not None:
-        style = style_of(moments, dit.motion_stats)
+        style = build_style(moments, dit.motion_stats)
     return ChunkState(
         prefixes,
         _as_read(dit, cache),
@@ -123,7 +123,7 @@ def join_anchor(dit: AvatarDiT, carry: ChunkState) -> ChunkState:
     added = _as_read(dit, dit.encode_reference(carry.anchor))
     assert added is not None, "an anchor has one frame"
     past = added if carry.past is None else carry.past.append(added)
-    moments, more = carry.moments, dit.moments_of(carry.anchor)
+    moments, more = carry.moments, dit.reference_moments(carry.anchor)
     moments = None if moments is None or more is None else moments + more
     return dataclasses.replace(carry, past=past, moments=moments, anchor=None)
 

@@ -156,7 +156,7 @@ class ChunkRollout:
         return x[:, self.chunk.latents.start : self.chunk.latents.stop]
 
 
-def chunk_of(
+def roll_out_chunk(
     dit: AvatarDiT,
     conditioner: Conditioner,
     batch: TrainBatch[Cond],

@@ -30,7 +30,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.apply import checkpoint_blocks, shard
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
-from avatar_v.parallel.trainer import check_replicas, layout_of
+from avatar_v.parallel.trainer import check_replicas, trainer_layout
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.optim import Optim, build_optimizer, warmup_cosine
@@ -276,14 +276,14 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
 
     # Weights and optimisers by role
 
-    def parameters_of(self, role: str) -> list[nn.Parameter]:
+    def role_parameters(self, role: str) -> list[nn.Parameter]:
         """The trained weights of ``role``."""
         return [self.get_parameter(name) for name in self._names[role]]
 
     def _split(self, role: str) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """The trained weights of ``role``, and those of all other roles."""
-        others = [p for other in self._names if other != role for p in self.parameters_of(other)]
-        return self.parameters_of(role), others
+        others = [p for other in self._names if other != role for p in self.role_parameters(other)]
+        return self.role_parameters(role), others
 
     def averaged_names(self) -> tuple[str, ...]:
         """Names of the weights of which callbacks/ema.py keeps an average, alike on all ranks."""
@@ -351,10 +351,10 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     @property
     def layout(self) -> Layout:
         """The place of this rank among all."""
-        return layout_of(self._trainer)
+        return trainer_layout(self._trainer)
 
 
-def step_of(trainer: L.Trainer, module: L.LightningModule) -> int:
+def steps_made(trainer: L.Trainer, module: L.LightningModule) -> int:
     """Steps that a run has made: an engine counts them itself, and the trainer those of any other
     module."""
     return module.step if isinstance(module, Engine) else trainer.global_step

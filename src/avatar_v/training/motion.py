@@ -21,7 +21,7 @@ from torch import Tensor, nn
 from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import component_weights
 from avatar_v.training.batch import Draws, TrainBatch
@@ -108,7 +108,7 @@ class MotionSubject(ClipSubject[MotionCond]):
             audio = windows.crop(conditioner.encode_audio(batch.audio)[clip])
         most, own = self.training.max_reference_latents, None if draws is None else draws.own
         moments = run_moments(batch.reference, clip, conditioner, most, own)
-        style = style_of(moments, conditioner.known_stats)
+        style = build_style(moments, conditioner.known_stats)
         return MotionCond(audio=audio, style=style.to(audio.device))
 
     def num_windows(self, batch: Batch) -> int:
@@ -138,7 +138,7 @@ class MotionSubject(ClipSubject[MotionCond]):
         return {**inherited(self.models), "motion": True, "motion_steps": None}
 
 
-def motion_net_of(networks: Networks) -> MotionNet:
+def get_motion_net(networks: Networks) -> MotionNet:
     """The motion network, which `Engine.build_roles` has made or found."""
     net = networks.conditioner.motion_net
     assert net is not None, "build_roles looks for it"
@@ -149,7 +149,7 @@ def select_motion_net(networks: Networks, trainable: Trainable, seed: int) -> No
     """Freeze all but the motion network, or what is trained of it."""
     networks.dit.requires_grad_(False)
     networks.conditioner.requires_grad_(False)
-    net = motion_net_of(networks).requires_grad_(True)
+    net = get_motion_net(networks).requires_grad_(True)
     select(net, trainable, new=(), seed=seed)
 
 

@@ -21,7 +21,7 @@ from avatar_v.losses.flow import box_cover, latent_boxes
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.vectors import known_mask, motion_frames
 from avatar_v.rewards.terms import RewardSamples
 from avatar_v.sampling.guidance import guided
@@ -156,7 +156,7 @@ class MotionPolicy:
         moments = conditioner.clip_moments(
             reference.motion, reference.valid, known=reference.habits_known
         )
-        style = style_of(moments, conditioner.known_stats)
+        style = build_style(moments, conditioner.known_stats)
         return motion.to(audio.device), MotionCond(audio, style=style.to(audio.device))
 
     def velocity(
@@ -227,7 +227,7 @@ class VideoPolicy:
             past = past.rotated().repeat(rollout.num)
             no_text = conditioner.encode_text([""] * len(rollout.condition))
         plain = dataclasses.replace(
-            rollout.cond, reference=None, moments=network.moments_of(reference)
+            rollout.cond, reference=None, moments=network.reference_moments(reference)
         )
         return guided(
             network,

@@ -11,7 +11,7 @@ from torch import Tensor
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.lexicon import PHONEME_ID, Sentence
 from avatar_v.world.style import Habits
-from avatar_v.world.timing import Phases, Segment, SpokenWord, phases_of, recite, speak
+from avatar_v.world.timing import Phases, Segment, SpokenWord, recite, speak, split_phases
 from avatar_v.world.voice import Voice, synthesise
 
 
@@ -63,7 +63,7 @@ def _heard(
     num_frames: int,
 ) -> Speech:
     duration_s = num_frames / FRAME_RATE_HZ
-    phases = phases_of(segments)
+    phases = split_phases(segments)
     audio = synthesise(phases, voice, num_frames * SAMPLES_PER_FRAME, speech_id)
     kept = tuple(s for s in segments if s.start_s < duration_s)
     middle_s = frame_times_s(num_frames)

@@ -149,7 +149,7 @@ def recite(
     return tuple(writer.segments), tuple(writer.words)
 
 
-def phases_of(segments: tuple[Segment, ...]) -> Phases:
+def split_phases(segments: tuple[Segment, ...]) -> Phases:
     """Split segments into phases: closure and release of stops, the two ends of diphthongs."""
     names, rows = [], []
     for s in segments:

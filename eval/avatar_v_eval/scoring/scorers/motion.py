@@ -5,7 +5,7 @@ from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
 from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v_eval.intervals import pearson
 from avatar_v_eval.scoring.clip import Footage, ScoredClip
-from avatar_v_eval.scoring.readings import Motion, face_notes, motion_of, style_distance
+from avatar_v_eval.scoring.readings import Motion, face_notes, read_motion, style_distance
 from avatar_v_eval.scoring.scorer import DRAWN, REAL, NetworkScorer, Scorer
 from avatar_v_eval.scoring.values import ScoreOutput, Values
 
@@ -50,7 +50,7 @@ class StyleScorer(NetworkScorer[MotionMeter]):
         self.critic = MotionMeter.from_pretrained(critic)
 
     def score(self, clip: ScoredClip) -> Values:
-        own, shown = (motion_of(self.critic, of) for of in (clip.video, clip.reference))
+        own, shown = (read_motion(self.critic, of) for of in (clip.video, clip.reference))
         return Values({"style": style_distance(own, shown)})
 
 

@@ -3,7 +3,7 @@ hardware only."""
 
 from avatar_v_eval.scoring.clip import ScoredClip
 from avatar_v_eval.scoring.scorer import ANY, Scorer
-from avatar_v_eval.scoring.timing import timing_of
+from avatar_v_eval.scoring.timing import load_timing
 from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 
@@ -18,7 +18,7 @@ class FpsScorer(Scorer):
     reads_timing = True
 
     def score(self, clip: ScoredClip) -> Values:
-        timing = timing_of(clip.timing)
+        timing = load_timing(clip.timing)
         return Values({"fps": clip.video.num_frames / timing.total_s}, notes=timing.notes)
 
 
@@ -34,7 +34,7 @@ class TtffScorer(Scorer):
     reads_timing = True
 
     def score(self, clip: ScoredClip) -> Values:
-        timing = timing_of(clip.timing)
+        timing = load_timing(clip.timing)
         if timing.ttff_s is None:
             raise ValueError("the system reports no time to first frame")
         return Values({"ttff": timing.ttff_s}, notes=timing.notes)
