@@ -179,8 +179,8 @@ def rendered_video(clip: WorldClip) -> Video:
     return clip.video
 
 
-def heard(clip: WorldClip) -> Float[Tensor, " s"]:
-    """The sound of a clip as models hear it."""
+def prepared_sound(clip: WorldClip) -> Float[Tensor, " s"]:
+    """The sound of a clip as models take it."""
     return prepared(clip.audio)
 
 

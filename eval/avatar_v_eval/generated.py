@@ -26,7 +26,7 @@ from avatar_v.motion.extractors import METER_HABITS, from_meter
 from avatar_v.request.request import Request
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME
 from avatar_v.world.redrawn import close_ups
-from avatar_v_eval.cases import Case, Video, heard, rendered_video, signed
+from avatar_v_eval.cases import Case, Video, prepared_sound, rendered_video, signed
 from avatar_v_eval.files import write_png
 from avatar_v_eval.rollout import Rollout
 
@@ -98,7 +98,7 @@ def reference_clip(case: Case, num_frames: int, motion: str = "truth") -> Refere
     elif motion == "meter":
         track = from_meter(video, None)
     told = METER_HABITS if motion == "meter" else MOTION_NAMES
-    sound = heard(clip)[: num_frames * SAMPLES_PER_FRAME]
+    sound = prepared_sound(clip)[: num_frames * SAMPLES_PER_FRAME]
     return ReferenceClip(video, clip.valid[:num_frames], sound, track, habits_known=told)
 
 

@@ -34,7 +34,7 @@ LOOKS: Mapping[str, Scorer] = {"sharpness": SharpnessScorer(), "flicker": Flicke
 
 
 @dataclass(frozen=True)
-class Readers:
+class StudyMetrics:
     """The scorers of drawn faces."""
 
     mouth: MouthScorer
@@ -42,12 +42,12 @@ class Readers:
     sync: SyncWorldScorer
 
     @classmethod
-    def load(cls) -> "Readers":
+    def load(cls) -> "StudyMetrics":
         """By the critics that ship."""
         return cls(MouthScorer(), FaceWorldScorer(), SyncWorldScorer())
 
     @classmethod
-    def held_out(cls) -> "Readers":
+    def held_out(cls) -> "StudyMetrics":
         """By the critics that score alone: no stage could name them in a loss or a reward."""
         return cls(
             MouthScorer("motion_held_out"),

@@ -61,8 +61,8 @@ def parse_ways(options: argparse.Namespace, starts: Sequence[str] = ("image",)) 
         if len(starts) > 1:
             told.append((start, STARTS[start]))
         key, words = "_".join(x[0] for x in told), ", ".join(x[1] for x in told)
-        begun = rollout if start == "image" else rollout.from_prompt()
-        ways[key] = Way(begun, LENGTHS[length], words)
+        started = rollout if start == "image" else rollout.from_prompt()
+        ways[key] = Way(started, LENGTHS[length], words)
     return ways
 
 

@@ -81,7 +81,7 @@ class _Moves:
 
 
 @dataclass(frozen=True)
-class JudgedVideos(_Moves):
+class PreferenceVideos(_Moves):
     """The pictures of both samples and of the person elsewhere, in [-1, 1]."""
 
     first: Float[Tensor, "b f 3 h w"]
@@ -91,14 +91,14 @@ class JudgedVideos(_Moves):
 
 
 @dataclass(frozen=True)
-class Judged(_Moves):
+class PreferencePairs(_Moves):
     """Two samples of each condition of a batch, and which of them a rater prefers."""
 
     first: Float[Tensor, "b f m"]
     second: Float[Tensor, "b f m"]
     winner: Int[Tensor, " b"]  # 0 the first, 1 the second, 2: neither
     axis: tuple[str, ...]  # what the rater was asked about
-    videos: JudgedVideos | None = None  # None: samples of motion, or they were not asked for
+    videos: PreferenceVideos | None = None  # None: samples of motion, or they were not asked for
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ class Batch(_Moves):
     """Components whose statistics tell a person's habits; None: all."""
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/refiner.py)."""
-    judged: Judged | None = None  # samples that begin like the clip, of shards of pairs
+    preferences: PreferencePairs | None = (
+        None  # samples that begin like the clip, of shards of pairs
+    )
 
 
 @dataclass(frozen=True)

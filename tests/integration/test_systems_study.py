@@ -10,7 +10,7 @@ import torch
 from avatar_v_eval.cases import Case, loudness, make_cases
 from avatar_v_eval.motion_statistics import STATISTICS
 from avatar_v_eval.protocol import Readings
-from avatar_v_eval.readers import Readers, picture_shares, scene_distance
+from avatar_v_eval.readers import StudyMetrics, picture_shares, scene_distance
 from avatar_v_eval.studies import motion
 from avatar_v_eval.studies.systems_figures import PANELS, draw
 from avatar_v_eval.studies.systems_readings import (
@@ -123,7 +123,7 @@ def test_a_scene_is_as_far_as_its_corners() -> None:
 
 def test_readers_are_the_scorers_without_the_first_frame() -> None:
     (case,) = make_cases("validation", 1, first=30, num_frames=49, reference_frames=13)
-    readers = Readers.load()
+    readers = StudyMetrics.load()
     found = readers.read(case, case.video)
     spoilt = case.video.clone()
     spoilt[0] = 0

@@ -12,7 +12,7 @@ from avatar_v.sampling import blocks
 from avatar_v.sampling.blocks import check_chunks, make_blocks, split_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
-    BegunChunk,
+    ChunkStart,
     ChunkState,
     Words,
     begin,
@@ -83,9 +83,9 @@ def streamed(
     draw = torch.Generator().manual_seed(7)
     noise = torch.randn(2, total, dit.config.latent_channels, SIZE, SIZE, generator=draw)
 
-    def begun(velocity, prefixes, suffixes, chunk: Chunk, settings, seeds) -> BegunChunk:
+    def begun(velocity, prefixes, suffixes, chunk: Chunk, settings, seeds) -> ChunkStart:
         run = slice(chunk.latents.start, chunk.latents.stop)
-        return BegunChunk(noise[:, run], lambda shape: torch.zeros(*shape), None)
+        return ChunkStart(noise[:, run], lambda shape: torch.zeros(*shape), None)
 
     monkeypatch.setattr(blocks, "begun_chunk", begun)
     said, audio = words(dit)

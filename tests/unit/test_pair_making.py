@@ -15,7 +15,7 @@ from avatar_v.pairs.making import (
     MotionSystem,
     PairSettings,
     build_samples,
-    judged_pairs,
+    judge_pairs,
     make_pairs,
 )
 from avatar_v.pairs.video_systems import VideoSystem
@@ -83,7 +83,7 @@ def test_the_better_system_wins_wherever_it_is_shown(system: MotionSystem) -> No
     conditions = Conditions(
         [make_clip(i) for i in range(16)], [make_clip(i ^ 1) for i in range(16)]
     )
-    items = judged_pairs(conditions, (good, bad), Panel((MOUTH,)), 0, range(16))
+    items = judge_pairs(conditions, (good, bad), Panel((MOUTH,)), 0, range(16))
     said = [item.judgment for item in items if not isinstance(item, Failure)]
     assert len(said) == 16
     assert {judgment.first for judgment in said} == {"1.0", "0.2"}

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from avatar_v.objectives.critic_preference import accuracy_interval, decided_right
-from avatar_v.objectives.preference_data import JudgedFeatures
+from avatar_v.objectives.preference_data import PairFeatures
 from avatar_v.rewards.clip_features import MAX_SHIFT, NUM_SPREAD, ClipFeatures
 from avatar_v.rewards.preference import Preference, PreferenceModel
 from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm
@@ -144,7 +144,7 @@ def test_the_bias_to_the_first_place_is_no_part_of_what_is_right() -> None:
         torch.cat([better, worse, worse, better]),
         torch.cat([worse, better, worse, worse]),
     )
-    pairs = JudgedFeatures(
+    pairs = PairFeatures(
         first, second, torch.tensor([0, 0, 1, 2]), torch.zeros(4).long(), torch.arange(4)
     )
     assert decided_right(model, pairs).tolist() == [1.0, 0.0, 0.5, 0.5]

@@ -132,11 +132,11 @@ def test_preferences_are_trained_on_them_with_persons_held_out(
         batches = list(loader)
         persons[name] = {person for batch in batches for person in batch.person}
         for batch in batches:
-            assert batch.judged is not None
-            assert batch.judged.first.shape[1] == 9
-            assert batch.judged.videos is not None
-            assert batch.judged.videos.second.shape == (1, 9, 3, SIDE, SIDE)
-            winners.append(WINNERS[int(batch.judged.winner[0])])
+            assert batch.preferences is not None
+            assert batch.preferences.first.shape[1] == 9
+            assert batch.preferences.videos is not None
+            assert batch.preferences.videos.second.shape == (1, 9, 3, SIDE, SIDE)
+            winners.append(WINNERS[int(batch.preferences.winner[0])])
     assert not persons["train"] & persons["held"]
     assert sorted(winners) == ["first", "first", "second", "tie"]
 

@@ -24,7 +24,7 @@ from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note,
 from avatar_v_eval.generated import through_vae
 from avatar_v_eval.intervals import mean_interval, pearson, r_squared, rate
 from avatar_v_eval.protocol import Findings
-from avatar_v_eval.readers import Readers
+from avatar_v_eval.readers import StudyMetrics
 from avatar_v_eval.records import Number
 
 Videos = UInt8[Tensor, "n f 3 h w"]
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    readers = Readers.held_out() if options.held_out else Readers.load()
+    readers = StudyMetrics.held_out() if options.held_out else StudyMetrics.load()
     vae, kind = VideoVAE.from_pretrained(options.vae), "_held_out" if options.held_out else ""
     sync_frames, frames = options.sync_frames, options.frames
     cases = asked_cases(

@@ -27,7 +27,7 @@ from avatar_v_eval.generated import build_inputs
 from avatar_v_eval.intervals import mean_interval, pearson
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
-from avatar_v_eval.readers import Readers
+from avatar_v_eval.readers import StudyMetrics
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
 
@@ -67,7 +67,7 @@ def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     if options.minutes * 60 < 2 * WINDOW_S:
         raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
-    rollout, readers = Rollout.load(options.weights, options), Readers.load()
+    rollout, readers = Rollout.load(options.weights, options), StudyMetrics.load()
     cases = asked_cases(
         options,
         num_frames=round(options.minutes * 60 * FRAME_RATE_HZ),
@@ -116,7 +116,7 @@ def stream(rollout: Rollout, variant: str, case: Case) -> Iterator[Video]:
 class StreamReader:
     """Reads a video block by block; of its pictures only the last one is kept."""
 
-    readers: Readers
+    readers: StudyMetrics
     chunk_latents: int
 
     def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:

@@ -33,7 +33,7 @@ from avatar_v_eval.cases import (
     asked_cases,
     cases_note,
     check_persons,
-    heard,
+    prepared_sound,
     rendered_video,
     signed,
 )
@@ -129,7 +129,7 @@ def reconstructed(case: Case, refiners: Mapping[str, TrainedRefiner]) -> dict[st
     latents = vae.encode(reduce(true[None]))
     videos = {BICUBIC: enlarge(first.low_vae.decode(latents))[0]}
     for name, own in (*refiners.items(), (BLIND, first)):
-        audio = own.conditioner.encode_audio(heard(case.target)[None])
+        audio = own.conditioner.encode_audio(prepared_sound(case.target)[None])
         person = EncodedPerson(true[0], None if name == BLIND else _reference(case, own))
         part = LatentChunk(latents, case.audio, len(true), 0, audio, motion)
         bf16 = own.dit.patch_embed.weight.dtype == torch.bfloat16
@@ -159,7 +159,7 @@ def _reference(case: Case, refiner: TrainedRefiner):
     clip = case.reference
     assert clip.valid is not None
     video = signed(rendered_video(clip))
-    return refiner.conditioner.encode_clip(video, clip.valid, heard(clip), clip.motion)
+    return refiner.conditioner.encode_clip(video, clip.valid, prepared_sound(clip), clip.motion)
 
 
 def read(video: SignedVideo, case: Case, face: FaceWorldScorer) -> Reading:

@@ -33,7 +33,7 @@ from avatar_v_eval.generated import (
 )
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Condition, Findings, Reading, means, read_cases, resumable
-from avatar_v_eval.readers import Readers
+from avatar_v_eval.readers import StudyMetrics
 from avatar_v_eval.records import Number
 from avatar_v_eval.studies.systems_figures import draw, shown
 from avatar_v_eval.studies.systems_readings import CEILING, SWAPPED, VideoReader, summarise_readings
@@ -79,7 +79,7 @@ def measure(options: argparse.Namespace) -> Findings:
         raise ValueError("--through-files takes a reference in every condition")
     ways = parse_ways(options, options.starts)
     pairs = parse_pairs(options, ways)
-    shipped, held_out = Readers.load(), Readers.held_out()
+    shipped, held_out = StudyMetrics.load(), StudyMetrics.held_out()
     weights = {**shipped.hashes(), **{f"held-out {k}": v for k, v in held_out.hashes().items()}}
     weights |= weights_hashes(ways, "dit", "motion", "vae")
     least = OF_A_CLIP if options.through_files else 1

@@ -16,7 +16,7 @@ from avatar_v_eval.habits import habit_numbers
 from avatar_v_eval.intervals import mean_interval, pearson, rate
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, slope
 from avatar_v_eval.protocol import Reading, Readings, gains, means
-from avatar_v_eval.readers import MEASURES, Readers, picture_shares, scene_distance
+from avatar_v_eval.readers import MEASURES, StudyMetrics, picture_shares, scene_distance
 from avatar_v_eval.records import Number
 from avatar_v_eval.scoring.readings import style_distance
 
@@ -51,8 +51,8 @@ MOUTH_TARGETS = {"mouth": "≥ 0.6", "unrelated": "|r| < 0.15"}
 class VideoReader:
     """Every measure of one person's video."""
 
-    shipped: Readers
-    held_out: Readers
+    shipped: StudyMetrics
+    held_out: StudyMetrics
     true: Mapping[int, Video]
     """Person → the true video through the VAE."""
 

@@ -36,7 +36,7 @@ from avatar_v_eval.generated import generate
 from avatar_v_eval.intervals import mean_interval, rate, within_unit
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
-from avatar_v_eval.readers import Readers, picture_shares
+from avatar_v_eval.readers import StudyMetrics, picture_shares
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
 
@@ -77,7 +77,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     torch.set_num_threads(1)
-    readers = Readers.held_out()
+    readers = StudyMetrics.held_out()
     cases = asked_cases(
         options, reference_frames=options.frames if options.generated else 1, size=options.size
     )
@@ -112,7 +112,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def read(case: Case, video: Video, readers: Readers) -> Reading:
+def read(case: Case, video: Video, readers: StudyMetrics) -> Reading:
     """All measures of one video, with a mark of its own and without."""
     id_ = watermark_id(case)
     drawn = Marker(Mark(id_))(video)
@@ -128,7 +128,7 @@ def read(case: Case, video: Video, readers: Readers) -> Reading:
     others = [detect(plain, key) for key in keys]
     reading["false"] = float(sum(found.is_marked for found in others))
     reading["false_z"] = max(found.z for found in others)
-    before, after = (judged(case, x, plain, readers) for x in (plain, marked))
+    before, after = (score_video(case, x, plain, readers) for x in (plain, marked))
     return reading | {name: after[name] - before[name] for name in CHANGES}
 
 
@@ -136,7 +136,7 @@ def watermark_id(case: Case) -> str:
     return hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
 
 
-def judged(case: Case, video: Video, plain: Video, readers: Readers) -> dict[str, float]:
+def score_video(case: Case, video: Video, plain: Video, readers: StudyMetrics) -> dict[str, float]:
     """What critics read."""
     return {**readers.read(case, video), **picture_shares(case, video, plain)}
 

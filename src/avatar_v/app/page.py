@@ -115,7 +115,7 @@ def _add_faults(app: FastAPI) -> None:
     """Every fault is one plain sentence."""
 
     @app.exception_handler(StarletteHTTPException)
-    async def told(request: Request, error: StarletteHTTPException) -> Response:
+    async def error_page(request: Request, error: StarletteHTTPException) -> Response:
         return PlainTextResponse(str(error.detail), error.status_code)
 
     @app.exception_handler(RequestValidationError)

@@ -122,7 +122,7 @@ class WatchRewards(L.Callback):
             for index, batch in enumerate(itertools.islice(loader, self.num_batches)):
                 with trainer.precision_plugin.forward_context():
                     samples = stage.plain_samples(move_data_to_device(batch, stage.device), index)
-                    found = self._judged(rewards, samples)
+                    found = self._score(rewards, samples)
                 for name, value in found.items():
                     parts.setdefault(name, []).append(value.cpu())
         if not parts:
@@ -130,7 +130,7 @@ class WatchRewards(L.Callback):
         torch.clear_autocast_cache()
         return {name: torch.cat(values) for name, values in parts.items()}
 
-    def _judged(self, rewards: Rewards, samples: RewardSamples) -> Values:
+    def _score(self, rewards: Rewards, samples: RewardSamples) -> Values:
         found = {name: _per_sample(x) for name, x in rewards(samples).items()}
         found["reward"] = torch.stack(
             [term.weight * found[term.label].nan_to_num() for term in rewards.terms]

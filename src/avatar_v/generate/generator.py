@@ -64,10 +64,10 @@ class AudioChunk:
     chunk: Chunk
     audio: Float[Tensor, "1 l n d"]
     sound: Float[Tensor, " s"]
-    refiner_audio: Float[Tensor, "1 l n e"] | None = None  # as the refiner's own encoder hears it
+    refiner_audio: Float[Tensor, "1 l n e"] | None = None  # of the refiner's own encoder
 
     def to(self, device: torch.device) -> "AudioChunk":
-        """What the networks hear of it, on ``device``."""
+        """The tokens that the networks take, on ``device``."""
         own = None if self.refiner_audio is None else self.refiner_audio.to(device)
         return replace(self, audio=self.audio.to(device), refiner_audio=own)
 
@@ -125,20 +125,20 @@ def audio_chunks(
     sound: Sound,
     chunk_latents: int,
     *,
-    heard: Sound | None = None,
+    prepared: Sound | None = None,
     gain: float = 1.0,
     refiner: Conditioner | None = None,
 ) -> Iterator[AudioChunk]:
-    """The chunks of a finished recording; the model hears it, or what is to be ``heard`` of it,
-    times ``gain``. A ``refiner`` hears the same through its own encoder."""
-    heard = sound if heard is None else heard
+    """The chunks of a finished recording; the model takes it, or its ``prepared`` form, times
+    ``gain``. A ``refiner`` takes the same through its own encoder."""
+    prepared = sound if prepared is None else prepared
     device = next(conditioner.parameters()).device
     total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
     with inference(device, bf16=False):
         own_of = None
-        audio_of = audio_tokens(conditioner, heard, total.num_latents, gain=gain)
+        audio_of = audio_tokens(conditioner, prepared, total.num_latents, gain=gain)
         if refiner is not None:
-            own_of = audio_tokens(refiner, heard, total.num_latents, gain=gain)
+            own_of = audio_tokens(refiner, prepared, total.num_latents, gain=gain)
     for chunk in total.chunks:
         with inference(device, bf16=False):
             audio = audio_of(chunk.latents)
@@ -148,11 +148,11 @@ def audio_chunks(
 
 
 def live_audio_chunks(
-    conditioner: Conditioner, heard: Iterable[SoundChunk], refiner: Conditioner | None = None
+    conditioner: Conditioner, parts: Iterable[SoundChunk], refiner: Conditioner | None = None
 ) -> Iterator[AudioChunk]:
     """The chunks of a sound that is still arriving (live.sound_chunks with ``context_latents``)."""
     device = next(conditioner.parameters()).device
-    for part in heard:
+    for part in parts:
         with inference(device, bf16=False):
             window = part.window[None].to(device)
             run = slice(part.num_before, part.num_before + len(part.chunk.latents))
@@ -279,7 +279,7 @@ def context_latents(conditioner: Conditioner, refiner: Conditioner | None = None
     encoder = conditioner.audio_encoder
     if not isinstance(encoder, LogMelEncoder):
         raise ValueError(
-            f"these weights hear through {type(encoder).__name__}, which needs the whole "
+            f"these weights encode sound by {type(encoder).__name__}, which needs the whole "
             "recording; live audio needs the causal LogMelEncoder (pass the sound as a file)"
         )
     own = 0 if refiner is None else context_latents(refiner)

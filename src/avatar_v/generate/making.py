@@ -73,12 +73,12 @@ class RankTask:
         self, sound: Sound | LiveSound, kept: ChunkCheckpoint | None = None
     ) -> Generator[Clip, None, None]:
         """The video, on rank 0. ``kept``: chunks that need not be made (resume.py)."""
-        return self._begun(sound, self._to_frames(kept))
+        return self._start(sound, self._to_frames(kept))
 
     def latents(self, sound: Sound | LiveSound) -> Generator[LatentChunk, None, None]:
         """The chunks of `clips` before they are decoded, of one rank or a line of them."""
         assert self.ranks is None or self.line is not None
-        return self._begun(sound, self._to_latents(None))
+        return self._start(sound, self._to_latents(None))
 
     def follow(self) -> None:
         """Take part in the video of rank 0 until it has ended there."""
@@ -88,7 +88,7 @@ class RankTask:
         if self.line is not None:
             self.line.end()
 
-    def _begun(
+    def _start(
         self, sound: Sound | LiveSound, stages: tuple[Stage, ...]
     ) -> Generator[Any, None, None]:
         """What the ``stages`` make of the sound, with the other ranks, if there are some."""
@@ -103,11 +103,11 @@ class RankTask:
         if self.ranks is None:
             return made
         made = made if self.line is None else self.ranks.drained(made, self.line)
-        return self._led(made, self.ranks)
+        return self._lead(made, self.ranks)
 
     def _audio_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:
-        """Heard as in training (sound.prepared), a live sound at the level of its last part; or at
-        the request's gain."""
+        """Prepared as in training (sound.prepared), a live sound at the level of its last part; or
+        at the request's gain."""
         gain_db, length = self.job.request.person.gain_db, self.settings.chunk_latents
 
         def gain(part: Sound) -> float:
@@ -120,14 +120,14 @@ class RankTask:
 
         own = None if self.refiner is None else self.refiner.conditioner
         if not isinstance(sound, LiveSound):
-            heard = high_passed(sound)
-            how = {"heard": heard, "gain": gain(heard), "refiner": own}
+            passed = high_passed(sound)
+            how = {"prepared": passed, "gain": gain(passed), "refiner": own}
             return audio_chunks(self.conditioner, sound, length, **how)
         context = context_latents(self.conditioner, own)
-        heard = sound_chunks(sound, chunk_latents=length, context=context, gain=gain)
-        return live_audio_chunks(self.conditioner, heard, own)
+        parts = sound_chunks(sound, chunk_latents=length, context=context, gain=gain)
+        return live_audio_chunks(self.conditioner, parts, own)
 
-    def _led(self, made: Generator[Any, None, None], ranks: Ranks) -> Generator[Any, None, None]:
+    def _lead(self, made: Generator[Any, None, None], ranks: Ranks) -> Generator[Any, None, None]:
         """``made``, with the other ranks."""
         with closing(made):
             with ranks.watched():

@@ -15,7 +15,13 @@ from avatar_v.generate.generator import Clip
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.marking import build_mark, sign_video
 from avatar_v.generate.resume import ChunkCheckpoint, OnKept, keeping
-from avatar_v.generate.scene import RankedScenes, check_scene, save_picture, side_by_side, staged
+from avatar_v.generate.scene import (
+    RankedScenes,
+    check_scene,
+    save_picture,
+    side_by_side,
+    stage_scene,
+)
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.consented import check_consent
 from avatar_v.inputs.inputs import Inputs, completed, read_inputs, reference_checked
@@ -72,7 +78,7 @@ def run(
     save: Callable[[Record], Record] = save_beside,
     on_warnings: OnWarnings = lambda warnings: None,
     on_kept: OnKept = lambda folder, num: None,
-    begun: float | None = None,
+    started: float | None = None,
 ) -> "Run":
     """Check ``request`` and read its files; iterating over the result makes the video.
 
@@ -86,7 +92,7 @@ def run(
         save: takes the record of a whole video; its result is ``Run.record``.
         on_warnings: told what the loaded weights say of the inputs.
         on_kept: told of the folder that an interrupted run leaves.
-        begun: the beginning of the command, in the time of `time.perf_counter`.
+        started: the beginning of the command, in the time of `time.perf_counter`.
 
     ValueError for bad input, before anything is loaded.
     """
@@ -107,7 +113,7 @@ def run(
     if isinstance(source, LoadedPipeline):
         if isinstance(inputs.audio, LiveSound):
             source.live_context()
-        inputs = _judged(inputs, request, source)
+        inputs = _check_inputs(inputs, request, source)
     request = resolved(request, source.card, has_clips=bool(inputs.clips))
     more = sampling_warnings(request, source.card)
     more += format_warnings(source.card, source.refiner_card)
@@ -125,12 +131,12 @@ def run(
         save=save,
         on_warnings=on_warnings,
         on_kept=on_kept,
-        begun=entered if begun is None else begun,
+        started=entered if started is None else started,
         read_s=time.perf_counter() - entered,
     )
 
 
-def _judged(inputs: Inputs, request: Request, pipeline: LoadedPipeline) -> Inputs:
+def _check_inputs(inputs: Inputs, request: Request, pipeline: LoadedPipeline) -> Inputs:
     """``inputs`` with what the loaded networks say of them."""
     inputs = reference_checked(inputs, request.person, pipeline.check_reference)
     more = sound_warnings(has_audio=pipeline.has_audio)
@@ -160,7 +166,7 @@ class Run:
         save: Callable[[Record], Record],
         on_warnings: OnWarnings,
         on_kept: OnKept,
-        begun: float,
+        started: float,
         read_s: float,
     ) -> None:
         self.request, self.inputs = request, inputs
@@ -172,7 +178,7 @@ class Run:
         self._mark = build_mark(request, inputs, **_made_with(source)) if is_own else None
         self._keep, self._save = keep, save
         self._on_warnings, self._on_kept = on_warnings, on_kept
-        self._begun, self._read_s = begun, read_s
+        self._started, self._read_s = started, read_s
 
     def finish(self, on_frames: Callable[[Frames], None] = lambda frames: None) -> Record:
         """Make the whole video and give its record. ``on_frames`` is called with each block."""
@@ -190,7 +196,7 @@ class Run:
             outputs = [*self._beside, *self._outputs(kept)]
             inputs, request = self.inputs, self.request
             if request.person.scene is not None:
-                inputs, request, self._scene = staged(pipeline, inputs, request)
+                inputs, request, self._scene = stage_scene(pipeline, inputs, request)
                 if self._moderator is not None:
                     self._moderator.check_pictures("the scene", self._scene.pictures)
             clips = pipeline.clips(inputs, request, kept)
@@ -237,7 +243,7 @@ class Run:
         if isinstance(self._source, LoadedPipeline):
             return self._source
         pipeline, num_before = self._source.load(), len(self.inputs.warnings)
-        self.inputs = _judged(self.inputs, self.request, pipeline)
+        self.inputs = _check_inputs(self.inputs, self.request, pipeline)
         self._on_warnings(self.inputs.warnings[num_before:])
         return pipeline
 
@@ -263,7 +269,7 @@ class Run:
             assert self.request.output.out is not None
             pictures = self._drawing()(self._scene.pictures)
             save_picture(sheet_path(self.request.output.out), side_by_side(pictures))
-        times = (self._begun, self._read_s, begin, loaded, first, arrived)
+        times = (self._started, self._read_s, begin, loaded, first, arrived)
         record = Record(
             request=self.request,
             num_frames=inputs.num_frames,

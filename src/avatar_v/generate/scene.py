@@ -1,4 +1,4 @@
-"""The first picture of a person in a scene that is told in words: the best of several candidates.
+"""The first picture of a person in a scene that words describe: the best of several candidates.
 
 The video model makes each candidate as it makes the first frame of ``--from-prompt``: from the
 words and the reference, with silence for a sound. engines/scene.py orders them. The best one begins
@@ -29,7 +29,7 @@ from avatar_v.engines.scene import (
 from avatar_v.faces.face import FaceCritic
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.stored_pipeline import StoredPipeline
-from avatar_v.inputs.inputs import Inputs, begun_with, read_inputs
+from avatar_v.inputs.inputs import Inputs, read_inputs, with_first_picture
 from avatar_v.inputs.live import LiveSound
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import resolve_chunk_latents, resolved
@@ -57,7 +57,7 @@ def check_scene(inputs: Inputs, card: Card) -> None:
 
 
 def make_candidates(request: Request, weights: Weights) -> RankedScenes:
-    """The candidates of a request whose sound is not heard (``audio`` LIVE). ValueError for bad
+    """The candidates of a request whose sound is not read (``audio`` LIVE). ValueError for bad
     input, before the weights are loaded."""
     source = StoredPipeline(weights)
     check_parts(source.folder, prompt=request.person.scene or "")
@@ -90,15 +90,15 @@ def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> Ra
     return RankedScenes(tuple(candidates), stacked[order])
 
 
-def staged(
+def stage_scene(
     pipeline: LoadedPipeline, inputs: Inputs, request: Request
 ) -> tuple[Inputs, Request, RankedScenes]:
     """Inputs that begin with the best picture of `make_scene`, and the request with the scene's
     words as the prompt where it has none."""
     scene = make_scene(pipeline, inputs, request)
     prompt = request.person.prompt or request.person.scene
-    begun = begun_with(inputs, scene.pictures[0], request.person, pipeline.input_spec)
-    return begun, request.changed(prompt=prompt), scene
+    first = with_first_picture(inputs, scene.pictures[0], request.person, pipeline.input_spec)
+    return first, request.changed(prompt=prompt), scene
 
 
 def side_by_side(pictures: UInt8[Tensor, "n 3 h _w"]) -> UInt8[Tensor, "3 h _all"]:

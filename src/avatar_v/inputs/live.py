@@ -49,7 +49,7 @@ class SoundChunk:
 
     chunk: Chunk
     sound: Float[Tensor, " s"]  # of chunk.frames as it came; silence behind its end
-    window: Float[Tensor, " t"]  # as the model hears it, from `num_before` latents before the chunk
+    window: Float[Tensor, " t"]  # as the model takes it, from `num_before` latents before the chunk
     num_before: int
 
 

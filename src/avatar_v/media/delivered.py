@@ -1,6 +1,6 @@
 """The user's own sound as a video delivers it: at the rate and with the channels of its file.
 
-The networks hear another one, 16 kHz mono (sound.py). Both begin at the same moment.
+The networks take another one, 16 kHz mono (sound.py). Both begin at the same moment.
 """
 
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""A sound of any length, its samples in a file or in memory, and what the networks hear of it.
+"""A sound of any length, its samples in a file or in memory, and what the networks take of it.
 
 The encoders scale by constants (models/audio.py), so a model trained on one level and run on
 another would hear something new; what lies below any voice (an offset, rumble, the hum of mains)
@@ -133,7 +133,7 @@ def high_passed(sound: Sound) -> Sound:
 
 
 def prepared(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
-    """A whole 16 kHz sound as the networks hear it: `high_passed`, then `normalise_loudness`."""
+    """A whole 16 kHz sound as the networks take it: `high_passed`, then `normalise_loudness`."""
     heard = high_passed(audio)
     assert isinstance(heard, Tensor)
     return normalise_loudness(heard)
@@ -157,7 +157,7 @@ def loudness_gain(audio: Sound) -> float:
 
 @dataclass(frozen=True)
 class Level:
-    """How loud a sound is, and the factor that it is heard with."""
+    """How loud a sound is, and the gain that the networks take it with."""
 
     lufs: float
     gain: float = 1.0

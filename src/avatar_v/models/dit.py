@@ -171,8 +171,8 @@ class AvatarDiT(nn.Module):
             motion_key_mask = build_mask(KeyPart(own, num_frames), *keys, device=x_t.device)
         style = self._embed_style(kept_moments(self._moments_in(cond), cond.reference_keep))
         if self.guidance_embed is not None and cond.guidance is not None:
-            told = self.guidance_embed(cond.guidance)
-            style = told if style is None else style + told
+            guidance = self.guidance_embed(cond.guidance)
+            style = guidance if style is None else style + guidance
         embedding, modulation = self.time_embed(t, style)
         motion, motion_modulation = self._embed_motion(cond.motion), modulation
         if motion is not None and not self.config.reads_low:  # a refiner's has the video's times

@@ -24,7 +24,7 @@ class A2V(Engine[TrainBatch[Cond]]):
     Args:
         face_boost: extra weight of the flow loss on a latent cell that the face covers.
         mouth_boost: the same of the mouth, on top.
-        trainable: all, LoRA factors, or what hears alone.
+        trainable: all, LoRA factors, or the audio layers alone.
     """
 
     subject: VideoSubject
@@ -46,7 +46,7 @@ class A2V(Engine[TrainBatch[Cond]]):
         return whole_pipeline(self.optim)
 
     def select_trainable(self) -> None:
-        """What hears is new where it gives nothing yet (own_face starts from weights that hear)."""
+        """Audio layers are new where they give nothing yet (own_face starts from trained ones)."""
         new = () if self.dit.has_audio else AUDIO
         select_dit(self, self.trainable, new=new, seed=self.seed)
 

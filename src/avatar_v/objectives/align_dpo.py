@@ -85,7 +85,7 @@ class MotionPairSubject(MotionSubject):
         won, lost = winners_first(judged, *pair)
         clean = torch.cat([windows.crop(of[clip]) for of in (won, lost)])
         cond = self.conditions(networks, batch, windows)
-        assert cond.audio is not None, "conditions hears it"
+        assert cond.audio is not None, "conditions has audio"
         return clean.to(cond.audio.device), cond.map(lambda x: repeated(x, 2))
 
     def axis_weights(self, batch: Batch) -> Float[Tensor, "b m"]:

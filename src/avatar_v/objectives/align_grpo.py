@@ -88,14 +88,14 @@ class RolloutSubject(ClipSubject[Cond | MotionCond]):
                 start = windows.start - number * (windows.length - OVERLAP)
                 given = torch.full_like(start, _num_given(start, windows.length))
                 before = dataclasses.replace(windows, start=start, prefix=given)
-                clean, cond = self._begun(networks, shown, before, end)
+                clean, cond = self._begin_windows(networks, shown, before, end)
                 rollout = RolloutBatch(shown, before, clean, cond, 1)
                 end = self.generated(networks, rollout, draws.own)[:, -OVERLAP:]
-            clean, cond = self._begun(networks, shown, windows, end)
+            clean, cond = self._begin_windows(networks, shown, windows, end)
         num_tokens = self._num_tokens(networks, clean)
         return TrainBatch(batch, windows, clean, cond, draws, num_tokens)
 
-    def _begun(
+    def _begin_windows(
         self,
         networks: Networks,
         batch: Batch,
@@ -320,9 +320,9 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
     def plain_samples(self, batch: Batch, index: int) -> RewardSamples:
         """One sample of every condition as generation makes it, without exploring; the draws
         depend on ``index`` alone."""
-        begun = self.begin(batch, index, validation=True)
-        rollout = RolloutBatch(batch, begun.windows, begun.clean, begun.cond, 1)
-        made = self.subject.generated(self, rollout, begun.draws.own)
+        train_batch = self.begin(batch, index, validation=True)
+        rollout = RolloutBatch(batch, train_batch.windows, train_batch.clean, train_batch.cond, 1)
+        made = self.subject.generated(self, rollout, train_batch.draws.own)
         return self.policy.samples(self.conditioner, rollout, made)
 
     def roll(self, batch: TrainBatch[Cond | MotionCond]) -> tuple[RolloutBatch, Trajectory]:

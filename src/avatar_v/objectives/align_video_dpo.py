@@ -39,7 +39,7 @@ from avatar_v.training.settings import Models, Objective
 from avatar_v.training.subject import ClipSubject, Networks, token_side
 from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.windows import Windows, draw_window_times, smaller, value_at
-from avatar_v.types import Batch, Cond, JudgedVideos, Reference, num_frames
+from avatar_v.types import Batch, Cond, PreferenceVideos, Reference, num_frames
 from avatar_v.weights.card import read_card
 
 SAME_START = 0.05
@@ -212,13 +212,13 @@ class AlignVideoDPO(Engine[TrainBatch[Cond]]):
         self.log_dict(found, batch_size=len(batch.motion), sync_dist=True)
 
 
-def begin_alike(videos: JudgedVideos) -> Bool[Tensor, " b"]:
+def begin_alike(videos: PreferenceVideos) -> Bool[Tensor, " b"]:
     """Whether both videos of a pair begin with one picture, but for what codecs lose."""
     first, second = videos.first[:, 0], videos.second[:, 0]
     return (first - second).abs().flatten(1).mean(1) <= SAME_START
 
 
-def _require_videos(batch: Batch) -> JudgedVideos:
+def _require_videos(batch: Batch) -> PreferenceVideos:
     """ValueError for pairs without pictures."""
     videos = require_pairs(batch).videos
     if videos is None:

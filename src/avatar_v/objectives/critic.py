@@ -27,7 +27,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
 from avatar_v.objectives.critic_data import LabelledFrames
-from avatar_v.objectives.preference_data import JudgedFeatures
+from avatar_v.objectives.preference_data import PairFeatures
 from avatar_v.objectives.sync_data import SyncRuns
 from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.training.batch import Draws, Logs
@@ -37,7 +37,7 @@ from avatar_v.training.optim import MAX_DECAY, MAX_LR, Optim
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.subject import Subject
 
-Shown = LabelledFrames | SyncRuns | JudgedFeatures
+Shown = LabelledFrames | SyncRuns | PairFeatures
 INPUT_SIZE = PictureCritic.input_size
 MAX_SIZE = 4096
 Network = TypeVar("Network", bound=nn.Module)

@@ -25,7 +25,7 @@ from avatar_v.objectives.distribution_matching import (
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Logs, TrainBatch
-from avatar_v.training.chunk_rollout import ChunkRollout, OwnRollout, roll_out_chunk
+from avatar_v.training.chunk_rollout import ChunkRollout, SelfRollout, roll_out_chunk
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
@@ -43,7 +43,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
     Args:
         matching: the scores, and the weights of the terms.
         rollout: the student's steps and the videos that it makes in training.
-        guidance: ranges of the guidance weights that all networks are told, where the weights that
+        guidance: ranges of the guidance weights that all networks take, where the weights that
             the stage starts from have guidance inside; within those that they were trained with.
         trainable: all of the student, or LoRA factors for student and fake score on one base.
         updates: accumulation and clipping, which the trainer leaves to a stage of two roles.
@@ -66,7 +66,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         mouth_boost: float,
         personality: Personality,
         matching: Matching,
-        rollout: OwnRollout,
+        rollout: SelfRollout,
         guidance: GuidanceRanges,
         trainable: Trainable,
         updates: Updates | None = None,
@@ -112,7 +112,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         self.guidance.check_within(self.dit.config.guidance_ranges)
         if numbers.real_guidance and self.dit.config.has_guidance_inside:
             raise ValueError(
-                "matching.real_guidance is for weights without guidance inside; these are told "
+                "matching.real_guidance is for weights without guidance inside; these take "
                 "theirs by the stage's guidance"
             )
         if self.has_adapters:

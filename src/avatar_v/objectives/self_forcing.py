@@ -36,7 +36,7 @@ from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.chunks import OVERLAP, Span
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Draws, Logs, TrainBatch
-from avatar_v.training.chunk_rollout import ChunkRollout, Latents, OwnRollout, roll_out_chunk
+from avatar_v.training.chunk_rollout import ChunkRollout, Latents, SelfRollout, roll_out_chunk
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
@@ -107,7 +107,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         personality: Personality,
         student: CausalStudent,
         matching: Matching,
-        rollout: OwnRollout,
+        rollout: SelfRollout,
         trainable: Trainable,
         updates: Updates | None = None,
         seed: int = 0,

@@ -88,7 +88,7 @@ class Conditions:
     references: Sequence[Sample]
 
     def batch(self) -> Batch:
-        """What critics are told."""
+        """The clips and references as a batch, for critics."""
         batch = collate([levelled(clip) for clip in self.clips])
         rows = [(clip.motion, clip.valid) for clip in self.references]
         return dataclasses.replace(batch, reference=reference_batch(batch, rows))
@@ -222,7 +222,7 @@ def make_pairs(
         if not len(names):
             raise ValueError(f"{folder}: of none of its clips there are videos of both systems")
     counts = {"failed": 0, **dict.fromkeys(WINNERS, 0)}
-    judged = _judged(clips, partners, names, systems, panel, settings, anywhere=keys is None)
+    judged = _judge(clips, partners, names, systems, panel, settings, anywhere=keys is None)
     with whole_folder(out) as folder:
         _write_pairs(folder, judged, settings, counts, on_pair)
     return counts.pop("failed"), counts
@@ -250,7 +250,7 @@ def _write_pairs(
             made, num_shards = made[settings.pairs_per_shard :], num_shards + 1
 
 
-def _judged(
+def _judge(
     clips: ClipTable,
     partners: Partners,
     names: Positions,
@@ -274,7 +274,7 @@ def _judged(
             begin_at = draw if anywhere else None
             said.append(_read(clips[index], systems[0].side, settings.num_frames, begin_at))
             references.append(_read(clips[reference], systems[0].side, None, draw))
-        yield judged_pairs(Conditions(said, references), systems, panel, settings.seed, numbers)
+        yield judge_pairs(Conditions(said, references), systems, panel, settings.seed, numbers)
 
 
 def _read(
@@ -292,7 +292,7 @@ def _read(
     return fit_sample(sample, bucket, draw)
 
 
-def judged_pairs(
+def judge_pairs(
     conditions: Conditions,
     systems: tuple[PairSystem, PairSystem],
     panel: Panel,

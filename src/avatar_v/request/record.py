@@ -39,7 +39,7 @@ class Timing:
 
 def measure_timing(
     num_frames: int,
-    begun: float,
+    started: float,
     read_s: float,
     begin: float,
     loaded: float,
@@ -56,7 +56,7 @@ def measure_timing(
         frames_per_s=round(num_frames / (end - loaded), 2),
         peak_rss_mib=round(peak_rss_mib(), 1),
         read_s=round(read_s, 3),
-        wall_s=round(end - begun, 3),
+        wall_s=round(end - started, 3),
     )
 
 

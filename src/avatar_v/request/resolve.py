@@ -57,7 +57,7 @@ def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
 
 
 def sound_warnings(*, has_audio: bool) -> tuple[str, ...]:
-    """What weights make of the speech that do not hear it."""
+    """The warning that these weights take no audio."""
     if has_audio:
         return ()
     return (

@@ -82,6 +82,6 @@ class Features:
             return hashes[0]
         return hashlib.sha256("".join(hashes).encode()).hexdigest()[:12]
 
-    def __call__(self, *told: Tensor) -> Float[Tensor, "b d"]:
-        """Rows of clips, part after part; each is told what a `FeaturePart` is."""
-        return torch.cat([part(*told) for part in self.parts], dim=1)
+    def __call__(self, *inputs: Tensor) -> Float[Tensor, "b d"]:
+        """Rows of clips, part after part; each takes what a `FeaturePart` takes."""
+        return torch.cat([part(*inputs) for part in self.parts], dim=1)

@@ -195,10 +195,10 @@ class MouthOpening:
         shown, true = (
             shown_motion(self.critic, x)[..., MOUTH_OPEN].to(motion) for x in (frames, truth)
         )
-        told = motion[..., MOUTH_OPEN]
-        made = slope(told, shown, given).mean()
-        aim = slope(told, true[condition], given).mean().clamp_min(LEAST_SLOPE)
-        along = (told - _middle(told, given)) * (shown - _middle(shown, given))
+        target = motion[..., MOUTH_OPEN]
+        made = slope(target, shown, given).mean()
+        aim = slope(target, true[condition], given).mean().clamp_min(LEAST_SLOPE)
+        along = (target - _middle(target, given)) * (shown - _middle(shown, given))
         return (1 - made / aim) * _standard(by_latent(along, "mean"))
 
 
@@ -292,13 +292,13 @@ def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
 
 
 def slope(
-    told: Float[Tensor, "b f"], shown: Float[Tensor, "b f"], num_given: int
+    target: Float[Tensor, "b f"], shown: Float[Tensor, "b f"], num_given: int
 ) -> Float[Tensor, " b"]:
-    """Of what is shown on what was told, over the frames that a sample made; NaN where nothing was
-    told to move."""
-    told, shown = (made_part(x[..., None], num_given)[..., 0] for x in (told, shown))
-    told, shown = (x - x.mean(1, keepdim=True) for x in (told, shown))
-    return (told * shown).sum(1) / told.square().sum(1)
+    """Slope of the regression of ``shown`` on ``target`` over the frames that a sample made; NaN
+    where the target does not move."""
+    target, shown = (made_part(x[..., None], num_given)[..., 0] for x in (target, shown))
+    target, shown = (x - x.mean(1, keepdim=True) for x in (target, shown))
+    return (target * shown).sum(1) / target.square().sum(1)
 
 
 def _middle(x: Float[Tensor, "b f"], num_given: int) -> Float[Tensor, "b 1"]:

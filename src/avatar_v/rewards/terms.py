@@ -84,7 +84,7 @@ class Rewards:
             raise ValueError(f"rewards are one or more, each of its own name, got {labels}")
         self.terms = tuple(terms)
         self._functions = {term.label: load_reward(term) for term in terms}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @torch.no_grad()
     def __call__(self, samples: RewardSamples) -> dict[str, Float[Tensor, "b *l"]]:
@@ -92,13 +92,13 @@ class Rewards:
         reasons, where no reward has a value for any sample."""
         values, reasons = {}, []
         for name, function in self._functions.items():
-            values[name], reason = _judged(function, samples)
+            values[name], reason = _score(function, samples)
             if reason is None:
                 continue
             reasons.append(f"{name}: {reason}")
             kind = NUMBERS.sub("", reasons[-1])  # not again for each batch that lacks some values
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._warned:
+                self._warned.add(kind)
                 warnings.warn(f"reward {reasons[-1]}; counted as missing", stacklevel=2)
         if not any(bool(known(value).any()) for value in values.values()):
             raise NothingRewarded(f"no reward has a value for any sample ({'; '.join(reasons)})")
@@ -130,7 +130,7 @@ def load_reward(term: RewardTerm) -> Reward:
     return cast(Reward, found)
 
 
-def _judged(function: Reward, samples: RewardSamples) -> tuple[Float[Tensor, "b *l"], str | None]:
+def _score(function: Reward, samples: RewardSamples) -> tuple[Float[Tensor, "b *l"], str | None]:
     """The values, and why some of them are missing."""
     num, device = len(samples.motion), samples.motion.device
     nothing = torch.full((num,), torch.nan, device=device)

@@ -2,7 +2,7 @@
 
 V-JEPA 2 (Assran et al. 2025), VideoMAE (Tong et al. 2022), or any other that AutoModel loads and
 that gives tokens of a clip. Unlike the critics of the world it may know real people; it hears
-nothing and is told nothing of the person. Weights are the user's to supply; nothing is downloaded.
+nothing and gets nothing of the person. Weights are the user's to supply; nothing is downloaded.
 """
 
 import hashlib

@@ -134,7 +134,7 @@ def guided_passes(
     ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
     asks for the pass without text and it is missing or of another shape. ``past`` is the encoded
     reference of the request; without it that of ``cond`` is encoded before the first pass. Weights
-    with guidance inside are told the weights, or those of ``cond.guidance``, which may differ
+    with guidance inside take the weights, or those of ``cond.guidance``, which may differ
     between samples, and make one pass; a warning says where a weight lies outside the range that
     they were trained with.
     """

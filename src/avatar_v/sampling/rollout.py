@@ -269,21 +269,21 @@ def _sampled(
     num_moves: int | None,
 ) -> States:
     """Motion first, where it is made, then the video that follows it."""
-    begun = begun_chunk(velocity, prefixes, suffixes, chunk, settings, seeds)
+    start = start_chunk(velocity, prefixes, suffixes, chunk, settings, seeds)
     video = sample(
-        velocity.video(len(chunk.latents), begun.motion),
-        begun.noise,
+        velocity.video(len(chunk.latents), start.motion),
+        start.noise,
         settings.times(num_moves),
         prefix=prefixes[0],
         suffix=None if suffixes is None else suffixes[0],
         step=settings.step,
-        draw=begun.fresh,
+        draw=start.fresh,
     )
-    return begun.states(video)
+    return start.states(video)
 
 
 @dataclass(frozen=True)
-class BegunChunk:
+class ChunkStart:
     """A chunk before its video is made."""
 
     noise: Latents  # of the video
@@ -294,19 +294,19 @@ class BegunChunk:
         return (video,) if self.motion is None else (video, self.motion)
 
 
-def begun_chunk(
+def start_chunk(
     velocity: ChunkVelocity,
     prefixes: States,
     suffixes: States | None,
     chunk: Chunk,
     settings: Settings,
     seeds: Sequence[int],
-) -> BegunChunk:
+) -> ChunkStart:
     """The noise of a chunk, and its motion, where it is made."""
     noise, *motion_noise = starting_noise(chunk, prefixes, seeds)
     fresh = _drawing("renoising", seeds, chunk)
     if not motion_noise:
-        return BegunChunk(noise, fresh, None)
+        return ChunkStart(noise, fresh, None)
     assert velocity.motion is not None, "a motion to begin with needs a motion network"
     motion = sample(
         velocity.motion(len(chunk.latents)),
@@ -317,7 +317,7 @@ def begun_chunk(
         step=settings.motion_step,
         draw=fresh,
     )
-    return BegunChunk(noise, fresh, motion)
+    return ChunkStart(noise, fresh, motion)
 
 
 def starting_noise(chunk: Chunk, prefixes: States, seeds: Sequence[int]) -> States:

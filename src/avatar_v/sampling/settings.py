@@ -13,7 +13,7 @@ from avatar_v.sampling.solver import Step, overshoot, renoise
 
 @dataclass(frozen=True)
 class Settings:
-    """What the sampler is told for a video, of the request and of the weights."""
+    """The settings of the sampler for a video, from the request and the weights."""
 
     chunk_latents: int  # 13 for the small preset, 41 at full size
     num_steps: int = 24  # Avatar V §4.2

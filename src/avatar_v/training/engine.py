@@ -39,8 +39,8 @@ from avatar_v.training.roles import (
     Role,
     Updates,
     average_gradients,
-    begun_as,
     check_roles,
+    copy_network,
     freeze_readers,
     gradients_kept,
     only_trained,
@@ -151,7 +151,7 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     def network_for(self, role: str, start: Network) -> Network:
         """A network of ``role`` with the weights of ``start``. Where the role is sharded next, it
         takes no memory of its own before: no rank holds the same weights twice."""
-        return begun_as(start, shared=self.device_mesh is not None and self.roles()[role].shard)
+        return copy_network(start, shared=self.device_mesh is not None and self.roles()[role].shard)
 
     def shard_roles(self, mesh: DeviceMesh) -> None:
         """Shard the modules of the roles that want it over ``mesh``."""
@@ -197,23 +197,23 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         return self.loss(self.begin(batch, index, validation=validation))
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor | int | Logs]:
-        begun = self.begin(batch, self.trainer.fit_loop.total_batch_idx)
+        train_batch = self.begin(batch, self.trainer.fit_loop.total_batch_idx)
         rates = {name: o.param_groups[0]["lr"] for name, o in self.role_optimizers().items()}
-        loss, logs = self.iterate(begun)
+        loss, logs = self.iterate(train_batch)
         logs = {name: value.detach() for name, value in logs.items()}
-        self.log("train/loss", loss, prog_bar=True, batch_size=begun.size)
-        self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=begun.size)
+        self.log("train/loss", loss, prog_bar=True, batch_size=train_batch.size)
+        self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=train_batch.size)
         for name, rate in rates.items():
             self.log("train/lr" if name == STUDENT else f"train/lr_{name}", rate)
         if not self.automatic_optimization:
             self.log("step", float(self.step))  # Lightning would count batches in its logs
-        return {"loss": loss, "terms": logs, "num_tokens": begun.num_tokens}
+        return {"loss": loss, "terms": logs, "num_tokens": train_batch.num_tokens}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """The loss with draws that depend on the batch index alone."""
-        begun = self.begin(batch, batch_idx, validation=True)
-        loss, _ = self.loss(begun)
-        self.log("val/loss", loss, prog_bar=True, batch_size=begun.size, sync_dist=True)
+        train_batch = self.begin(batch, batch_idx, validation=True)
+        loss, _ = self.loss(train_batch)
+        self.log("val/loss", loss, prog_bar=True, batch_size=train_batch.size, sync_dist=True)
 
     @contextlib.contextmanager
     def only(self, role: str) -> Iterator[None]:

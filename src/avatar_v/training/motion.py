@@ -5,7 +5,7 @@ token per latent frame where one of video costs hundreds and its reference besid
 gives several windows in a step, each shown the style of a run of its own of the person's other
 clip.
 
-The motion network is the last part of a pipeline: it hears through the audio encoder of the weights
+The motion network is the last part of a pipeline: it reads the audio encoder of the weights
 that it is added to, which stays as it is. The DiT, the VAE and the text encoder are there to be
 exported beside it. They are not run, so they stay in main memory.
 """
@@ -81,7 +81,7 @@ class MotionSubject(ClipSubject[MotionCond]):
         cond = self.conditions(networks, batch, windows, draws)
         motion = networks.conditioner.pack_motion(batch.motion)[self.clip_of_windows(batch)]
         kept = torch.rand(2, len(motion), generator=draws.own)
-        assert cond.audio is not None, "conditions hears it"
+        assert cond.audio is not None, "conditions has audio"
         device = cond.audio.device
         cond = dataclasses.replace(
             cond,

@@ -54,7 +54,7 @@ class VideoSubject(ClipSubject[Cond]):
 
     Args:
         regions: weights of face and mouth.
-        has_audio: whether sound is heard.
+        has_audio: whether the conditions hold audio.
         personality: what is shown of a reference; None: there is none.
         continuation: how windows from inside a clip see the video before them.
         windows: where they lie, if not as the objective says.
