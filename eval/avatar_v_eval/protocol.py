@@ -1,4 +1,4 @@
-"""The protocol of every measurement: cases x conditions x readers give numbers with intervals.
+"""The protocol of every measurement: cases x conditions x metrics give numbers with intervals.
 
 A measurement is a module of `studies` or `speed` with ``add_options(parser)`` and
 ``measure(options) -> Findings | None``. `run_measurement` reads the command line, writes the result
@@ -140,18 +140,18 @@ def resumable(options: argparse.Namespace, weights: Mapping[str, str], *more: An
 def read_cases(
     cases: Sequence[Case],
     conditions: Mapping[str, Callable[[Case], T]],
-    reader: Callable[[Case, T], Reading],
+    metric: Callable[[Case, T], Reading],
     *,
     num_workers: int = 1,
     kept: Path | None = None,
 ) -> Readings:
-    """The reading of every case under every condition. A condition makes what the reader reads: a
+    """The reading of every case under every condition. A condition makes what the metric reads: a
     video, or an iterator over one that is too long to be kept."""
     rows = {}
     for name, make in conditions.items():
 
         def read(i: int, make: Callable[[Case], T] = make) -> Reading:
-            return reader(cases[i], make(cases[i]))
+            return metric(cases[i], make(cases[i]))
 
         folder = None if kept is None else kept / name
         rows[name] = mapped(read, len(cases), name, num_workers, folder)

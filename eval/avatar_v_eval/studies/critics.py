@@ -24,8 +24,8 @@ from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note,
 from avatar_v_eval.generated import through_vae
 from avatar_v_eval.intervals import mean_interval, pearson, r_squared, rate
 from avatar_v_eval.protocol import Findings
-from avatar_v_eval.readers import StudyMetrics
 from avatar_v_eval.records import Number
+from avatar_v_eval.study_metrics import StudyMetrics
 
 Videos = UInt8[Tensor, "n f 3 h w"]
 Embedded = tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    readers = StudyMetrics.held_out() if options.held_out else StudyMetrics.load()
+    metrics = StudyMetrics.held_out() if options.held_out else StudyMetrics.load()
     vae, kind = VideoVAE.from_pretrained(options.vae), "_held_out" if options.held_out else ""
     sync_frames, frames = options.sync_frames, options.frames
     cases = asked_cases(
@@ -53,14 +53,14 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     decoded = torch.stack([through_vae(vae, case.video) for case in cases])
     short = [case.shortened(frames) for case in cases]
-    numbers = motion_numbers(readers.mouth.critic, short, decoded[:, :frames])
-    numbers |= face_numbers(readers.face.critic, short, decoded[:, :frames])
+    numbers = motion_numbers(metrics.mouth.critic, short, decoded[:, :frames])
+    numbers |= face_numbers(metrics.face.critic, short, decoded[:, :frames])
     if sync_frames:
         cases = [case.shortened(sync_frames) for case in cases]
-        embedded = [embed_clip(readers.sync.critic, case.video, case.audio) for case in cases]
+        embedded = [embed_clip(metrics.sync.critic, case.video, case.audio) for case in cases]
         numbers |= sync_numbers(embedded, "", "")
         through = zip(decoded[:, :sync_frames], cases, strict=True)
-        embedded = [embed_clip(readers.sync.critic, video, case.audio) for video, case in through]
+        embedded = [embed_clip(metrics.sync.critic, video, case.audio) for video, case in through]
         numbers |= sync_numbers(embedded, "_vae", " through the VAE")
     return Findings(
         f"The {'held-out ' if options.held_out else ''}critics on test persons",
@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=", ".join(
             f"recipes/critic_{name}{kind}.yaml" for name in ("motion", "face", "sync")
         ),
-        weights={**readers.hashes(), "vae": vae.hash()},
+        weights={**metrics.hashes(), "vae": vae.hash()},
         notes=[
             cases_note(options, f", {sync_frames} for the sync critic"),
             "R² pools all frames; its interval is the jackknife's over persons",

@@ -27,9 +27,9 @@ from avatar_v_eval.generated import build_inputs
 from avatar_v_eval.intervals import mean_interval, pearson
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
-from avatar_v_eval.readers import StudyMetrics
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.study_metrics import StudyMetrics
 
 WINDOW_S = 20
 """Everything is averaged over windows of so many seconds."""
@@ -67,18 +67,18 @@ def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     if options.minutes * 60 < 2 * WINDOW_S:
         raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
-    rollout, readers = Rollout.load(options.weights, options), StudyMetrics.load()
+    rollout, metrics = Rollout.load(options.weights, options), StudyMetrics.load()
     cases = asked_cases(
         options,
         num_frames=round(options.minutes * 60 * FRAME_RATE_HZ),
         reference_frames=REFERENCE_FRAMES,
         target_video=False,
     )
-    weights = {**rollout.hashes(), **readers.hashes()}
+    weights = {**rollout.hashes(), **metrics.hashes()}
     readings = read_cases(
         cases,
         {name: partial(stream, rollout, name) for name in options.variants},
-        StreamReader(readers, rollout.pipeline.format.chunk_latents),
+        StreamReader(metrics, rollout.pipeline.format.chunk_latents),
         num_workers=options.workers,
         kept=resumable(options, weights),
     )
@@ -116,20 +116,20 @@ def stream(rollout: Rollout, variant: str, case: Case) -> Iterator[Video]:
 class StreamReader:
     """Reads a video block by block; of its pictures only the last one is kept."""
 
-    readers: StudyMetrics
+    metrics: StudyMetrics
     chunk_latents: int
 
     def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:
         """The tracks by window, the change at seams, and frames evenly spread over the video."""
         num = case.num_frames
-        own = self.readers.face.critic.embed_clip(rendered_video(case.reference)[::25])
+        own = self.metrics.face.critic.embed_clip(rendered_video(case.reference)[::25])
         rows: list[Float[Tensor, "f k"]] = []
         motions: list[Float[Tensor, "f m"]] = []
         changes, last, pictures = [], case.image[None], []
         kept = set(np.linspace(0, num - 1, NUM_PICTURES).round().astype(int).tolist())
         for frames in blocks:
-            motion = self.readers.mouth.critic.measure(frames).values
-            near = self.readers.face.critic.measure(frames).values @ own
+            motion = self.metrics.mouth.critic.measure(frames).values
+            near = self.metrics.face.critic.measure(frames).values @ own
             pixels = frames.float()
             grey = pixels.mean((1, 2, 3))
             saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))

@@ -41,8 +41,8 @@ from avatar_v_eval.generated import reference_clip
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, gains, means
-from avatar_v_eval.readers import LOOKS, make_scored_clip
 from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
+from avatar_v_eval.study_metrics import LOOKS, make_scored_clip
 from avatar_v_eval.systems import named
 
 SIZE, TILE = 128, 64

@@ -33,10 +33,10 @@ from avatar_v_eval.generated import (
 )
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Condition, Findings, Reading, means, read_cases, resumable
-from avatar_v_eval.readers import StudyMetrics
 from avatar_v_eval.records import Number
 from avatar_v_eval.studies.systems_figures import draw, shown
 from avatar_v_eval.studies.systems_readings import CEILING, SWAPPED, VideoReader, summarise_readings
+from avatar_v_eval.study_metrics import StudyMetrics
 from avatar_v_eval.systems import (
     STARTS,
     Way,

@@ -16,9 +16,9 @@ from avatar_v_eval.habits import habit_numbers
 from avatar_v_eval.intervals import mean_interval, pearson, rate
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, slope
 from avatar_v_eval.protocol import Reading, Readings, gains, means
-from avatar_v_eval.readers import MEASURES, StudyMetrics, picture_shares, scene_distance
 from avatar_v_eval.records import Number
 from avatar_v_eval.scoring.readings import style_distance
+from avatar_v_eval.study_metrics import MEASURES, StudyMetrics, picture_shares, scene_distance
 
 CEILING, SWAPPED = "ceiling", "swapped"
 COLOURS = {

@@ -36,9 +36,9 @@ from avatar_v_eval.generated import generate
 from avatar_v_eval.intervals import mean_interval, rate, within_unit
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
-from avatar_v_eval.readers import StudyMetrics, picture_shares
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
+from avatar_v_eval.study_metrics import StudyMetrics, picture_shares
 
 NUM_KEYS = 8
 """Keys that a clip without a mark is read with."""
@@ -77,24 +77,24 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     torch.set_num_threads(1)
-    readers = StudyMetrics.held_out()
+    metrics = StudyMetrics.held_out()
     cases = asked_cases(
         options, reference_frames=options.frames if options.generated else 1, size=options.size
     )
 
     rows = mapped(
-        lambda i: read(cases[i], cases[i].video, readers),
+        lambda i: read(cases[i], cases[i].video, metrics),
         len(cases),
         "drawn clips",
         options.workers,
     )
     numbers = summarise_condition(Readings({"drawn": rows}), "drawn", "")
-    weights = readers.hashes()
+    weights = metrics.hashes()
     if options.generated:
         pipeline = AvatarPipeline.from_pretrained()
         rollout = Rollout(pipeline, Request.of(reference="", audio=""))
         made = [
-            read(case, generate(rollout, case, options.frames).video, readers)
+            read(case, generate(rollout, case, options.frames).video, metrics)
             for case in cases[: options.generated]
         ]
         numbers |= summarise_condition(Readings({"made": made}), "made", "generated, ")
@@ -112,7 +112,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def read(case: Case, video: Video, readers: StudyMetrics) -> Reading:
+def read(case: Case, video: Video, metrics: StudyMetrics) -> Reading:
     """All measures of one video, with a mark of its own and without."""
     id_ = watermark_id(case)
     drawn = Marker(Mark(id_))(video)
@@ -128,7 +128,7 @@ def read(case: Case, video: Video, readers: StudyMetrics) -> Reading:
     others = [detect(plain, key) for key in keys]
     reading["false"] = float(sum(found.is_marked for found in others))
     reading["false_z"] = max(found.z for found in others)
-    before, after = (score_video(case, x, plain, readers) for x in (plain, marked))
+    before, after = (score_video(case, x, plain, metrics) for x in (plain, marked))
     return reading | {name: after[name] - before[name] for name in CHANGES}
 
 
@@ -136,9 +136,9 @@ def watermark_id(case: Case) -> str:
     return hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
 
 
-def score_video(case: Case, video: Video, plain: Video, readers: StudyMetrics) -> dict[str, float]:
+def score_video(case: Case, video: Video, plain: Video, metrics: StudyMetrics) -> dict[str, float]:
     """What critics read."""
-    return {**readers.read(case, video), **picture_shares(case, video, plain)}
+    return {**metrics.read(case, video), **picture_shares(case, video, plain)}
 
 
 def attacked(name: str, video: Video) -> Video:

@@ -12,7 +12,7 @@ from typing import Any
 
 OWN = ("avatar_v", "avatar_v_data", "avatar_v_eval")
 REWARDS = tuple(f"avatar_v.rewards.{name}" for name in
-                ("shipped", "readers", "likeness", "preference"))  # fmt: skip
+                ("shipped", "metrics", "likeness", "preference"))  # fmt: skip
 """Modules whose names a reward may have."""
 TORCH = ("torch.optim",)
 LIGHTNING = {

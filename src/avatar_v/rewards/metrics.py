@@ -1,4 +1,4 @@
-"""Readers of samples that are never a reward: what watches an alignment (callbacks/watch_rewards).
+"""Metrics of samples that are never a reward: what watches an alignment (callbacks/watch_rewards).
 
 They have the call of a reward (terms.py), and more is better. The gaps of levels say whether
 a reward of habits does what it is for; lips and held-out critics say what it costs.

@@ -1,4 +1,4 @@
-"""Scorers as readers of studies: what they say of the video of one case.
+"""The metrics of studies: scores of the video of one case.
 
 The first frame of a video is given to the generator, so that it is never read.
 """
