@@ -149,7 +149,7 @@ class Reference(_Moves):
     habits_known: Bool[Tensor, "#b m"] | None = None
     """Components in which ``motion`` tells a person's habits; None: all."""
     moments: Float[Tensor, "b moment"] | None = None
-    """Of the person's motion (motion/style.motion_moments), of more than ``motion`` perhaps;
+    """Moments of the person's motion (motion/style.motion_moments), perhaps of more than ``motion``;
     None: those of ``motion``."""
 
     def without_faces(self) -> "Reference":
@@ -187,7 +187,7 @@ class Cond(_Moves):
     reference_keep: Bool[Tensor, "b"] | None = None
     """False: as if this sample had none. On the CPU: it decides which keys are read."""
     moments: Float[Tensor, "b moment"] | None = None
-    """Of the motion of the person (motion/style.motion_moments); None: those of ``reference``."""
+    """Moments of the person's motion (motion/style.motion_moments); None: of ``reference``."""
     low: Float[Tensor, "b l c h w"] | None = None  # upsampled low resolution, of the refiner
     motion: Float[Tensor, "b l md"] | None = None  # of each latent frame, packed and clean
     guidance: Float[Tensor, "b g"] | None = None

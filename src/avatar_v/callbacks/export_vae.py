@@ -60,7 +60,7 @@ class ExportVAE(L.Callback):
 
 @torch.no_grad()
 def reconstruction_stats(vae: VideoVAE, videos: Iterable[Video]) -> ReconstructionStats:
-    """What single pictures of ``videos``, spread over each clip, reach in ``vae``."""
+    """Fidelity of single pictures of ``videos``, spread over each clip, through ``vae``."""
     values, side = [], 0
     for video in videos:
         chosen = torch.linspace(0, video.shape[1] - 1, PICTURES_A_CLIP).round().long().unique()

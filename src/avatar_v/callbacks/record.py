@@ -182,7 +182,7 @@ def _lora_base(stage: Engine) -> tuple[str, str] | None:
 
 
 def _save_adapter(folder: Path, stage: Engine, card: Card, base: tuple[str, str] | None) -> None:
-    """What LoRA learned in ``stage``, if it trains with it."""
+    """The LoRA factors of ``stage``, if it trains with them."""
     part = _part_of_factors(stage)
     if part is None or base is None:
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier run with LoRA

@@ -113,7 +113,7 @@ class WatchRewards(L.Callback):
 
     @torch.no_grad()
     def _values(self, trainer: L.Trainer, stage: AlignGRPO) -> Values:
-        """Of every sample each reward, their weighted sum, and what each metric says."""
+        """Every reward, their weighted sum and every metric, for each sample."""
         rewards = self.rewards or stage.rewards
         loader = trainer.datamodule.val_dataloader()  # pyright: ignore[reportAttributeAccessIssue]
         parts: dict[str, list[Tensor]] = {}

@@ -151,7 +151,7 @@ class LoadedPipeline:
 
     @property
     def num_ranks(self) -> int:
-        """Of the processes that make a video together."""
+        """Number of processes that make a video together."""
         return 1 if self.ranks is None else self.ranks.size
 
     @property
@@ -166,7 +166,7 @@ class LoadedPipeline:
 
     @property
     def refiner_card(self) -> Card | None:
-        """Of the refiner, where there is one."""
+        """The card of the refiner; None where there is none."""
         return None if self.refiner is None else self.refiner.card
 
     @property
@@ -176,7 +176,7 @@ class LoadedPipeline:
 
     @functools.cached_property
     def weights_hash(self) -> str:
-        """Of the files that the networks were loaded from. ValueError where there were none."""
+        """Hash of the files that the networks were loaded from; ValueError where there are none."""
         if self.folder is None:
             raise ValueError("these networks come from no folder, so no record can name them")
         return hash_with(self.folder, self.adapters)

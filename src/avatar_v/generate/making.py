@@ -91,7 +91,7 @@ class RankTask:
     def _start(
         self, sound: Sound | LiveSound, stages: tuple[Stage, ...]
     ) -> Generator[Any, None, None]:
-        """What the ``stages`` make of the sound, with the other ranks, if there are some."""
+        """Run the ``stages`` on the sound, together with the other ranks if there are some."""
         chunks = self._audio_chunks(sound)
         # whoever speaks is listened to all the time, and a line is fed all the time
         if isinstance(sound, LiveSound) or self.overlap or self.line is not None:

@@ -254,5 +254,5 @@ def _joined(old: Tensor | None, new: Tensor) -> Tensor:
 
 
 def hash_of_refiner(name_or_path: str | Path) -> str:
-    """Of the files of a refiner. ValueError for weights that are none."""
+    """Hash of the files of a refiner. ValueError for other weights."""
     return hash_folder(check_refiner(name_or_path))

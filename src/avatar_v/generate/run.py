@@ -234,7 +234,7 @@ class Run:
         return keeping(self.request, self.inputs, self._on_kept, **made_with)
 
     def _drawing(self) -> Watermark:
-        """What draws into the frames of one video, block by block."""
+        """The marker that draws into the frames of one video, block by block."""
         own = no_watermark if self._mark is None else Marker(self._mark)
         return self._watermark or own
 
@@ -299,5 +299,5 @@ class Run:
 
 
 def _made_with(source: LoadedPipeline | StoredPipeline) -> dict[str, str]:
-    """What frames depend on besides the request."""
+    """Everything besides the request that frames depend on, by name."""
     return {"weights": source.weights_hash, **source.made_with}

@@ -22,7 +22,7 @@ CARD = "card.json"
 COMPRESSED = "compressed.safetensors"
 """In place of the weights of a part (compressed.py)."""
 UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
-"""What a card says that does not speak of it, as none did before weights were compressed."""
+"""The default of a card without these keys, as all were before weights were compressed."""
 
 Part = Literal["vae", "dit", "text", "audio", "motion"]
 """A folder of a pipeline."""
@@ -30,7 +30,7 @@ Part = Literal["vae", "dit", "text", "audio", "motion"]
 
 @dataclass(frozen=True)
 class Base:
-    """Of weights that are stored as what they change in others."""
+    """The weights that a compressed folder stores its differences from."""
 
     folder: str  # its name; it lies beside the folder of the card
     hash: str  # `hash_folder` of the base

@@ -214,7 +214,7 @@ class AvatarDiT(nn.Module):
         return None
 
     def reference_moments(self, reference: Reference | None) -> Float[Tensor, "b k"] | None:
-        """Of the motion of a reference; None where there is none."""
+        """Moments of the motion of a reference; None where there is none."""
         return None if reference is None else reference_moments(reference, self.motion_stats)
 
     def encode_reference(self, reference: Reference) -> KeyValueCache | None:

@@ -57,7 +57,7 @@ FROZEN = "frozen"
 
 
 class RolloutSubject(ClipSubject[Cond | MotionCond]):
-    """What the samples of a policy begin from: nothing is dropped."""
+    """The conditions that the samples of a policy begin from: nothing is dropped."""
 
     knows_motion = True
 
@@ -157,7 +157,7 @@ class RolloutSubject(ClipSubject[Cond | MotionCond]):
         return explored(velocity, noise, self.exploration, range(0), draw, rollout.prefix)[0]
 
     def _num_tokens(self, networks: Networks, clean: State) -> int:
-        """Of the samples of a rollout, once through."""
+        """Tokens of one pass over all samples of a rollout."""
         num = len(clean) * self.grpo.group_size * clean.shape[1]
         if clean.dim() == 3:
             return num

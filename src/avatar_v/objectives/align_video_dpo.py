@@ -104,7 +104,7 @@ class VideoPairSubject(ClipSubject[Cond]):
         *,
         step: int = 0,
     ) -> Cond:
-        """What both videos of each pair share."""
+        """The conditions that both videos of each pair share."""
         conditioner = networks.conditioner
         return Cond(
             text=conditioner.encode_text(batch.text),
@@ -229,7 +229,7 @@ def _require_videos(batch: Batch) -> PreferenceVideos:
 
 
 def _velocity(dit: AvatarDiT, cond: Cond) -> VelocityFn:
-    """Of the ``dit``. The reference of a pair is encoded once for both of its videos."""
+    """The velocity of the ``dit``. The reference of a pair is encoded once for both videos."""
     reference = cond.reference
     assert reference is not None, "encode gives one"
     once = reference.map(lambda x: x[: len(x) // 2])

@@ -60,7 +60,7 @@ class CriticBatch:
 
 
 class CriticTask(Subject[CriticBatch]):
-    """What one critic learns. ``networks`` is the engine, whose ``model`` is what is exported."""
+    """The task that one critic is trained on. ``networks`` is the engine; its ``model`` is exported."""
 
     modules: tuple[str, ...] = ("model",)
     """Names of the networks that `load` gives."""

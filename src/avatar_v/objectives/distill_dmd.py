@@ -153,7 +153,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
             return roll_out_chunk(student, self.conditioner, batch, self.rollout, length)
 
     def loss(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
-        """Of validation."""
+        """The loss of validation."""
         rollout = self.chunk(batch)
         with self.network(STUDENT) as student:
             return validation_loss(rollout, student, batch, self.subject.region(batch))

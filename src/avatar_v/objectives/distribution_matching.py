@@ -96,7 +96,7 @@ class Host(Protocol):
 
 @dataclass(frozen=True)
 class ScoredChunk:
-    """What of the student's video both scores look at."""
+    """The chunk of the student's video that both scores look at."""
 
     rollout: ChunkRollout
     made: Latents

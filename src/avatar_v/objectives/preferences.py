@@ -46,7 +46,7 @@ class Preferences:
 
 @dataclass(frozen=True)
 class NoisedPairs:
-    """What both networks are given of p pairs, and what they should say."""
+    """Inputs of both networks for p pairs, and the velocity they should predict."""
 
     x_t: State  # "2p l *rest"
     t: Float[Tensor, "b l"]  # b = 2p; 0 where latents are given clean
@@ -63,7 +63,7 @@ def require_pairs(batch: Batch) -> PreferencePairs:
 
 
 def winners_first(judged: PreferencePairs, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """What belongs to the winners and what to the losers, of what belongs to either sample."""
+    """Tensors of the two samples of each pair, as those of the winner and of the loser."""
     second_won = (judged.winner == SECOND).to(first.device).reshape(-1, *[1] * (first.dim() - 1))
     return torch.where(second_won, second, first), torch.where(second_won, first, second)
 

@@ -58,7 +58,7 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Refined:
-    """What a step predicted and what is true of it."""
+    """Predicted and true latents of a step."""
 
     predicted: Latents  # x̂_0
     clean: Latents

@@ -35,7 +35,7 @@ class Adversarial:
     """Numbers of the discriminator and of the adversarial term."""
 
     weight: dict[int, float]
-    """Of the term beside the squared error, {step: weight from that step on}."""
+    """Weight of the adversarial term beside the squared error, {step: weight from that step on}."""
     width: int = 64  # channels of the discriminator
     num_layers: int = 3
     lr: float = 2e-4

@@ -159,7 +159,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         self.dit = student
 
     def causal_start(self) -> AvatarDiT:
-        """What the student begins as."""
+        """The causal DiT that the student starts from."""
         return load_dit(f"{self.student.causal_weights}/dit")
 
     def select_trainable(self) -> None:
@@ -206,7 +206,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         return seen, torch.cat([seen.prefix, rest], dim=1)
 
     def loss(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
-        """Of validation."""
+        """The loss of validation."""
         return validation_loss(self.chunk(batch), self.dit, batch, self.subject.region(batch))
 
     def card_entries(self) -> dict[str, Any]:

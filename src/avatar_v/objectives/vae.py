@@ -59,7 +59,7 @@ class VAELoss:
 
 @dataclass(frozen=True)
 class VideoWindows:
-    """What a step of the VAE sees."""
+    """The windows of video that a step of the VAE trains on."""
 
     video: Video
     weight: Float[Tensor, "b f 1 h w"]  # of every pixel in the loss
@@ -302,7 +302,7 @@ def kl_divergence(mean: Latents, log_var: Latents) -> Tensor:
 
 
 def psnr(rebuilt: Video, video: Video) -> Float[Tensor, " b"]:
-    """Of each clip in dB, for the full range of 2 (-1 … 1), from the error over all its frames."""
+    """PSNR of each clip in dB, for a range of 2 (-1 … 1), from the error over all its frames."""
     mean_square = ((rebuilt - video) / 2).square().flatten(1).mean(1)
     return -10 * mean_square.clamp_min(1e-10).log10()
 

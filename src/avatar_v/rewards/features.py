@@ -54,7 +54,7 @@ class Features:
 
     @classmethod
     def of(cls, read: FeatureSources) -> "Features":
-        """By these networks; errors as of the parts."""
+        """Features of these networks; errors as those of the parts."""
         parts: list[FeaturePart] = []
         if read.motion or read.face or read.sync:
             parts.append(ClipFeatures(read.motion, read.face, read.sync))
@@ -64,7 +64,7 @@ class Features:
 
     @property
     def sources(self) -> FeatureSources:
-        """What makes the same features again."""
+        """The arguments that build the same features again."""
         read = FeatureSources("", "", "")
         for part in self.parts:
             read = dataclasses.replace(read, **part.config)

@@ -27,7 +27,7 @@ MAX_WEIGHT = 1e3
 
 @dataclass(frozen=True)
 class Term:
-    """What a rater weighs."""
+    """One reward that a rater weighs."""
 
     path: str  # of a function or class, e.g. avatar_v.rewards.likeness.own_blinks
     weight: Annotated[float, Within(0, MAX_WEIGHT)] = 1.0

@@ -35,17 +35,17 @@ from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Bat
 Video = Float[Tensor, "b f 3 h w"]
 Motion = Float[Tensor, "b f m"]
 Pictures = Float[Tensor, "c k 3 _h _w"]
-"""What is true of each condition, in [-1, 1]."""
+"""True pictures of each condition, in [-1, 1]."""
 PerLatent = Float[Tensor, "b l"]
 EYE_OPEN = MOTION_NAMES.index("eye_open")
 YAW = MOTION_NAMES.index("yaw")
 MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
 MOST_PENALTY = 2.0
-"""Of what is three times as much as it should be, or more."""
+"""The penalty of three times as much as there should be, or more."""
 LEAST_FLICKER = 0.5
 """Share of the mean flicker of a clip, below which that of a moment counts as so much."""
 LEAST_SLOPE = 0.1
-"""Of a true mouth on the motion that it shows; less counts as so much."""
+"""Least slope of a true mouth on its motion; a smaller one counts as this."""
 LEAST_SPEED = 1e-3
 """Mean change a frame below which a component counts as one that a person does not move."""
 

@@ -55,7 +55,7 @@ class RewardTerm:
 
 @dataclass(frozen=True)
 class RewardSamples:
-    """What rewards judge: samples of some conditions, the part that was given clean included."""
+    """Samples of some conditions for rewards to score, with the part that was given clean."""
 
     frames: Video | None  # in [-1, 1]; None where motion alone is made
     audio: Float[Tensor, "b s"]  # of these frames, 640 samples each

@@ -96,7 +96,7 @@ class VideoFeatures(FeaturePart):
         return rows.unflatten(0, (-1, self.num_windows)).mean(1)
 
     def _tokens(self, windows: Float[Tensor, "k n 3 h w"]) -> Float[Tensor, "k t d"]:
-        """Of pictures in [-1, 1]."""
+        """The tokens of windows of pictures in [-1, 1]."""
         pictures = (windows.flatten(0, 1).clamp(-1, 1) + 1) * 127.5
         ready = self.prepare(pictures).unflatten(0, windows.shape[:2])
         more = ENCODER_ALONE.get(self.model.config.model_type, {})

@@ -85,7 +85,7 @@ class ChunkState:
     history: History | None = None  # of a causal network
 
     def detach(self) -> "ChunkState":
-        """The same without gradients into the chunks before."""
+        """The same state without gradients into the chunks before."""
         prefixes = tuple(prefix.detach() for prefix in self.prefixes)
         anchor = None if self.anchor is None else self.anchor.map(torch.detach)
         history = None if self.history is None else self.history.map(KeyValueCache.detach)

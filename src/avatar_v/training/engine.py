@@ -189,7 +189,7 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         )
 
     def begin(self, batch: Any, index: int, *, validation: bool = False) -> Step:
-        """What the subject makes of ``batch`` when it is the ``index``-th."""
+        """The train batch that the subject makes of the ``index``-th ``batch``."""
         return self.subject.begin(self, batch, self.draws(index, validation=validation))
 
     def loss_at(self, batch: Any, index: int, *, validation: bool = False) -> tuple[Tensor, Logs]:

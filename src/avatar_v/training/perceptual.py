@@ -77,7 +77,7 @@ class PerceptualTerms:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a step predicted and what is true of it; windows of l latents."""
+    """Predicted and true latents of a step; windows of l latents."""
 
     latents: Latents  # x̂_0, with gradient
     clean: Latents

@@ -64,7 +64,7 @@ class WarmStartWindows(Windows):
 
 @dataclass(frozen=True)
 class SampleLayout:
-    """How the samples of a batch lie: row ``k c + i`` is sample k of condition i."""
+    """Order of the samples of a batch: row ``k c + i`` is sample k of condition i."""
 
     num: int  # samples of a condition
     length: int  # latent frames
@@ -73,7 +73,7 @@ class SampleLayout:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """What the samples of a batch begin from; c conditions with n samples each."""
+    """The state that the samples of a batch begin from; c conditions with n samples each."""
 
     batch: Batch  # of the conditions
     windows: Windows

@@ -84,7 +84,7 @@ Step_co = TypeVar("Step_co", bound=Prepared, covariant=True)
 
 
 class Subject(ABC, Generic[Step_co]):
-    """What the engine asks of every subject."""
+    """The interface of a subject, as the engine calls it."""
 
     @abstractmethod
     def load(self, seed: int, trainer: L.Trainer | None) -> dict[str, nn.Module]:
@@ -114,7 +114,7 @@ class Subject(ABC, Generic[Step_co]):
         return {}
 
     def state(self, networks: Any) -> dict[str, Any]:
-        """What a checkpoint holds beside the weights."""
+        """State that a checkpoint holds beside the weights."""
         return {}
 
     def restore(self, networks: Any, state: dict[str, Any]) -> None:

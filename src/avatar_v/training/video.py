@@ -39,7 +39,7 @@ class DrawTimes(Protocol):
 
 @dataclass(frozen=True)
 class Regions:
-    """How much more the flow loss counts where the face and the mouth are."""
+    """Factors of the flow loss at the face and the mouth."""
 
     face_boost: float = 0.0
     mouth_boost: float = 0.0
@@ -131,7 +131,7 @@ class VideoSubject(ClipSubject[Cond]):
     def _reference(
         self, networks: Networks, batch: Batch, common: torch.Generator | None, step: int
     ) -> Reference:
-        """What is shown of the reference of each clip; without a generator all of it."""
+        """The part of each clip's reference that is shown; without a generator all of it."""
         assert self.personality is not None
         if batch.reference is None:
             raise ValueError("stage 3 needs references: set data.init_args.pairs to true")
