@@ -149,8 +149,8 @@ class Reference(_Moves):
     habits_known: Bool[Tensor, "#b m"] | None = None
     """Components in which ``motion`` tells a person's habits; None: all."""
     moments: Float[Tensor, "b moment"] | None = None
-    """Moments of the person's motion (motion/style.motion_moments), perhaps of more than ``motion``;
-    None: those of ``motion``."""
+    """Moments of the person's motion (motion/style.motion_moments), perhaps of more than
+    ``motion``; None: those of ``motion``."""
 
     def without_faces(self) -> "Reference":
         return dataclasses.replace(self, faces=None, faces_valid=None)

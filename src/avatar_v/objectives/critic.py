@@ -60,7 +60,7 @@ class CriticBatch:
 
 
 class CriticTask(Subject[CriticBatch]):
-    """The task that one critic is trained on. ``networks`` is the engine; its ``model`` is exported."""
+    """The task of one critic in training. ``networks`` is the engine; its ``model`` is exported."""
 
     modules: tuple[str, ...] = ("model",)
     """Names of the networks that `load` gives."""
