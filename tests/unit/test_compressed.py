@@ -211,7 +211,10 @@ def other_base(folder: Path) -> None:
         (circle, "its base .*small_base has a base itself"),
         (card_of(hash="0" * 16), "of the hash 0000000000000000; those in .*small_base have"),
         (other_base, "those in .*small_base have"),
-        (card_of(parts=["vae", "card.json"]), "is one of vae, dit, text, audio, motion"),
+        (
+            card_of(parts=["vae", "card.json"]),
+            "is one of 'vae', 'dit', 'text', 'aud",
+        ),
         (card_of(parts=["text", "audio"]), "lacks vae/config.json"),
         (state_of(lambda s: s.pop(KEY + ".step")), rf"{KEY}.codes stands without {KEY}.step"),
         (state_of(lambda s: s.pop(KEY + ".codes")), rf"{KEY}.step stands without {KEY}.codes"),
