@@ -12,7 +12,6 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,6 +19,7 @@ from pathlib import Path
 
 import torch
 
+from avatar_v.base.command_line import commit_of
 from avatar_v.base.device import chosen_device, chosen_precision, processor_flags
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import check_name
@@ -156,17 +156,8 @@ def git_state(root: Path = RESULTS_DIR.parent) -> tuple[str, bool]:
 
     Result files do not count as changes, else the second measurement of a day would be dirty.
     """
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    try:
-        commit = git("rev-parse", "HEAD").strip()
-        changed = git("status", "--porcelain", "--", ":/", ":(top,exclude)eval/results")
-        return commit, bool(changed.strip())
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown", True
+    found = commit_of(root, digits=40, changes=["--", ":/", ":(top,exclude)eval/results"])
+    return found.removesuffix("+") or "unknown", not found or found.endswith("+")
 
 
 def hardware(precision: str = "auto") -> dict[str, str]:
