@@ -162,11 +162,6 @@ def write_footage(
     return plans
 
 
-def read_truth(folder: str | Path) -> list[Recording]:
-    """What `write_footage` left."""
-    return [Recording.from_json(line) for line in (Path(folder) / TRUTH_FILE).open()]
-
-
 def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Recording:
     draw = random.Random(derive("footage", settings.seed, number))
     host = number % len(people)

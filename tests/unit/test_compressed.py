@@ -23,9 +23,10 @@ from avatar_v.planning.networks import config_of
 from avatar_v.training.settings import Models
 from avatar_v.weights.card import Card, read_card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.slim import make_slim, make_whole
 from avatar_v.weights.weights import load_dit, load_pipeline, read_state, save_pipeline
+from random_models import randomise
 
 PARTS = ("vae", "dit", "text", "audio")
 ERROR = 4e-3
