@@ -15,7 +15,7 @@ from avatar_v.models.base import hash_folder
 from avatar_v_eval import cli
 from avatar_v_eval.bench.manifest import Manifest
 from avatar_v_eval.bench.rows import read_run
-from avatar_v_eval.bench.sets import set_numbers
+from avatar_v_eval.bench.summary import set_numbers
 from bench_cases import make_manifest, write_video
 
 ROOT = Path(__file__).resolve().parents[2]

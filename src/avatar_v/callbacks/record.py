@@ -46,7 +46,7 @@ class LossCurve(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._last_step = step_of(trainer, pl_module)
-        self._path = loss_path(trainer)
+        self._path = Path(trainer.default_root_dir) / "loss.csv"
         if not trainer.is_global_zero:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -208,10 +208,6 @@ def _chunk(stage: Engine) -> int | None:
     """Latents of the last windows, where generation can make chunks of that length."""
     length = value_at(subject_of(stage).objective.window_latents, max(stage.step - 1, 0))
     return length if length > OVERLAP else None
-
-
-def loss_path(trainer: L.Trainer) -> Path:
-    return Path(trainer.default_root_dir) / "loss.csv"
 
 
 def plot_losses(losses: list[tuple[int, float]], path: Path) -> None:
