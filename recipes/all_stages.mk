@@ -161,14 +161,15 @@ critics := face motion sync
 slim = cd $W && exec avatar-v weights slim $1 --out assets.part/$2 --error $3
 .PHONY: assemble
 assemble: $Wassets
-$Wassets: | $(foreach name,3_motion 4b_distill_dmd refiner,$W$(runs)/$(name)/weights) \
+$Wassets: | $(foreach name,3_motion 4b_distill_dmd 4e_self_forcing refiner,$W$(runs)/$(name)/weights) \
     $W$(runs)/refiner_decoder/vae $(foreach name,$(critics),$Wruns/critic_$(name)/$(name)) \
-    $(foreach name,4e_self_forcing 5a_grpo_video 5a_grpo refiner_adversarial,$(name))
+    $(foreach name,5a_grpo_video 5a_grpo refiner_adversarial,$(name))
 	cd $W && rm -rf assets.part refiner.whole && mkdir -p assets.part/critics
 	cd $W && exec avatar-v weights decoder $(runs)/refiner/weights $(runs)/refiner_decoder/vae --out refiner.whole
 	cd $W && cp $(addprefix $(runs)/refiner/weights/,loss.csv recipe.yaml) refiner.whole
 	$(call slim,$(runs)/3_motion/weights,small,dit=0 vae=0 text=0 audio=0 motion=0)
 	$(call slim,$(runs)/4b_distill_dmd/weights,small_student,dit=8e-4 --base assets.part/small)
+	$(call slim,$(runs)/4e_self_forcing/weights,small_causal,dit=8e-4 --base assets.part/small)
 	$(call slim,refiner.whole,small_refiner,dit=4.2e-3 vae=1.2e-3 text=2e-2 audio=1e-2 --base assets.part/small)
 	cd $W && cp -r $(foreach name,$(critics),runs/critic_$(name)/$(name)) assets.part/critics
 	mv $Wassets.part $Wassets

@@ -81,7 +81,7 @@ def test_the_whole_chain_makes_all_that_ships(tmp_path: Path) -> None:
     folder = tmp_path / "work" / "assets"
     missing = files(ASSETS) - files(folder)
     assert {path for path in missing if not NO_ASSET.fullmatch(path.as_posix())} == set()
-    for name in ("small", "small_refiner", "small_student"):
+    for name in ("small", "small_causal", "small_refiner", "small_student"):
         load_pipeline(folder / name)
     assert load_pipeline(folder / "small_student")[0].config.has_guidance_inside
     assert read_card(folder / "small_student").base == read_card(folder / "small_refiner").base

@@ -119,15 +119,15 @@ def _read(adapter: TypeAdapter, value: Any, where: str | Path) -> Any:
     except ValidationError as error:
         faults = error.errors(include_url=False)
         fault = next((f for f in faults if f["type"] in _KEYS), faults[0])
-        place, kind = fault["loc"], fault["type"]
+        place, kind, more = fault["loc"], fault["type"], fault.get("ctx", {})
         if kind in _KEYS:
             beside = [f for f in faults if f["loc"][:-1] == place[:-1]]
             keys = ((n, sorted(f["loc"][-1] for f in beside if f["type"] == n)) for n in _KEYS)
             said, place = ": " + ", ".join(f"{_KEYS[n]} {names}" for n, names in keys), place[:-1]
-        elif "error" in fault.get("ctx", ()):  # of a dataclass
-            said = f": {fault['ctx']['error']}"
+        elif "error" in more:  # of a dataclass
+            said = f": {more['error']}"
         else:
-            names = f"one of {fault.get('ctx', {}).get('expected')}"
+            names = f"one of {more.get('expected')}"
             expected = names if kind == "literal_error" else _WORDS.get(kind, fault["msg"])
             said = f" is {expected}, got {shown(fault['input'])}"
         at = "".join(f"[{part}]" if isinstance(part, int) else f": {part}" for part in place)
@@ -179,13 +179,14 @@ def _arguments(make: Callable[..., Any], sparse: bool, given: frozenset[str] = f
 def _strict(hint: Any, sparse: bool) -> Any:
     """A type as pydantic is to read it."""
     origin = get_origin(hint)
+    container: Any = origin
     if hint in _STRICT:
         return _STRICT[hint]
-    if dataclasses.is_dataclass(hint):
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return Annotated[_arguments(hint, sparse), AfterValidator(lambda found: hint(**found))]
     if origin not in (Union, types.UnionType, list, tuple, Mapping):
         return hint
     parts = tuple(part if part is ... else _strict(part, sparse) for part in get_args(hint))
     if origin in (list, tuple):
-        return Annotated[origin[parts], Field(max_length=MAX_ENTRIES)]
-    return Mapping[parts] if origin is Mapping else Union[parts]  # noqa: UP007
+        return Annotated[container[parts], Field(max_length=MAX_ENTRIES)]
+    return dict[parts] if origin is Mapping else Union[parts]  # noqa: UP007  # pyright: ignore
