@@ -175,8 +175,8 @@ def test_timings_that_systems_report(made: Manifest, tmp_path: Path):
         assert values(tmp_path / "out", "ttff")["told"] == [1.2, None, None]
         assert shown["notes"][0] == "5 x H800"
         reasons = shown.filter(pl.col("output") == "fps")["reason"].to_list()
-        assert "total_s is seconds above 0, got 0" in reasons[1]
-        assert "is no timing" in reasons[2]
+        assert "total_s is a finite number from 1e-09" in reasons[1]
+        assert "unknown keys ['seconds'], missing keys ['hardware', 'total_s']" in reasons[2]
         timed = table.filter(pl.col("system") == "timed")
         assert timed.filter(pl.col("output") == "fps")["value"].min() > 0
         assert "whole command" in timed["notes"][0]

@@ -184,9 +184,9 @@ def _strict(hint: Any, sparse: bool) -> Any:
         return _STRICT[hint]
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
         return Annotated[_arguments(hint, sparse), AfterValidator(lambda found: hint(**found))]
-    if origin not in (Union, types.UnionType, list, tuple, Mapping):
+    if origin not in (Union, types.UnionType, list, tuple, dict, Mapping):
         return hint
     parts = tuple(part if part is ... else _strict(part, sparse) for part in get_args(hint))
     if origin in (list, tuple):
         return Annotated[container[parts], Field(max_length=MAX_ENTRIES)]
-    return dict[parts] if origin is Mapping else Union[parts]  # noqa: UP007  # pyright: ignore
+    return dict[parts] if origin in (dict, Mapping) else Union[parts]  # noqa: UP007  # pyright: ignore
