@@ -113,13 +113,6 @@ class Recording:
     copy_of: str = ""
     lacks: int = 0  # frames of the original that are cut off its beginning
 
-    @classmethod
-    def from_json(cls, line: str) -> "Recording":
-        """Inverse of json.dumps(dataclasses.asdict(recording))."""
-        fields = json.loads(line)
-        shots = tuple(Shot(**shot) for shot in fields.pop("shots"))
-        return cls(shots=shots, **fields)
-
 
 def plan_footage(settings: FootageSettings) -> list[Recording]:
     """The shots of all recordings. The same for the same settings."""
