@@ -42,7 +42,7 @@ slow: $(STAMP)  ## the tests that take minutes each, which `make test` leaves ou
 tiny: $(STAMP)  ## every recipe at its smallest size, seconds each
 	$(BIN)/python -m pytest tests/integration tests/test_recipes.py
 
-chain: $(STAMP)  ## every part of recipes/all_stages.sh at the tiny size, and whether all that ships is made
+chain: $(STAMP)  ## every part of recipes/all_stages.mk at the tiny size, and whether all that ships is made
 	$(BIN)/python -m pytest -m chain tests/integration/test_all_stages.py
 
 golden: $(STAMP)  ## write the golden losses anew, after a change that means to move them

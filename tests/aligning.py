@@ -16,8 +16,9 @@ from avatar_v.training.settings import Models, Objective
 from avatar_v.types import MOTION_NAMES, Batch
 from avatar_v.weights.card import Capabilities, Card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_batch, make_motion_net, motion_stats, randomise
+from avatar_v.weights.random import make_batch, motion_stats
 from avatar_v.weights.weights import save_pipeline
+from random_models import make_motion_net, randomise
 
 CLIPS, GROUP, WINDOW, LENGTH = 2, 3, 2, 4
 OBJECTIVE = Objective({0: LENGTH}, first_share=1.0)

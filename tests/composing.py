@@ -26,8 +26,8 @@ from avatar_v.parallel.apply import shard, shard_frozen
 from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.sequence import sequence_mesh, spread
-from avatar_v.weights.random import make_dit
 from fake_streams import FakeStreams
+from random_models import make_dit
 from sequence_ranks import config, difference, inputs, velocity
 from shard_ranks import Collectives
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from avatar_v.weights.random import randomise
+from random_models import randomise
 
 X = torch.linspace(-1, 1, 8).reshape(2, 4)
 

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from avatar_v.models.config import DiTConfig
 from avatar_v.types import Cond
-from avatar_v.weights.random import make_cond, make_reference
+from random_models import make_cond, make_reference
 
 # fp32; the two sides sum the same terms in another order, values are of order 1.
 TOLERANCE = 1e-5

@@ -26,7 +26,7 @@ from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.parallel.traffic import sent_elements
 from avatar_v.sampling.guidance import guided
 from avatar_v.types import Cond
-from avatar_v.weights.random import make_cond, make_dit, make_reference
+from random_models import make_cond, make_dit, make_reference
 
 NUM_FRAMES, HEIGHT, WIDTH = 3, 6, 10
 """15 tokens a frame, 45 in all: no number of ranks divides them."""

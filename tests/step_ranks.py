@@ -28,8 +28,9 @@ from avatar_v.models.guided import with_guidance_inside
 from avatar_v.parallel.timestep import PipelineGroup
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_batch, make_motion_net, motion_stats, randomise
+from avatar_v.weights.random import make_batch, motion_stats
 from generating import picture, sound
+from random_models import make_motion_net, randomise
 
 NUM_RANKS = 3
 PLAIN = Settings(5, num_steps=3, guidance_audio=1.0, anchor=False, window_latents=8, seed=3)

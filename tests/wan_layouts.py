@@ -10,7 +10,7 @@ from peft import LoraConfig
 from safetensors.torch import save_file
 from torch import Tensor
 
-from avatar_v.weights.random import randomise
+from random_models import randomise
 
 WAN = {
     "num_attention_heads": 2, "attention_head_dim": 128, "in_channels": 16, "out_channels": 16,

@@ -113,13 +113,6 @@ class DrawnRecording:
     copy_of: str = ""
     lacks: int = 0  # frames of the original that are cut off its beginning
 
-    @classmethod
-    def from_json(cls, line: str) -> "DrawnRecording":
-        """Inverse of json.dumps(dataclasses.asdict(recording))."""
-        fields = json.loads(line)
-        shots = tuple(Shot(**shot) for shot in fields.pop("shots"))
-        return cls(shots=shots, **fields)
-
 
 def plan_footage(settings: FootageSettings) -> list[DrawnRecording]:
     """The shots of all recordings. The same for the same settings."""
@@ -160,11 +153,6 @@ def write_footage(
     lines = [json.dumps(dataclasses.asdict(plan)) for plan in plans]
     write_text_atomically(out / TRUTH_FILE, "\n".join(lines) + "\n")
     return plans
-
-
-def read_truth(folder: str | Path) -> list[DrawnRecording]:
-    """What `write_footage` left."""
-    return [DrawnRecording.from_json(line) for line in (Path(folder) / TRUTH_FILE).open()]
 
 
 def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> DrawnRecording:

@@ -12,17 +12,19 @@ import os
 import platform
 import re
 import shlex
-import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated
 
 import torch
 
+from avatar_v.base.command_line import commit_of
 from avatar_v.base.device import chosen_device, chosen_precision, processor_flags
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import check_name
+from avatar_v.base.stored import Within, built
 
 RESULTS_DIR = Path(__file__).resolve().parents[1] / "results"
 """Results of the weights that ship, and of measurements without weights. Results of other weights,
@@ -34,7 +36,7 @@ class Number:
     """One measured value. ``low`` and ``high`` are the 95 % interval, None where there is none."""
 
     value: float
-    n: int
+    n: Annotated[int, Within(0, 10**12)]
     low: float | None = None
     high: float | None = None
     unit: str = ""
@@ -115,16 +117,7 @@ def write_result(result: Result, directory: Path | str = RESULTS_DIR) -> Path:
 
 def read_result(path: Path | str) -> Result:
     """Reads a file of ``write_result``; ValueError names the field that does not fit."""
-    path = Path(path)
-    raw = read_json(path)
-    known = {f.name for f in dataclasses.fields(Result)}
-    if unknown := sorted(set(raw) - known):
-        raise ValueError(f"{path}: unknown fields {unknown}, expected {sorted(known)}")
-    try:
-        numbers = {key: Number(**number) for key, number in raw["numbers"].items()}
-        return Result(**{**raw, "numbers": numbers, "notes": tuple(raw.get("notes", ()))})
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{path} is not a result file: {error}") from error
+    return built(Result, read_json(path), where=path, sparse=True)
 
 
 def running_command() -> str:
@@ -156,17 +149,8 @@ def git_state(root: Path = RESULTS_DIR.parent) -> tuple[str, bool]:
 
     Result files do not count as changes, else the second measurement of a day would be dirty.
     """
-
-    def git(*arguments: str) -> str:
-        command = ["git", "-C", str(root), *arguments]
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout
-
-    try:
-        commit = git("rev-parse", "HEAD").strip()
-        changed = git("status", "--porcelain", "--", ":/", ":(top,exclude)eval/results")
-        return commit, bool(changed.strip())
-    except (OSError, subprocess.CalledProcessError):
-        return "unknown", True
+    found = commit_of(root, digits=40, changes=["--", ":/", ":(top,exclude)eval/results"])
+    return found.removesuffix("+") or "unknown", not found or found.endswith("+")
 
 
 def hardware(precision: str = "auto") -> dict[str, str]:

@@ -35,11 +35,6 @@ def clean_from_velocity(x_t: State, v: State, t: Times) -> State:
     return x_t - _wide(t, v) * v
 
 
-def noise_from_velocity(x_t: State, v: State, t: Times) -> State:
-    """ε = x_t + (1 - t) v."""
-    return x_t + (1 - _wide(t, v)) * v
-
-
 def refine_path(
     clean: Latents, low: Latents, noise: Latents, t: Times, sigma: float
 ) -> tuple[Latents, Latents]:

@@ -13,11 +13,12 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.request import Request
 from avatar_v.weights.card import Capabilities, Card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_motion_net, motion_stats
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import save_pipeline
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file
+from random_models import make_motion_net
 
 
 @pytest.fixture(scope="session")

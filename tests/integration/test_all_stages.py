@@ -1,4 +1,4 @@
-"""recipes/all_stages.sh at its tiny size: stopped, killed, gone on with; whole by `make chain`."""
+"""recipes/all_stages.mk at its tiny size: stopped, killed, gone on with; whole by `make chain`."""
 
 import csv
 import os
@@ -15,11 +15,12 @@ import pytest
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
+from avatar_v.models.base import hash_folder
 from avatar_v.weights.card import read_card
 from avatar_v.weights.weights import load_pipeline
 from tiny_run import RECIPES, losses
 
-CHAIN = RECIPES / "all_stages.sh"
+MAKE = ["make", "-f", str(RECIPES / "all_stages.mk")]
 ASSETS = Path(__file__).resolve().parents[2] / "src" / "avatar_v" / "assets"
 NO_PART = re.compile(r"small|tiny|own_face.*|.*_held_out|5b_dpo.*|critic_preference|wan.*")
 """Overlays, what a user trains, and recipes that make no weights that ship."""
@@ -27,55 +28,50 @@ NO_ASSET = re.compile(r"critics/(face|motion|sync)_held_out/.*|.*/log\.csv")
 """Critics that judge and that nothing is trained against, and logs of trainings."""
 
 
-def test_every_recipe_is_a_part_of_the_chain() -> None:
-    lines = CHAIN.read_text(encoding="utf-8").splitlines()
-    trained = {words[1] for line in lines if (words := line.split())[:1] == ["train"]}
-    critics = {f"critic_{w[1]}" for line in lines if (w := line.split())[:1] == ["critic"]}
+def test_every_recipe_is_a_part_of_the_chain(tmp_path: Path) -> None:
+    said = chain(tmp_path, "-n")
+    assert not (tmp_path / "work").exists()
+    runs = re.findall(r"avatar-v run \S+/(\w+)\.yaml", said)
     recipes = {path.stem for path in RECIPES.glob("*.yaml")}
-    assert trained | critics == {name for name in recipes if not NO_PART.fullmatch(name)}
+    assert sorted(runs) == sorted(name for name in recipes if not NO_PART.fullmatch(name))
+    assert runs.index("1_t2v") < runs.index("2_a2v") < runs.index("3_sft")  # what it begins with
+    assert "2_a2v" not in chain(tmp_path, "-n", "1_t2v")
 
 
-def test_an_unknown_size_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(CHAIN)], env=environment(tmp_path, SIZE="huge"), capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    assert done.stderr == "all_stages.sh: SIZE is small or tiny, got huge\n"
-    assert not (tmp_path / "work").exists()
-
-
-def test_an_unknown_last_part_is_refused(tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(CHAIN)], env=environment(tmp_path, LAST="1_t2"), capture_output=True, text=True
-    )
-    assert done.returncode == 2
-    (line,) = done.stderr.splitlines()
-    assert re.fullmatch(
-        "all_stages.sh: LAST is one of draw_shards_vae_train .* 1_t2v .* assemble, got 1_t2", line
-    )
-    assert not (tmp_path / "work").exists()
+def test_an_unknown_size_or_part_is_refused(tmp_path: Path) -> None:
+    for word, why in (
+        ("SIZE=huge", "SIZE is small or tiny, got huge"),
+        ("1_t2", "No rule to make target '1_t2'"),
+    ):
+        words = [*MAKE, word]
+        env = environment(tmp_path)
+        done = subprocess.run(words, env=env, capture_output=True, text=True, cwd=tmp_path)
+        assert done.returncode == 2
+        assert why in done.stderr
+        assert not (tmp_path / "work").exists()
 
 
 @pytest.mark.slow
 def test_the_chain_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     work, last = tmp_path / "work", "1_t2v"
-    stop_when(tmp_path, lambda: (work / "done/draw_shards_vae_train").exists(), signal.SIGTERM)
-    assert [row["ended"] for row in rows(work)] == ["done", "stopped"]
+    stop_when(tmp_path, lambda: any(work.glob("*/*/*/train/.made")), signal.SIGTERM)
+    before = rows(work)
+    assert len(before) == 1
 
-    stop_when(tmp_path, lambda: any(work.glob("runs/tiny/1_t2v/checkpoints/*")), signal.SIGKILL)
-    assert not (work / "runs/tiny/1_t2v/weights").exists()
+    run = work / "runs/tiny/1_t2v"
+    stop_when(tmp_path, lambda: any(run.glob("checkpoints/*.ckpt")), signal.SIGKILL)
+    assert not (run / "weights").exists()
     before = rows(work)
 
-    said = chain(tmp_path, LAST=last)
-    assert "1_t2v goes on from its last checkpoint" in said
-    assert len(losses(work / "runs/tiny/1_t2v")) == 8
+    assert "--ckpt_path last" in chain(tmp_path, last)
+    assert len(losses(run)) == 8
     assert rows(work)[: len(before)] == before  # nothing that was finished is made again
-    parts = [row["part"] for row in rows(work) if row["ended"] == "done"]
-    assert len(parts) == len(set(parts)) == len(list((work / "done").iterdir()))
+    parts = [row["part"] for row in rows(work)]
+    assert len(parts) == len(set(parts))
     assert parts[-1] == last
 
     before, begin = rows(work), time.monotonic()
-    chain(tmp_path, LAST=last)
+    chain(tmp_path, last)
     assert rows(work) == before
     assert time.monotonic() - begin < 20  # no part's imports alone; 1 s where nothing else runs
 
@@ -86,10 +82,13 @@ def test_the_whole_chain_makes_all_that_ships(tmp_path: Path) -> None:
     folder = tmp_path / "work" / "assets"
     missing = files(ASSETS) - files(folder)
     assert {path for path in missing if not NO_ASSET.fullmatch(path.as_posix())} == set()
-    for name in ("small", "small_refiner", "small_student"):
+    for name in ("small", "small_causal", "small_refiner", "small_student"):
         load_pipeline(folder / name)
     assert load_pipeline(folder / "small_student")[0].config.has_guidance_inside
-    assert read_card(folder / "small_student").base == read_card(folder / "small_refiner").base
+    beside = [read_card(folder / f"small_{name}").base for name in ("causal", "refiner", "student")]
+    assert {base and (base.folder, base.hash) for base in beside} == {
+        ("small", hash_folder(folder / "small"))
+    }
     for kind, name in ((FaceCritic, "face"), (MotionMeter, "motion"), (WorldSyncNet, "sync")):
         kind.from_pretrained(folder / "critics" / name)
 
@@ -98,25 +97,25 @@ def files(folder: Path) -> set[Path]:
     return {path.relative_to(folder) for path in folder.rglob("*") if path.is_file()}
 
 
-def environment(tmp_path: Path, **more: str) -> dict[str, str]:
+def environment(tmp_path: Path) -> dict[str, str]:
     scripts = str(Path(sys.executable).parent)
     path = os.pathsep.join([scripts, os.environ["PATH"]])
     words = {"SIZE": "tiny", "WORK": str(tmp_path / "work"), "WORKERS": "1", "PATH": path}
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **words,
-            **more}  # fmt: skip
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": os.pathsep.join(sys.path), **words}
 
 
-def chain(tmp_path: Path, **more: str) -> str:
-    words = environment(tmp_path, **more)
-    done = subprocess.run([str(CHAIN)], env=words, capture_output=True, text=True, cwd=tmp_path)
+def chain(tmp_path: Path, *words: str) -> str:
+    done = subprocess.run(
+        [*MAKE, *words], env=environment(tmp_path), capture_output=True, text=True, cwd=tmp_path
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     return done.stdout
 
 
 def stop_when(tmp_path: Path, is_so: Callable[[], bool], how: signal.Signals) -> None:
-    """Begin the chain, and end it once ``is_so``: the script alone, or killed with all it began."""
+    """Begin with 1_t2v, and end it once ``is_so``: make alone, or killed with all it began."""
     process = subprocess.Popen(
-        [str(CHAIN)], env=environment(tmp_path), cwd=tmp_path, start_new_session=True,
+        [*MAKE, "1_t2v"], env=environment(tmp_path), cwd=tmp_path, start_new_session=True,
         stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
@@ -126,7 +125,9 @@ def stop_when(tmp_path: Path, is_so: Callable[[], bool], how: signal.Signals) ->
         if how == signal.SIGTERM:
             time.sleep(1)  # inside the next part
             process.terminate()
-            assert process.wait(60) == 130
+            assert process.wait(60) != 0
+            with pytest.raises(ProcessLookupError):  # nothing that it began goes on
+                os.killpg(process.pid, 0)
     finally:
         if process.poll() is None:
             os.killpg(process.pid, signal.SIGKILL)

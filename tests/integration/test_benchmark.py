@@ -15,7 +15,7 @@ from avatar_v.models.base import hash_folder
 from avatar_v_eval import cli
 from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.bench.rows import read_run
-from avatar_v_eval.bench.sets import set_numbers
+from avatar_v_eval.bench.summary import set_numbers
 from bench_cases import make_manifest, write_video
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -177,8 +177,8 @@ def test_timings_that_systems_report(made: BenchManifest, tmp_path: Path):
         assert values(tmp_path / "out", "ttff")["told"] == [1.2, None, None]
         assert shown["notes"][0] == "5 x H800"
         reasons = shown.filter(pl.col("output") == "fps")["reason"].to_list()
-        assert "total_s is seconds above 0, got 0" in reasons[1]
-        assert "is no timing" in reasons[2]
+        assert "total_s is a finite number from 1e-09" in reasons[1]
+        assert "unknown keys ['seconds'], missing keys ['hardware', 'total_s']" in reasons[2]
         timed = table.filter(pl.col("system") == "timed")
         assert timed.filter(pl.col("output") == "fps")["value"].min() > 0
         assert "whole command" in timed["notes"][0]

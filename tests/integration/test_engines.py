@@ -14,11 +14,11 @@ from avatar_v.media import reading
 from avatar_v.request.checks import check_request
 from avatar_v.request.request import Request
 from avatar_v.weights.card import DRAWN_PEOPLE, Capabilities, Card
-from avatar_v.weights.random import randomise
 from avatar_v.weights.weights import save_pipeline
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons
 from generating import carry_out, left_behind
+from random_models import randomise
 
 
 @pytest.fixture(scope="module")

@@ -18,8 +18,9 @@ from aligning import make_weights
 from avatar_v.weights.adapter import load_merged
 from avatar_v.weights.card import AdapterSpec, Card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
+from random_models import randomise
 from tiny_run import RECIPES, losses, make_shards, run_stage
 
 OVERLAY = {

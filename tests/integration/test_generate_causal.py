@@ -25,9 +25,10 @@ from avatar_v.request.output_files import kept_folder
 from avatar_v.request.request import LIVE, Request
 from avatar_v.weights.adapter import save_adapter
 from avatar_v.weights.card import AdapterCard, Capabilities, Card, read_card
-from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, check_death, sound, two_devices
+from random_models import randomise
 
 
 @pytest.fixture(scope="module")

@@ -13,8 +13,9 @@ from avatar_v.training.trainable import AUDIO, MOTION
 from avatar_v.weights.adapter import check_adapters, load_merged, read_adapter
 from avatar_v.weights.card import AdapterSpec, Card, read_card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_motion_net, motion_stats, randomise
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
+from random_models import make_motion_net, randomise
 from tiny_run import make_shards, run_stage
 
 RANGES = ((1.0, 5.0), (1.0, 5.0), (1.0, 3.0))

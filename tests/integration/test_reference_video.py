@@ -20,10 +20,10 @@ from avatar_v.request.resolve import InputSpec, input_spec, resolved
 from avatar_v.sampling.motion import LEAST_MOTION_STEPS
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.card import Capabilities, Card
-from avatar_v.weights.random import randomise
 from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file
+from random_models import randomise
 
 ID = RANGES["validation"][0]
 PERSONAL = InputSpec(side=32, reference=True, motion=True)

@@ -27,9 +27,9 @@ from avatar_v.request.request import LIVE, Request, Weights
 from avatar_v.web.visitors import Visitor
 from avatar_v.weights.average import replace_decoder
 from avatar_v.weights.card import Capabilities, Card, read_card
-from avatar_v.weights.random import make_reference, randomise
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import carry_out, sound
+from random_models import make_reference, randomise
 
 # fp32: rotary positions count from the start of a pass, so angles of the same difference are
 # rounded elsewhere; values are of order 1.

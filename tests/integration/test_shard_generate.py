@@ -16,9 +16,9 @@ from avatar_v.generate.run import run
 from avatar_v.models.refiner import as_refiner
 from avatar_v.request.request import Request
 from avatar_v.weights.card import Capabilities, Card, read_card
-from avatar_v.weights.random import randomise
 from avatar_v.weights.weights import load_pipeline, save_pipeline
 from generating import check_death, two_devices
+from random_models import randomise
 from shard_frames import OPTIONS
 
 

@@ -4,7 +4,7 @@ import pytest
 
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.weights.random import make_dit
+from random_models import make_dit
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from torch import Tensor
 from torch.nn.attention.flex_attention import flex_attention
 
 from avatar_v.kernels import backends
-from avatar_v.kernels.attention import attend, attend_dense
+from avatar_v.kernels.attention import attend
 from avatar_v.kernels.backends import attend_products, attend_sdpa
 from avatar_v.kernels.key_mask import KeyMask, KeyPart
+from naive_attention import attend_dense
 
 # fp32, sums of at most 64 terms of order 1.
 TOLERANCE = 1e-5

@@ -22,7 +22,7 @@ from avatar_v.sampling.rollout import (
     next_state,
 )
 from avatar_v.sampling.settings import Settings
-from avatar_v.weights.random import make_cond, make_reference
+from random_models import make_cond, make_reference
 from references import SIZE, TOLERANCE, VALIDITY
 
 BLOCK, WINDOW, LENGTH = 3, 2, 11  # the first block has 2 latents, three more follow it

@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.kernels.attention import attend_dense
 from avatar_v.models import attention
 from avatar_v.models.attention import Pattern
 from avatar_v.models.cache import KeyValueCache
@@ -15,7 +14,8 @@ from avatar_v.models.config import CAUSAL_FIRST
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import anchor_frame, join_references
 from avatar_v.types import Cond
-from avatar_v.weights.random import make_cond, make_reference, run
+from naive_attention import attend_dense
+from random_models import make_cond, make_reference, run
 from references import (
     NUM_FRAMES,
     SIZE,

@@ -20,7 +20,7 @@ import torch
 from torch._dynamo.utils import counters
 
 from avatar_v.models.config import DiTConfig
-from avatar_v.weights.random import make_cond, make_dit, make_reference
+from random_models import make_cond, make_dit, make_reference
 
 torch.set_num_threads(1)
 config = dataclasses.replace(DiTConfig.tiny(), num_layers=1)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.kernels.attention import attend_blocks, attend_dense
+from avatar_v.kernels.attention import attend_blocks
 from avatar_v.kernels.key_mask import KeyMask, KeyPart
 from avatar_v.models import attention, blocks
 from avatar_v.models.attention import Pattern
@@ -14,8 +14,9 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import as_refiner, predict_clean
 from avatar_v.weights.card import ASSETS
-from avatar_v.weights.random import make_cond, make_dit, make_reference, run
 from avatar_v.weights.weights import load_dit, read_json
+from naive_attention import attend_dense
+from random_models import make_cond, make_dit, make_reference, run
 
 # fp32; the two sides sum the same terms in another order, values are of order 1.
 TOLERANCE = 1e-5

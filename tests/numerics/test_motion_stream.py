@@ -6,13 +6,14 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.kernels.attention import attend_dense
 from avatar_v.kernels.norm import rotate
 from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import gated_add, modulated_norm, rotary_table
 from avatar_v.types import MOTION_NAMES, Cond, Reference
-from avatar_v.weights.random import make_cond, make_dit, make_reference, motion_stats, run
+from avatar_v.weights.random import motion_stats
+from naive_attention import attend_dense
+from random_models import make_cond, make_dit, make_reference, run
 
 STATS = motion_stats()
 STYLE_SCALE = STATS.style_deviation

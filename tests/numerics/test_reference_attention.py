@@ -6,7 +6,6 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.kernels.attention import attend_dense
 from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.kernels.norm import rotate
 from avatar_v.models import attention
@@ -20,7 +19,8 @@ from avatar_v.models.reference import (
     segments,
 )
 from avatar_v.types import Cond, Reference
-from avatar_v.weights.random import make_cond, make_dit, make_reference, run
+from naive_attention import attend_dense
+from random_models import make_cond, make_dit, make_reference, run
 from references import (
     NUM_FRAMES,
     NUM_REFERENCE,

@@ -20,7 +20,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import FACE_GAP, anchor_frame, join_references
 from avatar_v.sampling.guidance import guided
 from avatar_v.types import Cond, Reference
-from avatar_v.weights.random import make_cond, make_dit, make_reference, run
+from random_models import make_cond, make_dit, make_reference, run
 
 FACES = {
     "all": torch.ones(2, 3, dtype=torch.bool),

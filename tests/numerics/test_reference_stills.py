@@ -25,15 +25,8 @@ from avatar_v.motion.vectors import known_mask, pack_motion
 from avatar_v.training.personality import Personality, draw_reference
 from avatar_v.types import Batch, Reference
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import (
-    make_batch,
-    make_cond,
-    make_dit,
-    make_reference,
-    motion_stats,
-    randomise,
-    run,
-)
+from avatar_v.weights.random import make_batch, motion_stats
+from random_models import make_cond, make_dit, make_reference, randomise, run
 
 STATS = motion_stats()
 

@@ -9,14 +9,26 @@ import torch
 import torch.distributed as dist
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 
-from avatar_v.kernels.attention import attend_dense
 from avatar_v.kernels.partial import attend_part, merge, part_gradients
 from avatar_v.parallel.sequence import SequenceGroup, degrees
-from avatar_v.parallel.traffic import attention_elements
+from naive_attention import attend_dense
 from sequence_ranks import CASES, case_name, main
 
 NAMES = [case_name(*case[:3]) for case in CASES]
 PLAIN = [case for case in CASES if not case[2]]
+
+
+def attention_elements(num_heads: int, num_ranks: int, elements: int) -> tuple[int, int]:
+    """Elements that one rank sends in the forward pass of a self-attention: in the two exchanges of
+    Ulysses, and round the ring.
+
+    ``elements`` is the size of the whole video's queries, b · s · heads · width, with padding. With
+    a Ulysses degree of U and a ring of R on P ranks they are 4 (U - 1) / (U P) and 2 (R - 1) / P of
+    it: 4 (P - 1) / P² where there is no ring. Keys of a reference are not sent.
+    """
+    ulysses, ring = degrees(num_heads, num_ranks)
+    exchanged = 4 * (ulysses - 1) * elements // (ulysses * num_ranks)
+    return exchanged, 2 * (ring - 1) * elements // num_ranks
 
 
 @pytest.fixture(scope="module")

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from avatar_v.critics.sync import audio_windows, distance_table, measure_sync, mfcc, sync_score
 from avatar_v.critics.syncnet import SyncNet
-from avatar_v.weights.random import randomise
+from random_models import randomise
 
 # of joonson/syncnet_python, SyncNetModel.py: convolutions by index, their norm is the next index
 AUDIO = {0: (64, 1, 3, 3), 4: (192, 64, 3, 3), 8: (384, 192, 3, 3), 11: (256, 384, 3, 3),

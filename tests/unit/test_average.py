@@ -12,8 +12,9 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.weights.average import average_pipelines, replace_decoder
 from avatar_v.weights.card import Card, read_card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, read_json, save_pipeline, write_json
+from random_models import randomise
 
 
 @pytest.fixture(scope="module")

@@ -9,7 +9,7 @@ import torch
 
 from avatar_v.callbacks import throughput
 from avatar_v.callbacks.ema import EMA
-from avatar_v.callbacks.record import LossCurve, commit, read_losses
+from avatar_v.callbacks.record import LossCurve, read_losses
 from avatar_v.callbacks.samples import sheet
 from avatar_v.callbacks.throughput import Throughput
 
@@ -165,11 +165,6 @@ def test_a_resumed_loss_curve_reads_as_one(tmp_path: Path) -> None:
         (1, 1.0), (2, 2.0), (3, 3.0), (4, pytest.approx(4.3)), (5, pytest.approx(5.3)),
         (6, pytest.approx(6.3)),
     ]  # fmt: skip
-
-
-def test_commit_is_empty_outside_git(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)
-    assert commit() == ""
 
 
 def test_the_sheet_puts_true_frames_over_generated_ones() -> None:

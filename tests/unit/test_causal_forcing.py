@@ -18,8 +18,9 @@ from avatar_v.training.trainable import Trainable
 from avatar_v.training.windows import Windows
 from avatar_v.weights.card import Capabilities, Card, read_card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_batch, motion_stats, randomise
+from avatar_v.weights.random import make_batch, motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
+from random_models import randomise
 
 BLOCKS = Blocks(length=2, window=1, one_time_share=0.5)
 OBJECTIVE = Objective({0: 6}, first_share=0.5, image_share=0.5)

@@ -43,6 +43,7 @@ def test_outside_of_a_checkout_the_version_stands_alone(
 ) -> None:
     monkeypatch.setattr(command_line, "__file__", str(tmp_path / "a" / "b" / "c.py"))
     assert command_line.version_line("x") == f"x {version('avatar_v')}"
+    assert command_line.commit_of(tmp_path) == ""
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,8 @@ from avatar_v.training.continuation import (
 )
 from avatar_v.training.windows import Windows, bernoulli
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import encode_clips, make_batch, motion_stats, randomise, run
+from avatar_v.weights.random import make_batch, motion_stats
+from random_models import encode_clips, randomise, run
 
 STATS = motion_stats()
 

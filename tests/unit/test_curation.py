@@ -419,11 +419,11 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
     ("values", "message"),
     [
         ([], "plan.yaml is an object"),
-        ({"stages": {"shot": {}}}, "unknown stage 'shot'; expected one of probe, shots"),
+        ({"stages": {"shot": {}}}, r"stages: unknown keys \['shot'\]"),
         ({"stages": {"clips": {}}}, "stage clips needs faces, shots, speech"),
         ({"stages": {"probe": {}, "shots": {"threshold": "high"}}}, "threshold is a finite number"),
         ({"stages": {"probe": {}}, "limits": {"sft": {"x": {"low": 1}}}}, "unknown keys"),
-        ({"stages": {}, "tiers": {}}, "unknown key 'tiers'"),
+        ({"stages": {}, "tiers": {}}, r"unknown keys \['tiers'\]"),
     ],
 )
 def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:

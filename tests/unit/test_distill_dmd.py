@@ -26,8 +26,9 @@ from avatar_v.training.trainable import Trainable
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond
 from avatar_v.weights.card import Capabilities, Card
-from avatar_v.weights.random import make_batch, randomise
+from avatar_v.weights.random import make_batch
 from avatar_v.weights.weights import save_pipeline
+from random_models import randomise
 
 RANGES = ((1.0, 2.0), (1.0, 3.0), (1.0, 2.0))
 NUM, LENGTH = 2, 5

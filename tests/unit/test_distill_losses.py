@@ -9,10 +9,22 @@ from torch import nn
 from avatar_v.losses.distill import (
     distribution_matching_gradient,
     distribution_matching_loss,
-    guided_target,
 )
 
 ALL = torch.ones(2, 3, dtype=torch.bool)
+
+
+def guided_target(
+    velocity: torch.Tensor, without: torch.Tensor, weight: torch.Tensor
+) -> torch.Tensor:
+    """``v + (w - 1) (v - sg[v_∅])``: the target of plain training of weights with guidance inside.
+
+    ``velocity`` is that of the data, ``without`` the network's own for the sample without its
+    conditions and w the weight that the network is told. On average over the data this is guidance
+    with w: fine-tuning on it keeps what distillation put in; plain flow matching takes it out.
+    """
+    wide = weight.reshape(-1, *[1] * (velocity.ndim - 1))
+    return velocity + (wide - 1) * (velocity - without.detach())
 
 
 def draw(*shape: int, seed: int = 0) -> torch.Tensor:

@@ -12,8 +12,9 @@ from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
 from avatar_v.weights.card import Capabilities, Card
-from avatar_v.weights.random import make_batch, make_motion_net
+from avatar_v.weights.random import make_batch
 from avatar_v.weights.weights import save_pipeline
+from random_models import make_motion_net
 
 LENGTH = 5
 

@@ -11,7 +11,7 @@ from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow, rotary_split
 from avatar_v.weights.presets import PRESETS, preset
-from avatar_v.weights.random import make_cond, make_dit, make_reference
+from random_models import make_cond, make_dit, make_reference
 
 # Published sizes: Wan 2.1 T2V 1.3B and 14B, Wan 2.2 TI2V 5B (without our audio and motion).
 PUBLISHED = {"wan_1_3b": 1.42e9, "wan_14b": 14.29e9, "wan22_5b": 5.00e9}

@@ -18,8 +18,9 @@ from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.perceptual import TERMS, PerceptualLosses, PerceptualTerms, Predicted
 from avatar_v.training.settings import Models, Objective
-from avatar_v.weights.random import make_batch, make_cond, make_dit, make_reference, motion_stats
+from avatar_v.weights.random import make_batch, motion_stats
 from elsewhere import elsewhere, module_there, there
+from random_models import make_cond, make_dit, make_reference
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)

@@ -29,8 +29,8 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
 from avatar_v.objectives.sft import SFT
 from avatar_v.training.engine import Engine
-from avatar_v.weights.random import randomise
 from elsewhere import DEVICE, There, elsewhere, module_there, there
+from random_models import randomise
 
 
 @pytest.mark.parametrize(

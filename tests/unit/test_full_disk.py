@@ -29,8 +29,9 @@ from avatar_v.shards.writer import write_shard, write_text_atomically
 from avatar_v.weights.adapter import save_adapter
 from avatar_v.weights.card import AdapterCard, Card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_dit, motion_stats
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_dit, save_pipeline
+from random_models import make_dit
 from tiny_run import make_clip
 
 NAMED = r"(file too large|no space left on device) on the disk at /\S* \([\d,.]+ MiB free"

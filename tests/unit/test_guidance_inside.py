@@ -16,8 +16,9 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.types import Cond
-from avatar_v.weights.random import make_batch, make_cond, make_dit, make_reference, randomise
+from avatar_v.weights.random import make_batch
 from avatar_v.weights.weights import load_dit, save_dit
+from random_models import make_cond, make_dit, make_reference, randomise
 
 RANGES = ((1.0, 3.0), (1.0, 4.0), (1.0, 2.0))
 

@@ -25,17 +25,10 @@ from avatar_v.training.trainable import MOTION, Trainable, select
 from avatar_v.weights.adapter import load_merged, merge_into, read_adapter, save_adapter
 from avatar_v.weights.card import ASSETS, AdapterCard, AdapterSpec, Capabilities, Card, read_card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import (
-    make_cond,
-    make_dit,
-    make_motion_net,
-    make_reference,
-    motion_stats,
-    randomise,
-    run,
-)
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.wan import config_to_wan, state_to_wan
 from avatar_v.weights.weights import load_pipeline, save_pipeline
+from random_models import make_cond, make_dit, make_motion_net, make_reference, randomise, run
 
 STATE = "adapter_model.safetensors"
 CARD = Card("tiny", "recipes/3_sft.yaml", can=Capabilities(motion=True, num_steps=2))

@@ -10,7 +10,8 @@ from avatar_v.motion.own_units import SCALED, build_style, in_own_units
 from avatar_v.motion.style import motion_moments
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.types import MotionCond
-from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.random import motion_stats
+from random_models import randomise
 
 CONFIG = MotionNetConfig.tiny(32)
 

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.streams import check_offload
-from avatar_v.weights.random import randomise
 from fake_streams import FakeStreams, Span, Stack, X, stacks
+from random_models import randomise
 
 
 def overlaps(a: Span, b: Span) -> bool:

@@ -12,8 +12,9 @@ from avatar_v.models.vae import VideoVAE
 from avatar_v.parallel.offload import Residency, find_blocks, list_tensors, offload_models
 from avatar_v.parallel.streams import CudaStreams
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_cond, make_dit, make_reference, motion_stats, randomise
+from avatar_v.weights.random import motion_stats
 from fake_streams import FakeStreams, Stack, X, stacks
+from random_models import make_cond, make_dit, make_reference, randomise
 
 
 def test_shared_weights_buffers_and_layouts_survive() -> None:

@@ -72,7 +72,7 @@ def tracks(**changes) -> bytes:
     [
         (JUDGMENT, b"", "not JSON"),
         (JUDGMENT, b"[" * 100_000, "not JSON"),
-        (JUDGMENT, b"[1]", "expected an object"),
+        (JUDGMENT, b"[1]", "is an object, got"),
         (JUDGMENT, judgment(winner="third"), "winner is one of"),
         (JUDGMENT, judgment(winner=0), "winner is one of"),
         (JUDGMENT, judgment(rater=""), "rater"),

@@ -20,7 +20,8 @@ from avatar_v.shards.loader import collate, read_clip, read_folder
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.types import Batch
-from avatar_v.weights.random import make_batch, randomise
+from avatar_v.weights.random import make_batch
+from random_models import randomise
 from tiny_run import make_shards
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)

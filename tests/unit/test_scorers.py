@@ -14,7 +14,6 @@ from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.faces.face_track import FaceTrack
 from avatar_v.faces.syncnet_crop import CropPlan
-from avatar_v.weights.random import randomise
 from avatar_v_eval.intervals import pearson
 from avatar_v_eval.scoring import readings
 from avatar_v_eval.scoring.clip import Footage, ScoredClip
@@ -27,6 +26,7 @@ from avatar_v_eval.scoring.scorers.motion import MouthScorer, StyleScorer
 from avatar_v_eval.scoring.scorers.quality import QAlignScorer
 from avatar_v_eval.scoring.scorers.sync import SyncWorldScorer
 from bench_cases import footage, judged, late, pixels, world_clip
+from random_models import randomise
 
 NUM_PERSONS = 4
 ROOT = Path(__file__).resolve().parents[2]

@@ -21,8 +21,9 @@ from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.weights.card import Card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_batch, motion_stats, randomise
+from avatar_v.weights.random import make_batch, motion_stats
 from avatar_v.weights.weights import save_pipeline
+from random_models import randomise
 
 LENGTH, SEEN = 10, 5  # five blocks of 2, of which one sees two before it
 

@@ -35,8 +35,9 @@ from avatar_v.training.trainable import MOTION, Trainable
 from avatar_v.training.windows import Windows
 from avatar_v.types import MOTION_NAMES, Batch, Cond
 from avatar_v.weights.card import Capabilities, read_card
-from avatar_v.weights.random import make_batch, randomise
+from avatar_v.weights.random import make_batch
 from avatar_v.weights.weights import load_pipeline
+from random_models import randomise
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 5}, first_share=0.5, image_share=0.5, audio_dropout=0.1)

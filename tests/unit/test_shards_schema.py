@@ -92,7 +92,7 @@ def test_a_member_is_no_longer_than_its_clip() -> None:
     fields = json.loads(longer[META])
     for length in (-1, 10**9, "5", 5.0, True):
         data = json.dumps({**fields, "num_frames": length}).encode()
-        with pytest.raises(ValueError, match="num_frames is 0 to 90,000, got"):
+        with pytest.raises(ValueError, match="num_frames is a whole number from 0 to 90,000, got"):
             decode_sample("k", broken(META, data), where="x.tar")
 
 
@@ -114,7 +114,7 @@ def test_another_schema_version_is_refused() -> None:
 def test_unknown_and_missing_meta_fields_are_refused(change: dict) -> None:
     fields = json.loads(encode_sample(make_sample(0))[META]) | change
     fields = {k: v for k, v in fields.items() if v is not None}
-    with pytest.raises(ValueError, match="does not fit the schema"):
+    with pytest.raises(ValueError, match=r"(unknown|missing) keys \['"):
         decode_sample("k", broken(META, json.dumps(fields).encode()), where="b.tar")
 
 

@@ -12,7 +12,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling.guidance import guided, streams
 from avatar_v.sampling.solver import normal, overshoot, sample, trajectory
 from avatar_v.types import Cond
-from avatar_v.weights.random import make_cond, make_dit, make_reference, run
+from random_models import make_cond, make_dit, make_reference, run
 
 SHAPE = (2, 5, 3, 2, 2)
 TIMES = schedule(4, shift=2.0)

@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from avatar_v.models.guided import with_guidance_inside
-from avatar_v.weights.random import make_dit
 from avatar_v_eval.speed import peers
 from avatar_v_eval.speed.peers import plain
 from avatar_v_eval.turns import in_turns, ratio
+from random_models import make_dit
 
 
 def test_ways_take_turns_and_a_ratio_is_taken_within_each() -> None:

@@ -17,8 +17,8 @@ from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.types import MOTION_NAMES, Batch, Cond, num_frames
-from avatar_v.weights.random import randomise
 from avatar_v.weights.weights import save_dit
+from random_models import randomise
 
 OPTIM = Optim(lr=1e-3, num_warmup_steps=1)
 OBJECTIVE = Objective({0: 4}, first_share=0.5, image_share=0.5)

@@ -11,8 +11,8 @@ from safetensors.torch import load_file, save_file
 from avatar_v.cli import main
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.refiner import as_refiner
-from avatar_v.weights.random import make_cond, make_dit, randomise
 from avatar_v.weights.weights import load_dit, read_state, save_dit
+from random_models import make_cond, make_dit, randomise
 
 WAN = {
     "num_attention_heads": 2, "attention_head_dim": 24, "in_channels": 16, "out_channels": 16,

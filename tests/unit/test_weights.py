@@ -16,8 +16,9 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
 from avatar_v.weights.card import Card, read_card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_dit, motion_stats, randomise
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import check_state, load_dit, load_pipeline, read_state, save_pipeline
+from random_models import make_dit, randomise
 
 
 @pytest.fixture

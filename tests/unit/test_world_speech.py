@@ -23,12 +23,21 @@ from avatar_v.world.motion import motion_track
 from avatar_v.world.person import sample_person
 from avatar_v.world.speech import Speech, frame_times_s, say
 from avatar_v.world.splits import RANGES, persons, scenes, sentences, split_of
-from avatar_v.world.style import STYLE_NAMES, sample_style, style_vector
+from avatar_v.world.style import HABIT_RANGES, STYLE_NAMES, Habits, sample_style
 from avatar_v.world.timing import Phases
 from avatar_v.world.viseme import CHANNELS, mouth_shape
 from avatar_v.world.voice import sample_voice
 
 OPEN = MOTION_NAMES.index("mouth_open")
+
+
+def style_vector(style: Habits) -> np.ndarray:
+    """Habits in the order of STYLE_NAMES, each scaled from its range to [-1, 1]."""
+    values = []
+    for name, value in zip(STYLE_NAMES, dataclasses.astuple(style)[1:], strict=True):
+        low, high = HABIT_RANGES[name]
+        values.append(2 * (value - low) / (high - low) - 1)
+    return np.array(values, dtype=np.float32)
 
 
 def speech_of(person: int, speech: int, num_frames: int = 101) -> Speech:

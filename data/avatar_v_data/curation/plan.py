@@ -4,15 +4,14 @@ Plans that ship are `people.yaml`, for real footage, and `world.yaml`, for drawn
 names a column of the stages' results with its bounds: ``sync_confidence: {min: 3}``.
 """
 
-import dataclasses
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
 from typing import Any
 
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import check_name
-from avatar_v.base.stored import built, shown
+from avatar_v.base.stored import built
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.content import ContentStage
@@ -93,42 +92,22 @@ def read_plan(name_or_path: str) -> CurationPlan:
 
 def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
     """The plan of a YAML file's values. Stages that are left out do not run."""
-    values = _object(values, where)
-    if unknown := sorted(set(values) - {"stages", "limits", "grouping"}):
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}; expected stages, limits, grouping")
-    asked = _object(values.get("stages"), f"{where}: stages")
-    classes = {cls.name: cls for cls in STAGES}
-    if unknown := sorted(set(asked) - set(classes)):
-        raise ValueError(
-            f"{where}: unknown stage {unknown[0]!r}; expected one of {', '.join(classes)}"
-        )
-    stages = [
-        _parse_settings(cls, asked[name], f"{where}: {name}")
-        for name, cls in classes.items()
-        if name in asked
-    ]
-    limits = {
-        check_name(tier, where=f"{where}: limits"): {
-            str(column): _parse_settings(Limit, bounds, f"{where}: {tier}: {column}")
-            for column, bounds in _object(columns, f"{where}: {tier}").items()
-        }
-        for tier, columns in _object(values.get("limits", {}), f"{where}: limits").items()
-    }
-    grouping = _parse_settings(Grouping, values.get("grouping", {}), f"{where}: grouping")
-    try:
-        return CurationPlan(tuple(stages), limits, grouping)
-    except ValueError as error:
-        raise ValueError(f"{where}: {error}") from error
+    file = built(_File, values, where=where, sparse=True)
+    stages = tuple(stage for stage in vars(file.stages).values() if stage is not None)
+    for tier in file.limits:
+        check_name(tier, where=f"{where}: limits")
+    return built(
+        CurationPlan, {}, where=where, stages=stages, limits=file.limits, grouping=file.grouping
+    )
 
 
-def _parse_settings(cls: type, values: Any, where: str) -> Any:
-    """The settings of a file; those it leaves out keep their defaults."""
-    given = _object(values if values is not None else {}, where)
-    defaults = {f.name: f.default for f in dataclasses.fields(cls)}
-    return built(cls, {**defaults, **given}, where=where)
+_Stages = make_dataclass("_Stages", [(cls.name, cls, None) for cls in STAGES], frozen=True)
 
 
-def _object(values: Any, where: str | Path) -> dict[str, Any]:
-    if not isinstance(values, dict):
-        raise ValueError(f"{where} is an object, got {shown(values)}")
-    return values
+@dataclass(frozen=True)
+class _File:
+    """The YAML of a plan."""
+
+    stages: _Stages  # pyright: ignore[reportInvalidTypeForm]
+    limits: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
+    grouping: Grouping = Grouping()

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 from jaxtyping import Float
 
+from avatar_v.base.words import readable
 from avatar_v.shards.schema import load_arrays
 from avatar_v_eval.scoring.values import Values
 
@@ -68,7 +69,7 @@ class Cache:
             notes = measured.notes
             rows = None if measured.rows is None else measured.rows.float().cpu().numpy()
         except ValueError as error:
-            values, frames, notes, rows, reason = {}, {}, (), None, _one_line(error)
+            values, frames, notes, rows, reason = {}, {}, (), None, readable(error)
         seconds = round(time.perf_counter() - begin, 4)
         entry = Entry(values, frames, notes, reason, seconds, rows=rows)
         _write(path, entry)
@@ -123,7 +124,3 @@ def _check_finite(measured: Values) -> None:
 
 def _pair(row) -> tuple[int, float]:
     return int(row[0]), float(row[1])
-
-
-def _one_line(error: Exception) -> str:
-    return " ".join(str(error).split()) or type(error).__name__

@@ -17,6 +17,7 @@ import polars as pl
 from jaxtyping import Float
 
 from avatar_v.base.outside import read_json
+from avatar_v.base.stored import built
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.scoring.values import ScoreOutput
 
@@ -140,13 +141,7 @@ def read_run(folder: Path) -> BenchRun:
     for name in (CASES, FRAMES, FEATURES, RUN):
         if not (folder / name).is_file():
             raise ValueError(f"{folder} holds no run: {name} is missing")
-    raw = read_json(folder / RUN)
-    try:
-        for name in ("outputs", "distances"):
-            raw[name] = tuple(ScoreOutput(**one) for one in raw[name])
-        info = RunInfo(**raw)
-    except (TypeError, KeyError) as error:
-        raise ValueError(f"{folder / RUN} does not describe a run: {error}") from error
+    info = built(RunInfo, read_json(folder / RUN), where=folder / RUN, sparse=True)
     kinds = {CASES: CaseRow, FRAMES: FrameRow, FEATURES: FeatureRow}
     return BenchRun(info, *(_read(folder / name, kind) for name, kind in kinds.items()))
 

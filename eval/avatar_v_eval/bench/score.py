@@ -52,7 +52,7 @@ def score_case(job: Job, scoring: Scoring) -> Scored:
     rows, frames, features = [], [], []
     for system, delivery in job.deliveries.items():
         reason, video, file = delivery.reason, "", ""
-        entries = dict.fromkeys((m.name for m in metrics), _refused(reason))
+        entries = dict.fromkeys((m.name for m in metrics), Entry({}, {}, reason=reason))
         if not reason:
             assert delivery.path is not None
             video, file = file_hash(delivery.path), str(delivery.path.resolve())
@@ -127,10 +127,6 @@ def built_metrics(scoring: Scoring) -> list[Scorer]:
 
 def _measured(metric: Scorer, clip: Callable[[], ScoredClip]) -> Values:
     return metric.score(clip())
-
-
-def _refused(reason: str) -> Entry:
-    return Entry({}, {}, reason=reason)
 
 
 def _case_row(

@@ -18,10 +18,10 @@ from rich.table import Table
 
 from avatar_v_eval.bench.controls import CONTROLS
 from avatar_v_eval.bench.rows import BenchRun
-from avatar_v_eval.bench.sets import set_numbers
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.intervals import pooled_mean
 from avatar_v_eval.records import Number
+from avatar_v_eval.scoring.frechet import frechet_number
 from avatar_v_eval.scoring.timing import NO_TIMING
 from avatar_v_eval.scoring.values import ScoreOutput
 
@@ -184,3 +184,23 @@ def _line(output: ScoreOutput, rows: pl.DataFrame, names: Sequence[str], num_cas
     kept = rows.filter(pl.col("case").is_in(shared["case"].to_list())).sort("case")
     values = {name: kept.filter(pl.col("system") == name)["value"].to_numpy() for name in able}
     return Line(output, values, tuple(shared["person"]), tuple(shared["case"]), num_cases)
+
+
+def set_numbers(run: BenchRun, metric: str, systems: Sequence[str]) -> dict[str, Number]:
+    """System → its distance to the truth (FID, FVD) over the cases that the truth and every system
+    have rows of; empty where fewer than two rows are matched."""
+    own = run.features.filter(pl.col("metric") == metric)
+    names = list(dict.fromkeys([TRUTH, *systems]))
+    found = {
+        name: own.filter(pl.col("system") == name).partition_by("case", as_dict=True)
+        for name in names
+    }
+    cases = [key for key in found[TRUTH] if all(key in found[name] for name in names)]
+    rows = {name: [_matrix(found[name][key]) for key in cases] for name in names}
+    if sum(map(len, rows[TRUTH])) < 2:
+        return {}
+    return {name: frechet_number(rows[TRUTH], rows[name]) for name in systems}
+
+
+def _matrix(rows: pl.DataFrame) -> np.ndarray:
+    return np.stack([np.asarray(row, dtype=np.float32) for row in rows.sort("row")["values"]])

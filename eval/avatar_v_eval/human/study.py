@@ -7,37 +7,33 @@ shown is in `items`; who is shown what, in `assign`.
 
 import dataclasses
 import hashlib
-import reprlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal, get_args
-
-from pydantic import ConfigDict, Field, StrictBool, StrictInt, StrictStr, ValidationError
-from pydantic.dataclasses import dataclass
+from typing import Annotated, Literal, get_args
 
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import below
+from avatar_v.base.stored import MAX_SIZE, Within, built
 
 Kind = Literal["mos", "pair", "turing"]
 CheckRole = Literal["qualification", "gold", "trap"]
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
-Limit = Annotated[StrictInt, Field(ge=0)]
-Seconds = Annotated[float, Field(ge=0, strict=True, allow_inf_nan=False)]
-_OWN = ConfigDict(extra="forbid")
-"""A key that a study does not know is a mistake."""
+Seed = Annotated[int, Within(-(2**63), 2**63 - 1)]
+Seconds = Annotated[float, Within(0, MAX_SIZE)]
 
 VIDEO_SUFFIX = ".mp4"
 """One container for every system, else the content type would tell systems apart."""
 
 
-@dataclass(frozen=True, config=_OWN)
+@dataclass(frozen=True)
 class Dimension:
     """One line of the five-point scale. ``key`` goes to files, ``title`` and ``hint`` to raters."""
 
-    key: StrictStr
-    title: StrictStr
-    hint: StrictStr
+    key: str
+    title: str
+    hint: str
 
 
 SIX_DIMENSIONS = (
@@ -51,24 +47,24 @@ SIX_DIMENSIONS = (
 """The six dimensions of Avatar V §7.3.1 (table 2), in its order."""
 
 
-@dataclass(frozen=True, config=_OWN)
+@dataclass(frozen=True)
 class StudySystem:
     """A method under test: a folder of ``CASE.mp4``. The real footage is a system too."""
 
-    name: StrictStr
+    name: str
     folder: Path
 
 
-@dataclass(frozen=True, config=_OWN)
+@dataclass(frozen=True)
 class RatedCase:
     """One input of the systems. Raters see the clip ``reference`` of the person beside a result."""
 
-    name: StrictStr
-    condition: StrictStr  # same, cross, generated, …: tables are split by it
+    name: str
+    condition: str  # same, cross, generated, …: tables are split by it
     reference: Path | None = None
 
 
-@dataclass(frozen=True, config=_OWN)
+@dataclass(frozen=True)
 class StudyTask:
     """One kind of question about systems: one system a question (mos) or two (pair, turing).
 
@@ -76,12 +72,12 @@ class StudyTask:
     """
 
     kind: Kind
-    compared: tuple[tuple[StrictStr, ...], ...]
-    raters_per_item: StrictInt  # every video or pair gets at least so many
-    items_per_rater: StrictInt  # every rater gets exactly so many, or all if there are fewer
+    compared: tuple[tuple[str, ...], ...]
+    raters_per_item: int  # every video or pair gets at least so many
+    items_per_rater: int  # every rater gets exactly so many, or all if there are fewer
 
 
-@dataclass(frozen=True, config=_OWN)
+@dataclass(frozen=True)
 class CheckQuestion:
     """A question with a known answer; raters cannot tell it from the others, unless ``note`` does.
 
@@ -89,34 +85,34 @@ class CheckQuestion:
     ``videos`` of the right one, "first" or "second", or "tie". In turing the real one is right.
     """
 
-    name: StrictStr
+    name: str
     kind: Kind
     role: CheckRole
     videos: tuple[Path, ...]
-    expected: StrictStr
+    expected: str
     reference: Path | None = None
-    why: StrictStr = ""  # shown after a qualification answer
-    note: StrictStr = ""  # shown with the item: the text of an instructed trap
+    why: str = ""  # shown after a qualification answer
+    note: str = ""  # shown with the item: the text of an instructed trap
 
 
-@dataclass(frozen=True, config=_OWN)
+@dataclass(frozen=True)
 class Rules:
     """When a rater's votes do not count. All limits are inclusive."""
 
     min_seconds: Seconds  # median time a rater needs for an item; below is too fast
-    max_wrong_qualification: Limit
-    max_wrong_golds: Limit
-    max_wrong_traps: Limit
-    count_unfinished: StrictBool = False
+    max_wrong_qualification: int
+    max_wrong_golds: int
+    max_wrong_traps: int
+    count_unfinished: bool = False
 
 
-@dataclass(frozen=True, config=_OWN)
+@dataclass(frozen=True)
 class Study:
     """All of a study. ``refused`` are (system, case) pairs that have no video, by intent."""
 
-    name: StrictStr
-    title: StrictStr
-    seed: StrictInt
+    name: str
+    title: str
+    seed: Seed
     root: Path
     dimensions: tuple[Dimension, ...]
     systems: tuple[StudySystem, ...]
@@ -124,7 +120,7 @@ class Study:
     tasks: tuple[StudyTask, ...]
     rules: Rules
     checks: tuple[CheckQuestion, ...] = ()
-    refused: tuple[tuple[StrictStr, StrictStr], ...] = ()
+    refused: tuple[tuple[str, str], ...] = ()
 
     def video(self, system: str, case: str) -> Path:
         """Where the video of a case is."""
@@ -156,15 +152,11 @@ def load_study(path: Path | str) -> Study:
     file = path / "study.yaml" if path.is_dir() else path
     if not file.is_file():
         raise ValueError(f"no study at {path}: expected a study.yaml or a folder that holds one")
-    raw = read_yaml(file, "study")
+    found = built(_StudyFile, read_yaml(file, "study"), where=file, sparse=True)
     try:
-        study = _study(raw, file.parent.resolve())
+        study = found.study(file.parent.resolve())
         check_study(study)
-    except ValidationError as error:
-        raise ValueError(f"{file}: {_first(error)}") from error
-    except KeyError as error:
-        raise ValueError(f"{file}: the key {error} is missing") from error
-    except (ValueError, TypeError, AttributeError) as error:
+    except ValueError as error:
         raise ValueError(f"{file}: {error}") from error
     return study
 
@@ -208,9 +200,7 @@ def _check_task(task: StudyTask, systems: Sequence[str]) -> None:
     width = 1 if task.kind == "mos" else 2
     for names in task.compared:
         if len(names) != width or len(set(names)) != width:
-            raise ValueError(
-                f"a {task.kind} task compares {width} systems, got {_SHORT.repr(names)}"
-            )
+            raise ValueError(f"a {task.kind} task compares {width} systems, got {names}")
         if unknown := sorted(set(names) - set(systems)):
             raise ValueError(f"task {task.kind} names unknown systems {unknown}, not in {systems}")
     if not task.compared or task.raters_per_item < 1 or task.items_per_rater < 1:
@@ -246,49 +236,50 @@ def _check_check(check: CheckQuestion, study: Study) -> None:
         raise ValueError(f"{where} expects {check.expected!r}: mos takes low-high, pairs {choices}")
 
 
-_SHORT = reprlib.Repr()
-_SHORT.maxlevel = 2  # aliases of YAML let a kilobyte stand for more text than fits anywhere
-
-
-def _first(error: ValidationError) -> str:
-    """The first fault in one line: where, what, and what was given."""
-    fault = error.errors(include_url=False)[0]
-    where = ".".join([error.title.lower(), *map(str, fault["loc"])])
-    return f"{where}: {fault['msg'].lower()}, got {_SHORT.repr(fault['input'])}"
-
-
 def _no_twins(what: str, names: Sequence[str]) -> None:
     if twins := sorted({name for name in names if list(names).count(name) > 1}):
         raise ValueError(f"{what} named twice: {twins}")
 
 
-def _study(raw: Any, root: Path) -> Study:
-    """The study of a file: systems and refused videos are mappings there, tasks name systems or
-    pairs."""
-    if not isinstance(raw, dict):
-        raise ValueError(f"a study is a mapping, got {_SHORT.repr(raw)}")
-    raw = dict(raw)
-    for key in ("systems", "rules", "refused"):
-        if not isinstance(raw.get(key, {}), dict):
-            raise ValueError(f"{key} is a mapping, got {_SHORT.repr(raw[key])}")
-    return Study(
-        root=root,
-        dimensions=tuple(Dimension(**one) for one in raw.pop("dimensions", None) or ())
-        or SIX_DIMENSIONS,
-        systems=tuple(StudySystem(name, folder) for name, folder in raw.pop("systems").items()),
-        cases=tuple(RatedCase(**one) for one in raw.pop("cases")),
-        tasks=tuple(_task(one) for one in raw.pop("tasks")),
-        rules=Rules(**raw.pop("rules")),
-        checks=tuple(CheckQuestion(**one) for one in raw.pop("checks", [])),
-        refused=tuple((name, case) for name, of in raw.pop("refused", {}).items() for case in of),
-        **raw,
-    )
+@dataclass(frozen=True)
+class _TaskFile:
+    """A task of the file names systems or pairs of them."""
+
+    kind: Kind
+    raters_per_item: int
+    items_per_rater: int
+    systems: tuple[str, ...] | None = None
+    pairs: tuple[tuple[str, ...], ...] | None = None
+
+    def task(self) -> StudyTask:
+        if (self.systems is None) == (self.pairs is None):
+            raise ValueError(f"task {self.kind} needs either systems or pairs")
+        compared = self.pairs or tuple((name,) for name in self.systems or ())
+        return StudyTask(self.kind, compared, self.raters_per_item, self.items_per_rater)
 
 
-def _task(raw: dict) -> StudyTask:
-    raw = dict(raw)
-    single, pairs = raw.pop("systems", None), raw.pop("pairs", None)
-    if (single is None) == (pairs is None):
-        raise ValueError(f"task {raw.get('kind')} needs either systems or pairs")
-    compared = tuple(tuple(pair) for pair in pairs) if pairs else tuple((name,) for name in single)
-    return StudyTask(compared=compared, **raw)
+@dataclass(frozen=True)
+class _StudyFile:
+    """``study.yaml``, where systems and refused videos are mappings."""
+
+    name: str
+    title: str
+    seed: Seed
+    systems: Mapping[str, Path]
+    cases: tuple[RatedCase, ...]
+    tasks: tuple[_TaskFile, ...]
+    rules: Rules
+    dimensions: tuple[Dimension, ...] = SIX_DIMENSIONS
+    checks: tuple[CheckQuestion, ...] = ()
+    refused: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+
+    def study(self, root: Path) -> Study:
+        return Study(
+            **vars(self)
+            | {
+                "root": root,
+                "systems": tuple(StudySystem(*pair) for pair in self.systems.items()),
+                "tasks": tuple(task.task() for task in self.tasks),
+                "refused": tuple((name, case) for name, of in self.refused.items() for case in of),
+            }
+        )

@@ -97,7 +97,7 @@ def write_vote_pairs(
     }
     split = _split(chosen, persons, settings)
     extractor = find_extractor(settings.motion, face_crop=settings.face_crop)
-    name, answers, failures = _slug(study.name), Counter(), []
+    name, answers, failures = re.sub("[^A-Za-z0-9_-]+", "_", study.name), Counter(), []
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}-") as beside:
         for part in sorted(set(split)):
@@ -285,7 +285,3 @@ def _condition(
         valid=first.valid[:num],
         phonemes=torch.full((num,), NO_PHONEME, dtype=torch.int16),
     )
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^A-Za-z0-9_-]+", "_", name)

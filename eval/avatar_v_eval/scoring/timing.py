@@ -7,25 +7,33 @@ Live Avatar's supplement does: sound arrives in real time, and waiting for it is
 
 import dataclasses
 import json
-import math
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from avatar_v.base.outside import read_json
+from avatar_v.base.stored import Within, built
 from avatar_v_eval.records import hardware
 
 SUFFIX = ".timing.json"
 NO_TIMING = "the system reports no timing"
 
 
+Seconds = Annotated[float, Within(1e-9, 1e9)]
+
+
 @dataclass(frozen=True)
 class SystemTiming:
     """Seconds of wall clock; ``ttff_s`` is None where frames come only when all are done."""
 
-    total_s: float
+    total_s: Seconds
     hardware: str
-    ttff_s: float | None = None
+    ttff_s: Seconds | None = None
     words: str = ""
+
+    def __post_init__(self) -> None:
+        if not self.hardware.strip():
+            raise ValueError(f"hardware is a name, got {self.hardware!r}")
 
     @property
     def notes(self) -> tuple[str, ...]:
@@ -62,20 +70,7 @@ def write_timing(video: Path, timing: SystemTiming) -> Path:
 
 def read_timing(path: Path) -> SystemTiming:
     """ValueError for anything but positive seconds and the name of the hardware."""
-    try:
-        timing = SystemTiming(**read_json(path))
-    except (ValueError, TypeError) as error:
-        raise ValueError(
-            f"{path.name} is no timing ({error}): expected total_s, hardware"
-        ) from error
-    for name, value in (("total_s", timing.total_s), ("ttff_s", timing.ttff_s)):
-        if value is None and name == "ttff_s":
-            continue
-        if not isinstance(value, (int, float)) or not math.isfinite(value) or value <= 0:
-            raise ValueError(f"{path.name}: {name} is seconds above 0, got {value!r}")
-    if not isinstance(timing.hardware, str) or not timing.hardware.strip():
-        raise ValueError(f"{path.name}: hardware is a name, got {timing.hardware!r}")
-    return timing
+    return built(SystemTiming, read_json(path), where=path.name, sparse=True)
 
 
 def machine(precision: str = "") -> str:

@@ -9,6 +9,9 @@ import math
 from dataclasses import dataclass
 from pathlib import Path
 
+import pydantic.dataclasses
+from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
+
 from avatar_v.app.uploads import is_plain_file
 from avatar_v.media import containers, reading
 from avatar_v.request.request import Request
@@ -25,6 +28,7 @@ STEPS = (1, 64)
 GUIDANCE = (0.0, 6.0)
 REFERENCE_S = (0.0, 60.0)
 
+_Number = StrictInt | StrictFloat
 _WORDS = {
     "pass --no-face-crop": f"choose “{FRAMED}”",
     "--no-face-crop": f"“{FRAMED}”",
@@ -44,7 +48,7 @@ class Limits:
 
     upload_mib: float = 200.0
     speech_s: float = 300.0
-    reference_s: float = 600.0  # of the file; how much of it is read is Form.reference_s
+    reference_s: float = 600.0  # of the file; how much of it is read is PageForm.reference_s
     keep_s: float = 3600.0  # files that nobody has touched for so long go
     total_mib: float = 4096.0  # of all files that the server keeps
     frame_mp: float = 16.0  # megapixels of one picture: a decoder holds many of them
@@ -57,20 +61,21 @@ class Limits:
                 raise ValueError(f"the limit {name} is a number above 0, got {value}")
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class PageForm:
-    """The page's form as it arrives: an emptied field is None, and nothing is checked yet."""
+    """The page's form as it arrives: JSON of the right types, an emptied field null. Files are ids
+    of uploads there, and paths when the request is made."""
 
-    reference: str | None
-    speech: str | None
-    consent: bool
-    prompt: str | None
-    new_scene: bool  # no frame of the clip is given: the first is made from the prompt
-    picture: str | None  # CAMERA or FRAMED
-    num_steps: int | float | None
-    guidance_audio: int | float | None
-    reference_s: int | float | None
-    seed: int | float | None
+    reference: StrictStr | None
+    speech: StrictStr | None
+    consent: StrictBool
+    prompt: StrictStr | None
+    new_scene: StrictBool  # no frame of the clip is given: the first is made from the prompt
+    picture: StrictStr | None  # CAMERA or FRAMED
+    num_steps: _Number | None
+    guidance_audio: _Number | None
+    reference_s: _Number | None
+    seed: _Number | None
 
 
 def checked_request(form: PageForm, limits: Limits, out: str | Path) -> Request:

@@ -29,7 +29,7 @@ from fastapi.responses import (
     Response,
     StreamingResponse,
 )
-from pydantic import BaseModel, ConfigDict, Field, StrictBool, StrictFloat, StrictInt, StrictStr
+from pydantic import BaseModel, ConfigDict, Field, StrictStr
 from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from avatar_v.app import html
@@ -66,22 +66,6 @@ class TextBody(BaseModel):
 
     model_config = ConfigDict(extra="forbid")
     text: StrictStr = Field(max_length=MAX_TEXT)
-
-
-class FormBody(BaseModel):
-    """The page's form as JSON; files are ids of uploads, an emptied number is null."""
-
-    model_config = ConfigDict(extra="forbid")
-    reference: StrictStr | None
-    speech: StrictStr | None
-    consent: StrictBool
-    prompt: StrictStr
-    new_scene: StrictBool
-    picture: StrictStr
-    num_steps: StrictInt | StrictFloat | None
-    guidance_audio: StrictInt | StrictFloat | None
-    reference_s: StrictInt | StrictFloat | None
-    seed: StrictInt | StrictFloat | None
 
 
 def create_app(
@@ -234,7 +218,7 @@ def _add_uploads(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: 
 
 def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Uploads) -> None:
     @app.post("/jobs")
-    async def make(request: Request, body: FormBody) -> Response:
+    async def make(request: Request, body: PageForm) -> Response:
         """One JSON object a line for each change of what the page shows, until the job is over."""
         session, visitor = _session(request), _visitor(request)
 
@@ -250,7 +234,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
             except ValueError as error:
                 yield html.page_state(failed=str(error))
                 return
-            form = dataclasses.replace(PageForm(**body.model_dump()), **given)
+            form = dataclasses.replace(body, **given)
             yield from running(runner, form, visitor)
 
         async def lines() -> AsyncIterator[str]:

@@ -100,8 +100,31 @@ def version_line(name: str) -> str:
         number = version(PACKAGE)
     except PackageNotFoundError:  # a checkout that was never installed
         number = avatar_v.__version__
-    commit = _commit(Path(__file__).resolve().parents[3])
+    commit = commit_of()
     return f"{name} {number}" + (f" (commit {commit})" if commit else "")
+
+
+def commit_of(
+    folder: Path | None = None,
+    *,
+    digits: int = 12,
+    changes: Sequence[str] = ("--untracked-files=no",),
+) -> str:
+    """The commit of the checkout around ``folder`` (None: of this code), "+" behind it if `git
+    status` tells any of the ``changes``; "" outside of a checkout, and without git."""
+    own = Path(__file__).resolve().parents[3]
+    if folder is None and not (own / ".git").exists():  # packages in another project's checkout
+        return ""
+
+    def git(*words: str) -> str:
+        command = ["git", "-C", str(folder or own), *words]
+        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
+
+    try:
+        commit = git("rev-parse", f"--short={digits}", "HEAD")
+        return commit + ("+" if git("status", "--porcelain", *changes) else "")
+    except (OSError, subprocess.CalledProcessError):
+        return ""
 
 
 def _is_shown(action: argparse.Action) -> bool:
@@ -111,15 +134,3 @@ def _is_shown(action: argparse.Action) -> bool:
     default = action.default
     says_nothing = default is None or isinstance(default, bool) or default in ("", [], ())
     return not says_nothing and default != argparse.SUPPRESS
-
-
-def _commit(root: Path) -> str:
-    """The commit of the checkout ``root``, "+" behind it if tracked files differ; "" outside."""
-    if not (root / ".git").exists():  # a folder of packages may lie in another project's checkout
-        return ""
-    words = ["git", "-C", str(root), "describe", "--always", "--abbrev=12", "--exclude=*"]
-    try:
-        done = subprocess.run([*words, "--dirty=+"], capture_output=True, text=True, check=False)
-    except OSError:  # no git
-        return ""
-    return done.stdout.strip() if done.returncode == 0 else ""

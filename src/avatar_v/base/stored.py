@@ -1,8 +1,9 @@
-"""Values from files and callers, checked against the types of the fields that take them.
+"""Values from files and callers, checked by pydantic against the types of what takes them.
 
 The types are those of a dataclass or constructor, so a new field is checked without further code.
-Folders of weights hold such values beside their tensors (states.py), requests consist of them, and
-torch is not needed to read either.
+Numbers, text and truth are taken as they are, never converted: 2.0 is no whole number, "2" is no
+number. Folders of weights hold such values beside their tensors (states.py), requests consist of
+them, and torch is not needed to read either.
 """
 
 import dataclasses
@@ -10,11 +11,22 @@ import inspect
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, NotRequired, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from avatar_v.base.outside import parse_json as parse_json
-from avatar_v.base.outside import read_json as read_json
+from pydantic import (
+    AfterValidator,
+    Field,
+    GetCoreSchemaHandler,
+    StrictBool,
+    StrictStr,
+    TypeAdapter,
+    ValidationError,
+    with_config,
+)
+from pydantic_core import PydanticCustomError, core_schema
+from typing_extensions import TypedDict
 
 MAX_SIZE = 1 << 16
 """No width, depth or count of a network is larger; what claims to be would fill the memory."""
@@ -32,34 +44,33 @@ class Within:
     low: int | float
     high: int | float
 
+    def __get_pydantic_core_schema__(
+        self, source: Any, handler: GetCoreSchemaHandler
+    ) -> core_schema.CoreSchema:
+        schema: Any = {**handler(source), "strict": True, "ge": self.low, "le": self.high}
+        words = "a whole number" if source is int else "a finite number"
+        words += "" if self.high == LARGEST else f" from {self.low:,} to {self.high:,}"
+        return core_schema.custom_error_schema(schema, "number", custom_error_message=words)
+
 
 Count = Annotated[int, Within(1, 1000)]
 """Of layers, heads and the like."""
 Size = Annotated[int, Within(1, MAX_SIZE)]
-
-
 Guidance = Annotated[float, Within(0, 100)]
 """A weight of guidance; 1 is none."""
 
 
 def built(
-    make: Callable[..., _T],
-    values: Mapping[str, Any],
-    *,
-    where: str | Path,
-    **given: Any,
+    make: Callable[..., _T], values: Any, *, where: str | Path, sparse: bool = False, **given: Any
 ) -> _T:
-    """``make(**values, **given)``, where ``values`` are those of a file.
+    """``make(**values, **given)``, where ``values`` are those of a file; with ``sparse`` it may
+    leave out what has a default.
 
     ValueError, which begins with ``where``, for missing or unknown fields, a value of another type
     than ``make``'s annotation or out of its range, and whatever ``make`` itself refuses. Whole
     numbers without a range are from 0 to `MAX_SIZE`.
     """
-    hints = {name: hint for name, hint in accepted_fields(make).items() if name not in given}
-    unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
-    if unknown or missing:
-        raise ValueError(f"{where}: unknown keys {unknown}, missing keys {missing}")
-    found = checked(values, hints, where=where)
+    found = _read(_arguments_of(make, sparse, frozenset(given)), values, where)
     try:
         return make(**found, **given)
     except ValueError as error:
@@ -85,47 +96,14 @@ def accepted_fields(make: Callable[..., Any]) -> dict[str, Any]:
     return {name: hints[name] for name in names}
 
 
-def converted(value: Any, hint: Any, *, where: str) -> Any:
+def converted(value: Any, hint: Any, *, where: str | Path) -> Any:
     """``value``, as JSON or a caller gives it, in the type of an annotation: whole numbers pass as
     floats, objects become dataclasses, lists tuples where these are meant. Nothing else changes.
 
     ValueError, which begins with ``where``, for another type, a range (`Within`) or size exceeded,
     and for numbers that are not finite.
     """
-    origin, parts = get_origin(hint), get_args(hint)
-    if origin is Annotated:
-        limits = next((part for part in parts[1:] if isinstance(part, Within)), None)
-        return _number(value, parts[0], limits, where)
-    if origin in (Union, types.UnionType):
-        if value is None and type(None) in parts:
-            return None
-        kinds = [part for part in parts if part is not type(None)]
-        if len(kinds) == 1:
-            return converted(value, kinds[0], where=where)
-    if hint in (int, float):
-        return _number(value, hint, Within(0, MAX_SIZE) if hint is int else None, where)
-    if origin in (list, tuple):
-        if not isinstance(value, (list, tuple)) or len(value) > MAX_ENTRIES:
-            raise ValueError(f"{where} is a list of at most {MAX_ENTRIES}, got {shown(value)}")
-        return origin(
-            converted(each, parts[0], where=f"{where}[{i}]") for i, each in enumerate(value)
-        )
-    if dataclasses.is_dataclass(hint) and isinstance(hint, type):
-        if not isinstance(value, dict):
-            raise ValueError(f"{where} is an object, got {shown(value)}")
-        return built(hint, value, where=where)
-    if origin is Literal:
-        if not isinstance(value, str) or value not in parts:
-            raise ValueError(f"{where} is one of {', '.join(map(str, parts))}, got {shown(value)}")
-        return value
-    if hint in (str, bool):
-        if type(value) is not hint:
-            words = "text" if hint is str else "true or false"
-            raise ValueError(f"{where} is {words}, got {shown(value)}")
-        if "\0" in str(value):
-            raise ValueError(f"{where} is text without NUL characters, got {shown(value)}")
-        return value
-    raise TypeError(f"{where}: no rule for values of {hint}")
+    return _read(_value_of(hint), value, where)
 
 
 def shown(value: object) -> str:
@@ -134,11 +112,83 @@ def shown(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}…"
 
 
-def _number(value: Any, kind: type, limits: Within | None, where: str) -> Any:
-    """``value`` as ``kind``, int or float; True is no number, and 2.0 no whole one."""
-    limits = limits or Within(-LARGEST, LARGEST)
-    if (type(value) is int or type(value) is kind) and limits.low <= value <= limits.high:
-        return kind(value)
-    words = "a whole number" if kind is int else "a finite number"
-    span = "" if limits.high == LARGEST else f" from {limits.low:,} to {limits.high:,}"
-    raise ValueError(f"{where} is {words}{span}, got {shown(value)}")
+def _read(adapter: TypeAdapter, value: Any, where: str | Path) -> Any:
+    """ValueError for the first fault: the place, what is expected there, and what is there."""
+    try:
+        return adapter.validate_python(value)
+    except ValidationError as error:
+        faults = error.errors(include_url=False)
+        fault = next((f for f in faults if f["type"] in _KEYS), faults[0])
+        place, kind, more = fault["loc"], fault["type"], fault.get("ctx", {})
+        if kind in _KEYS:
+            beside = [f for f in faults if f["loc"][:-1] == place[:-1]]
+            keys = ((n, sorted(f["loc"][-1] for f in beside if f["type"] == n)) for n in _KEYS)
+            said, place = ": " + ", ".join(f"{_KEYS[n]} {names}" for n, names in keys), place[:-1]
+        elif "error" in more:  # of a dataclass
+            said = f": {more['error']}"
+        else:
+            names = f"one of {more.get('expected')}"
+            expected = names if kind == "literal_error" else _WORDS.get(kind, fault["msg"])
+            said = f" is {expected}, got {shown(fault['input'])}"
+        at = "".join(f"[{part}]" if isinstance(part, int) else f": {part}" for part in place)
+        raise ValueError(f"{where}{at}{said}") from error
+
+
+def _no_nul(text: str) -> str:
+    if "\0" in text:
+        raise PydanticCustomError("nul", "text without NUL characters")
+    return text
+
+
+_KEYS = {"extra_forbidden": "unknown keys", "missing": "missing keys"}
+_WORDS = {
+    "string_type": "text",
+    "bool_type": "true or false",
+    "list_type": "a list",
+    "tuple_type": "a list",
+    "dict_type": "an object",
+    "too_long": f"a list of at most {MAX_ENTRIES}",
+}
+_STRICT: dict[Any, Any] = {
+    int: Annotated[int, Within(0, MAX_SIZE)],
+    float: Annotated[float, Within(-LARGEST, LARGEST)],
+    bool: StrictBool,
+    str: Annotated[StrictStr, AfterValidator(_no_nul)],
+}
+
+
+@cache
+def _value_of(hint: Any) -> TypeAdapter:
+    return TypeAdapter(_strict(hint, False))
+
+
+@cache
+def _arguments_of(make: Callable[..., Any], sparse: bool, given: frozenset[str]) -> TypeAdapter:
+    return TypeAdapter(_arguments(make, sparse, given))
+
+
+def _arguments(make: Callable[..., Any], sparse: bool, given: frozenset[str] = frozenset()) -> Any:
+    """A dictionary with the arguments of ``make``, but for those that are ``given``."""
+    hints = {
+        k: _strict(hint, sparse) for k, hint in accepted_fields(make).items() if k not in given
+    }
+    for name, parameter in inspect.signature(make).parameters.items():
+        if sparse and name in hints and parameter.default is not inspect.Parameter.empty:
+            hints[name] = NotRequired[hints[name]]
+    return with_config(extra="forbid")(TypedDict("Arguments", hints))  # pyright: ignore
+
+
+def _strict(hint: Any, sparse: bool) -> Any:
+    """A type as pydantic is to read it."""
+    origin = get_origin(hint)
+    container: Any = origin
+    if hint in _STRICT:
+        return _STRICT[hint]
+    if isinstance(hint, type) and dataclasses.is_dataclass(hint):
+        return Annotated[_arguments(hint, sparse), AfterValidator(lambda found: hint(**found))]
+    if origin not in (Union, types.UnionType, list, tuple, dict, Mapping):
+        return hint
+    parts = tuple(part if part is ... else _strict(part, sparse) for part in get_args(hint))
+    if origin in (list, tuple):
+        return Annotated[container[parts], Field(max_length=MAX_ENTRIES)]
+    return dict[parts] if origin in (dict, Mapping) else Union[parts]  # noqa: UP007  # pyright: ignore

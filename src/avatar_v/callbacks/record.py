@@ -3,7 +3,6 @@
 import csv
 import math
 import shutil
-import subprocess
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,6 +12,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.base import checks
+from avatar_v.base.command_line import commit_of
 from avatar_v.base.paths import disk_named, whole_file
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.base import hash_folder, part_folder
@@ -46,7 +46,7 @@ class LossCurve(L.Callback):
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._last_step = steps_made(trainer, pl_module)
-        self._path = loss_path(trainer)
+        self._path = Path(trainer.default_root_dir) / "loss.csv"
         if not trainer.is_global_zero:
             return
         self._path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +143,7 @@ class Export(L.Callback):
         card = Card(
             preset,
             self.recipe,
-            commit(),
+            commit_of(Path.cwd(), digits=40),
             "loss.csv",
             can,
             guidance_audio=self.guidance_audio,
@@ -208,19 +208,6 @@ def _chunk(stage: Engine) -> int | None:
     """Latents of the last windows, where generation can make chunks of that length."""
     length = value_at(subject_of(stage).objective.window_latents, max(stage.step - 1, 0))
     return length if length > OVERLAP else None
-
-
-def commit() -> str:
-    """The commit of the working directory, "+" behind it if files differ; "" outside git."""
-    if shutil.which("git") is None:
-        return ""
-    words = ["git", "describe", "--always", "--abbrev=40", "--exclude=*", "--dirty=+"]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    return done.stdout.strip() if done.returncode == 0 else ""
-
-
-def loss_path(trainer: L.Trainer) -> Path:
-    return Path(trainer.default_root_dir) / "loss.csv"
 
 
 def plot_losses(losses: list[tuple[int, float]], path: Path) -> None:

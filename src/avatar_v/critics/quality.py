@@ -3,8 +3,6 @@
 They compare versions of one video, not videos of different content; for that see qalign.QAlign.
 """
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
@@ -17,16 +15,6 @@ Video = UInt8[Tensor, "f 3 h w"]
 SHARP_SHARE = 0.8
 NO_WEIGHTS = "none"
 """Hash of a measure that is a formula."""
-
-
-class QualityCritic(Protocol):
-    """Frames of one video to a score a frame."""
-
-    name: str
-
-    def measure(self, frames: Video) -> Score:
-        """Values "f"."""
-        ...
 
 
 class Sharpness:

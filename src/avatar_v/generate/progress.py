@@ -2,7 +2,6 @@
 
 import time
 from pathlib import Path
-from types import TracebackType
 
 from jaxtyping import UInt8
 from rich.console import Console
@@ -36,12 +35,7 @@ class FrameProgress:
         self._bar.start()
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: object, error: BaseException | None, traceback: object) -> None:
         if error is not None and self._num == 0:  # nothing was made, so there is nothing to show
             self._bar.update(self._task, visible=False)
             self._bar.live.stop()  # Progress.stop ends with an empty line where stderr is a file

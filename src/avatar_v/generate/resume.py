@@ -20,7 +20,6 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from safetensors import SafetensorError
@@ -101,12 +100,7 @@ class ChunkCheckpoint:
             raise
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         num = num_kept(self.folder)
         is_refused = kind is not None and issubclass(kind, RefusedError)
         keeps = kind is not None and not is_refused and (num > 0 or self.growing.exists())

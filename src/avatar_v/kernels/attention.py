@@ -1,4 +1,4 @@
-"""Attention twice: the specification (`attend_dense`) and the fast path (`attend`).
+"""The fast path of attention (`attend`); the tests hold its specification (naive_attention.py).
 
 Layout is "b token head width" on both sides of the call. The fast path knows only which keys each
 sample sees (kernels/key_mask.py); block structure is expressed by *which* keys a query is given,
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.kernels import backends
@@ -75,15 +75,3 @@ def frames_seen(
     """Of the keys or values of all frames those that ``block`` sees."""
     runs = [x[:, slice(*run)] for run in block.seen]
     return (runs[0] if len(runs) == 1 else torch.cat(runs, dim=1)).flatten(1, 2)
-
-
-def attend_dense(
-    query: Float[Tensor, "b q heads width"],
-    key: Float[Tensor, "b k heads width"],
-    value: Float[Tensor, "b k heads width"],
-    mask: Bool[Tensor, "b q k"],
-) -> Float[Tensor, "b q heads width"]:
-    """The specification: one softmax over a full q x k mask, in fp32. For tests, not for speed."""
-    scores = torch.einsum("bqhd,bkhd->bhqk", query.float(), key.float()) / query.shape[-1] ** 0.5
-    weights = scores.masked_fill(~mask[:, None], float("-inf")).softmax(-1)
-    return torch.einsum("bhqk,bkhd->bqhd", weights, value.float()).to(query.dtype)

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor
 
-from avatar_v.flow import Latents, State
+from avatar_v.flow import State
 
 Scored = Bool[Tensor, "b l"]
 LEAST_SPREAD = 1e-6
@@ -47,18 +47,6 @@ def distribution_matching_loss(
     w = w.expand_as(made)
     total = w.flatten(1).sum(1).clamp_min(torch.finfo(torch.float32).tiny)
     return (squared * w).flatten(1).sum(1) / total
-
-
-def guided_target(velocity: Latents, without: Latents, weight: Float[Tensor, " b"]) -> Latents:
-    """``v + (w - 1) (v - sg[v_∅])``: the target of plain training of weights with guidance inside.
-
-    ``velocity`` is that of the data, ``without`` the network's own for the sample without its
-    conditions and w the weight that the network takes as an input. On average over the data this is
-    guidance with w: fine-tuning on it keeps what distillation put in; plain flow matching takes it
-    out.
-    """
-    wide = weight.reshape(-1, *[1] * (velocity.ndim - 1))
-    return velocity + (wide - 1) * (velocity - without.detach())
 
 
 def _mask(scored: Scored, like: State) -> Float[Tensor, "b l *ones"]:

@@ -11,7 +11,6 @@ import threading
 import wave
 from collections.abc import Iterator
 from pathlib import Path
-from types import TracebackType
 
 import numpy as np
 import torch
@@ -79,12 +78,7 @@ class Writer:
             self._queue.put((pictures, sound.clamp(-1, 1).cpu().numpy()))
             self.num_frames += frames.shape[0]
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         try:
             if kind is None:
                 self._queue.put(None)
@@ -189,13 +183,8 @@ class Mp4Writer:
         sound = self._audio[start : start + num]
         self._writer.write(frames, F.pad(sound, (0, num - len(sound))))
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        self._writer.__exit__(kind, error, traceback)
+    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
+        self._writer.__exit__(kind, *rest)
 
 
 def write_wav(path: str | Path, samples: Float[Tensor, " s"]) -> None:

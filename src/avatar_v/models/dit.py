@@ -152,7 +152,7 @@ class AvatarDiT(nn.Module):
         motion_rotary = rotary_grid(num_frames, 1, 1, self.config.head_dim, x_t.device, start)
         x = self._embed_patches(x_t)
         if self.low_embed is not None and cond.low is not None:
-            x = x + self._embed_low(self.low_embed, cond.low)
+            x = x + self.low_embed(self._patches(cond.low)).to(self._residual(cond.low))
         shares = None
         if self.spread is not None:
             shares = self.spread.of(num_frames, x.shape[2], keep_keys=return_keys)
@@ -271,9 +271,6 @@ class AvatarDiT(nn.Module):
 
     def _embed_patches(self, latents: Latents) -> Tokens:
         return self.patch_embed(self._patches(latents)).to(self._residual(latents))
-
-    def _embed_low(self, low_embed: nn.Linear, low: Latents) -> Tokens:
-        return low_embed(self._patches(low)).to(self._residual(low))
 
     def _residual(self, x: Tensor) -> torch.dtype:
         return residual_dtype(x, self.patch_embed.weight)

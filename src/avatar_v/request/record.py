@@ -5,7 +5,6 @@ import json
 import os
 import platform
 import resource
-import subprocess
 import sys
 import time
 from dataclasses import dataclass, field
@@ -13,6 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+from avatar_v.base.command_line import commit_of
 from avatar_v.base.paths import whole_file
 from avatar_v.engines.scene import SceneCandidate
 from avatar_v.engines.voice import Said
@@ -109,7 +109,7 @@ class Record:
     track: SpokenTrack | None = None  # of a file of speech
     watermark: str | None = None  # the id that the frames carry
     consented: Consented | None = None  # of the person, where --consent asked for it
-    commit: str | None = field(default_factory=lambda: code_commit())
+    commit: str | None = field(default_factory=lambda: commit_of() or None)
     versions: dict[str, str] = field(default_factory=lambda: versions())
     machine: str = field(default_factory=lambda: machine())
 
@@ -127,24 +127,6 @@ def save_record(path: str | Path, record: Record, **more: Any) -> None:
     values = {**dataclasses.asdict(record), **more}
     with whole_file(path) as part:
         part.write_text(json.dumps(values, indent=2) + "\n", encoding="utf-8")
-
-
-def code_commit() -> str | None:
-    """The commit of the checkout this runs from, with "+" if it has changes; None outside git."""
-    root = Path(__file__).resolve().parents[3]
-    if not (root / ".git").exists():
-        return None
-
-    def git(*words: str) -> str:
-        return subprocess.run(
-            ["git", "-C", str(root), *words], capture_output=True, text=True, check=True
-        ).stdout.strip()
-
-    try:
-        commit = git("rev-parse", "--short=12", "HEAD")
-        return commit + "+" if git("status", "--porcelain", "--untracked-files=no") else commit
-    except (OSError, subprocess.CalledProcessError):
-        return None
 
 
 def versions() -> dict[str, str]:

@@ -88,16 +88,12 @@ class PersonOptions:
     )  # fmt: skip
     audio_rate_hz: Annotated[int, Within(1_000, 384_000)] = option(
         "sample rate of the PCM on stdin (%(default)s)",
-        flag="--audio-rate",
-        default=16_000,
-        metavar="HZ",
-    )
+        flag="--audio-rate", default=16_000, metavar="HZ",
+    )  # fmt: skip
     audio_channels: Annotated[int, Within(1, 2)] = option(
         "channels of the PCM on stdin, interleaved (%(default)s)",
-        flag="--audio-channels",
-        default=1,
-        metavar="N",
-    )
+        flag="--audio-channels", default=1, metavar="N",
+    )  # fmt: skip
     audio_patience_s: Annotated[float, Within(0.001, 86_400)] = option(
         "a stdin that gives nothing for so long has ended (%(default)s)",
         flag="--audio-patience", default=30.0, metavar="S",
@@ -115,27 +111,20 @@ class SamplingOptions:
     )  # fmt: skip
     seed: Annotated[int, Within(0, 2**63 - 1)] = option(
         "of the noise; another seed gives another take (%(default)s)",
-        flag="--seed",
-        default=0,
-        metavar="N",
-        first=True,
-    )
+        flag="--seed", default=0, metavar="N", first=True,
+    )  # fmt: skip
     guidance_audio: Guidance | None = option(
         "strength of the speech; 1: none (default: what the weights' card says)",
         flag="--guidance-audio", default=None, metavar="W", first=True,
     )  # fmt: skip
     guidance_text: Guidance = option(
         "strength of the prompt; 1: none (%(default)s)",
-        flag="--guidance-text",
-        default=1.0,
-        metavar="W",
-    )
+        flag="--guidance-text", default=1.0, metavar="W",
+    )  # fmt: skip
     guidance_reference: Guidance = option(
         "strength of the reference; 1: none (%(default)s)",
-        flag="--guidance-reference",
-        default=1.0,
-        metavar="W",
-    )
+        flag="--guidance-reference", default=1.0, metavar="W",
+    )  # fmt: skip
     guidance_motion: Guidance | None = option(
         "strength of the reference's style of motion (default: what the weights' card says)",
         flag="--guidance-motion", default=None, metavar="W",
@@ -224,10 +213,8 @@ class Weights:
     )  # fmt: skip
     precision: str = option(
         "of the networks; auto: bf16 where GPU or processor has it (%(default)s)",
-        flag="--precision",
-        default="auto",
-        choices=("auto", "fp32", "bf16"),
-    )
+        flag="--precision", default="auto", choices=("auto", "fp32", "bf16"),
+    )  # fmt: skip
     offload: bool = option(
         "weights in main memory, a few at a time on the GPU", flag="--offload", default=False
     )

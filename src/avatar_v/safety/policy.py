@@ -4,16 +4,17 @@ A policy is a YAML file, read and checked here, before torch is imported; modera
 Models are folders beside it, or anywhere; their labels are known from config.json.
 """
 
+import dataclasses
 import re
 import unicodedata
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from avatar_v.base.outside import parse_yaml, read_json
 from avatar_v.base.paths import indexed_weights
-from avatar_v.base.stored import Within, built, converted, shown
+from avatar_v.base.stored import Within, built, shown
 from avatar_v.base.words import listed
 from avatar_v.safety.consent import read_bounded
 
@@ -38,7 +39,11 @@ class Classifier:
     """A folder, and the labels that are refused: from which probability on."""
 
     model: str
-    refuse: Mapping[str, float]
+    refuse: Mapping[str, Annotated[float, Within(0, 1)]]
+
+    def __post_init__(self) -> None:
+        if not self.refuse:
+            raise ValueError("refuse names no label")
 
 
 @dataclass(frozen=True)
@@ -56,22 +61,22 @@ class ModerationPolicy:
     texts: Classifier | None = None
     pictures: PictureClassifier | None = None
 
+    def __post_init__(self) -> None:
+        for word in self.words:
+            if not plain_words(word):
+                raise ValueError(f"words: {word!r} has no letter")
+        if not (self.words or self.texts or self.pictures):
+            raise ValueError("refuses nothing; expected words, texts or pictures")
+
 
 def read_policy(path: str | Path) -> ModerationPolicy:
     """ValueError for a file that is no policy: unknown keys, words without a letter, models that
     are missing or of another kind, and labels that a model does not have."""
     path = Path(path)
     values = parse_yaml(read_bounded(path, "--policy"), where=path, what="policy")
-    values = _object(values, path, {"words", "texts", "pictures"})
-    words = converted(values.get("words") or [], tuple[str, ...], where=f"{path}: words")
-    for word in words:
-        if not plain_words(word):
-            raise ValueError(f"{path}: words: {word!r} has no letter")
-    texts = _classifier(values, "texts", Classifier, path)
-    pictures = _classifier(values, "pictures", PictureClassifier, path)
-    if not (words or texts or pictures):
-        raise ValueError(f"{path} refuses nothing; expected words, texts or pictures")
-    return ModerationPolicy(words, texts, pictures)
+    policy = built(ModerationPolicy, values, where=path, sparse=True)
+    rules = {name: _beside(path, name, getattr(policy, name)) for name in ("texts", "pictures")}
+    return dataclasses.replace(policy, **rules)
 
 
 def plain_words(text: str) -> list[str]:
@@ -89,21 +94,11 @@ def _is_unseen(letter: str) -> bool:
     return is_control or IGNORED.fullmatch(letter) is not None
 
 
-def _classifier(values: Mapping[str, Any], name: str, kind: Any, path: Path) -> Any:
-    """The rule of a ``kind`` under ``name``; None where there is none."""
-    if values.get(name) is None:
+def _beside(path: Path, name: str, rule: Classifier | None) -> Classifier | None:
+    """The rule ``name`` of the policy in ``path``, with the whole path of its model."""
+    if rule is None:
         return None
-    where = f"{path}: {name}"
-    optional = {"every_s": PictureClassifier.every_s} if kind is PictureClassifier else {}
-    given = _object(values[name], where, {"model", "refuse", *optional})
-    refuse = {
-        label: converted(least, Annotated[float, Within(0, 1)], where=f"{where}: refuse: {label}")
-        for label, least in _object(given.get("refuse"), f"{where}: refuse", None).items()
-    }
-    rest = {k: v for k, v in {**optional, **given}.items() if k != "refuse"}
-    rule = built(kind, rest, where=where, refuse=refuse)
-    folder = path.parent / rule.model
-    is_text = name == "texts"
+    folder, where, is_text = path.parent / rule.model, f"{path}: {name}", name == "texts"
     check_folder(
         folder,
         where,
@@ -115,9 +110,9 @@ def _classifier(values: Mapping[str, Any], name: str, kind: Any, path: Path) -> 
     if not isinstance(labels, dict) or not 1 <= len(labels) <= MAX_LABELS:
         raise ValueError(f"{where}: {folder / 'config.json'} names no labels (id2label)")
     known = [str(label) for label in labels.values()]
-    if unknown := [label for label in refuse if label not in known]:
+    if unknown := [label for label in rule.refuse if label not in known]:
         raise ValueError(f"{where}: the model has no label {unknown[0]!r}; it has {listed(known)}")
-    return built(kind, {**rest, "model": str(folder)}, where=where, refuse=refuse)
+    return dataclasses.replace(rule, model=str(folder))
 
 
 def check_folder(
@@ -135,13 +130,3 @@ def check_folder(
     if not kind.endswith(kinds):
         raise ValueError(f"{where}: {folder} holds {shown(found)}; expected {source}")
     return kind
-
-
-def _object(value: Any, where: str | Path, known: set[str] | None) -> dict[str, Any]:
-    """A mapping from names to values, without any but the ``known`` ones; not an empty one."""
-    if not isinstance(value, dict) or not value or not all(isinstance(k, str) for k in value):
-        raise ValueError(f"{where} is an object of names and values, got {shown(value)}")
-    if known is not None and (unknown := sorted(set(value) - known)):
-        expected = ", ".join(sorted(known))
-        raise ValueError(f"{where}: unknown key {unknown[0]!r}; expected {expected}")
-    return value

@@ -24,9 +24,6 @@ INTERPOLATED = 2
 NUM_SUFFIX = 1
 """Clean latents at the end of an I chunk; as many as training gives (training/windows.py)."""
 
-CHUNK_LATENTS_FULL_SIZE = 41
-"""161 frames, 6.44 s (Avatar V §4.1). The small preset uses the 13 latents of its training."""
-
 
 @dataclass(frozen=True)
 class Span:

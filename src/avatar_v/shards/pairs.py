@@ -168,10 +168,7 @@ def require_pair(entry: ClipEntry, *, pictures: bool = False) -> None:
 
 def decode_judgment(data: bytes, name: str) -> Judgment:
     """The JSON member; ValueError for missing or unknown keys, and for other types."""
-    values = parse_json(data, where=name)
-    if not isinstance(values, dict):
-        raise ValueError(f"{name} holds a {type(values).__name__}, expected an object")
-    return built(Judgment, values, where=name)
+    return built(Judgment, parse_json(data, where=name), where=name)
 
 
 def collate_pairs(pairs: Sequence[Pair]) -> Batch:

@@ -26,6 +26,7 @@ import io
 import json
 import zipfile
 from dataclasses import dataclass
+from typing import Annotated
 
 import av
 import numpy as np
@@ -36,6 +37,7 @@ from jaxtyping import Bool, Float, Float16, Int, Int16, UInt8
 from torch import Tensor
 
 from avatar_v.base.outside import parse_json
+from avatar_v.base.stored import Within, built
 from avatar_v.media.containers import open_bytes
 from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
@@ -64,7 +66,7 @@ class Meta:
     scene: str
     sentence: str
     text: str  # the prompt: what is seen, never how the person moves
-    num_frames: int
+    num_frames: Annotated[int, Within(0, MAX_FRAMES)]
     height: int  # 0, like the width: the clip has motion and sound alone
     width: int
     licence: str  # SPDX name, or the user's own words
@@ -268,15 +270,8 @@ def decode_meta(data: bytes, name: str) -> Meta:
         raise ValueError(f"{name}: the json member is damaged ({error!r})") from error
     if version != SCHEMA_VERSION:
         raise ValueError(f"{name}: schema version {version}, this code reads {SCHEMA_VERSION}")
-    try:
-        known = tuple(fields["motion_known"])
-        habits = tuple(fields.get("habits_known", known))  # shards of before have one list
-        length = fields["num_frames"]
-        if type(length) is not int or not 0 <= length <= MAX_FRAMES:
-            raise TypeError(f"num_frames is 0 to {MAX_FRAMES:,}, got {length!r:.40}")
-        return Meta(**{**fields, "motion_known": known, "habits_known": habits})
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"{name}: the json member does not fit the schema ({error})") from error
+    habits = fields.get("motion_known")  # shards of before have one list
+    return built(Meta, {"habits_known": habits, **fields}, where=name, sparse=True)
 
 
 def check_sample(sample: Sample, *, needs_picture: bool = True) -> None:

@@ -290,10 +290,6 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         roles = self.roles()
         return tuple(n for role, ns in self._names.items() if roles[role].ema for n in ns)
 
-    def exported_modules(self) -> tuple[str, ...]:
-        """Names of the modules that callbacks/record.py writes at the end."""
-        return next(role.modules for role in self.roles().values() if role.export)
-
     def role_optimizers(self) -> dict[str, LightningOptimizer]:
         """The optimiser of every trained role."""
         found = self.optimizers()

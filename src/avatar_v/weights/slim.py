@@ -60,7 +60,7 @@ def make_slim(
     does not lie beside ``base``.
     """
     folder, out = Path(folder), Path(out)
-    card, parts = _check_whole(folder), _own_parts(folder)
+    card, parts = _check_whole(folder), [part for part in ALL_PARTS if (folder / part).is_dir()]
     if absent := sorted(set(errors) - set(parts)):
         raise ValueError(f"{folder} has no {', '.join(absent)} of its own that could be compressed")
     if out.exists():
@@ -105,10 +105,6 @@ def _hashes(folder: Path) -> Whole:
     motion = folder / MOTION
     found = hash_folder(motion) if motion.is_dir() else ""
     return Whole(hash_folder(folder), hash_folder(folder / "dit"), found)
-
-
-def _own_parts(folder: Path) -> list[Part]:
-    return [part for part in ALL_PARTS if (folder / part).is_dir()]
 
 
 def _check_whole(folder: Path) -> Card:

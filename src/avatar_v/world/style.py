@@ -6,8 +6,6 @@ Nothing here shows in a neutral frame (motion zero, eyes open): all acts through
 import dataclasses
 from dataclasses import dataclass
 
-import numpy as np
-
 from avatar_v.base.seeds import stream
 from avatar_v.world.splits import split_of
 
@@ -73,12 +71,3 @@ def sample_style(person_id: int) -> Habits:
     split_of(person_id)
     rng = stream("style", person_id)
     return Habits(person_id, *(float(rng.uniform(*HABIT_RANGES[name])) for name in STYLE_NAMES))
-
-
-def style_vector(style: Habits) -> np.ndarray:
-    """Habits in the order of STYLE_NAMES, each scaled from its range to [-1, 1]."""
-    values = []
-    for name, value in zip(STYLE_NAMES, dataclasses.astuple(style)[1:], strict=True):
-        low, high = HABIT_RANGES[name]
-        values.append(2 * (value - low) / (high - low) - 1)
-    return np.array(values, dtype=np.float32)

@@ -1,8 +1,8 @@
 """FID and FVD: Fréchet distances between features of the true videos and of a system's.
 
 Feature rows are scored and kept per video like any number; the distance is taken once a run, over
-the cases that every system has (bench/sets.py). FID is Heusel et al. 2017, FVD Unterthiner et al.
-2019, with their networks or with one's own, on whole pictures; few pictures or windows of many
+the cases that every system has (bench/summary.py). FID is Heusel et al. 2017, FVD Unterthiner et
+al. 2019, with their networks or with one's own, on whole pictures; few pictures or windows of many
 features make both far too high in themselves, so compare them between systems on the same cases
 only. Those of drawn faces are not the papers': the world's critics see.
 """
