@@ -169,7 +169,7 @@ $Wassets: | $(foreach name,3_motion 4b_distill_dmd 4e_self_forcing refiner,$W$(r
 	cd $W && cp $(addprefix $(runs)/refiner/weights/,loss.csv recipe.yaml) refiner.whole
 	$(call slim,$(runs)/3_motion/weights,small,dit=0 vae=0 text=0 audio=0 motion=0)
 	$(call slim,$(runs)/4b_distill_dmd/weights,small_student,dit=8e-4 --base assets.part/small)
-	$(call slim,$(runs)/4e_self_forcing/weights,small_causal,dit=8e-4 --base assets.part/small)
+	$(call slim,$(runs)/4e_self_forcing/weights,small_causal,dit=9e-4 --base assets.part/small)
 	$(call slim,refiner.whole,small_refiner,dit=4.2e-3 vae=1.2e-3 text=2e-2 audio=1e-2 --base assets.part/small)
 	cd $W && cp -r $(foreach name,$(critics),runs/critic_$(name)/$(name)) assets.part/critics
 	mv $Wassets.part $Wassets
