@@ -9,14 +9,14 @@ from torch import Tensor
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
-from avatar_v_eval.bench.manifest import Manifest
-from avatar_v_eval.bench.world70 import Plan, write_world
-from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.bench.manifest import BenchManifest
+from avatar_v_eval.bench.world70 import DrawnSet, write_world
+from avatar_v_eval.scoring.clip import Footage, ScoredClip
 
-PLAN = Plan(name="w", num_cases=3, num_frames=50, first=11, size=64)
+PLAN = DrawnSet(name="w", num_cases=3, num_frames=50, first=11, size=64)
 
 
-def make_manifest(folder: Path, plan: Plan = PLAN) -> Manifest:
+def make_manifest(folder: Path, plan: DrawnSet = PLAN) -> BenchManifest:
     """World cases in ``folder``."""
     return write_world(folder, plan)[0]
 
@@ -38,11 +38,11 @@ def pixels(video: Footage) -> Tensor:
     return torch.cat([frames for _, frames in video.blocks()])
 
 
-def judged(index: int, video: Footage | None = None, num_frames: int = 75) -> Clip:
+def judged(index: int, video: Footage | None = None, num_frames: int = 75) -> ScoredClip:
     """The true video of a person, or ``video`` in its place, with the inputs of the case."""
     truth = footage(world_clip(index, num_frames))
     reference = footage(world_clip(index, num_frames, scene=1))
-    return Clip(video or truth, reference, pixels(truth)[0], truth)
+    return ScoredClip(video or truth, reference, pixels(truth)[0], truth)
 
 
 def late(video: Footage, num: int) -> Footage:

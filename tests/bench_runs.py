@@ -4,21 +4,21 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from avatar_v_eval.bench.rows import CaseRow, FrameRow, Run, RunInfo, table, write_run
-from avatar_v_eval.scoring.values import Output
+from avatar_v_eval.bench.rows import BenchRun, CaseRow, FrameRow, RunInfo, table, write_run
+from avatar_v_eval.scoring.values import ScoreOutput
 
 OUTPUTS = (
-    Output("syncnet_c", "Sync-C", "higher"),
-    Output("syncnet_d", "Sync-D", "lower"),
-    Output("face_arcface", "Face Sim", "higher"),
-    Output("qalign_iqa", "Q-Align", "higher"),
+    ScoreOutput("syncnet_c", "Sync-C", "higher"),
+    ScoreOutput("syncnet_d", "Sync-D", "lower"),
+    ScoreOutput("face_arcface", "Face Sim", "higher"),
+    ScoreOutput("qalign_iqa", "Q-Align", "higher"),
 )
 CONDITIONS = ("same", "cross", "generated")
 Values = Mapping[str, Mapping[str, Sequence[float | None]]]
 """System → output → value per case; None: refused."""
 
 
-def make_run(values: Values, outputs: Sequence[Output] = OUTPUTS, **changes) -> Run:
+def make_run(values: Values, outputs: Sequence[ScoreOutput] = OUTPUTS, **changes) -> BenchRun:
     """One metric per output; case ``c07`` is person ``p07``'s, conditions take turns."""
     rows = [
         _row(system, output.key, index, value)
@@ -42,10 +42,10 @@ def make_run(values: Values, outputs: Sequence[Output] = OUTPUTS, **changes) -> 
         date="2026-01-02T03:04:05+00:00",
     )
     info = dataclasses.replace(info, **changes)
-    return Run(info, table(CaseRow, rows), table(FrameRow, []))
+    return BenchRun(info, table(CaseRow, rows), table(FrameRow, []))
 
 
-def save(folder: Path, run: Run) -> Path:
+def save(folder: Path, run: BenchRun) -> Path:
     write_run(run, folder)
     return folder
 

@@ -17,7 +17,7 @@ from avatar_v.generate.generator import Clip, generate
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.resume import OnKept
 from avatar_v.generate.run import run
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.media.pixels import Frames
 from avatar_v.request.record import Record
 from avatar_v.request.request import Request, Weights
@@ -41,9 +41,9 @@ def made(
     waveform: Tensor,
     settings: Settings = SETTINGS,
     prompt: str = "a room",
-    person: Person | None = None,
+    person: EncodedPerson | None = None,
 ) -> Tensor:
-    person = person or Person(picture())
+    person = person or EncodedPerson(picture())
     blocks = generate(pipe.dit, pipe.conditioner, person, waveform, prompt, settings)
     return torch.cat(list(blocks))
 
@@ -53,12 +53,12 @@ def left_behind(request: Request) -> list[str]:
     return threads + [path.name for path in Path(str(request.output.out)).parent.iterdir()]
 
 
-def speaker(pipe: AvatarPipeline) -> Person:
+def speaker(pipe: AvatarPipeline) -> EncodedPerson:
     """A person with 13 frames of reference and the motion stream."""
     with torch.no_grad():
         reference = pipe.conditioner.encode_reference(make_batch(1, 13, 32))
     assert reference.motion is not None
-    return Person(picture(), reference, reference.motion[:, :1])
+    return EncodedPerson(picture(), reference, reference.motion[:, :1])
 
 
 def carry_out(

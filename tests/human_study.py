@@ -22,7 +22,7 @@ import yaml
 from avatar_v_eval.human.blind import blinded_copies
 from avatar_v_eval.human.items import all_items
 from avatar_v_eval.human.server import create_app
-from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import Study, load_study
 
 SYSTEMS = ("ours", "rival", "weak", "footage")
@@ -109,7 +109,7 @@ class Site:
     """A rating page that is being served."""
 
     study: Study
-    store: Store
+    store: StudyStore
     copies: dict[Path, Path]
     clock: Clock
     port: int
@@ -140,7 +140,7 @@ def serve(study: Study, votes: Path) -> Iterator[Site]:
     items = all_items(study).values()
     files = [file for item in items for file in item.files]
     copies = blinded_copies(files, study.root / ".blinded")
-    store, clock = Store(votes, study.fingerprint), Clock()
+    store, clock = StudyStore(votes, study.fingerprint), Clock()
     app = create_app(study, store, copies, hosts=("127.0.0.1",), clock_s=clock)
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", access_log=False))
     thread = threading.Thread(target=server.run, daemon=True)

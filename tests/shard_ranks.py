@@ -19,7 +19,7 @@ from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.text import UMT5TextEncoder
 from avatar_v.parallel.apply import shard, shard_frozen
 from avatar_v.training.muon import BatchedMuon
-from avatar_v.training.roles import begun_as
+from avatar_v.training.roles import copy_network
 from avatar_v.weights.presets import build
 
 NUM_RANKS, NUM_LAYERS = 2, 3
@@ -123,7 +123,7 @@ def text_encoder(mesh: DeviceMesh) -> dict[str, Any]:
 def two_of_one(mesh: DeviceMesh) -> dict[str, Any]:
     """A DiT and another that begins in its memory, both in shards; then one of them changes."""
     dit = build("tiny", seed=1)[0]
-    other = begun_as(dit, shared=True)
+    other = copy_network(dit, shared=True)
     pairs = list(zip(dit.parameters(), other.parameters(), strict=True))
     found = {
         "same memory": all(p.data_ptr() == q.data_ptr() for p, q in pairs),

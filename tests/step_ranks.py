@@ -20,7 +20,7 @@ from torch.multiprocessing.spawn import spawn
 from avatar_v.generate import generator
 from avatar_v.generate.generator import AudioChunk, audio_chunks, finished_chunks, sample_chunks
 from avatar_v.generate.pipelining import chained, pipelined
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
@@ -77,10 +77,10 @@ def networks(case: Case) -> tuple[AvatarDiT, Conditioner]:
 
 
 @torch.inference_mode()
-def speaker(case: Case, conditioner: Conditioner) -> Person:
+def speaker(case: Case, conditioner: Conditioner) -> EncodedPerson:
     reference = conditioner.encode_reference(make_batch(1, 13, 32))
     assert reference.motion is not None
-    return Person(picture(), reference, reference.motion[:, :1] if case.moves else None)
+    return EncodedPerson(picture(), reference, reference.motion[:, :1] if case.moves else None)
 
 
 def latents_of(case: Case, line: PipelineGroup | None) -> Tensor | None:

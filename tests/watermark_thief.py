@@ -6,7 +6,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.safety.detect import mean_of_cycle, waves
-from avatar_v.safety.watermark import CELLS, CYCLE, change_of, luma, wave
+from avatar_v.safety.watermark import CELLS, CYCLE, luma, mark_change, wave
 
 Video = UInt8[Tensor, "f 3 h w"]
 Signs = Float[Tensor, "cycles cells cells"]
@@ -30,6 +30,6 @@ def with_signs(video: Video, signs: Signs, times: float = 1.0) -> Video:
     drawn = torch.empty_like(video)
     for i, frame in enumerate(video):
         pixels = frame.float()
-        change = change_of(luma(pixels)[None, None], signs[i // CYCLE] * wave(i % CYCLE))
+        change = mark_change(luma(pixels)[None, None], signs[i // CYCLE] * wave(i % CYCLE))
         drawn[i] = (pixels + times * change).round().clamp(0, 255).to(torch.uint8)
     return drawn

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.media.files import Output
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.writer import Writer
 
 PATIENCE_S = 300.0
@@ -85,7 +85,7 @@ def writer_threads() -> list[str]:
 
 def write_for_ever(path: str, told: Connection) -> None:
     frames = torch.zeros(25, 3, 32, 32, dtype=torch.uint8)
-    with Writer(output_of(path)) as writer:
+    with Writer(build_output(path)) as writer:
         while True:
             writer.write(frames, torch.zeros(25 * 640))
             told.send(writer.num_frames)
@@ -98,7 +98,7 @@ def write_to_a_full_disk(path: str, told: Connection) -> None:
     draw = torch.Generator().manual_seed(0)
     frames = torch.randint(0, 255, (10, 3, 64, 64), dtype=torch.uint8, generator=draw)
     try:
-        with Writer(output_of(path)) as writer:
+        with Writer(build_output(path)) as writer:
             for _ in range(40):
                 writer.write(frames, torch.zeros(6400))
     except OSError as error:

@@ -24,7 +24,7 @@ from avatar_v.media import containers, reading
 from avatar_v.motion.landmarks import HABITS, KNOWN, motion_from_landmarks
 from avatar_v.shards.schema import NO_PHONEME, Meta, Sample, to_int16
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME
-from avatar_v_data.import_plan import Part, Source
+from avatar_v_data.import_plan import ImportPart, Source
 
 MIN_FOUND = 0.5  # share of a clip's frames that must show a face
 CAPTION_BYTES = 256  # of ByteTextEncoder; UMT5 of the full sizes takes 512 tokens
@@ -48,7 +48,7 @@ class ReadSettings:
 
 
 @dataclass(frozen=True)
-class Row:
+class ImportRow:
     """A file, or frames of one, with what is to be said about it."""
 
     file: str
@@ -61,15 +61,15 @@ class FileResult:
     """The outcome of one file."""
 
     num_clips: int = 0
-    dropped: list[Row] = field(default_factory=list)
-    noted: list[Row] = field(default_factory=list)
+    dropped: list[ImportRow] = field(default_factory=list)
+    noted: list[ImportRow] = field(default_factory=list)
     faces: dict[str, list[float]] = field(default_factory=dict)  # key → whose face it shows
 
     @classmethod
     def from_json(cls, text: str) -> "FileResult":
         """Inverse of json.dumps(dataclasses.asdict(result))."""
         fields = json.loads(text)
-        rows = {name: [Row(**row) for row in fields[name]] for name in ("dropped", "noted")}
+        rows = {name: [ImportRow(**row) for row in fields[name]] for name in ("dropped", "noted")}
         return cls(fields["num_clips"], faces=fields["faces"], **rows)
 
 
@@ -81,10 +81,10 @@ def read_file(source: Source, settings: ReadSettings, result: FileResult) -> Ite
             yield sample
     except ValueError as error:  # unreadable or damaged: the clips before it are kept
         reason = str(error).removeprefix(f"{source.path}: ")
-        result.dropped.append(Row(source.name, "", reason))
+        result.dropped.append(ImportRow(source.name, "", reason))
     except Exception as error:  # of a decoder or of dlib: one file never ends an import
         reason = f"cannot be read ({type(error).__name__}: {error})"
-        result.dropped.append(Row(source.name, "", reason))
+        result.dropped.append(ImportRow(source.name, "", reason))
 
 
 def first_frame(key: str) -> int:
@@ -94,21 +94,21 @@ def first_frame(key: str) -> int:
 
 def _clips(source: Source, settings: ReadSettings, result: FileResult) -> Iterator[Sample]:
     if source.caption_note:
-        result.noted.append(Row(source.name, "", source.caption_note))
+        result.noted.append(ImportRow(source.name, "", source.caption_note))
     longest = max((len(part.caption.encode()) for part in source.parts), default=0)
     if longest > CAPTION_BYTES:
         why = (
             f"a caption of {longest} bytes is too long for the text encoder of the tiny and small "
             f"sizes, which takes {CAPTION_BYTES}"
         )
-        result.noted.append(Row(source.name, "", why))
+        result.noted.append(ImportRow(source.name, "", why))
     info = reading.probe(source.path)
     if info.no_video or info.no_audio:
         raise ValueError(info.no_video or info.no_audio)
     if early := containers.early_end(source.path):
-        result.noted.append(Row(source.name, "", early.removeprefix(f"{source.path} ")))
+        result.noted.append(ImportRow(source.name, "", early.removeprefix(f"{source.path} ")))
     if converted := reading.colour_note(source.path):
-        result.noted.append(Row(source.name, "", converted.removeprefix(f"{source.path} ")))
+        result.noted.append(ImportRow(source.name, "", converted.removeprefix(f"{source.path} ")))
     audio = reading.read_audio(source.path)
     frames = reading.iter_video(source.path, max_side=max(720, 6 * settings.size))
     for start, pictures in _parts(frames, source, settings.num_frames, result):
@@ -117,11 +117,13 @@ def _clips(source: Source, settings: ReadSettings, result: FileResult) -> Iterat
             sound = _sound(audio, start + part.sound_late, settings.num_frames)
             track = _tracked(pictures) if settings.face_crop else None
         except ValueError as error:
-            result.dropped.append(Row(source.name, span, str(error)))
+            result.dropped.append(ImportRow(source.name, span, str(error)))
             continue
         sample = _sample(source, part, start, pictures, track, sound, settings)
         if track is not None:
-            _note_faces(sample.key, pictures, track, Row(source.name, span, ""), settings, result)
+            _note_faces(
+                sample.key, pictures, track, ImportRow(source.name, span, ""), settings, result
+            )
         yield sample
 
 
@@ -156,12 +158,12 @@ def _windows(
     elif new:
         few = "a rest of" if last else "too short:"
         why = f"{few} {counted(len(new), 'frame')}, a clip has {num}"
-        result.dropped.append(Row(source.name, _span(start, len(new)), why))
+        result.dropped.append(ImportRow(source.name, _span(start, len(new)), why))
 
 
 def _sample(
     source: Source,
-    part: Part,
+    part: ImportPart,
     start: int,
     frames: Tensor,
     track: face_track.FaceTrack | None,
@@ -224,7 +226,7 @@ def _note_faces(
     key: str,
     frames: Tensor,
     track: face_track.FaceTrack,
-    row: Row,
+    row: ImportRow,
     settings: ReadSettings,
     result: FileResult,
 ) -> None:
@@ -232,10 +234,10 @@ def _note_faces(
     num_found, num = int(track.found.sum()), len(frames)
     if num_found < FEW_FOUND * num:
         why = f"a face in {num_found} of {num} frames ({100 * num_found // num} %); kept"
-        result.noted.append(Row(row.file, row.frames, why))
+        result.noted.append(ImportRow(row.file, row.frames, why))
     if track.num_faces > 1:
         why = f"{track.num_faces} faces in one picture: the largest is taken"
-        result.noted.append(Row(row.file, row.frames, why))
+        result.noted.append(ImportRow(row.file, row.frames, why))
     if settings.embed:
         looks = face_track.spread_frames(track.found, NUM_LOOKS)
         faces = embed_faces(frames[looks], track.landmarks[looks]).values

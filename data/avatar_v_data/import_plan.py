@@ -32,7 +32,7 @@ MAX_LATE = 250  # frames, 10 s
 
 
 @dataclass(frozen=True)
-class Part:
+class ImportPart:
     """The frames ``start`` to ``stop`` of a file, at 25 a second: one person in one scene."""
 
     person: str  # "" where the face tells, once it has been read
@@ -50,10 +50,10 @@ class Source:
 
     path: str
     name: str  # its path within the folder, as it can be printed
-    parts: tuple[Part, ...]
+    parts: tuple[ImportPart, ...]
     caption_note: str  # what was odd about the caption's file
 
-    def part_at(self, frame: int) -> Part:
+    def part_at(self, frame: int) -> ImportPart:
         """The part that a frame lies in."""
         (part,) = (p for p in self.parts if p.start <= frame and (not p.stop or frame < p.stop))
         return part
@@ -186,7 +186,7 @@ def _source(
         beside, note = read_caption(path.with_suffix(".txt"))
     persons = {"file": name, "folder": parent, "face": ""}
     parts = [
-        Part(
+        ImportPart(
             persons.get(person, row.get("person", "")),
             row.get("scene") or name,
             row.get("caption") or beside,

@@ -21,7 +21,7 @@ import torch
 from avatar_v.base.interrupts import interrupts_deferred
 from avatar_v.shards.schema import Sample
 from avatar_v.shards.writer import index_path, write_shard, write_text_atomically
-from avatar_v_data.import_file import FileResult, ReadSettings, Row, read_file
+from avatar_v_data.import_file import FileResult, ImportRow, ReadSettings, read_file
 from avatar_v_data.import_plan import Source
 from avatar_v_data.threads import one_thread
 
@@ -118,7 +118,7 @@ def _read_one(source: Source, place: Path, settings: ReadSettings) -> None:
     """Write `PLACE.tar` with the file's clips and, last, `PLACE.json` with its rows."""
     result = FileResult()
     index = write_shard(clips_path(place), _until_stopped(read_file(source, settings, result)))
-    result.dropped += [Row(source.name, "", failure.reason) for failure in index.failures]
+    result.dropped += [ImportRow(source.name, "", failure.reason) for failure in index.failures]
     result.num_clips = len(index.clips)
     write_text_atomically(_rows_path(place), json.dumps(dataclasses.asdict(result), sort_keys=True))
 

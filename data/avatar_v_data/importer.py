@@ -24,7 +24,7 @@ from avatar_v.shards.loader import read_members
 from avatar_v.shards.schema import META, decode_meta, encode_meta
 from avatar_v.shards.writer import ClipEntry, RawClip, index_path, read_index, write_shard
 from avatar_v.types import num_latents
-from avatar_v_data.import_file import FileResult, ReadSettings, Row, first_frame
+from avatar_v_data.import_file import FileResult, ImportRow, ReadSettings, first_frame
 from avatar_v_data.import_plan import (
     PersonRule,
     Source,
@@ -83,8 +83,8 @@ class ImportReport:
     splits: dict[str, str] = field(default_factory=dict)  # of each person, where one is asked
     without_caption: list[str] = field(default_factory=list)
     not_in_manifest: int = 0  # files that were left out
-    noted: list[Row] = field(default_factory=list)  # kept, but odd
-    dropped: list[Row] = field(default_factory=list)
+    noted: list[ImportRow] = field(default_factory=list)  # kept, but odd
+    dropped: list[ImportRow] = field(default_factory=list)
 
     @property
     def num_clips(self) -> int:

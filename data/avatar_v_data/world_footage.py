@@ -25,7 +25,7 @@ from torch import Tensor
 
 from avatar_v.base import checks
 from avatar_v.base.seeds import derive
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.writer import Writer
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
@@ -105,7 +105,7 @@ class Shot:
 
 
 @dataclass(frozen=True)
-class Recording:
+class DrawnRecording:
     """The truth about one file."""
 
     file: str
@@ -114,14 +114,14 @@ class Recording:
     lacks: int = 0  # frames of the original that are cut off its beginning
 
     @classmethod
-    def from_json(cls, line: str) -> "Recording":
+    def from_json(cls, line: str) -> "DrawnRecording":
         """Inverse of json.dumps(dataclasses.asdict(recording))."""
         fields = json.loads(line)
         shots = tuple(Shot(**shot) for shot in fields.pop("shots"))
         return cls(shots=shots, **fields)
 
 
-def plan_footage(settings: FootageSettings) -> list[Recording]:
+def plan_footage(settings: FootageSettings) -> list[DrawnRecording]:
     """The shots of all recordings. The same for the same settings."""
     people = persons(settings.split, settings.num_persons, settings.first)
     plans = [_plan_one(settings, number, people) for number in range(settings.num_recordings)]
@@ -136,7 +136,7 @@ def write_footage(
     *,
     num_workers: int = 1,
     on_file: Callable[[int], None] = lambda num_done: None,
-) -> list[Recording]:
+) -> list[DrawnRecording]:
     """Draw all recordings to ``out``, whose finished files are kept; the truth comes last."""
     checks.at_once("--workers", num_workers)
     out = Path(out)
@@ -162,12 +162,12 @@ def write_footage(
     return plans
 
 
-def read_truth(folder: str | Path) -> list[Recording]:
+def read_truth(folder: str | Path) -> list[DrawnRecording]:
     """What `write_footage` left."""
-    return [Recording.from_json(line) for line in (Path(folder) / TRUTH_FILE).open()]
+    return [DrawnRecording.from_json(line) for line in (Path(folder) / TRUTH_FILE).open()]
 
 
-def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Recording:
+def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> DrawnRecording:
     draw = random.Random(derive("footage", settings.seed, number))
     host = number % len(people)
     guest = draw.choice([n for n in range(len(people)) if n != host])
@@ -183,7 +183,7 @@ def _plan_one(settings: FootageSettings, number: int, people: list[int]) -> Reco
         dissolve = DISSOLVE_FRAMES if shots and draw.random() < DISSOLVES else 0
         seen = None if kind == "voice_over" else people[who]
         shots.append(Shot(start, stop, kind, seen, rooms[who], late, dissolve))
-    return Recording(f"recording-{number:03d}.mp4", tuple(shots))
+    return DrawnRecording(f"recording-{number:03d}.mp4", tuple(shots))
 
 
 def _scene(settings: FootageSettings, person: int, visit: int) -> int:
@@ -192,7 +192,7 @@ def _scene(settings: FootageSettings, person: int, visit: int) -> int:
     return scenes(settings.split, 1, number)[0]
 
 
-def _copy(plan: Recording, file: str) -> Recording:
+def _copy(plan: DrawnRecording, file: str) -> DrawnRecording:
     moved = [
         dataclasses.replace(
             shot, start=max(shot.start - CUT_OF_A_COPY, 0), stop=shot.stop - CUT_OF_A_COPY
@@ -200,16 +200,16 @@ def _copy(plan: Recording, file: str) -> Recording:
         for shot in plan.shots
         if shot.stop > CUT_OF_A_COPY
     ]
-    return Recording(file, tuple(moved), copy_of=plan.file, lacks=CUT_OF_A_COPY)
+    return DrawnRecording(file, tuple(moved), copy_of=plan.file, lacks=CUT_OF_A_COPY)
 
 
-def _write_one(settings: FootageSettings, plan: Recording, out: Path) -> None:
+def _write_one(settings: FootageSettings, plan: DrawnRecording, out: Path) -> None:
     torch.set_num_threads(1)
     lacks, drawn = plan.lacks, plan_footage(settings)
     number = next(n for n, p in enumerate(drawn) if p.file == (plan.copy_of or plan.file))
     growing = out / f".{plan.file}"
     last: Tensor | None = None
-    with Writer(output_of(str(growing))) as writer:
+    with Writer(build_output(str(growing))) as writer:
         for index, shot in enumerate(drawn[number].shots):
             frames, sound = _draw(settings, derive("shot", settings.seed, number, index), shot)
             if last is not None and shot.dissolve:

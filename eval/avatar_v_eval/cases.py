@@ -75,16 +75,16 @@ class Case:
 
     @property
     def video(self) -> Video:
-        return video_of(self.target)
+        return rendered_video(self.target)
 
     @cached_property
     def image(self) -> UInt8[Tensor, "3 h w"]:
         """The first frame of the target, drawn where the target has no video."""
         if self.target.video is not None:
             return self.target.video[0]
-        ids, size = self.ids, video_of(self.reference).shape[-1]
+        ids, size = self.ids, rendered_video(self.reference).shape[-1]
         clip = make_clip(ids.person, ids.scene, ids.sentence, num_frames=1, size=size)
-        return video_of(clip)[0]
+        return rendered_video(clip)[0]
 
     @property
     def mouth_open(self) -> Float[np.ndarray, " f"]:
@@ -99,7 +99,7 @@ class Case:
     @property
     def third_video(self) -> Video:
         assert self.elsewhere is not None
-        return video_of(self.elsewhere)
+        return rendered_video(self.elsewhere)
 
     def shortened(self, num_frames: int) -> "Case":
         """The same case with no more than ``num_frames`` frames of driving speech."""
@@ -173,14 +173,14 @@ def drawn_clips(
     ]
 
 
-def video_of(clip: WorldClip) -> Video:
+def rendered_video(clip: WorldClip) -> Video:
     """The frames of a clip that was rendered."""
     assert clip.video is not None
     return clip.video
 
 
-def heard(clip: WorldClip) -> Float[Tensor, " s"]:
-    """The sound of a clip as models hear it."""
+def prepared_sound(clip: WorldClip) -> Float[Tensor, " s"]:
+    """The sound of a clip as models take it."""
     return prepared(clip.audio)
 
 

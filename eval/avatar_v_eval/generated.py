@@ -26,7 +26,7 @@ from avatar_v.motion.extractors import METER_HABITS, from_meter
 from avatar_v.request.request import Request
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLES_PER_FRAME
 from avatar_v.world.redrawn import close_ups
-from avatar_v_eval.cases import Case, Video, heard, signed, video_of
+from avatar_v_eval.cases import Case, Video, prepared_sound, rendered_video, signed
 from avatar_v_eval.files import write_png
 from avatar_v_eval.rollout import Rollout
 
@@ -60,7 +60,7 @@ def generate(
 ) -> GeneratedClip:
     """The speech of the case, after the first ``num_frames`` frames of its reference clip. First
     frame and reference are those of another case where ``person`` is given."""
-    inputs = inputs_of(rollout, person or case, num_frames, motion)
+    inputs = build_inputs(rollout, person or case, num_frames, motion)
     inputs = dataclasses.replace(inputs, audio=case.audio, num_frames=case.num_frames)
     made = list(rollout.pipeline.clips(inputs, rollout.request_for(case.person_id, case.prompt)))
     motions = [clip.motion for clip in made if clip.motion is not None]
@@ -68,7 +68,7 @@ def generate(
     return GeneratedClip(video, torch.cat(motions) if motions else None)
 
 
-def inputs_of(rollout: Rollout, case: Case, num_frames: int, motion: str = "truth") -> Inputs:
+def build_inputs(rollout: Rollout, case: Case, num_frames: int, motion: str = "truth") -> Inputs:
     """The inputs of the pipeline; ``num_frames`` 0 leaves the reference clip out."""
     can, clips, first_motion = rollout.pipeline.card.can, (), None
     if can.reference and num_frames:
@@ -92,13 +92,13 @@ def reference_clip(case: Case, num_frames: int, motion: str = "truth") -> Refere
     """The beginning of the reference, with its motion in one of the `MOTIONS`."""
     clip = case.reference
     assert clip.valid is not None
-    video, track = video_of(clip)[:num_frames], None
+    video, track = rendered_video(clip)[:num_frames], None
     if motion == "truth":
         track = clip.motion[:num_frames]
     elif motion == "meter":
         track = from_meter(video, None)
     told = METER_HABITS if motion == "meter" else MOTION_NAMES
-    sound = heard(clip)[: num_frames * SAMPLES_PER_FRAME]
+    sound = prepared_sound(clip)[: num_frames * SAMPLES_PER_FRAME]
     return ReferenceClip(video, clip.valid[:num_frames], sound, track, habits_known=told)
 
 
@@ -128,7 +128,7 @@ def generate_from_files(rollout: Rollout, case: Case, num_frames: int) -> Genera
 def _request(rollout: Rollout, case: Case, num_frames: int, folder: Path) -> Request:
     """Writes the files of a request, and gives the request."""
     with Mp4Writer(folder / "reference.mp4", normalise_loudness(case.reference.audio)) as writer:
-        writer.write(video_of(case.reference))
+        writer.write(rendered_video(case.reference))
     write_wav(folder / "speech.wav", case.audio)
     request, image = rollout.request_for(case.person_id, case.prompt), None
     if not request.person.from_prompt:

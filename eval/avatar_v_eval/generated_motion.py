@@ -8,12 +8,12 @@ from torch import Tensor
 from avatar_v.base.progress import track
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.vectors import unpack_motion
 from avatar_v.sampling.chunks import plan
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.types import Style
-from avatar_v_eval.cases import Case, heard
+from avatar_v_eval.cases import Case, prepared_sound
 from avatar_v_eval.rollout import Rollout
 
 
@@ -36,7 +36,7 @@ def _moved_at_once(rollout: Rollout, cases: list[Case], num: int) -> Float[Tenso
     network = conditioner.motion_net
     assert network is not None
     length = plan(num_frames, chunk_latents=settings.chunk_latents).num_latents
-    audio_of = [audio_tokens(conditioner, heard(c.target), length) for c in cases]
+    audio_of = [audio_tokens(conditioner, prepared_sound(c.target), length) for c in cases]
     seeds = [rollout.request_for(case.person_id, case.prompt).sampling.seed for case in cases]
     made = roll_motion(
         network,
@@ -55,4 +55,4 @@ def _style(conditioner: Conditioner, cases: list[Case], num_frames: int) -> Styl
     """The style that the beginning of the references' motion tells."""
     motion = torch.stack([case.reference.motion[:num_frames] for case in cases])
     valid = torch.ones(motion.shape[:2], dtype=torch.bool)
-    return style_of(conditioner.clip_moments(motion, valid), conditioner.known_stats)
+    return build_style(conditioner.clip_moments(motion, valid), conditioner.known_stats)

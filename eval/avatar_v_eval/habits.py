@@ -10,7 +10,7 @@ import numpy as np
 from jaxtyping import Float
 
 from avatar_v_eval.cases import Case
-from avatar_v_eval.intervals import correlation, jackknife, mean_of, pearson
+from avatar_v_eval.intervals import correlation, jackknife, mean_interval, pearson
 from avatar_v_eval.motion_statistics import STATISTICS, true_statistics
 from avatar_v_eval.records import Number
 
@@ -30,13 +30,13 @@ def habit_numbers(
     found = {}
     for name, word in STATISTICS.items():
         own = np.array([person[name] for person in persons])
-        found[f"{name}_own"] = mean_of(own).described(f"{word}: the persons' own")
+        found[f"{name}_own"] = mean_interval(own).described(f"{word}: the persons' own")
         errors = {key: np.abs(of - values[name][truth]) for key, of in values[name].items()}
         for key, of in values[name].items():
             for ending, label, number in (
                 ("", "r over persons", correlation(of, own)),
-                ("_error", "error against the truth", mean_of(errors[key])),
-                ("_mean", "mean over persons", mean_of(of)),
+                ("_error", "error against the truth", mean_interval(errors[key])),
+                ("_mean", "mean over persons", mean_interval(of)),
             ):
                 found[f"{name}_{key}{ending}"] = number.described(f"{word}, {label}: {words[key]}")
         for a, b in pairs:
@@ -60,10 +60,10 @@ def _gains(
     in_r = jackknife(lambda index: _gain_in_r(rows[index]), len(rows))
     return {
         f"{name}_{a}_over_{b}": in_r.described(f"{word}, r over persons: {between}"),
-        f"{name}_{a}_over_{b}_error": mean_of(errors[a] - errors[b]).described(
+        f"{name}_{a}_over_{b}_error": mean_interval(errors[a] - errors[b]).described(
             f"{word}, error against the truth: {between}"
         ),
-        f"{name}_{a}_over_{b}_mean": mean_of(values[a] - values[b]).described(
+        f"{name}_{a}_over_{b}_mean": mean_interval(values[a] - values[b]).described(
             f"{word}, mean over persons: {between}"
         ),
     }

@@ -24,7 +24,7 @@ from avatar_v_eval.records import Number
 _Z95 = float(norm.ppf(0.975))
 
 
-def mean_of(values: Float[np.ndarray, " n"]) -> Number:
+def mean_interval(values: Float[np.ndarray, " n"]) -> Number:
     """Mean over independent units (persons), with Student's t interval."""
     values = np.asarray(values, dtype=np.float64)
     _check_units(len(values))
@@ -55,10 +55,10 @@ def jackknife(statistic: Callable[[np.ndarray], float], num_units: int) -> Numbe
 
 def interval_without(value: float, without: Float[np.ndarray, " n"]) -> Number:
     """A statistic of ``n`` units with its interval, from its values without each unit in turn."""
-    return around(value, len(without), math.sqrt(variance_of(without)), len(without) - 1)
+    return around(value, len(without), math.sqrt(jackknife_variance(without)), len(without) - 1)
 
 
-def variance_of(without: Float[np.ndarray, " n"]) -> float:
+def jackknife_variance(without: Float[np.ndarray, " n"]) -> float:
     """The jackknife's variance of a statistic, from its values without each unit in turn."""
     return float((len(without) - 1) * np.var(without))
 

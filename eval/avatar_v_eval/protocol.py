@@ -1,4 +1,4 @@
-"""The protocol of every measurement: cases x conditions x readers give numbers with intervals.
+"""The protocol of every measurement: cases x conditions x metrics give numbers with intervals.
 
 A measurement is a module of `studies` or `speed` with ``add_options(parser)`` and
 ``measure(options) -> Findings | None``. `run_measurement` reads the command line, writes the result
@@ -28,7 +28,7 @@ from avatar_v.base.paths import inside
 from avatar_v_eval import records
 from avatar_v_eval.cases import Case
 from avatar_v_eval.generated import GeneratedClip
-from avatar_v_eval.intervals import mean_of
+from avatar_v_eval.intervals import mean_interval
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.records import Number
 
@@ -140,18 +140,18 @@ def resumable(options: argparse.Namespace, weights: Mapping[str, str], *more: An
 def read_cases(
     cases: Sequence[Case],
     conditions: Mapping[str, Callable[[Case], T]],
-    reader: Callable[[Case, T], Reading],
+    metric: Callable[[Case, T], Reading],
     *,
     num_workers: int = 1,
     kept: Path | None = None,
 ) -> Readings:
-    """The reading of every case under every condition. A condition makes what the reader reads: a
+    """The reading of every case under every condition. A condition makes what the metric reads: a
     video, or an iterator over one that is too long to be kept."""
     rows = {}
     for name, make in conditions.items():
 
         def read(i: int, make: Callable[[Case], T] = make) -> Reading:
-            return reader(cases[i], make(cases[i]))
+            return metric(cases[i], make(cases[i]))
 
         folder = None if kept is None else kept / name
         rows[name] = mapped(read, len(cases), name, num_workers, folder)
@@ -166,7 +166,7 @@ def means(
 ) -> dict[str, Number]:
     """MEASURE_CONDITION: the mean over persons, for measures and conditions in words."""
     return {
-        f"{measure}_{condition}": mean_of(readings.values(condition, measure)).described(
+        f"{measure}_{condition}": mean_interval(readings.values(condition, measure)).described(
             f"{word}: {conditions[condition]}", unit=units.get(measure, "")
         )
         for measure, word in measures.items()
@@ -185,7 +185,7 @@ def gains(
     """MEASURE_A_over_B: the mean difference of two conditions, paired over persons."""
     there = [(a, b) for a, b in pairs if a != b and {a, b} <= set(readings.rows)]
     return {
-        f"{measure}_{a}_over_{b}": mean_of(
+        f"{measure}_{a}_over_{b}": mean_interval(
             readings.values(a, measure) - readings.values(b, measure)
         ).described(f"{word}: {conditions[a]} over {conditions[b]}", unit=units.get(measure, ""))
         for measure, word in measures.items()

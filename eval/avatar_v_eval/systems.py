@@ -37,7 +37,7 @@ class Way:
 
 
 def add_system_options(parser: argparse.ArgumentParser) -> None:
-    """Options of sampling, systems, references and pairs, for `ways_of` and `pairs_of`."""
+    """Options of sampling, systems, references and pairs, for `parse_ways` and `parse_pairs`."""
     add_sampling_options(parser)
     add = parser.add_argument
     add("--systems", nargs="+", metavar="NAME=WEIGHTS[?FIELD=VALUE&…]",
@@ -46,11 +46,11 @@ def add_system_options(parser: argparse.ArgumentParser) -> None:
     add("--pairs", nargs="*", default=[], metavar="A:B", help="ways to compare, paired")
 
 
-def ways_of(options: argparse.Namespace, starts: Sequence[str] = ("image",)) -> dict[str, Way]:
+def parse_ways(options: argparse.Namespace, starts: Sequence[str] = ("image",)) -> dict[str, Way]:
     """Key → way: the system's name, and what else there are several of. ValueError for systems that
     cannot be loaded or have no name."""
     texts = options.systems or [f"made={options.weights}"]
-    systems = {name: system_of(text, options) for name, text in named(texts)}
+    systems = {name: parse_system(text, options) for name, text in named(texts)}
     ways = {}
     for name, (length, start) in itertools.product(
         systems, itertools.product(options.references, starts)
@@ -61,12 +61,12 @@ def ways_of(options: argparse.Namespace, starts: Sequence[str] = ("image",)) -> 
         if len(starts) > 1:
             told.append((start, STARTS[start]))
         key, words = "_".join(x[0] for x in told), ", ".join(x[1] for x in told)
-        begun = rollout if start == "image" else rollout.from_prompt()
-        ways[key] = Way(begun, LENGTHS[length], words)
+        started = rollout if start == "image" else rollout.from_prompt()
+        ways[key] = Way(started, LENGTHS[length], words)
     return ways
 
 
-def longest_of(options: argparse.Namespace) -> int:
+def longest_reference(options: argparse.Namespace) -> int:
     """Frames of the longest reference that is asked for, at least one."""
     return max(1, *(LENGTHS[name] for name in options.references))
 
@@ -80,7 +80,7 @@ def named(systems: list[str]) -> list[tuple[str, str]]:
     return [(name, rest) for name, rest in pairs]
 
 
-def system_of(text: str, options: argparse.Namespace) -> Rollout:
+def parse_system(text: str, options: argparse.Namespace) -> Rollout:
     """The weights of ``WEIGHTS?FIELD=VALUE&…``, sampled so."""
     weights, _, fields = text.partition("?")
     asked = parse_options(fields)
@@ -92,7 +92,7 @@ def system_of(text: str, options: argparse.Namespace) -> Rollout:
     return dataclasses.replace(rollout, request=request)
 
 
-def pairs_of(options: argparse.Namespace, ways: Iterable[str]) -> list[tuple[str, str]]:
+def parse_pairs(options: argparse.Namespace, ways: Iterable[str]) -> list[tuple[str, str]]:
     """The ways of each ``A:B``. ValueError for a name that is none."""
     known, pairs = list(ways), []
     for text in options.pairs:
@@ -103,12 +103,12 @@ def pairs_of(options: argparse.Namespace, ways: Iterable[str]) -> list[tuple[str
     return pairs
 
 
-def recipes_of(ways: Mapping[str, Way]) -> str:
+def join_recipes(ways: Mapping[str, Way]) -> str:
     """The recipes of all, for a result."""
     return ", ".join(sorted({way.rollout.recipe for way in ways.values()}))
 
 
-def hashes_of(ways: Mapping[str, Way], *parts: str) -> dict[str, str]:
+def weights_hashes(ways: Mapping[str, Way], *parts: str) -> dict[str, str]:
     """PART of WAY: the hash of its tensors; all parts where none is named."""
     return {
         f"{part} of {key}": value

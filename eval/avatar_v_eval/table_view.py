@@ -47,7 +47,7 @@ class Column:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """``ranked`` False keeps a row, such as the ground truth, out of best and second best."""
 
     label: str
@@ -74,7 +74,7 @@ class Table:
     title: str
     corner: str
     columns: tuple[Column, ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     notes: tuple[str, ...] = ()
     intervals: bool = False
     kind: str = ""
@@ -115,7 +115,7 @@ class Table:
                 places[i][j] = order.index(value) + 1 if order.index(value) < 2 else 0
         return places
 
-    def cells(self) -> list[tuple[Row, list[Cell]]]:
+    def cells(self) -> list[tuple[TableRow, list[Cell]]]:
         """Every row with its cells."""
         return [
             (row, [self._cell(*one) for one in zip(row.values, self.columns, places, strict=True)])

@@ -81,7 +81,7 @@ class _Moves:
 
 
 @dataclass(frozen=True)
-class JudgedVideos(_Moves):
+class PreferenceVideos(_Moves):
     """The pictures of both samples and of the person elsewhere, in [-1, 1]."""
 
     first: Float[Tensor, "b f 3 h w"]
@@ -91,14 +91,14 @@ class JudgedVideos(_Moves):
 
 
 @dataclass(frozen=True)
-class Judged(_Moves):
+class PreferencePairs(_Moves):
     """Two samples of each condition of a batch, and which of them a rater prefers."""
 
     first: Float[Tensor, "b f m"]
     second: Float[Tensor, "b f m"]
     winner: Int[Tensor, " b"]  # 0 the first, 1 the second, 2: neither
     axis: tuple[str, ...]  # what the rater was asked about
-    videos: JudgedVideos | None = None  # None: samples of motion, or they were not asked for
+    videos: PreferenceVideos | None = None  # None: samples of motion, or they were not asked for
 
 
 @dataclass(frozen=True)
@@ -127,7 +127,9 @@ class Batch(_Moves):
     """Components whose statistics tell a person's habits; None: all."""
     low: Float[Tensor, "b l c lh lw"] | None = None
     """Latents of the clip upsampled from a lower resolution (models/refiner.py)."""
-    judged: Judged | None = None  # samples that begin like the clip, of shards of pairs
+    preferences: PreferencePairs | None = (
+        None  # samples that begin like the clip, of shards of pairs
+    )
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,8 @@ class Reference(_Moves):
     habits_known: Bool[Tensor, "#b m"] | None = None
     """Components in which ``motion`` tells a person's habits; None: all."""
     moments: Float[Tensor, "b moment"] | None = None
-    """Of the person's motion (motion/style.motion_moments), of more than ``motion`` perhaps;
-    None: those of ``motion``."""
+    """Moments of the person's motion (motion/style.motion_moments), perhaps of more than
+    ``motion``; None: those of ``motion``."""
 
     def without_faces(self) -> "Reference":
         return dataclasses.replace(self, faces=None, faces_valid=None)
@@ -185,7 +187,7 @@ class Cond(_Moves):
     reference_keep: Bool[Tensor, "b"] | None = None
     """False: as if this sample had none. On the CPU: it decides which keys are read."""
     moments: Float[Tensor, "b moment"] | None = None
-    """Of the motion of the person (motion/style.motion_moments); None: those of ``reference``."""
+    """Moments of the person's motion (motion/style.motion_moments); None: of ``reference``."""
     low: Float[Tensor, "b l c h w"] | None = None  # upsampled low resolution, of the refiner
     motion: Float[Tensor, "b l md"] | None = None  # of each latent frame, packed and clean
     guidance: Float[Tensor, "b g"] | None = None

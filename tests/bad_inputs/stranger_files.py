@@ -27,7 +27,7 @@ def _of(class_path: str, **arguments: object) -> dict[str, object]:
 def _watch(path: str, **options: object) -> dict[str, object]:
     return _of(
         "avatar_v.callbacks.watch_rewards.WatchRewards", every_num_steps=1, num_batches=1,
-        rewards=[], readers=[{"path": path, "options": options}],
+        rewards=[], metrics=[{"path": path, "options": options}],
     )  # fmt: skip
 
 

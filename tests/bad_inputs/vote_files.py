@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from avatar_v.media.writer import Mp4Writer
-from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import load_study
 from avatar_v_eval.human.votes import Vote
 
@@ -94,7 +94,7 @@ def _study(folder: Path) -> None:
             with Mp4Writer(folder / place / f"{case}.mp4", hum) as writer:
                 writer.write(frame.expand(13, 3, 40, 40))
     (folder / "study.yaml").write_text(yaml.safe_dump(STUDY))
-    store = Store(folder / VOTES, load_study(folder).fingerprint)
+    store = StudyStore(folder / VOTES, load_study(folder).fingerprint)
     store.add_votes([vote("r1", "c1", "first"), vote("r1", "c2", "tie")])
     store.close()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.app.form import FRAMED, Form, Limits
+from avatar_v.app.form import FRAMED, Limits, PageForm
 from avatar_v.app.jobs import JobRunner, Progress, Waiting
 from avatar_v.media.reading import read_video
 from avatar_v.request.request import Request
@@ -24,8 +24,8 @@ def runner(weights: Path, tmp_path: Path) -> JobRunner:
 
 
 @pytest.fixture
-def form(request_: Request) -> Form:
-    return Form(
+def form(request_: Request) -> PageForm:
+    return PageForm(
         reference=request_.person.reference,
         speech=request_.person.audio,
         consent=True,
@@ -43,7 +43,7 @@ def writers() -> list[str]:
     return [thread.name for thread in threading.enumerate() if thread.name == "writer"]
 
 
-def test_a_job_can_be_watched_and_downloaded(runner: JobRunner, form: Form) -> None:
+def test_a_job_can_be_watched_and_downloaded(runner: JobRunner, form: PageForm) -> None:
     seen = list(runner.make(form, ME))
     folder = runner.jobs / seen[-1].token
     assert [seen[0].num_frames, seen[0].total] == [0, 32]
@@ -62,7 +62,7 @@ def test_a_job_can_be_watched_and_downloaded(runner: JobRunner, form: Form) -> N
     assert not writers()
 
 
-def test_the_same_seed_gives_the_same_video(runner: JobRunner, form: Form) -> None:
+def test_the_same_seed_gives_the_same_video(runner: JobRunner, form: PageForm) -> None:
     videos = []
     for _ in range(2):
         token = list(runner.make(form, ME))[-1].token
@@ -70,7 +70,7 @@ def test_the_same_seed_gives_the_same_video(runner: JobRunner, form: Form) -> No
     assert videos[0].equal(videos[1])
 
 
-def test_closing_ends_a_job_and_leaves_nothing(runner: JobRunner, form: Form) -> None:
+def test_closing_ends_a_job_and_leaves_nothing(runner: JobRunner, form: PageForm) -> None:
     job = runner.make(form, ME)
     while next(job).num_frames == 0:
         pass
@@ -81,14 +81,14 @@ def test_closing_ends_a_job_and_leaves_nothing(runner: JobRunner, form: Form) ->
     assert list(runner.make(form, ME))[-1].record is not None  # its turn is free again
 
 
-def test_a_fault_leaves_nothing(runner: JobRunner, form: Form, tmp_path: Path) -> None:
+def test_a_fault_leaves_nothing(runner: JobRunner, form: PageForm, tmp_path: Path) -> None:
     (tmp_path / "me.png").write_bytes((tmp_path / "me.png").read_bytes()[:60])
     with pytest.raises(ValueError, match=r"me\.png"):
         list(runner.make(form, ME))
     assert list(runner.jobs.iterdir()) == []
 
 
-def test_jobs_take_turns(runner: JobRunner, form: Form) -> None:
+def test_jobs_take_turns(runner: JobRunner, form: PageForm) -> None:
     first, second, third = (runner.make(form, ME) for _ in range(3))
     next(first)
     assert [next(second), next(third)] == [Waiting(1), Waiting(2)]
@@ -101,7 +101,7 @@ def test_jobs_take_turns(runner: JobRunner, form: Form) -> None:
     assert [path.name for path in runner.jobs.iterdir()] == [last.token]
 
 
-def test_the_broom_takes_what_is_old(weights: Path, form: Form, tmp_path: Path) -> None:
+def test_the_broom_takes_what_is_old(weights: Path, form: PageForm, tmp_path: Path) -> None:
     runner = JobRunner(tmp_path / "app", weights=weights, limits=Limits(keep_s=100.0))
     old, new = runner.uploads / "old", runner.jobs / "new"
     for folder in (old, new):

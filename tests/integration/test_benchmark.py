@@ -13,7 +13,7 @@ import pytest
 from avatar_v.media.reading import read_audio, read_video
 from avatar_v.models.base import hash_folder
 from avatar_v_eval import cli
-from avatar_v_eval.bench.manifest import Manifest
+from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.bench.rows import read_run
 from avatar_v_eval.bench.sets import set_numbers
 from bench_cases import make_manifest, write_video
@@ -23,12 +23,12 @@ FEW_METRICS = ("sync_world", "face_world", "mouth", "sharpness")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
+def made(tmp_path_factory: pytest.TempPathFactory) -> BenchManifest:
     return make_manifest(tmp_path_factory.mktemp("bench") / "w")
 
 
 @pytest.fixture(scope="module")
-def rival(made: Manifest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def rival(made: BenchManifest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A system that shows everybody's first frame for as long as the sound lasts."""
     folder = tmp_path_factory.mktemp("rival")
     for case in made.cases:
@@ -64,7 +64,7 @@ def set_values(folder: Path, metric: str) -> dict[str, float]:
 
 
 @pytest.fixture(scope="module")
-def done(made: Manifest, rival: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def done(made: BenchManifest, rival: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A run of the truth, a copy of it, and the rival, by two processes."""
     out = tmp_path_factory.mktemp("run") / "out"
     copy = made.root / "truth"
@@ -73,7 +73,7 @@ def done(made: Manifest, rival: Path, tmp_path_factory: pytest.TempPathFactory) 
     return out
 
 
-def test_every_system_case_and_output_has_its_row(made: Manifest, done: Path):
+def test_every_system_case_and_output_has_its_row(made: BenchManifest, done: Path):
     table = rows(done)
     info = json.loads((done / "run.json").read_text())
     assert table.height == 3 * len(made.cases) * len(info["outputs"])
@@ -100,7 +100,7 @@ def test_a_copy_scores_as_the_truth_and_a_still_picture_below(done: Path):
 
 
 def test_a_second_run_measures_nothing_and_decodes_nothing(
-    made: Manifest, rival: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    made: BenchManifest, rival: Path, done: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     def never(*_, **__):
         raise AssertionError("nothing is decoded where all is cached")
@@ -115,7 +115,9 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
     assert values(tmp_path, "face_world")["elsewhere"] == values(done, "face_world")["rival"]
 
 
-def test_shards_merge_to_the_same_rows(made: Manifest, rival: Path, done: Path, tmp_path: Path):
+def test_shards_merge_to_the_same_rows(
+    made: BenchManifest, rival: Path, done: Path, tmp_path: Path
+):
     words = ("run", made.root, "--system", f"rival={rival}", "--cache", done / "cache")
     for i in (1, 2):
         assert bench(*words, "--shard", f"{i}/2", "--out", tmp_path / str(i)) == 0
@@ -135,7 +137,7 @@ def test_shards_merge_to_the_same_rows(made: Manifest, rival: Path, done: Path, 
     )
 
 
-def test_sets_have_one_number_a_system_and_a_copy_has_0(made: Manifest, done: Path):
+def test_sets_have_one_number_a_system_and_a_copy_has_0(made: BenchManifest, done: Path):
     for output in ("fid_world", "fvd_world"):
         found = set_values(done, output)
         assert max(found["truth"], found["copy"]) < 1e-6 < 1e-3 < found["rival"]
@@ -144,7 +146,7 @@ def test_sets_have_one_number_a_system_and_a_copy_has_0(made: Manifest, done: Pa
     assert rival.n == len(made.cases)
 
 
-def test_timings_that_systems_report(made: Manifest, tmp_path: Path):
+def test_timings_that_systems_report(made: BenchManifest, tmp_path: Path):
     """A folder with timings, a broken one, and a command: timed by us, or by itself."""
     folder = tmp_path / "videos"
     folder.mkdir()
@@ -186,7 +188,7 @@ def test_timings_that_systems_report(made: Manifest, tmp_path: Path):
         assert values(tmp_path / "out", "fps")["own"] == [50 / 4] * 3
 
 
-def spoil(folder: Path, made: Manifest, fault: str) -> None:
+def spoil(folder: Path, made: BenchManifest, fault: str) -> None:
     """The first case's true video, with something wrong."""
     case = made.cases[0]
     path = folder / f"{case.id}.mp4"
@@ -230,7 +232,7 @@ FAULTS = {
 }
 
 
-def test_bad_videos_are_rows_with_reasons(made: Manifest, done: Path, tmp_path: Path):
+def test_bad_videos_are_rows_with_reasons(made: BenchManifest, done: Path, tmp_path: Path):
     words = ["run", made.root, "--metrics", *FEW_METRICS, "--out", tmp_path / "out"]
     words += ["--cache", done / "cache"]
     for index, fault in enumerate(FAULTS):
@@ -251,7 +253,7 @@ def test_bad_videos_are_rows_with_reasons(made: Manifest, done: Path, tmp_path: 
     assert truth["value"].is_not_null().all()
 
 
-def test_another_frame_rate_can_be_taken(made: Manifest, tmp_path: Path):
+def test_another_frame_rate_can_be_taken(made: BenchManifest, tmp_path: Path):
     spoil(tmp_path, made, "rate")
     words = ["run", made.root, "--metrics", "sharpness", "--out", tmp_path / "out", "--convert"]
     assert bench(*words, "--system", f"s={tmp_path}") == 0
@@ -274,7 +276,7 @@ def test_a_changed_file_costs_its_case_alone(tmp_path: Path, capsys: pytest.Capt
 
 
 def test_user_errors_are_one_line(
-    made: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: BenchManifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     for words, text in (
         (("run", tmp_path, "--out", tmp_path), "no manifest at"),
@@ -289,7 +291,7 @@ def test_user_errors_are_one_line(
 
 
 def test_our_pipeline_is_a_system_and_other_weights_are_another(
-    made: Manifest, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    made: BenchManifest, weights: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     words = ["run", made.root, "--metrics", "sharpness", "fps", "ttff", "--shard", "1/3"]
     assert bench(*words, "--out", tmp_path, "--system", f"ours=pipeline:{weights}") == 0

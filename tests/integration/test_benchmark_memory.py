@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from avatar_v.media.writer import Mp4Writer, write_wav
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_hashes, write_manifest
+from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles, file_hashes, write_manifest
 from avatar_v_eval.bench.world70 import write_png
 from bench_cases import world_clip
 
@@ -45,7 +45,7 @@ def make(folder: Path, num_seconds: int) -> None:
     files["truth"] = "truth/c.mp4"
     known = dict.fromkeys(("person", "language", "licence", "consent"), "x")
     case = CaseFiles(id="c", condition="same", sha256=file_hashes(folder, files), **known, **files)
-    write_manifest(Manifest(folder.resolve(), "long", "drawn", (case,)))
+    write_manifest(BenchManifest(folder.resolve(), "long", "drawn", (case,)))
 
 
 def peak_mib(folder: Path, num_seconds: int) -> float:

@@ -11,7 +11,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
 from avatar_v.models.vae import VideoVAE
-from avatar_v.objectives.critic_face import FaceContrast
+from avatar_v.objectives.critic_face import FaceTask
 from avatar_v.recipe.cli import run_words
 from avatar_v.rewards.clip_features import ClipFeatures
 from avatar_v.rewards.preference import PreferenceModel
@@ -140,7 +140,7 @@ def test_steps_that_end_between_validations_are_refused(shards, tmp_path):
 
 
 def test_a_loss_that_is_not_finite_exports_no_critic(shards, tmp_path, monkeypatch):
-    monkeypatch.setattr(FaceContrast, "loss", lambda _, net, x: net.model(x.inputs).sum() * nan)
+    monkeypatch.setattr(FaceTask, "loss", lambda _, net, x: net.model(x.inputs).sum() * nan)
     with pytest.raises(ValueError, match="step 1: not finite: loss nan; nothing is exported"):
         run("critic_face", tmp_path, shards)
     assert not (tmp_path / "critic_face").exists()

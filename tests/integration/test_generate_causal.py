@@ -15,7 +15,7 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
 from avatar_v.inputs.inputs import Inputs, read_inputs
 from avatar_v.inputs.live import LiveSound
-from avatar_v.media.sound import Recording
+from avatar_v.media.sound import TemporarySound
 from avatar_v.models.base import hash_folder
 from avatar_v.models.causal import as_causal
 from avatar_v.models.dit import AvatarDiT
@@ -127,7 +127,7 @@ def test_two_devices_make_the_video_of_one(
     assert torch.equal(frames[two], frames[alone])
     assert files[0] == files[1]
     inputs = read_inputs(request, two.input_spec)
-    assert isinstance(inputs.audio, Recording)
+    assert isinstance(inputs.audio, TemporarySound)
     spoken = inputs.audio[: len(inputs.audio)]
     assert torch.equal(frames_of(two, request, spoken, live=True), frames[alone])
     made = [torch.cat([x.latents for x in pipe.latents(inputs, request)], 1) for pipe in frames]

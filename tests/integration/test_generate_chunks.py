@@ -8,7 +8,7 @@ from torch import Tensor
 
 from avatar_v.generate.generator import audio_tokens, generate
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.sampling.chunks import Span, plan
 from avatar_v.types import num_frames
 from generating import SETTINGS, made, picture, sound, speaker
@@ -64,7 +64,9 @@ def test_first_frames_leave_before_the_second_chunk_is_sampled(pipe: AvatarPipel
 
     hook = pipe.dit.register_forward_hook(count)
     try:
-        blocks = generate(pipe.dit, pipe.conditioner, Person(picture()), sound(60), "", SETTINGS)
+        blocks = generate(
+            pipe.dit, pipe.conditioner, EncodedPerson(picture()), sound(60), "", SETTINGS
+        )
         next(blocks)
         assert num_calls == SETTINGS.num_steps
         rest = list(blocks)

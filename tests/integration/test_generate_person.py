@@ -8,7 +8,7 @@ import torch
 
 from avatar_v.generate.generator import audio_tokens
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.models.reference import anchor_frame, join_references
 from avatar_v.request.request import Request
 from avatar_v.sampling import rollout as rollout_module
@@ -59,7 +59,7 @@ def test_motion_is_carried_from_chunk_to_chunk(pipe: AvatarPipeline) -> None:
     finally:
         hook.remove()
     assert len(frames) == 33
-    assert not torch.equal(frames, made(pipe, sound(33), person=Person(picture())))
+    assert not torch.equal(frames, made(pipe, sound(33), person=EncodedPerson(picture())))
     assert torch.equal(frames, made(pipe, sound(33), person=person))
     first, second = calls[0], calls[SETTINGS.num_steps]
     assert torch.equal(first[0][:, :1], person.motion)

@@ -13,7 +13,7 @@ import torch
 
 from avatar_v.generate.launching import check_devices
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.ranks import death_of
+from avatar_v.generate.ranks import describe_death
 from avatar_v.generate.run import run
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.inputs import read_inputs
@@ -90,4 +90,4 @@ def test_devices_that_are_not_there(weights: Path, monkeypatch: pytest.MonkeyPat
     check_devices(1, torch.device("cpu"))
     with pytest.raises(ValueError, match="--devices 2: a launcher has started 4 ranks"):
         check_devices(2, torch.device("cpu"))
-    assert death_of({}) == ""
+    assert describe_death({}) == ""

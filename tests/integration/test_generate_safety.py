@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from avatar_v import cli
-from avatar_v.app.form import FRAMED, Form
+from avatar_v.app.form import FRAMED, PageForm
 from avatar_v.app.jobs import JobRunner, Progress
 from avatar_v.app.page import running
 from avatar_v.media.reading import read_video
 from avatar_v.request.request import Request
 from avatar_v.safety.consent import DRAWN, SUFFIX, Consent, save_consent
-from avatar_v.safety.faces import hash_of, read_faces
+from avatar_v.safety.faces import hash_critic, read_faces
 from avatar_v.safety.moderation import RefusedError, picture_scores
 from avatar_v.web.visitors import Visitor
 from avatar_v.weights.card import DRAWN_PEOPLE
@@ -27,7 +27,8 @@ ME = Visitor("127.0.0.1", "me")
 
 CONSENT = Consent(
     version=1, person="Ada Example", recorded="2026-01-01", expires="2127-12-31", uses="",
-    statement="", heard=None, video_sha256="", critic=DRAWN, critic_hash=hash_of(DRAWN), face=(),
+    statement="", heard=None, video_sha256="", critic=DRAWN, critic_hash=hash_critic(DRAWN),
+    face=(),
 )  # fmt: skip
 
 
@@ -108,7 +109,7 @@ def test_records_of_drawn_people_do_not_count_for_filmed_ones(
 def test_the_page_refuses(
     asked: Request, drawn: Path, places: dict[str, str], tmp_path: Path
 ) -> None:
-    form = Form(
+    form = PageForm(
         reference=asked.person.reference, speech=asked.person.audio, consent=True,
         prompt="a defrauded man", new_scene=False, picture=FRAMED, num_steps=2, guidance_audio=1.0,
         reference_s=16, seed=0,

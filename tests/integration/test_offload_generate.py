@@ -27,7 +27,7 @@ ID = RANGES["validation"][0]
 def streams(monkeypatch: pytest.MonkeyPatch) -> FakeStreams:
     """A device that `--offload` finds in the place of a GPU."""
     streams = FakeStreams()
-    monkeypatch.setattr(loaded, "streams_of", lambda device: streams)
+    monkeypatch.setattr(loaded, "open_streams", lambda device: streams)
     monkeypatch.setattr(stored_pipeline, "check_offload", lambda device: None)
     return streams
 

@@ -9,16 +9,16 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.app.form import FRAMED, Form
+from avatar_v.app.form import FRAMED, PageForm
 from avatar_v.app.jobs import JobRunner
 from avatar_v.generate import refine as refine_module
 from avatar_v.generate.generator import LatentChunk
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.refine import Refiner, refine_chunks
+from avatar_v.generate.refine import TrainedRefiner, refine_chunks
 from avatar_v.generate.run import run
 from avatar_v.inputs.inputs import read_inputs
 from avatar_v.inputs.live import LiveSound
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.media.reading import read_video
 from avatar_v.models.refiner import as_refiner
 from avatar_v.models.vae import VideoVAE
@@ -52,11 +52,11 @@ def refiner_folder(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> P
 
 
 @pytest.fixture(scope="module")
-def refiner(refiner_folder: Path, weights: Path) -> Refiner:
-    return Refiner.from_pretrained(refiner_folder, load_pipeline(weights)[1])
+def refiner(refiner_folder: Path, weights: Path) -> TrainedRefiner:
+    return TrainedRefiner.from_pretrained(refiner_folder, load_pipeline(weights)[1])
 
 
-def chunks(refiner: Refiner, sizes: tuple[int, ...] = CHUNKS) -> list[LatentChunk]:
+def chunks(refiner: TrainedRefiner, sizes: tuple[int, ...] = CHUNKS) -> list[LatentChunk]:
     config, draw = refiner.dit.config, torch.Generator().manual_seed(1)
     parts = []
     for index, size in enumerate(sizes):
@@ -75,8 +75,10 @@ def chunks(refiner: Refiner, sizes: tuple[int, ...] = CHUNKS) -> list[LatentChun
     return parts
 
 
-def refined(refiner: Refiner, parts: list[LatentChunk], seed: int = 0, **how) -> list[LatentChunk]:
-    person = how.pop("person", Person(torch.zeros(3, 64, 64)))
+def refined(
+    refiner: TrainedRefiner, parts: list[LatentChunk], seed: int = 0, **how
+) -> list[LatentChunk]:
+    person = how.pop("person", EncodedPerson(torch.zeros(3, 64, 64)))
     return list(refine_chunks(refiner, person, "a room", iter(parts), seed=seed, **how))
 
 
@@ -84,7 +86,7 @@ def latents(parts: list[LatentChunk]) -> Tensor:
     return torch.cat([part.latents for part in parts], dim=1)
 
 
-def test_a_stream_equals_one_pass_over_the_whole(refiner: Refiner) -> None:
+def test_a_stream_equals_one_pass_over_the_whole(refiner: TrainedRefiner) -> None:
     """With the reach of all layers as context, and no reference (whose distance is that to the
     start of a pass)."""
     parts = chunks(refiner)
@@ -99,7 +101,7 @@ def test_a_stream_equals_one_pass_over_the_whole(refiner: Refiner) -> None:
 
 
 @pytest.mark.parametrize("context", [0, 2, 99])
-def test_every_frame_has_its_sound(refiner: Refiner, context: int) -> None:
+def test_every_frame_has_its_sound(refiner: TrainedRefiner, context: int) -> None:
     parts = chunks(refiner)
     made = refined(refiner, parts, context=context)
     assert sum(p.num_frames for p in made) == sum(p.num_frames for p in parts)
@@ -111,7 +113,9 @@ def test_every_frame_has_its_sound(refiner: Refiner, context: int) -> None:
     assert all(frames == 4 * num for num, frames in rest[:-1])
 
 
-def test_memory_is_that_of_a_chunk(refiner: Refiner, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_is_that_of_a_chunk(
+    refiner: TrainedRefiner, monkeypatch: pytest.MonkeyPatch
+) -> None:
     lengths, original = [], refine_module.predict_clean
 
     def spy(dit, x_t, *args, **kwargs):
@@ -124,7 +128,7 @@ def test_memory_is_that_of_a_chunk(refiner: Refiner, monkeypatch: pytest.MonkeyP
     assert max(lengths) <= 3 + 2 * 2
 
 
-def test_noise_is_of_the_seed_and_the_chunk(refiner: Refiner) -> None:
+def test_noise_is_of_the_seed_and_the_chunk(refiner: TrainedRefiner) -> None:
     parts = chunks(refiner)
     one, again, other = (latents(refined(refiner, parts, seed)) for seed in (0, 0, 1))
     assert torch.equal(one, again)
@@ -134,12 +138,12 @@ def test_noise_is_of_the_seed_and_the_chunk(refiner: Refiner) -> None:
     assert torch.equal(shorter[0].latents, refined(refiner, parts)[0].latents)
 
 
-def test_it_reads_reference_sound_and_motion(refiner: Refiner) -> None:
+def test_it_reads_reference_sound_and_motion(refiner: TrainedRefiner) -> None:
     parts, config = chunks(refiner), refiner.dit.config
     plain = latents(refined(refiner, parts))
     valid = torch.ones(1, 3, dtype=torch.bool)
     reference = make_reference(config, valid, size=8, has_motion=True)
-    person = Person(torch.zeros(3, 64, 64), reference)
+    person = EncodedPerson(torch.zeros(3, 64, 64), reference)
     assert (latents(refined(refiner, parts, person=person)) - plain).abs().max() > 1e-3
     for name in ("refiner_audio", "motion"):
         less = [dataclasses.replace(part, **{name: None}) for part in parts]
@@ -149,14 +153,14 @@ def test_it_reads_reference_sound_and_motion(refiner: Refiner) -> None:
 
 
 def test_a_decoder_of_its_own_decodes_what_it_refined_and_nothing_else(
-    refiner: Refiner, refiner_folder: Path, weights: Path, request_: Request, tmp_path: Path
+    refiner: TrainedRefiner, refiner_folder: Path, weights: Path, request_: Request, tmp_path: Path
 ) -> None:
     tuned = VideoVAE.from_pretrained(weights / "vae")
     with torch.no_grad():
         tuned.core.decoder.conv_in.weight.mul_(1.5)
     tuned.save_pretrained(tmp_path / "tuned")
     replace_decoder(refiner_folder, tmp_path / "tuned", tmp_path / "own")
-    own = Refiner.from_pretrained(tmp_path / "own", load_pipeline(weights)[1])
+    own = TrainedRefiner.from_pretrained(tmp_path / "own", load_pipeline(weights)[1])
     same = [latents(refined(r, chunks(r))) for r in (refiner, own)]
     assert torch.equal(*same)  # what is to be refined is decoded by the generator's
     videos = []
@@ -267,7 +271,7 @@ def test_the_app_makes_larger_pictures_too(
     how = {"device": "cpu", "precision": "fp32", "refiner": refiner_folder}
     runner = JobRunner(tmp_path / "app", weights=weights, **how)
     person = request_.person
-    form = Form(
+    form = PageForm(
         reference=person.reference, speech=person.audio, picture=FRAMED, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=1.0, reference_s=16, seed=0,
     )  # fmt: skip

@@ -11,7 +11,7 @@ import polars as pl
 import pytest
 
 from avatar_v_eval import cli
-from avatar_v_eval.bench.world70 import Plan
+from avatar_v_eval.bench.world70 import DrawnSet
 from avatar_v_eval.files import file_hash
 from bench_cases import make_manifest
 from bench_runs import OUTPUTS, make_run, save
@@ -33,7 +33,7 @@ DRIFT_S = """() => { const t = [...document.querySelectorAll('.case:first-child 
 def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of two systems whose videos are there, but for one that has changed; with human tables."""
     folder = tmp_path_factory.mktemp("report")
-    made = make_manifest(folder / "w", Plan("w", num_cases=2, num_frames=50, first=11, size=64))
+    made = make_manifest(folder / "w", DrawnSet("w", num_cases=2, num_frames=50, first=11, size=64))
     run = make_run({
         "truth": {"syncnet_c": [8.0, 7.0], "face_arcface": [0.9, 0.8]},
         "ours": {"syncnet_c": [6.0, 5.0], "face_arcface": [0.7, None]},

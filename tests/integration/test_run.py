@@ -17,7 +17,7 @@ from avatar_v.generate import run as run_module
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
 from avatar_v.inputs.live import LiveSound
-from avatar_v.media.delivered import Form
+from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Mp4File
 from avatar_v.media.reading import iter_channels, read_video
 from avatar_v.media.writer import write_wav
@@ -94,7 +94,7 @@ def test_python_command_line_and_page_take_the_same_way(
     assert cli.main(words) == 0
     assert is_marked(read_video(out))
     runner = JobRunner(tmp_path / "app", weights=weights, device="cpu", precision="fp32")
-    form = page_form.Form(
+    form = page_form.PageForm(
         reference=person.reference, speech=person.audio, picture=page_form.FRAMED, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=2.0, reference_s=16, seed=0,
     )  # fmt: skip
@@ -160,7 +160,7 @@ def test_a_video_has_the_sound_of_the_file_at_its_rate_in_its_channels(
         with av.open(str(made)) as container:
             audio = container.streams.audio[0].codec_context
             assert (audio.sample_rate, audio.layout.name) == (rate, "stereo")
-        back = torch.cat([*iter_channels(made, Form(rate, "stereo"))]).reshape(-1, 2)[:num]
+        back = torch.cat([*iter_channels(made, SoundFormat(rate, "stereo"))]).reshape(-1, 2)[:num]
         assert np.corrcoef(back[:, 1], left)[0, 1] > 0.99
     if suffix == ".m3u8":
         with av.open(str(out)) as container:

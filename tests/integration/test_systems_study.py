@@ -10,7 +10,6 @@ import torch
 from avatar_v_eval.cases import Case, loudness, make_cases
 from avatar_v_eval.motion_statistics import STATISTICS
 from avatar_v_eval.protocol import Readings
-from avatar_v_eval.readers import Readers, picture_shares, scene_distance
 from avatar_v_eval.studies import motion
 from avatar_v_eval.studies.systems_figures import PANELS, draw
 from avatar_v_eval.studies.systems_readings import (
@@ -20,6 +19,7 @@ from avatar_v_eval.studies.systems_readings import (
     identity_numbers,
     with_unrelated,
 )
+from avatar_v_eval.study_metrics import StudyMetrics, picture_shares, scene_distance
 from avatar_v_eval.systems import named
 from eval_cases import case_of, measured
 
@@ -49,7 +49,7 @@ def test_the_true_motion_has_no_error_and_a_still_person_no_statistics() -> None
     truth = np.stack([case.motion.double().numpy() for case in cases])[None]
     still = np.repeat(truth[:, :, :1], truth.shape[2], axis=2)
     tracks = {"truth": truth, "made": np.concatenate([truth, truth]), "other": still}
-    found = motion.numbers_of(cases, tracks, WORDS, [("made", "other")])
+    found = motion.summarise_motion(cases, tracks, WORDS, [("made", "other")])
     for name in STATISTICS:
         assert found[f"{name}_made"].value == pytest.approx(found[f"{name}_truth"].value)
         assert found[f"{name}_made_error"].value == 0
@@ -123,15 +123,15 @@ def test_a_scene_is_as_far_as_its_corners() -> None:
 
 def test_readers_are_the_scorers_without_the_first_frame() -> None:
     (case,) = make_cases("validation", 1, first=30, num_frames=49, reference_frames=13)
-    readers = Readers.load()
-    found = readers.read(case, case.video)
+    metrics = StudyMetrics.load()
+    found = metrics.read(case, case.video)
     spoilt = case.video.clone()
     spoilt[0] = 0
-    assert readers.read(case, spoilt) == found
+    assert metrics.read(case, spoilt) == found
     assert found["mouth"] > 0.9
     assert found["identity"] > 0.7
     still = case.video[:1].repeat(49, 1, 1, 1)
-    assert readers.read(case, still)["sync"] < found["sync"] - 0.2
+    assert metrics.read(case, still)["sync"] < found["sync"] - 0.2
     assert picture_shares(case, case.video, case.video) == {"sharpness": 1.0, "flicker": 1.0}
     assert picture_shares(case, still, case.video)["flicker"] == 0.0
 

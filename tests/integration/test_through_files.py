@@ -9,7 +9,7 @@ import torch
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.request.request import Request
-from avatar_v_eval.cases import Case, make_cases, video_of
+from avatar_v_eval.cases import Case, make_cases, rendered_video
 from avatar_v_eval.generated import generate_from_files
 from avatar_v_eval.rollout import Rollout, add_sampling_options
 from eval_cases import measured
@@ -52,7 +52,7 @@ def test_a_case_is_asked_for_and_comes_back_as_files(
     assert (request.person.from_prompt, request.person.prompt) == (from_prompt, case.prompt)
     assert (inputs.num_frames, inputs.clips[0].num_frames) == (5, shown)
     # The reference went through lossy files, and the first frame, a PNG, did not.
-    frames = video_of(case.reference).float()
+    frames = rendered_video(case.reference).float()
     off = (frames - inputs.clips[0].video[:1].float()).abs().mean((1, 2, 3)).min()
     assert 0 < float(off) < 6
     assert torch.equal(inputs.image, case.video[0]) is not from_prompt

@@ -15,7 +15,7 @@ from torch.nn.attention.flex_attention import flex_attention
 from avatar_v.kernels import backends
 from avatar_v.kernels.attention import attend, attend_dense
 from avatar_v.kernels.backends import attend_products, attend_sdpa
-from avatar_v.kernels.key_mask import KeyMask, Part
+from avatar_v.kernels.key_mask import KeyMask, KeyPart
 
 # fp32, sums of at most 64 terms of order 1.
 TOLERANCE = 1e-5
@@ -83,7 +83,7 @@ def test_a_backend_equals_the_specification_with_its_gradients(
     seen = hidden(kind)
     given = [x.to(device, dtype).requires_grad_(has_gradients) for x in qkv()]
     upstream = torch.randn(NUM, QUERIES, 2, 16, generator=torch.Generator().manual_seed(1))
-    mask = None if kind == "nothing" else KeyMask.of(Part(seen, 1), device=device)
+    mask = None if kind == "nothing" else KeyMask.of(KeyPart(seen, 1), device=device)
     with forced(name, device):
         got = attend(*given, mask)
     exact_given = [x.detach().cpu().float().requires_grad_() for x in given]
@@ -105,7 +105,7 @@ def test_a_backend_equals_the_specification_with_its_gradients(
 def test_hidden_keys_are_not_even_read(name: str, kind: str) -> None:
     query, key, value = qkv()
     seen = hidden(kind)
-    mask = KeyMask.of(Part(seen, 1))
+    mask = KeyMask.of(KeyPart(seen, 1))
     broken = [torch.where(seen[..., None, None], x, torch.nan) for x in (key, value)]
     with backends.using(name):
         assert torch.equal(attend(query, *broken, mask), attend(query, key, value, mask))
@@ -117,7 +117,7 @@ def test_a_mask_without_groups_is_a_mask() -> None:
     for name in HERE:
         with backends.using(name):
             traced = attend(query, key, value, KeyMask(seen, None))
-            grouped = attend(query, key, value, KeyMask.of(Part(seen, 1)))
+            grouped = attend(query, key, value, KeyMask.of(KeyPart(seen, 1)))
         torch.testing.assert_close(traced, grouped, atol=TOLERANCE, rtol=TOLERANCE)
 
 
@@ -140,7 +140,7 @@ def test_bf16_attention_is_as_near_to_fp32_as_sdpa_is(masked: bool) -> None:
         query.float(), key.float(), value.float(), seen[:, None].expand(NUM, 64, 64)
     )
     sdpa = attend_sdpa(query, key, value, seen if masked else None)
-    mask = KeyMask.of(Part(seen, 1)) if masked else None
+    mask = KeyMask.of(KeyPart(seen, 1)) if masked else None
     error = (attend(query, key, value, mask) - exact).square().mean().sqrt()
     # SDPA keeps scores in fp32, ours rounds them to 8 bits: within a factor of three, both < 1 %.
     assert error <= 3 * (sdpa - exact).square().mean().sqrt()
@@ -150,7 +150,7 @@ def test_bf16_attention_is_as_near_to_fp32_as_sdpa_is(masked: bool) -> None:
 def test_groups_say_who_sees_what() -> None:
     frames = torch.tensor([[True, True, False], [False, False, False], [True, True, False]])
     own = torch.ones(3, 1, dtype=torch.bool)
-    mask = KeyMask.of(Part(own, 5), Part(frames, 2))
+    mask = KeyMask.of(KeyPart(own, 5), KeyPart(frames, 2))
     assert mask.groups is not None
     assert [(g.samples, g.runs, g.num_keys) for g in mask.groups] == [
         ((0, 2), ((0, 9),), 9),
@@ -176,7 +176,7 @@ def test_a_name_that_cannot_run_is_refused() -> None:
         backends._refusal("flash", *narrow, None) == "takes heads of 8, 16, … 256 channels, got 6"
     )
     with pytest.raises(ValueError, match="known on the CPU"):
-        KeyMask.of(Part(torch.ones(2, 3, dtype=torch.bool, device="meta"), 1))
+        KeyMask.of(KeyPart(torch.ones(2, 3, dtype=torch.bool, device="meta"), 1))
 
 
 def test_the_environment_names_the_backend() -> None:

@@ -9,10 +9,10 @@ from torch import Tensor
 from avatar_v.models.causal import as_causal
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling import blocks
-from avatar_v.sampling.blocks import blocks_of, check_chunks, make_blocks
+from avatar_v.sampling.blocks import check_chunks, make_blocks, split_blocks
 from avatar_v.sampling.chunks import Chunk, Span, plan
 from avatar_v.sampling.rollout import (
-    BegunChunk,
+    ChunkStart,
     ChunkState,
     Words,
     begin,
@@ -83,9 +83,9 @@ def streamed(
     draw = torch.Generator().manual_seed(7)
     noise = torch.randn(2, total, dit.config.latent_channels, SIZE, SIZE, generator=draw)
 
-    def begun(velocity, prefixes, suffixes, chunk: Chunk, settings, seeds) -> BegunChunk:
+    def begun(velocity, prefixes, suffixes, chunk: Chunk, settings, seeds) -> ChunkStart:
         run = slice(chunk.latents.start, chunk.latents.stop)
-        return BegunChunk(noise[:, run], lambda shape: torch.zeros(*shape), None)
+        return ChunkStart(noise[:, run], lambda shape: torch.zeros(*shape), None)
 
     monkeypatch.setattr(blocks, "begun_chunk", begun)
     said, audio = words(dit)
@@ -137,9 +137,9 @@ def test_a_stream_stays_where_training_was_and_keeps_a_window(
 
 def test_blocks_end_where_chunks_end() -> None:
     first, second, *_, last = plan(4 * 28 - 3, chunk_latents=LENGTH).chunks
-    assert blocks_of(first, BLOCK) == [Span(0, 2), Span(2, 5), Span(5, 8), Span(8, 11)]
-    assert blocks_of(second, BLOCK) == [Span(2, 5), Span(5, 8), Span(8, 11)]
-    assert blocks_of(last, BLOCK)[-1].stop == len(last.latents)
+    assert split_blocks(first, BLOCK) == [Span(0, 2), Span(2, 5), Span(5, 8), Span(8, 11)]
+    assert split_blocks(second, BLOCK) == [Span(2, 5), Span(5, 8), Span(8, 11)]
+    assert split_blocks(last, BLOCK)[-1].stop == len(last.latents)
     check_chunks(BLOCK, 5)
     for wrong, near in ((13, 14), (6, 5), (2, 5)):
         with pytest.raises(ValueError, match=f"nearest: {near}"):

@@ -74,7 +74,7 @@ def test_an_anchor_appended_equals_both_clips_encoded_together(
     config = dit.config
     clip = make_reference(config, VALIDITY[name], size=SIZE, has_audio=has_audio, has_motion=True)
     full = make_reference(config, torch.ones(2, 1, dtype=torch.bool), size=SIZE, has_motion=True)
-    clip = dataclasses.replace(clip, moments=dit.moments_of(clip))
+    clip = dataclasses.replace(clip, moments=dit.reference_moments(clip))
     anchor = anchor_frame(
         full.latents + 1, clip, audio=full.audio, motion=full.motion, stats=dit.motion_stats
     )

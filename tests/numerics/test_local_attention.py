@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.kernels.attention import attend_blocks, attend_dense
-from avatar_v.kernels.key_mask import KeyMask, Part
+from avatar_v.kernels.key_mask import KeyMask, KeyPart
 from avatar_v.models import attention, blocks
 from avatar_v.models.attention import Pattern
 from avatar_v.models.config import DiTConfig
@@ -48,7 +48,7 @@ def test_near_equals_dense_masked_attention(window: int, masked: bool) -> None:
         torch.cat([value.flatten(1, 2), extra[1]], dim=1),
         mask,
     )
-    hidden = None if keep is None else KeyMask.of(Part(keep, 1))
+    hidden = None if keep is None else KeyMask.of(KeyPart(keep, 1))
     got = attend_blocks(query, key, value, Pattern.local(window).blocks(6), extra, hidden)
     torch.testing.assert_close(got, expected, atol=TOLERANCE, rtol=TOLERANCE)
 

@@ -103,7 +103,9 @@ def test_reference_motion_is_read_from_cache_and_moments(dit: AvatarDiT) -> None
     cond = followed(with_reference(dit.config), motion)
     assert cond.reference is not None
     cache = dit.encode_reference(cond.reference)
-    without = dataclasses.replace(cond, reference=None, moments=dit.moments_of(cond.reference))
+    without = dataclasses.replace(
+        cond, reference=None, moments=dit.reference_moments(cond.reference)
+    )
     expected = run(dit, x_t, t, cond)
     assert torch.equal(dit(x_t, t, without, past=cache), expected)
     reference = dataclasses.replace(cond.reference, motion=-cond.reference.motion)

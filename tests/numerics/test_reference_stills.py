@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import encode_person, stills_of
+from avatar_v.inputs.person import encode_person, pick_stills
 from avatar_v.inputs.reference_clip import ReferenceClip
 from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.config import DiTConfig
@@ -189,7 +189,7 @@ def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(
 ) -> None:
     batch = batch_of(conditioner, [0])
     clip = dataclasses.replace(clip_of(batch), valid=torch.arange(13) % 2 == 1)
-    shown = stills_of(clip, 3)
+    shown = pick_stills(clip, 3)
     assert [part.num_frames for part in shown] == [1, 1, 1]
     for part, frame in zip(shown, (3, 7, 11), strict=True):
         assert part.valid.tolist() == [True]
@@ -197,10 +197,10 @@ def test_stills_show_the_face_and_a_clip_without_one_stays_as_it_is(
         assert part.motion is not None
         assert torch.equal(part.motion[0], batch.motion[0, frame])
     hidden = dataclasses.replace(clip, valid=torch.zeros(13, dtype=torch.bool))
-    assert stills_of(hidden, 3) == [hidden]
-    assert stills_of(clip, 0) == [clip]
+    assert pick_stills(hidden, 3) == [hidden]
+    assert pick_stills(clip, 0) == [clip]
     silent = dataclasses.replace(clip, audio=None, motion=None)
-    assert [part.audio for part in stills_of(silent, 2)] == [None, None]
+    assert [part.audio for part in pick_stills(silent, 2)] == [None, None]
     assert person_of(conditioner, (silent,), 2).moments is None
 
 

@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from avatar_v.critics.sync import audio_windows, distance_table, measure_sync, mfcc, score_of
+from avatar_v.critics.sync import audio_windows, distance_table, measure_sync, mfcc, sync_score
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.weights.random import randomise
 
@@ -131,7 +131,7 @@ def test_windows_of_a_clip_are_bgr_bytes_and_transposed_mfccs(net):
     bgr = frames.float().flip(1).transpose(0, 1)[None]
     video = torch.cat([net.forward_lip(bgr[:, :, i : i + 5]) for i in range(3)])
     sound = torch.cat([net.forward_aud(steps[..., 4 * i : 4 * i + 20]) for i in range(3)])
-    expected = score_of(distance_table(video, sound))
+    expected = sync_score(distance_table(video, sound))
     score = measure_sync(net, frames, audio, batch_size=2)
     assert score.offset == expected.offset
     # pictures go through [-1, 1] in fp32, which costs the last bits of 0 … 255

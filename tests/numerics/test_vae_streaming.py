@@ -7,7 +7,7 @@ from diffusers.models.autoencoders.autoencoder_kl_wan import WanRMS_norm
 
 from avatar_v.models import vae as vae_module
 from avatar_v.models.vae import VideoVAE
-from avatar_v.models.vae_norm import RMSNorm
+from avatar_v.models.vae_norm import WanRMSNorm
 
 TOLERANCE = 1e-5
 """fp32: the same sums in another order over about 20 layers, of values of order 1."""
@@ -107,7 +107,7 @@ def test_norm_and_its_gradients_are_those_of_the_wan_norm():
     generator = torch.Generator().manual_seed(3)
     theirs = WanRMS_norm(6, images=False).double()
     theirs.gamma.data.uniform_(0.5, 1.5, generator=generator)
-    ours = RMSNorm(theirs)
+    ours = WanRMSNorm(theirs)
     x = torch.randn(2, 6, 3, 4, 5, generator=generator, dtype=torch.float64, requires_grad=True)
     dy = torch.randn(2, 6, 3, 4, 5, generator=generator, dtype=torch.float64)
     expected = torch.autograd.grad(theirs(x), [x, theirs.gamma], dy)
@@ -119,7 +119,7 @@ def test_norm_and_its_gradients_are_those_of_the_wan_norm():
 
 
 def test_norm_of_zeros_is_zero_with_a_finite_gradient():
-    ours = RMSNorm(WanRMS_norm(4, images=False))
+    ours = WanRMSNorm(WanRMS_norm(4, images=False))
     x = torch.zeros(1, 4, 1, 2, 2, requires_grad=True)
     y = ours(x)
     y.sum().backward()

@@ -18,11 +18,11 @@ from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import encode_pair
 from avatar_v.shards.writer import write_shard
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import MotionTraining, motion_net_of
+from avatar_v.training.motion import MotionTraining, get_motion_net
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.types import MOTION_NAMES, Batch, Cond, Judged, JudgedVideos
+from avatar_v.types import MOTION_NAMES, Batch, Cond, PreferencePairs, PreferenceVideos
 from avatar_v.weights.card import read_card
 from tiny_run import make_pair, make_video_pair
 
@@ -45,22 +45,22 @@ def pairs(winner: list[int], *, axis: str = "overall") -> Batch:
     bright[:, 0] = dark[:, 0] = 0.0
     seen = torch.tensor([[True, False]] * len(winner))
     portraits = torch.linspace(-1, 1, 32).expand(len(winner), 2, 3, 32, 32)
-    videos = JudgedVideos(bright, dark, portraits, seen)
-    judged = Judged(first, second, torch.tensor(winner), (axis,) * len(winner), videos)
-    return dataclasses.replace(batch, judged=judged)
+    videos = PreferenceVideos(bright, dark, portraits, seen)
+    judged = PreferencePairs(first, second, torch.tensor(winner), (axis,) * len(winner), videos)
+    return dataclasses.replace(batch, preferences=judged)
 
 
 def swapped(batch: Batch) -> Batch:
     """The same pairs with the second sample shown first."""
-    judged = batch.judged
+    judged = batch.preferences
     assert judged is not None
     assert judged.videos is not None
     videos = dataclasses.replace(
         judged.videos, first=judged.videos.second, second=judged.videos.first
     )
     winner = torch.tensor([1, 0, 2])[judged.winner]
-    turned = Judged(judged.second, judged.first, winner, judged.axis, videos)
-    return dataclasses.replace(batch, judged=turned)
+    turned = PreferencePairs(judged.second, judged.first, winner, judged.axis, videos)
+    return dataclasses.replace(batch, preferences=turned)
 
 
 def make_stage(
@@ -87,7 +87,7 @@ def make_stage(
 
 
 def network_of(stage: AlignDPO | AlignVideoDPO) -> torch.nn.Module:
-    return motion_net_of(stage) if isinstance(stage, AlignDPO) else stage.dit
+    return get_motion_net(stage) if isinstance(stage, AlignDPO) else stage.dit
 
 
 def loss_of(stage: Engine, batch: Batch, index: int = 0):
@@ -169,7 +169,7 @@ def test_an_axis_counts_in_its_components(weights: str) -> None:
     assert float(row[EYES]) == 16
     assert float(row.sum()) == 16
     with torch.no_grad():
-        motion_net_of(stage).head.out.bias.add_(0.1)
+        get_motion_net(stage).head.out.bias.add_(0.1)
     assert loss_of(stage, overall)[0] != loss_of(stage, blinks)[0]
     with pytest.raises(ValueError, match="component weights"):
         DPO(axes={"blinks": ("ears",)})
@@ -252,9 +252,9 @@ def test_the_factors_of_a_video_network_alone_are_trained(weights: str, tmp_path
 
 def test_a_first_latent_is_given_where_both_videos_begin_alike(weights: str) -> None:
     stage, batch = make_stage(weights, "video"), pairs([0, 1])
-    assert batch.judged is not None
-    assert batch.judged.videos is not None
-    batch.judged.videos.second[1, 0] = 0.4
+    assert batch.preferences is not None
+    assert batch.preferences.videos is not None
+    batch.preferences.videos.second[1, 0] = 0.4
     begun = stage.begin(batch, 0)
     assert begun.windows.prefix.tolist() == [1, 0]
     assert torch.equal(begun.clean[0, 0], begun.clean[2, 0])
@@ -264,7 +264,7 @@ def test_a_first_latent_is_given_where_both_videos_begin_alike(weights: str) -> 
 
 def test_each_video_follows_its_own_motion_and_shares_all_else(weights: str) -> None:
     stage, batch = make_stage(weights, "video"), pairs([0, 1])
-    judged, cond = batch.judged, stage.begin(batch, 0).cond
+    judged, cond = batch.preferences, stage.begin(batch, 0).cond
     assert judged is not None
     assert isinstance(cond, Cond)
     assert cond.motion is not None
@@ -281,16 +281,20 @@ def test_each_video_follows_its_own_motion_and_shares_all_else(weights: str) -> 
 
 def test_videos_that_do_not_fit_are_said(weights: str, tmp_path: Path) -> None:
     stage, batch = make_stage(weights, "video"), pairs([0])
-    assert batch.judged is not None
-    assert batch.judged.videos is not None
-    without = dataclasses.replace(batch, judged=dataclasses.replace(batch.judged, videos=None))
+    assert batch.preferences is not None
+    assert batch.preferences.videos is not None
+    without = dataclasses.replace(
+        batch, preferences=dataclasses.replace(batch.preferences, videos=None)
+    )
     with pytest.raises(ValueError, match=r"set data\.init_args\.videos to true"):
         stage.begin(without, 0)
-    videos = batch.judged.videos
+    videos = batch.preferences.videos
     tall = dataclasses.replace(
         videos, first=torch.zeros(1, 25, 3, 40, 32), second=torch.zeros(1, 25, 3, 40, 32)
     )
-    odd = dataclasses.replace(batch, judged=dataclasses.replace(batch.judged, videos=tall))
+    odd = dataclasses.replace(
+        batch, preferences=dataclasses.replace(batch.preferences, videos=tall)
+    )
     with pytest.raises(ValueError, match="judged videos of 40x32: expected sides of whole tokens"):
         stage.begin(odd, 0)
     with pytest.raises(ValueError, match=r"first_share 1 and suffix_share 0, got 0\.5 and 0"):

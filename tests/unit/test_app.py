@@ -18,8 +18,8 @@ from avatar_v.app.form import (
     CAMERA,
     CONSENT,
     FRAMED,
-    Form,
     Limits,
+    PageForm,
     checked_request,
     form_words,
 )
@@ -48,9 +48,9 @@ def write_sound(path: Path, seconds: float, *, codec: str, **options: str) -> Pa
 
 
 @pytest.fixture
-def form(tmp_path: Path) -> Form:
+def form(tmp_path: Path) -> PageForm:
     Image.new("RGB", (40, 40)).save(tmp_path / "me.png")
-    return Form(
+    return PageForm(
         reference=str(tmp_path / "me.png"),
         speech=str(write_sound(tmp_path / "talk.wav", 2.0, codec="pcm_s16le")),
         consent=True,
@@ -64,7 +64,7 @@ def form(tmp_path: Path) -> Form:
     )
 
 
-def test_a_form_becomes_a_request(form: Form) -> None:
+def test_a_form_becomes_a_request(form: PageForm) -> None:
     request = checked_request(form, Limits(), "x/avatar.mp4")
     assert (request.person.reference, request.person.audio) == (form.reference, form.speech)
     assert (request.person.prompt, request.sampling.num_steps, request.sampling.seed) == (
@@ -101,12 +101,12 @@ def test_a_form_becomes_a_request(form: Form) -> None:
         ({"speech": "/nowhere/talk.wav"}, "not here any more"),
     ],
 )
-def test_what_a_form_may_not_say(form: Form, change: dict, text: str) -> None:
+def test_what_a_form_may_not_say(form: PageForm, change: dict, text: str) -> None:
     with pytest.raises(ValueError, match=re.escape(text)):
         checked_request(dataclasses.replace(form, **change), Limits(), "x.mp4")
 
 
-def test_size_and_duration_are_limited(form: Form, tmp_path: Path) -> None:
+def test_size_and_duration_are_limited(form: PageForm, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"The speech has 0\.0611 MiB; at most 0\.01 MiB"):
         checked_request(form, Limits(upload_mib=0.01), "x.mp4")
     with pytest.raises(ValueError, match=r"The speech lasts 2 s; at most 1\.5 s"):
@@ -141,7 +141,7 @@ def test_a_limit_is_a_number(value: float) -> None:
         Limits(upload_mib=value)
 
 
-def test_faults_speak_of_the_page(form: Form) -> None:
+def test_faults_speak_of_the_page(form: PageForm) -> None:
     fault = f"{form.reference}: no face in its\n first 1.0 s; pass --no-face-crop if …"
     words = form_words(fault, form.reference, None)
     assert words == f"me.png: no face in its first 1.0 s; choose “{FRAMED}” if …"

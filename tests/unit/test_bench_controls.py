@@ -17,17 +17,17 @@ from avatar_v_eval.bench.controls import (
     unsynced,
     write_controls,
 )
-from avatar_v_eval.bench.manifest import Manifest, load_manifest
+from avatar_v_eval.bench.manifest import BenchManifest, load_manifest
 from avatar_v_eval.bench.own_system import parse_options
 from avatar_v_eval.bench.systems import parse_system
-from avatar_v_eval.bench.world70 import Plan
+from avatar_v_eval.bench.world70 import DrawnSet
 from avatar_v_eval.cli import main
 from bench_cases import make_manifest
 
 
 @pytest.fixture(scope="module")
-def manifest(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    plan = Plan(name="w", num_cases=2, num_frames=26, first=11, size=64)
+def manifest(tmp_path_factory: pytest.TempPathFactory) -> BenchManifest:
+    plan = DrawnSet(name="w", num_cases=2, num_frames=26, first=11, size=64)
     return make_manifest(tmp_path_factory.mktemp("made") / "w", plan)
 
 
@@ -50,7 +50,7 @@ def test_each_control_spoils_one_thing():
 
 
 def test_controls_are_written_for_all_cases_with_the_right_sound(
-    manifest: Manifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    manifest: BenchManifest, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
     assert main(["cases", "controls", str(manifest.root), "--out", str(tmp_path)]) == 0
     said = capsys.readouterr()
@@ -75,7 +75,7 @@ def test_controls_are_written_for_all_cases_with_the_right_sound(
     assert (tmp_path / "still" / f"{case.id}.mp4").stat().st_mtime_ns == before
 
 
-def test_controls_need_true_videos(tmp_path: Path, manifest: Manifest):
+def test_controls_need_true_videos(tmp_path: Path, manifest: BenchManifest):
     case = dataclasses.replace(manifest.cases[0], truth=None)
     bare = dataclasses.replace(load_manifest(manifest.root), cases=(case,))
     with pytest.raises(ValueError, match="without one: w_00"):

@@ -12,7 +12,7 @@ from avatar_v.media.reading import read_audio, read_video
 from avatar_v_eval import cli
 from avatar_v_eval.bench import world70
 from avatar_v_eval.bench.manifest import (
-    Manifest,
+    BenchManifest,
     file_fault,
     load_manifest,
     write_manifest,
@@ -20,8 +20,8 @@ from avatar_v_eval.bench.manifest import (
 from avatar_v_eval.bench.pairs import About, build_cases
 from avatar_v_eval.bench.world70 import (
     WORLD70,
-    Plan,
-    content_of,
+    DrawnSet,
+    case_content,
     differing,
     drawn_case,
     frozen_contents,
@@ -31,19 +31,19 @@ from bench_cases import make_manifest, world_clip, write_video
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    plan = Plan(name="w", num_cases=2, num_frames=25, first=11, size=64)
+def made(tmp_path_factory: pytest.TempPathFactory) -> BenchManifest:
+    plan = DrawnSet(name="w", num_cases=2, num_frames=25, first=11, size=64)
     return make_manifest(tmp_path_factory.mktemp("made") / "w", plan)
 
 
-def test_a_manifest_round_trips(made: Manifest):
+def test_a_manifest_round_trips(made: BenchManifest):
     assert load_manifest(made.root) == made
     assert load_manifest(made.root / "manifest.json").fingerprint == made.fingerprint
     assert not any(file_fault(made, case) for case in made.cases)
 
 
-def test_files_are_what_the_world_rendered(made: Manifest):
-    plan = Plan(name="w", num_cases=2, num_frames=25, first=11, size=64)
+def test_files_are_what_the_world_rendered(made: BenchManifest):
+    plan = DrawnSet(name="w", num_cases=2, num_frames=25, first=11, size=64)
     drawn = drawn_case(plan, 0)
     reference, driving = drawn.reference, drawn.target
     case = made.cases[0]
@@ -61,7 +61,7 @@ def test_files_are_what_the_world_rendered(made: Manifest):
 
 
 def test_the_first_cases_are_a_set_of_their_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    small = Plan(name="w", num_cases=3, num_frames=6, first=11, size=32)
+    small = DrawnSet(name="w", num_cases=3, num_frames=6, first=11, size=32)
     monkeypatch.setattr(world70, "WORLD70", small)
     whole, contents = write_world(tmp_path / "whole", small)
     part, some = write_world(tmp_path / "part", world70.first_cases(2))
@@ -75,7 +75,7 @@ def test_the_first_cases_are_a_set_of_their_own(tmp_path: Path, monkeypatch: pyt
 
 
 def test_content_is_the_same_every_time_and_differs_by_case(tmp_path: Path):
-    plan = Plan(name="w", num_cases=2, num_frames=6, first=11, size=32)
+    plan = DrawnSet(name="w", num_cases=2, num_frames=6, first=11, size=32)
     first, second = (write_world(tmp_path / name, plan) for name in "ab")
     assert first[1] == second[1]
     assert first[0].content == second[0].content
@@ -92,32 +92,32 @@ def test_world70_is_the_frozen_one():
     assert len(frozen) == WORLD70.num_cases == 70
     for index in (0, 69):
         drawn = drawn_case(WORLD70, index)
-        assert content_of(drawn.reference, drawn.target).near(frozen[f"world70_{index:02d}"])
+        assert case_content(drawn.reference, drawn.target).near(frozen[f"world70_{index:02d}"])
     for (_, one), (_, other) in itertools.combinations(frozen.items(), 2):
         assert not one.near(other)
 
 
 def test_rounding_leaves_a_case_what_it_is_and_nothing_else_does(tmp_path: Path):
-    plan = Plan(name="w", num_cases=1, num_frames=6, first=11, size=32)
+    plan = DrawnSet(name="w", num_cases=1, num_frames=6, first=11, size=32)
     _, contents = write_world(tmp_path / "a", plan)
     drawn = drawn_case(plan, 0)
     reference, driving = drawn.reference, drawn.target
     assert reference.video is not None
     video, audio = reference.video.clone(), reference.audio * (1 + 1e-6)
     video[2, 0, 5, 5] ^= 1  # as another processor may round it
-    rounded = content_of(dataclasses.replace(reference, video=video, audio=audio), driving)
+    rounded = case_content(dataclasses.replace(reference, video=video, audio=audio), driving)
     assert rounded.near(contents["w_00"])
     video[2] = video[2].flip(-1).roll(3, -1) // 2
     louder = dataclasses.replace(reference, audio=1.1 * reference.audio)
     for change in (dataclasses.replace(reference, video=video), louder):
-        assert not content_of(change, driving).near(contents["w_00"])
+        assert not case_content(change, driving).near(contents["w_00"])
     known = {"w_00": dataclasses.replace(rounded, heard=contents["w_00"].heard)}
     manifest, settled = write_world(tmp_path / "b", plan, frozen=known)
     assert settled == known  # so that the set has one name on every processor
     assert manifest.content == write_world(tmp_path / "c", plan, frozen=known)[0].content
 
 
-def edited(made: Manifest, folder: Path, change) -> Path:
+def edited(made: BenchManifest, folder: Path, change) -> Path:
     raw = json.loads((made.root / "manifest.json").read_text())
     change(raw)
     (folder / "manifest.json").write_text(json.dumps(raw))
@@ -149,7 +149,7 @@ def one(key: str, value: object):
         (lambda raw: raw.pop("name"), "the manifest lacks name"),
     ],
 )
-def test_each_fault_is_one_clear_error(made: Manifest, tmp_path: Path, change, words: str):
+def test_each_fault_is_one_clear_error(made: BenchManifest, tmp_path: Path, change, words: str):
     with pytest.raises(ValueError, match=words) as error:
         load_manifest(edited(made, tmp_path, change))
     assert "manifest.json" in str(error.value)
@@ -164,7 +164,9 @@ def test_no_manifest_and_no_json(tmp_path: Path):
 
 
 def test_missing_and_changed_files_are_named(tmp_path: Path):
-    made = make_manifest(tmp_path / "w", Plan("w", num_cases=2, num_frames=6, first=11, size=32))
+    made = make_manifest(
+        tmp_path / "w", DrawnSet("w", num_cases=2, num_frames=6, first=11, size=32)
+    )
     first, second = made.cases
     made.path(first, "audio").unlink()
     with made.path(second, "truth").open("ab") as file:
@@ -174,7 +176,9 @@ def test_missing_and_changed_files_are_named(tmp_path: Path):
 
 
 def test_a_link_out_of_the_folder_costs_its_case_even_if_its_contents_are_right(tmp_path: Path):
-    made = make_manifest(tmp_path / "w", Plan("w", num_cases=1, num_frames=6, first=11, size=32))
+    made = make_manifest(
+        tmp_path / "w", DrawnSet("w", num_cases=1, num_frames=6, first=11, size=32)
+    )
     (case,) = made.cases
     file = made.path(case, "audio")
     file.rename(tmp_path / "private.wav")
@@ -185,8 +189,8 @@ def test_a_link_out_of_the_folder_costs_its_case_even_if_its_contents_are_right(
         made.path(case, "audio")
 
 
-def test_a_fault_is_never_written(made: Manifest, tmp_path: Path):
-    twins = Manifest(tmp_path, "x", "drawn", (made.cases[0],) * 2)
+def test_a_fault_is_never_written(made: BenchManifest, tmp_path: Path):
+    twins = BenchManifest(tmp_path, "x", "drawn", (made.cases[0],) * 2)
     with pytest.raises(ValueError, match="given twice"):
         write_manifest(twins)
     assert not list(tmp_path.iterdir())

@@ -10,7 +10,13 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face_track import follow_faces
 from avatar_v_eval.bench.footage import Footage, read_footage
 from avatar_v_eval.scoring import pictures
-from avatar_v_eval.scoring.pictures import Decoded, Kept, Squares, in_blocks, open_pictures
+from avatar_v_eval.scoring.pictures import (
+    CentreSquares,
+    FramesInMemory,
+    FramesOfFile,
+    in_blocks,
+    open_pictures,
+)
 from avatar_v_eval.scoring.registry import build, find_scorers
 from bench_cases import judged, pixels, world_clip, write_video
 
@@ -27,8 +33,8 @@ def test_long_videos_are_decoded_and_short_ones_kept(path: Path, monkeypatch: py
     kept = open_pictures(path)
     monkeypatch.setattr(pictures, "KEPT_BYTES", 20 * 3 * 64 * 64)
     decoded = open_pictures(path)
-    assert isinstance(kept, Kept)
-    assert isinstance(decoded, Decoded)
+    assert isinstance(kept, FramesInMemory)
+    assert isinstance(decoded, FramesOfFile)
     assert (decoded.num_frames, decoded.size) == (kept.num_frames, kept.size) == (75, (64, 64))
     for _ in range(2):  # again and again
         assert torch.equal(torch.stack(list(decoded.frames())), kept.tensor)
@@ -46,15 +52,15 @@ def test_blocks_hold_every_frame_once(monkeypatch: pytest.MonkeyPatch, limit: in
     monkeypatch.setattr(pictures, "BLOCK_FRAMES", limit)
     frames = torch.arange(23, dtype=torch.uint8)[:, None, None, None].repeat(1, 3, 4, 6)
     seen: list[int] = []
-    for numbers, block in in_blocks(Kept(frames), None, overlap):
+    for numbers, block in in_blocks(FramesInMemory(frames), None, overlap):
         assert block[:, 0, 0, 0].tolist() == numbers
         assert len(block) <= max(limit, overlap + 1)
         assert numbers[: overlap if seen else 0] == seen[len(seen) - overlap :] or not seen
         seen += numbers[overlap if seen else 0 :]
     assert seen == list(range(23))
-    chosen = [n for numbers, _ in in_blocks(Kept(frames), [0, 5, 22], 0) for n in numbers]
+    chosen = [n for numbers, _ in in_blocks(FramesInMemory(frames), [0, 5, 22], 0) for n in numbers]
     assert chosen == [0, 5, 22]
-    squares = Squares(Kept(frames))
+    squares = CentreSquares(FramesInMemory(frames))
     assert squares.size == (4, 4)
     assert torch.stack(list(squares.frames())).shape == (23, 3, 4, 4)
 
@@ -75,7 +81,7 @@ def test_every_metric_says_the_same_of_a_stream(path: Path, monkeypatch: pytest.
     monkeypatch.setattr(pictures, "KEPT_BYTES", 0)
     monkeypatch.setattr(pictures, "BLOCK_FRAMES", 7)
     streamed = judged(0, read_footage(path))
-    assert isinstance(streamed.video.pictures, Decoded)
+    assert isinstance(streamed.video.pictures, FramesOfFile)
     for metric in metrics:
         again = metric.score(streamed)
         # networks on batches of another size: some last bits in fp32

@@ -10,11 +10,11 @@ import scipy.linalg
 import torch
 from torch import Tensor, nn
 
-from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.clip import Footage, ScoredClip
 from avatar_v_eval.scoring.frechet import frechet_distance, frechet_number
 from avatar_v_eval.scoring.networks import GivenNetwork
 from avatar_v_eval.scoring.registry import build, find_scorers
-from avatar_v_eval.scoring.scorers.sets import FidWorld, FvdWorld
+from avatar_v_eval.scoring.scorers.sets import FidWorldScorer, FvdWorldScorer
 from bench_cases import judged, pixels
 
 SEED = 5
@@ -98,7 +98,7 @@ def test_the_interval_is_that_of_the_delta_method():
 
 def test_a_copy_scores_0_and_others_more():
     clips = [judged(i, num_frames=50) for i in range(3)]
-    for metric, shape in ((FidWorld(), (4, 160)), (FvdWorld(), (10, 128))):  # of 2 s
+    for metric, shape in ((FidWorldScorer(), (4, 160)), (FvdWorldScorer(), (10, 128))):  # of 2 s
         true, copied, spoilt = [], [], []
         for clip in clips:
             frozen = pixels(clip.video)[:1].repeat(50, 1, 1, 1)
@@ -131,7 +131,7 @@ class I3d(nn.Module):
 
 
 @pytest.fixture(scope="module")
-def clip() -> Clip:
+def clip() -> ScoredClip:
     return judged(0, num_frames=50)
 
 
@@ -139,7 +139,7 @@ def clip() -> Clip:
     ("name", "network", "shape"), [("fid", Inception, (4, 3)), ("fvd", I3d, (3, 48))]
 )
 def test_networks_of_the_user(
-    tmp_path: Path, clip: Clip, monkeypatch: pytest.MonkeyPatch, name: str, network, shape
+    tmp_path: Path, clip: ScoredClip, monkeypatch: pytest.MonkeyPatch, name: str, network, shape
 ):
     path = tmp_path / "network.pt"
     torch.jit.script(network()).save(str(path))

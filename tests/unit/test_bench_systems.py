@@ -8,32 +8,32 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v_eval.bench.cache import Cache, key_of
-from avatar_v_eval.bench.manifest import Manifest
+from avatar_v_eval.bench.cache import Cache, measurement_key
+from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import (
+    BenchRun,
     CaseRow,
     FrameRow,
-    Run,
     RunInfo,
     read_run,
     table,
     write_run,
 )
-from avatar_v_eval.bench.run import parse_shard, shard_of
+from avatar_v_eval.bench.run import parse_shard, select_shard
 from avatar_v_eval.bench.summary import summarise, unmeasured
 from avatar_v_eval.bench.systems import TRUTH, Truth, parse_system, parse_systems
-from avatar_v_eval.bench.world70 import Plan
+from avatar_v_eval.bench.world70 import DrawnSet
 from avatar_v_eval.scoring.timing import NO_TIMING
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 from bench_cases import make_manifest
 
 COPY = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[2])"
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> Manifest:
-    plan = Plan(name="w", num_cases=2, num_frames=6, first=11, size=32)
+def made(tmp_path_factory: pytest.TempPathFactory) -> BenchManifest:
+    plan = DrawnSet(name="w", num_cases=2, num_frames=6, first=11, size=32)
     return make_manifest(tmp_path_factory.mktemp("made") / "w", plan)
 
 
@@ -41,7 +41,7 @@ def python(code: str, *words: str) -> str:
     return "command:" + shlex.join([sys.executable, "-c", code, *words])
 
 
-def test_a_folder_delivers_refuses_or_lacks(made: Manifest, tmp_path: Path):
+def test_a_folder_delivers_refuses_or_lacks(made: BenchManifest, tmp_path: Path):
     system = parse_system(f"rival={tmp_path}", tmp_path, 9)
     first, second = made.cases
     assert system.deliver(made, first).reason == "missing: no w_00.mp4"
@@ -53,14 +53,14 @@ def test_a_folder_delivers_refuses_or_lacks(made: Manifest, tmp_path: Path):
     assert system.deliver(made, second).reason == "refused: celebrity"
 
 
-def test_the_truth_is_a_system(made: Manifest):
+def test_the_truth_is_a_system(made: BenchManifest):
     case = made.cases[0]
     assert Truth().deliver(made, case).path == made.path(case, "truth")
     without = dataclasses.replace(case, truth=None)
     assert Truth().deliver(made, without).reason == "the manifest has no truth of this case"
 
 
-def test_a_command_makes_a_video_once(made: Manifest, tmp_path: Path):
+def test_a_command_makes_a_video_once(made: BenchManifest, tmp_path: Path):
     system = parse_system(f"x={python(COPY, '{reference}', '{out}')}", tmp_path / "v", 60)
     first = system.deliver(made, made.cases[0])
     assert first.path is not None
@@ -72,7 +72,7 @@ def test_a_command_makes_a_video_once(made: Manifest, tmp_path: Path):
     assert system.deliver(made, other).path != first.path  # asked for something else
 
 
-def test_a_value_is_one_word_and_never_a_place(made: Manifest, tmp_path: Path):
+def test_a_value_is_one_word_and_never_a_place(made: BenchManifest, tmp_path: Path):
     code = "import sys; open(sys.argv[2], 'w').write(sys.argv[1])"
     system = parse_system(f"x={python(code, '{prompt}', '{out}')}", tmp_path / "v", 60)
     prompt = "a 'red' hat; rm -rf / {out} $HOME"
@@ -90,7 +90,9 @@ def test_a_value_is_one_word_and_never_a_place(made: Manifest, tmp_path: Path):
         ("import time; time.sleep(60)", "the command took more than 3 s"),
     ],
 )
-def test_a_command_that_fails_is_a_reason(made: Manifest, tmp_path: Path, code: str, reason: str):
+def test_a_command_that_fails_is_a_reason(
+    made: BenchManifest, tmp_path: Path, code: str, reason: str
+):
     timeout_s = 3 if "sleep" in code else 60
     system = parse_system(f"x={python(code, '{out}')}", tmp_path / "v", timeout_s)
     delivery = system.deliver(made, made.cases[0])
@@ -133,20 +135,20 @@ def test_the_cache_measures_once_and_keeps_reasons(tmp_path: Path):
         calls.append(1)
         raise ValueError("no face\nin it")
 
-    key = key_of("c", "v", "m", 1, "w")
+    key = measurement_key("c", "v", "m", 1, "w")
     first = Cache(tmp_path).entry(key, measure)
     again = Cache(tmp_path).entry(key, measure)
     assert len(calls) == 1
     assert (first.cached, again.cached) == (False, True)
     assert dataclasses.replace(again, cached=False) == first
     assert first.values == {"a": 0.1}
-    other = key_of("c", "v", "m", 2, "w")
+    other = measurement_key("c", "v", "m", 2, "w")
     for _ in range(2):
         assert Cache(tmp_path).entry(other, fail).reason == "no face in it"
     assert len(calls) == 2
     (tmp_path / key[:2] / f"{key}.json").write_text("{")  # a power cut
     assert Cache(tmp_path).entry(key, measure).values == {"a": 0.1}
-    keys = {key_of("c", "v", "m", 1, w, o) for w in "ab" for o in ("", "x")} | {key, other}
+    keys = {measurement_key("c", "v", "m", 1, w, o) for w in "ab" for o in ("", "x")} | {key, other}
     assert len(keys) == 6
 
 
@@ -182,7 +184,7 @@ def row(system: str, case: str, value: float | None, reason: str = "") -> CaseRo
     )
 
 
-def run_of(rows: list[CaseRow], shard: str = "1/1", **changes) -> Run:
+def run_of(rows: list[CaseRow], shard: str = "1/1", **changes) -> BenchRun:
     info = RunInfo(
         manifest="w",
         manifest_hash="h",
@@ -192,14 +194,16 @@ def run_of(rows: list[CaseRow], shard: str = "1/1", **changes) -> Run:
         convert=False,
         systems=dict.fromkeys(dict.fromkeys(r.system for r in rows), "s"),
         metrics={"m": "1 w"},
-        outputs=(Output("m", "the measure", "higher"),),
+        outputs=(ScoreOutput("m", "the measure", "higher"),),
         left_out={},
         command="c",
         commit="c",
         date="d",
     )
     frames = [FrameRow(r.system, r.case, "m", "m", 0, r.value) for r in rows if r.value is not None]
-    return Run(dataclasses.replace(info, **changes), table(CaseRow, rows), table(FrameRow, frames))
+    return BenchRun(
+        dataclasses.replace(info, **changes), table(CaseRow, rows), table(FrameRow, frames)
+    )
 
 
 def test_only_matched_cases_are_compared():
@@ -259,11 +263,11 @@ def test_runs_that_do_not_fit_are_not_merged(tmp_path: Path):
         read_run(tmp_path)
 
 
-def test_shards_are_counted_from_one(made: Manifest):
+def test_shards_are_counted_from_one(made: BenchManifest):
     assert parse_shard("2/4") == (2, 4)
     for text in ("0/2", "3/2", "1", "a/b"):
         with pytest.raises(ValueError, match="expected i/n"):
             parse_shard(text)
-    assert [case.id for case in shard_of(made.cases, (2, 2))] == ["w_01"]
+    assert [case.id for case in select_shard(made.cases, (2, 2))] == ["w_01"]
     with pytest.raises(ValueError, match="3/3 of 2 cases is empty"):
-        shard_of(made.cases, (3, 3))
+        select_shard(made.cases, (3, 3))

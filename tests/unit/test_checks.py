@@ -15,9 +15,9 @@ from avatar_v.callbacks.throughput import Throughput
 from avatar_v.objectives.a2v import A2V
 from avatar_v.objectives.critic import TrainCritic
 from avatar_v.objectives.critic_data import CriticFrames
-from avatar_v.objectives.critic_face import FaceContrast
-from avatar_v.objectives.critic_motion import MotionRegression
-from avatar_v.objectives.critic_sync import SyncContrast
+from avatar_v.objectives.critic_face import FaceTask
+from avatar_v.objectives.critic_motion import MotionTask
+from avatar_v.objectives.critic_sync import SyncTask
 from avatar_v.objectives.refiner import Refinement
 from avatar_v.objectives.refiner_adversarial import Adversarial
 from avatar_v.objectives.sync_data import SyncData
@@ -81,15 +81,15 @@ def critic(kind, given: dict) -> TrainCritic:
 
 
 def motion(**given) -> TrainCritic:
-    return critic(MotionRegression, {"components": {}, **given})
+    return critic(MotionTask, {"components": {}, **given})
 
 
 def face(**given) -> TrainCritic:
-    return critic(FaceContrast, given)
+    return critic(FaceTask, given)
 
 
 def sync(**given) -> TrainCritic:
-    return critic(SyncContrast, given)
+    return critic(SyncTask, given)
 
 
 def frames(**given) -> CriticFrames:

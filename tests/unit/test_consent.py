@@ -23,7 +23,7 @@ from avatar_v.safety.consent import (
 )
 from avatar_v.safety.faces import SAME, face_in, read_faces
 from avatar_v.safety.key import KEY
-from avatar_v.safety.statement import consent_of, word_error_rate
+from avatar_v.safety.statement import consent_from_video, word_error_rate
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from classifiers import recogniser
@@ -97,12 +97,12 @@ def test_a_statement_shows_one_person_all_along(folder: Path, tmp_path: Path) ->
     video = torch.cat([drawn(0, 49)[0], drawn(1, 49)[0]])
     two = clip_file(tmp_path / "two.mkv", video, drawn(0, 98)[1])
     with pytest.raises(ValueError, match=r"another person's face, or a covered one, from 2\.0 s"):
-        consent_of(two, **HOW)
+        consent_from_video(two, **HOW)
     short = clip_file(tmp_path / "short.mkv", video[:25])
     with pytest.raises(ValueError, match=r"lasts 1\.0 s; a statement has 2 to 30 s"):
-        consent_of(short, **HOW)
+        consent_from_video(short, **HOW)
     with pytest.raises(ValueError, match="--expires 2027-12-31 is over"):
-        consent_of(two, **HOW, today=date(2028, 1, 1))
+        consent_from_video(two, **HOW, today=date(2028, 1, 1))
     faces = torch.tensor([[0.0], [1.0], [0.0], [1.0], [1.0]])
     assert first_person(faces, 0.5).other == 3, "a single odd look is nobody"
     assert first_person(faces, 0.5, in_a_row=3).other is None
@@ -120,12 +120,12 @@ def test_somebody_speaks_in_a_statement_and_moves(folder: Path, tmp_path: Path) 
         (black, sound, r"the face does not move \(by 0\.0"),
     ):
         with pytest.raises(ValueError, match=text):
-            consent_of(clip_file(tmp_path / "odd.mkv", frames, heard), **HOW)
+            consent_from_video(clip_file(tmp_path / "odd.mkv", frames, heard), **HOW)
     picture = tmp_path / "person.gif"
     first, *rest = (Image.fromarray(frame.movedim(0, -1).numpy()) for frame in video)
     first.save(picture, save_all=True, append_images=rest, duration=40)
     with pytest.raises(ValueError, match="expected speech"):
-        consent_of(picture, **HOW)
+        consent_from_video(picture, **HOW)
     assert [*tmp_path.glob(f"*{SUFFIX}")] == []
 
 
@@ -157,12 +157,12 @@ def test_a_record_of_a_day_to_come_is_known(folder: Path) -> None:
 def test_the_statement_is_said(folder: Path, tmp_path: Path) -> None:
     said = str(folder / "statement.mkv")
     model = recogniser(tmp_path / "has_audio", "a")
-    consent = consent_of(said, **HOW, statement="A!", speech_model=model)
+    consent = consent_from_video(said, **HOW, statement="A!", speech_model=model)
     assert consent.heard == "a"
     with pytest.raises(ValueError, match=r"other words .* 'a' was heard \(word error rate 1\.00"):
-        consent_of(said, **HOW, statement="I agree", speech_model=model)
+        consent_from_video(said, **HOW, statement="I agree", speech_model=model)
     with pytest.raises(ValueError, match=r"lacks config\.json.* openai/whisper-small"):
-        consent_of(said, **HOW, statement="I agree", speech_model=tmp_path)
+        consent_from_video(said, **HOW, statement="I agree", speech_model=tmp_path)
     assert word_error_rate(["i", "agree", "to", "this"], ["i", "do", "agree", "this"]) == 0.5
 
 

@@ -10,7 +10,7 @@ from avatar_v.critics.frozen import as_input, weights_hash
 from avatar_v.critics.layers import AttentionPool, augment
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.faces.face import FaceCritic, contrastive_loss, identification
-from avatar_v.objectives.critic_motion import MotionRegression
+from avatar_v.objectives.critic_motion import MotionTask
 from avatar_v.training.perceptual import PerceptualTerms
 from avatar_v.types import MOTION_NAMES
 
@@ -155,7 +155,7 @@ def test_identification_counts_nearest_and_pairs():
 
 
 def test_a_component_counts_by_its_weight():
-    stage = MotionRegression({"mouth_open": 8.0, "eye_open": 4.0})
+    stage = MotionTask({"mouth_open": 8.0, "eye_open": 4.0})
     assert float(stage.weights.mean()) == pytest.approx(1)
     weights = dict(zip(MOTION_NAMES, stage.weights.tolist(), strict=True))
     assert weights["mouth_open"] / weights["yaw"] == pytest.approx(8)
@@ -168,4 +168,4 @@ def test_a_component_counts_by_its_weight():
 )
 def test_weights_of_no_component_are_refused(weights):
     with pytest.raises(ValueError, match="not negative, one of them above 0, and of mouth_open, "):
-        MotionRegression(weights)
+        MotionTask(weights)

@@ -18,22 +18,22 @@ import pytest
 import torch
 
 from avatar_v.faces.syncnet_crop import CropPlan
-from avatar_v.safety.moderation import labels_of, picture_scores
+from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v_data.curation import store as stores
-from avatar_v_data.curation.captions import Captions
+from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import longest_cover, same_face_runs
-from avatar_v_data.curation.content import Content
+from avatar_v_data.curation.content import ContentStage
 from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.heads import boxes_between
 from avatar_v_data.curation.people import group_backgrounds, group_faces
-from avatar_v_data.curation.plan import PLANS, Limit, Plan, plan_of, read_plan
+from avatar_v_data.curation.plan import PLANS, CurationPlan, Limit, parse_plan, read_plan
 from avatar_v_data.curation.reconcile import desired, reconcile
 from avatar_v_data.curation.select import select
-from avatar_v_data.curation.shots import Shots
-from avatar_v_data.curation.stages import Recording, Result
-from avatar_v_data.curation.store import FAILED, MOST_DEATHS, DamagedError, Store
-from avatar_v_data.curation.sync import Sync
-from avatar_v_data.curation.table import Found, collect
+from avatar_v_data.curation.shots import ShotStage
+from avatar_v_data.curation.stages import FootageRecording, Result
+from avatar_v_data.curation.store import FAILED, MOST_DEATHS, CurationStore, DamagedError
+from avatar_v_data.curation.sync import SyncStage
+from avatar_v_data.curation.table import CurationResults, collect
 from classifiers import captioner, picture_classifier
 
 
@@ -50,7 +50,7 @@ class Count:
     def weights(self) -> str:
         return ""
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         if recording.name == "bad":
             raise ValueError(f"{recording.path}: holds no frames")
         if recording.name == "odd":
@@ -69,15 +69,15 @@ class Double:
     def weights(self) -> str:
         return ""
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         return {"twice": 2 * results["count"]["letters"]}
 
 
-PLAN = Plan((Count(), Double()), {})
+PLAN = CurationPlan((Count(), Double()), {})
 
 
-def recordings(*names: str) -> list[Recording]:
-    return [Recording(f"/{name}", name, "1") for name in names]
+def recordings(*names: str) -> list[FootageRecording]:
+    return [FootageRecording(f"/{name}", name, "1") for name in names]
 
 
 # Which spans
@@ -126,7 +126,7 @@ def test_boxes_move_on_straight_lines_between_looks() -> None:
         boxes_between([None, None], 0, 5)
 
 
-class Dissolving(Recording):
+class Dissolving(FootageRecording):
     """Two rooms, 40 frames each, from one to the other in ten frames and then at once."""
 
     def frames(self):
@@ -143,7 +143,7 @@ class Dissolving(Recording):
 
 
 def test_a_dissolve_is_a_cut_too() -> None:
-    found = Shots().run(Dissolving("", "", ""), {})
+    found = ShotStage().run(Dissolving("", "", ""), {})
     (start, slow), (_, fast), (_, stop) = found["shots"]
     assert (start, stop, found["num_frames"]) == (0, 130, 130)
     assert fast == 90
@@ -154,7 +154,7 @@ def test_syncnet_sees_the_faces_that_its_own_pipeline_cuts() -> None:
     frames = torch.randint(0, 255, (20, 3, 60, 80), generator=torch.Generator().manual_seed(0))
     faces = {"boxes": [None, [0.2, 0.1, 0.6, 0.7], [0.3, 0.1, 0.7, 0.7], None]}
     frames = frames.byte()
-    seen = Sync(critic="syncnet_v2.model")._faces(frames, 0, {"faces": faces})
+    seen = SyncStage(critic="syncnet_v2.model")._faces(frames, 0, {"faces": faces})
     boxes, _ = boxes_between(faces["boxes"], 0, 20)
     assert torch.equal(seen, CropPlan(boxes, 60, 80)(frames, 0))
     assert seen.shape == (20, 3, 224, 224)
@@ -165,14 +165,14 @@ def test_a_captioner_says_the_same_of_the_same_picture(
 ) -> None:
     """A network of random weights, with the processor that is stored beside it."""
     with pytest.raises(ValueError, match=r"no config.json .* it takes a model of transformers"):
-        Captions(model=str(tmp_path)).weights()
+        CaptionStage(model=str(tmp_path)).weights()
     captioner(tmp_path)
     frames = torch.zeros(30, 3, 40, 50, dtype=torch.uint8)
     frames[20:, 0] = 255
-    monkeypatch.setattr(Recording, "frames", lambda self: iter(frames))
+    monkeypatch.setattr(FootageRecording, "frames", lambda self: iter(frames))
     clips = [{"start": 0, "stop": 20}, {"start": 20, "stop": 30}, {"start": 5, "stop": 15}]
-    stage = Captions(model=str(tmp_path), prompt="a person", max_tokens=6)
-    found = stage.run(Recording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
+    stage = CaptionStage(model=str(tmp_path), prompt="a person", max_tokens=6)
+    found = stage.run(FootageRecording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
     first, second, third = (row["caption"] for row in found)
     assert "a person" in first
     assert first == third != second
@@ -185,15 +185,15 @@ def test_content_is_told_by_the_labels_of_a_classifier(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with pytest.raises(ValueError, match=r"content: .* lacks config.*Falconsai"):
-        Content(model=str(tmp_path)).weights()
+        ContentStage(model=str(tmp_path)).weights()
     folder = str(picture_classifier(tmp_path / "model", "plain", "odd"))
     frames = torch.zeros(20, 3, 40, 50, dtype=torch.uint8)
     frames[15:] = 255
-    monkeypatch.setattr(Recording, "frames", lambda self: iter(frames))
+    monkeypatch.setattr(FootageRecording, "frames", lambda self: iter(frames))
     clips = [{"start": 0, "stop": 10}, {"start": 10, "stop": 20}]
-    stage = Content(model=folder)
-    rows = stage.run(Recording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
-    assert list(rows[0]) == [f"content_{label}" for label in labels_of(folder, is_text=False)]
+    stage = ContentStage(model=folder)
+    rows = stage.run(FootageRecording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
+    assert list(rows[0]) == [f"content_{label}" for label in read_labels(folder, is_text=False)]
     dark, bright = (picture_scores(frames[i : i + 1], folder)[0] for i in (0, 19))
     assert list(rows[0].values()) == pytest.approx(dark.tolist(), abs=1e-4)
     assert list(rows[1].values()) == pytest.approx(dark.maximum(bright).tolist(), abs=1e-4)
@@ -208,7 +208,7 @@ def test_a_setting_names_its_own_results_and_those_behind_it_anew() -> None:
     before = {(t.stage.name, t.recording.name): t.key for t in desired(PLAN, names)}
     other = {
         (t.stage.name, t.recording.name): t.key
-        for t in desired(Plan((Count(add=1), Double()), {}), names)
+        for t in desired(CurationPlan((Count(add=1), Double()), {}), names)
     }
     assert not set(before.values()) & set(other.values())
     changed = [names[0], dataclasses.replace(names[1], state="2")]
@@ -219,13 +219,13 @@ def test_a_setting_names_its_own_results_and_those_behind_it_anew() -> None:
 
 def test_workers_that_are_killed_at_any_time_come_to_the_same_results(tmp_path: Path) -> None:
     tasks = desired(PLAN, recordings("a", "bb", "ccc", "bad"))
-    whole = Store(tmp_path / "whole")
+    whole = CurationStore(tmp_path / "whole")
     assert reconcile(tasks, whole) == 8
 
     class Killed(BaseException):
         pass
 
-    draw, store = random.Random(1), Store(tmp_path / "broken")
+    draw, store = random.Random(1), CurationStore(tmp_path / "broken")
 
     def stops() -> bool:
         if draw.random() < 0.3:
@@ -251,7 +251,7 @@ def test_workers_that_are_killed_at_any_time_come_to_the_same_results(tmp_path: 
 
 
 def test_a_recording_that_fails_is_a_result_and_so_is_what_depends_on_it(tmp_path: Path) -> None:
-    tasks, store = desired(PLAN, recordings("bad")), Store(tmp_path)
+    tasks, store = desired(PLAN, recordings("bad")), CurationStore(tmp_path)
     reconcile(tasks, store)
     for task in tasks:
         assert store.result(task.stage.name, task.key) == {FAILED: "count: holds no frames"}
@@ -259,14 +259,14 @@ def test_a_recording_that_fails_is_a_result_and_so_is_what_depends_on_it(tmp_pat
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
 def test_what_is_no_number_is_never_kept(tmp_path: Path, value: float) -> None:
-    store = Store(tmp_path)
+    store = CurationStore(tmp_path)
     with pytest.raises(ValueError, match="JSON compliant"):
         store.commit("count", "k", {"clips": [{"sync": value}]})
     assert store.finished() == set()
 
 
 def test_a_result_that_is_no_number_is_a_failure_and_the_rest_is_made(tmp_path: Path) -> None:
-    tasks, store = desired(PLAN, recordings("odd", "a")), Store(tmp_path)
+    tasks, store = desired(PLAN, recordings("odd", "a")), CurationStore(tmp_path)
     assert reconcile(tasks, store) == 4
     results = [store.result(task.stage.name, task.key) for task in tasks]
     why = "count: its result cannot be kept: Out of range float values"
@@ -275,7 +275,7 @@ def test_a_result_that_is_no_number_is_a_failure_and_the_rest_is_made(tmp_path: 
 
 
 def test_a_claim_is_taken_from_the_dead_and_from_no_one_else(tmp_path: Path, monkeypatch) -> None:
-    store = Store(tmp_path, patience_s=5.0)
+    store = CurationStore(tmp_path, patience_s=5.0)
     with store.claim("k") as mine, store.claim("k") as other:
         assert (mine, other) == (True, False)
     claim = tmp_path / "claims" / "k"
@@ -296,7 +296,7 @@ def test_a_claim_is_taken_from_the_dead_and_from_no_one_else(tmp_path: Path, mon
 
 
 def test_what_kills_its_workers_is_given_up_and_the_rest_is_made(tmp_path: Path) -> None:
-    tasks, store = desired(PLAN, recordings("a", "bb")), Store(tmp_path)
+    tasks, store = desired(PLAN, recordings("a", "bb")), CurationStore(tmp_path)
     for number in range(MOST_DEATHS):
         (tmp_path / "claims" / f"{tasks[0].key}.died.{number}").touch()
     reconcile(tasks, store)
@@ -313,7 +313,7 @@ def test_what_kills_its_workers_is_given_up_and_the_rest_is_made(tmp_path: Path)
 )
 def test_a_damaged_result_is_named_and_made_again(tmp_path: Path, text: str) -> None:
     """As a machine that went dark, a disk or a hand leaves it."""
-    tasks, store = desired(PLAN, recordings("a", "bb")), Store(tmp_path)
+    tasks, store = desired(PLAN, recordings("a", "bb")), CurationStore(tmp_path)
     reconcile(tasks, store)
     path = tmp_path / "results" / "count" / f"{tasks[0].key}.json"
     path.write_text(text)
@@ -336,12 +336,12 @@ def test_a_result_is_on_the_disk_before_it_has_its_name(tmp_path: Path, monkeypa
     for name in ("fsync", "replace"):
         true = getattr(os, name)
         monkeypatch.setattr(os, name, lambda *a, _n=name, _t=true: (done.append(_n), _t(*a))[1])
-    Store(tmp_path).commit("count", "k", {"letters": 1})
+    CurationStore(tmp_path).commit("count", "k", {"letters": 1})
     assert done == ["fsync", "replace"]
 
 
 def test_a_claim_that_holds_nothing_is_nobodys(tmp_path: Path) -> None:
-    store = Store(tmp_path)
+    store = CurationStore(tmp_path)
     for text in ("", "5", "[]", '["x", null]'):
         (tmp_path / "claims" / "k").write_text(text)
         os.utime(tmp_path / "claims" / "k", (time.time() - 60,) * 2)
@@ -407,12 +407,12 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
         clip("z", "z2", 9, copy_of="a.mp4:0-5"),
     ]
     limits = {"num_scenes": Limit(min=2.0), "sharpness": Limit(min=5.0)}
-    selection = select(Found(clips, footage_s=60.0), "sft", limits)
+    selection = select(CurationResults(clips, footage_s=60.0), "sft", limits)
     assert [c["scene"] for c in selection.clips] == ["x1", "x2"]
     assert [step.clips for step in selection.steps] == [0, 6, 5, 4, 2]
     assert not selection.moves_sound
     with pytest.raises(ValueError, match="no column 'sharp'; expected one of seconds"):
-        select(Found(clips), "sft", {"sharp": Limit(min=1.0)})
+        select(CurationResults(clips), "sft", {"sharp": Limit(min=1.0)})
 
 
 @pytest.mark.parametrize(
@@ -428,7 +428,7 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
 )
 def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
     with pytest.raises(ValueError, match=message):
-        plan_of(values, where="plan.yaml")
+        parse_plan(values, where="plan.yaml")
 
 
 def test_plans_that_ship_can_be_read() -> None:

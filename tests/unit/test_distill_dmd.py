@@ -12,12 +12,12 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.objectives.distill_cfg import GuidanceRanges
 from avatar_v.objectives.distill_dmd import DistillDMD
-from avatar_v.objectives.distribution_matching import Judged, Matching
+from avatar_v.objectives.distribution_matching import Matching, ScoredChunk
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.chunks import next_chunk
 from avatar_v.sampling.rollout import begin, chunk_velocity, join_anchor, make_chunk, next_state
 from avatar_v.training.batch import Draws, TrainBatch
-from avatar_v.training.chunk_rollout import OwnRollout, last_chunk
+from avatar_v.training.chunk_rollout import SelfRollout, last_chunk
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT
@@ -49,7 +49,7 @@ def stage(
         1.0,
         Personality(motion_dropout=0.0, reference_dropout=0.0),
         matching or Matching(fake_updates=2, fake_lr=1e-3),
-        OwnRollout({0: steps}),
+        SelfRollout({0: steps}),
         GuidanceRanges(*RANGES),
         trainable or Trainable(),
     )
@@ -79,13 +79,13 @@ def a_batch(dmd: DistillDMD, prefix: int, length: int) -> TrainBatch[Cond]:
     return TrainBatch(batch, window, clean, cond, draws, 0)
 
 
-def judged(dmd: DistillDMD, prefix: int, length: int) -> Judged:
+def judged(dmd: DistillDMD, prefix: int, length: int) -> ScoredChunk:
     """A chunk of two moves, as both scores look at it."""
     begun = a_batch(dmd, prefix, length)
     rollout = dmd.chunk(begun)
     weight = rollout.window(dmd.subject.region(begun))
     made = rollout.make(rollout.velocity(dmd.dit), rollout.settings.num_steps)
-    return Judged(rollout, made, rollout.window(begun.clean), weight)
+    return ScoredChunk(rollout, made, rollout.window(begun.clean), weight)
 
 
 @pytest.fixture(scope="module")
@@ -244,7 +244,7 @@ def test_gradients_in_bf16_point_where_those_in_fp32_do(dmd: DistillDMD) -> None
     assert float(torch.cosine_similarity(*found, dim=0)) > 0.99
 
 
-def drawn_windows(numbers: OwnRollout) -> list[Windows]:
+def drawn_windows(numbers: SelfRollout) -> list[Windows]:
     generators = [torch.Generator().manual_seed(i) for i in range(2)]
     return [numbers.draw(3, 9, LENGTH, Draws(*generators, step=0)) for _ in range(2000)]
 
@@ -255,14 +255,14 @@ def share_of_images(drawn: list[Windows]) -> float:
 
 def test_kinds_of_windows_come_as_often_as_asked() -> None:
     """A rollout that continues begins as one of the others does."""
-    numbers = OwnRollout({0: 2}, prompt_share=0.5, image_share=0.2)
+    numbers = SelfRollout({0: 2}, prompt_share=0.5, image_share=0.2)
     drawn = drawn_windows(numbers)
     assert {w.length for w in drawn} == {LENGTH, numbers.longest(LENGTH)} == {5, 8}
     longer, short = ([w for w in drawn if (w.length > LENGTH) is more] for more in (True, False))
     assert len(longer) / len(drawn) == pytest.approx(0.3, abs=0.04)
     assert share_of_images(short) == pytest.approx(2 / 7, abs=0.04)
     assert share_of_images(longer) == pytest.approx(2 / 7, abs=0.06)
-    all_longer = drawn_windows(OwnRollout({0: 2}, prompt_share=0.0, image_share=0.0))
+    all_longer = drawn_windows(SelfRollout({0: 2}, prompt_share=0.0, image_share=0.0))
     assert {w.length for w in all_longer} == {8}
     assert share_of_images(all_longer) == pytest.approx(0.5, abs=0.04)
 
@@ -290,7 +290,7 @@ def test_starting_points_and_numbers_that_do_not_fit_are_refused(tmp_path) -> No
         with pytest.raises(ValueError, match=next(iter(wrong))):
             Matching(**wrong)
     with pytest.raises(ValueError, match="shares of one whole"):
-        OwnRollout({0: 2}, prompt_share=0.7, image_share=0.7)
+        SelfRollout({0: 2}, prompt_share=0.7, image_share=0.7)
     with pytest.raises(ValueError, match=r"multiple of rollout\.num_steps"):
         stage(matching=Matching(regression={0: 1.0}, teacher_steps=5), steps=2)
 

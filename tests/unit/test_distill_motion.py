@@ -7,7 +7,7 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.objectives.distill_motion import DistillMotion, MotionMatching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.motion import guided_motion
-from avatar_v.training.motion import MotionTraining, motion_net_of
+from avatar_v.training.motion import MotionTraining, get_motion_net
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
@@ -41,7 +41,7 @@ def test_updates_take_turns_and_move_their_own_network() -> None:
     stage_ = stage()
     moved = []
     nets: dict[str, MotionNet] = {
-        STUDENT: motion_net_of(stage_),
+        STUDENT: get_motion_net(stage_),
         FAKE: stage_.fake,
         REAL: stage_.real,
     }

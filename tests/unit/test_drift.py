@@ -9,10 +9,10 @@ from avatar_v_eval.studies.drift import (
     SEAMS,
     TRACKS,
     VARIANTS,
-    borders_of,
     change_ratio,
+    chunk_borders,
     draw_frames,
-    numbers_of,
+    summarise_drift,
 )
 
 FRAMES = np.arange(12 * 3 * 16 * 16).reshape(12, 3, 16, 16).astype(np.uint8)
@@ -26,8 +26,8 @@ def reading(track: list[float], frames: np.ndarray = FRAMES) -> dict:
 
 def test_borders_are_the_first_frames_of_later_chunks() -> None:
     # 13 latents are 49 frames; each later chunk brings 11 new latents, 44 frames
-    assert borders_of(49 + 44 + 10, chunk_latents=13) == [49, 93]
-    assert borders_of(49, chunk_latents=13) == []
+    assert chunk_borders(49 + 44 + 10, chunk_latents=13) == [49, 93]
+    assert chunk_borders(49, chunk_latents=13) == []
 
 
 def test_a_seam_is_the_change_into_the_first_frame_of_a_chunk() -> None:
@@ -45,15 +45,15 @@ def test_a_gain_is_paired_over_persons() -> None:
     """Persons differ by more than ways do."""
     lasts = {"plain": [0.0, 1.0, 2.0], "anchor": [0.2, 1.2, 2.2]}
     rows = {way: [reading([9.0, last]) for last in values] for way, values in lasts.items()}
-    gain = numbers_of(Readings(rows))["anchor_identity_gain"]
+    gain = summarise_drift(Readings(rows))["anchor_identity_gain"]
     assert (gain.value, gain.low, gain.high) == pytest.approx((0.2, 0.2, 0.2))
-    alone = numbers_of(Readings({"anchor": rows["anchor"]}))
+    alone = summarise_drift(Readings({"anchor": rows["anchor"]}))
     assert "anchor_identity_gain" not in alone
 
 
 def test_change_is_paired_and_minutes_are_means() -> None:
     rows = [reading([s, s, s, s - 0.3, s - 0.3, s - 0.3]) for s in (0.0, 1.0, 2.0, 3.0)]
-    numbers = numbers_of(Readings({"plain": rows}))
+    numbers = summarise_drift(Readings({"plain": rows}))
     assert numbers["plain_identity_change"].value == pytest.approx(-0.3)
     assert numbers["plain_identity_change"].high == pytest.approx(-0.3)
     assert numbers["plain_identity_minute_1"].value == pytest.approx(1.5)

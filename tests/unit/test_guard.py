@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from avatar_v.web.guard import LOOPBACK, Guard, host_of, is_loopback
+from avatar_v.web.guard import LOOPBACK, Guard, is_loopback, parse_host
 
 OWN = {"host": "127.0.0.1:80"}
 EVIL = "http://evil.example"
@@ -201,5 +201,5 @@ def test_no_web_socket_is_opened() -> None:
 def test_names_of_hosts() -> None:
     assert all(map(is_loopback, ("127.0.0.1", "127.0.0.2", "::1", "localhost")))
     assert not any(map(is_loopback, ("0.0.0.0", "192.168.1.2", "::", "example.org")))
-    assert host_of("Study.Example:443") == "study.example"
-    assert host_of("[::1]") == "::1"
+    assert parse_host("Study.Example:443") == "study.example"
+    assert parse_host("[::1]") == "::1"

@@ -21,7 +21,7 @@ from avatar_v_eval.human.cli import reached_by
 from avatar_v_eval.human.exchange import read_votes, write_votes
 from avatar_v_eval.human.items import all_items, item_votes, study_items
 from avatar_v_eval.human.session import consent
-from avatar_v_eval.human.store import DuplicateVoteError, Store
+from avatar_v_eval.human.store import DuplicateVoteError, StudyStore
 from avatar_v_eval.human.study import SIX_DIMENSIONS, Study, load_study
 from avatar_v_eval.human.votes import Vote, read_answer
 from human_study import make_study, study_yaml
@@ -40,8 +40,8 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Study:
 
 
 @pytest.fixture
-def store(tmp_path: Path, study: Study) -> Store:
-    return Store(tmp_path / "votes.sqlite", study.fingerprint)
+def store(tmp_path: Path, study: Study) -> StudyStore:
+    return StudyStore(tmp_path / "votes.sqlite", study.fingerprint)
 
 
 def changed(study: Study, folder: Path, **change: object) -> Path:
@@ -151,7 +151,7 @@ def test_order_and_sides_come_from_the_seed(study: Study) -> None:
     assert all(item.role == "study" for item in firsts)
 
 
-def test_withdrawn_raters_free_their_items(study: Study, store: Store) -> None:
+def test_withdrawn_raters_free_their_items(study: Study, store: StudyStore) -> None:
     first, second = store.add_raters(2)
     now_s = 1_000.0
     for rater in (first, second):
@@ -165,7 +165,7 @@ def test_withdrawn_raters_free_their_items(study: Study, store: Store) -> None:
     assert not seen[1]  # open for more than a day: handed out again
 
 
-def test_duplicates(study: Study, store: Store) -> None:
+def test_duplicates(study: Study, store: StudyStore) -> None:
     votes = some_votes(study, "r9")
     assert store.add_votes(votes) == 9
     assert store.add_votes(votes) == 0
@@ -178,7 +178,7 @@ def test_duplicates(study: Study, store: Store) -> None:
     assert store.votes() == votes, "all of a file or nothing"
 
 
-def test_a_transaction_keeps_other_processes_out_from_its_first_moment(store: Store) -> None:
+def test_a_transaction_keeps_other_processes_out_from_its_first_moment(store: StudyStore) -> None:
     """Else two raters who start together could be given the same half of a study."""
     other = sqlite3.connect(store.path, timeout=0, isolation_level=None)
     locked = pytest.raises(sqlite3.OperationalError, match="locked")
@@ -187,12 +187,12 @@ def test_a_transaction_keeps_other_processes_out_from_its_first_moment(store: St
 
 
 def test_votes_survive_a_killed_server(study: Study, tmp_path: Path) -> None:
-    store = Store(tmp_path / "v.sqlite", study.fingerprint)
+    store = StudyStore(tmp_path / "v.sqlite", study.fingerprint)
     store.add_votes(some_votes(study, "r1"))  # and no close
-    assert len(Store(tmp_path / "v.sqlite", study.fingerprint).votes()) == 9
+    assert len(StudyStore(tmp_path / "v.sqlite", study.fingerprint).votes()) == 9
 
 
-def test_a_vote_is_on_the_disk_when_the_page_goes_on(store: Store) -> None:
+def test_a_vote_is_on_the_disk_when_the_page_goes_on(store: StudyStore) -> None:
     """FULL (2): SQLite waits for the disk at each commit, so a power cut takes no vote either."""
     told = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS]
     assert told == ["wal", 2]
@@ -204,14 +204,14 @@ PRAGMAS = ("journal_mode", "synchronous")
 def test_votes_and_copies_are_their_owners_alone(study: Study, tmp_path: Path) -> None:
     """Also files of before, when everybody could read them; and what SQLite lays beside them."""
     file, copies = tmp_path / "new" / "votes.sqlite", tmp_path / "copies"
-    with closing(Store(file, study.fingerprint)) as store:
+    with closing(StudyStore(file, study.fingerprint)) as store:
         store.add_raters(1)
         made = {path: _rights(path) for path in (file.parent, *file.parent.iterdir())}
         assert made == {path: 0o700 if path.is_dir() else 0o600 for path in made}
         assert len(made) == 4
         for path in file.parent.iterdir():
             path.chmod(0o644)
-        with closing(Store(file, study.fingerprint)):
+        with closing(StudyStore(file, study.fingerprint)):
             assert {_rights(path) for path in file.parent.iterdir()} == {0o600}
     copies.mkdir(mode=0o755)
     blinded_copies([study.root / "ref.mp4"], copies)
@@ -291,7 +291,7 @@ def test_bad_addresses_leave_nothing_behind(
     assert not file.exists()
 
 
-def test_withdrawing_deletes_and_stays(study: Study, store: Store) -> None:
+def test_withdrawing_deletes_and_stays(study: Study, store: StudyStore) -> None:
     store.add_votes(some_votes(study, "r1") + some_votes(study, "r2"))
     assert store.withdraw("r1") == 9
     assert {vote.rater for vote in store.votes()} == {"r2"}
@@ -299,9 +299,9 @@ def test_withdrawing_deletes_and_stays(study: Study, store: Store) -> None:
         store.add_votes(some_votes(study, "r1"))
 
 
-def test_votes_of_another_study_are_refused(study: Study, store: Store) -> None:
+def test_votes_of_another_study_are_refused(study: Study, store: StudyStore) -> None:
     with pytest.raises(ValueError, match="another version of the study"):
-        Store(store.path, "0000")
+        StudyStore(store.path, "0000")
 
 
 def test_files_read_back_equal(study: Study, tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_files_read_back_equal(study: Study, tmp_path: Path) -> None:
         write_votes(votes, tmp_path / "v.json")
 
 
-def test_tokens_are_in_no_file(study: Study, store: Store, tmp_path: Path) -> None:
+def test_tokens_are_in_no_file(study: Study, store: StudyStore, tmp_path: Path) -> None:
     many = store.add_raters(50)
     rater = many[0]
     assert len({one.token for one in many}) == 50

@@ -6,7 +6,7 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator
-from avatar_v.parallel.trainer import ShardedStrategy, data_ranks, layout_of
+from avatar_v.parallel.trainer import ShardedStrategy, data_ranks, trainer_layout
 
 SIZES = [(world, size) for world in range(1, 9) for size in range(1, 9) if world % size == 0]
 
@@ -59,7 +59,7 @@ def test_impossible_layouts_are_refused() -> None:
         Layout(6, 0, 4)
     with pytest.raises(ValueError, match="got 2"):
         Layout(2, 2)
-    assert layout_of(None) == Layout(1, 0, 1)
+    assert trainer_layout(None) == Layout(1, 0, 1)
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from avatar_v.models.motion_net import MotionNet, MotionNetConfig
-from avatar_v.motion.own_units import SCALED, in_own_units, style_of
+from avatar_v.motion.own_units import SCALED, build_style, in_own_units
 from avatar_v.motion.style import motion_moments
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.types import MotionCond
@@ -34,7 +34,7 @@ def net() -> MotionNet:
 def cond() -> MotionCond:
     shown = 0.6 * drawn(2, 20, 64, seed=3)
     stats, seen = motion_stats(), torch.ones(2, 20, dtype=torch.bool)
-    style = style_of(motion_moments(shown, seen, stats), stats)
+    style = build_style(motion_moments(shown, seen, stats), stats)
     return MotionCond(audio=drawn(2, 5, 8, 32, seed=1), style=style)
 
 

@@ -6,11 +6,11 @@ from pathlib import Path
 import pytest
 import torch
 
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import MOTION_DIM, pack_motion
 from avatar_v.objectives.motion_prior import MotionPrior
-from avatar_v.training.motion import MotionTraining, motion_net_of, run_moments
+from avatar_v.training.motion import MotionTraining, get_motion_net, run_moments
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.windows import Windows
@@ -91,7 +91,7 @@ def test_windows_are_cut_from_their_clips_with_the_sound_there(stage, batch, dra
 
 def test_the_network_sees_the_times_of_the_samplers_steps_and_given_ends(stage, batch) -> None:
     seen: list[torch.Tensor] = []
-    hook = motion_net_of(stage).register_forward_pre_hook(lambda _, given: seen.append(given[1]))
+    hook = get_motion_net(stage).register_forward_pre_hook(lambda _, given: seen.append(given[1]))
     loss_of(stage, batch)
     hook.remove()
     (t,) = seen
@@ -107,7 +107,7 @@ def test_motion_of_frames_without_a_face_is_no_target(stage, batch) -> None:
     changed[0, 5:9] += 3.0  # latent 2 of the first clip, whose face is hidden in one frame
     spoilt = dataclasses.replace(batch, motion=changed)
     # v = 0, whatever the network reads
-    torch.nn.init.zeros_(motion_net_of(stage).head.out.weight)
+    torch.nn.init.zeros_(get_motion_net(stage).head.out.weight)
     assert torch.equal(loss_of(stage, batch), loss_of(stage, spoilt))
     shown = dataclasses.replace(spoilt, valid=torch.ones_like(spoilt.valid))
     assert not torch.equal(loss_of(stage, batch), loss_of(stage, shown))
@@ -182,4 +182,4 @@ def test_styles_of_windows_are_those_of_their_moments(stage, batch, drawn) -> No
     assert style is not None
     assert len(style.code.unique(dim=0)) > CLIPS, "windows of a clip share no run"
     whole = stage.conditioner.clip_moments(batch.reference.motion, batch.reference.valid)
-    assert style.scale.shape == style_of(whole, STATS).scale.repeat(NUM, 1).shape
+    assert style.scale.shape == build_style(whole, STATS).scale.repeat(NUM, 1).shape

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.vae import VideoVAE
-from avatar_v.parallel.offload import Residency, blocks_of, offload_models, tensors_of
+from avatar_v.parallel.offload import Residency, find_blocks, list_tensors, offload_models
 from avatar_v.parallel.streams import CudaStreams
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_cond, make_dit, make_reference, motion_stats, randomise
@@ -75,12 +75,12 @@ def test_a_weight_may_belong_to_two_models() -> None:
 
 def test_the_blocks_of_our_networks() -> None:
     dit, conditioner = build("tiny", motion_stats=motion_stats())
-    assert blocks_of(dit) == list(dit.blocks)
-    assert conditioner.text_encoder.byte_embed in blocks_of(conditioner.text_encoder)
+    assert find_blocks(dit) == list(dit.blocks)
+    assert conditioner.text_encoder.byte_embed in find_blocks(conditioner.text_encoder)
     for vae in (VideoVAE.wan21(), VideoVAE.wan22()):
         for half in (vae.core.encoder, vae.core.decoder):
-            total = sum(tensor.numel() for tensor in tensors_of(half))
-            rest = sum(tensor.numel() for tensor in tensors_of(half, besides=blocks_of(half)))
+            total = sum(tensor.numel() for tensor in list_tensors(half))
+            rest = sum(tensor.numel() for tensor in list_tensors(half, besides=find_blocks(half)))
             assert rest < 0.05 * total
 
 
@@ -90,8 +90,8 @@ def test_what_tells_the_device_stays_on_it() -> None:
     inside = [
         id(tensor)
         for module in (dit, conditioner)
-        for block in blocks_of(module)
-        for tensor in tensors_of(block)
+        for block in find_blocks(module)
+        for tensor in list_tensors(block)
     ]
     for tensor in (dit.patch_embed.weight, next(conditioner.parameters())):
         assert id(tensor) not in inside

@@ -10,7 +10,7 @@ import torch
 
 from avatar_v.media import files
 from avatar_v.media.files import GrowingMp4, HlsPlaylist
-from avatar_v.media.kinds import kind_of
+from avatar_v.media.kinds import output_kind
 from avatar_v.media.writer import Writer
 from written import (
     FRESH,
@@ -30,13 +30,13 @@ from written import (
     [("a/b.mp4", "mp4"), ("B.M3U8", "hls"), ("rtmp://host/app/key", "rtmp"), ("-", "stdout")],
 )
 def test_the_name_tells_the_kind(out: str, kind: str) -> None:
-    assert kind_of(out) == kind
+    assert output_kind(out) == kind
 
 
 @pytest.mark.parametrize("out", ["x.avi", "x", "http://host/x", ""])
 def test_other_names_are_refused(out: str) -> None:
     with pytest.raises(ValueError, match=r"an \.mp4 file, an \.m3u8 playlist"):
-        kind_of(out)
+        output_kind(out)
 
 
 # --- HLS ---
@@ -99,7 +99,7 @@ def test_a_failure_of_the_model_leaves_what_was_made(tmp_path: Path) -> None:
 
 def test_a_percent_sign_in_the_path_is_refused() -> None:
     with pytest.raises(ValueError, match="may not hold a %"):
-        kind_of("a/50%d.m3u8")
+        output_kind("a/50%d.m3u8")
 
 
 @pytest.mark.parametrize("name", ["live.m3u8", "out.mp4"])

@@ -29,7 +29,7 @@ from avatar_v.safety.key import KEY_FILE, own_key
 from avatar_v.safety.policy import read_policy
 from avatar_v.shards.schema import load_arrays
 from avatar_v.shards.writer import read_index, scan_shard
-from avatar_v_data.curation.plan import plan_of, read_plan
+from avatar_v_data.curation.plan import parse_plan, read_plan
 from avatar_v_data.import_plan import read_manifest
 from avatar_v_data.world_footage import FootageSettings
 from avatar_v_eval.bench.manifest import load_manifest
@@ -186,7 +186,7 @@ def test_a_name_that_becomes_a_file(name: str, tmp_path: Path) -> None:
         check_name(name, where="the tier")
     values = {"stages": {}, "limits": {name: {}}}
     with pytest.raises(ValueError, match=r"plan\.yaml: limits: expected a name of letters"):
-        plan_of(values, where="plan.yaml")
+        parse_plan(values, where="plan.yaml")
     with pytest.raises(ValueError, match="the name of a result: expected a name"):
         write_result(make_result(name, "title", {}), tmp_path / "in")
     assert not list(tmp_path.rglob("*evil*"))

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from avatar_v.motion.own_units import HEAD, MOUTH, in_own_units, own_scale, style_of
+from avatar_v.motion.own_units import HEAD, MOUTH, build_style, in_own_units, own_scale
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import pack_motion
 from avatar_v.types import MOTION_NAMES
@@ -65,7 +65,7 @@ def test_own_units_are_exact_whatever_the_person_and_the_time():
     noise = torch.randn(theirs.shape, generator=generator)
     t = torch.tensor([[0.0, 0.3, 0.7, 1.0]]).expand(3, -1)
     own = in_own_units(
-        (1 - t[..., None]) * theirs + t[..., None] * noise, t, style_of(moments, STATS)
+        (1 - t[..., None]) * theirs + t[..., None] * noise, t, build_style(moments, STATS)
     )
     tau = t[..., None] / own.size  # a state of the average person, at a time of its own
     torch.testing.assert_close(own.motion_t, (1 - tau) * average + tau * noise, atol=1e-4, rtol=0)

@@ -14,9 +14,9 @@ from avatar_v.pairs.making import (
     Made,
     MotionSystem,
     PairSettings,
-    judged_pairs,
+    build_samples,
+    judge_pairs,
     make_pairs,
-    samples_of,
 )
 from avatar_v.pairs.video_systems import VideoSystem
 from avatar_v.rewards.raters import Panel, SimulatedRater, Term
@@ -83,7 +83,7 @@ def test_the_better_system_wins_wherever_it_is_shown(system: MotionSystem) -> No
     conditions = Conditions(
         [make_clip(i) for i in range(16)], [make_clip(i ^ 1) for i in range(16)]
     )
-    items = judged_pairs(conditions, (good, bad), Panel((MOUTH,)), 0, range(16))
+    items = judge_pairs(conditions, (good, bad), Panel((MOUTH,)), 0, range(16))
     said = [item.judgment for item in items if not isinstance(item, Failure)]
     assert len(said) == 16
     assert {judgment.first for judgment in said} == {"1.0", "0.2"}
@@ -122,7 +122,7 @@ def test_an_error_leaves_no_pairs(system: MotionSystem, clips: Path, tmp_path: P
 def test_margins_are_of_the_rater_alone(system: MotionSystem) -> None:
     batch = Conditions([make_clip(0)], [make_clip(1)]).batch()
     true, small = (
-        MOUTH.values(samples_of(batch, Made(scale * batch.motion))) for scale in (1.0, 0.2)
+        MOUTH.values(build_samples(batch, Made(scale * batch.motion))) for scale in (1.0, 0.2)
     )
     margin = float(MOUTH.margin(true, small))
     assert margin > 10

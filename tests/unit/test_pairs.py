@@ -110,14 +110,16 @@ def test_clips_that_are_no_pairs_are_refused_before_training(tmp_path: Path) -> 
 def test_a_batch_has_both_samples_and_the_condition(folder: Path) -> None:
     data = PairData(str(folder), NUM, validation=str(folder))
     (batch,) = data.val_dataloader()
-    assert batch.judged is not None
+    assert batch.preferences is not None
     assert batch.reference is not None
     pairs = [make_pair(int(key[4:])) for key in batch.key]
-    assert [WINNERS[i] for i in batch.judged.winner] == [pair.judgment.winner for pair in pairs]
-    assert batch.judged.axis == tuple(pair.judgment.axis for pair in pairs)
+    assert [WINNERS[i] for i in batch.preferences.winner] == [
+        pair.judgment.winner for pair in pairs
+    ]
+    assert batch.preferences.axis == tuple(pair.judgment.axis for pair in pairs)
     for i, pair in enumerate(pairs):
-        assert torch.equal(batch.judged.first[i], pair.first)
-        assert torch.equal(batch.judged.second[i], pair.second)
+        assert torch.equal(batch.preferences.first[i], pair.first)
+        assert torch.equal(batch.preferences.second[i], pair.second)
         assert torch.equal(batch.reference.motion[i], pair.reference)
         assert torch.equal(batch.motion[i], pair.clip.motion)
 
@@ -148,8 +150,8 @@ def test_judged_videos_come_back_where_they_are_asked_for(folder: Path, tmp_path
     assert read_pair(entry).pictures is None
     (batch,) = PairData(str(tmp_path), 1, validation=str(tmp_path)).val_dataloader()
     assert batch.video is None
-    assert batch.judged is not None
-    assert batch.judged.videos is None
+    assert batch.preferences is not None
+    assert batch.preferences.videos is None
     with pytest.raises(ValueError, match=r"a pair of motion alone, without pair\.first\.mp4"):
         PairData(str(folder), 1, videos=True).setup()
 
@@ -170,8 +172,8 @@ def test_a_batch_has_the_pictures_of_its_pairs(tmp_path: Path) -> None:
         write_shard(tmp_path / name / "a.tar", map(encode_pair, pairs))
     folder = str(tmp_path / "good")
     (batch,) = PairData(folder, 2, validation=folder, videos=True).val_dataloader()
-    assert batch.judged is not None
-    videos = batch.judged.videos
+    assert batch.preferences is not None
+    videos = batch.preferences.videos
     assert videos is not None
     assert videos.first.shape == videos.second.shape == (2, 33, 3, 32, 32)
     assert videos.first[0].mean() > videos.second[0].mean()  # the own one is bright
@@ -207,8 +209,8 @@ def test_pictures_that_do_not_fit_are_named(
 def winners(data: PairData) -> dict[str, int]:
     found = {}
     for batch in data.train_dataloader():
-        assert batch.judged is not None
-        found |= dict(zip(batch.key, batch.judged.winner.tolist(), strict=True))
+        assert batch.preferences is not None
+        found |= dict(zip(batch.key, batch.preferences.winner.tolist(), strict=True))
     return found
 
 

@@ -10,14 +10,14 @@ from torch import Tensor, nn
 from avatar_v.objectives.policy_gradient import (
     GRPO,
     Trajectory,
-    advantages_of,
+    compute_advantages,
     densities,
     step_loss,
 )
 from avatar_v.rewards.terms import RewardTerm
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
-from avatar_v.training.policies import Layout
+from avatar_v.training.policies import SampleLayout
 
 CONDITIONS, LATENTS = 4, 3
 FIRST, SECOND = ("first",), ("second",)
@@ -57,8 +57,8 @@ def rolled_out(
         "first": -reward * (made[..., 0] - WANTED).square(),
         "second": torch.ones(len(made)),
     }
-    layout = Layout(numbers.group_size, LATENTS, 0)
-    advantages, logs = advantages_of(values, TERMS, layout, numbers, generator)
+    layout = SampleLayout(numbers.group_size, LATENTS, 0)
+    advantages, logs = compute_advantages(values, TERMS, layout, numbers, generator)
     return Trajectory(
         moves, WEIGHTS, old, [move.mean for move in moves], list(held), values, advantages, logs
     )
@@ -170,7 +170,9 @@ def test_missing_rewards_are_counted_and_have_no_advantage() -> None:
     values = {"first": torch.randn(8), "second": torch.full((8,), math.nan)}
     values["first"][0] = math.nan
     numbers = GRPO(group_size=4)
-    advantages, logs = advantages_of(values, TERMS, Layout(4, 5, 2), numbers, torch.Generator())
+    advantages, logs = compute_advantages(
+        values, TERMS, SampleLayout(4, 5, 2), numbers, torch.Generator()
+    )
     assert advantages[FIRST].shape == (8, 3)
     assert advantages[FIRST][0].abs().max() == advantages[SECOND].abs().max() == 0
     assert logs["missing_first"] == 0.125

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from avatar_v.objectives.critic_preference import accuracy_interval, decided_right
-from avatar_v.objectives.preference_data import JudgedFeatures
+from avatar_v.objectives.preference_data import PairFeatures
 from avatar_v.rewards.clip_features import MAX_SHIFT, NUM_SPREAD, ClipFeatures
 from avatar_v.rewards.preference import Preference, PreferenceModel
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.weights.random import make_batch
 from avatar_v.world.clip import WorldClip, make_clip
@@ -79,12 +79,14 @@ def test_rows_of_a_batch_are_those_of_its_clips(features: ClipFeatures, clip: Wo
         features(frames[:, :5], audio.repeat(2, 1), portraits, own, valid, torch.tensor([0, 1]))
 
 
-def samples(num: int = 3) -> Samples:
+def samples(num: int = 3) -> RewardSamples:
     batch = make_batch(num, 9, 64, has_reference=True)
     condition = torch.arange(num)
     portrait = torch.zeros(num, 2, 3, 64, 64)
     columns = {"portrait": portrait}
-    return Samples(batch.video, batch.audio, batch.reference, batch.motion, condition, 0, columns)
+    return RewardSamples(
+        batch.video, batch.audio, batch.reference, batch.motion, condition, 0, columns
+    )
 
 
 @pytest.fixture(scope="module")
@@ -142,7 +144,7 @@ def test_the_bias_to_the_first_place_is_no_part_of_what_is_right() -> None:
         torch.cat([better, worse, worse, better]),
         torch.cat([worse, better, worse, worse]),
     )
-    pairs = JudgedFeatures(
+    pairs = PairFeatures(
         first, second, torch.tensor([0, 0, 1, 2]), torch.zeros(4).long(), torch.arange(4)
     )
     assert decided_right(model, pairs).tolist() == [1.0, 0.0, 0.5, 0.5]

@@ -20,7 +20,7 @@ from avatar_v.rewards.raters import (
     outcomes,
     read_panel,
 )
-from avatar_v.rewards.terms import Samples
+from avatar_v.rewards.terms import RewardSamples
 from avatar_v.shards.pairs import reference_batch
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.random import make_batch
@@ -78,7 +78,7 @@ def judged(
 ) -> dict[str, float]:
     batch = dataclasses.replace(make_batch(1, len(motion), 32), habits_known=known)
     own = reference_batch(batch, [(reference, torch.ones(len(reference), dtype=torch.bool))])
-    samples = Samples(
+    samples = RewardSamples(
         None, batch.audio, own, motion[None], torch.zeros(1, dtype=torch.long), num_given=1
     )
     found = OWN_HABITS[0].values(samples)

@@ -32,18 +32,18 @@ def test_fisher_interval_is_the_textbook_one():
 
 def test_the_interval_of_a_mean_is_students() -> None:
     # Student's t of 4 values: 2.5 +- 3.182 * 1.291 / 2
-    number = intervals.mean_of(np.array([1.0, 2.0, 3.0, 4.0]))
+    number = intervals.mean_interval(np.array([1.0, 2.0, 3.0, 4.0]))
     assert (number.value, number.n) == (2.5, 4)
     assert (round(number.low, 3), round(number.high, 3)) == (0.446, 4.554)
 
 
 def of_means(draw: np.random.Generator, n: int) -> Number:
-    return intervals.mean_of(draw.normal(size=n))
+    return intervals.mean_interval(draw.normal(size=n))
 
 
 def of_correlations(draw: np.random.Generator, n: int) -> Number:
     """Correlations of persons: near 1, with a tail to below."""
-    return intervals.mean_of(np.tanh(draw.normal(1.5, 0.3, n)) - 0.8899)
+    return intervals.mean_interval(np.tanh(draw.normal(1.5, 0.3, n)) - 0.8899)
 
 
 def of_shares(draw: np.random.Generator, n: int) -> Number:
@@ -73,14 +73,14 @@ def test_an_interval_of_few_units_holds_the_truth_as_often_as_it_says(measure, n
 def test_an_interval_over_persons_is_wider_than_over_dependent_frames():
     generator = np.random.default_rng(2)
     persons = np.repeat(generator.normal(size=20), 50)
-    by_frame = intervals.mean_of(persons)
+    by_frame = intervals.mean_interval(persons)
     by_person = intervals.jackknife(lambda i: float(persons.reshape(20, 50)[i].mean()), 20)
     assert by_person.high - by_person.low > 3 * (by_frame.high - by_frame.low)
 
 
 def test_one_unit_has_no_interval() -> None:
     with pytest.raises(ValueError, match="at least 2 units, got 1"):
-        intervals.mean_of(np.array([1.0]))
+        intervals.mean_interval(np.array([1.0]))
 
 
 def test_pearson_of_a_constant_is_zero_and_of_itself_one():

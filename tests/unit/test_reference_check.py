@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.callbacks.export_vae import known_of
+from avatar_v.callbacks.export_vae import reconstruction_stats
 from avatar_v.inputs.inputs import Inputs, reference_checked
 from avatar_v.inputs.reference_check import check_reference
 from avatar_v.media.pixels import decoded
@@ -95,7 +95,7 @@ def test_a_first_frame_from_elsewhere_is_checked_beside_the_reference(drawn: Ten
 def test_what_is_known_is_stored_beside_the_weights(tmp_path: Path) -> None:
     tiny = VideoVAE.tiny().eval()
     video = torch.rand(3, 5, 3, 16, 16, generator=torch.Generator().manual_seed(1)) * 2 - 1
-    tiny.known = known_of(tiny, [video, video])
+    tiny.known = reconstruction_stats(tiny, [video, video])
     assert tiny.known.num_pictures == 2 * 3 * 5
     assert tiny.known.side == 16
     with torch.inference_mode():

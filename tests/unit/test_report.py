@@ -12,7 +12,7 @@ import pytest
 
 from avatar_v_eval import cli
 from avatar_v_eval.bench.merge import merge_runs
-from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.summary import mean_over, summarise
 from avatar_v_eval.human.counts import (
     judgments_as_votes,
@@ -21,16 +21,16 @@ from avatar_v_eval.human.counts import (
     scores_as_votes,
 )
 from avatar_v_eval.human.exchange import write_votes
-from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Vote
-from avatar_v_eval.report.charts import charts_of
-from avatar_v_eval.report.document import Sources, make_report
+from avatar_v_eval.report.charts import charts_for
+from avatar_v_eval.report.document import ReportOptions, make_report
 from avatar_v_eval.report.files import as_latex, as_markdown
 from avatar_v_eval.report.objective import difference_tables, objective_tables
 from avatar_v_eval.report.page import page
-from avatar_v_eval.scoring.values import Output
-from avatar_v_eval.table_view import Column, Row, Table, latex
+from avatar_v_eval.scoring.values import ScoreOutput
+from avatar_v_eval.table_view import Column, Table, TableRow, latex
 from bench_runs import OUTPUTS, make_run, save
 from human_study import make_study, study_yaml
 
@@ -109,7 +109,7 @@ def _plain(cell: str) -> str:
     return html.unescape(re.sub(r"<u>(.+?)</u>", r"_\1", cell))
 
 
-def table_1_run() -> Run:
+def table_1_run() -> BenchRun:
     """70 cases, 36 of which every system has, with the report's means over these."""
     means, num = read_means(COUNTS / "table1_means.csv")
     spread = np.random.default_rng(0).normal(0, 0.01, num)
@@ -201,7 +201,7 @@ def test_paired_differences_of_known_differences():
     generator = np.random.default_rng(1)
     shared, own = generator.normal(0, 10, 40), generator.normal(0.5, 0.1, 40)
     values = {"truth": shared, "base": shared, "good": shared + own, "same": shared}
-    output = Output("m", "the measure", "higher")
+    output = ScoreOutput("m", "the measure", "higher")
     run = make_run({name: {"m": list(v)} for name, v in values.items()}, [output])
     (line,) = summarise(run)
     number = line.differences("base")["good"]
@@ -216,7 +216,7 @@ def test_paired_differences_of_known_differences():
 
 def test_numbers_of_whole_sets_have_no_differences():
     """And one case is not cases."""
-    output, distance = Output("m", "the measure", "higher"), Output("fid", "FID", "lower")
+    output, distance = ScoreOutput("m", "the measure", "higher"), ScoreOutput("fid", "FID", "lower")
     values = {"a": {"m": [1.0]}, "b": {"m": [2.0]}}
     run = make_run(values, [output], distances=(distance,))
     (table,) = difference_tables(run, "a")
@@ -225,7 +225,7 @@ def test_numbers_of_whole_sets_have_no_differences():
 
 
 def test_where_zero_is_best_the_distance_from_it_is_compared():
-    output = Output("offset", "offset", "zero")
+    output = ScoreOutput("offset", "offset", "zero")
     values = {"a": [-2.0, 2.0, -2.0], "b": [1.0, -1.0, 1.0]}
     run = make_run({name: {"offset": v} for name, v in values.items()}, [output])
     (line,) = summarise(run)
@@ -246,7 +246,7 @@ def test_cases_of_a_person_stay_together():
 
 def test_a_system_without_a_number_has_a_dash_and_costs_nobody_a_case():
     values = {"a": [1.0, 2.0, None], "b": [2.0, 3.0, 4.0], "c": [None] * 3}
-    output = Output("m", "the measure", "higher")
+    output = ScoreOutput("m", "the measure", "higher")
     (table,) = objective_tables(make_run({k: {"m": v} for k, v in values.items()}, [output]))
     assert [cells[0].text for _, cells in table.cells()] == ["1.50", "2.50", "—"]
     assert any("c has no number for the measure" in note for note in table.notes)
@@ -273,7 +273,7 @@ def test_hostile_names_and_reasons_are_text(tmp_path: Path):
         pl.concat_str(pl.col("case"), pl.lit(HOSTILE)).alias("case"),
     )
     folder = save(tmp_path / "run", replace(run, cases=cases))
-    report = make_report(Sources(runs=(folder,), title=HOSTILE))
+    report = make_report(ReportOptions(runs=(folder,), title=HOSTILE))
     source = page(report)
     assert html.escape(HOSTILE, quote=False).split("\"'")[0] in source
     assert source.count("<script") == 1
@@ -289,7 +289,7 @@ def test_hostile_names_and_reasons_are_text(tmp_path: Path):
 
 def test_latex_escapes():
     columns = (Column("50 % & more", "high"), Column("why", text=True))
-    rows = (Row("[a]", (1.0, "~^\\#")), Row("*b", (None, "x_y → ≥ 1")))
+    rows = (TableRow("[a]", (1.0, "~^\\#")), TableRow("*b", (None, "x_y → ≥ 1")))
     tex = latex(Table("A & B", "Who", columns, rows))
     assert r"\caption{A \& B}" in tex
     assert r"50 \% \& more$\uparrow$" in tex
@@ -301,9 +301,9 @@ def test_latex_escapes():
 @pytest.mark.parametrize("name", [HOSTILE, "_hidden", "$", "$x$", "a" * 90, "日本"])
 def test_charts_take_any_name(name: str):
     columns = tuple(Column(f"d{i}") for i in range(3))
-    rows = (Row(name, (4.0, None, 3.0)), Row("b", (1.0, 2.0, 3.0)))
+    rows = (TableRow(name, (4.0, None, 3.0)), TableRow("b", (1.0, 2.0, 3.0)))
     scores = Table("t", "m", columns, rows, kind="mos")
-    (chart,) = charts_of(scores)
+    (chart,) = charts_for(scores)
     ET.fromstring(chart.svg)
 
 
@@ -361,7 +361,7 @@ def test_a_study_with_its_raters(tmp_path: Path, capsys: pytest.CaptureFixture[s
     words = ["report", "--votes", str(study.root), "--out", str(tmp_path / "out")]
     assert cli.main(words) == 2
     assert "nobody has voted yet" in capsys.readouterr().err
-    store = Store(study.root / "votes.sqlite", study.fingerprint)
+    store = StudyStore(study.root / "votes.sqlite", study.fingerprint)
     store.add_votes([vote for rater in ("r1", "r2", "r3") for vote in _votes(study, rater)])
     store.close()
     assert cli.main(words) == 0

@@ -8,7 +8,7 @@ import pytest
 
 from avatar_v_eval import records
 from avatar_v_eval.files import file_hash
-from avatar_v_eval.report.document import Sources, make_report
+from avatar_v_eval.report.document import ReportOptions, make_report
 from avatar_v_eval.report.files import as_frame, as_markdown
 from avatar_v_eval.report.page import page
 from avatar_v_eval.report.previews import preview
@@ -29,7 +29,7 @@ def test_one_system_is_not_called_best(tmp_path: Path) -> None:
     values = {name: {"syncnet_d": [5.0, 6.0]} for name in ("truth", "a", "b")}
     for systems, says in (("truth", "a"), False), (("truth", "a", "b"), True):
         run = make_run({name: values[name] for name in systems})
-        report = make_report(Sources(runs=(save(tmp_path / str(len(systems)), run),)))
+        report = make_report(ReportOptions(runs=(save(tmp_path / str(len(systems)), run),)))
         text = page(report)
         assert ("Best in <b>bold</b>" in text) == says
         assert ("stands apart and is not ranked" in text) == says
@@ -41,12 +41,14 @@ def test_worst_cases_are_the_worst(tmp_path: Path):
         "truth": {"syncnet_d": [1.0, 1.0, 1.0, 1.0]},
         "a": {"syncnet_d": [5.0, None, 9.0, 7.0]},
     })  # fmt: skip
-    report = make_report(Sources(runs=(save(tmp_path / "r", run),), num_worst=2))
+    report = make_report(ReportOptions(runs=(save(tmp_path / "r", run),), num_worst=2))
     (section,) = (one for one in report.sections if one.worst)
     assert section.worst is not None
     assert section.worst.output.key == "syncnet_d"  # Sync-C comes first, but has no number
     assert [one.case for one in section.worst.cases] == ["c02", "c03"]
-    frame = as_frame(make_report(Sources((tmp_path / "r",), num_worst=2, worst_by="syncnet_d")))
+    frame = as_frame(
+        make_report(ReportOptions((tmp_path / "r",), num_worst=2, worst_by="syncnet_d"))
+    )
     worst = frame.filter((pl.col("kind") == "worst") & (pl.col("column") == "Case"))
     assert worst["printed"].to_list() == ["c02", "c03"]
 
@@ -85,7 +87,7 @@ def test_each_system_has_its_counts(tmp_path: Path):
     refused = (pl.col("system") == "b") & (pl.col("case") == "c00")
     cases = run.cases.with_columns(video=pl.when(refused).then(pl.lit("")).otherwise("video"))
     folder = save(tmp_path / "r", dataclasses.replace(run, cases=cases))
-    frame = as_frame(make_report(Sources(runs=(folder,))))
+    frame = as_frame(make_report(ReportOptions(runs=(folder,))))
     assert rows_of(frame, "counts") == {
         "Ground Truth": ["4 of 4", "4", "1 to 2"],
         "a": ["4 of 4", "3", "1 to 2"],
@@ -112,7 +114,7 @@ def test_no_folder_of_this_machine_is_told(tmp_path: Path):
         pl.lit("/secret/place/videos/c01.mp4: no audio stream")
     )  # fmt: skip
     run = dataclasses.replace(run, cases=run.cases.with_columns(reason=reason))
-    report = make_report(Sources(runs=(save(tmp_path / "r", run),)))
+    report = make_report(ReportOptions(runs=(save(tmp_path / "r", run),)))
     for text in (page(report), as_markdown(report)):
         assert "secret" not in text
         assert str(tmp_path) not in text
@@ -144,7 +146,7 @@ def test_absolute_paths_alone_are_shortened(text: str, short: str):
 
 def test_missing_videos_are_said_in_their_place(tmp_path: Path):
     values = {"truth": {"syncnet_c": [1.0, 2.0]}, "x": {"syncnet_c": [3.0, 4.0]}}
-    source = page(make_report(Sources(runs=(save(tmp_path / "r", make_run(values)),))))
+    source = page(make_report(ReportOptions(runs=(save(tmp_path / "r", make_run(values)),))))
     assert "truth/c00.mp4 is not on this machine" in source
     assert "nowhere" not in source
     assert "<video" not in source

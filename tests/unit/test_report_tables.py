@@ -15,8 +15,8 @@ from avatar_v_eval.human.report_tables import mos_table, objective_table, turing
 from avatar_v_eval.records import Number
 from avatar_v_eval.table_view import (
     Column,
-    Row,
     Table,
+    TableRow,
     as_html,
     latex,
     markdown,
@@ -110,9 +110,9 @@ def test_intervals_stand_beside_the_numbers() -> None:
 
 def small_table() -> Table:
     rows = (
-        Row("A & B", (Number(0.5, 10, 0.4, 0.6), 2.0)),
-        Row("C|D", (Number(0.75, 10), None)),
-        Row("real", (1.0, "x<y"), ranked=False),
+        TableRow("A & B", (Number(0.5, 10, 0.4, 0.6), 2.0)),
+        TableRow("C|D", (Number(0.75, 10), None)),
+        TableRow("real", (1.0, "x<y"), ranked=False),
     )
     columns = (Column("Rate", "high", digits=0, scale=100, unit="%"), Column("Cost", "low"))
     return Table("T_1", "Who", columns, rows, ("100 % sure",), intervals=True)
@@ -134,7 +134,7 @@ def test_three_prints_of_one_table() -> None:
 
 def test_equal_prints_share_a_place() -> None:
     values = (4.851, 4.849, 4.95, 4.7)
-    table = Table("", "", (Column("q", "high"),), tuple(Row(str(v), (v,)) for v in values))
+    table = Table("", "", (Column("q", "high"),), tuple(TableRow(str(v), (v,)) for v in values))
     assert table.places() == [[2], [2], [1], [0]]
 
 
@@ -145,7 +145,7 @@ def test_halves_go_up(value: float, text: str) -> None:
 
 def test_bad_tables_and_files(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="has 1 values for 2 columns"):
-        Table("", "", (Column("a"), Column("b")), (Row("x", (1.0,)),))
+        Table("", "", (Column("a"), Column("b")), (TableRow("x", (1.0,)),))
     with pytest.raises(ValueError, match=r"\.md, \.tex or \.html"):
         render([], ".pdf")
     file = tmp_path / "x.csv"

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from avatar_v import cli
-from avatar_v.base.options import flag_of, parsed
+from avatar_v.base.options import option_flag, parsed
 from avatar_v.request.request import PARTS, Request, SamplingOptions, Weights
 
 WORDS = ["generate", "--reference", "me.mp4", "--audio", "talk.wav", "--out", "out.mp4"]
@@ -88,7 +88,7 @@ def test_the_first_page_of_help_has_what_people_need_and_the_second_all(
     assert len(first) == 19
     assert {"--reference", "--audio", "--out", "--prompt", "--steps", "--seed"} <= first
     every = {
-        flag_of(kind, field.name)
+        option_flag(kind, field.name)
         for kind in (*PARTS.values(), Weights)
         for field in dataclasses.fields(kind)
     }
@@ -97,4 +97,4 @@ def test_the_first_page_of_help_has_what_people_need_and_the_second_all(
 
 
 def test_flags_for_messages() -> None:
-    assert flag_of(SamplingOptions, "num_steps") == "--steps"
+    assert option_flag(SamplingOptions, "num_steps") == "--steps"

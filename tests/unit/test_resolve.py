@@ -15,8 +15,8 @@ from avatar_v.request.resolve import (
     input_spec,
     motion_warnings,
     resolved,
+    sampler_settings,
     sampling_warnings,
-    settings_of,
 )
 from avatar_v.weights.card import ASSETS, Capabilities, Card, read_card
 from avatar_v.weights.presets import PRESETS, format_of
@@ -28,7 +28,7 @@ def test_the_card_says_the_length_of_a_chunk_and_the_preset_where_it_does_not() 
     assert (format_of(card).side, format_of(card).chunk_latents) == (128, 9)
     assert format_of(card).shift == PRESETS["small"].format.shift
     request = resolved(Request.of(reference="", audio=""), card, has_clips=False)
-    assert settings_of(request, card, bf16=False).chunk_latents == 9
+    assert sampler_settings(request, card, bf16=False).chunk_latents == 9
     assert input_spec(card).side == 128
     assert input_spec(card, refined=True).side == 256
     with pytest.raises(ValueError, match="no preset 'grand'"):
@@ -84,14 +84,16 @@ def test_a_few_step_student_says_its_steps_times_and_renoising() -> None:
     card = Card("small", can=Capabilities(num_steps=2, shift=5.0, motion_steps=1))
     open_ = Request.of(reference="", audio="")
     asked = resolved(open_, card, has_clips=False)
-    settings = settings_of(asked, card, bf16=False)
+    settings = sampler_settings(asked, card, bf16=False)
     assert (settings.num_steps, settings.shift, settings.motion_steps) == (2, 5.0, 1)
     assert settings.renoise
     assert sampling_warnings(asked, card) == ()
     assert sampling_warnings(asked.changed(num_steps=1), card) == ()
     (text,) = sampling_warnings(asked.changed(num_steps=3), card)
     assert "student of 2 steps and were asked for 3" in text
-    plain = settings_of(resolved(open_, Card("small"), has_clips=False), Card("small"), bf16=False)
+    plain = sampler_settings(
+        resolved(open_, Card("small"), has_clips=False), Card("small"), bf16=False
+    )
     assert not plain.renoise
 
 

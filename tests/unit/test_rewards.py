@@ -17,7 +17,7 @@ from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
 from avatar_v.rewards import shipped as given
 from avatar_v.rewards.shipped import EYE_OPEN, MOUTH_OPEN, as_stored, by_latent
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, Batch
 from avatar_v.weights.random import make_batch
 from avatar_v.world.clip import make_clip
@@ -34,15 +34,15 @@ def says(frames, audio, reference, motion, *, value: Any = 1.0, **columns) -> An
     return value(motion) if callable(value) else value
 
 
-def samples(motion: Tensor, reference: Batch | None = None, **changes: Any) -> Samples:
+def samples(motion: Tensor, reference: Batch | None = None, **changes: Any) -> RewardSamples:
     num = len(motion)
     audio = torch.zeros(num, motion.shape[1] * SAMPLES_PER_FRAME)
     reference = make_batch(num, 75) if reference is None else reference
     values = {"frames": None, "condition": torch.arange(num), "num_given": 0, **changes}
-    return Samples(audio=audio, reference=reference, motion=motion, **values)
+    return RewardSamples(audio=audio, reference=reference, motion=motion, **values)
 
 
-def judged(name: str, given: Samples, **options: Any) -> Tensor:
+def judged(name: str, given: RewardSamples, **options: Any) -> Tensor:
     """The values of one of the rewards that come along; a warning would be an error."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")

@@ -17,15 +17,15 @@ from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.weights.random import randomise
 from avatar_v_eval.intervals import pearson
 from avatar_v_eval.scoring import readings
-from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.clip import Footage, ScoredClip
 from avatar_v_eval.scoring.registry import build, find_scorers, scorer_classes
 from avatar_v_eval.scoring.sampling import first_minus_last, sampled, trimmed_mean
 from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.scorers.likeness import FaceWorld
-from avatar_v_eval.scoring.scorers.looks import Drift, Flicker, Sharpness
-from avatar_v_eval.scoring.scorers.motion import Mouth, Style
-from avatar_v_eval.scoring.scorers.quality import QAlignQuality
-from avatar_v_eval.scoring.scorers.sync import SyncWorld
+from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
+from avatar_v_eval.scoring.scorers.looks import DriftScorer, FlickerScorer, SharpnessScorer
+from avatar_v_eval.scoring.scorers.motion import MouthScorer, StyleScorer
+from avatar_v_eval.scoring.scorers.quality import QAlignScorer
+from avatar_v_eval.scoring.scorers.sync import SyncWorldScorer
 from bench_cases import footage, judged, late, pixels, world_clip
 
 NUM_PERSONS = 4
@@ -33,13 +33,13 @@ ROOT = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
-def clips() -> list[Clip]:
+def clips() -> list[ScoredClip]:
     return [judged(i) for i in range(NUM_PERSONS)]
 
 
 @pytest.fixture(scope="module")
-def sync() -> SyncWorld:
-    return SyncWorld()
+def sync() -> SyncWorldScorer:
+    return SyncWorldScorer()
 
 
 @pytest.mark.parametrize(("num", "expected"), [(1, [0]), (25, [0, 12]), (51, [0, 12, 25, 37, 50])])
@@ -61,25 +61,25 @@ def test_drift_is_first_quarter_less_last():
         first_minus_last([1.0])
 
 
-def test_a_copy_of_the_truth_scores_perfect(clips: list[Clip], sync: SyncWorld):
-    mouth = Mouth()
+def test_a_copy_of_the_truth_scores_perfect(clips: list[ScoredClip], sync: SyncWorldScorer):
+    mouth = MouthScorer()
     for clip in clips:
         same = replace(clip, video=clip.truth)
         assert mouth.score(same).values["mouth_r"] == pytest.approx(1.0, abs=1e-9)
         assert abs(sync.score(same).values["sync_world_offset"]) <= 1  # as right as it gets
 
 
-def test_the_reference_itself_has_its_own_style_and_face(clips: list[Clip]):
+def test_the_reference_itself_has_its_own_style_and_face(clips: list[ScoredClip]):
     for clip in clips:
         same = replace(clip, video=clip.reference)
-        assert Style().score(same).values["style"] == 0.0
-        own = FaceWorld().score(same).values["face_world"]
+        assert StyleScorer().score(same).values["style"] == 0.0
+        own = FaceWorldScorer().score(same).values["face_world"]
         assert own > 0.85  # single frames about their mean direction
-        assert own > FaceWorld().score(clip).values["face_world"]
+        assert own > FaceWorldScorer().score(clip).values["face_world"]
 
 
 @pytest.mark.parametrize("shift", [-4, 3, 6])
-def test_a_shift_is_reported_as_offset(clips: list[Clip], sync: SyncWorld, shift: int):
+def test_a_shift_is_reported_as_offset(clips: list[ScoredClip], sync: SyncWorldScorer, shift: int):
     found = [
         sync.score(replace(clip, video=late(clip.video, shift))).values["sync_world_offset"]
         for clip in clips
@@ -89,7 +89,7 @@ def test_a_shift_is_reported_as_offset(clips: list[Clip], sync: SyncWorld, shift
     assert max(abs(one - shift) for one in found) <= 1
 
 
-def test_another_persons_speech_scores_at_chance(clips: list[Clip], sync: SyncWorld):
+def test_another_persons_speech_scores_at_chance(clips: list[ScoredClip], sync: SyncWorldScorer):
     def mean(num_around: int, key: str) -> float:
         values = []
         for i, clip in enumerate(clips):
@@ -102,23 +102,23 @@ def test_another_persons_speech_scores_at_chance(clips: list[Clip], sync: SyncWo
     assert max(mean(k, "sync_world_c") for k in (1, 2, 3)) < 0.3
     assert mean(1, "sync_world_d") > mean(0, "sync_world_d") + 0.4
     wrong = [replace(c, video=clips[i - 1].video) for i, c in enumerate(clips)]
-    r = [Mouth().score(clip).values["mouth_r"] for clip in wrong]
+    r = [MouthScorer().score(clip).values["mouth_r"] for clip in wrong]
     assert abs(np.mean(r)) < 0.35  # four pairs of 3 s: a deviation of some 0.15
 
 
-def test_another_persons_face_is_farther(clips: list[Clip]):
-    face = FaceWorld()
+def test_another_persons_face_is_farther(clips: list[ScoredClip]):
+    face = FaceWorldScorer()
     for i, clip in enumerate(clips):
         other = replace(clip, reference=clips[i - 1].reference)
         own = face.score(clip).values["face_world"]
         assert own > face.score(other).values["face_world"]
 
 
-def test_pictures_that_lose_detail_flicker_and_wander(clips: list[Clip]):
+def test_pictures_that_lose_detail_flicker_and_wander(clips: list[ScoredClip]):
     clip = clips[0]
     frames = pixels(clip.video)
 
-    def moved(changed: torch.Tensor) -> Clip:
+    def moved(changed: torch.Tensor) -> ScoredClip:
         return replace(clip, video=Footage.of(changed, clip.video.audio))
 
     small = torch.nn.functional.avg_pool2d(frames.float(), 2)
@@ -127,18 +127,18 @@ def test_pictures_that_lose_detail_flicker_and_wander(clips: list[Clip]):
         .round()
         .to(torch.uint8)
     )
-    assert value(Sharpness(), moved(blurred)) < 0.8 * value(Sharpness(), clip)
+    assert value(SharpnessScorer(), moved(blurred)) < 0.8 * value(SharpnessScorer(), clip)
     lit = frames.clone()
     lit[::2] = (lit[::2].float() * 0.9).to(torch.uint8)
-    assert value(Flicker(), moved(lit)) > 2 * value(Flicker(), clip)
+    assert value(FlickerScorer(), moved(lit)) > 2 * value(FlickerScorer(), clip)
     fading = (frames.float() * torch.linspace(1, 0.5, len(frames))[:, None, None, None]).byte()
-    assert value(Drift(), moved(fading)) > 5 * value(Drift(), clip)
+    assert value(DriftScorer(), moved(fading)) > 5 * value(DriftScorer(), clip)
     still = moved(frames[:1].repeat(len(frames), 1, 1, 1))
-    assert Drift().score(still).values == {"drift_colour": 0.0, "drift_sharpness": 0.0}
-    assert value(Flicker(), still) == 0.0
+    assert DriftScorer().score(still).values == {"drift_colour": 0.0, "drift_sharpness": 0.0}
+    assert value(FlickerScorer(), still) == 0.0
 
 
-def test_resolution_is_not_a_merit(clips: list[Clip]):
+def test_resolution_is_not_a_merit(clips: list[ScoredClip]):
     image = clips[0].image
     large = torch.full((2, 3, 128, 128), 90, dtype=torch.uint8)
     large[..., 64:] = 30
@@ -157,20 +157,20 @@ def test_no_two_scorers_give_one_number():
     assert len(keys) == len(set(keys))
 
 
-def test_the_motion_of_a_drawn_truth_is_taken_as_known(clips: list[Clip]):
+def test_the_motion_of_a_drawn_truth_is_taken_as_known(clips: list[ScoredClip]):
     clip = clips[0]
     assert clip.truth is not None
     motion = world_clip(0).motion
     known = replace(clip, truth=replace(clip.truth, motion=motion))
     expected = pearson(
-        Mouth().critic.mouth_open(pixels(clip.video)).double().numpy(),
+        MouthScorer().critic.mouth_open(pixels(clip.video)).double().numpy(),
         motion[:, MOUTH_OPEN].double().numpy(),
     )
-    found = Mouth().score(known).values["mouth_r"]
+    found = MouthScorer().score(known).values["mouth_r"]
     assert found == pytest.approx(expected)
     assert 0.9 < found < 1
     with pytest.raises(ValueError, match="no truth to compare with"):
-        Mouth().score(replace(clip, truth=None))
+        MouthScorer().score(replace(clip, truth=None))
 
 
 def test_what_applies_is_chosen_and_the_rest_is_named():
@@ -204,7 +204,7 @@ def test_weights_that_are_not_there_are_named(tmp_path: Path):
 
 
 def test_the_documented_metric_works(
-    tmp_path: Path, clips: list[Clip], monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, clips: list[ScoredClip], monkeypatch: pytest.MonkeyPatch
 ):
     text = (ROOT / "docs/evaluation/benchmark.md").read_text(encoding="utf-8")
     (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
@@ -227,14 +227,14 @@ def test_every_metric_is_documented():
     assert set(scorer_classes()) <= listed
 
 
-def test_qalign_asks_both_questions(clips: list[Clip]):
+def test_qalign_asks_both_questions(clips: list[ScoredClip]):
     class Fake:
         def measure(self, frames: torch.Tensor, task: str) -> Score:
             assert len(frames) == 6  # 3 s, 2 a second
             level = {"quality": 4.0, "aesthetics": 2.5}[task]
             return Score(torch.full((len(frames),), level), "fake", "0")
 
-    metric = QAlignQuality.__new__(QAlignQuality)
+    metric = QAlignScorer.__new__(QAlignScorer)
     metric.critic = Fake()
     measured = metric.score(clips[0])
     assert measured.values == {"qalign_iqa": 4.0, "qalign_ase": 2.5}
@@ -307,7 +307,7 @@ def test_real_faces(media: Path, tmp_path: Path):
     chosen, _ = find_scorers(["face_dlib", "style_landmarks"], {}, "real")
     face, style = (build(one, {}) for one in chosen)
     shots = pixels(own)
-    clip = Clip(later, own, shots[0])
+    clip = ScoredClip(later, own, shots[0])
     measured = face.score(clip).values
     assert measured["face_dlib"] < 0.4  # one person: below dlib's 0.6
     assert measured["face_dlib_found"] == 1.0
@@ -335,7 +335,7 @@ def test_real_faces(media: Path, tmp_path: Path):
     assert -15 <= values["syncnet_offset"] <= 15
 
 
-def value(metric: Scorer, clip: Clip) -> float:
+def value(metric: Scorer, clip: ScoredClip) -> float:
     """The first number."""
     return metric.score(clip).values[metric.outputs[0].key]
 

@@ -13,7 +13,7 @@ from avatar_v.objectives.self_forcing import CausalStudent, SelfForcing
 from avatar_v.sampling.blocks import make_blocks
 from avatar_v.sampling.chunks import Span
 from avatar_v.sampling.rollout import begin, chunk_velocity
-from avatar_v.training.chunk_rollout import OwnRollout
+from avatar_v.training.chunk_rollout import SelfRollout
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT
@@ -49,7 +49,7 @@ def stage_of(folders: dict[str, str], **changes: object) -> SelfForcing:
         "personality": Personality(motion_dropout=0.0, reference_dropout=0.0),
         "student": CausalStudent(folders["student"], SEEN),
         "matching": Matching(fake_updates=2, fake_lr=1e-3),
-        "rollout": OwnRollout({0: 2}, prompt_share=0.5, image_share=0.5),
+        "rollout": SelfRollout({0: 2}, prompt_share=0.5, image_share=0.5),
         "trainable": Trainable(),
         **changes,
     }
@@ -138,7 +138,7 @@ def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
     for changes, words in (
         ({"trainable": Trainable("lora")}, "trainable.parts is all"),
         ({"matching": Matching(regression={0: 1.0}, teacher_steps=2)}, "regression is 0"),
-        ({"rollout": OwnRollout({0: 2})}, "make 1"),
+        ({"rollout": SelfRollout({0: 2})}, "make 1"),
         ({"objective": Objective({0: 4}, text_dropout=0.0)}, "at least student.score_latents"),
         ({"student": CausalStudent(folders["scores"], SEEN)}, "are not causal"),
     ):

@@ -188,7 +188,7 @@ def test_guided_streams_are_what_the_model_says_pass_by_pass(avatar) -> None:
 def test_a_cached_reference_guides_as_one_read_anew(avatar) -> None:
     dit, cond, x_t, t = avatar
     cache = dit.encode_reference(cond.reference)
-    bare = dataclasses.replace(cond, reference=None, moments=dit.moments_of(cond.reference))
+    bare = dataclasses.replace(cond, reference=None, moments=dit.reference_moments(cond.reference))
     w = {"text": 1.0, "audio": 2.0, "reference": 2.0, "no_text": torch.zeros_like(cond.text)}
     cached = guided(dit, bare, **w, past=cache)(x_t, t)
     anew = guided(dit, cond, **w)(x_t, t)

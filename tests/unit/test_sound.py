@@ -12,11 +12,11 @@ from torch import Tensor
 from avatar_v.media.sound import (
     PART_S,
     HighPass,
-    Recording,
+    TemporarySound,
     high_passed,
     integrated_loudness,
-    level_of,
     loudness_gain,
+    measure_level,
     normalise_loudness,
     prepared,
 )
@@ -27,37 +27,37 @@ SAMPLES = torch.randn(50_000, generator=torch.Generator().manual_seed(0)) / 8
 
 
 @pytest.fixture
-def recording() -> Recording:
-    return Recording(SAMPLES.split(777))
+def recording() -> TemporarySound:
+    return TemporarySound(SAMPLES.split(777))
 
 
 @pytest.mark.parametrize(
     "span", [slice(None), slice(10, 20), slice(49_990, 60_000), slice(20, 10), slice(60_000, None)]
 )
-def test_slices_are_those_of_the_tensor(recording: Recording, span: slice) -> None:
+def test_slices_are_those_of_the_tensor(recording: TemporarySound, span: slice) -> None:
     assert len(recording) == len(SAMPLES)
     assert torch.equal(recording[span], SAMPLES[span])
 
 
-def test_parts_are_those_of_the_tensor(recording: Recording) -> None:
+def test_parts_are_those_of_the_tensor(recording: TemporarySound) -> None:
     pairs = zip(recording.split(16_000), SAMPLES.split(16_000), strict=True)
     assert all(torch.equal(a, b) for a, b in pairs)
-    assert list(Recording([]).split(5)) == []
+    assert list(TemporarySound([]).split(5)) == []
 
 
-def test_a_slice_is_its_own(recording: Recording) -> None:
+def test_a_slice_is_its_own(recording: TemporarySound) -> None:
     recording[:100].zero_()
     assert torch.equal(recording[:], SAMPLES)
 
 
-def test_threads_read_at_once(recording: Recording) -> None:
+def test_threads_read_at_once(recording: TemporarySound) -> None:
     starts = [7 * i for i in range(2000)]
     with ThreadPoolExecutor(8) as pool:
         parts = list(pool.map(lambda start: recording[start : start + 500], starts))
     assert all(torch.equal(p, SAMPLES[s : s + 500]) for s, p in zip(starts, parts, strict=True))
 
 
-def test_a_step_is_refused(recording: Recording) -> None:
+def test_a_step_is_refused(recording: TemporarySound) -> None:
     with pytest.raises(ValueError, match="in order, got a step of 2"):
         recording[::2]
 
@@ -66,12 +66,12 @@ def test_a_full_disk_is_one_error_that_names_the_folder(monkeypatch: pytest.Monk
     with open("/dev/full", "wb", buffering=0) as full:
         monkeypatch.setattr("tempfile.TemporaryFile", lambda **_: full)
         with pytest.raises(OSError, match=r"has no room for the sound \(.*No space left.*TMPDIR"):
-            Recording([SAMPLES])
+            TemporarySound([SAMPLES])
 
 
 @pytest.mark.parametrize("num", [0, 1000, 50_000])
 def test_its_loudness_is_that_of_the_tensor(num: int) -> None:
-    assert loudness_gain(Recording([SAMPLES[:num]])) == loudness_gain(SAMPLES[:num])
+    assert loudness_gain(TemporarySound([SAMPLES[:num]])) == loudness_gain(SAMPLES[:num])
 
 
 @pytest.mark.parametrize(
@@ -126,14 +126,14 @@ def test_a_voice_is_left_alone(hz: int) -> None:
 @pytest.mark.parametrize("size", [1, 777, 16_000])
 def test_a_sound_in_parts_is_heard_as_the_whole(size: int) -> None:
     whole = high_passed(SAMPLES)
-    assert torch.equal(high_passed(Recording(SAMPLES.split(777)))[:], whole[:])
+    assert torch.equal(high_passed(TemporarySound(SAMPLES.split(777)))[:], whole[:])
     high = HighPass()
     assert torch.equal(torch.cat([high(part) for part in SAMPLES.split(size)]), whole[:])
 
 
 @pytest.mark.parametrize("lufs", [-30.0, -59.0, -61.0, -70.0, -79.0])
 def test_quiet_speech_is_raised_where_its_pauses_are_still(lufs: float) -> None:
-    level = level_of(spoken() * 10 ** ((lufs + 23) / 20))
+    level = measure_level(spoken() * 10 ** ((lufs + 23) / 20))
     assert level.lufs == pytest.approx(lufs, abs=0.5)  # below -70 other blocks pass the gate
     assert level.lufs + 20 * math.log10(level.gain) == pytest.approx(-23, abs=1e-6)
     words = level.warnings("a.wav")
@@ -145,11 +145,11 @@ def test_quiet_speech_is_raised_where_its_pauses_are_still(lufs: float) -> None:
 def test_noise_bounds_what_a_faint_sound_is_raised_by() -> None:
     """A pause 15 dB below the speech is raised to -60 LUFS, and noise alone likewise."""
     faint = 10 ** (-47 / 20)
-    level = level_of(faint * spoken(pause=10 ** (-15 / 20)))
+    level = measure_level(faint * spoken(pause=10 ** (-15 / 20)))
     assert level.lufs == pytest.approx(-70, abs=0.5)
     assert 20 * math.log10(level.gain) == pytest.approx(25, abs=2)  # 40 ms of noise vary by 1 dB
     assert "its noise lets it be heard only" in level.warnings("a.wav")[0]
-    alone = level_of(faint * spoken(pause=1.0))
+    alone = measure_level(faint * spoken(pause=1.0))
     assert 20 * math.log10(alone.gain) == pytest.approx(10, abs=1)
-    assert level_of(10 ** (-65 / 20) * spoken()).gain == 1.0  # -88 LUFS: silence
-    assert "is silent" in level_of(torch.zeros(RATE)).warnings("a.wav")[0]
+    assert measure_level(10 ** (-65 / 20) * spoken()).gain == 1.0  # -88 LUFS: silence
+    assert "is silent" in measure_level(torch.zeros(RATE)).warnings("a.wav")[0]

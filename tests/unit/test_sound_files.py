@@ -13,10 +13,10 @@ from av.audio.stream import AudioStream
 from av.container import OutputContainer
 from av.stream import Disposition
 
-from avatar_v.inputs.speech import Speech, read_speech
+from avatar_v.inputs.speech import SpeechInput, read_speech
 from avatar_v.media import containers, reading
-from avatar_v.media.channels import Voice
-from avatar_v.media.delivered import Delivered, Form, form_of
+from avatar_v.media.channels import VoiceChannel
+from avatar_v.media.delivered import Delivered, SoundFormat, delivered_format
 from avatar_v.media.files import Mp4File
 from avatar_v.media.writer import Writer
 from hostile_media import write_wav
@@ -107,7 +107,7 @@ def test_the_voice_is_heard_among_channels(
     path = sound_file(tmp_path / "a.wav", samples, layout=layout)
     heard = reading.read_audio(path)
     assert likeness(heard, expected) > 0.99
-    voice = Voice(AudioLayout(layout), RATE)
+    voice = VoiceChannel(AudioLayout(layout), RATE)
     parts = [voice(samples[:, i : i + 777]) for i in range(0, NUM, 777)]
     assert np.array_equal(np.concatenate(parts), heard.numpy())  # however it arrives
 
@@ -216,23 +216,23 @@ def test_sound_that_starts_later_than_the_picture_stays_in_sync(
 @pytest.mark.parametrize(
     ("rate", "layout", "expected"),
     [
-        (16_000, "mono", Form()),
-        (48_000, "stereo", Form(48_000, "stereo")),
-        (44_100, "5.1(side)", Form(44_100, "5.1")),
-        (8_000, "mono", Form(8_000, "mono")),
-        (192_000, "stereo", Form(96_000, "stereo")),
-        (22_255, "mono", Form(24_000, "mono")),
-        (48_000, "16 channels", Form(48_000, "mono")),
-        (48_000, "8 channels", Form(48_000, "5.1")),
+        (16_000, "mono", SoundFormat()),
+        (48_000, "stereo", SoundFormat(48_000, "stereo")),
+        (44_100, "5.1(side)", SoundFormat(44_100, "5.1")),
+        (8_000, "mono", SoundFormat(8_000, "mono")),
+        (192_000, "stereo", SoundFormat(96_000, "stereo")),
+        (22_255, "mono", SoundFormat(24_000, "mono")),
+        (48_000, "16 channels", SoundFormat(48_000, "mono")),
+        (48_000, "8 channels", SoundFormat(48_000, "5.1")),
     ],
 )
 def test_the_form_is_that_of_the_file_as_far_as_aac_has_it(
-    rate: int, layout: str, expected: Form
+    rate: int, layout: str, expected: SoundFormat
 ) -> None:
-    assert form_of(rate, layout) == expected
+    assert delivered_format(rate, layout) == expected
 
 
-def spoken_of(path: Path, rate: int, layout: str, *channels: np.ndarray) -> Speech:
+def spoken_of(path: Path, rate: int, layout: str, *channels: np.ndarray) -> SpeechInput:
     return read_speech(sound_file(path, np.stack(channels), layout=layout, rate=rate))
 
 
@@ -254,7 +254,7 @@ def test_a_video_delivers_the_sound_of_the_file(tmp_path: Path, rate: int) -> No
         assert audio.duration is not None
         assert audio.time_base is not None
         assert abs(audio.duration * audio.time_base - Fraction(num, 25)) < Fraction(1, 1000)
-    back = torch.cat([*reading.iter_channels(tmp_path / "a.mp4", Form(rate, "stereo"))])
+    back = torch.cat([*reading.iter_channels(tmp_path / "a.mp4", SoundFormat(rate, "stereo"))])
     for channel, expected in zip(back.reshape(-1, 2).T, (left, right), strict=True):
         assert likeness(channel, expected) > 0.99  # nor is there a delay
 
@@ -266,7 +266,7 @@ def test_16_khz_mono_is_delivered_as_it_is_spoken(tmp_path: Path) -> None:
 
 
 def test_behind_its_end_a_sound_is_silent_and_a_wrong_length_is_refused(tmp_path: Path) -> None:
-    short = Delivered(torch.ones(3 * 2 * 1920), Form(48_000, "stereo"))
+    short = Delivered(torch.ones(3 * 2 * 1920), SoundFormat(48_000, "stereo"))
     part = short.of_frames(2, 2)
     assert part.shape == (2, 2 * 1920)
     assert part[:, :1920].all()

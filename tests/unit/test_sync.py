@@ -13,8 +13,8 @@ from avatar_v.critics.sync import (
     distance_table,
     mfcc,
     num_windows,
-    score_of,
     shifted_is_farther,
+    sync_score,
     video_windows,
 )
 from avatar_v.critics.syncnet import SyncNet
@@ -39,7 +39,7 @@ def test_sound_that_comes_k_frames_early_has_offset_k(early):
     """``audio[i] = video[i + k]``: what window i hears is what window i + k shows."""
     track = torch.randn(400 + 30, 1024, generator=seeded())
     video, audio = track[15:415], track[15 + early : 415 + early]
-    score = score_of(distance_table(video, audio))
+    score = sync_score(distance_table(video, audio))
     assert score.offset == early
     # the aligned windows differ by torch's 1e-6 in 1024 places, 3.2e-5; |k| of 400 windows at the
     # edge are compared with zero, at a distance of about sqrt(1024) = 32
@@ -58,7 +58,7 @@ def test_scores_against_loops():
             # the 1e-6 that torch adds to each difference, against none here
             expected = float((video[i] - other).square().sum().sqrt())
             assert float(table[i, shift + 3]) == pytest.approx(expected, abs=1e-5)
-    score = score_of(table, "me", "abc")
+    score = sync_score(table, "me", "abc")
     means = sorted(table.mean(0).tolist())
     assert (score.critic, score.weights_hash) == ("me", "abc")
     assert score.distance == pytest.approx(means[0])

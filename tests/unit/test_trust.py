@@ -44,7 +44,7 @@ def _callback(part: object) -> str:
 def _watch(rewards: object) -> str:
     return _callback(
         _of("avatar_v.callbacks.watch_rewards.WatchRewards", every_num_steps=1, num_batches=1,
-            readers=[], rewards=rewards)
+            metrics=[], rewards=rewards)
     )  # fmt: skip
 
 

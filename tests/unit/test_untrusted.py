@@ -25,7 +25,7 @@ from avatar_v.shards.schema import (
     encode_arrays,
     encode_sample,
 )
-from avatar_v_eval.bench.cache import Cache, key_of
+from avatar_v_eval.bench.cache import Cache, measurement_key
 from avatar_v_eval.human.study import load_study
 
 
@@ -76,7 +76,7 @@ def _member_of_a_clip(member: str) -> Callable[[Path, Path], None]:
 
 
 def _array_of_a_cache(folder: Path, mark: Path) -> None:
-    key = key_of("a", "b", "c", 1, "d")
+    key = measurement_key("a", "b", "c", 1, "d")
     entry = {"values": {}, "frames": {}, "notes": [], "reason": "", "seconds": 0, "has_rows": True}
     (folder / key[:2]).mkdir()
     (folder / key[:2] / f"{key}.json").write_text(json.dumps(entry))

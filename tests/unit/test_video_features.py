@@ -12,7 +12,7 @@ from torch import Tensor
 from avatar_v.recipe.cli import run_words
 from avatar_v.rewards.clip_features import ClipFeatures
 from avatar_v.rewards.feature_part import FeaturePart
-from avatar_v.rewards.features import Features, Sources
+from avatar_v.rewards.features import Features, FeatureSources
 from avatar_v.rewards.preference import Preference, PreferenceModel
 from avatar_v.rewards.video_features import VideoFeatures
 from avatar_v.shards.pairs import encode_pair
@@ -128,7 +128,7 @@ def test_the_preference_model_is_trained_on_it(videomae: Path, tmp_path: Path):
     words = [f"--{key}={value}" for key, value in options.items()]
     assert run_words("run", [str(RECIPES / "critic_preference.yaml"), *words]) == 0
     model = PreferenceModel.from_pretrained(out)
-    assert model.sources == Sources("", "", "", str(videomae), NUM, 1)
+    assert model.sources == FeatureSources("", "", "", str(videomae), NUM, 1)
     assert model.features_hash == VideoFeatures(str(videomae)).hash()
     assert float(model.scale.std()) > 0
     assert json.loads((out / "card.json").read_text())["steps"] == 4

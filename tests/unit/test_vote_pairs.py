@@ -13,7 +13,7 @@ from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import WINNERS, Pair, read_pair
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cli import main
-from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import Study, load_study
 from avatar_v_eval.human.votes import Vote
 from human_study import study_yaml, write_video
@@ -75,7 +75,7 @@ VOTES = (
 
 
 def keep(study: Study, votes: Sequence[Vote]) -> None:
-    store = Store(study.root / "votes.sqlite", study.fingerprint)
+    store = StudyStore(study.root / "votes.sqlite", study.fingerprint)
     store.add_votes(votes)
     store.close()
 
@@ -132,11 +132,11 @@ def test_preferences_are_trained_on_them_with_persons_held_out(
         batches = list(loader)
         persons[name] = {person for batch in batches for person in batch.person}
         for batch in batches:
-            assert batch.judged is not None
-            assert batch.judged.first.shape[1] == 9
-            assert batch.judged.videos is not None
-            assert batch.judged.videos.second.shape == (1, 9, 3, SIDE, SIDE)
-            winners.append(WINNERS[int(batch.judged.winner[0])])
+            assert batch.preferences is not None
+            assert batch.preferences.first.shape[1] == 9
+            assert batch.preferences.videos is not None
+            assert batch.preferences.videos.second.shape == (1, 9, 3, SIDE, SIDE)
+            winners.append(WINNERS[int(batch.preferences.winner[0])])
     assert not persons["train"] & persons["held"]
     assert sorted(winners) == ["first", "first", "second", "tie"]
 

@@ -1,4 +1,4 @@
-"""callbacks/watch_rewards and critics/readers: what is watched, and what ends a run."""
+"""callbacks/watch_rewards and rewards/metrics: what is watched, and what ends a run."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ from avatar_v.faces.face_track import track_faces
 from avatar_v.media.reading import read_video
 from avatar_v.motion.extractors import from_landmarks
 from avatar_v.objectives.policy_gradient import GRPO
-from avatar_v.rewards.readers import (
+from avatar_v.rewards.metrics import (
     HeldOutIdentity,
     HeldOutMouth,
     HeldOutSync,
@@ -26,8 +26,8 @@ from avatar_v.rewards.terms import Rewards, RewardTerm
 from avatar_v.weights.random import make_batch
 from avatar_v.world.clip import make_clip
 
-READERS = "avatar_v.rewards.readers."
-LIPS = RewardTerm(READERS + "lips")
+METRICS = "avatar_v.rewards.metrics."
+LIPS = RewardTerm(METRICS + "lips")
 SHUT = dataclasses.replace(EYES, options={"sign": -1.0}, name="shut")
 BATCH = clips()
 
@@ -48,10 +48,10 @@ def test_a_change_is_of_samples_with_the_same_noise() -> None:
 
 
 def test_a_resumed_run_is_watched_as_if_nothing_had_happened(weights: str, tmp_path: Path) -> None:
-    readers = [LIPS, RewardTerm(READERS + "blink_level"), RewardTerm(READERS + "sway_level")]
+    metrics = [LIPS, RewardTerm(METRICS + "blink_level"), RewardTerm(METRICS + "sway_level")]
 
     def watch() -> WatchRewards:
-        return WatchRewards(readers, every_num_steps=2, patience=9)
+        return WatchRewards(metrics, every_num_steps=2, patience=9)
 
     straight = make_stage(weights)
     losses = fit(straight, BATCH, tmp_path, 6, save=4, callbacks=(watch(),))
@@ -83,13 +83,13 @@ def test_a_run_ends_where_the_reward_rises_and_a_reader_falls(
 
 
 def test_readers_are_no_rewards(weights: str, tmp_path: Path) -> None:
-    for reader in (
+    for metric in (
         EYES,
         dataclasses.replace(EYES, name="another"),
         RewardTerm(LIPS.path, name="kl"),
     ):
         with pytest.raises(ValueError, match="is a reward of the run"):
-            fit(make_stage(weights), BATCH, tmp_path, 1, callbacks=(WatchRewards([reader]),))
+            fit(make_stage(weights), BATCH, tmp_path, 1, callbacks=(WatchRewards([metric]),))
     FaceCritic(width=12, num_heads=2).save_pretrained(tmp_path / "face")
     WorldSyncNet(width=12, num_heads=2).save_pretrained(tmp_path / "sync")
     MotionMeter(width=10, num_heads=2).save_pretrained(tmp_path / "motion")
@@ -102,10 +102,10 @@ def test_readers_are_no_rewards(weights: str, tmp_path: Path) -> None:
 
 
 def mouth_of(
-    reader: HeldOutMouth, frames: torch.Tensor, motion: torch.Tensor, **columns: object
+    metric: HeldOutMouth, frames: torch.Tensor, motion: torch.Tensor, **columns: object
 ) -> float:
     batch = make_batch(1)
-    found = reader(frames[None], batch.audio, batch, motion[None], num_given=1, **columns)
+    found = metric(frames[None], batch.audio, batch, motion[None], num_given=1, **columns)
     assert found is not None
     return float(found)
 
@@ -113,13 +113,13 @@ def mouth_of(
 def test_a_mouth_that_opens_less_than_it_should_is_seen() -> None:
     clip = make_clip(3, 5, 7, num_frames=33, size=64)
     assert clip.video is not None
-    true, reader = clip.video.float() / 127.5 - 1, HeldOutMouth()
-    assert mouth_of(reader, true, clip.motion) > 0.8
-    assert abs(mouth_of(reader, true[:1].expand_as(true), clip.motion)) < 0.01
+    true, metric = clip.video.float() / 127.5 - 1, HeldOutMouth()
+    assert mouth_of(metric, true, clip.motion) > 0.8
+    assert abs(mouth_of(metric, true[:1].expand_as(true), clip.motion)) < 0.01
     half = {"truth": (0.5 * (true + true[:1]))[None], "condition": torch.tensor([0])}
-    assert 0.1 < mouth_of(reader, true, clip.motion, **half) < mouth_of(reader, true, clip.motion)
+    assert 0.1 < mouth_of(metric, true, clip.motion, **half) < mouth_of(metric, true, clip.motion)
     batch = make_batch(1)
-    assert reader(None, batch.audio, batch, clip.motion[None], num_given=1) is None
+    assert metric(None, batch.audio, batch, clip.motion[None], num_given=1) is None
 
 
 @pytest.mark.faces
@@ -127,7 +127,7 @@ def test_a_mouth_that_opens_less_than_it_should_is_seen() -> None:
 def test_a_real_mouth_is_read_by_its_landmarks(media: Path) -> None:
     frames = read_video(media / "talking_head.mp4", max_frames=25)
     motion, true = from_landmarks(frames, track_faces(frames)), frames.float() / 127.5 - 1
-    reader = LandmarkMouth()
-    assert mouth_of(reader, true, motion) == pytest.approx(1, abs=1e-3)
-    assert abs(mouth_of(reader, true[:1].expand_as(true), motion)) < 0.01
-    assert math.isnan(mouth_of(reader, torch.rand(9, 3, 96, 96), motion[:9]))
+    metric = LandmarkMouth()
+    assert mouth_of(metric, true, motion) == pytest.approx(1, abs=1e-3)
+    assert abs(mouth_of(metric, true[:1].expand_as(true), motion)) < 0.01
+    assert math.isnan(mouth_of(metric, torch.rand(9, 3, 96, 96), motion[:9]))

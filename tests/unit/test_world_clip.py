@@ -9,7 +9,7 @@ import torch
 
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.clip import WorldClip, make_clip
-from avatar_v.world.prompt import prompt_of
+from avatar_v.world.prompt import scene_prompt
 from avatar_v.world.scene import sample_scene
 from avatar_v.world.style import sample_style
 
@@ -105,7 +105,7 @@ def _swing(person: int, scene: int) -> float:
 def test_prompts_tell_the_scene_and_nothing_else() -> None:
     for scene_id in range(60):
         scene = sample_scene(scene_id)
-        text = prompt_of(scene)
+        text = scene_prompt(scene)
         assert scene.clothing in text
         assert scene.clothing_color in text
         if scene.background != "garden":
@@ -115,7 +115,7 @@ def test_prompts_tell_the_scene_and_nothing_else() -> None:
 
 
 def test_prompts_vary() -> None:
-    texts = {prompt_of(sample_scene(i)) for i in range(100)}
+    texts = {scene_prompt(sample_scene(i)) for i in range(100)}
     assert len(texts) > 80
 
 

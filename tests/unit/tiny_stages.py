@@ -26,7 +26,7 @@ from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefi
 from avatar_v.objectives.self_forcing import CausalStudent, SelfForcing
 from avatar_v.objectives.sft import SFT
 from avatar_v.rewards.terms import RewardTerm
-from avatar_v.training.chunk_rollout import OwnRollout
+from avatar_v.training.chunk_rollout import SelfRollout
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.engine import Engine
 from avatar_v.training.motion import MotionTraining
@@ -35,7 +35,7 @@ from avatar_v.training.perceptual import TERMS, PerceptualTerms
 from avatar_v.training.personality import Personality
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.types import Batch, Judged, JudgedVideos
+from avatar_v.types import Batch, PreferencePairs, PreferenceVideos
 from avatar_v.weights.card import Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats
@@ -67,7 +67,7 @@ def distill_dmd(folder: Path) -> Engine:
     matching = Matching(fake_updates=1, regression={0: 1.0}, teacher_steps=4, adversarial={0: 0.1})
     ranges = GuidanceRanges(*RANGES)
     made = DistillDMD(
-        MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, matching, OwnRollout({0: 2}), ranges,
+        MODELS, OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN, matching, SelfRollout({0: 2}), ranges,
         Trainable(),
     )  # fmt: skip
     build_roles = made.build_roles
@@ -96,7 +96,7 @@ def self_forcing(folder: Path) -> Engine:
         Models("tiny", init_from=str(folder / "scores")), OPTIM, OBJECTIVE, 0.0, 1.0, SHOWN,
         CausalStudent(str(folder / "student"), 3),
         Matching(fake_updates=1, real_guidance={"audio": 2.0}),
-        OwnRollout({0: 2}, prompt_share=0.5, image_share=0.5), Trainable(),
+        SelfRollout({0: 2}, prompt_share=0.5, image_share=0.5), Trainable(),
     )  # fmt: skip
 
 
@@ -148,10 +148,10 @@ def clips() -> Batch:
     assert batch.latents is not None
     shown = make_batch(2, 33, 32).video
     assert shown is not None
-    videos = JudgedVideos(shown, 0.5 * shown, shown[:, :2], torch.ones(2, 2, dtype=torch.bool))
+    videos = PreferenceVideos(shown, 0.5 * shown, shown[:, :2], torch.ones(2, 2, dtype=torch.bool))
     winner, axis = torch.tensor([0, 1]), ("overall",) * 2
-    judged = Judged(batch.motion, 0.5 * batch.motion, winner, axis, videos)
-    return dataclasses.replace(batch, low=0.9 * batch.latents, judged=judged)
+    judged = PreferencePairs(batch.motion, 0.5 * batch.motion, winner, axis, videos)
+    return dataclasses.replace(batch, low=0.9 * batch.latents, preferences=judged)
 
 
 def losses_of(stage: Engine, batch: Batch, index: int = 1) -> list[Tensor]:

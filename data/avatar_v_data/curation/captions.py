@@ -12,7 +12,7 @@ from PIL import Image
 from avatar_v.base.local_models import load_model, load_part
 from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import hash_files
-from avatar_v_data.curation.stages import Frame, Recording, Result
+from avatar_v_data.curation.stages import FootageRecording, Frame, Result
 
 SOURCE = (
     "a model of transformers that describes pictures, with its processor, such as "
@@ -23,7 +23,7 @@ MAX_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
-class Captions:
+class CaptionStage:
     """``model``: the folder of any image-text-to-text model of transformers. ``prompt``: what a
     model that chats is asked, or the first words of a description; "" for none.
 
@@ -47,7 +47,7 @@ class Captions:
             )
         return hash_files([*sorted(folder.glob("*.json")), *files])
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         clips = results["clips"]["clips"]
         middles = [(clip["start"] + clip["stop"]) // 2 for clip in clips]
         captioner, words = _captioner(self.model), {}

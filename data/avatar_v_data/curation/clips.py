@@ -15,7 +15,7 @@ import numpy as np
 
 from avatar_v.faces.face_track import overlap
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_data.curation.stages import EVERY, Recording, Result
+from avatar_v_data.curation.stages import EVERY, FootageRecording, Result
 
 LOOKS_PER_S = FRAME_RATE_HZ / EVERY
 SAME_FACE = 0.2
@@ -23,7 +23,7 @@ SAME_FACE = 0.2
 
 
 @dataclass(frozen=True)
-class Clips:
+class ClipStage:
     """Seconds are at least `EVERY` frames; shares are of a clip's looks."""
 
     min_s: float = 3.0
@@ -45,7 +45,7 @@ class Clips:
     def weights(self) -> str:
         return ""
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         faces = results["faces"]["boxes"]
         good = self.good_looks(results["faces"])
         spoken = speech_per_look(results["speech"]["speech"], len(faces))

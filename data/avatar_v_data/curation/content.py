@@ -8,16 +8,16 @@ from typing import ClassVar
 import torch
 
 from avatar_v.critics.frozen import hash_files
-from avatar_v.safety.moderation import labels_of, picture_scores
+from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v.safety.policy import PICTURE_MODELS, check_folder
-from avatar_v_data.curation.stages import Recording, Result, clip_frames
+from avatar_v_data.curation.stages import FootageRecording, Result, clip_frames
 
 NUM_SEEN = 8
 """Pictures of a clip that are judged."""
 
 
 @dataclass(frozen=True)
-class Content:
+class ContentStage:
     """``model``: the folder of an image classifier of transformers.
 
     Columns: ``content_LABEL`` for each of its labels, the largest probability in a clip's pictures.
@@ -35,12 +35,12 @@ class Content:
         check_folder(folder, "content", ("ForImageClassification",), needed, PICTURE_MODELS)
         return hash_files([*sorted(folder.glob("*.json")), *sorted(folder.glob("*.safetensors"))])
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
         rows = []
         for _, frames in clip_frames(recording, spans):
             seen = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long().unique()
             most = picture_scores(frames[seen], self.model).amax(0).tolist()
-            labels = labels_of(self.model, is_text=False)
+            labels = read_labels(self.model, is_text=False)
             rows.append({f"content_{x}": round(p, 4) for x, p in zip(labels, most, strict=True)})
         return {"clips": rows}

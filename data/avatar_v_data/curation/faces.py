@@ -9,14 +9,14 @@ import torch
 
 from avatar_v.critics.quality import sharpness
 from avatar_v.faces import face_track
-from avatar_v_data.curation.stages import EVERY, Frame, Recording, Result, rounded
+from avatar_v_data.curation.stages import EVERY, FootageRecording, Frame, Result, rounded
 
 SIDE = 64
 """Pixels at which sharpness is measured, so that it compares between cameras."""
 
 
 @dataclass(frozen=True)
-class Faces:
+class FaceStage:
     """dlib's frontal detector, every `EVERY` frames: a head turned away counts as none.
 
     Of each look: ``counts`` of faces, the largest one's ``boxes`` (fractions of the picture) and
@@ -32,7 +32,7 @@ class Faces:
             raise ImportError("finding faces needs dlib: pip install 'avatar_v[faces]'")
         return ""
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         counts, boxes, sharp, num = [], [], [], 0
         for number, frame in enumerate(recording.frames()):
             num = number + 1

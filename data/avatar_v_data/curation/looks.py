@@ -11,7 +11,7 @@ from torch import Tensor
 
 from avatar_v.critics.quality import sharpness
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import EVERY, Frames, Recording, Result, clip_frames
+from avatar_v_data.curation.stages import EVERY, FootageRecording, Frames, Result, clip_frames
 
 SIDE = 64
 """Pixels of the head that is looked at, so that sharpness compares between cameras."""
@@ -26,7 +26,7 @@ AROUND = 2.2
 
 
 @dataclass(frozen=True)
-class Looks:
+class LookStage:
     """Columns of each clip.
 
     ``sharpness`` of the head at 64 pixels (variance of the Laplacian; nine of ten frames are
@@ -42,7 +42,7 @@ class Looks:
     def weights(self) -> str:
         return ""
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
         rows = [_row(frames, spans[n], results) for n, frames in clip_frames(recording, spans)]
         return {"clips": rows}

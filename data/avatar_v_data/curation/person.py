@@ -13,14 +13,21 @@ from avatar_v.critics.frozen import critic_folder, hash_files
 from avatar_v.faces import dlib_face, face_track
 from avatar_v.faces.face import FaceCritic
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import EVERY, Frames, Recording, Result, clip_frames, rounded
+from avatar_v_data.curation.stages import (
+    EVERY,
+    FootageRecording,
+    Frames,
+    Result,
+    clip_frames,
+    rounded,
+)
 
 NUM_LOOKS = 8
 SIDE = 64
 
 
 @dataclass(frozen=True)
-class Person:
+class PersonStage:
     """``critic``: dlib for people, "world" for drawn ones.
 
     Columns: ``face``, a unit vector, and ``face_spread``, the largest distance of a picture's own
@@ -38,7 +45,7 @@ class Person:
             return hash_files(sorted(critic_folder("face").iterdir()))
         return dlib_face.weights_hash()
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
         rows = []
         for index, frames in clip_frames(recording, spans):

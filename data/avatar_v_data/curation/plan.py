@@ -13,20 +13,21 @@ from typing import Any
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import check_name
 from avatar_v.base.stored import built, shown
-from avatar_v_data.curation.captions import Captions
-from avatar_v_data.curation.clips import Clips
-from avatar_v_data.curation.content import Content
-from avatar_v_data.curation.faces import Faces
-from avatar_v_data.curation.looks import Looks
-from avatar_v_data.curation.person import Person
-from avatar_v_data.curation.probe import Probe
-from avatar_v_data.curation.shots import Shots
-from avatar_v_data.curation.speech import Speech
+from avatar_v_data.curation.captions import CaptionStage
+from avatar_v_data.curation.clips import ClipStage
+from avatar_v_data.curation.content import ContentStage
+from avatar_v_data.curation.faces import FaceStage
+from avatar_v_data.curation.looks import LookStage
+from avatar_v_data.curation.person import PersonStage
+from avatar_v_data.curation.probe import ProbeStage
+from avatar_v_data.curation.shots import ShotStage
+from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
-from avatar_v_data.curation.sync import Sync
+from avatar_v_data.curation.sync import SyncStage
 
 STAGES: tuple[type, ...] = (
-    Probe, Shots, Faces, Speech, Clips, Looks, Sync, Person, Content, Captions,
+    ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
+    SyncStage, PersonStage, ContentStage, CaptionStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"
@@ -60,7 +61,7 @@ class Grouping:
 
 
 @dataclass(frozen=True)
-class Plan:
+class CurationPlan:
     """What a folder of footage is to become."""
 
     stages: tuple[Stage, ...]
@@ -74,7 +75,7 @@ class Plan:
                 raise ValueError(f"stage {stage.name} needs {', '.join(missing)}")
 
 
-def read_plan(name_or_path: str) -> Plan:
+def read_plan(name_or_path: str) -> CurationPlan:
     """A plan that ships, by its name, or that of a file.
 
     ValueError for anything that is no plan, with the place in the file.
@@ -87,10 +88,10 @@ def read_plan(name_or_path: str) -> Plan:
             raise ValueError(f"no plan {name_or_path!r}; those that ship are {names}, or a .yaml")
     if not path.is_file():
         raise ValueError(f"no file {path}")
-    return plan_of(read_yaml(path, "plan"), where=path)
+    return parse_plan(read_yaml(path, "plan"), where=path)
 
 
-def plan_of(values: Any, *, where: str | Path) -> Plan:
+def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
     """The plan of a YAML file's values. Stages that are left out do not run."""
     values = _object(values, where)
     if unknown := sorted(set(values) - {"stages", "limits", "grouping"}):
@@ -102,23 +103,25 @@ def plan_of(values: Any, *, where: str | Path) -> Plan:
             f"{where}: unknown stage {unknown[0]!r}; expected one of {', '.join(classes)}"
         )
     stages = [
-        _of(cls, asked[name], f"{where}: {name}") for name, cls in classes.items() if name in asked
+        _parse_settings(cls, asked[name], f"{where}: {name}")
+        for name, cls in classes.items()
+        if name in asked
     ]
     limits = {
         check_name(tier, where=f"{where}: limits"): {
-            str(column): _of(Limit, bounds, f"{where}: {tier}: {column}")
+            str(column): _parse_settings(Limit, bounds, f"{where}: {tier}: {column}")
             for column, bounds in _object(columns, f"{where}: {tier}").items()
         }
         for tier, columns in _object(values.get("limits", {}), f"{where}: limits").items()
     }
-    grouping = _of(Grouping, values.get("grouping", {}), f"{where}: grouping")
+    grouping = _parse_settings(Grouping, values.get("grouping", {}), f"{where}: grouping")
     try:
-        return Plan(tuple(stages), limits, grouping)
+        return CurationPlan(tuple(stages), limits, grouping)
     except ValueError as error:
         raise ValueError(f"{where}: {error}") from error
 
 
-def _of(cls: type, values: Any, where: str) -> Any:
+def _parse_settings(cls: type, values: Any, where: str) -> Any:
     """The settings of a file; those it leaves out keep their defaults."""
     given = _object(values if values is not None else {}, where)
     defaults = {f.name: f.default for f in dataclasses.fields(cls)}

@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import ClassVar
 
 from avatar_v.media.reading import probe
-from avatar_v_data.curation.stages import Recording, Result
+from avatar_v_data.curation.stages import FootageRecording, Result
 
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class Probe:
+class ProbeStage:
     """Streams, length and the SHA-256 of the file. A new version has all stages read it again."""
 
     name: ClassVar[str] = "probe"
@@ -23,7 +23,7 @@ class Probe:
     def weights(self) -> str:
         return ""
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         info = probe(recording.path)
         if info.no_video or info.no_audio:
             raise ValueError(info.no_video or info.no_audio)

@@ -9,19 +9,25 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
-from avatar_v_data.curation.plan import Plan
-from avatar_v_data.curation.stages import Recording, Result, Stage, identity_of, key_of
-from avatar_v_data.curation.store import FAILED, MOST_DEATHS, DamagedError, Store
+from avatar_v_data.curation.plan import CurationPlan
+from avatar_v_data.curation.stages import (
+    FootageRecording,
+    Result,
+    Stage,
+    result_key,
+    stage_identity,
+)
+from avatar_v_data.curation.store import FAILED, MOST_DEATHS, CurationStore, DamagedError
 
 WAIT_S = 0.5
 
 
 @dataclass(frozen=True)
-class Task:
+class CurationTask:
     """One stage of one recording."""
 
     stage: Stage
-    recording: Recording
+    recording: FootageRecording
     key: str
     inputs: Mapping[str, str]  # stage → key of its result
 
@@ -30,21 +36,21 @@ class Task:
         return all(key in finished for key in self.inputs.values())
 
 
-def desired(plan: Plan, recordings: Sequence[Recording]) -> list[Task]:
+def desired(plan: CurationPlan, recordings: Sequence[FootageRecording]) -> list[CurationTask]:
     """All tasks, a recording's together and in an order in which each finds its inputs."""
-    tasks, identities = [], [identity_of(stage) for stage in plan.stages]
+    tasks, identities = [], [stage_identity(stage) for stage in plan.stages]
     for recording in recordings:
         keys: dict[str, str] = {}
         for stage, identity in zip(plan.stages, identities, strict=True):
             inputs = {name: keys[name] for name in stage.needs}
-            keys[stage.name] = key_of(identity, recording, list(inputs.values()))
-            tasks.append(Task(stage, recording, keys[stage.name], inputs))
+            keys[stage.name] = result_key(identity, recording, list(inputs.values()))
+            tasks.append(CurationTask(stage, recording, keys[stage.name], inputs))
     return tasks
 
 
 def reconcile(
-    tasks: Sequence[Task],
-    store: Store,
+    tasks: Sequence[CurationTask],
+    store: CurationStore,
     *,
     is_stopping: Callable[[], bool] = lambda: False,
     on_progress: Callable[[int, int], None] = lambda num_done, num: None,
@@ -74,7 +80,7 @@ def reconcile(
     return num_made
 
 
-def _make(task: Task, store: Store) -> bool:
+def _make(task: CurationTask, store: CurationStore) -> bool:
     """Make a result unless another worker has it or is at it."""
     with store.claim(task.key) as mine:
         if not mine or store.is_finished(task.stage.name, task.key):
@@ -97,7 +103,7 @@ def _make(task: Task, store: Store) -> bool:
     return True
 
 
-def _result(task: Task, inputs: Mapping[str, Result]) -> Result:
+def _result(task: CurationTask, inputs: Mapping[str, Result]) -> Result:
     """What the stage says, or why it, or one before it, has nothing to say."""
     for result in inputs.values():
         if FAILED in result:

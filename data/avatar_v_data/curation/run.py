@@ -10,8 +10,8 @@ from avatar_v.base import checks
 from avatar_v.base.outside import read_json
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.funnel import draw_funnel
-from avatar_v_data.curation.plan import Plan, read_plan
-from avatar_v_data.curation.reconcile import Task, desired
+from avatar_v_data.curation.plan import CurationPlan, read_plan
+from avatar_v_data.curation.reconcile import CurationTask, desired
 from avatar_v_data.curation.select import (
     CLIPS_FILE,
     Selection,
@@ -19,9 +19,9 @@ from avatar_v_data.curation.select import (
     write_clips,
     write_manifest,
 )
-from avatar_v_data.curation.stages import Recording
-from avatar_v_data.curation.store import Store
-from avatar_v_data.curation.table import Found, collect, grouped
+from avatar_v_data.curation.stages import FootageRecording
+from avatar_v_data.curation.store import CurationStore
+from avatar_v_data.curation.table import CurationResults, collect, grouped
 from avatar_v_data.curation.workers import work
 from avatar_v_data.import_plan import find_sources
 
@@ -37,14 +37,14 @@ class Curated:
 
     folder: Path
     footage: Path
-    plan: Plan
-    tasks: tuple[Task, ...]
+    plan: CurationPlan
+    tasks: tuple[CurationTask, ...]
 
     @property
-    def store(self) -> Store:
-        return Store(self.folder)
+    def store(self) -> CurationStore:
+        return CurationStore(self.folder)
 
-    def of_stages(self, names: Collection[str] | None) -> list[Task]:
+    def of_stages(self, names: Collection[str] | None) -> list[CurationTask]:
         """The tasks of these stages, None for all. ValueError for one that the plan lacks."""
         known = [stage.name for stage in self.plan.stages]
         if unknown := sorted(set(names or ()) - set(known)):
@@ -97,7 +97,7 @@ def opened(folder: str | Path, plan: str | None = None) -> Curated:
 
 def choose(
     run: Curated, out: str | Path, tiers: Sequence[str] | None = None
-) -> tuple[Found, list[Selection]]:
+) -> tuple[CurationResults, list[Selection]]:
     """Write `TIER.jsonl`, `clips.parquet`, `report.json` and `funnel.png` to ``out``.
 
     ValueError where recordings are not finished, and for tiers that the plan has not.
@@ -136,7 +136,7 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
     if lacking := [name for name in ASKED if name not in stages]:
         raise ValueError(f"plan {plan}: no stage {lacking[0]!r}, which choosing clips needs")
     sources, _ = find_sources(footage, None, "file")
-    recordings = [Recording.of(Path(source.path), source.name) for source in sources]
+    recordings = [FootageRecording.of(Path(source.path), source.name) for source in sources]
     return Curated(folder, footage, known, tuple(desired(known, recordings)))
 
 

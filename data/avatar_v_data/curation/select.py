@@ -13,7 +13,7 @@ from typing import Any
 
 from avatar_v.shards.writer import write_text_atomically
 from avatar_v_data.curation.plan import Limit
-from avatar_v_data.curation.table import HIDDEN, Found, name_of
+from avatar_v_data.curation.table import HIDDEN, CurationResults, clip_name
 
 CLIPS_FILE = "clips.parquet"
 NUM_SCENES = "num_scenes"
@@ -24,7 +24,7 @@ Clip = Mapping[str, Any]
 
 
 @dataclass(frozen=True)
-class Step:
+class FunnelStep:
     """What is left behind one limit."""
 
     what: str
@@ -38,18 +38,18 @@ class Selection:
 
     tier: str
     clips: tuple[Clip, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[FunnelStep, ...]
     moves_sound: bool = False  # by the offset between lips and sound
 
 
-def select(found: Found, tier: str, limits: Mapping[str, Limit]) -> Selection:
+def select(found: CurationResults, tier: str, limits: Mapping[str, Limit]) -> Selection:
     """ValueError for a limit on a column that no stage of the plan gives.
 
     `NUM_SCENES` is counted last, of the clips that are left: a person whose other scenes were
     dropped has none to draw a reference from.
     """
     left: list[Clip] = list(found.clips)
-    steps = [Step("footage", 0, found.footage_s), _step("clips", left)]
+    steps = [FunnelStep("footage", 0, found.footage_s), _step("clips", left)]
     for column, limit in limits.items():
         if column == NUM_SCENES:
             continue
@@ -89,15 +89,15 @@ def write_manifest(path: Path, selection: Selection) -> None:
     write_text_atomically(path, "".join(f"{line}\n" for line in lines))
 
 
-def write_clips(path: Path, found: Found, selections: Sequence[Selection]) -> None:
+def write_clips(path: Path, found: CurationResults, selections: Sequence[Selection]) -> None:
     """All clips with all columns that a limit can name, and a column for each tier."""
     import polars
 
-    kept = {s.tier: {name_of(clip) for clip in s.clips} for s in selections}
+    kept = {s.tier: {clip_name(clip) for clip in s.clips} for s in selections}
     rows = []
     for clip in found.clips:
         row = {name: value for name, value in clip.items() if name not in HIDDEN}
-        rows.append(row | {f"in_{tier}": name_of(clip) in names for tier, names in kept.items()})
+        rows.append(row | {f"in_{tier}": clip_name(clip) in names for tier, names in kept.items()})
     polars.DataFrame(rows).write_parquet(path)
 
 
@@ -106,5 +106,5 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
-def _step(what: str, clips: Sequence[Clip]) -> Step:
-    return Step(what, len(clips), sum(clip["seconds"] for clip in clips))
+def _step(what: str, clips: Sequence[Clip]) -> FunnelStep:
+    return FunnelStep(what, len(clips), sum(clip["seconds"] for clip in clips))

@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_data.curation.stages import Recording, Result
+from avatar_v_data.curation.stages import FootageRecording, Result
 
 COARSE = 10
 """Frames from one to the next among which a dissolve is a cut."""
@@ -23,7 +23,7 @@ HOW_TO_INSTALL = "finding cuts needs PySceneDetect: pip install 'avatar_v[data]'
 
 
 @dataclass(frozen=True)
-class Shots:
+class ShotStage:
     """``threshold``: how far above its neighbours a change is; ``change``: the least, of 255."""
 
     threshold: float = 3.0  # PySceneDetect's own defaults, both
@@ -39,7 +39,7 @@ class Shots:
             raise ImportError(HOW_TO_INSTALL)
         return version("scenedetect")
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         num, fine, coarse = 0, self._detector(self.shortest), self._detector(2)
         for num, frame in enumerate(recording.frames(), 1):
             picture = np.ascontiguousarray(frame.flip(0).permute(1, 2, 0).numpy())  # BGR

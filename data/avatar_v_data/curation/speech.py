@@ -12,7 +12,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_data.curation.stages import Recording, Result, Waveform, rounded
+from avatar_v_data.curation.stages import FootageRecording, Result, Waveform, rounded
 
 QUIETEST = -60.0
 
@@ -20,7 +20,7 @@ HOW_TO_INSTALL = "finding speech needs silero-vad: pip install 'avatar_v[data]'"
 
 
 @dataclass(frozen=True)
-class Speech:
+class SpeechStage:
     """``threshold``: the probability of speech above which a window of 32 ms holds some.
 
     ``speech``: spans in seconds. ``loudness``: of each frame, in dB.
@@ -37,7 +37,7 @@ class Speech:
             raise ImportError(HOW_TO_INSTALL)
         return version("silero-vad")
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         import silero_vad
 
         audio = recording.audio()

@@ -34,7 +34,7 @@ EVERY = 5
 
 
 @dataclass(frozen=True)
-class Recording:
+class FootageRecording:
     """One file of footage. ``state`` changes when the file does."""
 
     path: str
@@ -42,7 +42,7 @@ class Recording:
     state: str
 
     @classmethod
-    def of(cls, path: Path, name: str) -> "Recording":
+    def of(cls, path: Path, name: str) -> "FootageRecording":
         """By size and time of change: hours of video are not read to name them."""
         try:
             stat = os.stat(path)
@@ -72,25 +72,25 @@ class Stage(Protocol):
         ImportError that says what to supply."""
         ...
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         """ValueError for a recording that has nothing for this stage: a result, too."""
         ...
 
 
-def identity_of(stage: Stage) -> str:
+def stage_identity(stage: Stage) -> str:
     """What of a stage its results depend on. Weights are hashed for it: ask once a run."""
     settings = dataclasses.asdict(stage)  # pyright: ignore[reportArgumentType]
     return json.dumps([stage.name, stage.version, settings, stage.weights()], sort_keys=True)
 
 
-def key_of(identity: str, recording: Recording, inputs: Sequence[str]) -> str:
+def result_key(identity: str, recording: FootageRecording, inputs: Sequence[str]) -> str:
     """The name of a stage's result: of all that it depends on, 32 hex digits."""
     words = [identity, recording.name, recording.state, *inputs]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
 
 
 def clip_frames(
-    recording: Recording, spans: Sequence[tuple[int, int]]
+    recording: FootageRecording, spans: Sequence[tuple[int, int]]
 ) -> Iterator[tuple[int, Frames]]:
     """Number and frames of each span, start to stop, ascending, in one pass through the video."""
     held: list[Frame] = []

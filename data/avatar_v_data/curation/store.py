@@ -40,7 +40,7 @@ class DamagedError(ValueError):
     """The file of a result holds none."""
 
 
-class Store:
+class CurationStore:
     """Results and claims below ``folder``, which is made."""
 
     def __init__(self, folder: str | Path, *, patience_s: float = PATIENCE_S) -> None:

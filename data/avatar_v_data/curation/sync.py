@@ -11,12 +11,12 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.critics.frozen import critic_folder, hash_files
-from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, score_of
+from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_clip, sync_score
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import Frames, Recording, Result, clip_frames, clip_sound
+from avatar_v_data.curation.stages import FootageRecording, Frames, Result, clip_frames, clip_sound
 
 WORLD = "world"
 SIDE = 64
@@ -26,7 +26,7 @@ PART = 40
 
 
 @dataclass(frozen=True)
-class Sync:
+class SyncStage:
     """``critic``: the file of SyncNet's weights, or "world" for drawn people.
 
     Columns: ``sync_offset`` in frames (positive: the sound is early), ``sync_confidence`` (Sync-C:
@@ -47,7 +47,7 @@ class Sync:
             return SyncNet.load(self.critic).hash()  # its error says where to get the file
         return hash_files([Path(self.critic)])
 
-    def run(self, recording: Recording, results: Mapping[str, Result]) -> Result:
+    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
         spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
         audio, rows = recording.audio() if spans else None, []
         for index, frames in clip_frames(recording, spans):
@@ -70,7 +70,7 @@ class Sync:
 def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:
     table = distance_table(*embed_clip(critic, pictures, sound))
     parts = torch.tensor_split(table, max(len(table) // PART, 1))
-    whole, *of_parts = (score_of(part, critic.name, critic.hash()) for part in (table, *parts))
+    whole, *of_parts = (sync_score(part, critic.name, critic.hash()) for part in (table, *parts))
     offsets = [score.offset for score in of_parts]
     return {
         "sync_offset": whole.offset,

@@ -9,16 +9,16 @@ import numpy as np
 from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import Grouping
-from avatar_v_data.curation.reconcile import Task
+from avatar_v_data.curation.reconcile import CurationTask
 from avatar_v_data.curation.stages import Result, seconds
-from avatar_v_data.curation.store import FAILED, DamagedError, Store
+from avatar_v_data.curation.store import FAILED, CurationStore, DamagedError
 
 HIDDEN = ("thumbnail", "background", "face", "loudness")
 """What only grouping reads, and no limit."""
 
 
 @dataclass
-class Found:
+class CurationResults:
     """What a run has found: ``clips``, one row each, and what became of the recordings."""
 
     clips: list[dict[str, Any]] = field(default_factory=list)
@@ -28,11 +28,11 @@ class Found:
     unfinished: list[str] = field(default_factory=list)
 
 
-def collect(tasks: Sequence[Task], store: Store) -> Found:
+def collect(tasks: Sequence[CurationTask], store: CurationStore) -> CurationResults:
     """The clips of all recordings whose stages are done."""
-    found = Found()
+    found = CurationResults()
     finished = store.finished()
-    by_recording: dict[str, list[Task]] = {}
+    by_recording: dict[str, list[CurationTask]] = {}
     for task in tasks:
         by_recording.setdefault(task.recording.name, []).append(task)
     for name, own in by_recording.items():
@@ -77,10 +77,10 @@ def grouped(clips: list[dict[str, Any]], grouping: Grouping) -> None:
         same_sound=grouping.same_sound,
     )
     for number, clip in enumerate(clips):
-        clip["copy_of"] = name_of(clips[twins[number]]) if number in twins else ""
+        clip["copy_of"] = clip_name(clips[twins[number]]) if number in twins else ""
 
 
-def name_of(clip: Mapping[str, Any]) -> str:
+def clip_name(clip: Mapping[str, Any]) -> str:
     """File and frames of a clip."""
     return f"{clip['file']}:{clip['start']}-{clip['stop']}"
 

@@ -13,8 +13,8 @@ from multiprocessing.synchronize import Event
 from pathlib import Path
 
 from avatar_v.base.interrupts import interrupts_deferred
-from avatar_v_data.curation.reconcile import Task, reconcile
-from avatar_v_data.curation.store import MOST_DEATHS, Store
+from avatar_v_data.curation.reconcile import CurationTask, reconcile
+from avatar_v_data.curation.store import MOST_DEATHS, CurationStore
 from avatar_v_data.threads import one_thread
 
 LOOK_S = 1.0
@@ -25,7 +25,7 @@ costs time and no result."""
 
 
 def work(
-    tasks: Sequence[Task],
+    tasks: Sequence[CurationTask],
     folder: Path,
     num_workers: int,
     on_progress: Callable[[int, int], None] = lambda num_done, num: None,
@@ -34,7 +34,7 @@ def work(
 
     OSError where workers keep failing without a result.
     """
-    store = Store(folder)
+    store = CurationStore(folder)
     if num_workers == 1:
         with one_thread():
             reconcile(tasks, store, on_progress=on_progress)
@@ -68,14 +68,14 @@ def work(
             process.join()
 
 
-def _left(keys: set[str], store: Store, on_progress: Callable[[int, int], None]) -> int:
+def _left(keys: set[str], store: CurationStore, on_progress: Callable[[int, int], None]) -> int:
     """Tasks that are not finished."""
     num_done = len(keys & store.finished())
     on_progress(num_done, len(keys))
     return len(keys) - num_done
 
 
-def _worker(tasks: list[Task], folder: Path, stopping: Event) -> None:
+def _worker(tasks: list[CurationTask], folder: Path, stopping: Event) -> None:
     signal.signal(signal.SIGTERM, lambda number, frame: stopping.set())
     with one_thread():
-        reconcile(tasks, Store(folder), is_stopping=stopping.is_set)
+        reconcile(tasks, CurationStore(folder), is_stopping=stopping.is_set)

@@ -36,7 +36,7 @@ class Entry:
     rows: Float[np.ndarray, "n d"] | None = field(default=None, compare=False)
 
 
-def key_of(
+def measurement_key(
     case: str, video: str, metric: str, version: int, weights: str, options: str = ""
 ) -> str:
     """64 hex digits for one measurement; ``case`` and ``video`` are hashes of contents."""

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from rich.progress import Progress
 
     from avatar_v_eval.bench.manifest import Faces
-    from avatar_v_eval.bench.rows import Run
+    from avatar_v_eval.bench.rows import BenchRun
     from avatar_v_eval.bench.score import Scoring
 
 COMMAND_TIMEOUT_S = 3600.0
@@ -174,7 +174,7 @@ def _scoring(
     return Scoring(tuple(metrics), given, cache, args.convert), left_out
 
 
-def _show(done: "Run") -> None:
+def _show(done: "BenchRun") -> None:
     from avatar_v.base.progress import results_console
     from avatar_v_eval.bench.summary import as_table, counts_table, summarise, unmeasured
 

@@ -22,7 +22,7 @@ from av.video.frame import VideoFrame
 from avatar_v.media.reading import decode_video_bytes, read_audio, read_video
 from avatar_v.media.writer import Mp4Writer
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_eval.bench.manifest import Manifest
+from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.scoring.pictures import Frames
 
 BLUR = 4
@@ -99,7 +99,9 @@ CONTROLS = (
 
 
 def write_controls(
-    manifest: Manifest, out: Path, on_case: Callable[[int, int], None] = lambda done, total: None
+    manifest: BenchManifest,
+    out: Path,
+    on_case: Callable[[int, int], None] = lambda done, total: None,
 ) -> list[Path]:
     """``out/NAME/CASE.mp4`` of every control; videos that are there stay. The folders.
 

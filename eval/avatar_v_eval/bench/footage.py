@@ -1,4 +1,4 @@
-"""Files to what scores see: one `Clip` a video, or a ValueError that says why there is none.
+"""Files to what scores see: one `ScoredClip` a video, or a ValueError that says why there is none.
 
 Here are all checks of a delivered video: readable, 25 frames a second, with the sound that it was
 driven by, as long as that, in the shape of the scene image. What a judge needs beyond (a face) is
@@ -15,9 +15,9 @@ from torch import Tensor
 
 from avatar_v.media.reading import iter_video, probe, read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest
+from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
 from avatar_v_eval.intervals import pearson
-from avatar_v_eval.scoring.clip import Clip, Footage, Waveform
+from avatar_v_eval.scoring.clip import Footage, ScoredClip, Waveform
 from avatar_v_eval.scoring.pictures import open_pictures
 
 CHECKS_VERSION = 1
@@ -33,7 +33,7 @@ LARGEST_LAG = 15  # frames, as far as sync metrics look
 class CaseMedia:
     """The files of a case, each decoded when it is first asked for."""
 
-    def __init__(self, manifest: Manifest, case: CaseFiles) -> None:
+    def __init__(self, manifest: BenchManifest, case: CaseFiles) -> None:
         self.manifest = manifest
         self.case = case
 
@@ -59,7 +59,7 @@ class CaseMedia:
             return None
         return read_footage(self.manifest.path(self.case, "truth"), convert=True)
 
-    def clip(self, path: Path, *, convert: bool) -> Clip:
+    def clip(self, path: Path, *, convert: bool) -> ScoredClip:
         """A delivered video, checked. ``convert`` takes another frame rate, on the 25 fps grid.
 
         ValueError: unreadable, no picture or sound, or one that is not of this case.
@@ -68,7 +68,7 @@ class CaseMedia:
         check_length(video, self.audio)
         check_shape(video.size, self.image)
         check_sound(video.audio, self.audio)
-        return Clip(video, self.reference, self.image, self.truth)
+        return ScoredClip(video, self.reference, self.image, self.truth)
 
 
 def read_footage(path: Path, *, convert: bool = False) -> Footage:

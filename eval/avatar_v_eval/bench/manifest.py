@@ -59,7 +59,7 @@ class CaseFiles:
 
 
 @dataclass(frozen=True)
-class Manifest:
+class BenchManifest:
     """All cases of a benchmark. ``content`` names a generated set before encoding (world70.py)."""
 
     root: Path
@@ -82,7 +82,7 @@ class Manifest:
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def load_manifest(path: Path | str) -> Manifest:
+def load_manifest(path: Path | str) -> BenchManifest:
     """Reads ``manifest.json`` or the folder that holds it. Media files are not read.
 
     ValueError, naming the file and the first fault: no JSON, missing or unknown keys, an id twice,
@@ -100,7 +100,7 @@ def load_manifest(path: Path | str) -> Manifest:
     return manifest
 
 
-def write_manifest(manifest: Manifest) -> Path:
+def write_manifest(manifest: BenchManifest) -> Path:
     """Checks and writes ``root/manifest.json``, whole or not at all; returns its path."""
     check_manifest(manifest)
     raw = dataclasses.asdict(manifest)
@@ -112,7 +112,7 @@ def write_manifest(manifest: Manifest) -> Path:
     return path
 
 
-def check_manifest(manifest: Manifest) -> None:
+def check_manifest(manifest: BenchManifest) -> None:
     """ValueError for the first fault of what the manifest says; files are not looked at."""
     if manifest.faces not in get_args(Faces):
         raise ValueError(f"faces are one of {get_args(Faces)}, got {manifest.faces!r}")
@@ -128,7 +128,7 @@ def check_manifest(manifest: Manifest) -> None:
             raise ValueError(f"case {case.id!r}: {error}") from error
 
 
-def file_fault(manifest: Manifest, case: CaseFiles) -> str:
+def file_fault(manifest: BenchManifest, case: CaseFiles) -> str:
     """The fault of the files of a case in words; empty where there is none."""
     for role, name in case.files().items():
         try:
@@ -164,12 +164,12 @@ def _check_case(case: CaseFiles, root: Path) -> None:
         raise ValueError(f"sha256 of {', '.join(unknown)}, which the case does not have")
 
 
-def _manifest(raw: object, root: Path) -> Manifest:
-    fields = _fields(Manifest, raw, "the manifest", without="root")
+def _manifest(raw: object, root: Path) -> BenchManifest:
+    fields = _fields(BenchManifest, raw, "the manifest", without="root")
     if not isinstance(fields["cases"], list):
         raise ValueError(f"cases is a list, got {type(fields['cases']).__name__}")
     cases = tuple(_case(one, index) for index, one in enumerate(fields.pop("cases")))
-    manifest = Manifest(root=root, cases=cases, **fields)
+    manifest = BenchManifest(root=root, cases=cases, **fields)
     check_manifest(manifest)
     return manifest
 

@@ -5,10 +5,10 @@ from collections.abc import Sequence
 
 import polars as pl
 
-from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.rows import BenchRun
 
 
-def merge_runs(runs: Sequence[Run]) -> Run:
+def merge_runs(runs: Sequence[BenchRun]) -> BenchRun:
     """One run of several shards, or of several systems on the same cases.
 
     ValueError where they differ in cases, checks, conversion or in a metric that both have, where
@@ -56,7 +56,7 @@ def merge_runs(runs: Sequence[Run]) -> Run:
         },
         shard="1/1",
     )
-    return Run(info, cases, frames, features)
+    return BenchRun(info, cases, frames, features)
 
 
 def _check_whole(cases: pl.DataFrame, num_cases: int, systems: dict[str, str]) -> None:

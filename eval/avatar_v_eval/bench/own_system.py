@@ -15,9 +15,9 @@ from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.base import hash_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
 from avatar_v.weights.card import weights_folder
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest
+from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
 from avatar_v_eval.bench.systems import Delivery, place
-from avatar_v_eval.scoring.timing import Timing, machine, reported, write_timing
+from avatar_v_eval.scoring.timing import SystemTiming, machine, reported, write_timing
 
 COUNTED = "files read and frames made, weights loaded; TTFF: also the first chunk's sound"
 
@@ -61,7 +61,7 @@ class Pipeline:
         asked = f"?{self.options}" if self.options else ""
         return f"pipeline:{self.weights}{asked}:{hash_folder(weights_folder(self.weights))}"
 
-    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
+    def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
         """Input that the generator does not take is a reason; faces are cropped in real video."""
         out = place(self.videos, self.source, manifest, case)
         if out.is_file():
@@ -90,7 +90,7 @@ class Pipeline:
         chunk = asked.get("chunk_latents", pipeline.format.chunk_latents)
         waited = min(num_made, num_frames(chunk)) / FRAME_RATE_HZ  # for the first chunk's sound
         here = machine("bf16" if pipeline.bf16 else "fp32")
-        timing = Timing(round(total_s, 4), here, round(waited + first_s, 4), COUNTED)
+        timing = SystemTiming(round(total_s, 4), here, round(waited + first_s, 4), COUNTED)
         return Delivery(out, timing=write_timing(out, timing))
 
 

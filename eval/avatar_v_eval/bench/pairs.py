@@ -14,7 +14,13 @@ from pathlib import Path
 from avatar_v.media.reading import probe, read_audio, read_video
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_eval.bench.manifest import CaseFiles, Faces, Manifest, file_hashes, write_manifest
+from avatar_v_eval.bench.manifest import (
+    BenchManifest,
+    CaseFiles,
+    Faces,
+    file_hashes,
+    write_manifest,
+)
 from avatar_v_eval.bench.systems import SUFFIXES
 from avatar_v_eval.files import write_png
 
@@ -32,7 +38,7 @@ class About:
 
 
 @dataclass(frozen=True)
-class Pair:
+class CasePair:
     """Case ids of the driving clip, which names the case, and of its reference."""
 
     driving: str
@@ -48,7 +54,7 @@ def build_cases(
     on_clip: Callable[[int, int], None] = lambda done, total: None,
     *,
     name: str = "",
-) -> Manifest:
+) -> BenchManifest:
     """Writes a manifest and its media to ``out``: 25 frames a second, 16 kHz, even sides. The
     benchmark is called ``name``, or as ``folder`` is.
 
@@ -59,25 +65,27 @@ def build_cases(
     out = out.resolve()
     if out.exists() and any(out.iterdir()):
         raise ValueError(f"{out} is not empty; the cases want a folder of their own")
-    people = _clips_of(folder)
+    people = _list_clips(folder)
     ids = [_id(path, person) for person, clips in people.items() for path in clips]
     if twins := sorted({one for one in ids if ids.count(one) > 1}):
         raise ValueError(f"{folder}: two clips would be case {', '.join(twins)}")
-    pairs: list[Pair] = []
+    pairs: list[CasePair] = []
     for person, clips in people.items():
         for path, following in zip(clips, [*clips[1:], clips[0]], strict=True):
             on_clip(len(pairs), len(ids))
             _write_clip(path, _id(path, person), out, about)
             condition = "same" if _is_one_scene(path, following, person, about) else "cross"
-            pairs.append(Pair(_id(path, person), _id(following, person), person.name, condition))
+            pairs.append(
+                CasePair(_id(path, person), _id(following, person), person.name, condition)
+            )
     cases = tuple(_case(out, pair, about) for pair in pairs)
-    manifest = Manifest(out, name or folder.resolve().name, about.faces, cases)
+    manifest = BenchManifest(out, name or folder.resolve().name, about.faces, cases)
     write_manifest(manifest)
     on_clip(len(pairs), len(ids))
     return manifest
 
 
-def _clips_of(folder: Path) -> dict[Path, list[Path]]:
+def _list_clips(folder: Path) -> dict[Path, list[Path]]:
     """Person's folder → clips, both in order of names."""
     if not folder.is_dir():
         raise ValueError(f"no folder {folder}")
@@ -134,7 +142,7 @@ def _write_clip(path: Path, name: str, out: Path, about: About) -> None:
     write_png(out / "image" / f"{name}.png", frames[0])
 
 
-def _case(out: Path, pair: Pair, about: About) -> CaseFiles:
+def _case(out: Path, pair: CasePair, about: About) -> CaseFiles:
     files = {
         "reference": f"video/{pair.reference}.mp4",
         "audio": f"audio/{pair.driving}.wav",

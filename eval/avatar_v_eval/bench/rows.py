@@ -18,7 +18,7 @@ from jaxtyping import Float
 
 from avatar_v.base.outside import read_json
 from avatar_v_eval.bench.systems import TRUTH
-from avatar_v_eval.scoring.values import Output
+from avatar_v_eval.scoring.values import ScoreOutput
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
 FEATURES = "features.parquet"
@@ -82,13 +82,15 @@ class RunInfo:
     convert: bool
     systems: dict[str, str]  # name → source
     metrics: dict[str, str]  # name → "version weights"
-    outputs: tuple[Output, ...]  # of these metrics
+    outputs: tuple[ScoreOutput, ...]  # of these metrics
     left_out: dict[str, str]  # metric → why
     command: str
     commit: str
     date: str
     checks: int = 1  # version of the checks of a delivered video
-    distances: tuple[Output, ...] = ()  # of metrics that judge sets; the key is the metric's name
+    distances: tuple[
+        ScoreOutput, ...
+    ] = ()  # of metrics that judge sets; the key is the metric's name
 
     @property
     def protocol(self) -> str:
@@ -98,7 +100,7 @@ class RunInfo:
 
 
 @dataclass(frozen=True)
-class Run:
+class BenchRun:
     """A run in memory."""
 
     info: RunInfo
@@ -121,7 +123,7 @@ def table(kind: type, rows: Sequence[Row]) -> pl.DataFrame:
     return pl.DataFrame(columns, schema=schema)
 
 
-def write_run(run: Run, folder: Path) -> None:
+def write_run(run: BenchRun, folder: Path) -> None:
     """Writes all files; each is whole or not there."""
     folder.mkdir(parents=True, exist_ok=True)
     tables = {CASES: run.cases, FRAMES: run.frames, FEATURES: run.features}
@@ -133,7 +135,7 @@ def write_run(run: Run, folder: Path) -> None:
     (folder / RUN).write_text(text + "\n", encoding="utf-8")
 
 
-def read_run(folder: Path) -> Run:
+def read_run(folder: Path) -> BenchRun:
     """ValueError for a folder that no run was written to."""
     for name in (CASES, FRAMES, FEATURES, RUN):
         if not (folder / name).is_file():
@@ -141,12 +143,12 @@ def read_run(folder: Path) -> Run:
     raw = read_json(folder / RUN)
     try:
         for name in ("outputs", "distances"):
-            raw[name] = tuple(Output(**one) for one in raw[name])
+            raw[name] = tuple(ScoreOutput(**one) for one in raw[name])
         info = RunInfo(**raw)
     except (TypeError, KeyError) as error:
         raise ValueError(f"{folder / RUN} does not describe a run: {error}") from error
     kinds = {CASES: CaseRow, FRAMES: FrameRow, FEATURES: FeatureRow}
-    return Run(info, *(_read(folder / name, kind) for name, kind in kinds.items()))
+    return BenchRun(info, *(_read(folder / name, kind) for name, kind in kinds.items()))
 
 
 def check_same_systems(folder: Path, systems: Mapping[str, str]) -> None:

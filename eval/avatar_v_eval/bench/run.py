@@ -15,10 +15,10 @@ import torch
 from avatar_v.base import checks
 from avatar_v.base.interrupts import interrupts_deferred
 from avatar_v_eval.bench.footage import CHECKS_VERSION
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_fault
-from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow, Run, RunInfo, table
+from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles, file_fault
+from avatar_v_eval.bench.rows import BenchRun, CaseRow, FeatureRow, FrameRow, RunInfo, table
 from avatar_v_eval.bench.score import Job, Scored, Scoring, built_metrics, score_case
-from avatar_v_eval.bench.systems import Delivery, System
+from avatar_v_eval.bench.systems import BenchSystem, Delivery
 from avatar_v_eval.records import git_state, running_command
 from avatar_v_eval.scoring.scorers.sets import SetScorer
 
@@ -27,22 +27,22 @@ OnStep = Callable[[str, int, int], None]
 
 
 def run_benchmark(
-    manifest: Manifest,
-    systems: Sequence[System],
+    manifest: BenchManifest,
+    systems: Sequence[BenchSystem],
     scoring: Scoring,
     *,
     shard: tuple[int, int] = (1, 1),
     num_workers: int = 1,
     left_out: dict[str, str] | None = None,
     on_step: OnStep = lambda what, done, total: None,
-) -> Run:
+) -> BenchRun:
     """Every system on every case of the shard: a row each, in the order of the manifest.
 
     ValueError where a metric's networks cannot be loaded. Interrupt it at any time: the same call
     goes on from the cache.
     """
     checks.at_once("--workers", num_workers)
-    cases = shard_of(manifest.cases, shard)
+    cases = select_shard(manifest.cases, shard)
     metrics = built_metrics(scoring)
     jobs = []
     for done, case in enumerate(cases):
@@ -72,7 +72,7 @@ def run_benchmark(
         checks=CHECKS_VERSION,
         distances=tuple(metric.distance for metric in metrics if isinstance(metric, SetScorer)),
     )
-    return Run(
+    return BenchRun(
         info,
         table(CaseRow, [row for scored in in_order for row in scored.cases]),
         table(FrameRow, [row for scored in in_order for row in scored.frames]),
@@ -88,7 +88,7 @@ def parse_shard(text: str) -> tuple[int, int]:
     return int(match[1]), int(match[2])
 
 
-def shard_of(cases: Sequence[CaseFiles], shard: tuple[int, int]) -> list[CaseFiles]:
+def select_shard(cases: Sequence[CaseFiles], shard: tuple[int, int]) -> list[CaseFiles]:
     """Every n-th case from the i-th on; ValueError where none is left."""
     index, num = shard
     chosen = list(cases[index - 1 :: num])
@@ -97,7 +97,7 @@ def shard_of(cases: Sequence[CaseFiles], shard: tuple[int, int]) -> list[CaseFil
     return chosen
 
 
-def _job(manifest: Manifest, case: CaseFiles, systems: Sequence[System]) -> Job:
+def _job(manifest: BenchManifest, case: CaseFiles, systems: Sequence[BenchSystem]) -> Job:
     """A case with a fault is given to nobody: what it would score is not the benchmark's."""
     if fault := file_fault(manifest, case):
         return Job(manifest, case, {system.name: Delivery(reason=fault) for system in systems})

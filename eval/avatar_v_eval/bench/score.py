@@ -5,16 +5,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from avatar_v_eval.bench.cache import Cache, Entry, key_of
+from avatar_v_eval.bench.cache import Cache, Entry, measurement_key
 from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest
+from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow
 from avatar_v_eval.bench.systems import Delivery
 from avatar_v_eval.files import file_hash
-from avatar_v_eval.scoring.clip import Clip
+from avatar_v_eval.scoring.clip import ScoredClip
 from avatar_v_eval.scoring.registry import build
 from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Scoring:
 class Job:
     """One case, and what each system delivered of it."""
 
-    manifest: Manifest
+    manifest: BenchManifest
     case: CaseFiles
     deliveries: Mapping[str, Delivery]
 
@@ -87,7 +87,7 @@ def score_video(
     """Metric name → what it says of a video with hash ``video``, decoded only where needed."""
 
     @functools.cache
-    def clip() -> Clip:
+    def clip() -> ScoredClip:
         assert delivery.path is not None
         clip = media.clip(delivery.path, convert=convert)
         return replace(clip, timing=delivery.timing)
@@ -98,12 +98,14 @@ def score_video(
 
     case, options = media.case.fingerprint, f"convert={convert}"
     reported = "" if delivery.timing is None else file_hash(delivery.timing)
-    readable = cache.entry(key_of(case, video, "video", CHECKS_VERSION, "", options), checked)
+    readable = cache.entry(
+        measurement_key(case, video, "video", CHECKS_VERSION, "", options), checked
+    )
     if readable.reason:
         return {metric.name: readable for metric in metrics}
     return {
         metric.name: cache.entry(
-            key_of(
+            measurement_key(
                 case,
                 video,
                 metric.name,
@@ -123,7 +125,7 @@ def built_metrics(scoring: Scoring) -> list[Scorer]:
     return [build(one, dict(scoring.weights)) for one in scoring.metrics]
 
 
-def _measured(metric: Scorer, clip: Callable[[], Clip]) -> Values:
+def _measured(metric: Scorer, clip: Callable[[], ScoredClip]) -> Values:
     return metric.score(clip())
 
 
@@ -132,7 +134,7 @@ def _refused(reason: str) -> Entry:
 
 
 def _case_row(
-    case: CaseFiles, system: str, metric: Scorer, output: Output, entry: Entry
+    case: CaseFiles, system: str, metric: Scorer, output: ScoreOutput, entry: Entry
 ) -> CaseRow:
     return CaseRow(
         system=system,

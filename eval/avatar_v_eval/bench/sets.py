@@ -8,13 +8,13 @@ from collections.abc import Sequence
 import numpy as np
 import polars as pl
 
-from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.records import Number
 from avatar_v_eval.scoring.frechet import frechet_number
 
 
-def set_numbers(run: Run, metric: str, systems: Sequence[str]) -> dict[str, Number]:
+def set_numbers(run: BenchRun, metric: str, systems: Sequence[str]) -> dict[str, Number]:
     """System → its distance to the truth; empty where fewer than two rows are matched."""
     own = run.features.filter(pl.col("metric") == metric)
     names = list(dict.fromkeys([TRUTH, *systems]))

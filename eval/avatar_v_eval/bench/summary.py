@@ -17,20 +17,20 @@ from jaxtyping import Float
 from rich.table import Table
 
 from avatar_v_eval.bench.controls import CONTROLS
-from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.sets import set_numbers
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.intervals import pooled_mean
 from avatar_v_eval.records import Number
 from avatar_v_eval.scoring.timing import NO_TIMING
-from avatar_v_eval.scoring.values import Output
+from avatar_v_eval.scoring.values import ScoreOutput
 
 
 @dataclass(frozen=True)
 class Line:
     """One output on the cases that all systems with a number have, in one order for all."""
 
-    output: Output
+    output: ScoreOutput
     values: Mapping[str, Float[np.ndarray, " n"]]  # system → value per matched case
     persons: tuple[str, ...]  # of these cases
     cases: tuple[str, ...]  # their ids
@@ -67,7 +67,7 @@ class Line:
         }
 
 
-def summarise(run: Run, systems: Sequence[str] = (), condition: str = "") -> list[Line]:
+def summarise(run: BenchRun, systems: Sequence[str] = (), condition: str = "") -> list[Line]:
     """A line for each output of the run, then for each number of whole sets (FID, FVD), which are
     of all conditions together. ``systems`` to compare: none means all of them.
 
@@ -89,7 +89,7 @@ def summarise(run: Run, systems: Sequence[str] = (), condition: str = "") -> lis
     return lines + [_set_line(run, distance, names) for distance in distances]
 
 
-def _set_line(run: Run, distance: Output, names: Sequence[str]) -> Line:
+def _set_line(run: BenchRun, distance: ScoreOutput, names: Sequence[str]) -> Line:
     return Line(distance, {}, (), (), run.info.num_cases, set_numbers(run, distance.key, names))
 
 
@@ -118,7 +118,7 @@ class Counts:
         return f"{self.delivered} of {num_cases}", str(self.scored), matched
 
 
-def counts(run: Run, lines: Sequence[Line]) -> dict[str, Counts]:
+def counts(run: BenchRun, lines: Sequence[Line]) -> dict[str, Counts]:
     """System → its counts, over the lines of the run."""
     out = {}
     for name in run.info.systems:
@@ -132,7 +132,7 @@ def counts(run: Run, lines: Sequence[Line]) -> dict[str, Counts]:
     return out
 
 
-def counts_table(run: Run, lines: Sequence[Line]) -> Table:
+def counts_table(run: BenchRun, lines: Sequence[Line]) -> Table:
     """For the terminal."""
     table = Table("system", "delivered", "scored", "matched", title="cases")
     for name, one in counts(run, lines).items():
@@ -140,7 +140,7 @@ def counts_table(run: Run, lines: Sequence[Line]) -> Table:
     return table
 
 
-def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
+def unmeasured(run: BenchRun) -> list[tuple[str, str, str, int]]:
     """(system, reason, first case, number of cases) of all that has no value, most cases first."""
     grouped = (
         without_value(run)
@@ -151,7 +151,7 @@ def unmeasured(run: Run) -> list[tuple[str, str, str, int]]:
     return grouped.select("system", "reason", "case", "n").rows()
 
 
-def without_value(run: Run) -> pl.DataFrame:
+def without_value(run: BenchRun) -> pl.DataFrame:
     """The rows that have none, but for the times of what no system made: truth and controls."""
     names = {control.name for control in CONTROLS}  # of their folders (controls.py)
     given = [name for name, at in run.info.systems.items() if Path(at).name in names]
@@ -172,7 +172,7 @@ def as_table(lines: Sequence[Line]) -> Table:
     return table
 
 
-def _line(output: Output, rows: pl.DataFrame, names: Sequence[str], num_cases: int) -> Line:
+def _line(output: ScoreOutput, rows: pl.DataFrame, names: Sequence[str], num_cases: int) -> Line:
     """Of the rows of one output that have a number."""
     able = [name for name in names if name in set(rows["system"])]
     shared = (

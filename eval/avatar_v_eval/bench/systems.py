@@ -15,8 +15,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest
-from avatar_v_eval.scoring.timing import Timing, machine, reported, timing_path, write_timing
+from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
+from avatar_v_eval.scoring.timing import SystemTiming, machine, reported, timing_path, write_timing
 
 SUFFIXES = (".mp4", ".mov", ".mkv", ".webm", ".avi")
 REFUSAL = ".txt"
@@ -36,7 +36,7 @@ class Delivery:
     timing: Path | None = None  # what is known of how long it took (timing.py)
 
 
-class System(Protocol):
+class BenchSystem(Protocol):
     """``source`` says in words where videos come from; ``makes`` that it takes time."""
 
     @property
@@ -46,7 +46,7 @@ class System(Protocol):
     @property
     def makes(self) -> bool: ...
 
-    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery: ...
+    def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery: ...
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Truth:
     source: str = "the manifest"
     makes: bool = False
 
-    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
+    def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
         if case.truth is None:
             return Delivery(reason="the manifest has no truth of this case")
         return Delivery(manifest.path(case, "truth"))
@@ -75,7 +75,7 @@ class Folder:
     def source(self) -> str:
         return str(self.folder)
 
-    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
+    def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
         """One video of the case's name. Two are a reason, since either may be meant."""
         paths = [self.folder / f"{case.id}{suffix}" for suffix in SUFFIXES]
         found = [path for path in paths if path.is_file()]
@@ -107,7 +107,7 @@ class Command:
     def source(self) -> str:
         return f"command:{self.template}"
 
-    def deliver(self, manifest: Manifest, case: CaseFiles) -> Delivery:
+    def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
         """A failure's reason is the last line that the program wrote; the next run tries again."""
         out = place(self.videos, self.source, manifest, case)
         if out.is_file():
@@ -130,12 +130,14 @@ class Command:
             return Delivery(reason="the command ended well and wrote no {out}")
         if not own.is_file():
             total_s = round(time.perf_counter() - begin, 4)
-            write_timing(out, Timing(total_s, machine(), words="whole command, loading included"))
+            write_timing(
+                out, SystemTiming(total_s, machine(), words="whole command, loading included")
+            )
         partial.replace(out)
         return Delivery(out, timing=own)
 
 
-def place(videos: Path, source: str, manifest: Manifest, case: CaseFiles) -> Path:
+def place(videos: Path, source: str, manifest: BenchManifest, case: CaseFiles) -> Path:
     """Where a made video belongs; another source, prompt or file of the case is another place."""
     text = "\n".join([source, manifest.faces, case.fingerprint, case.prompt])
     folder = videos / hashlib.sha256(text.encode()).hexdigest()[:16]
@@ -143,7 +145,7 @@ def place(videos: Path, source: str, manifest: Manifest, case: CaseFiles) -> Pat
     return folder / f"{case.id}.mp4"
 
 
-def parse_system(text: str, videos: Path, timeout_s: float) -> System:
+def parse_system(text: str, videos: Path, timeout_s: float) -> BenchSystem:
     """A system from ``name=SOURCE``; ValueError for what cannot be one, before anything is run.
 
     ``videos`` is where commands and pipelines leave their videos.
@@ -173,7 +175,7 @@ def parse_system(text: str, videos: Path, timeout_s: float) -> System:
     return Folder(name, Path(source).resolve())
 
 
-def parse_systems(texts: list[str], videos: Path, timeout_s: float) -> list[System]:
+def parse_systems(texts: list[str], videos: Path, timeout_s: float) -> list[BenchSystem]:
     """The real footage and all that are named; ValueError for a name given twice."""
     systems = [Truth(), *(parse_system(text, videos, timeout_s) for text in texts)]
     names = [system.name for system in systems]

@@ -25,8 +25,8 @@ from torch import Tensor
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v.world.splits import persons, scenes, sentences
-from avatar_v_eval.bench.manifest import CaseFiles, Manifest, file_hashes, write_manifest
-from avatar_v_eval.cases import Case, CaseIds, video_of
+from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles, file_hashes, write_manifest
+from avatar_v_eval.cases import Case, CaseIds, rendered_video
 from avatar_v_eval.files import write_png
 
 FROZEN = Path(__file__).with_suffix(".json")
@@ -38,7 +38,7 @@ mean by less than a thousandth; the nearest two cases are farther apart by far."
 
 
 @dataclass(frozen=True)
-class Plan:
+class DrawnSet:
     """The recipe of a set of drawn cases."""
 
     name: str
@@ -49,18 +49,18 @@ class Plan:
     is_part: bool = False  # the first cases of a larger set, which name themselves after it
 
 
-WORLD70 = Plan(name="world70", num_cases=70, num_frames=201, first=3000, size=64)
+WORLD70 = DrawnSet(name="world70", num_cases=70, num_frames=201, first=3000, size=64)
 
 
 @dataclass(frozen=True)
-class Content:
+class CaseContent:
     """The content of a case before encoding, as far as no processor rounds it otherwise."""
 
     words: str  # 16 hex digits of the prompt and the shapes
     seen: tuple[float, ...]  # mean grey level of each part of the reference, then of the truth
     heard: tuple[float, ...]  # root mean square of their sounds, in thousandths of full scale
 
-    def near(self, other: "Content") -> bool:
+    def near(self, other: "CaseContent") -> bool:
         """Whether both are the same case."""
         return self.words == other.words and all(
             len(a) == len(b) and np.allclose(a, b, rtol=0, atol=TOLERANCE)
@@ -68,7 +68,7 @@ class Content:
         )
 
 
-def first_cases(num: int | None) -> Plan:
+def first_cases(num: int | None) -> DrawnSet:
     """world70, or its first cases under a name of their own; ValueError for more than there are."""
     if num is None or num == WORLD70.num_cases:
         return WORLD70
@@ -79,10 +79,10 @@ def first_cases(num: int | None) -> Plan:
 
 def write_world(
     folder: Path,
-    plan: Plan = WORLD70,
+    plan: DrawnSet = WORLD70,
     on_case: Callable[[int, int], None] = lambda done, total: None,
-    frozen: Mapping[str, Content] = MappingProxyType({}),
-) -> tuple[Manifest, dict[str, Content]]:
+    frozen: Mapping[str, CaseContent] = MappingProxyType({}),
+) -> tuple[BenchManifest, dict[str, CaseContent]]:
     """Renders a plan into an empty folder: the manifest, and the content of each case, which is
     the ``frozen`` one where it is near that.
 
@@ -98,17 +98,17 @@ def write_world(
         drawn = drawn_case(plan, index)
         case = _write_case(folder, f"{plan.name}_{index:02d}", drawn)
         cases.append(case)
-        content = content_of(drawn.reference, drawn.target)
+        content = case_content(drawn.reference, drawn.target)
         known = frozen.get(case.id)
         contents[case.id] = known if known is not None and content.near(known) else content
     on_case(plan.num_cases, plan.num_cases)
     name = f"{plan.name}_first{plan.num_cases}" if plan.is_part else plan.name
-    manifest = Manifest(folder, name, "drawn", tuple(cases), content=_joined(contents))
+    manifest = BenchManifest(folder, name, "drawn", tuple(cases), content=_joined(contents))
     write_manifest(manifest)
     return manifest, contents
 
 
-def drawn_case(plan: Plan, index: int) -> Case:
+def drawn_case(plan: DrawnSet, index: int) -> Case:
     """A case of a plan: one person, two scenes, two sentences."""
     (person,) = persons("test", 1, plan.first + index)
     here, there = scenes("test", 2, 2 * (plan.first + index))
@@ -121,19 +121,19 @@ def drawn_case(plan: Plan, index: int) -> Case:
     )
 
 
-def content_of(reference: WorldClip, driving: WorldClip) -> Content:
+def case_content(reference: WorldClip, driving: WorldClip) -> CaseContent:
     """The content of the case of these clips."""
     words, seen, heard = hashlib.sha256(driving.text.encode()), [], []
     for clip in (reference, driving):
-        video, audio = video_of(clip), clip.audio
+        video, audio = rendered_video(clip), clip.audio
         words.update(str((tuple(video.shape), tuple(audio.shape))).encode())
         seen += [part.double().mean().item() for part in _parts(video)]
         heard += [1000 * part.double().square().mean().sqrt().item() for part in _parts(audio)]
     seen, heard = (tuple(round(x, 3) for x in numbers) for numbers in (seen, heard))
-    return Content(words.hexdigest()[:16], seen, heard)
+    return CaseContent(words.hexdigest()[:16], seen, heard)
 
 
-def frozen_contents() -> dict[str, Content]:
+def frozen_contents() -> dict[str, CaseContent]:
     """Case id → content, of the world70 that results are published on.
 
     ValueError where nobody has frozen it yet.
@@ -142,18 +142,18 @@ def frozen_contents() -> dict[str, Content]:
         raise ValueError(f"{FROZEN.name} is missing: avatar-v-eval cases world70 DIR --freeze")
     raw = json.loads(FROZEN.read_text(encoding="utf-8"))
     return {
-        name: Content(one["words"], tuple(one["seen"]), tuple(one["heard"]))
+        name: CaseContent(one["words"], tuple(one["seen"]), tuple(one["heard"]))
         for name, one in raw.items()
     }
 
 
-def freeze(contents: Mapping[str, Content]) -> None:
+def freeze(contents: Mapping[str, CaseContent]) -> None:
     """Makes these contents the frozen ones; results published before count no more."""
     lines = [f" {json.dumps(name)}: {_json(content)}" for name, content in contents.items()]
     FROZEN.write_text("{\n" + ",\n".join(lines) + "\n}\n", encoding="utf-8")
 
 
-def differing(contents: Mapping[str, Content], frozen: Mapping[str, Content]) -> list[str]:
+def differing(contents: Mapping[str, CaseContent], frozen: Mapping[str, CaseContent]) -> list[str]:
     """Ids of cases that are not the frozen ones, of those ``write_world`` gave."""
     return [name for name in {**frozen, **contents} if contents.get(name) != frozen.get(name)]
 
@@ -169,7 +169,7 @@ def _write_case(folder: Path, name: str, case: Case) -> CaseFiles:
         (folder / path).parent.mkdir(parents=True, exist_ok=True)
     for role, clip in (("reference", case.reference), ("truth", case.target)):
         with Mp4Writer(folder / files[role], clip.audio) as writer:
-            writer.write(video_of(clip))
+            writer.write(rendered_video(clip))
     write_wav(folder / files["audio"], case.audio)
     write_png(folder / files["image"], case.image)
     return CaseFiles(
@@ -185,11 +185,11 @@ def _write_case(folder: Path, name: str, case: Case) -> CaseFiles:
     )
 
 
-def _json(content: Content) -> str:
+def _json(content: CaseContent) -> str:
     return json.dumps(dataclasses.asdict(content))
 
 
-def _joined(contents: Mapping[str, Content]) -> str:
+def _joined(contents: Mapping[str, CaseContent]) -> str:
     text = json.dumps({name: _json(content) for name, content in contents.items()}, sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 

@@ -14,7 +14,7 @@ import numpy as np
 from scipy.stats import binom
 
 from avatar_v_eval.human.votes import Vote
-from avatar_v_eval.intervals import around, rate, variance_of
+from avatar_v_eval.intervals import around, jackknife_variance, rate
 from avatar_v_eval.records import Number
 
 
@@ -108,7 +108,7 @@ def clustered_mean(values: Sequence[float], cases: Sequence[str], raters: Sequen
         if len(counts) < 2:
             return Number(float(data.mean()), len(data))
         without = (data.sum() - sums) / (len(data) - counts)
-        parts.append((variance_of(without), len(counts) - 1))
+        parts.append((jackknife_variance(without), len(counts) - 1))
     variance = sum(part for part, _ in parts)
     if variance == 0:  # all votes are equal
         return Number(float(data.mean()), len(data), float(data.mean()), float(data.mean()))

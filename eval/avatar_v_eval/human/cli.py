@@ -7,7 +7,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from avatar_v.web.guard import LOOPBACK, host_of, is_loopback
+from avatar_v.web.guard import LOOPBACK, is_loopback, parse_host
 
 LAST_WORDS_S = 2  # for open connections, when the server ends
 
@@ -41,7 +41,7 @@ def run(args: argparse.Namespace) -> int:
     from avatar_v_eval.human.assign import num_raters_needed
     from avatar_v_eval.human.blind import blinded_copies
     from avatar_v_eval.human.items import all_items
-    from avatar_v_eval.human.store import Store
+    from avatar_v_eval.human.store import StudyStore
     from avatar_v_eval.human.study import load_study
 
     study = load_study(args.study)
@@ -63,7 +63,7 @@ def run(args: argparse.Namespace) -> int:
     hosts, origins = reached_by(args.host, args.public)
     with (
         _listening(args.host, args.port) as listener,
-        closing(Store(args.votes or study.root / "votes.sqlite", study.fingerprint)) as store,
+        closing(StudyStore(args.votes or study.root / "votes.sqlite", study.fingerprint)) as store,
     ):
         store.add_raters(max(0, (args.raters or needed) - len(store.raters())))
         base = origins[0] if origins else f"http://{_shown(args.host)}:{listener.getsockname()[1]}"
@@ -90,7 +90,7 @@ def reached_by(host: str, public: str | None) -> tuple[tuple[str, ...], tuple[st
             )
         return (*(LOOPBACK if is_loopback(host) else ()), host), ()
     parts = urlsplit(public)
-    name = host_of(parts.netloc)
+    name = parse_host(parts.netloc)
     if parts.scheme not in ("http", "https") or not name or parts.path.strip("/") or parts.query:
         raise ValueError(f"--public is like https://study.example, without a path; got {public!r}")
     return (*LOOPBACK, host, name), (f"{parts.scheme}://{parts.netloc}",)

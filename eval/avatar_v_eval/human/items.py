@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v_eval.human.study import Check, Kind, RatedCase, Study
+from avatar_v_eval.human.study import CheckQuestion, Kind, RatedCase, Study
 from avatar_v_eval.human.votes import Role, Vote
 
 
@@ -109,7 +109,7 @@ def _item(study: Study, kind: Kind, case: RatedCase, systems: tuple[str, ...]) -
     )
 
 
-def _check_item(study: Study, check: Check) -> Item:
+def _check_item(study: Study, check: CheckQuestion) -> Item:
     return Item(
         name=f"check/{check.name}",
         kind=check.kind,

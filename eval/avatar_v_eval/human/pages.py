@@ -29,7 +29,7 @@ _environment = jinja2.Environment(
 
 
 @dataclass(frozen=True)
-class Video:
+class PlayedVideo:
     """One player: its caption and its random id."""
 
     side: str  # left, right, only or reference
@@ -73,17 +73,17 @@ def protocol(kind: Kind) -> str:
     return MarkdownIt("commonmark", {"html": False}).enable("table").render(text)
 
 
-def _videos(page: Page) -> tuple[Video, ...]:
+def _videos(page: Page) -> tuple[PlayedVideo, ...]:
     if page.screen is None or page.item is None:
         return ()
     media, count = page.screen.media, len(page.item.videos)
     shown = []
     if page.item.reference:
-        shown.append(Video("reference", "Reference clip", media[count]))
+        shown.append(PlayedVideo("reference", "Reference clip", media[count]))
     if count == 1:
-        return (*shown, Video("only", "Please rate this one", media[0]))
+        return (*shown, PlayedVideo("only", "Please rate this one", media[0]))
     left, right = (1, 0) if page.screen.second_on_left else (0, 1)
-    return (*shown, Video("left", "A", media[left]), Video("right", "B", media[right]))
+    return (*shown, PlayedVideo("left", "A", media[left]), PlayedVideo("right", "B", media[right]))
 
 
 def _minutes(study: Study) -> int:

@@ -24,7 +24,7 @@ class NoScaleError(ValueError):
 
 
 @dataclass(frozen=True)
-class Preference:
+class PreferenceFit:
     """Strengths ``s`` that sum to 0, best first, and ν. A difference of ln 2 is odds of 2 to 1."""
 
     strengths: dict[str, Number]
@@ -32,7 +32,7 @@ class Preference:
     num_votes: int
 
 
-def preference(votes: Sequence[Vote]) -> Preference:
+def preference(votes: Sequence[Vote]) -> PreferenceFit:
     """Strengths of all systems in ``votes``, with the jackknife's interval over two cases or more.
 
     No intervals where the strengths hang on one case: without it some system would always win or
@@ -64,7 +64,7 @@ def preference(votes: Sequence[Vote]) -> Preference:
             found = interval_without(float(strengths[i]), without[:, i])
             number = dataclasses.replace(found, n=len(votes))
         numbers[systems[i]] = number
-    return Preference(numbers, tie, len(votes))
+    return PreferenceFit(numbers, tie, len(votes))
 
 
 def fit(

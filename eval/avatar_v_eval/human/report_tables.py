@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from avatar_v_eval.human.aggregate import Turing, mos, turing, win_rates
 from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension
 from avatar_v_eval.human.votes import Vote
-from avatar_v_eval.table_view import Column, Row, Table, Value
+from avatar_v_eval.table_view import Column, Table, TableRow, Value
 
 REPORT_HEADS = {
     "identity": "Identity",
@@ -42,7 +42,9 @@ def objective_table(
     intervals: bool = False,
 ) -> Table:
     """Table 1: ``means`` per system, one for each column; ``real`` is not ranked."""
-    rows = tuple(Row(name, tuple(values), ranked=name != real) for name, values in means.items())
+    rows = tuple(
+        TableRow(name, tuple(values), ranked=name != real) for name, values in means.items()
+    )
     title = f"Objective metrics on the {num_cases} matched test cases"
     return Table(title, "Method", tuple(columns), rows, intervals=intervals, kind="objective")
 
@@ -61,7 +63,7 @@ def mos_table(
         Column(REPORT_HEADS.get(dimension.key, dimension.title), "high") for dimension in dimensions
     )
     rows = tuple(
-        Row(
+        TableRow(
             system,
             tuple(numbers.get((system, dimension.key)) for dimension in dimensions),
             ranked=system not in unranked,
@@ -89,7 +91,7 @@ def win_table(votes: Sequence[Vote], *, raters_per_item: int = 3, intervals: boo
         values = [rate.win, rate.lose, float(rate.num_cases)]
         if ties:
             values.insert(2, float(rate.ties))
-        rows.append(Row(label, tuple(values)))
+        rows.append(TableRow(label, tuple(values)))
     short = sum(rate.num_short for rate in rates)
     notes = (f"{short} cases have fewer than {raters_per_item} votes that count.",) if short else ()
     title = f"Pairwise win rate of {firsts[0]}" if len(firsts) == 1 else "Pairwise win rate"
@@ -101,10 +103,10 @@ def turing_table(votes: Sequence[Vote], *, intervals: bool = False) -> Table:
     results = turing(votes)
     columns = tuple(Column(result.system, digits=1, scale=100.0, unit="%") for result in results)
     rows = (
-        Row("Real identification accuracy", tuple(result.accuracy for result in results)),
-        Row("Fooled rate (mistaken as real)", tuple(result.fooled for result in results)),
-        Row("Chance level (random guessing)", tuple(0.5 for _ in results)),
-        Row("Cases fooling ≥ 1 annotator", tuple(_cases(result) for result in results)),
+        TableRow("Real identification accuracy", tuple(result.accuracy for result in results)),
+        TableRow("Fooled rate (mistaken as real)", tuple(result.fooled for result in results)),
+        TableRow("Chance level (random guessing)", tuple(0.5 for _ in results)),
+        TableRow("Cases fooling ≥ 1 annotator", tuple(_cases(result) for result in results)),
     )
     notes = tuple(
         f"{result.system}: {result.num_judgments} judgments. {result.warning}" for result in results

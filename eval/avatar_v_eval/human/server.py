@@ -23,7 +23,7 @@ from pydantic import BaseModel, StrictInt, StrictStr
 from avatar_v.web.guard import Guard
 from avatar_v_eval.human import pages, session
 from avatar_v_eval.human.items import Item, all_items
-from avatar_v_eval.human.store import DuplicateVoteError, Store
+from avatar_v_eval.human.store import DuplicateVoteError, StudyStore
 from avatar_v_eval.human.streaming import video_response
 from avatar_v_eval.human.study import Study
 from avatar_v_eval.human.votes import Rater
@@ -44,7 +44,7 @@ class Sent(BaseModel):
 
 def create_app(
     study: Study,
-    store: Store,
+    store: StudyStore,
     copies: dict[Path, Path],
     *,
     hosts: Collection[str],
@@ -89,7 +89,7 @@ def _plain_headers_and_errors(app: FastAPI) -> None:
 def _add_reading(
     app: FastAPI,
     study: Study,
-    store: Store,
+    store: StudyStore,
     items: dict[str, Item],
     copies: dict[Path, Path],
     clock_s: Callable[[], float],
@@ -123,7 +123,7 @@ def _add_reading(
 def _add_writing(
     app: FastAPI,
     study: Study,
-    store: Store,
+    store: StudyStore,
     items: dict[str, Item],
     clock_s: Callable[[], float],
 ) -> None:
@@ -168,7 +168,7 @@ def _add_writing(
         return RedirectResponse(f"/r/{token}", 303)
 
 
-def _rater(store: Store, token: str) -> Rater:
+def _rater(store: StudyStore, token: str) -> Rater:
     rater = store.rater(token)
     if rater is None:
         raise HTTPException(404, "This link is not known. Please check it for missing letters.")

@@ -11,7 +11,7 @@ from typing import Literal
 
 from avatar_v_eval.human.assign import qualification_plan, rating_plan
 from avatar_v_eval.human.items import Item, item_votes
-from avatar_v_eval.human.store import Screen, Store
+from avatar_v_eval.human.store import Screen, StudyStore
 from avatar_v_eval.human.study import Kind, Study
 from avatar_v_eval.human.votes import Rater, read_answer
 
@@ -39,7 +39,7 @@ class Feedback:
     why: str = ""
 
 
-def next_page(study: Study, store: Store, items: dict[str, Item], rater: Rater) -> Page:
+def next_page(study: Study, store: StudyStore, items: dict[str, Item], rater: Rater) -> Page:
     """The page that a rater is at."""
     match rater.state:
         case "invited":
@@ -59,7 +59,7 @@ def next_page(study: Study, store: Store, items: dict[str, Item], rater: Rater) 
     return page
 
 
-def consent(study: Study, store: Store, rater: Rater, now_s: float) -> None:
+def consent(study: Study, store: StudyStore, rater: Rater, now_s: float) -> None:
     """Start a session; a second consent changes nothing."""
     if rater.state != "invited":
         return
@@ -74,7 +74,7 @@ def consent(study: Study, store: Store, rater: Rater, now_s: float) -> None:
 
 def answer(
     study: Study,
-    store: Store,
+    store: StudyStore,
     items: dict[str, Item],
     rater: Rater,
     public: str,
@@ -110,7 +110,7 @@ def answer(
     return Feedback(all(vote.right for vote in votes), item.why)
 
 
-def _finish_round(study: Study, store: Store, rater: Rater, now_s: float) -> None:
+def _finish_round(study: Study, store: StudyStore, rater: Rater, now_s: float) -> None:
     if rater.state == "rating":
         store.set_state(rater.name, "done")
     elif rater.state == "qualifying":
@@ -121,12 +121,12 @@ def _finish_round(study: Study, store: Store, rater: Rater, now_s: float) -> Non
             _start_rating(study, store, rater.name, now_s)
 
 
-def wrong_questions(store: Store, rater: str) -> int:
+def wrong_questions(store: StudyStore, rater: str) -> int:
     """Qualification items with a wrong answer; a MOS item is wrong if one of its scores is."""
     votes = [v for v in store.votes() if v.rater == rater and v.role == "qualification"]
     return len({vote.case for vote in votes if not vote.right})
 
 
-def _start_rating(study: Study, store: Store, rater: str, now_s: float) -> None:
+def _start_rating(study: Study, store: StudyStore, rater: str, now_s: float) -> None:
     store.assign(rater, lambda load: rating_plan(study, rater, load), now_s=now_s)
     store.set_state(rater, "rating")

@@ -62,7 +62,7 @@ class Screen:
     media: tuple[str, ...]
 
 
-class Store:
+class StudyStore:
     """One study's file. Safe for the threads of one server; other processes may read it."""
 
     def __init__(self, path: Path | str, fingerprint: str) -> None:

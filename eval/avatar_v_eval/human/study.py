@@ -52,7 +52,7 @@ SIX_DIMENSIONS = (
 
 
 @dataclass(frozen=True, config=_OWN)
-class System:
+class StudySystem:
     """A method under test: a folder of ``CASE.mp4``. The real footage is a system too."""
 
     name: StrictStr
@@ -69,7 +69,7 @@ class RatedCase:
 
 
 @dataclass(frozen=True, config=_OWN)
-class Task:
+class StudyTask:
     """One kind of question about systems: one system a question (mos) or two (pair, turing).
 
     In a Turing pair the second system is the real footage.
@@ -82,7 +82,7 @@ class Task:
 
 
 @dataclass(frozen=True, config=_OWN)
-class Check:
+class CheckQuestion:
     """A question with a known answer; raters cannot tell it from the others, unless ``note`` does.
 
     ``expected`` is for mos "low-high", asked of every dimension; for pair and turing the place in
@@ -119,11 +119,11 @@ class Study:
     seed: StrictInt
     root: Path
     dimensions: tuple[Dimension, ...]
-    systems: tuple[System, ...]
+    systems: tuple[StudySystem, ...]
     cases: tuple[RatedCase, ...]
-    tasks: tuple[Task, ...]
+    tasks: tuple[StudyTask, ...]
     rules: Rules
-    checks: tuple[Check, ...] = ()
+    checks: tuple[CheckQuestion, ...] = ()
     refused: tuple[tuple[StrictStr, StrictStr], ...] = ()
 
     def video(self, system: str, case: str) -> Path:
@@ -135,7 +135,7 @@ class Study:
         """Of a file that the study names; ValueError where it is outside of the study's folder."""
         return below(self.root, name, where=f"study {self.name}")
 
-    def task(self, kind: str) -> Task | None:
+    def task(self, kind: str) -> StudyTask | None:
         """The task of a kind; None where the study does not ask it."""
         return next((task for task in self.tasks if task.kind == kind), None)
 
@@ -204,7 +204,7 @@ def _needed_files(study: Study) -> list[Path]:
     return files
 
 
-def _check_task(task: Task, systems: Sequence[str]) -> None:
+def _check_task(task: StudyTask, systems: Sequence[str]) -> None:
     width = 1 if task.kind == "mos" else 2
     for names in task.compared:
         if len(names) != width or len(set(names)) != width:
@@ -234,7 +234,7 @@ def _check_nothing_empty(study: Study) -> None:
             raise ValueError(f"task {task.kind} has no case with all its videos")
 
 
-def _check_check(check: Check, study: Study) -> None:
+def _check_check(check: CheckQuestion, study: Study) -> None:
     where = f"check {check.name!r}"
     if study.task(check.kind) is None:
         raise ValueError(f"{where} is of kind {check.kind}, which the study does not ask")
@@ -275,20 +275,20 @@ def _study(raw: Any, root: Path) -> Study:
         root=root,
         dimensions=tuple(Dimension(**one) for one in raw.pop("dimensions", None) or ())
         or SIX_DIMENSIONS,
-        systems=tuple(System(name, folder) for name, folder in raw.pop("systems").items()),
+        systems=tuple(StudySystem(name, folder) for name, folder in raw.pop("systems").items()),
         cases=tuple(RatedCase(**one) for one in raw.pop("cases")),
         tasks=tuple(_task(one) for one in raw.pop("tasks")),
         rules=Rules(**raw.pop("rules")),
-        checks=tuple(Check(**one) for one in raw.pop("checks", [])),
+        checks=tuple(CheckQuestion(**one) for one in raw.pop("checks", [])),
         refused=tuple((name, case) for name, of in raw.pop("refused", {}).items() for case in of),
         **raw,
     )
 
 
-def _task(raw: dict) -> Task:
+def _task(raw: dict) -> StudyTask:
     raw = dict(raw)
     single, pairs = raw.pop("systems", None), raw.pop("pairs", None)
     if (single is None) == (pairs is None):
         raise ValueError(f"task {raw.get('kind')} needs either systems or pairs")
     compared = tuple(tuple(pair) for pair in pairs) if pairs else tuple((name,) for name in single)
-    return Task(compared=compared, **raw)
+    return StudyTask(compared=compared, **raw)

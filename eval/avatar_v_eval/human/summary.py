@@ -9,7 +9,7 @@ from avatar_v_eval.human.preference import NoScaleError, preference
 from avatar_v_eval.human.report_tables import mos_table, turing_table, win_table
 from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension, Study
 from avatar_v_eval.human.votes import Rater, Vote
-from avatar_v_eval.table_view import Column, Row, Table
+from avatar_v_eval.table_view import Column, Table, TableRow
 
 
 def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> list[Table]:
@@ -31,7 +31,7 @@ def summary(study: Study, votes: Sequence[Vote], raters: Sequence[Rater]) -> lis
     people = {vote.rater for vote in kept}
     tables.append(agreement_table(kept, f"{len(kept)} votes of {len(people)} raters count."))
     if excluded:
-        rows = tuple(Row(exclusion.rater, (exclusion.reason,)) for exclusion in excluded)
+        rows = tuple(TableRow(exclusion.rater, (exclusion.reason,)) for exclusion in excluded)
         reason = Column("Reason", text=True)
         tables.append(Table("Raters left out", "Rater", (reason,), rows, kind="left_out"))
     return tables
@@ -46,12 +46,12 @@ def preference_table(votes: Sequence[Vote]) -> Table:
     try:
         result = preference(votes)
     except NoScaleError as error:
-        row = Row("–", (str(error),))
+        row = TableRow("–", (str(error),))
         return Table(title, "System", (Column("Strength", text=True),), (row,), kind="preference")
     note = f"{result.num_votes} votes, ν = {result.tie:.2f}"
     if any(number.low is None for number in result.strengths.values()):
         note += "; no intervals, since without one of the cases there is no scale"
-    rows = tuple(Row(name, (number,)) for name, number in result.strengths.items())
+    rows = tuple(TableRow(name, (number,)) for name, number in result.strengths.items())
     return Table(title, "System", (column,), rows, (note + ".",), True, "preference")
 
 
@@ -60,7 +60,7 @@ def agreement_table(votes: Sequence[Vote], note: str) -> Table:
     percent = {"digits": 0, "scale": 100.0, "unit": "%"}
     columns = (Column("Alpha"), Column("Equal", **percent), Column("Within 1", **percent))
     rows = tuple(
-        Row(row.label, (row.alpha, row.equal, row.within_one)) for row in agreements(votes)
+        TableRow(row.label, (row.alpha, row.equal, row.within_one)) for row in agreements(votes)
     )
     notes = (note, "Alpha: ordinal for scores, nominal for choices. Target: 85 % equal.")
     return Table("Agreement of raters", "Question", columns, rows, notes, True, "agreement")

@@ -40,11 +40,11 @@ def run(args: argparse.Namespace) -> int:
     if args.file is None:
         raise ValueError(f"votes {args.action} STUDY FILE: FILE is missing")
     from avatar_v_eval.human.exchange import read_votes, write_votes
-    from avatar_v_eval.human.store import Store
+    from avatar_v_eval.human.store import StudyStore
     from avatar_v_eval.human.study import load_study
 
     study = load_study(args.study)
-    store = Store(args.votes or study.root / "votes.sqlite", study.fingerprint)
+    store = StudyStore(args.votes or study.root / "votes.sqlite", study.fingerprint)
     try:
         match args.action:
             case "export":
@@ -70,7 +70,7 @@ def _pairs(args: argparse.Namespace) -> int:
     if args.out is None or args.file is not None:
         raise ValueError("votes pairs STUDY --out SHARDS: it takes a folder, and no FILE")
     from avatar_v.base.words import counted
-    from avatar_v_eval.human.store import Store
+    from avatar_v_eval.human.store import StudyStore
     from avatar_v_eval.human.study import load_study
     from avatar_v_eval.human.vote_pairs import VotePairSettings, write_vote_pairs
 
@@ -81,7 +81,7 @@ def _pairs(args: argparse.Namespace) -> int:
     path = args.votes or study.root / "votes.sqlite"
     if not path.is_file():
         raise ValueError(f"no votes at {path}: avatar-v-eval rate or votes import makes them")
-    store = Store(path, study.fingerprint)
+    store = StudyStore(path, study.fingerprint)
     try:
         votes, raters = store.votes(), store.raters()
     finally:

@@ -45,7 +45,7 @@ class Chart:
     alt: str
 
 
-def charts_of(table: Table) -> list[Chart]:
+def charts_for(table: Table) -> list[Chart]:
     """The chart that belongs to a table, where there is one and there is something to draw."""
     draw = {"mos": radar, "win": win_bars, "objective": means}.get(table.kind)
     if draw is None or not any(_numbers(row.values) for row in table.rows):

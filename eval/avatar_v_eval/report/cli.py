@@ -33,10 +33,10 @@ def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command; ValueError where the extra [eval] is not installed."""
     if missing := [name for name in ("polars", "jinja2") if importlib.util.find_spec(name) is None]:
         raise ValueError(f"a report needs pip install 'avatar_v[eval]': {missing[0]} is missing")
-    from avatar_v_eval.report.document import Sources, make_report
+    from avatar_v_eval.report.document import ReportOptions, make_report
     from avatar_v_eval.report.files import HTML, write_report
 
-    sources = Sources(
+    sources = ReportOptions(
         runs=tuple(dict.fromkeys(args.runs)),
         votes=tuple(args.votes),
         baseline=args.baseline,

@@ -9,27 +9,27 @@ from pathlib import Path
 import polars as pl
 
 from avatar_v_eval.bench.merge import merge_runs
-from avatar_v_eval.bench.rows import Run, RunInfo, read_run
+from avatar_v_eval.bench.rows import BenchRun, RunInfo, read_run
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.records import without_folders
-from avatar_v_eval.report.charts import Chart, charts_of
+from avatar_v_eval.report.charts import Chart, charts_for
 from avatar_v_eval.report.human import Human, read_human
 from avatar_v_eval.report.objective import (
     counts_table,
     difference_tables,
     failure_table,
-    label_of,
     objective_tables,
+    system_label,
 )
 from avatar_v_eval.report.worst import Worst, worst_cases
-from avatar_v_eval.table_view import Column, Row, Table
+from avatar_v_eval.table_view import Column, Table, TableRow
 
 OVERALL = ("mos", "win", "turing")
 RATERS = ("preference", "agreement", "left_out")
 
 
 @dataclass(frozen=True)
-class Sources:
+class ReportOptions:
     """The options of a report. ``worst_by`` "" is the first headline number."""
 
     runs: tuple[Path, ...] = ()
@@ -84,7 +84,7 @@ class Report:
         return [table for section in self.sections for table in section.tables]
 
 
-def make_report(sources: Sources) -> Report:
+def make_report(sources: ReportOptions) -> Report:
     """Reads everything and computes every table; writes nothing.
 
     ValueError: nothing given, a folder that holds no run or no rows, runs that were not measured
@@ -113,7 +113,7 @@ def make_report(sources: Sources) -> Report:
     return Report(title, _facts(run, humans), tuple(one for one in sections if one))
 
 
-def merged(runs: dict[Path, Run]) -> Run:
+def merged(runs: dict[Path, BenchRun]) -> BenchRun:
     """All runs as one; ValueError names two that cannot stand in one table."""
     first, *others = runs
     for folder, run in runs.items():
@@ -146,7 +146,7 @@ def _difference(a: RunInfo, b: RunInfo) -> str:
     return ""
 
 
-def _objective(run: Run | None, human_tables: Sequence[Table]) -> Section | None:
+def _objective(run: BenchRun | None, human_tables: Sequence[Table]) -> Section | None:
     tables = [*objective_tables(run), counts_table(run)] if run else []
     tables += [table for table in human_tables if table.kind == "objective"]
     return _section("Objective metrics", tables, charts=run is not None)
@@ -157,13 +157,13 @@ def _human(tables: Sequence[Table]) -> Section | None:
     return _section("Human evaluation", chosen, charts=True)
 
 
-def _differences(run: Run | None, baseline: str) -> Section | None:
+def _differences(run: BenchRun | None, baseline: str) -> Section | None:
     if run is None or not baseline:
         return None
     return _section("Paired differences", difference_tables(run, baseline))
 
 
-def _conditions(run: Run | None, human_tables: Sequence[Table]) -> Section | None:
+def _conditions(run: BenchRun | None, human_tables: Sequence[Table]) -> Section | None:
     """Nothing where there is one condition alone: it would say all again."""
     tables = []
     if run and len(conditions := _seen(run.cases["condition"])) > 1:
@@ -174,14 +174,14 @@ def _conditions(run: Run | None, human_tables: Sequence[Table]) -> Section | Non
     return _section("By scene condition", tables)
 
 
-def _worst(run: Run | None, num: int, key: str) -> Section | None:
+def _worst(run: BenchRun | None, num: int, key: str) -> Section | None:
     worst = worst_cases(run, num, key) if run else None
     if worst is None or not worst.cases:
         return None
     return Section("Worst cases", (worst.table,), worst=worst)
 
 
-def _failures(run: Run | None) -> Section | None:
+def _failures(run: BenchRun | None) -> Section | None:
     table = failure_table(run) if run else None
     return _section("Not measured", [table] if table else [])
 
@@ -192,18 +192,20 @@ def _section(title: str, tables: Sequence[Table], *, charts: bool = False) -> Se
     kinds: dict[str, Table] = {}
     for table in tables:
         kinds.setdefault(table.kind, table)
-    drawn = [chart for table in kinds.values() for chart in charts_of(table)] if charts else []
+    drawn = [chart for table in kinds.values() for chart in charts_for(table)] if charts else []
     return Section(title, tuple(tables), tuple(drawn))
 
 
-def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -> Iterable[Table]:
+def _protocol(
+    runs: dict[Path, BenchRun], run: BenchRun | None, humans: Sequence[Human]
+) -> Iterable[Table]:
     """Hashes of what was measured, by whom, and when."""
     if run:
         judges = run.cases.unique(["metric", "version", "judge", "weights"], maintain_order=True)
         text = Column("Judge", text=True)
         yield Table(
             "Metrics", "Metric", (Column("Version"), text, Column("Hash of weights")),
-            tuple(Row(row["metric"], (str(row["version"]), row["judge"], row["weights"]))
+            tuple(TableRow(row["metric"], (str(row["version"]), row["judge"], row["weights"]))
                   for row in judges.iter_rows(named=True)),
             tuple(
                 f"Left out: {name} {without_folders(why)}."
@@ -215,7 +217,7 @@ def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -
     heads = ("Of", "Hash", "Protocol", "Made by", "Date")
     columns = [Column(name, text=name in ("Of", "Made by")) for name in heads]
     rows = [
-        Row(
+        TableRow(
             folder.resolve().name,
             (
                 _named(one.info),
@@ -227,11 +229,13 @@ def _protocol(runs: dict[Path, Run], run: Run | None, humans: Sequence[Human]) -
         )
         for folder, one in runs.items()
     ]
-    rows += [Row(human.name, (human.source, human.hash, "none", "people", "")) for human in humans]
+    rows += [
+        TableRow(human.name, (human.source, human.hash, "none", "people", "")) for human in humans
+    ]
     yield Table("Sources", "Source", tuple(columns), tuple(rows), kind="sources")
 
 
-def _systems(run: Run) -> Table:
+def _systems(run: BenchRun) -> Table:
     """The source of each system: a page is for others, so a folder has its name alone."""
     rows = []
     for name, source in run.info.systems.items():
@@ -243,7 +247,7 @@ def _systems(run: Run) -> Table:
             Path(one).name if Path(one).is_absolute() else without_folders(one)
             for one in source.split("; ")  # of a merged run
         ]
-        rows.append(Row(label_of(name), (videos, "; ".join(dict.fromkeys(places)))))
+        rows.append(TableRow(system_label(name), (videos, "; ".join(dict.fromkeys(places)))))
     columns = (Column("Hash of videos"), Column("Source", text=True))
     return Table("Systems", "System", columns, tuple(rows), kind="systems")
 
@@ -253,7 +257,7 @@ def _named(info: RunInfo) -> str:
     return f"cases of {info.manifest}{content}"
 
 
-def _facts(run: Run | None, humans: Sequence[Human]) -> tuple[tuple[str, str], ...]:
+def _facts(run: BenchRun | None, humans: Sequence[Human]) -> tuple[tuple[str, str], ...]:
     facts = []
     if run:
         names = [name for name in run.info.systems if name != TRUTH]

@@ -14,7 +14,7 @@ from avatar_v_eval.human.counts import (
 )
 from avatar_v_eval.human.exchange import read_votes
 from avatar_v_eval.human.report_tables import mos_table, objective_table, turing_table, win_table
-from avatar_v_eval.human.store import Store
+from avatar_v_eval.human.store import StudyStore
 from avatar_v_eval.human.study import SIX_DIMENSIONS, Dimension, load_study
 from avatar_v_eval.human.summary import agreement_table, preference_table, result_tables, summary
 from avatar_v_eval.human.votes import Vote
@@ -49,7 +49,7 @@ def _of_study(path: Path) -> Human:
     file = study.root / VOTES
     if not file.is_file():
         raise ValueError(f"{study.root} has no {VOTES}: nobody has voted yet")
-    store = Store(file, study.fingerprint)
+    store = StudyStore(file, study.fingerprint)
     try:
         tables = summary(study, store.votes(), store.raters())
     finally:

@@ -33,14 +33,14 @@ def log_report(report: Report, folder: Path, uri: str) -> str:
         mlflow.set_experiment(EXPERIMENT)
         with mlflow.start_run(run_name=_name(report.title)) as run:
             mlflow.log_params({_name(k): v[:_LONGEST_VALUE] for k, v in report.facts})
-            mlflow.log_metrics(metrics_of(report))
+            mlflow.log_metrics(report_metrics(report))
             mlflow.log_artifacts(str(folder), "report")
             return run.info.run_id
     except MlflowException as error:
         raise ValueError(f"--mlflow {uri}: {error}") from error
 
 
-def metrics_of(report: Report) -> dict[str, float]:
+def report_metrics(report: Report) -> dict[str, float]:
     """Name → number, of all tables that hold results."""
     found: dict[str, float] = {}
     for table in report.tables:

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
-from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.summary import Line, counts, summarise, without_value
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.human.report_tables import REAL, objective_table
 from avatar_v_eval.human.summary import of_condition
 from avatar_v_eval.records import Number, without_folders
-from avatar_v_eval.scoring.values import Output
-from avatar_v_eval.table_view import Better, Column, Row, Table
+from avatar_v_eval.scoring.values import ScoreOutput
+from avatar_v_eval.table_view import Better, Column, Table, TableRow
 
 HEADLINE = (
     "syncnet_c",
@@ -30,12 +30,12 @@ MAX_COLUMNS = 5
 _BETTER: dict[str, Better | None] = {"higher": "high", "lower": "low", "zero": "zero", "": None}
 
 
-def label_of(system: str) -> str:
+def system_label(system: str) -> str:
     """The name of a system in tables."""
     return REAL if system == TRUTH else system
 
 
-def objective_tables(run: Run, condition: str = "") -> list[Table]:
+def objective_tables(run: BenchRun, condition: str = "") -> list[Table]:
     """Means of every system, the real footage first; a condition, or "" for all cases."""
     groups = _groups(run, condition)
     titles = ["Objective metrics", *["Further metrics"] * (len(groups) - 1)]
@@ -45,7 +45,7 @@ def objective_tables(run: Run, condition: str = "") -> list[Table]:
     ]
 
 
-def difference_tables(run: Run, baseline: str) -> list[Table]:
+def difference_tables(run: BenchRun, baseline: str) -> list[Table]:
     """Every other system less ``baseline`` on the same matched cases; FID and FVD have no cases.
 
     ValueError for a baseline that is not in the run.
@@ -60,11 +60,11 @@ def difference_tables(run: Run, baseline: str) -> list[Table]:
     return [_difference_table(run, lines, baseline) for lines in groups if lines]
 
 
-def counts_table(run: Run) -> Table:
+def counts_table(run: BenchRun) -> Table:
     """The number of cases of each system that were delivered, scored and matched."""
     found = counts(run, summarise(run))
     rows = tuple(
-        Row(label_of(name), found[name].words(run.info.num_cases), ranked=name != TRUTH)
+        TableRow(system_label(name), found[name].words(run.info.num_cases), ranked=name != TRUTH)
         for name in _ordered(run)
     )
     notes = (
@@ -76,7 +76,7 @@ def counts_table(run: Run) -> Table:
     return Table("Cases of each system", "Method", columns, rows, notes, kind="counts")
 
 
-def failure_table(run: Run) -> Table | None:
+def failure_table(run: BenchRun) -> Table | None:
     """Every case without a number, with its reason; None where all was measured."""
     num_metrics = len(run.info.metrics)
     missing = (
@@ -85,8 +85,8 @@ def failure_table(run: Run) -> Table | None:
         .agg(pl.col("metric").unique(maintain_order=True))
     )
     rows = tuple(
-        Row(
-            label_of(system),
+        TableRow(
+            system_label(system),
             (
                 case,
                 "all" if len(metrics) == num_metrics else ", ".join(metrics),
@@ -101,7 +101,7 @@ def failure_table(run: Run) -> Table | None:
     return Table("Not measured", "System", columns, rows, kind="failures")
 
 
-def _groups(run: Run, condition: str) -> list[list[Line]]:
+def _groups(run: BenchRun, condition: str) -> list[list[Line]]:
     """The lines of each table: the report's own numbers together, then the rest in order."""
     lines = summarise(run, condition=condition)
     headline = [line for key in HEADLINE for line in lines if line.output.key == key]
@@ -113,11 +113,11 @@ def _groups(run: Run, condition: str) -> list[list[Line]]:
     ]
 
 
-def _means_table(run: Run, lines: Sequence[Line], title: str) -> Table:
+def _means_table(run: BenchRun, lines: Sequence[Line], title: str) -> Table:
     means = [line.means for line in lines]
     columns = [_column(line.output, each) for line, each in zip(lines, means, strict=True)]
     table = objective_table(
-        {label_of(name): [each.get(name) for each in means] for name in _ordered(run)},
+        {system_label(name): [each.get(name) for each in means] for name in _ordered(run)},
         num_cases=lines[0].num_matched,
         columns=columns,
         intervals=True,
@@ -125,7 +125,7 @@ def _means_table(run: Run, lines: Sequence[Line], title: str) -> Table:
     return _with_sizes(table, run, lines, title)
 
 
-def _difference_table(run: Run, lines: Sequence[Line], baseline: str) -> Table:
+def _difference_table(run: BenchRun, lines: Sequence[Line], baseline: str) -> Table:
     columns = []
     for line in lines:
         column = _column(line.output, line.means)
@@ -134,16 +134,16 @@ def _difference_table(run: Run, lines: Sequence[Line], baseline: str) -> Table:
         columns.append(dataclasses.replace(column, difference=True))
     given = [line.differences(baseline) for line in lines]
     rows = tuple(
-        Row(label_of(name), tuple(each.get(name) for each in given), ranked=name != TRUTH)
+        TableRow(system_label(name), tuple(each.get(name) for each in given), ranked=name != TRUTH)
         for name in _ordered(run)
         if name != baseline
     )
     notes = ("Paired differences, Student's t over persons. *: the 95 % interval leaves zero out.",)
     table = Table("", "Method", tuple(columns), rows, notes, intervals=True, kind="difference")
-    return _with_sizes(table, run, lines, f"Differences from {label_of(baseline)}")
+    return _with_sizes(table, run, lines, f"Differences from {system_label(baseline)}")
 
 
-def _with_sizes(table: Table, run: Run, lines: Sequence[Line], title: str) -> Table:
+def _with_sizes(table: Table, run: BenchRun, lines: Sequence[Line], title: str) -> Table:
     """The table with what its means are over: in the title, or a row where columns differ."""
     sizes = [f"{line.num_matched} of {line.num_cases}" for line in lines]
     rows, notes = table.rows, list(table.notes)
@@ -152,18 +152,18 @@ def _with_sizes(table: Table, run: Run, lines: Sequence[Line], title: str) -> Ta
         title = f"{title} on the {num} matched test case{'s' if num != 1 else ''}"
         notes.insert(0, f"{sizes[0]} cases: those of which every system has a number.")
     else:
-        rows = (*rows, Row("Matched cases", tuple(sizes)))
+        rows = (*rows, TableRow("Matched cases", tuple(sizes)))
     for name in _ordered(run):
         silent = [line.output.label for line in lines if name not in line.means]
         if silent:
             notes.append(
-                f"{label_of(name)} has no number for {', '.join(silent)}; cases are matched "
+                f"{system_label(name)} has no number for {', '.join(silent)}; cases are matched "
                 "without it there."
             )
     return dataclasses.replace(table, title=title, rows=rows, notes=tuple(notes))
 
 
-def _column(output: Output, means: Mapping[str, Number]) -> Column:
+def _column(output: ScoreOutput, means: Mapping[str, Number]) -> Column:
     title = f"{output.label} ({output.unit})" if output.unit else output.label
     digits = _digits([number.value for number in means.values()])
     return Column(title[:1].upper() + title[1:], _BETTER[output.better], digits)
@@ -175,6 +175,6 @@ def _digits(values: Sequence[float]) -> int:
     return 4 if 0 < largest < 0.1 else 3 if largest < 2 else 2 if largest < 100 else 1
 
 
-def _ordered(run: Run) -> list[str]:
+def _ordered(run: BenchRun) -> list[str]:
     """Systems, the real footage first."""
     return sorted(run.info.systems, key=lambda name: name != TRUTH)

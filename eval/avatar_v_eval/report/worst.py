@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import polars as pl
 
-from avatar_v_eval.bench.rows import Run
+from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.summary import summarise
 from avatar_v_eval.bench.systems import TRUTH
-from avatar_v_eval.report.objective import HEADLINE, label_of
+from avatar_v_eval.report.objective import HEADLINE, system_label
 from avatar_v_eval.report.previews import preview
-from avatar_v_eval.scoring.values import Output
-from avatar_v_eval.table_view import Column, Row, Table, printed
+from avatar_v_eval.scoring.values import ScoreOutput
+from avatar_v_eval.table_view import Column, Table, TableRow, printed
 
 
 @dataclass(frozen=True)
@@ -43,14 +43,14 @@ class WorstCase:
 class Worst:
     """All of a page, systems in order, worst first."""
 
-    output: Output
+    output: ScoreOutput
     cases: tuple[WorstCase, ...]
 
     @property
     def table(self) -> Table:
         columns = ("Case", "Condition", "Person", self.output.label, "Ground Truth")
         rows = tuple(
-            Row(one.system, (one.case, one.condition, one.person, one.value, one.real))
+            TableRow(one.system, (one.case, one.condition, one.person, one.value, one.real))
             for one in self.cases
         )
         heads = tuple(Column(title) for title in columns)
@@ -59,7 +59,7 @@ class Worst:
         )
 
 
-def worst_cases(run: Run, num: int, key: str = "") -> Worst | None:
+def worst_cases(run: BenchRun, num: int, key: str = "") -> Worst | None:
     """The ``num`` worst cases of each system by output ``key`` ("": the first there is).
 
     Of matched cases, as the means are: others are listed as not measured. None for ``num`` 0
@@ -82,7 +82,7 @@ def worst_cases(run: Run, num: int, key: str = "") -> Worst | None:
     return Worst(output, tuple(found))
 
 
-def _output(run: Run, key: str) -> Output | None:
+def _output(run: BenchRun, key: str) -> ScoreOutput | None:
     able = {output.key: output for output in run.info.outputs if output.better}
     if key:
         if key not in able:
@@ -96,9 +96,9 @@ def _output(run: Run, key: str) -> Output | None:
 def _case(row: dict, real: dict | None) -> WorstCase:
     column = Column("", digits=3)
     shown = [_player(real, REAL_NAME)] if real else [Player(REAL_NAME, "", "it was not scored")]
-    shown.append(_player(row, label_of(row["system"])))
+    shown.append(_player(row, system_label(row["system"])))
     return WorstCase(
-        system=label_of(row["system"]),
+        system=system_label(row["system"]),
         case=row["case"],
         condition=row["condition"],
         person=row["person"],
@@ -108,7 +108,7 @@ def _case(row: dict, real: dict | None) -> WorstCase:
     )
 
 
-REAL_NAME = label_of(TRUTH)
+REAL_NAME = system_label(TRUTH)
 
 
 def _player(row: dict, label: str) -> Player:

@@ -1,4 +1,4 @@
-"""What every score sees: one `Clip` a video, whose frames come in blocks (pictures.py)."""
+"""What every score sees: one `ScoredClip` a video, whose frames come in blocks (pictures.py)."""
 
 import dataclasses
 import warnings
@@ -13,7 +13,13 @@ from torch import Tensor
 
 from avatar_v.critics.sync import joined
 from avatar_v.faces.face_track import FaceTrack, follow_faces
-from avatar_v_eval.scoring.pictures import Frames, Kept, Pictures, Squares, in_blocks
+from avatar_v_eval.scoring.pictures import (
+    CentreSquares,
+    Frames,
+    FramesInMemory,
+    FrameSource,
+    in_blocks,
+)
 
 Waveform = Float[Tensor, " s"]
 
@@ -22,7 +28,7 @@ Waveform = Float[Tensor, " s"]
 class Footage:
     """A video with its sound: frames a block at a time, the sound as a whole."""
 
-    pictures: Pictures
+    pictures: FrameSource
     audio: Waveform
     name: str = "the video"  # in reasons
     motion: Float[Tensor, "f m"] | None = None  # of a drawn video, where it is known
@@ -36,7 +42,7 @@ class Footage:
         motion: Float[Tensor, "f m"] | None = None,
     ) -> "Footage":
         """Of frames in memory."""
-        return cls(Kept(frames), audio, name, motion)
+        return cls(FramesInMemory(frames), audio, name, motion)
 
     @property
     def num_frames(self) -> int:
@@ -52,7 +58,9 @@ class Footage:
         """The centre square, which critics of drawn faces take."""
         height, width = self.size
         return (
-            self if height == width else dataclasses.replace(self, pictures=Squares(self.pictures))
+            self
+            if height == width
+            else dataclasses.replace(self, pictures=CentreSquares(self.pictures))
         )
 
     def blocks(
@@ -96,7 +104,7 @@ class Footage:
 
 
 @dataclass(frozen=True)
-class Clip:
+class ScoredClip:
     """One delivered video with the inputs of its case; ``truth`` where the case has one."""
 
     video: Footage

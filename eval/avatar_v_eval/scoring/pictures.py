@@ -26,7 +26,7 @@ BLOCK_FRAMES = 50
 BLOCK_BYTES = 4 * 2**20
 
 
-class Pictures(Protocol):
+class FrameSource(Protocol):
     """Frames that can be read again and again."""
 
     @property
@@ -42,7 +42,7 @@ class Pictures(Protocol):
 
 
 @dataclass(frozen=True)
-class Kept:
+class FramesInMemory:
     """Frames in memory."""
 
     tensor: Frames
@@ -60,7 +60,7 @@ class Kept:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class FramesOfFile:
     """Frames of a file, of which a decoder's few are in memory."""
 
     path: Path
@@ -72,10 +72,10 @@ class Decoded:
 
 
 @dataclass(frozen=True)
-class Squares:
+class CentreSquares:
     """The centre squares of other pictures."""
 
-    whole: Pictures
+    whole: FrameSource
 
     @property
     def num_frames(self) -> int:
@@ -91,7 +91,7 @@ class Squares:
         return (frame[:, top:bottom, left:right] for frame in self.whole.frames())
 
 
-def open_pictures(path: Path) -> Pictures:
+def open_pictures(path: Path) -> FrameSource:
     """Reads a video once, to count its frames and to see that all can be read.
 
     ValueError for a damaged file and for a picture that changes its size.
@@ -110,11 +110,11 @@ def open_pictures(path: Path) -> Pictures:
         else:
             kept.clear()
     assert size is not None  # iter_video gives a frame or an error
-    return Kept(torch.stack(kept)) if kept else Decoded(path, num_frames, size)
+    return FramesInMemory(torch.stack(kept)) if kept else FramesOfFile(path, num_frames, size)
 
 
 def in_blocks(
-    pictures: Pictures, chosen: Sequence[int] | None = None, overlap: int = 0
+    pictures: FrameSource, chosen: Sequence[int] | None = None, overlap: int = 0
 ) -> Iterator[tuple[list[int], Frames]]:
     """Frame numbers and their frames, a block at a time; ``chosen`` in rising order, None is all.
 

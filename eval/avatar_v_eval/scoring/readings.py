@@ -9,7 +9,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, score_of
+from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, sync_score
 from avatar_v.faces.face_track import FaceTrack
 from avatar_v.motion.habits import blink_rate_hz
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
@@ -17,7 +17,7 @@ from avatar_v_eval.motion_statistics import spread
 from avatar_v_eval.scoring.clip import Footage, Waveform
 from avatar_v_eval.scoring.pictures import Frames
 from avatar_v_eval.scoring.sampling import first_minus_last, trimmed_mean
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 Motion = Float[np.ndarray, "f m"]
 
@@ -26,12 +26,12 @@ STYLE_SPREADS = ("mouth_open", "yaw", "pitch", "roll")
 SPREAD_FLOOR = 0.01  # radians or openings: below, two spreads count as one
 
 
-def sync_outputs(prefix: str, judge: str) -> tuple[Output, Output, Output]:
+def sync_outputs(prefix: str, judge: str) -> tuple[ScoreOutput, ScoreOutput, ScoreOutput]:
     """The three numbers of `sync_reading`."""
     return (
-        Output(f"{prefix}_c", f"Sync-C, {judge}", "higher"),
-        Output(f"{prefix}_d", f"Sync-D, {judge}", "lower"),
-        Output(f"{prefix}_offset", f"sync offset, {judge}", "zero", "frames"),
+        ScoreOutput(f"{prefix}_c", f"Sync-C, {judge}", "higher"),
+        ScoreOutput(f"{prefix}_d", f"Sync-D, {judge}", "lower"),
+        ScoreOutput(f"{prefix}_offset", f"sync offset, {judge}", "zero", "frames"),
     )
 
 
@@ -41,7 +41,7 @@ def sync_reading(
     """Sync-C, Sync-D and offset of ``num_frames`` faces, some at a time; per frame the distance of
     picture and sound as they are."""
     table = distance_table(*embed_stream(critic, faces, num_frames, sound))
-    score = score_of(table)
+    score = sync_score(table)
     return Values(
         {
             f"{prefix}_c": score.confidence,
@@ -52,11 +52,11 @@ def sync_reading(
     )
 
 
-def likeness_outputs(key: str, what: str, judge: str) -> tuple[Output, Output]:
+def likeness_outputs(key: str, what: str, judge: str) -> tuple[ScoreOutput, ScoreOutput]:
     """Both numbers of `face_reading`, where more is better."""
     return (
-        Output(key, f"{what}, {judge}", "higher"),
-        Output(f"{key}_drift", f"{what} lost, first quarter to last", "zero"),
+        ScoreOutput(key, f"{what}, {judge}", "higher"),
+        ScoreOutput(f"{key}_drift", f"{what} lost, first quarter to last", "zero"),
     )
 
 
@@ -76,7 +76,7 @@ def mean_direction(rows: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
     return F.normalize(rows.mean(0), dim=-1)
 
 
-def motion_of(meter: MotionMeter, footage: Footage) -> Motion:
+def read_motion(meter: MotionMeter, footage: Footage) -> Motion:
     """The motion of every frame, as the meter reads it of the centre square."""
     return footage.squares.each(lambda x: meter.measure(x).values).double().numpy()
 

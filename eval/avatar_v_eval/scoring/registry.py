@@ -17,7 +17,7 @@ from avatar_v_eval.scoring.values import Faces
 def scorer_classes() -> dict[str, type[Scorer]]:
     """Name → class of all in `scorers/`; ValueError for a file without SCORERS."""
     modules = pkgutil.iter_modules(package.__path__)
-    found = [one for of in modules for one in _scorers_of(f"{package.__name__}.{of.name}")]
+    found = [one for of in modules for one in _scorers_in(f"{package.__name__}.{of.name}")]
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 
@@ -32,7 +32,7 @@ def find_scorers(
     known = scorer_classes()
     chosen, left_out = [], {}
     for name in names or known:
-        ones = _scorers_of(name) if "." in name else [known[name]] if name in known else []
+        ones = _scorers_in(name) if "." in name else [known[name]] if name in known else []
         if not ones:
             raise ValueError(f"no metric {name!r}; there are {', '.join(known)}")
         for one in ones:
@@ -67,7 +67,7 @@ def _unusable(one: type[Scorer], weights: Mapping[str, str], faces: Faces) -> st
     return ""
 
 
-def _scorers_of(path: str) -> tuple[type[Scorer], ...]:
+def _scorers_in(path: str) -> tuple[type[Scorer], ...]:
     try:
         found = importlib.import_module(path).SCORERS
     except (ImportError, AttributeError) as error:

@@ -4,8 +4,8 @@ import functools
 from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, Protocol, TypeVar
 
-from avatar_v_eval.scoring.clip import Clip
-from avatar_v_eval.scoring.values import Faces, Output, Values
+from avatar_v_eval.scoring.clip import ScoredClip
+from avatar_v_eval.scoring.values import Faces, ScoreOutput, Values
 
 NO_WEIGHTS = "none"
 """Hash of a measure that is a formula."""
@@ -30,12 +30,12 @@ class Scorer(ABC):
     version: ClassVar[int]  # raise it when the numbers change: caches hold it
     judge: ClassVar[str]  # detector and network, in words
     faces: ClassVar[tuple[Faces, ...]]
-    outputs: ClassVar[tuple[Output, ...]]
+    outputs: ClassVar[tuple[ScoreOutput, ...]]
     needs_weights: ClassVar[str] = ""  # what --weights NAME=PATH gives; "": all ships
     reads_timing: ClassVar[bool] = False  # what the system reports is part of what is measured
 
     @abstractmethod
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         """Judge one clip; ValueError says why it cannot be judged."""
 
     @property

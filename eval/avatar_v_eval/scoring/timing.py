@@ -19,7 +19,7 @@ NO_TIMING = "the system reports no timing"
 
 
 @dataclass(frozen=True)
-class Timing:
+class SystemTiming:
     """Seconds of wall clock; ``ttff_s`` is None where frames come only when all are done."""
 
     total_s: float
@@ -33,7 +33,7 @@ class Timing:
         return (self.hardware, self.words) if self.words else (self.hardware,)
 
 
-def timing_of(path: Path | None) -> Timing:
+def load_timing(path: Path | None) -> SystemTiming:
     """The timing in a file; ValueError where the system gave none, or a damaged one."""
     if path is None:
         raise ValueError(NO_TIMING)
@@ -51,7 +51,7 @@ def reported(video: Path) -> Path | None:
     return path if path.is_file() else None
 
 
-def write_timing(video: Path, timing: Timing) -> Path:
+def write_timing(video: Path, timing: SystemTiming) -> Path:
     """Whole or not at all."""
     path = timing_path(video)
     partial = path.with_suffix(".partial")
@@ -60,10 +60,10 @@ def write_timing(video: Path, timing: Timing) -> Path:
     return path
 
 
-def read_timing(path: Path) -> Timing:
+def read_timing(path: Path) -> SystemTiming:
     """ValueError for anything but positive seconds and the name of the hardware."""
     try:
-        timing = Timing(**read_json(path))
+        timing = SystemTiming(**read_json(path))
     except (ValueError, TypeError) as error:
         raise ValueError(
             f"{path.name} is no timing ({error}): expected total_s, hardware"

@@ -12,7 +12,7 @@ Faces = Literal["drawn", "real"]
 
 
 @dataclass(frozen=True)
-class Output:
+class ScoreOutput:
     """One number of a score. ``better``: which way is good, "" where neither is."""
 
     key: str

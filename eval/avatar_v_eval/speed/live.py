@@ -31,11 +31,11 @@ from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.audio import CONTEXT_FRAMES
 from avatar_v.models.base import hash_folder
 from avatar_v.request.request import LIVE, Request
-from avatar_v.request.resolve import chunk_latents_of, num_steps_of
+from avatar_v.request.resolve import num_steps_of, resolve_chunk_latents
 from avatar_v.sampling.chunks import Chunk, plan
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME, num_frames
 from avatar_v.weights.card import DEFAULT_WEIGHTS, weights_folder
-from avatar_v_eval.cases import drawn_clips, video_of
+from avatar_v_eval.cases import drawn_clips, rendered_video
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -45,7 +45,7 @@ PERCENTILES = (50, 95, 99)
 
 
 @dataclass(frozen=True)
-class Run:
+class LiveRun:
     """Seconds since the first sample was spoken."""
 
     spoken: np.ndarray  # when each block of a frame's sound was handed over
@@ -108,7 +108,7 @@ def measure(options: argparse.Namespace) -> Findings:
     runs = [one_run(pipeline, options) for _ in range(options.repeats + 1)][1:]
     return Findings(
         "Live speed",
-        numbers_of(runs),
+        summarise_runs(runs),
         recipe=pipeline.card.recipe,
         weights={"pipeline": hash_folder(weights_folder(options.weights))},
         notes=[
@@ -123,7 +123,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
+def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
     """A session from its first sample to its last frame."""
     (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES, size=pipeline.side)
     num = options.seconds * FRAME_RATE_HZ
@@ -133,7 +133,7 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "reference.mp4"
         with Mp4Writer(path, clip.audio) as writer:
-            writer.write(video_of(clip))
+            writer.write(rendered_video(clip))
         request = Request.of(
             reference=str(path),
             audio=LIVE,
@@ -149,9 +149,9 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> Run:
     for block in pipeline.clips(inputs, request):
         shown.extend([time.perf_counter()] * len(block.frames))
     begin, *handed = spoken
-    length = chunk_latents_of(request, pipeline.card)
+    length = resolve_chunk_latents(request, pipeline.card)
     chunks = plan(num, chunk_latents=length).chunks
-    return Run(np.array(handed) - begin, np.array(shown) - begin, chunks)
+    return LiveRun(np.array(handed) - begin, np.array(shown) - begin, chunks)
 
 
 def _paced(sound: Tensor, spoken: list[float]) -> Iterator[Tensor]:
@@ -166,7 +166,7 @@ def _paced(sound: Tensor, spoken: list[float]) -> Iterator[Tensor]:
         yield block
 
 
-def numbers_of(runs: list[Run]) -> dict[str, Number]:
+def summarise_runs(runs: list[LiveRun]) -> dict[str, Number]:
     """Medians over runs, and percentiles over the chunks of all runs."""
     if min(len(run.chunks) for run in runs) < 4:
         raise ValueError("a steady rate needs at least 4 chunks a run; give --seconds more")

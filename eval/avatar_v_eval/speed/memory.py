@@ -24,7 +24,7 @@ from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.weights.card import DEFAULT_WEIGHTS, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.weights import save_pipeline
-from avatar_v_eval.cases import drawn_clips, video_of
+from avatar_v_eval.cases import drawn_clips, rendered_video
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -36,7 +36,7 @@ PAGE_MIB = os.sysconf("SC_PAGE_SIZE") / 2**20
 
 
 @dataclass(frozen=True)
-class Run:
+class MemoryRun:
     """One process."""
 
     peak_mib: float
@@ -61,7 +61,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    runs: dict[int, list[Run]] = {seconds: [] for seconds in options.seconds}
+    runs: dict[int, list[MemoryRun]] = {seconds: [] for seconds in options.seconds}
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         weights = options.weights
@@ -74,7 +74,7 @@ def measure(options: argparse.Namespace) -> Findings:
     words = f"untrained, {options.preset}" if options.preset else options.weights
     return Findings(
         "Memory by the length of the video",
-        numbers_of(runs),
+        summarise_runs(runs),
         notes=[
             f"weights: {words}; one `avatar-v generate --steps {options.steps}` process per "
             f"duration and turn, {options.repeats} turns; lowest and highest of the turns",
@@ -84,7 +84,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def numbers_of(runs: dict[int, list[Run]]) -> dict[str, Number]:
+def summarise_runs(runs: dict[int, list[MemoryRun]]) -> dict[str, Number]:
     """Peaks, their growth over the shortest video within each turn, growth within runs, time."""
     shortest, *longer = sorted(runs)
     base = [run.peak_mib for run in runs[shortest]]
@@ -108,12 +108,12 @@ def numbers_of(runs: dict[int, list[Run]]) -> dict[str, Number]:
     return numbers
 
 
-def one_run(seconds: int, weights: str, num_steps: int, folder: Path) -> Run:
+def one_run(seconds: int, weights: str, num_steps: int, folder: Path) -> MemoryRun:
     """`avatar-v generate` over so many seconds of speech; RuntimeError where it fails."""
     (clip,) = drawn_clips("test", 1, num_frames=CLIP_FRAMES)
     reference, sound = folder / "reference.mp4", folder / "speech.wav"
     with Mp4Writer(reference, clip.audio) as writer:
-        writer.write(video_of(clip))
+        writer.write(rendered_video(clip))
     num = seconds * FRAME_RATE_HZ
     write_wav(sound, clip.audio.repeat(-(-num // CLIP_FRAMES))[: num * SAMPLES_PER_FRAME])
     words = [
@@ -135,7 +135,7 @@ def one_run(seconds: int, weights: str, num_steps: int, folder: Path) -> Run:
     took_s = time.perf_counter() - begin
     # its own account: the system's for a child begins with what this process held when it began
     timing = json.loads((folder / "out.json").read_text())["timing"]
-    return Run(timing["peak_rss_mib"], tuple(resident), took_s)
+    return MemoryRun(timing["peak_rss_mib"], tuple(resident), took_s)
 
 
 def _look(pid: int, folder: Path, resident: list[float], ended: threading.Event) -> None:

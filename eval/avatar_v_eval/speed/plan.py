@@ -40,7 +40,7 @@ MIB = 2**20
 
 
 @dataclass(frozen=True)
-class Case:
+class PlanCase:
     recipe: str
     batch_size: int
     checkpoints: bool
@@ -58,7 +58,7 @@ class Case:
 
 
 @dataclass(frozen=True)
-class Step:
+class StepCost:
     """Of a case: planned and real, in MiB and in operations."""
 
     planned_mib: float
@@ -76,7 +76,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     cases = [
-        Case(name, size, checkpoints)
+        PlanCase(name, size, checkpoints)
         for name in options.recipes
         for size in options.batch_sizes
         for checkpoints in (False, True)
@@ -108,7 +108,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def recipe_for(case: Case) -> Recipe:
+def recipe_for(case: PlanCase) -> Recipe:
     """The recipe of a case, from nothing."""
     fresh = [f"--model.init_args.models.{name}" for name in ("init_from", "vae")]
     words = ["--data.init_args.batch_size", str(case.batch_size), "--trainer.precision", "32-true"]
@@ -118,7 +118,7 @@ def recipe_for(case: Case) -> Recipe:
     return read_recipe([f"recipes/{case.recipe}.yaml", "recipes/small.yaml"], options)
 
 
-def one_step(case: Case) -> Step:
+def one_step(case: PlanCase) -> StepCost:
     """Plan the case, and take its steps."""
     recipe = recipe_for(case)
     stage = recipe.fresh_stage(checkpoints=case.checkpoints)
@@ -139,25 +139,27 @@ def one_step(case: Case) -> Step:
         has_reference=recipe.data.pairs,
     )  # fmt: skip
 
-    def loss_of(index: int) -> Tensor:
+    def batch_loss(index: int) -> Tensor:
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bf16):
             return stage.loss_at(batch, index)[0]
 
-    loss_of(0).backward()
+    batch_loss(0).backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
     with record_function(COUNTED):
         for index in range(1, NUM_PASSES + 1):
-            loss_of(index).backward()
+            batch_loss(index).backward()
     book.stop()
-    flops = cost_of(lambda: loss_of(NUM_PASSES + 1), bf16=recipe.bf16, trains=True).flops
+    flops = cost_of(lambda: batch_loss(NUM_PASSES + 1), bf16=recipe.bf16, trains=True).flops
     del average
     plan = plan_of(
         dataclasses.replace(recipe, model=recipe.fresh_stage(checkpoints=case.checkpoints)),
         clips,
         recipe.spread,
     )
-    return Step(float(plan.total) / MIB, most_given(book) / MIB, float(plan.flops), float(flops))
+    return StepCost(
+        float(plan.total) / MIB, most_given(book) / MIB, float(plan.flops), float(flops)
+    )
 
 
 def most_given(book: profile) -> int:

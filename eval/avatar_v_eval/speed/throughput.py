@@ -22,7 +22,7 @@ from avatar_v.recipe.lightning_cli import RecipeCLI
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.weights.card import ASSETS
 from avatar_v_eval.cases import drawn_clips, first_case
-from avatar_v_eval.generated import inputs_of
+from avatar_v_eval.generated import build_inputs
 from avatar_v_eval.intervals import median_of_repeats
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -90,7 +90,7 @@ def generation_numbers(rollout: Rollout, repeats: int) -> dict[str, Number]:
     """From tensors to frames: the streaming loop after files are read and weights are loaded. The
     person is known by the first frame alone."""
     case = first_case(num_frames=GENERATED_FRAMES, reference_frames=1, size=rollout.size)
-    inputs = inputs_of(rollout, case, 0, "none")
+    inputs = build_inputs(rollout, case, 0, "none")
     request = rollout.request_for(case.person_id, case.prompt)
     total_s, first_s = [], []
     for _ in range(repeats + 1):

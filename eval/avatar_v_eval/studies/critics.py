@@ -15,17 +15,17 @@ from torch import Tensor
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
-from avatar_v.critics.sync import distance_table, embed_clip, score_of, shifted_is_farther
+from avatar_v.critics.sync import distance_table, embed_clip, shifted_is_farther, sync_score
 from avatar_v.faces.face import FaceCritic, identification
 from avatar_v.models.vae import VideoVAE
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.card import ASSETS
-from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, video_of
+from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, rendered_video
 from avatar_v_eval.generated import through_vae
-from avatar_v_eval.intervals import mean_of, pearson, r_squared, rate
+from avatar_v_eval.intervals import mean_interval, pearson, r_squared, rate
 from avatar_v_eval.protocol import Findings
-from avatar_v_eval.readers import Readers
 from avatar_v_eval.records import Number
+from avatar_v_eval.study_metrics import StudyMetrics
 
 Videos = UInt8[Tensor, "n f 3 h w"]
 Embedded = tuple[Float[Tensor, "n d"], Float[Tensor, "n d"]]
@@ -45,7 +45,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 
 def measure(options: argparse.Namespace) -> Findings:
-    readers = Readers.held_out() if options.held_out else Readers.load()
+    metrics = StudyMetrics.held_out() if options.held_out else StudyMetrics.load()
     vae, kind = VideoVAE.from_pretrained(options.vae), "_held_out" if options.held_out else ""
     sync_frames, frames = options.sync_frames, options.frames
     cases = asked_cases(
@@ -53,14 +53,14 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     decoded = torch.stack([through_vae(vae, case.video) for case in cases])
     short = [case.shortened(frames) for case in cases]
-    numbers = motion_numbers(readers.mouth.critic, short, decoded[:, :frames])
-    numbers |= face_numbers(readers.face.critic, short, decoded[:, :frames])
+    numbers = motion_numbers(metrics.mouth.critic, short, decoded[:, :frames])
+    numbers |= face_numbers(metrics.face.critic, short, decoded[:, :frames])
     if sync_frames:
         cases = [case.shortened(sync_frames) for case in cases]
-        embedded = [embed_clip(readers.sync.critic, case.video, case.audio) for case in cases]
+        embedded = [embed_clip(metrics.sync.critic, case.video, case.audio) for case in cases]
         numbers |= sync_numbers(embedded, "", "")
         through = zip(decoded[:, :sync_frames], cases, strict=True)
-        embedded = [embed_clip(readers.sync.critic, video, case.audio) for video, case in through]
+        embedded = [embed_clip(metrics.sync.critic, video, case.audio) for video, case in through]
         numbers |= sync_numbers(embedded, "_vae", " through the VAE")
     return Findings(
         f"The {'held-out ' if options.held_out else ''}critics on test persons",
@@ -68,7 +68,7 @@ def measure(options: argparse.Namespace) -> Findings:
         recipe=", ".join(
             f"recipes/critic_{name}{kind}.yaml" for name in ("motion", "face", "sync")
         ),
-        weights={**readers.hashes(), "vae": vae.hash()},
+        weights={**metrics.hashes(), "vae": vae.hash()},
         notes=[
             cases_note(options, f", {sync_frames} for the sync critic"),
             "R² pools all frames; its interval is the jackknife's over persons",
@@ -113,7 +113,7 @@ def motion_numbers(meter: MotionMeter, cases: list[Case], decoded: Videos) -> di
 def face_numbers(critic: FaceCritic, cases: list[Case], decoded: Videos) -> dict[str, Number]:
     n = len(cases)
     gallery = torch.stack([critic.embed_clip(case.third_video) for case in cases])
-    frame = torch.cat([critic.measure(video_of(case.reference)).values for case in cases])
+    frame = torch.cat([critic.measure(rendered_video(case.reference)).values for case in cases])
     clip = torch.stack([critic.embed_clip(case.video) for case in cases])
     blurred = torch.stack([critic.embed_clip(video) for video in decoded])
     numbers = {}
@@ -126,7 +126,7 @@ def face_numbers(critic: FaceCritic, cases: list[Case], decoded: Videos) -> dict
         numbers[key] = rate(int(nearest.sum()), n).described(
             f"face critic: {label} finds its person in another scene, of {n}"
         )
-        numbers[f"{key}_pairs"] = mean_of(pairwise.double().numpy()).described(
+        numbers[f"{key}_pairs"] = mean_interval(pairwise.double().numpy()).described(
             f"face critic: {label}, against one other person"
         )
     return numbers
@@ -140,24 +140,24 @@ def sync_numbers(embedded: list[Embedded], suffix: str, words: str) -> dict[str,
     for i, (video, audio) in enumerate(embedded):
         num = len(video) - 2 * edge
         shifted = audio[edge + early[i] : edge + early[i] + num]
-        offset = score_of(distance_table(video[edge : edge + num], shifted)).offset
+        offset = sync_score(distance_table(video[edge : edge + num], shifted)).offset
         num_right += abs(offset - early[i]) <= 1
         pairs.append(shifted_is_farther(video, audio))
-        own.append(score_of(distance_table(video, audio)).confidence)
+        own.append(sync_score(distance_table(video, audio)).confidence)
         speech_of_next = embedded[(i + 1) % n][1]
-        other.append(score_of(distance_table(video, speech_of_next)).confidence)
+        other.append(sync_score(distance_table(video, speech_of_next)).confidence)
     num_own = sum(a > b for a, b in zip(own, other, strict=True))
     name = f"sync critic{words}"
     numbers = {
         "sync_offset": rate(num_right, n).described(f"{name}: offset found within a frame"),
-        "sync_pairs": mean_of(np.array(pairs)).described(
+        "sync_pairs": mean_interval(np.array(pairs)).described(
             f"{name}: 5 frames are nearer to their sound than to one shifted ≥ 5 frames"
         ),
         "sync_own_speech": rate(num_own, n).described(
             f"{name}: own speech has more confidence than another's"
         ),
-        "sync_confidence": mean_of(np.array(own)).described(f"{name}: confidence, mean"),
-        "sync_confidence_other": mean_of(np.array(other)).described(
+        "sync_confidence": mean_interval(np.array(own)).described(f"{name}: confidence, mean"),
+        "sync_confidence_other": mean_interval(np.array(other)).described(
             f"{name}: confidence with another's speech, mean"
         ),
     }
@@ -173,4 +173,4 @@ def _r2(
 def _within(reading: Float[np.ndarray, "n f m"], truth: Float[np.ndarray, "n f m"]) -> Number:
     """Mean over persons of the correlation of mouth opening."""
     pairs = zip(reading[..., MOUTH_OPEN], truth[..., MOUTH_OPEN], strict=True)
-    return mean_of(np.array([pearson(x, y) for x, y in pairs]))
+    return mean_interval(np.array([pearson(x, y) for x, y in pairs]))

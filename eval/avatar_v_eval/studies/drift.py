@@ -22,14 +22,14 @@ from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.request.record import peak_rss_mib
 from avatar_v.sampling.chunks import plan
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
-from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, video_of
-from avatar_v_eval.generated import inputs_of
-from avatar_v_eval.intervals import mean_of, pearson
+from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, rendered_video
+from avatar_v_eval.generated import build_inputs
+from avatar_v_eval.intervals import mean_interval, pearson
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
-from avatar_v_eval.readers import Readers
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout, add_sampling_options
+from avatar_v_eval.study_metrics import StudyMetrics
 
 WINDOW_S = 20
 """Everything is averaged over windows of so many seconds."""
@@ -67,22 +67,22 @@ def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     if options.minutes * 60 < 2 * WINDOW_S:
         raise ValueError(f"--minutes {options.minutes}: drift needs at least {2 * WINDOW_S} s")
-    rollout, readers = Rollout.load(options.weights, options), Readers.load()
+    rollout, metrics = Rollout.load(options.weights, options), StudyMetrics.load()
     cases = asked_cases(
         options,
         num_frames=round(options.minutes * 60 * FRAME_RATE_HZ),
         reference_frames=REFERENCE_FRAMES,
         target_video=False,
     )
-    weights = {**rollout.hashes(), **readers.hashes()}
+    weights = {**rollout.hashes(), **metrics.hashes()}
     readings = read_cases(
         cases,
         {name: partial(stream, rollout, name) for name in options.variants},
-        StreamReader(readers, rollout.pipeline.format.chunk_latents),
+        StreamReader(metrics, rollout.pipeline.format.chunk_latents),
         num_workers=options.workers,
         kept=resumable(options, weights),
     )
-    numbers = numbers_of(readings)
+    numbers = summarise_drift(readings)
     if options.workers == 1:
         numbers["peak_memory"] = Number(peak_rss_mib(), 1).described(
             "peak memory of the whole measurement", unit="MiB"
@@ -109,27 +109,27 @@ def stream(rollout: Rollout, variant: str, case: Case) -> Iterator[Video]:
         blend=variant != "abrupt",
         interpolate=variant == "interpolate",
     )
-    yield from rollout.pipeline.stream(inputs_of(rollout, case, REFERENCE_FRAMES), request)
+    yield from rollout.pipeline.stream(build_inputs(rollout, case, REFERENCE_FRAMES), request)
 
 
 @dataclass(frozen=True)
 class StreamReader:
     """Reads a video block by block; of its pictures only the last one is kept."""
 
-    readers: Readers
+    metrics: StudyMetrics
     chunk_latents: int
 
     def __call__(self, case: Case, blocks: Iterator[Video]) -> Reading:
         """The tracks by window, the change at seams, and frames evenly spread over the video."""
         num = case.num_frames
-        own = self.readers.face.critic.embed_clip(video_of(case.reference)[::25])
+        own = self.metrics.face.critic.embed_clip(rendered_video(case.reference)[::25])
         rows: list[Float[Tensor, "f k"]] = []
         motions: list[Float[Tensor, "f m"]] = []
         changes, last, pictures = [], case.image[None], []
         kept = set(np.linspace(0, num - 1, NUM_PICTURES).round().astype(int).tolist())
         for frames in blocks:
-            motion = self.readers.mouth.critic.measure(frames).values
-            near = self.readers.face.critic.measure(frames).values @ own
+            motion = self.metrics.mouth.critic.measure(frames).values
+            near = self.metrics.face.critic.measure(frames).values @ own
             pixels = frames.float()
             grey = pixels.mean((1, 2, 3))
             saturation = (pixels.amax(1) - pixels.amin(1)).mean((1, 2))
@@ -149,7 +149,7 @@ class StreamReader:
         }
 
     def _seams(self, changes: dict[str, Float[np.ndarray, " f-1"]], num: int) -> Reading:
-        borders = borders_of(num, chunk_latents=self.chunk_latents)
+        borders = chunk_borders(num, chunk_latents=self.chunk_latents)
         latents = sorted(set(range(1, num, TEMPORAL_FACTOR)) - set(borders))
         found = {}
         for name, change in changes.items():
@@ -174,7 +174,7 @@ def windows(
     }
 
 
-def borders_of(num_frames: int, *, chunk_latents: int) -> list[int]:
+def chunk_borders(num_frames: int, *, chunk_latents: int) -> list[int]:
     """The first frame of every chunk but the first."""
     chunks = plan(num_frames, chunk_latents=chunk_latents).chunks
     return [chunk.frames.start for chunk in chunks if chunk.frames.start > 0]
@@ -191,7 +191,7 @@ def change_ratio(
     return float(np.median(change[at]) / np.median(np.delete(change, rest)))
 
 
-def numbers_of(readings: Readings) -> dict[str, Number]:
+def summarise_drift(readings: Readings) -> dict[str, Number]:
     """First and last window and every minute of each track, their change, and the seams; and the
     gain of each other way over the plain one at the end, paired over persons."""
     numbers = {}
@@ -199,17 +199,17 @@ def numbers_of(readings: Readings) -> dict[str, Number]:
         tracks = readings.values(variant, name)
         key, label = f"{variant}_{name}", f"{word}, {VARIANTS[variant]}"
         for ending, words, values in _spans(tracks):
-            number = mean_of(values)
+            number = mean_interval(values)
             numbers[f"{key}_{ending}"] = number.described(f"{label}: {words}")
         if variant != "plain" and "plain" in readings.rows:
-            gain = mean_of(tracks[:, -1] - readings.values("plain", name)[:, -1])
+            gain = mean_interval(tracks[:, -1] - readings.values("plain", name)[:, -1])
             numbers[f"{key}_gain"] = gain.described(
                 f"{word}, last {WINDOW_S} s: {VARIANTS[variant]} over {VARIANTS['plain']}"
             )
     for variant, (place, where), (seam, word) in product(
         readings.rows, PLACES.items(), SEAMS.items()
     ):
-        ratios = mean_of(readings.values(variant, f"{place}_{seam}"))
+        ratios = mean_interval(readings.values(variant, f"{place}_{seam}"))
         numbers[f"{variant}_{place}_{seam}"] = ratios.described(
             f"{word} at {where} / inside, medians, {VARIANTS[variant]}",
             target="≤ 1.2" if place == "seam" else "",

@@ -16,11 +16,11 @@ from torch import Tensor
 from avatar_v.base.progress import track
 from avatar_v.inputs.best_frame import best_frame
 from avatar_v.inputs.reference_check import check_reference
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.writer import Writer
 from avatar_v.models.vae import VideoVAE
 from avatar_v.weights.card import ASSETS, DEFAULT_WEIGHTS, read_card
-from avatar_v_eval.cases import drawn_clips, video_of
+from avatar_v_eval.cases import drawn_clips, rendered_video
 from avatar_v_eval.intervals import rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -38,7 +38,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     torch.set_num_threads(1)
-    check = Check(Path(options.weights))
+    check = KnownPeopleCheck(Path(options.weights))
     numbers = check.false_alarms(options.persons, options.first)
     notes = [f"TEST persons from number {options.first} on; a clip is H.264 as generate writes it"]
     if options.real:
@@ -53,7 +53,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-class Check:
+class KnownPeopleCheck:
     """The check of `generate`, with the weights of a folder."""
 
     def __init__(self, weights: Path) -> None:
@@ -77,10 +77,12 @@ class Check:
                 for size in SIZES:
                     (clip,) = drawn_clips("test", 1, first=first + i, num_frames=9, size=size)
                     path = Path(folder) / "clip.mp4"
-                    with Writer(output_of(str(path))) as writer:
-                        writer.write(video_of(clip), clip.audio)
+                    with Writer(build_output(str(path))) as writer:
+                        writer.write(rendered_video(clip), clip.audio)
                     image = best_frame(path, face_crop=False).image
-                    rows.setdefault(f"{size}_picture", []).append(self.warns(video_of(clip)[0]))
+                    rows.setdefault(f"{size}_picture", []).append(
+                        self.warns(rendered_video(clip)[0])
+                    )
                     rows.setdefault(f"{size}_clip", []).append(self.warns(image))
         return {
             f"false_{name}": rate(sum(found), len(found)).described(

@@ -24,11 +24,11 @@ from avatar_v_eval.rollout import Rollout
 from avatar_v_eval.systems import (
     Way,
     add_system_options,
-    hashes_of,
-    longest_of,
-    pairs_of,
-    recipes_of,
-    ways_of,
+    join_recipes,
+    longest_reference,
+    parse_pairs,
+    parse_ways,
+    weights_hashes,
 )
 
 Tracks = Float[np.ndarray, "k n f m"]
@@ -47,22 +47,25 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 4)
-    ways = ways_of(options)
+    ways = parse_ways(options)
     for key, way in ways.items():
         if way.rollout.pipeline.conditioner.motion_net is None:
             raise ValueError(f"{key} has no motion network: see recipes/3_motion.yaml")
-    pairs = pairs_of(options, ways)
+    pairs = parse_pairs(options, ways)
     cases = asked_cases(
-        options, reference_frames=longest_of(options), target_video=False, reference_video=False
+        options,
+        reference_frames=longest_reference(options),
+        target_video=False,
+        reference_video=False,
     )
     tracks = {TRUTH: np.stack([case.motion.double().numpy() for case in cases])[None]}
     tracks |= {key: sampled(way, cases, options) for key, way in ways.items()}
     words = {TRUTH: "the true motion", **{key: way.words for key, way in ways.items()}}
     return Findings(
         f"The motion of persons, {options.name}",
-        numbers_of(cases, tracks, words, pairs),
-        recipe=recipes_of(ways),
-        weights=hashes_of(ways, "motion", "audio"),
+        summarise_motion(cases, tracks, words, pairs),
+        recipe=join_recipes(ways),
+        weights=weights_hashes(ways, "motion", "audio"),
         notes=[
             cases_note(options, "; the first frame's motion is given"),
             *(f"{key}: {way.rollout.described()}" for key, way in ways.items()),
@@ -83,7 +86,7 @@ def sampled(way: Way, cases: list[Case], options: argparse.Namespace) -> Tracks:
     return np.stack(made)
 
 
-def numbers_of(
+def summarise_motion(
     cases: list[Case],
     tracks: dict[str, Tracks],
     words: dict[str, str],

@@ -24,14 +24,14 @@ from avatar_v.media import reading
 from avatar_v.models.base import hash_folder
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Video, loudness
-from avatar_v_eval.intervals import fisher, mean_of, pearson, rate
+from avatar_v_eval.intervals import fisher, mean_interval, pearson, rate
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import AVATAR_V, AVATAR_V_DATA
-from avatar_v_eval.scoring.clip import Clip, Footage
-from avatar_v_eval.scoring.scorers.likeness import FaceDlib
-from avatar_v_eval.scoring.scorers.motion import StyleLandmarks
+from avatar_v_eval.scoring.clip import Footage, ScoredClip
+from avatar_v_eval.scoring.scorers.likeness import FaceDlibScorer
+from avatar_v_eval.scoring.scorers.motion import StyleLandmarksScorer
 
 SHOWN_SIZE = 384
 """Small pictures are enlarged to this before dlib sees them; its detector needs 80 pixels."""
@@ -57,8 +57,8 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(options: argparse.Namespace) -> Findings:
     work, size = options.work, options.size
-    others = [shown(head_of(reading.read_video(path), size), path) for path in options.others]
-    video = head_of(reading.read_video(options.clip), size)
+    others = [shown(crop_head(reading.read_video(path), size), path) for path in options.others]
+    video = crop_head(reading.read_video(options.clip), size)
     real = shown(video, options.clip)
     if not options.score_only:
         make_video(options, work)
@@ -150,7 +150,7 @@ def step_label(name: str) -> str:
     return f"generating further speech {number}"
 
 
-def head_of(video: Video, size: int) -> Video:
+def crop_head(video: Video, size: int) -> Video:
     """The head as the importer crops it."""
     return face_crop(video, track_faces(video), size)
 
@@ -173,17 +173,17 @@ def part(footage: Footage, frames: slice) -> Footage:
 
 def identity_numbers(real: Footage, made: Footage, others: list[Footage]) -> dict[str, Number]:
     """Embedding distances: generated to real, real to itself, generated to other people."""
-    face, half = FaceDlib(), real.num_frames // 2
-    clip = Clip(made, real, next(iter(real.pictures.frames())))
+    face, half = FaceDlibScorer(), real.num_frames // 2
+    clip = ScoredClip(made, real, next(iter(real.pictures.frames())))
     scores = face.score(clip)
     own = np.array([value for _, value in scores.frames["face_dlib"]])
-    halves = Clip(part(real, slice(half, None)), part(real, slice(half)), clip.image)
-    style = StyleLandmarks().score(clip).values["style_landmarks"]
+    halves = ScoredClip(part(real, slice(half, None)), part(real, slice(half)), clip.image)
+    style = StyleLandmarksScorer().score(clip).values["style_landmarks"]
     numbers = {
         "face_found": Number(scores.values["face_dlib_found"], 1).described(
             "generated frames in which dlib finds a face"
         ),
-        "face_own": mean_of(own).described(
+        "face_own": mean_interval(own).described(
             "distance of generated frames to the person", target="< 0.6"
         ),
         "face_ceiling": Number(face.score(halves).values["face_dlib"], 1).described(
@@ -192,7 +192,9 @@ def identity_numbers(real: Footage, made: Footage, others: list[Footage]) -> dic
         "style": Number(style, 1).described("style distance to the real clip"),
     }
     if others:
-        far = [face.score(Clip(made, other, clip.image)).values["face_dlib"] for other in others]
+        far = [
+            face.score(ScoredClip(made, other, clip.image)).values["face_dlib"] for other in others
+        ]
         numbers["face_others"] = Number(
             float(np.mean(far)), len(far), min(far), max(far)
         ).described("distance to other people, lowest to highest")

@@ -17,9 +17,9 @@ from torch import Tensor
 
 from avatar_v.critics.frozen import weights_hash
 from avatar_v.faces.face import FaceCritic
-from avatar_v.generate.generator import LatentChunk, Person
+from avatar_v.generate.generator import EncodedPerson, LatentChunk
 from avatar_v.generate.pipeline import AvatarPipeline
-from avatar_v.generate.refine import Refiner, refine_chunks
+from avatar_v.generate.refine import TrainedRefiner, refine_chunks
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.losses.flow import box_cover
 from avatar_v.losses.perceptual import feature_loss
@@ -33,16 +33,16 @@ from avatar_v_eval.cases import (
     asked_cases,
     cases_note,
     check_persons,
-    heard,
+    prepared_sound,
+    rendered_video,
     signed,
-    video_of,
 )
 from avatar_v_eval.generated import reference_clip
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, gains, means
-from avatar_v_eval.readers import LOOKS, clip_of
-from avatar_v_eval.scoring.scorers.likeness import FaceWorld
+from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
+from avatar_v_eval.study_metrics import LOOKS, make_scored_clip
 from avatar_v_eval.systems import named
 
 SIZE, TILE = 128, 64
@@ -76,13 +76,13 @@ def measure(options: argparse.Namespace) -> Findings:
     torch.set_num_threads(1)
     pipeline = AvatarPipeline.from_pretrained(options.generator)
     refiners = {
-        name: Refiner.from_pretrained(weights, pipeline.conditioner)
+        name: TrainedRefiner.from_pretrained(weights, pipeline.conditioner)
         for name, weights in named(options.refiners)
     }
     first = next(iter(refiners))
     words = {BICUBIC: "bicubic", **{name: name for name in refiners}}
     words |= {BLIND: f"{first}, no reference", CEILING: "the true clip through the VAE"}
-    face = FaceWorld()
+    face = FaceWorldScorer()
     cases = asked_cases(options, reference_frames=options.frames, size=SIZE)
 
     def find(index: int) -> tuple[dict[str, Reading], dict[str, Tensor]]:
@@ -90,7 +90,9 @@ def measure(options: argparse.Namespace) -> Findings:
         videos = reconstructed(case, refiners)
         readings = {name: read(video, case, face) for name, video in videos.items()}
         for name, video in generated(case, pipeline, refiners).items():
-            readings[f"made_{name}"] = looks(video, case, signed(video_of(case.reference)), face)
+            readings[f"made_{name}"] = looks(
+                video, case, signed(rendered_video(case.reference)), face
+            )
         return readings, row(case, {name: videos[name] for name in (BICUBIC, *refiners)})
 
     found = mapped(find, len(cases), "persons", options.workers)
@@ -120,15 +122,15 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 @torch.inference_mode()
-def reconstructed(case: Case, refiners: Mapping[str, Refiner]) -> dict[str, SignedVideo]:
+def reconstructed(case: Case, refiners: Mapping[str, TrainedRefiner]) -> dict[str, SignedVideo]:
     """The true clip made small and large again in every way."""
     first, true = next(iter(refiners.values())), signed(case.video)
     vae, motion = first.conditioner.vae, first.conditioner.pack_motion(case.motion[None])
     latents = vae.encode(reduce(true[None]))
     videos = {BICUBIC: enlarge(first.low_vae.decode(latents))[0]}
     for name, own in (*refiners.items(), (BLIND, first)):
-        audio = own.conditioner.encode_audio(heard(case.target)[None])
-        person = Person(true[0], None if name == BLIND else _reference(case, own))
+        audio = own.conditioner.encode_audio(prepared_sound(case.target)[None])
+        person = EncodedPerson(true[0], None if name == BLIND else _reference(case, own))
         part = LatentChunk(latents, case.audio, len(true), 0, audio, motion)
         bf16 = own.dit.patch_embed.weight.dtype == torch.bfloat16
         made = refine_chunks(own, person, case.prompt, iter([part]), seed=0, bf16=bf16)
@@ -138,7 +140,7 @@ def reconstructed(case: Case, refiners: Mapping[str, Refiner]) -> dict[str, Sign
 
 
 def generated(
-    case: Case, pipeline: AvatarPipeline, refiners: Mapping[str, Refiner]
+    case: Case, pipeline: AvatarPipeline, refiners: Mapping[str, TrainedRefiner]
 ) -> dict[str, SignedVideo]:
     """The person of the reference, generated with the speech of the case, enlarged and refined."""
     clip, said = reference_clip(case, len(case.reference.motion)), case.audio
@@ -153,14 +155,14 @@ def generated(
     return {**frames, BICUBIC: enlarge(frames[BICUBIC][None])[0]}
 
 
-def _reference(case: Case, refiner: Refiner):
+def _reference(case: Case, refiner: TrainedRefiner):
     clip = case.reference
     assert clip.valid is not None
-    video = signed(video_of(clip))
-    return refiner.conditioner.encode_clip(video, clip.valid, heard(clip), clip.motion)
+    video = signed(rendered_video(clip))
+    return refiner.conditioner.encode_clip(video, clip.valid, prepared_sound(clip), clip.motion)
 
 
-def read(video: SignedVideo, case: Case, face: FaceWorld) -> Reading:
+def read(video: SignedVideo, case: Case, face: FaceWorldScorer) -> Reading:
     """Each measure of one video against the true one."""
     true, mouth = signed(case.video), _corners(case)
     assert case.target.mouth_box is not None
@@ -176,9 +178,9 @@ def read(video: SignedVideo, case: Case, face: FaceWorld) -> Reading:
     }
 
 
-def looks(video: SignedVideo, case: Case, true: SignedVideo, face: FaceWorld) -> Reading:
+def looks(video: SignedVideo, case: Case, true: SignedVideo, face: FaceWorldScorer) -> Reading:
     """Likeness, and sharpness as a share of another video's, of all frames but the first."""
-    clip, other = (clip_of(case, to_uint8(each)) for each in (video, true))
+    clip, other = (make_scored_clip(case, to_uint8(each)) for each in (video, true))
     sharpness = [LOOKS["sharpness"].score(each).values["sharpness"] for each in (clip, other)]
     return {
         "sharpness": sharpness[0] / sharpness[1],

@@ -33,19 +33,19 @@ from avatar_v_eval.generated import (
 )
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Condition, Findings, Reading, means, read_cases, resumable
-from avatar_v_eval.readers import Readers
 from avatar_v_eval.records import Number
 from avatar_v_eval.studies.systems_figures import draw, shown
-from avatar_v_eval.studies.systems_readings import CEILING, SWAPPED, VideoReader, numbers_of
+from avatar_v_eval.studies.systems_readings import CEILING, SWAPPED, VideoReader, summarise_readings
+from avatar_v_eval.study_metrics import StudyMetrics
 from avatar_v_eval.systems import (
     STARTS,
     Way,
     add_system_options,
-    hashes_of,
-    longest_of,
-    pairs_of,
-    recipes_of,
-    ways_of,
+    join_recipes,
+    longest_reference,
+    parse_pairs,
+    parse_ways,
+    weights_hashes,
 )
 
 SWAPPED_FRAMES = 33
@@ -77,24 +77,26 @@ def measure(options: argparse.Namespace) -> Findings:
         checks.count("--diverse", options.diverse, least=2, most=options.persons)
     if options.through_files and "none" in options.references:
         raise ValueError("--through-files takes a reference in every condition")
-    ways = ways_of(options, options.starts)
-    pairs = pairs_of(options, ways)
-    shipped, held_out = Readers.load(), Readers.held_out()
+    ways = parse_ways(options, options.starts)
+    pairs = parse_pairs(options, ways)
+    shipped, held_out = StudyMetrics.load(), StudyMetrics.held_out()
     weights = {**shipped.hashes(), **{f"held-out {k}": v for k, v in held_out.hashes().items()}}
-    weights |= hashes_of(ways, "dit", "motion", "vae")
+    weights |= weights_hashes(ways, "dit", "motion", "vae")
     least = OF_A_CLIP if options.through_files else 1
     first = next(iter(ways.values())).rollout
-    cases = asked_cases(options, reference_frames=max(least, longest_of(options)), size=first.size)
+    cases = asked_cases(
+        options, reference_frames=max(least, longest_reference(options)), size=first.size
+    )
     true = mapped(
         lambda i: through_vae(first.vae, cases[i].video), len(cases), "truth", options.workers
     )
     reader = VideoReader(
         shipped, held_out, {c.person_id: x for c, x in zip(cases, true, strict=True)}
     )
-    conditions, words = conditions_of(options, ways, cases, reader)
+    conditions, words = build_conditions(options, ways, cases, reader)
     kept = resumable(options, weights)
     readings = read_cases(cases, conditions, reader, num_workers=options.workers, kept=kept)
-    numbers = numbers_of(cases, readings, words, pairs)
+    numbers = summarise_readings(cases, readings, words, pairs)
     some = cases[: options.diverse]
     if some:
         numbers |= distances(some, ways, words, pairs, options)
@@ -105,7 +107,7 @@ def measure(options: argparse.Namespace) -> Findings:
     return Findings(
         f"Videos of persons, {options.name}",
         numbers,
-        recipe=recipes_of(ways),
+        recipe=join_recipes(ways),
         weights=weights,
         notes=[
             cases_note(options, f" at {first.size} px; the reference shows another scene"),
@@ -119,7 +121,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def conditions_of(
+def build_conditions(
     options: argparse.Namespace,
     ways: Mapping[str, Way],
     cases: Sequence[Case],

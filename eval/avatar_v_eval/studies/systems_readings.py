@@ -13,12 +13,12 @@ from avatar_v.types import MOTION_NAMES
 from avatar_v_eval.cases import Case, Video, loudness
 from avatar_v_eval.generated import GeneratedClip
 from avatar_v_eval.habits import habit_numbers
-from avatar_v_eval.intervals import mean_of, pearson, rate
+from avatar_v_eval.intervals import mean_interval, pearson, rate
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, slope
 from avatar_v_eval.protocol import Reading, Readings, gains, means
-from avatar_v_eval.readers import MEASURES, Readers, picture_shares, scene_distance
 from avatar_v_eval.records import Number
 from avatar_v_eval.scoring.readings import style_distance
+from avatar_v_eval.study_metrics import MEASURES, StudyMetrics, picture_shares, scene_distance
 
 CEILING, SWAPPED = "ceiling", "swapped"
 COLOURS = {
@@ -51,8 +51,8 @@ MOUTH_TARGETS = {"mouth": "≥ 0.6", "unrelated": "|r| < 0.15"}
 class VideoReader:
     """Every measure of one person's video."""
 
-    shipped: Readers
-    held_out: Readers
+    shipped: StudyMetrics
+    held_out: StudyMetrics
     true: Mapping[int, Video]
     """Person → the true video through the VAE."""
 
@@ -93,7 +93,7 @@ def colour_shares(video: Video, true: Video) -> dict[str, float]:
     return dict(zip(COLOURS, (numbers(video) / numbers(true)).tolist(), strict=True))
 
 
-def numbers_of(
+def summarise_readings(
     cases: Sequence[Case],
     readings: Readings,
     words: Mapping[str, str],
@@ -115,7 +115,9 @@ def numbers_of(
         pearson(loudness(c.audio, c.num_frames)[1:].double().numpy(), c.mouth_open[1:])
         for c in cases
     ]
-    numbers["loudness"] = mean_of(np.array(loud)).described("mouth r: loudness alone, a shortcut")
+    numbers["loudness"] = mean_interval(np.array(loud)).described(
+        "mouth r: loudness alone, a shortcut"
+    )
     return numbers | identity_numbers(readings, words)
 
 
@@ -151,6 +153,6 @@ def identity_numbers(readings: Readings, words: Mapping[str, str]) -> dict[str, 
         whose = "the given person is nearest" if key == "follows" else "the speaker is nearest"
         label = f"{whose}, of {n}: {words[condition]}"
         numbers[f"nearest_{key}"] = rate(int(nearest.sum()), n).described(label, target=target)
-        pairs = mean_of(pairwise.double().numpy())
+        pairs = mean_interval(pairwise.double().numpy())
         numbers[f"nearer_{key}"] = pairs.described(f"{whose}, of two: {words[condition]}")
     return numbers

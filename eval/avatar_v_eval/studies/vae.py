@@ -20,7 +20,7 @@ from avatar_v.objectives.vae import latent_stats, psnr
 from avatar_v.types import TEMPORAL_FACTOR
 from avatar_v.weights.card import ASSETS
 from avatar_v.world.clip import WorldClip
-from avatar_v_eval.cases import add_case_options, cases_note, drawn_clips, signed, video_of
+from avatar_v_eval.cases import add_case_options, cases_note, drawn_clips, rendered_video, signed
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, means
@@ -50,7 +50,7 @@ def measure(options: argparse.Namespace) -> Findings:
         return drawn_clips(options.split, 1, first=first, num_frames=options.frames)[0]
 
     clips = mapped(clip, options.persons, "drawing clips", options.workers)
-    videos = [signed(video_of(clip)) for clip in clips]
+    videos = [signed(rendered_video(clip)) for clip in clips]
     rows = mapped(lambda i: read(vae, clips[i]), len(clips), "world", options.workers)
     numbers = means(Readings({"db": rows}), MEASURES, {"db": "test persons"}, DECIBEL)
     numbers["psnr_world_db"] = numbers["psnr_world_db"].described(
@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> Findings:
 
 def read(vae: VideoVAE, clip: WorldClip) -> Reading:
     """PSNR of the whole picture and of the mouth box."""
-    video = signed(video_of(clip))
+    video = signed(rendered_video(clip))
     rebuilt = _rebuilt(vae, video)
     assert clip.mouth_box is not None
     return {

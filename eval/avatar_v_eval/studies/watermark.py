@@ -33,12 +33,12 @@ from avatar_v_eval.cases import (
     check_persons,
 )
 from avatar_v_eval.generated import generate
-from avatar_v_eval.intervals import mean_of, rate, within_unit
+from avatar_v_eval.intervals import mean_interval, rate, within_unit
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings
-from avatar_v_eval.readers import Readers, picture_shares
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import Rollout
+from avatar_v_eval.study_metrics import StudyMetrics, picture_shares
 
 NUM_KEYS = 8
 """Keys that a clip without a mark is read with."""
@@ -77,27 +77,27 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     check_persons(options, 2)
     torch.set_num_threads(1)
-    readers = Readers.held_out()
+    metrics = StudyMetrics.held_out()
     cases = asked_cases(
         options, reference_frames=options.frames if options.generated else 1, size=options.size
     )
 
     rows = mapped(
-        lambda i: read(cases[i], cases[i].video, readers),
+        lambda i: read(cases[i], cases[i].video, metrics),
         len(cases),
         "drawn clips",
         options.workers,
     )
-    numbers = numbers_of(Readings({"drawn": rows}), "drawn", "")
-    weights = readers.hashes()
+    numbers = summarise_condition(Readings({"drawn": rows}), "drawn", "")
+    weights = metrics.hashes()
     if options.generated:
         pipeline = AvatarPipeline.from_pretrained()
         rollout = Rollout(pipeline, Request.of(reference="", audio=""))
         made = [
-            read(case, generate(rollout, case, options.frames).video, readers)
+            read(case, generate(rollout, case, options.frames).video, metrics)
             for case in cases[: options.generated]
         ]
-        numbers |= numbers_of(Readings({"made": made}), "made", "generated, ")
+        numbers |= summarise_condition(Readings({"made": made}), "made", "generated, ")
     return Findings(
         f"The mark in frames of {options.size} px: attacks, false alarms, changes",
         numbers,
@@ -112,9 +112,9 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def read(case: Case, video: Video, readers: Readers) -> Reading:
+def read(case: Case, video: Video, metrics: StudyMetrics) -> Reading:
     """All measures of one video, with a mark of its own and without."""
-    id_ = id_of(case)
+    id_ = watermark_id(case)
     drawn = Marker(Mark(id_))(video)
     plain, marked = written(video), written(drawn)
     reading: dict[str, float] = {"psnr": psnr(drawn, video)}
@@ -128,17 +128,17 @@ def read(case: Case, video: Video, readers: Readers) -> Reading:
     others = [detect(plain, key) for key in keys]
     reading["false"] = float(sum(found.is_marked for found in others))
     reading["false_z"] = max(found.z for found in others)
-    before, after = (judged(case, x, plain, readers) for x in (plain, marked))
+    before, after = (score_video(case, x, plain, metrics) for x in (plain, marked))
     return reading | {name: after[name] - before[name] for name in CHANGES}
 
 
-def id_of(case: Case) -> str:
+def watermark_id(case: Case) -> str:
     return hashlib.sha256(b"case %d" % case.person_id).hexdigest()[:8]
 
 
-def judged(case: Case, video: Video, plain: Video, readers: Readers) -> dict[str, float]:
+def score_video(case: Case, video: Video, plain: Video, metrics: StudyMetrics) -> dict[str, float]:
     """What critics read."""
-    return {**readers.read(case, video), **picture_shares(case, video, plain)}
+    return {**metrics.read(case, video), **picture_shares(case, video, plain)}
 
 
 def attacked(name: str, video: Video) -> Video:
@@ -179,7 +179,7 @@ def written(video: Video, crf: int | None = None) -> Video:
         return read_video(path)
 
 
-def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Number]:
+def summarise_condition(readings: Readings, condition: str, before: str) -> dict[str, Number]:
     """Shares and means over the clips of a condition; ``before`` begins their labels."""
     numbers: dict[str, Number] = {}
 
@@ -188,7 +188,7 @@ def numbers_of(readings: Readings, condition: str, before: str) -> dict[str, Num
         return rate(round(found.sum()), each * len(found))
 
     def mean(measure: str) -> Number:
-        return mean_of(readings.values(condition, measure))
+        return mean_interval(readings.values(condition, measure))
 
     for name, words in ATTACKS.items():
         numbers[f"right_{name}"] = hits(f"right_{name}").described(f"{before}id read: {words}")

@@ -10,7 +10,7 @@ import argparse
 from dataclasses import dataclass
 from pathlib import Path
 
-from avatar_v_eval.bench.rows import Run, read_run
+from avatar_v_eval.bench.rows import BenchRun, read_run
 from avatar_v_eval.bench.summary import Line, summarise
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
@@ -77,7 +77,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def numbers(run: Run) -> dict[str, Number]:
+def numbers(run: BenchRun) -> dict[str, Number]:
     """Means by output and system, then the expected differences. ValueError for a run that lacks
     one of the systems that ship."""
     there = [name for name in SYSTEMS if name in run.info.systems]

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.writer import Writer, write_wav
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import persons, scenes, sentences
@@ -24,7 +24,7 @@ def draw_person(folder: Path, number: int) -> tuple[Path, Path]:
     assert seen.video is not None
     folder.mkdir(parents=True, exist_ok=True)
     clip, speech = folder / "clip.mp4", folder / "speech.wav"
-    with Writer(output_of(str(clip))) as writer:
+    with Writer(build_output(str(clip))) as writer:
         writer.write(seen.video, seen.audio)
     write_wav(speech, heard.audio)
     return clip, speech

@@ -58,7 +58,7 @@ class Limits:
 
 
 @dataclass(frozen=True)
-class Form:
+class PageForm:
     """The page's form as it arrives: an emptied field is None, and nothing is checked yet."""
 
     reference: str | None
@@ -73,7 +73,7 @@ class Form:
     seed: int | float | None
 
 
-def checked_request(form: Form, limits: Limits, out: str | Path) -> Request:
+def checked_request(form: PageForm, limits: Limits, out: str | Path) -> Request:
     """The library's request for ``out``, an mp4; ValueError, for the user to read, for any fault.
 
     Sizes and durations are read from the files themselves, whatever their headers promise.

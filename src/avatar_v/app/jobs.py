@@ -18,8 +18,8 @@ from pathlib import Path
 from avatar_v.app.form import (
     CONSENT,
     SPEECH_TEXT,
-    Form,
     Limits,
+    PageForm,
     checked_request,
     form_words,
 )
@@ -29,7 +29,7 @@ from avatar_v.engines.voice import speak_text
 from avatar_v.engines.voices import DRAWN, is_drawn
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.run import run
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.writer import write_wav
 from avatar_v.request.output_files import json_path
 from avatar_v.request.record import Record, save_record
@@ -99,7 +99,7 @@ class JobRunner:
         self._load_s = round(time.perf_counter() - begin, 3)
         self._queue = JobQueue(self.limits.num_waiting)
 
-    def make(self, form: Form, visitor: Visitor) -> Generator[Waiting | Progress, None, None]:
+    def make(self, form: PageForm, visitor: Visitor) -> Generator[Waiting | Progress, None, None]:
         """Check ``form`` and carry it out in its visitor's turn; the last progress has the record.
 
         ValueError for faults that the user can change and for a full queue, OSError if writing
@@ -153,7 +153,7 @@ class JobRunner:
                         shutil.rmtree(path) if path.is_dir() else path.unlink()
 
     def _made(self, request: Request, token: str) -> Generator[Progress, None, None]:
-        beside = (output_of(str(Path(str(request.output.out)).with_name(LIVE))),)
+        beside = (build_output(str(Path(str(request.output.out)).with_name(LIVE))),)
         making = run(request, self.pipeline, beside=beside, keep=False, save=self._save)
         assert making.inputs.num_frames is not None
         warnings = tuple(form_words(text, *_files(request)) for text in making.inputs.warnings)

@@ -34,7 +34,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from avatar_v.app import html
 from avatar_v.app.example import draw_person
-from avatar_v.app.form import FRAMED, MAX_TEXT, Form, form_words
+from avatar_v.app.form import FRAMED, MAX_TEXT, PageForm, form_words
 from avatar_v.app.job_queue import JobQueue, in_turn
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
@@ -115,7 +115,7 @@ def _add_faults(app: FastAPI) -> None:
     """Every fault is one plain sentence."""
 
     @app.exception_handler(StarletteHTTPException)
-    async def told(request: Request, error: StarletteHTTPException) -> Response:
+    async def error_page(request: Request, error: StarletteHTTPException) -> Response:
         return PlainTextResponse(str(error.detail), error.status_code)
 
     @app.exception_handler(RequestValidationError)
@@ -238,7 +238,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
         """One JSON object a line for each change of what the page shows, until the job is over."""
         session, visitor = _session(request), _visitor(request)
 
-        def path_of(id_: str | None) -> str | None:
+        def find_path(id_: str | None) -> str | None:
             path = uploads.find(session, id_) if id_ else None
             if id_ and path is None:
                 raise ValueError("A file is not here any more; add it again")
@@ -246,11 +246,11 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
 
         def begin() -> Generator[dict[str, Any], None, None]:
             try:
-                given = {name: path_of(vars(body)[name]) for name in ("reference", "speech")}
+                given = {name: find_path(vars(body)[name]) for name in ("reference", "speech")}
             except ValueError as error:
                 yield html.page_state(failed=str(error))
                 return
-            form = dataclasses.replace(Form(**body.model_dump()), **given)
+            form = dataclasses.replace(PageForm(**body.model_dump()), **given)
             yield from running(runner, form, visitor)
 
         async def lines() -> AsyncIterator[str]:
@@ -276,7 +276,7 @@ def _add_jobs(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: Upl
 
 
 def running(
-    runner: JobRunner, form: Form, visitor: Visitor
+    runner: JobRunner, form: PageForm, visitor: Visitor
 ) -> Generator[dict[str, Any], None, None]:
     """The page's words and screens, from the first check to the end."""
     try:

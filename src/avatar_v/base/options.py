@@ -90,7 +90,7 @@ def parsed(args: argparse.Namespace, cls: type[_T]) -> _T:
     return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
 
 
-def flag_of(cls: type, name: str) -> str:
+def option_flag(cls: type, name: str) -> str:
     """The option of a field, for messages."""
     (field,) = (field for field in dataclasses.fields(cls) if field.name == name)
     return field.metadata[_KEY].flag

@@ -55,7 +55,7 @@ def built(
     than ``make``'s annotation or out of its range, and whatever ``make`` itself refuses. Whole
     numbers without a range are from 0 to `MAX_SIZE`.
     """
-    hints = {name: hint for name, hint in fields_of(make).items() if name not in given}
+    hints = {name: hint for name, hint in accepted_fields(make).items() if name not in given}
     unknown, missing = sorted(set(values) - set(hints)), sorted(set(hints) - set(values))
     if unknown or missing:
         raise ValueError(f"{where}: unknown keys {unknown}, missing keys {missing}")
@@ -77,7 +77,7 @@ def checked(
     }
 
 
-def fields_of(make: Callable[..., Any]) -> dict[str, Any]:
+def accepted_fields(make: Callable[..., Any]) -> dict[str, Any]:
     """Name → annotation of what a dataclass or constructor takes by name."""
     call = make.__init__ if inspect.isclass(make) else make
     hints = get_type_hints(call, include_extras=True)

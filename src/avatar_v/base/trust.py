@@ -12,7 +12,7 @@ from typing import Any
 
 OWN = ("avatar_v", "avatar_v_data", "avatar_v_eval")
 REWARDS = tuple(f"avatar_v.rewards.{name}" for name in
-                ("shipped", "readers", "likeness", "preference"))  # fmt: skip
+                ("shipped", "metrics", "likeness", "preference"))  # fmt: skip
 """Modules whose names a reward may have."""
 TORCH = ("torch.optim",)
 LIGHTNING = {
@@ -45,7 +45,7 @@ BASES = {
     "lightning.pytorch.strategies.strategy.Strategy",
     "lightning.pytorch.loggers.logger.Logger",
     "avatar_v.rewards.feature_part.FeaturePart",
-    "avatar_v.objectives.critic.Critic",
+    "avatar_v.objectives.critic.CriticTask",
 }
 """Of the project's own classes only what is below one of these is built by name."""
 HOOKS = ("ddp_comm_hook", "ddp_comm_wrapper", "ddp_comm_state", "dict_kwargs")

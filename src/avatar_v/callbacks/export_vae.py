@@ -14,7 +14,7 @@ from avatar_v.base.paths import whole_folder
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.fidelity import ReconstructionStats, fidelity_db, known
 from avatar_v.models.vae import Video, VideoVAE
-from avatar_v.objectives.vae import TrainVAE, latent_stats, video_of
+from avatar_v.objectives.vae import TrainVAE, latent_stats, require_video
 from avatar_v.training.finite import require_finite_weights
 
 PICTURES_A_CLIP, PICTURES_AT_ONCE, MAX_PICTURES = 8, 64, 2048
@@ -48,17 +48,19 @@ class ExportVAE(L.Callback):
                 return
             if not pl_module.decoder_only:
                 batches = itertools.islice(loader, self.num_stats_batches)
-                videos = (video_of(batch) for batch in batches)
+                videos = (require_video(batch) for batch in batches)
                 pl_module.vae.set_latent_stats(*latent_stats(pl_module.vae, videos))
             batches = itertools.islice(loader, self.num_stats_batches)
-            pl_module.vae.known = known_of(pl_module.vae, (video_of(batch) for batch in batches))
+            pl_module.vae.known = reconstruction_stats(
+                pl_module.vae, (require_video(batch) for batch in batches)
+            )
             with whole_folder(folder) as partial:
                 pl_module.vae.save_pretrained(partial, self.dtype)
 
 
 @torch.no_grad()
-def known_of(vae: VideoVAE, videos: Iterable[Video]) -> ReconstructionStats:
-    """What single pictures of ``videos``, spread over each clip, reach in ``vae``."""
+def reconstruction_stats(vae: VideoVAE, videos: Iterable[Video]) -> ReconstructionStats:
+    """Fidelity of single pictures of ``videos``, spread over each clip, through ``vae``."""
     values, side = [], 0
     for video in videos:
         chosen = torch.linspace(0, video.shape[1] - 1, PICTURES_A_CLIP).round().long().unique()

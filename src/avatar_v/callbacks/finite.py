@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.base import checks
-from avatar_v.training.engine import step_of
+from avatar_v.training.engine import steps_made
 from avatar_v.training.finite import (
     end_together,
     listed,
@@ -18,7 +18,7 @@ from avatar_v.training.finite import (
 
 
 @dataclass(frozen=True)
-class Seen:
+class PendingLosses:
     """A batch whose losses have not been looked at yet."""
 
     step: int  # counted from 1
@@ -39,18 +39,18 @@ class FiniteTraining(L.Callback):
     def __init__(self, every_num_batches: int = 20) -> None:
         checks.count("every_num_batches", every_num_batches)
         self.every_num_batches = every_num_batches
-        self._seen: list[Seen] = []
+        self._seen: list[PendingLosses] = []
         self._num_steps = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._num_steps = step_of(trainer, pl_module)
+        self._num_steps = steps_made(trainer, pl_module)
 
     def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
         terms = {"loss": outputs["loss"].detach(), **outputs.get("terms", {})}
-        num_steps = step_of(trainer, pl_module)
+        num_steps = steps_made(trainer, pl_module)
         step = num_steps + (num_steps == self._num_steps)  # gradients may be accumulating
         self._num_steps = num_steps
-        self._seen.append(Seen(step, tuple(getattr(batch, "key", ())), terms))
+        self._seen.append(PendingLosses(step, tuple(getattr(batch, "key", ())), terms))
         is_free = terms["loss"].device.type == "cpu" and trainer.world_size == 1
         if is_free or len(self._seen) >= self.every_num_batches:
             self._look(trainer)
@@ -63,12 +63,12 @@ class FiniteTraining(L.Callback):
         metrics = trainer.callback_metrics
         names = not_finite(metrics)
         numbers = listed(f"{name} {float(metrics[name])}" for name in names)
-        fault = f"validation at step {step_of(trainer, pl_module)}: not finite: {numbers}"
+        fault = f"validation at step {steps_made(trainer, pl_module)}: not finite: {numbers}"
         end_together(trainer, fault if names else None)
 
     def on_save_checkpoint(self, trainer, pl_module, checkpoint) -> None:
         self._look(trainer)
-        place = f"checkpoint of step {step_of(trainer, pl_module)}"
+        place = f"checkpoint of step {steps_made(trainer, pl_module)}"
         require_finite_weights(trainer, pl_module, place)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
@@ -76,10 +76,10 @@ class FiniteTraining(L.Callback):
 
     def _look(self, trainer: L.Trainer) -> None:
         seen, self._seen = self._seen, []
-        end_together(trainer, fault_of(seen))
+        end_together(trainer, find_fault(seen))
 
 
-def fault_of(seen: list[Seen]) -> str | None:
+def find_fault(seen: list[PendingLosses]) -> str | None:
     """The words about the first batch that is not finite, or None. The device is asked once."""
     values = [value.float().reshape(()) for batch in seen for value in batch.terms.values()]
     if not values or bool(torch.stack(values).isfinite().all()):

@@ -7,7 +7,7 @@ from lightning.pytorch.callbacks import ProgressBar
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from avatar_v.training.engine import step_of
+from avatar_v.training.engine import steps_made
 
 EVERY_NUM_BATCHES = 10
 """The numbers beside the bar are fetched from the device so often."""
@@ -35,10 +35,10 @@ class StepProgress(ProgressBar):
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         self._open()
         self._train = self._add("training", trainer.estimated_stepping_batches)
-        self._update(self._train, completed=step_of(trainer, pl_module))
+        self._update(self._train, completed=steps_made(trainer, pl_module))
 
     def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
-        step = step_of(trainer, pl_module)
+        step = steps_made(trainer, pl_module)
         changed: dict[str, Any] = {"completed": step}
         if batch_idx % EVERY_NUM_BATCHES == 0 or step == trainer.max_steps:
             changed["numbers"] = self._numbers(trainer, pl_module)

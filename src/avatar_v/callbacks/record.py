@@ -20,7 +20,7 @@ from avatar_v.models.lora import active_factors
 from avatar_v.parallel.apply import whole_state
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.shards.datamodule import ShardData
-from avatar_v.training.engine import Engine, step_of, subject_of, trains_clips
+from avatar_v.training.engine import Engine, steps_made, subject_of, trains_clips
 from avatar_v.training.finite import require_finite_weights
 from avatar_v.training.settings import MAX_GUIDANCE
 from avatar_v.training.subject import token_side
@@ -45,7 +45,7 @@ class LossCurve(L.Callback):
         self._last_step = 0
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._last_step = step_of(trainer, pl_module)
+        self._last_step = steps_made(trainer, pl_module)
         self._path = loss_path(trainer)
         if not trainer.is_global_zero:
             return
@@ -60,7 +60,7 @@ class LossCurve(L.Callback):
             writer.writerows((step, f"{loss:.9g}") for step, loss in kept)
 
     def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
-        step = step_of(trainer, pl_module)
+        step = steps_made(trainer, pl_module)
         if step == self._last_step:
             return
         self._last_step = step
@@ -126,7 +126,7 @@ class Export(L.Callback):
     def on_fit_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         """Note which weights an adapter is trained on, before anything can replace them."""
         if trainer.is_global_zero and trains_clips(pl_module):
-            self._base = _base_of(pl_module)
+            self._base = _lora_base(pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         if not trains_clips(pl_module):
@@ -171,7 +171,7 @@ def _part_of_factors(stage: Engine) -> Literal["dit", "motion"] | None:
     return None if net is None or active_factors(net) is None else "motion"
 
 
-def _base_of(stage: Engine) -> tuple[str, str] | None:
+def _lora_base(stage: Engine) -> tuple[str, str] | None:
     """Folder and hash of the weights that LoRA is trained on in ``stage``; "" for fresh ones."""
     part, models = _part_of_factors(stage), subject_of(stage).models
     if part is None:
@@ -182,7 +182,7 @@ def _base_of(stage: Engine) -> tuple[str, str] | None:
 
 
 def _save_adapter(folder: Path, stage: Engine, card: Card, base: tuple[str, str] | None) -> None:
-    """What LoRA learned in ``stage``, if it trains with it."""
+    """The LoRA factors of ``stage``, if it trains with them."""
     part = _part_of_factors(stage)
     if part is None or base is None:
         shutil.rmtree(folder, ignore_errors=True)  # of an earlier run with LoRA

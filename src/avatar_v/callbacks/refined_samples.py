@@ -3,7 +3,7 @@
 import torch
 
 from avatar_v.callbacks.samples import Samples, Video
-from avatar_v.objectives.refiner import LowVideo
+from avatar_v.objectives.refiner import LowVideoSubject
 from avatar_v.training.batch import Draws, TrainBatch
 from avatar_v.training.engine import Engine
 from avatar_v.training.windows import Windows
@@ -20,7 +20,7 @@ class RefinedSamples(Samples):
     def generate(self, stage: Engine, batch: Batch) -> tuple[Video, ...]:
         """Video in [-1, 1] of the first window of each clip."""
         subject, step = stage.subject, stage.step
-        if not isinstance(subject, LowVideo):
+        if not isinstance(subject, LowVideoSubject):
             raise ValueError(f"RefinedSamples serves refiners, got {type(stage).__name__}")
         clean = stage.conditioner.clean_latents(subject.at_resolution(stage, batch, step))
         clean = clean[:, : subject.window_length(step)]

@@ -26,7 +26,7 @@ from avatar_v.sampling.rollout import (
     make_chunk,
 )
 from avatar_v.sampling.settings import Settings
-from avatar_v.training.engine import Engine, step_of, subject_of, trains_clips
+from avatar_v.training.engine import Engine, steps_made, subject_of, trains_clips
 from avatar_v.training.settings import MAX_GUIDANCE, MAX_SHIFT
 from avatar_v.training.windows import Windows
 from avatar_v.types import Batch, num_frames
@@ -80,7 +80,7 @@ class Samples(L.Callback):
         with averaged(trainer, pl_module), trainer.precision_plugin.forward_context():
             versions = self.generate(pl_module, self._batch)
         if trainer.is_global_zero:
-            self._write(trainer, step_of(trainer, pl_module), versions)
+            self._write(trainer, steps_made(trainer, pl_module), versions)
 
     @torch.no_grad()
     def generate(self, stage: Engine, batch: Batch) -> tuple[Video, ...]:

@@ -1,6 +1,6 @@
 """WatchRewards: does a reward move what it stands for, or is it hacked?
 
-A reward that rises while readers that were never rewarded fall is being exploited. Both are read on
+A reward that rises while metrics that were never rewarded fall is being exploited. Both are read on
 validation persons every so many steps, from the same noise each time, so that a difference from the
 start is one of the weights.
 """
@@ -21,7 +21,7 @@ from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.ema import averaged
 from avatar_v.objectives.align_grpo import AlignGRPO
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples, known
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm, known
 
 CLEAR = 2.0
 """Standard errors of a mean difference over samples from which on it counts."""
@@ -30,27 +30,27 @@ Values = dict[str, Float[Tensor, " n"]]
 
 class WatchRewards(L.Callback):
     """Writes ``default_root_dir/watch.csv``, a row each ``every_num_steps`` with the means of every
-    reward and reader and the last KL, and at the end ``watch.png``, one plot of them.
+    reward and metric and the last KL, and at the end ``watch.png``, one plot of them.
 
-    ``readers`` judge like rewards and are none of the stage's (rewards/readers.py); more is better.
+    ``metrics`` judge like rewards and are none of the stage's (rewards/metrics.py); more is better.
     ``rewards`` stand for the stage's own where those are no measure: the credit of a habit is 0 at
     its goal. The run ends where, ``patience`` times running, the weighted reward is clearly above
-    that of the start and a reader clearly below its own: by two standard errors over samples.
+    that of the start and a metric clearly below its own: by two standard errors over samples.
     """
 
     def __init__(
         self,
-        readers: list[RewardTerm],
+        metrics: list[RewardTerm],
         rewards: list[RewardTerm] | None = None,
         every_num_steps: int = 10,
         num_batches: int = 2,
         patience: int = 2,
     ) -> None:
-        """``num_batches`` of the validation data are judged. ValueError without readers."""
+        """``num_batches`` of the validation data are judged. ValueError without metrics."""
         checks.count("every_num_steps", every_num_steps)
         checks.count("num_batches", num_batches)
         checks.count("patience", patience)
-        self.readers = Rewards(readers)
+        self.metrics = Rewards(metrics)
         self.rewards = None if rewards is None else Rewards(rewards)
         self.every_num_steps, self.num_batches = every_num_steps, num_batches
         self.patience = patience
@@ -71,9 +71,9 @@ class WatchRewards(L.Callback):
         own = [*stage.rewards.terms, *(self.rewards.terms if self.rewards else ())]
         taken = {term.label for term in own} | {"step", "reward", "kl"}
         rewarded = [(term.path, term.options) for term in stage.rewards.terms]
-        for reader in self.readers.terms:
-            if reader.label in taken or (reader.path, reader.options) in rewarded:
-                raise ValueError(f"{reader.label} is a reward of the run, and no reader of it")
+        for metric in self.metrics.terms:
+            if metric.label in taken or (metric.path, metric.options) in rewarded:
+                raise ValueError(f"{metric.label} is a reward of the run, and no metric of it")
         if not self._start:
             self._watch(trainer, stage)
             return
@@ -96,7 +96,7 @@ class WatchRewards(L.Callback):
         self._last_step = stage.step
         values = self._values(trainer, stage)
         self._start = self._start or values
-        names = [term.label for term in self.readers.terms]
+        names = [term.label for term in self.metrics.terms]
         changes = {name: change(values[name], self._start[name]) for name in ("reward", *names)}
         fallen = [name for name in names if changes[name] < -CLEAR]
         is_bad = changes["reward"] > CLEAR and bool(fallen)
@@ -113,7 +113,7 @@ class WatchRewards(L.Callback):
 
     @torch.no_grad()
     def _values(self, trainer: L.Trainer, stage: AlignGRPO) -> Values:
-        """Of every sample each reward, their weighted sum, and what each reader says."""
+        """Every reward, their weighted sum and every metric, for each sample."""
         rewards = self.rewards or stage.rewards
         loader = trainer.datamodule.val_dataloader()  # pyright: ignore[reportAttributeAccessIssue]
         parts: dict[str, list[Tensor]] = {}
@@ -122,7 +122,7 @@ class WatchRewards(L.Callback):
             for index, batch in enumerate(itertools.islice(loader, self.num_batches)):
                 with trainer.precision_plugin.forward_context():
                     samples = stage.plain_samples(move_data_to_device(batch, stage.device), index)
-                    found = self._judged(rewards, samples)
+                    found = self._score(rewards, samples)
                 for name, value in found.items():
                     parts.setdefault(name, []).append(value.cpu())
         if not parts:
@@ -130,12 +130,12 @@ class WatchRewards(L.Callback):
         torch.clear_autocast_cache()
         return {name: torch.cat(values) for name, values in parts.items()}
 
-    def _judged(self, rewards: Rewards, samples: Samples) -> Values:
+    def _score(self, rewards: Rewards, samples: RewardSamples) -> Values:
         found = {name: _per_sample(x) for name, x in rewards(samples).items()}
         found["reward"] = torch.stack(
             [term.weight * found[term.label].nan_to_num() for term in rewards.terms]
         ).sum(0)
-        return found | {name: _per_sample(x) for name, x in self.readers(samples).items()}
+        return found | {name: _per_sample(x) for name, x in self.metrics(samples).items()}
 
 
 def change(now: Float[Tensor, " n"], start: Float[Tensor, " n"]) -> float:
@@ -157,7 +157,7 @@ def read_watch(path: Path) -> list[dict[str, float]]:
 
 
 def plot_watch(rows: list[dict[str, float]], path: Path) -> None:
-    """Rewards, readers and KL over steps, each from its start in a panel of its own; none of no
+    """Rewards, metrics and KL over steps, each from its start in a panel of its own; none of no
     row."""
     if not rows:
         return

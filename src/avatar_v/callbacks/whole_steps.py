@@ -10,7 +10,7 @@ from typing import Any
 
 import lightning as L
 
-from avatar_v.training.engine import Engine, step_of
+from avatar_v.training.engine import Engine, steps_made
 
 LOOP = "fit_loop"
 """Where a checkpoint's ``loops`` hold what training has done."""
@@ -31,12 +31,12 @@ class WholeSteps(L.Callback):
         self._place = deepcopy(place)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._num_steps, self._waits = step_of(trainer, pl_module), False
+        self._num_steps, self._waits = steps_made(trainer, pl_module), False
         if self._place is None:
             self._place = _place(trainer)
 
     def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-        num_steps = step_of(trainer, pl_module)
+        num_steps = steps_made(trainer, pl_module)
         stepped, self._num_steps = num_steps != self._num_steps, num_steps
         if isinstance(pl_module, Engine) and not pl_module.automatic_optimization:
             self._waits = pl_module.gradients_wait

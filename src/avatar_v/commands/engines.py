@@ -84,9 +84,11 @@ def _scene(args: argparse.Namespace) -> int:
         seed=args.seed, face_crop=not args.no_face_crop,
     )  # fmt: skip
     check_request(request)
-    from avatar_v.generate.scene import save_picture, scene_of, side_by_side
+    from avatar_v.generate.scene import make_candidates, save_picture, side_by_side
 
-    scene = scene_of(request, Weights(args.weights, device=args.device, precision=args.precision))
+    scene = make_candidates(
+        request, Weights(args.weights, device=args.device, precision=args.precision)
+    )
     save_picture(out, scene.pictures[0])
     save_picture(sheet, side_by_side(scene.pictures))
     likeness = ", ".join(f"{one.likeness:.3f}" for one in scene.candidates)

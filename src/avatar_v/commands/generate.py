@@ -41,7 +41,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 def run(args: argparse.Namespace) -> int:
     """Carry out the parsed command."""
-    begun = time.perf_counter()
+    started = time.perf_counter()
     from avatar_v.request.checks import check_request
 
     weights = parsed(args, Weights)
@@ -73,7 +73,7 @@ def run(args: argparse.Namespace) -> int:
             weights,
             on_warnings=progress.warn,
             on_kept=progress.kept,
-            begun=begun,
+            started=started,
         )
         progress.ready(making.inputs)
         sound = making.inputs.audio

@@ -67,9 +67,9 @@ def _consent(args: argparse.Namespace) -> int:
     if os.path.lexists(out) and not args.overwrite:
         raise ValueError(f"{out} exists; pass --overwrite to replace it")
     own_key()
-    from avatar_v.safety.statement import consent_of
+    from avatar_v.safety.statement import consent_from_video
 
-    consent = consent_of(
+    consent = consent_from_video(
         args.video,
         person=args.person,
         expires=args.expires,

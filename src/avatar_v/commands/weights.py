@@ -168,7 +168,7 @@ def run(args: argparse.Namespace) -> int:
 
     from avatar_v.weights.adapter import merge_to
     from avatar_v.weights.average import average_pipelines, replace_decoder
-    from avatar_v.weights.slim import errors_of, make_slim, make_whole
+    from avatar_v.weights.slim import make_slim, make_whole, parse_errors
     from avatar_v.weights.wan import export_wan, import_wan
     from avatar_v.weights.wan_lora import export_lora, few, import_lora
 
@@ -177,7 +177,7 @@ def run(args: argparse.Namespace) -> int:
     elif args.action == "decoder":
         replace_decoder(args.source, args.vae, args.out)
     elif args.action == "slim":
-        make_slim(args.source, args.out, errors_of(args.error), args.base)
+        make_slim(args.source, args.out, parse_errors(args.error), args.base)
     elif args.action == "whole":
         make_whole(args.source, args.out)
     elif args.action == "merge":

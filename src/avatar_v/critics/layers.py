@@ -26,7 +26,7 @@ def picture_backbone(
     return trunk, pool, pool.num_out
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3x3 convolutions around a residual; the first one may halve the picture."""
 
     def __init__(self, num_in: int, num_out: int, stride: int) -> None:
@@ -49,9 +49,9 @@ class Trunk(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(3, width, 5, 2, 2)
         self.blocks = nn.Sequential(
-            Block(width, 2 * width, 2),
-            Block(2 * width, 3 * width, 2),
-            Block(3 * width, 3 * width, 1),
+            ResidualBlock(width, 2 * width, 2),
+            ResidualBlock(2 * width, 3 * width, 2),
+            ResidualBlock(3 * width, 3 * width, 1),
         )
 
     def forward(self, x: Images) -> Float[Tensor, "b c h8 w8"]:

@@ -73,7 +73,7 @@ def measure_sync(
     Only ``batch_size`` windows at a time are in memory as floats. ValueError below 6 frames.
     """
     video, sound = embed_clip(critic, frames, audio, batch_size=batch_size)
-    return score_of(distance_table(video, sound), critic.name, critic.hash())
+    return sync_score(distance_table(video, sound), critic.name, critic.hash())
 
 
 @torch.no_grad()
@@ -213,7 +213,7 @@ def distance_table(
     )
 
 
-def score_of(
+def sync_score(
     table: Float[Tensor, "n shifts"], critic: str = "", weights_hash: str = ""
 ) -> SyncScore:
     """Offset, Sync-D and Sync-C of a distance table: minimum and median of the means over time."""

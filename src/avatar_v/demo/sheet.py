@@ -23,7 +23,7 @@ TRUE, MADE = "#9aa5b1", "#d1495b"
 
 
 @dataclass(frozen=True)
-class Row:
+class SheetRow:
     """One line of pictures; frame i stands above second i / 25."""
 
     label: str
@@ -42,7 +42,7 @@ class Curves:
 
 def save_sheet(
     path: str | Path,
-    rows: Sequence[Row],
+    rows: Sequence[SheetRow],
     curves: Curves,
     *,
     title: str,
@@ -80,7 +80,7 @@ def save_sheet(
     figure.savefig(path, facecolor=PAPER)
 
 
-def _draw_pictures(axes: Axes, row: Row, columns: np.ndarray, num_frames: int) -> None:
+def _draw_pictures(axes: Axes, row: SheetRow, columns: np.ndarray, num_frames: int) -> None:
     own = row.video.shape[0] >= num_frames
     picks = columns if own else columns * (row.video.shape[0] - 1) // max(num_frames - 1, 1)
     pictures = row.video[torch.from_numpy(picks)].permute(0, 2, 3, 1).cpu().numpy()

@@ -17,10 +17,10 @@ from PIL import Image
 from torch import Tensor
 
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
-from avatar_v.demo.sheet import Curves, Row, save_sheet
+from avatar_v.demo.sheet import Curves, SheetRow, save_sheet
 from avatar_v.generate.progress import FrameProgress
 from avatar_v.generate.run import run
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.writer import Writer, write_wav
 from avatar_v.request.checks import check_settings
 from avatar_v.request.record import Record, save_record
@@ -106,18 +106,18 @@ def showcase(
     seen = judge.measure(driving.video).values[:, MOUTH_OPEN]
     sync = lip_sync(made.opening, seen, truth)
     movement = {"true": _spread(seen), "generated": _spread(made.opening)}
-    rows = [Row("reference", reference.video), Row("true", driving.video)]
+    rows = [SheetRow("reference", reference.video), SheetRow("true", driving.video)]
     if reads_video:
         picture = request.changed(out=str(folder / "picture.mp4"), reference_s=0.0)
         plain = _generated(picture, how, judge)
         movement["from one picture"] = _spread(plain.opening)
-        rows.append(Row("1 picture", plain.video, is_made=True))
+        rows.append(SheetRow("1 picture", plain.video, is_made=True))
     label = "16 s video" if reads_video else "generated"
-    rows.append(Row(label, made.video, is_made=True))
+    rows.append(SheetRow(label, made.video, is_made=True))
     ids = {"person": driving.person_id, "scene": driving.scene_id, "speech": driving.sentence_id}
     more = {"lip_sync": asdict(sync), "meter_hash": judge.hash(), "world": ids}
     save_record(folder / "out.json", made.record, **more, mouth_movement=movement)
-    with Writer(output_of(str(folder / "side_by_side.mp4"))) as writer:
+    with Writer(build_output(str(folder / "side_by_side.mp4"))) as writer:
         writer.write(_beside([row.video for row in rows]), driving.audio)
     save_sheet(
         folder / "sheet.png",
@@ -216,7 +216,7 @@ def _write_request(
     clip, scene, speech = (folder / name for name in ("reference.mp4", "scene.png", "speech.wav"))
     assert reference.video is not None
     assert driving.video is not None
-    with Writer(output_of(str(clip))) as writer:
+    with Writer(build_output(str(clip))) as writer:
         writer.write(reference.video, reference.audio)
     Image.fromarray(driving.video[0].permute(1, 2, 0).contiguous().numpy()).save(scene)
     write_wav(speech, driving.audio)

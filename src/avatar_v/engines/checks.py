@@ -4,7 +4,7 @@ from pathlib import Path
 
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import indexed_weights
-from avatar_v.engines.script import read_script, sentences_of
+from avatar_v.engines.script import read_script, split_sentences
 from avatar_v.engines.voices import DRAWN, drawn_number, is_drawn
 
 KINDS = ("vits",)
@@ -20,7 +20,7 @@ def check_script(script: str, voice: str) -> None:
     text = read_script(script)
     if is_drawn(voice):
         drawn_number(voice)
-        sentences_of(text)
+        split_sentences(text)
     else:
         check_folder(voice)
 

@@ -8,9 +8,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base.seeds import derive
-from avatar_v.engines.script import sentences_of
+from avatar_v.engines.script import split_sentences
 from avatar_v.world.speech import Speech, say_sentences
-from avatar_v.world.style import HABIT_RANGES, STYLE_NAMES, Style
+from avatar_v.world.style import HABIT_RANGES, STYLE_NAMES, Habits
 from avatar_v.world.voice import Voice, sample_voice
 
 NEUTRAL = Voice(
@@ -34,15 +34,17 @@ class DrawnVoice:
         self.voice = NEUTRAL if number is None else sample_voice(number)
 
     def speak(self, text: str, *, seed: int) -> Float[Tensor, " s"]:
-        """ValueError as `sentences_of`; ``seed`` decides what varies from take to take."""
+        """ValueError as `split_sentences`; ``seed`` decides what varies from take to take."""
         return self.speech(text, seed=seed).audio
 
     def speech(self, text: str, *, seed: int) -> Speech:
         """The same with the time of each phoneme."""
-        return say_sentences(sentences_of(text), self.voice, plain_style(), derive("script", seed))
+        return say_sentences(
+            split_sentences(text), self.voice, plain_style(), derive("script", seed)
+        )
 
 
-def plain_style() -> Style:
+def plain_style() -> Habits:
     """The middle of all habits, with every pause of the punctuation and without fillers."""
     middle = {name: sum(HABIT_RANGES[name]) / 2 for name in STYLE_NAMES}
-    return Style(person_id=0, **{**middle, "pause_rate": 1.0, "filler_rate": 0.0})
+    return Habits(person_id=0, **{**middle, "pause_rate": 1.0, "filler_rate": 0.0})

@@ -47,7 +47,7 @@ def checked_text(text: str, *, where: str = "--script") -> str:
     return text
 
 
-def sentences_of(text: str) -> tuple[Sentence, ...]:
+def split_sentences(text: str) -> tuple[Sentence, ...]:
     """English sentences with the pauses that their punctuation asks for.
 
     ValueError that lists what is no word of letters (numbers, signs, other alphabets), or the words

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from avatar_v.generate.pipelining import chained
 from avatar_v.inputs.live import SoundChunk
-from avatar_v.inputs.person import Person
+from avatar_v.inputs.person import EncodedPerson
 from avatar_v.media.pixels import Frames, decoded
 from avatar_v.media.sound import Sound
 from avatar_v.models.audio import LogMelEncoder
@@ -64,10 +64,10 @@ class AudioChunk:
     chunk: Chunk
     audio: Float[Tensor, "1 l n d"]
     sound: Float[Tensor, " s"]
-    refiner_audio: Float[Tensor, "1 l n e"] | None = None  # as the refiner's own encoder hears it
+    refiner_audio: Float[Tensor, "1 l n e"] | None = None  # of the refiner's own encoder
 
     def to(self, device: torch.device) -> "AudioChunk":
-        """What the networks hear of it, on ``device``."""
+        """The tokens that the networks take, on ``device``."""
         own = None if self.refiner_audio is None else self.refiner_audio.to(device)
         return replace(self, audio=self.audio.to(device), refiner_audio=own)
 
@@ -101,7 +101,7 @@ class Clip:
 def generate(
     dit: AvatarDiT,
     conditioner: Conditioner,
-    person: Person,
+    person: EncodedPerson,
     waveform: Float[Tensor, " s"],
     prompt: str,
     settings: Settings,
@@ -125,20 +125,20 @@ def audio_chunks(
     sound: Sound,
     chunk_latents: int,
     *,
-    heard: Sound | None = None,
+    prepared: Sound | None = None,
     gain: float = 1.0,
     refiner: Conditioner | None = None,
 ) -> Iterator[AudioChunk]:
-    """The chunks of a finished recording; the model hears it, or what is to be ``heard`` of it,
-    times ``gain``. A ``refiner`` hears the same through its own encoder."""
-    heard = sound if heard is None else heard
+    """The chunks of a finished recording; the model takes it, or its ``prepared`` form, times
+    ``gain``. A ``refiner`` takes the same through its own encoder."""
+    prepared = sound if prepared is None else prepared
     device = next(conditioner.parameters()).device
     total = plan(len(sound) // SAMPLES_PER_FRAME, chunk_latents=chunk_latents)
     with inference(device, bf16=False):
         own_of = None
-        audio_of = audio_tokens(conditioner, heard, total.num_latents, gain=gain)
+        audio_of = audio_tokens(conditioner, prepared, total.num_latents, gain=gain)
         if refiner is not None:
-            own_of = audio_tokens(refiner, heard, total.num_latents, gain=gain)
+            own_of = audio_tokens(refiner, prepared, total.num_latents, gain=gain)
     for chunk in total.chunks:
         with inference(device, bf16=False):
             audio = audio_of(chunk.latents)
@@ -148,11 +148,11 @@ def audio_chunks(
 
 
 def live_audio_chunks(
-    conditioner: Conditioner, heard: Iterable[SoundChunk], refiner: Conditioner | None = None
+    conditioner: Conditioner, parts: Iterable[SoundChunk], refiner: Conditioner | None = None
 ) -> Iterator[AudioChunk]:
     """The chunks of a sound that is still arriving (live.sound_chunks with ``context_latents``)."""
     device = next(conditioner.parameters()).device
-    for part in heard:
+    for part in parts:
         with inference(device, bf16=False):
             window = part.window[None].to(device)
             run = slice(part.num_before, part.num_before + len(part.chunk.latents))
@@ -164,7 +164,7 @@ def live_audio_chunks(
 def sample_chunks(
     dit: AvatarDiT,
     conditioner: Conditioner,
-    person: Person,
+    person: EncodedPerson,
     prompt: str,
     settings: Settings,
     spoken: Iterator[AudioChunk],
@@ -279,7 +279,7 @@ def context_latents(conditioner: Conditioner, refiner: Conditioner | None = None
     encoder = conditioner.audio_encoder
     if not isinstance(encoder, LogMelEncoder):
         raise ValueError(
-            f"these weights hear through {type(encoder).__name__}, which needs the whole "
+            f"these weights encode sound by {type(encoder).__name__}, which needs the whole "
             "recording; live audio needs the causal LogMelEncoder (pass the sound as a file)"
         )
     own = 0 if refiner is None else context_latents(refiner)
@@ -302,21 +302,21 @@ def audio_tokens(
     """
     device = next(conditioner.parameters()).device
     if not isinstance(conditioner.audio_encoder, LogMelEncoder):
-        whole = _frames_of(waveform, Span(0, num_frames(num_latents))).to(device)
+        whole = _cut_sound(waveform, Span(0, num_frames(num_latents))).to(device)
         tokens = conditioner.encode_audio(gain * whole)
         return lambda span: tokens[:, span.start : span.stop]
     context = context_latents(conditioner)
 
-    def tokens_of(span: Span) -> Tensor:
+    def encode_span(span: Span) -> Tensor:
         first, last = max(0, span.start - context), min(span.stop, num_latents - 1)
         frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
-        tokens = conditioner.encode_audio(gain * _frames_of(waveform, frames).to(device))
+        tokens = conditioner.encode_audio(gain * _cut_sound(waveform, frames).to(device))
         return tokens[:, span.start - first : span.stop - first]
 
-    return tokens_of
+    return encode_span
 
 
-def _frames_of(waveform: Sound, frames: Span) -> Float[Tensor, "1 t"]:
+def _cut_sound(waveform: Sound, frames: Span) -> Float[Tensor, "1 t"]:
     """The sound of these video frames; silence behind its end."""
     part = waveform[frames.start * SAMPLES_PER_FRAME : frames.stop * SAMPLES_PER_FRAME]
     return F.pad(part, (0, len(frames) * SAMPLES_PER_FRAME - len(part)))[None]

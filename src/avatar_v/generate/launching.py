@@ -21,7 +21,7 @@ from torch.distributed.fsdp import FSDPModule
 
 from avatar_v.base.device import chosen_device
 from avatar_v.base.interrupts import interrupts_deferred
-from avatar_v.generate.ranks import NO_LIMIT, Ranks, death_of
+from avatar_v.generate.ranks import NO_LIMIT, Ranks, describe_death
 from avatar_v.parallel.numa import stay_near
 from avatar_v.request.request import Weights
 
@@ -72,7 +72,7 @@ def launched_as() -> tuple[int, int]:
 def follow_launched(weights: Weights, follow: Follow) -> None:
     """The whole work of a rank above 0 that a launcher has started."""
     rank, size = launched_as()
-    device = place_of(chosen_device(weights.device), int(os.environ["LOCAL_RANK"]))
+    device = rank_device(chosen_device(weights.device), int(os.environ["LOCAL_RANK"]))
     follow(weights, _joined(rank, size, device, {}, store=None))
 
 
@@ -81,10 +81,10 @@ def leading(weights: Weights, device: torch.device, follow: Follow) -> Ranks | N
     Followers load their weights meanwhile."""
     rank, launched = launched_as()
     if launched > 1:
-        return _joined(rank, launched, place_of(device, rank), {}, store=None)
+        return _joined(rank, launched, rank_device(device, rank), {}, store=None)
     if weights.devices == 1:
         return None
-    device = place_of(device, 0)
+    device = rank_device(device, 0)
     context = multiprocessing.get_context("spawn")
     store = TCPStore(HOST, 0, is_master=True, wait_for_workers=False)
     _share_threads(weights.devices, device)
@@ -101,13 +101,13 @@ def leading(weights: Weights, device: torch.device, follow: Follow) -> Ranks | N
         for process in processes.values():
             process.start()
     while any(not store.check([f"rank {rank}"]) for rank in processes):
-        if text := death_of(processes):
+        if text := describe_death(processes):
             raise ChildProcessError(text)
         time.sleep(0.05)
     return _joined(0, weights.devices, device, processes, store)
 
 
-def place_of(device: torch.device, local_rank: int) -> torch.device:
+def rank_device(device: torch.device, local_rank: int) -> torch.device:
     """The device of a rank: GPUs in order."""
     return torch.device("cuda", local_rank) if device.type == "cuda" else device
 
@@ -115,7 +115,7 @@ def place_of(device: torch.device, local_rank: int) -> torch.device:
 def _follow(rank: int, weights: Weights, port: int, follow: Follow) -> None:
     """The process of a follower: it serves until rank 0 ends."""
     threading.Thread(target=_end_with_parent, name="parent", daemon=True).start()
-    device = place_of(chosen_device(weights.device), rank)
+    device = rank_device(chosen_device(weights.device), rank)
     _share_threads(weights.devices, device)
     store = TCPStore(HOST, port, is_master=False)
     store.set(f"rank {rank}", "here")

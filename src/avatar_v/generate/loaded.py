@@ -18,19 +18,19 @@ from avatar_v.base.device import chosen_device, chosen_precision
 from avatar_v.generate.generator import Clip, LatentChunk, context_latents
 from avatar_v.generate.making import GenerationTask, RankTask
 from avatar_v.generate.ranks import Ranks
-from avatar_v.generate.refine import Refiner, hash_of_refiner, refined_person
+from avatar_v.generate.refine import TrainedRefiner, hash_of_refiner, refined_person
 from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import Person, encode_person
+from avatar_v.inputs.person import EncodedPerson, encode_person
 from avatar_v.inputs.reference_check import NamedPictures, check_reference
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
 from avatar_v.parallel.offload import offload_models
-from avatar_v.parallel.streams import streams_of
+from avatar_v.parallel.streams import open_streams
 from avatar_v.request.record import ReferenceCheck
 from avatar_v.request.request import Request
-from avatar_v.request.resolve import InputSpec, input_spec, resolved, settings_of
+from avatar_v.request.resolve import InputSpec, input_spec, resolved, sampler_settings
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.card import AdapterSpec, Card, hash_with
 from avatar_v.weights.presets import format_of
@@ -80,7 +80,9 @@ class LoadedPipeline:
         self.overlap = self.device.type != "cpu" if overlap is None else overlap
         self.bf16 = chosen_precision(precision, self.device) == "bf16"
         self.dit, self.conditioner = dit.eval(), conditioner.eval()
-        self.refiner = None if refiner is None else Refiner.from_pretrained(refiner, conditioner)
+        self.refiner = (
+            None if refiner is None else TrainedRefiner.from_pretrained(refiner, conditioner)
+        )
         self.offload, self.shard = offload, shard
         self.has_audio = dit.has_audio  # asked before a rank has but a part of the weights
         networks = [(dit, conditioner)]
@@ -127,7 +129,7 @@ class LoadedPipeline:
 
     def settings(self, request: Request) -> Settings:
         """The sampler's settings for ``request``, with nothing left to the weights (`resolved`)."""
-        return settings_of(request, self.card, bf16=self.bf16)
+        return sampler_settings(request, self.card, bf16=self.bf16)
 
     def live_context(self) -> int:
         """Latents before a chunk that its sound depends on. ValueError for encoders that look at
@@ -135,7 +137,7 @@ class LoadedPipeline:
         own = None if self.refiner is None else self.refiner.conditioner
         return context_latents(self.conditioner, own)
 
-    def person(self, inputs: Inputs, *, from_prompt: bool = False) -> Person:
+    def person(self, inputs: Inputs, *, from_prompt: bool = False) -> EncodedPerson:
         """The person who is to speak, encoded: picture, reference and motion.
 
         ``from_prompt``: the picture will not be given (Capabilities.stills_from_prompt)."""
@@ -149,7 +151,7 @@ class LoadedPipeline:
 
     @property
     def num_ranks(self) -> int:
-        """Of the processes that make a video together."""
+        """Number of processes that make a video together."""
         return 1 if self.ranks is None else self.ranks.size
 
     @property
@@ -164,7 +166,7 @@ class LoadedPipeline:
 
     @property
     def refiner_card(self) -> Card | None:
-        """Of the refiner, where there is one."""
+        """The card of the refiner; None where there is none."""
         return None if self.refiner is None else self.refiner.card
 
     @property
@@ -174,7 +176,7 @@ class LoadedPipeline:
 
     @functools.cached_property
     def weights_hash(self) -> str:
-        """Of the files that the networks were loaded from. ValueError where there were none."""
+        """Hash of the files that the networks were loaded from; ValueError where there are none."""
         if self.folder is None:
             raise ValueError("these networks come from no folder, so no record can name them")
         return hash_with(self.folder, self.adapters)
@@ -226,7 +228,7 @@ class LoadedPipeline:
                     if part is not conditioner.text_encoder:
                         part.to(self.device)
         elif self.offload:
-            offload_models(networks, streams_of(self.device))
+            offload_models(networks, open_streams(self.device))
         else:
             for part in itertools.chain.from_iterable(networks):
                 part.to(self.device)

@@ -26,11 +26,11 @@ from avatar_v.generate.generator import (
 )
 from avatar_v.generate.pipelining import Stage, chained, pipelined
 from avatar_v.generate.ranks import Ranks, SharedChunks
-from avatar_v.generate.refine import Refiner, refining
+from avatar_v.generate.refine import TrainedRefiner, refining
 from avatar_v.generate.resume import ChunkCheckpoint
 from avatar_v.inputs.live import LiveSound, sound_chunks
-from avatar_v.inputs.person import Person
-from avatar_v.media.sound import Sound, high_passed, level_of
+from avatar_v.inputs.person import EncodedPerson
+from avatar_v.media.sound import Sound, high_passed, measure_level
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.timestep import PipelineGroup, Stopped
@@ -45,8 +45,8 @@ class GenerationTask:
     """A video that is to be made, apart from its sound. Rank 0 tells the other ranks of it."""
 
     request: Request  # with nothing left open (resolve.resolved)
-    person: Person
-    larger: Person | None  # the same, as a refiner reads them
+    person: EncodedPerson
+    larger: EncodedPerson | None  # the same, as a refiner reads them
 
     def to(self, device: torch.device) -> "GenerationTask":
         larger = None if self.larger is None else self.larger.to(device)
@@ -61,7 +61,7 @@ class RankTask:
     settings: Settings
     dit: AvatarDiT
     conditioner: Conditioner
-    refiner: Refiner | None
+    refiner: TrainedRefiner | None
     device: torch.device
     overlap: bool  # each stage has a thread
     ranks: Ranks | None
@@ -73,12 +73,12 @@ class RankTask:
         self, sound: Sound | LiveSound, kept: ChunkCheckpoint | None = None
     ) -> Generator[Clip, None, None]:
         """The video, on rank 0. ``kept``: chunks that need not be made (resume.py)."""
-        return self._begun(sound, self._to_frames(kept))
+        return self._start(sound, self._to_frames(kept))
 
     def latents(self, sound: Sound | LiveSound) -> Generator[LatentChunk, None, None]:
         """The chunks of `clips` before they are decoded, of one rank or a line of them."""
         assert self.ranks is None or self.line is not None
-        return self._begun(sound, self._to_latents(None))
+        return self._start(sound, self._to_latents(None))
 
     def follow(self) -> None:
         """Take part in the video of rank 0 until it has ended there."""
@@ -88,10 +88,10 @@ class RankTask:
         if self.line is not None:
             self.line.end()
 
-    def _begun(
+    def _start(
         self, sound: Sound | LiveSound, stages: tuple[Stage, ...]
     ) -> Generator[Any, None, None]:
-        """What the ``stages`` make of the sound, with the other ranks, if there are some."""
+        """Run the ``stages`` on the sound, together with the other ranks if there are some."""
         chunks = self._audio_chunks(sound)
         # whoever speaks is listened to all the time, and a line is fed all the time
         if isinstance(sound, LiveSound) or self.overlap or self.line is not None:
@@ -103,31 +103,31 @@ class RankTask:
         if self.ranks is None:
             return made
         made = made if self.line is None else self.ranks.drained(made, self.line)
-        return self._led(made, self.ranks)
+        return self._lead(made, self.ranks)
 
     def _audio_chunks(self, sound: Sound | LiveSound) -> Iterator[AudioChunk]:
-        """Heard as in training (sound.prepared), a live sound at the level of its last part; or at
-        the request's gain."""
+        """Prepared as in training (sound.prepared), a live sound at the level of its last part; or
+        at the request's gain."""
         gain_db, length = self.job.request.person.gain_db, self.settings.chunk_latents
 
         def gain(part: Sound) -> float:
             if gain_db is not None:
                 return 10 ** (gain_db / 20)
-            level = level_of(part)
+            level = measure_level(part)
             if isinstance(sound, LiveSound):
                 sound.note(level)
             return level.gain
 
         own = None if self.refiner is None else self.refiner.conditioner
         if not isinstance(sound, LiveSound):
-            heard = high_passed(sound)
-            how = {"heard": heard, "gain": gain(heard), "refiner": own}
+            passed = high_passed(sound)
+            how = {"prepared": passed, "gain": gain(passed), "refiner": own}
             return audio_chunks(self.conditioner, sound, length, **how)
         context = context_latents(self.conditioner, own)
-        heard = sound_chunks(sound, chunk_latents=length, context=context, gain=gain)
-        return live_audio_chunks(self.conditioner, heard, own)
+        parts = sound_chunks(sound, chunk_latents=length, context=context, gain=gain)
+        return live_audio_chunks(self.conditioner, parts, own)
 
-    def _led(self, made: Generator[Any, None, None], ranks: Ranks) -> Generator[Any, None, None]:
+    def _lead(self, made: Generator[Any, None, None], ranks: Ranks) -> Generator[Any, None, None]:
         """``made``, with the other ranks."""
         with closing(made):
             with ranks.watched():

@@ -19,7 +19,7 @@ from avatar_v.safety.provenance import Origin, sign
 from avatar_v.safety.watermark import NUM_BYTES, Mark
 
 
-def mark_of(request: Request, inputs: Inputs, **made_with: str) -> Mark:
+def build_mark(request: Request, inputs: Inputs, **made_with: str) -> Mark:
     """The mark of the request's video. ``made_with`` is what the frames depend on besides the
     request. ValueError for a key that is none."""
     if isinstance(inputs.audio, LiveSound):

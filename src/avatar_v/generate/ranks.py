@@ -154,12 +154,12 @@ class Ranks:
             os._exit(1)
 
     def _death(self, wait_s: float = 0.0) -> str:
-        """`death_of` the followers, after at most ``wait_s`` seconds without one."""
+        """`describe_death` the followers, after at most ``wait_s`` seconds without one."""
         ready = wait([process.sentinel for process in self._processes.values()], timeout=wait_s)
         for process in self._processes.values():
             if process.sentinel in ready:
                 process.join(1.0)  # its pipe closes a moment before its status is there
-        return death_of(self._processes)
+        return describe_death(self._processes)
 
 
 class DistributedDecoder:
@@ -190,7 +190,7 @@ class SharedChunks:
         return states if self._kept is None else self._kept.keep(chunk, states)
 
 
-def death_of(processes: Mapping[int, BaseProcess]) -> str:
+def describe_death(processes: Mapping[int, BaseProcess]) -> str:
     """One sentence about a process that has ended; "" where all live."""
     codes = {rank: p.exitcode for rank, p in processes.items() if p.exitcode is not None}
     death = death_among(codes, len(processes) + 1)

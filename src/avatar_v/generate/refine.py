@@ -21,7 +21,7 @@ from avatar_v.base.seeds import derive
 from avatar_v.generate.generator import LatentChunk, inference
 from avatar_v.generate.pipelining import Stage
 from avatar_v.inputs.inputs import Inputs
-from avatar_v.inputs.person import Person, encode_person
+from avatar_v.inputs.person import EncodedPerson, encode_person
 from avatar_v.media.pixels import clamped
 from avatar_v.models.base import check_base, hash_folder, part_folder
 from avatar_v.models.cache import KeyValueCache
@@ -45,7 +45,7 @@ Latents = Float[Tensor, "1 l c h w"]
 
 
 @dataclass(frozen=True)
-class Refiner:
+class TrainedRefiner:
     """A trained refiner with its own encoders and a decoder of its size."""
 
     dit: AvatarDiT
@@ -55,7 +55,7 @@ class Refiner:
     name: str = ""  # under which it ships, or its folder
 
     @classmethod
-    def from_pretrained(cls, name_or_path: str | Path, beside: Conditioner) -> "Refiner":
+    def from_pretrained(cls, name_or_path: str | Path, beside: Conditioner) -> "TrainedRefiner":
         """The refiner that ships under a name, or of a folder, for a generator with the
         conditioner ``beside``.
 
@@ -99,7 +99,7 @@ def check_refiner(name_or_path: str | Path) -> Path:
 
 
 def refining(
-    refiner: Refiner | None, person: Person | None, request: Request, bf16: bool
+    refiner: TrainedRefiner | None, person: EncodedPerson | None, request: Request, bf16: bool
 ) -> tuple[Stage, ...]:
     """The stage between sampling and decoding; none where there is no refiner. ``person`` is the
     `refined_person`."""
@@ -114,8 +114,8 @@ def refining(
 
 
 def refined_person(
-    refiner: Refiner | None, inputs: Inputs, side: int, max_latents: int
-) -> Person | None:
+    refiner: TrainedRefiner | None, inputs: Inputs, side: int, max_latents: int
+) -> EncodedPerson | None:
     """The person as a refiner reads them: the first ``max_latents`` of each reference clip, in
     pictures of ``side`` pixels. None where there is no refiner."""
     if refiner is None:
@@ -124,8 +124,8 @@ def refined_person(
 
 
 def refine_chunks(
-    refiner: Refiner,
-    person: Person,
+    refiner: TrainedRefiner,
+    person: EncodedPerson,
     prompt: str,
     sampled: Iterator[LatentChunk],
     *,
@@ -147,7 +147,7 @@ def refine_chunks(
     with inference(device, bf16=bf16):
         past = None if reference is None else refiner.dit.encode_reference(reference)
         past = None if past is None else past.rotated()
-        cond = Cond(text, moments=refiner.dit.moments_of(reference))
+        cond = Cond(text, moments=refiner.dit.reference_moments(reference))
     larger, waiting = _Enlarger(refiner), _Waiting(context)
     for part in sampled:
         with inference(device, bf16=bf16):
@@ -160,7 +160,7 @@ def refine_chunks(
 class _Enlarger:
     """Low latents to latents of the enlarged video: as many, one after the other."""
 
-    def __init__(self, refiner: Refiner) -> None:
+    def __init__(self, refiner: TrainedRefiner) -> None:
         self._decoder = refiner.low_vae.stream_decoder(clamp=False)
         self._encoder = refiner.conditioner.vae.stream_encoder()
 
@@ -216,7 +216,7 @@ class _Waiting:
 
 
 def _refined(
-    refiner: Refiner,
+    refiner: TrainedRefiner,
     cond: Cond,
     past: KeyValueCache | None,
     waiting: _Waiting,
@@ -254,5 +254,5 @@ def _joined(old: Tensor | None, new: Tensor) -> Tensor:
 
 
 def hash_of_refiner(name_or_path: str | Path) -> str:
-    """Of the files of a refiner. ValueError for weights that are none."""
+    """Hash of the files of a refiner. ValueError for other weights."""
     return hash_folder(check_refiner(name_or_path))

@@ -178,7 +178,7 @@ def keeping(
     on_kept: OnKept,
     **made_with: str,
 ) -> AbstractContextManager[ChunkCheckpoint | None]:
-    """What keeps the chunks of a request; None where no file is written.
+    """The checkpoint that keeps the chunks of a request; None where no file is written.
 
     ``made_with`` is what the frames depend on besides the request: weights, precision, device.
     """
@@ -191,7 +191,7 @@ def keeping(
 
 
 def asked_for(request: Request, inputs: Inputs) -> dict[str, Any]:
-    """What of a request its frames depend on: settings by name, contents of files by digest."""
+    """All in a request that frames depend on: settings by name, contents of files by digest."""
     values = request.options()
     left_out = (*FILES, *NOT_COMPARED)
     settings = {name: value for name, value in values.items() if name not in left_out}

@@ -13,22 +13,28 @@ from typing import TypeAlias
 
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.loaded import LoadedPipeline
-from avatar_v.generate.marking import mark_of, sign_video
+from avatar_v.generate.marking import build_mark, sign_video
 from avatar_v.generate.resume import ChunkCheckpoint, OnKept, keeping
-from avatar_v.generate.scene import Scene, check_scene, save_picture, side_by_side, staged
+from avatar_v.generate.scene import (
+    RankedScenes,
+    check_scene,
+    save_picture,
+    side_by_side,
+    stage_scene,
+)
 from avatar_v.generate.stored_pipeline import StoredPipeline
 from avatar_v.inputs.consented import check_consent
 from avatar_v.inputs.inputs import Inputs, completed, read_inputs, reference_checked
 from avatar_v.inputs.live import LiveSound
-from avatar_v.inputs.moderated import check_inputs, moderator_of
-from avatar_v.media.delivered import Form
+from avatar_v.inputs.moderated import build_moderator, check_inputs
+from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Output
-from avatar_v.media.outputs import output_of
+from avatar_v.media.outputs import build_output
 from avatar_v.media.pixels import Frames
 from avatar_v.media.writer import Writer, write_wav
 from avatar_v.request.checks import check_settings
 from avatar_v.request.output_files import is_file, json_path, sheet_path, sound_path
-from avatar_v.request.record import Record, save_record, timing_of
+from avatar_v.request.record import Record, measure_timing, save_record
 from avatar_v.request.request import Request, Weights
 from avatar_v.request.resolve import (
     check_fits,
@@ -72,7 +78,7 @@ def run(
     save: Callable[[Record], Record] = save_beside,
     on_warnings: OnWarnings = lambda warnings: None,
     on_kept: OnKept = lambda folder, num: None,
-    begun: float | None = None,
+    started: float | None = None,
 ) -> "Run":
     """Check ``request`` and read its files; iterating over the result makes the video.
 
@@ -86,7 +92,7 @@ def run(
         save: takes the record of a whole video; its result is ``Run.record``.
         on_warnings: told what the loaded weights say of the inputs.
         on_kept: told of the folder that an interrupted run leaves.
-        begun: the beginning of the command, in the time of `time.perf_counter`.
+        started: the beginning of the command, in the time of `time.perf_counter`.
 
     ValueError for bad input, before anything is loaded.
     """
@@ -97,7 +103,7 @@ def run(
         for words in (request.person.prompt, request.person.scene or ""):
             check_parts(source.folder, prompt=words)
     check_fits(source.card, request, source.num_ranks)
-    moderator = moderator_of(request)
+    moderator = build_moderator(request)
     inputs = read_inputs(request, source.input_spec, sound)
     consented = check_consent(request, inputs, source.card, source.input_spec)
     if moderator is not None:
@@ -107,7 +113,7 @@ def run(
     if isinstance(source, LoadedPipeline):
         if isinstance(inputs.audio, LiveSound):
             source.live_context()
-        inputs = _judged(inputs, request, source)
+        inputs = _check_inputs(inputs, request, source)
     request = resolved(request, source.card, has_clips=bool(inputs.clips))
     more = sampling_warnings(request, source.card)
     more += format_warnings(source.card, source.refiner_card)
@@ -125,12 +131,12 @@ def run(
         save=save,
         on_warnings=on_warnings,
         on_kept=on_kept,
-        begun=entered if begun is None else begun,
+        started=entered if started is None else started,
         read_s=time.perf_counter() - entered,
     )
 
 
-def _judged(inputs: Inputs, request: Request, pipeline: LoadedPipeline) -> Inputs:
+def _check_inputs(inputs: Inputs, request: Request, pipeline: LoadedPipeline) -> Inputs:
     """``inputs`` with what the loaded networks say of them."""
     inputs = reference_checked(inputs, request.person, pipeline.check_reference)
     more = sound_warnings(has_audio=pipeline.has_audio)
@@ -160,19 +166,19 @@ class Run:
         save: Callable[[Record], Record],
         on_warnings: OnWarnings,
         on_kept: OnKept,
-        begun: float,
+        started: float,
         read_s: float,
     ) -> None:
         self.request, self.inputs = request, inputs
         self.record: Record | None = None
-        self._scene: Scene | None = None
+        self._scene: RankedScenes | None = None
         self._consented, self._moderator = consented, moderator
         self._source, self._watermark, self._beside = source, watermark, beside
         is_own = watermark is None and request.output.watermark
-        self._mark = mark_of(request, inputs, **_made_with(source)) if is_own else None
+        self._mark = build_mark(request, inputs, **_made_with(source)) if is_own else None
         self._keep, self._save = keep, save
         self._on_warnings, self._on_kept = on_warnings, on_kept
-        self._begun, self._read_s = begun, read_s
+        self._started, self._read_s = started, read_s
 
     def finish(self, on_frames: Callable[[Frames], None] = lambda frames: None) -> Record:
         """Make the whole video and give its record. ``on_frames`` is called with each block."""
@@ -190,14 +196,14 @@ class Run:
             outputs = [*self._beside, *self._outputs(kept)]
             inputs, request = self.inputs, self.request
             if request.person.scene is not None:
-                inputs, request, self._scene = staged(pipeline, inputs, request)
+                inputs, request, self._scene = stage_scene(pipeline, inputs, request)
                 if self._moderator is not None:
                     self._moderator.check_pictures("the scene", self._scene.pictures)
             clips = pipeline.clips(inputs, request, kept)
             with ExitStack() as stack:
                 if not isinstance(self._source, LoadedPipeline):
                     stack.callback(pipeline.close)
-                form = Form() if inputs.delivered is None else inputs.delivered.form
+                form = SoundFormat() if inputs.delivered is None else inputs.delivered.form
                 writers = [stack.enter_context(Writer(output, form)) for output in outputs]
                 stack.enter_context(closing(clips))
                 for clip in clips:
@@ -228,7 +234,7 @@ class Run:
         return keeping(self.request, self.inputs, self._on_kept, **made_with)
 
     def _drawing(self) -> Watermark:
-        """What draws into the frames of one video, block by block."""
+        """The marker that draws into the frames of one video, block by block."""
         own = no_watermark if self._mark is None else Marker(self._mark)
         return self._watermark or own
 
@@ -237,7 +243,7 @@ class Run:
         if isinstance(self._source, LoadedPipeline):
             return self._source
         pipeline, num_before = self._source.load(), len(self.inputs.warnings)
-        self.inputs = _judged(self.inputs, self.request, pipeline)
+        self.inputs = _check_inputs(self.inputs, self.request, pipeline)
         self._on_warnings(self.inputs.warnings[num_before:])
         return pipeline
 
@@ -246,12 +252,12 @@ class Run:
         if out is None:
             return []
         growing, goes_on = (None, False) if kept is None else (kept.growing, kept.goes_on)
-        return [output_of(out, growing=growing, goes_on=goes_on)]
+        return [build_output(out, growing=growing, goes_on=goes_on)]
 
     def _record(
         self, pipeline: LoadedPipeline, begin: float, loaded: float, first: float, num_found: int
     ) -> None:
-        """Save all that is known about the finished video. Times as `timing_of` takes them."""
+        """Save all that is known about the finished video. Times as `measure_timing` takes them."""
         inputs, sound = self.inputs, self.inputs.audio
         assert inputs.num_frames is not None
         arrived = sound.arrived_s if isinstance(sound, LiveSound) else None
@@ -263,7 +269,7 @@ class Run:
             assert self.request.output.out is not None
             pictures = self._drawing()(self._scene.pictures)
             save_picture(sheet_path(self.request.output.out), side_by_side(pictures))
-        times = (self._begun, self._read_s, begin, loaded, first, arrived)
+        times = (self._started, self._read_s, begin, loaded, first, arrived)
         record = Record(
             request=self.request,
             num_frames=inputs.num_frames,
@@ -277,7 +283,7 @@ class Run:
             lora=tuple(map(str, pipeline.adapters)),
             precision="bf16" if pipeline.bf16 else "fp32",
             device=str(pipeline.device),
-            timing=timing_of(inputs.num_frames, *times),
+            timing=measure_timing(inputs.num_frames, *times),
             reference_check=inputs.check,
             resumed_chunks=num_found,
             offload=pipeline.offload,
@@ -293,5 +299,5 @@ class Run:
 
 
 def _made_with(source: LoadedPipeline | StoredPipeline) -> dict[str, str]:
-    """What frames depend on besides the request."""
+    """Everything besides the request that frames depend on, by name."""
     return {"weights": source.weights_hash, **source.made_with}

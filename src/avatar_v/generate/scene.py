@@ -1,4 +1,4 @@
-"""The first picture of a person in a scene that is told in words: the best of several candidates.
+"""The first picture of a person in a scene that words describe: the best of several candidates.
 
 The video model makes each candidate as it makes the first frame of ``--from-prompt``: from the
 words and the reference, with silence for a sound. engines/scene.py orders them. The best one begins
@@ -29,17 +29,17 @@ from avatar_v.engines.scene import (
 from avatar_v.faces.face import FaceCritic
 from avatar_v.generate.loaded import LoadedPipeline
 from avatar_v.generate.stored_pipeline import StoredPipeline
-from avatar_v.inputs.inputs import Inputs, begun_with, read_inputs
+from avatar_v.inputs.inputs import Inputs, read_inputs, with_first_picture
 from avatar_v.inputs.live import LiveSound
 from avatar_v.request.request import Request, Weights
-from avatar_v.request.resolve import chunk_latents_of, resolved
+from avatar_v.request.resolve import resolve_chunk_latents, resolved
 from avatar_v.types import SAMPLES_PER_FRAME, num_frames
 from avatar_v.weights.card import DRAWN_PEOPLE, Card
 from avatar_v.weights.weights import check_parts
 
 
 @dataclass(frozen=True)
-class Scene:
+class RankedScenes:
     """The candidates, the best first, and their pictures."""
 
     candidates: tuple[SceneCandidate, ...]
@@ -56,8 +56,8 @@ def check_scene(inputs: Inputs, card: Card) -> None:
         )
 
 
-def scene_of(request: Request, weights: Weights) -> Scene:
-    """The candidates of a request whose sound is not heard (``audio`` LIVE). ValueError for bad
+def make_candidates(request: Request, weights: Weights) -> RankedScenes:
+    """The candidates of a request whose sound is not read (``audio`` LIVE). ValueError for bad
     input, before the weights are loaded."""
     source = StoredPipeline(weights)
     check_parts(source.folder, prompt=request.person.scene or "")
@@ -69,11 +69,11 @@ def scene_of(request: Request, weights: Weights) -> Scene:
         return make_scene(pipeline, inputs, request)
 
 
-def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> Scene:
+def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> RankedScenes:
     """``request.person.num_candidates`` first pictures in the scene of the request, ordered: of
     each the first frame of a chunk, as the weights know chunks."""
     person, seed = request.person, request.sampling.seed
-    length = num_frames(chunk_latents_of(request, pipeline.card))
+    length = num_frames(resolve_chunk_latents(request, pipeline.card))
     silence = torch.zeros(length * SAMPLES_PER_FRAME)
     silent = dataclasses.replace(inputs, audio=silence, num_frames=length)
     seeds = [derive("scene", seed, i) for i in range(person.num_candidates)]
@@ -87,18 +87,18 @@ def make_scene(pipeline: LoadedPipeline, inputs: Inputs, request: Request) -> Sc
     stacked = torch.stack(pictures)
     order, values = ranked(stacked, _likeness(inputs, pipeline.card))
     candidates = [SceneCandidate(seeds[i], round(float(values[i]), 4)) for i in order]
-    return Scene(tuple(candidates), stacked[order])
+    return RankedScenes(tuple(candidates), stacked[order])
 
 
-def staged(
+def stage_scene(
     pipeline: LoadedPipeline, inputs: Inputs, request: Request
-) -> tuple[Inputs, Request, Scene]:
+) -> tuple[Inputs, Request, RankedScenes]:
     """Inputs that begin with the best picture of `make_scene`, and the request with the scene's
     words as the prompt where it has none."""
     scene = make_scene(pipeline, inputs, request)
     prompt = request.person.prompt or request.person.scene
-    begun = begun_with(inputs, scene.pictures[0], request.person, pipeline.input_spec)
-    return begun, request.changed(prompt=prompt), scene
+    first = with_first_picture(inputs, scene.pictures[0], request.person, pipeline.input_spec)
+    return first, request.changed(prompt=prompt), scene
 
 
 def side_by_side(pictures: UInt8[Tensor, "n 3 h _w"]) -> UInt8[Tensor, "3 h _all"]:

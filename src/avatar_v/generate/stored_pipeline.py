@@ -56,12 +56,12 @@ class StoredPipeline:
 
     @functools.cached_property
     def weights_hash(self) -> str:
-        """Of the files of the weights and adapters."""
+        """Hash of the files of the weights and adapters."""
         return hash_with(self.folder, self.adapters)
 
     @property
     def num_ranks(self) -> int:
-        """Of the processes that will make a video together."""
+        """Number of processes that will make a video together."""
         return max(self.weights.devices, launched_as()[1])
 
     @property

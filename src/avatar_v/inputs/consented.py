@@ -8,8 +8,8 @@ from avatar_v.inputs.best_frame import SEARCH_S
 from avatar_v.inputs.inputs import Inputs
 from avatar_v.request.request import Request
 from avatar_v.request.resolve import InputSpec
-from avatar_v.safety.consent import FILMED, Consented, Stored, read_consents
-from avatar_v.safety.faces import SAME, face_in, hash_of, read_faces
+from avatar_v.safety.consent import FILMED, Consented, StoredConsent, read_consents
+from avatar_v.safety.faces import SAME, face_in, hash_critic, read_faces
 from avatar_v.weights.card import DRAWN_PEOPLE, Card
 
 
@@ -56,11 +56,11 @@ def shown_faces(
 
 
 def _agreed(
-    request: Request, inputs: Inputs, spec: InputSpec, records: Sequence[Stored], today: date
+    request: Request, inputs: Inputs, spec: InputSpec, records: Sequence[StoredConsent], today: date
 ) -> Consented:
     """The record, of those of one critic, of all pictures of a request."""
     critic, num = records[0].consent.critic, counted(len(records), "record")
-    own = [record for record in records if record.consent.critic_hash == hash_of(critic)]
+    own = [record for record in records if record.consent.critic_hash == hash_critic(critic)]
     if not own:
         raise ValueError(f"--consent: other weights of {critic} made the records; make them anew")
     for name, face in shown_faces(request, inputs, spec, critic):

@@ -111,7 +111,7 @@ def reference_checked(inputs: Inputs, person: PersonOptions, check: ReferenceChe
     return dataclasses.replace(inputs, check=result, warnings=(*inputs.warnings, *notes))
 
 
-def begun_with(
+def with_first_picture(
     inputs: Inputs, image: UInt8[Tensor, "3 side side"], person: PersonOptions, spec: InputSpec
 ) -> Inputs:
     """``inputs`` with another first picture, framed as those of the weights are."""

@@ -19,7 +19,7 @@ from av.audio.frame import AudioFrame
 from jaxtyping import Float
 from torch import Tensor
 
-from avatar_v.media.channels import Voice, samples_of
+from avatar_v.media.channels import VoiceChannel, frame_samples
 from avatar_v.media.sound import HighPass, Level
 from avatar_v.models.audio import CONTEXT_FRAMES
 from avatar_v.sampling.chunks import (
@@ -49,7 +49,7 @@ class SoundChunk:
 
     chunk: Chunk
     sound: Float[Tensor, " s"]  # of chunk.frames as it came; silence behind its end
-    window: Float[Tensor, " t"]  # as the model hears it, from `num_before` latents before the chunk
+    window: Float[Tensor, " t"]  # as the model takes it, from `num_before` latents before the chunk
     num_before: int
 
 
@@ -156,8 +156,8 @@ def sound_chunks(
         past = Span(max(0, now - GAIN_WINDOW_S * SAMPLE_RATE_HZ), now)
         yield SoundChunk(
             chunk=chunk,
-            sound=arriving.samples(_samples_of(chunk.frames))[0],
-            window=arriving.samples(_samples_of(frames))[1] * gain(arriving.samples(past)[1]),
+            sound=arriving.samples(_sample_span(chunk.frames))[0],
+            window=arriving.samples(_sample_span(frames))[1] * gain(arriving.samples(past)[1]),
             num_before=chunk.latents.start - first_latent,
         )
         before = chunk
@@ -182,7 +182,7 @@ def _next(
     return chunk, min(chunk.latents.stop, latents_to_cover(total) - 1), arriving.stop
 
 
-def _samples_of(frames: Span) -> Span:
+def _sample_span(frames: Span) -> Span:
     return Span(frames.start * SAMPLES_PER_FRAME, frames.stop * SAMPLES_PER_FRAME)
 
 
@@ -260,12 +260,12 @@ def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
         if isinstance(block, Tensor):
             yield block.detach().cpu().float()
         else:
-            voice = voice or Voice(block.layout, SAMPLE_RATE_HZ)
+            voice = voice or VoiceChannel(block.layout, SAMPLE_RATE_HZ)
             for part in resampler.resample(block):
-                yield torch.from_numpy(voice(samples_of(part)))
+                yield torch.from_numpy(voice(frame_samples(part)))
     if voice is not None:
         for part in resampler.resample(None):
-            yield torch.from_numpy(voice(samples_of(part)))
+            yield torch.from_numpy(voice(frame_samples(part)))
 
 
 def _kind(block: object) -> str:

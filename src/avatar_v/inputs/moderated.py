@@ -7,7 +7,7 @@ from avatar_v.safety.moderation import Moderator
 from avatar_v.types import FRAME_RATE_HZ
 
 
-def moderator_of(request: Request) -> Moderator | None:
+def build_moderator(request: Request) -> Moderator | None:
     """What judges pictures by the policy of a request, whose words it allows; None where it has no
     policy. ValueError for models that do not load, RefusedError for words that are refused."""
     if request.output.policy is None:

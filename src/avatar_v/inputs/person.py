@@ -18,7 +18,7 @@ from avatar_v.types import SAMPLES_PER_FRAME, Reference, num_frames
 
 
 @dataclass(frozen=True)
-class Person:
+class EncodedPerson:
     """The person who is to speak, encoded."""
 
     image: Float[Tensor, "3 h w"]  # frame 0, in [-1, 1], with sides the VAE accepts
@@ -26,10 +26,10 @@ class Person:
     motion: Float[Tensor, "1 1 md"] | None = None
     """Packed motion of ``image``. With it, and a motion network, the video follows a motion."""
 
-    def to(self, device: torch.device) -> "Person":
+    def to(self, device: torch.device) -> "EncodedPerson":
         reference = None if self.reference is None else self.reference.to(device)
         motion = None if self.motion is None else self.motion.to(device)
-        return Person(self.image.to(device), reference, motion)
+        return EncodedPerson(self.image.to(device), reference, motion)
 
 
 @torch.inference_mode()
@@ -41,14 +41,14 @@ def encode_person(
     faces: bool,
     stills: int = 0,
     max_latents: int | None = None,
-) -> Person:
+) -> EncodedPerson:
     """The person of ``inputs`` in pictures of ``side`` pixels, on the conditioner's device.
 
     ``faces``: close-ups come along; ``stills``: so many single frames stand for each clip
     (Capabilities.stills); ``max_latents``: of each clip only its beginning.
     """
     clips = [_cut(clip, max_latents) for clip in inputs.clips]
-    shown = [still for clip in clips for still in stills_of(clip, stills)]
+    shown = [still for clip in clips for still in pick_stills(clip, stills)]
     if stills > 0 and not conditioner.hears_moments:
         shown = [dataclasses.replace(clip, audio=None) for clip in shown]
     parts = [_reference(clip, conditioner, side, faces) for clip in shown]
@@ -63,7 +63,7 @@ def encode_person(
         ]
         moments = torch.stack(habits).sum(0).to(reference.latents)
         reference = dataclasses.replace(reference, moments=moments)
-    return Person(
+    return EncodedPerson(
         picture(inputs.image, side),
         reference,
         None if inputs.motion is None else conditioner.pack_motion(inputs.motion[None, None]),
@@ -75,7 +75,7 @@ def picture(image: UInt8[Tensor, "3 h w"], side: int) -> Float[Tensor, "3 side s
     return sized(image[None], side)[0]
 
 
-def stills_of(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
+def pick_stills(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
     """``num`` frames of the clip that show the face, evenly spread, each a clip of its own; the
     clip itself where ``num`` is 0 or it shows none. Close-ups come with the first."""
     frames = spread_frames(clip.valid, num).tolist()
@@ -84,7 +84,7 @@ def stills_of(clip: ReferenceClip, num: int) -> list[ReferenceClip]:
 
     return [
         dataclasses.replace(
-            _frames_of(clip, frame, frame + 1), faces=clip.faces if frame == frames[0] else None
+            _cut_clip(clip, frame, frame + 1), faces=clip.faces if frame == frames[0] else None
         )
         for frame in frames
     ]
@@ -106,10 +106,10 @@ def _reference(clip: ReferenceClip, conditioner: Conditioner, side: int, faces: 
 def _cut(clip: ReferenceClip, max_latents: int | None) -> ReferenceClip:
     if max_latents is None or clip.num_frames <= num_frames(max_latents):
         return clip
-    return _frames_of(clip, 0, num_frames(max_latents))
+    return _cut_clip(clip, 0, num_frames(max_latents))
 
 
-def _frames_of(clip: ReferenceClip, start: int, stop: int) -> ReferenceClip:
+def _cut_clip(clip: ReferenceClip, start: int, stop: int) -> ReferenceClip:
     """Its frames ``start`` to ``stop`` with their sound and motion."""
     frames, sound = slice(start, stop), slice(start * SAMPLES_PER_FRAME, stop * SAMPLES_PER_FRAME)
     return dataclasses.replace(

@@ -89,8 +89,8 @@ def read_reference(
     motion = None if extractor is None else extract(extractor, square, track)
     valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
     near = close_ups(frames, found, side) if faces and found is not None else None
-    told = MOTION_NAMES if extractor is None else components(extractor)
-    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, told, who)
+    habits = MOTION_NAMES if extractor is None else components(extractor)
+    return ReferenceClip(square, valid, audio, motion, (*notes, *more), near, habits, who)
 
 
 def close_ups(
@@ -120,9 +120,9 @@ def still(
     if extractor is not None:
         motion = extract(extractor, frames, track)
     near = close_ups(image[None], track, side) if faces and track is not None else None
-    told = MOTION_NAMES if extractor is None else components(extractor)
+    habits = MOTION_NAMES if extractor is None else components(extractor)
     return ReferenceClip(
-        frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, habits_known=told
+        frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, habits_known=habits
     )
 
 

@@ -10,9 +10,9 @@ from torch import Tensor
 
 from avatar_v.inputs.live import LiveSound, pcm_frames
 from avatar_v.media import containers, reading
-from avatar_v.media.delivered import Delivered, Form, form_of
+from avatar_v.media.delivered import Delivered, SoundFormat, delivered_format
 from avatar_v.media.pipes import PipeReader
-from avatar_v.media.sound import Recording, high_passed, level_of
+from avatar_v.media.sound import TemporarySound, high_passed, measure_level
 from avatar_v.request.record import SpokenTrack
 from avatar_v.request.request import PersonOptions
 from avatar_v.sampling.chunks import frames_of_audio
@@ -25,10 +25,10 @@ WITHOUT_SOUND = -100.0
 
 
 @dataclass(frozen=True)
-class Speech:
+class SpeechInput:
     """A file of speech: what is spoken, and what the video delivers."""
 
-    audio: Recording  # 16 kHz mono, a whole number of frames
+    audio: TemporarySound  # 16 kHz mono, a whole number of frames
     delivered: Delivered | None  # None: the same
     track: SpokenTrack
     warnings: tuple[str, ...]
@@ -36,7 +36,7 @@ class Speech:
 
 def read_speech(
     path: str | Path, track: int | None = None, *, gain_db: float | None = None
-) -> Speech:
+) -> SpeechInput:
     """The sound of any audio or video file at 16 kHz, with silence up to the next whole frame, and
     as it is delivered. ``gain_db`` is what it is raised by, in place of levelling it.
 
@@ -51,7 +51,7 @@ def read_speech(
             yield part
         yield torch.zeros(frames_of_audio(num) * SAMPLES_PER_FRAME - num)
 
-    audio = Recording(parts())
+    audio = TemporarySound(parts())
     if num < MIN_SPEECH_S * SAMPLE_RATE_HZ:
         raise ValueError(
             f"{path}: {1000 * num / SAMPLE_RATE_HZ:.0f} ms of sound; expected speech of at least "
@@ -60,9 +60,9 @@ def read_speech(
     assert info.sample_rate_hz is not None
     assert info.layout is not None
     assert info.track is not None
-    form = form_of(info.sample_rate_hz, info.layout)
-    level = level_of(high_passed(audio))
-    return Speech(
+    form = delivered_format(info.sample_rate_hz, info.layout)
+    level = measure_level(high_passed(audio))
+    return SpeechInput(
         audio,
         _delivered(path, form, track, is_mono=info.num_channels == 1),
         SpokenTrack(
@@ -79,12 +79,12 @@ def read_speech(
 
 
 def _delivered(
-    path: str | Path, form: Form, track: int | None, *, is_mono: bool
+    path: str | Path, form: SoundFormat, track: int | None, *, is_mono: bool
 ) -> Delivered | None:
     """The sound as the video delivers it; None where that is the sound that is spoken."""
-    if form == Form() and is_mono:
+    if form == SoundFormat() and is_mono:
         return None
-    return Delivered(Recording(reading.iter_channels(path, form, track=track)), form)
+    return Delivered(TemporarySound(reading.iter_channels(path, form, track=track)), form)
 
 
 def whole_or_why(path: str | Path) -> tuple[str, ...]:

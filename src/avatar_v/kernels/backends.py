@@ -187,19 +187,25 @@ def _by_groups(
     outputs = []
     for group in groups:
         keys, values = (
-            _joined([_of(x[:, slice(*run)], group.samples) for run in group.runs], dim=1)
+            _joined(
+                [_select_samples(x[:, slice(*run)], group.samples) for run in group.runs], dim=1
+            )
             for x in (key, value)
         )
-        outputs.append(attend(_of(query, group.samples), keys, values))
+        outputs.append(attend(_select_samples(query, group.samples), keys, values))
     order = [sample for group in groups for sample in group.samples]
-    return _of(_joined(outputs, dim=0), sorted(range(len(order)), key=order.__getitem__))
+    return _select_samples(
+        _joined(outputs, dim=0), sorted(range(len(order)), key=order.__getitem__)
+    )
 
 
 def _joined(parts: list[Tensor], dim: int) -> Tensor:
     return parts[0] if len(parts) == 1 else torch.cat(parts, dim=dim)
 
 
-def _of(x: Float[Tensor, "b *rest"], samples: Sequence[int]) -> Float[Tensor, "some *rest"]:
+def _select_samples(
+    x: Float[Tensor, "b *rest"], samples: Sequence[int]
+) -> Float[Tensor, "some *rest"]:
     """Some samples: a view where they are neighbours. (Indices would have to be moved.)"""
     first, num = samples[0], len(samples)
     if list(samples) == list(range(first, first + num)):

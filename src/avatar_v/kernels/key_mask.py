@@ -30,7 +30,7 @@ class Group:
         return sum(stop - start for start, stop in self.runs)
 
 
-class Part(NamedTuple):
+class KeyPart(NamedTuple):
     """Keys that lie beside each other, ``num`` for each entry: tokens of a frame."""
 
     entries: Bool[Tensor, "b entries"]  # on the CPU; False: hidden
@@ -48,7 +48,7 @@ class KeyMask:
     groups: tuple[Group, ...] | None
 
     @classmethod
-    def of(cls, *parts: Part, device: torch.device | str = "cpu") -> "KeyMask":
+    def of(cls, *parts: KeyPart, device: torch.device | str = "cpu") -> "KeyMask":
         """The mask of ``parts``, one after another. ValueError for entries on a device, which the
         host would have to wait for."""
         for part in parts:
@@ -83,14 +83,14 @@ class KeyMask:
         return KeyMask(torch.cat([own, self.seen], dim=1), groups)
 
 
-def mask_of(*parts: Part, device: torch.device | str) -> KeyMask | None:
+def build_mask(*parts: KeyPart, device: torch.device | str) -> KeyMask | None:
     """`KeyMask.of`, or None where nothing is hidden (not asked inside a compiler)."""
     if not torch.compiler.is_compiling() and all(bool(part.entries.all()) for part in parts):
         return None
     return KeyMask.of(*parts, device=device)
 
 
-def _groups(parts: Sequence[Part]) -> tuple[Group, ...]:
+def _groups(parts: Sequence[KeyPart]) -> tuple[Group, ...]:
     sizes = [part.num for part in parts for _ in range(part.entries.shape[1])]
     samples: dict[tuple[bool, ...], list[int]] = {}
     for i, row in enumerate(torch.cat([part.entries for part in parts], dim=1).tolist()):

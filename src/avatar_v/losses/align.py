@@ -67,7 +67,7 @@ def group_advantages(
     """``(r - mean of the group) / (spread of the group + 1e-4)``, clipped to ±``most``.
 
     A group is the n samples of one condition. Rewards of latent frames "g n l" are centred frame by
-    frame, since all samples of a group hear the same sound there, and share one spread over all
+    frame, since all samples of a group have the same audio there, and share one spread over all
     frames: where nothing happens in any sample nothing shall be blown up. ``by_spread`` False
     leaves the reward's own scale. A missing reward (NaN) has no advantage and no part in mean and
     spread. A group of one value, or of equal ones, has exactly 0.

@@ -53,8 +53,9 @@ def guided_target(velocity: Latents, without: Latents, weight: Float[Tensor, " b
     """``v + (w - 1) (v - sg[v_∅])``: the target of plain training of weights with guidance inside.
 
     ``velocity`` is that of the data, ``without`` the network's own for the sample without its
-    conditions and w the weight that the network is told. On average over the data this is guidance
-    with w: fine-tuning on it keeps what distillation put in; plain flow matching takes it out.
+    conditions and w the weight that the network takes as an input. On average over the data this is
+    guidance with w: fine-tuning on it keeps what distillation put in; plain flow matching takes it
+    out.
     """
     wide = weight.reshape(-1, *[1] * (velocity.ndim - 1))
     return velocity + (wide - 1) * (velocity - without.detach())

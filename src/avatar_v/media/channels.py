@@ -27,7 +27,7 @@ Channels = Float[np.ndarray, "c s"]
 Mono = Float[np.ndarray, " s"]
 
 
-class Voice:
+class VoiceChannel:
     """``voice(part)`` gives the voice of each part of a sound, in order.
 
     The centre of a surround sound, from the moment it is heard; else the mean of front left and
@@ -77,7 +77,7 @@ def channel_names(layout: AudioLayout) -> Sequence[str]:
     return names
 
 
-def samples_of(frame: AudioFrame) -> Channels:
+def frame_samples(frame: AudioFrame) -> Channels:
     """The samples of a frame of format "flt". (PyAV reads past the planes of a planar frame of
     eight and more channels.)"""
     assert frame.format.name == "flt"

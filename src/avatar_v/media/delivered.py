@@ -1,6 +1,6 @@
 """The user's own sound as a video delivers it: at the rate and with the channels of its file.
 
-The networks hear another one, 16 kHz mono (sound.py). Both begin at the same moment.
+The networks take another one, 16 kHz mono (sound.py). Both begin at the same moment.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ MAX_BIT_RATE = 96_000
 
 
 @dataclass(frozen=True)
-class Form:
+class SoundFormat:
     """Rate and layout of a sound in a video."""
 
     sample_rate_hz: int = SAMPLE_RATE_HZ
@@ -46,13 +46,13 @@ class Form:
         return self.num_channels * min(MAX_BIT_RATE, 6 * self.sample_rate_hz)
 
 
-def form_of(sample_rate_hz: int, layout: str) -> Form:
+def delivered_format(sample_rate_hz: int, layout: str) -> SoundFormat:
     """The form in which a sound of this rate and layout is delivered: its own, or the next that AAC
     has. Mono where nothing is known of the places of three and more channels."""
     rate = min((r for r in RATES_HZ if r >= sample_rate_hz), default=RATES_HZ[-1])
     names = channel_names(AudioLayout(layout))
     places_known = len(names) <= 2 or {"FL", "FR"} <= {*names}
-    return Form(rate, LAYOUTS.get(len(names), "mono") if places_known else "mono")
+    return SoundFormat(rate, LAYOUTS.get(len(names), "mono") if places_known else "mono")
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Delivered:
     """A whole sound in its form, its channels interleaved."""
 
     samples: Sound
-    form: Form
+    form: SoundFormat
 
     def of_frames(self, start: int, num: int) -> Float[Tensor, "c s"]:
         """The sound of ``num`` video frames; silence behind its end."""

@@ -7,7 +7,7 @@ STDOUT = "-"
 RTMP = "rtmp://"
 
 
-def kind_of(out: str) -> Literal["mp4", "hls", "rtmp", "stdout"]:
+def output_kind(out: str) -> Literal["mp4", "hls", "rtmp", "stdout"]:
     """ValueError for anything else, and for a playlist that libav could not name segments for."""
     if out == STDOUT:
         return "stdout"

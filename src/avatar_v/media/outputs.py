@@ -12,16 +12,16 @@ import av
 from av.container import OutputContainer
 
 from avatar_v.media.files import GrowingMp4, HlsPlaylist, Mp4File, Output
-from avatar_v.media.kinds import kind_of
+from avatar_v.media.kinds import output_kind
 from avatar_v.media.pipes import PATIENCE_S, PipeWriter
 
 _FRAGMENTED = {"movflags": "frag_keyframe+empty_moov+default_base_moof", "flush_packets": "1"}
 
 
-def output_of(out: str, *, growing: Path | None = None, goes_on: bool = False) -> Output:
+def build_output(out: str, *, growing: Path | None = None, goes_on: bool = False) -> Output:
     """The output of a name. ``growing`` is where an mp4 lies, and can be watched, until it is
     whole; ``goes_on`` if the video begins as that of an interrupted run did."""
-    match kind_of(out):
+    match output_kind(out):
         case "mp4":
             return Mp4File(out) if growing is None else GrowingMp4(out, growing)
         case "hls":

@@ -67,7 +67,7 @@ def checked(frames: Iterator[VideoFrame], aspect: float, path: str | Path) -> It
         yield frame
 
 
-class Pictures:
+class PictureConverter:
     """Frames of one file to pictures."""
 
     def __init__(
@@ -89,7 +89,7 @@ class Pictures:
                 max(1, round(width * reduction)),
                 max(1, round(height * reduction)),
                 "rgb48le" if kind else "rgb24",
-                src_colorspace=self._matrix_of(frame),
+                src_colorspace=self._color_matrix(frame),
                 interpolation="AREA",
             ).to_ndarray()
         except FFmpegError as error:
@@ -103,7 +103,7 @@ class Pictures:
         shown = turned(picture, self._exif or display_matrix(frame))
         return torch.from_numpy(np.ascontiguousarray(shown.transpose(2, 0, 1)))
 
-    def _matrix_of(self, frame: VideoFrame) -> Colorspace | None:
+    def _color_matrix(self, frame: VideoFrame) -> Colorspace | None:
         """BT.709 where a large video states no matrix; None leaves FFmpeg the one it states."""
         is_large = frame.width >= LARGE[0] or frame.height > LARGE[1]
         unstated = frame.colorspace == UNSTATED and not (frame.format.is_rgb or self._is_image)

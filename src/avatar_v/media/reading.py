@@ -26,7 +26,7 @@ from av.video.stream import VideoStream
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.media.channels import Channels, Voice, samples_of
+from avatar_v.media.channels import Channels, VoiceChannel, frame_samples
 from avatar_v.media.containers import (
     MAX_DURATION_S,
     audio_stream,
@@ -37,9 +37,9 @@ from avatar_v.media.containers import (
     open_media,
     video_stream,
 )
-from avatar_v.media.delivered import Form
+from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.hdr import kind_of_colours
-from avatar_v.media.pictures import Pictures, checked, open_tiled, read_tiled
+from avatar_v.media.pictures import PictureConverter, checked, open_tiled, read_tiled
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ
 
 MAX_STILL_S = 600
@@ -136,7 +136,7 @@ def iter_video(
         else:
             aspect = float(stream.codec_context.sample_aspect_ratio or 1)
             frames = checked(decoded(container, stream, path), aspect, path)
-        convert = Pictures(container, path, aspect=aspect, max_side=max_side)
+        convert = PictureConverter(container, path, aspect=aspect, max_side=max_side)
         for frame, count in _on_grid(frames, frame_rate_hz, path):
             picture = convert(frame)
             size = size or picture.shape
@@ -168,8 +168,8 @@ def read_video(
 def iter_audio(
     path: str | Path, *, sample_rate_hz: int = SAMPLE_RATE_HZ, track: int | None = None
 ) -> Iterator[Waveform]:
-    """The voice of a sound track (channels.Voice) as mono float32, in parts as they are decoded,
-    from any rate and format.
+    """The voice of a sound track (channels.VoiceChannel) as mono float32, in parts as they are
+    decoded, from any rate and format.
 
     ``track`` counts from 1; by default the track that the file flags as its default, else the
     first. In a file with video, sample 0 is the moment of the first video frame: a late audio track
@@ -181,7 +181,9 @@ def iter_audio(
         yield torch.from_numpy(part[0])
 
 
-def iter_channels(path: str | Path, form: Form, *, track: int | None = None) -> Iterator[Waveform]:
+def iter_channels(
+    path: str | Path, form: SoundFormat, *, track: int | None = None
+) -> Iterator[Waveform]:
     """The sound of ``iter_audio`` in a ``form``, its channels interleaved; the same errors."""
     layout = None if form.layout == "mono" else form.layout
     for part in _aligned(path, track, form.sample_rate_hz, layout):
@@ -344,14 +346,14 @@ def _samples(
             now = (frame.sample_rate, frame.layout.name, frame.format.name)
             if form is None:
                 begin_s, form = frame.time, now
-                voice = Voice(frame.layout, sample_rate_hz) if layout is None else None
+                voice = VoiceChannel(frame.layout, sample_rate_hz) if layout is None else None
             elif now != form:
                 raise ValueError(f"{path}: the sound changes its form from {form} to {now}")
         try:
             parts = resampler.resample(frame)
         except FFmpegError as error:
             raise ValueError(f"{path}: the audio cannot be converted ({error})") from error
-        for part in map(samples_of, parts):
+        for part in map(frame_samples, parts):
             yield begin_s, part if voice is None else voice(part)[None]
 
 

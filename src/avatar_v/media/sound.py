@@ -1,4 +1,4 @@
-"""A sound of any length, its samples in a file or in memory, and what the networks hear of it.
+"""A sound of any length, its samples in a file or in memory, and what the networks take of it.
 
 The encoders scale by constants (models/audio.py), so a model trained on one level and run on
 another would hear something new; what lies below any voice (an offset, rumble, the hum of mains)
@@ -42,7 +42,7 @@ PART_S = 5
 _BYTES = 4  # of a float32
 
 
-class Recording:
+class TemporarySound:
     """Float32 samples in a temporary file without a name, gone with this object.
 
     It takes what a tensor "s" takes where sound is read in order: ``len``, slices of step 1 (new
@@ -87,7 +87,7 @@ class Recording:
             ) from error
 
 
-Sound = Float[Tensor, " s"] | Recording
+Sound = Float[Tensor, " s"] | TemporarySound
 """A whole sound, in memory or not."""
 
 
@@ -127,13 +127,13 @@ class HighPass:
 def high_passed(sound: Sound) -> Sound:
     """A whole 16 kHz sound through `HighPass`."""
     high = HighPass()
-    if isinstance(sound, Recording):
-        return Recording(high(part) for part in sound.split(PART_S * SAMPLE_RATE_HZ))
+    if isinstance(sound, TemporarySound):
+        return TemporarySound(high(part) for part in sound.split(PART_S * SAMPLE_RATE_HZ))
     return high(sound)
 
 
 def prepared(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
-    """A whole 16 kHz sound as the networks hear it: `high_passed`, then `normalise_loudness`."""
+    """A whole 16 kHz sound as the networks take it: `high_passed`, then `normalise_loudness`."""
     heard = high_passed(audio)
     assert isinstance(heard, Tensor)
     return normalise_loudness(heard)
@@ -143,21 +143,21 @@ def normalise_loudness(audio: Float[Tensor, " s"]) -> Float[Tensor, " s"]:
     """``audio`` (16 kHz) at -23 LUFS, integrated loudness of ITU-R BS.1770 as by pyloudnorm.
 
     Silence (quieter than -80 LUFS, or empty) is returned as it is, and what is quieter than -60
-    LUFS is raised as far as its noise allows (`level_of`); audio shorter than the standard's 400 ms
-    block is measured as a repetition of itself. The result may exceed ±1, and is not clipped.
-    ValueError for NaN or infinite samples.
+    LUFS is raised as far as its noise allows (`measure_level`); audio shorter than the standard's
+    400 ms block is measured as a repetition of itself. The result may exceed ±1, and is not
+    clipped. ValueError for NaN or infinite samples.
     """
     return audio * loudness_gain(audio)
 
 
 def loudness_gain(audio: Sound) -> float:
     """The factor of ``normalise_loudness``; 1 for silence. ValueError as there."""
-    return level_of(audio).gain
+    return measure_level(audio).gain
 
 
 @dataclass(frozen=True)
 class Level:
-    """How loud a sound is, and the factor that it is heard with."""
+    """How loud a sound is, and the gain that the networks take it with."""
 
     lufs: float
     gain: float = 1.0
@@ -178,7 +178,7 @@ class Level:
         )
 
 
-def level_of(audio: Sound) -> Level:
+def measure_level(audio: Sound) -> Level:
     """The loudness and the factor of ``normalise_loudness``. Below -70 LUFS, where the standard's
     gate lets nothing through, blocks are compared with the loudest one alone. ValueError for NaN or
     infinite samples."""

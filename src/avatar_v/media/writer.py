@@ -25,7 +25,7 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.base.paths import full_disk, whole_file
-from avatar_v.media.delivered import Form
+from avatar_v.media.delivered import SoundFormat
 from avatar_v.media.files import Mp4File, Output
 from avatar_v.types import FRAME_RATE_HZ, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
@@ -45,9 +45,9 @@ class Writer:
     first frames and must be even (H.264 yuv420p).
     """
 
-    def __init__(self, output: Output, form: Form | None = None) -> None:
+    def __init__(self, output: Output, form: SoundFormat | None = None) -> None:
         self.num_frames = 0
-        self._output, self._form = output, form or Form()
+        self._output, self._form = output, form or SoundFormat()
         self._queue: queue.Queue[_Block | None] = queue.Queue(MAX_WAITING)
         self._ended = False
         self._error: Exception | None = None
@@ -235,7 +235,7 @@ def _yuv(picture: np.ndarray) -> VideoFrame:
     )
 
 
-def _sound(samples: np.ndarray, index: int, form: Form) -> AudioFrame:
+def _sound(samples: np.ndarray, index: int, form: SoundFormat) -> AudioFrame:
     """The sound "c s" of video frame ``index``."""
     samples = np.ascontiguousarray(samples)
     frame = AudioFrame.from_ndarray(samples, format="fltp", layout=form.layout)

@@ -22,7 +22,7 @@ CARD = "card.json"
 COMPRESSED = "compressed.safetensors"
 """In place of the weights of a part (compressed.py)."""
 UNCOMPRESSED: dict[str, Any] = {"base": None, "whole": None}
-"""What a card says that does not speak of it, as none did before weights were compressed."""
+"""The default of a card without these keys, as all were before weights were compressed."""
 
 Part = Literal["vae", "dit", "text", "audio", "motion"]
 """A folder of a pipeline."""
@@ -30,7 +30,7 @@ Part = Literal["vae", "dit", "text", "audio", "motion"]
 
 @dataclass(frozen=True)
 class Base:
-    """Of weights that are stored as what they change in others."""
+    """The weights that a compressed folder stores its differences from."""
 
     folder: str  # its name; it lies beside the folder of the card
     hash: str  # `hash_folder` of the base
@@ -52,7 +52,7 @@ def check_version(card: dict[str, Any], folder: str | Path) -> None:
         raise ValueError(f"{folder} has schema version {version}, this code reads {SCHEMA_VERSION}")
 
 
-def base_of(folder: str | Path) -> Base | None:
+def read_base(folder: str | Path) -> Base | None:
     """What the card of a folder of weights says of its base; None for whole weights and where there
     is no card."""
     where = Path(folder) / CARD
@@ -66,7 +66,7 @@ def part_folder(path: str | Path) -> Path:
     where the card says so and there is no ``path``."""
     path = Path(path)
     if not path.exists():
-        named = base_of(path.parent)
+        named = read_base(path.parent)
         if named is not None and path.name in named.parts:
             return base_folder(path.parent) / path.name
     return path
@@ -75,7 +75,7 @@ def part_folder(path: str | Path) -> Path:
 def base_folder(folder: str | Path) -> Path:
     """The base of ``folder``, whose card names one. ValueError where it lies elsewhere than beside
     it, or is not there, or has a base itself."""
-    folder, named = Path(folder), base_of(folder)
+    folder, named = Path(folder), read_base(folder)
     where, beside = folder / CARD, Path(os.path.realpath(folder)).parent
     assert named is not None
     base = inside(beside, named.folder, where=where, links_out=True)
@@ -85,20 +85,20 @@ def base_folder(folder: str | Path) -> Path:
             f"{beside}: copy them there too, or take a whole copy of these, made where both are "
             "(`avatar-v weights whole`)"
         )
-    if base_of(base) is not None:
+    if read_base(base) is not None:
         raise ValueError(f"{where}: its base {base} has a base itself; expected one that has none")
     return base
 
 
 def check_base(folder: str | Path) -> None:
     """`checked_base`, where the card names one."""
-    if base_of(folder) is not None:
+    if read_base(folder) is not None:
         checked_base(folder)
 
 
 def checked_base(folder: str | Path) -> Path:
     """`base_folder`; ValueError, too, for other weights than those that ``folder`` changes."""
-    base, named = base_folder(folder), base_of(folder)
+    base, named = base_folder(folder), read_base(folder)
     assert named is not None
     if (found := hash_folder(base)) != named.hash:
         raise ValueError(
@@ -125,6 +125,6 @@ def hash_folder(folder: str | Path) -> str:
                 digest.update(block)
     of_part = (folder / COMPRESSED).is_file()
     card = (folder.parent if of_part else folder) / CARD
-    base = base_of(card.parent)
+    base = read_base(card.parent)
     digest.update(b"" if base is None else base.hash.encode())
     return digest.hexdigest()[:16]

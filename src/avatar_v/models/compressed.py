@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.base.states import check_numbers, read_tensors
-from avatar_v.models.base import COMPRESSED, base_of, checked_base
+from avatar_v.models.base import COMPRESSED, checked_base, read_base
 
 CODES, STEP, PACKED, LIKE = ".codes", ".step", ".packed", ".like"
 PAIRS = {CODES: STEP, PACKED: LIKE}
@@ -51,7 +51,7 @@ def restored(folder: Path, read: Callable[[Path], dict[str, Tensor]]) -> dict[st
     if not file.is_file():
         return read(folder)
     base: dict[str, Tensor] = {}
-    if base_of(folder.parent) is not None:
+    if read_base(folder.parent) is not None:
         base = restored(checked_base(folder.parent) / folder.name, read)
     state = decompressed(base, read_tensors(file), where=file)
     check_numbers(state, where=file)

@@ -21,7 +21,7 @@ from einops import rearrange
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from avatar_v.kernels.key_mask import Part, mask_of
+from avatar_v.kernels.key_mask import KeyPart, build_mask
 from avatar_v.models.attention import KeyValue, Pattern
 from avatar_v.models.blocks import Block, Head, run_block
 from avatar_v.models.cache import KeyValueCache
@@ -166,13 +166,13 @@ class AvatarDiT(nn.Module):
         key_mask = motion_key_mask = None
         if past is not None and seen is not None:  # the new tokens' own keys lie in front
             own = torch.ones(num_samples, 1, dtype=torch.bool)
-            keys = (Part(own, rotary.shape[0]), Part(seen, past.grid[0] * past.grid[1]))
-            key_mask = mask_of(*keys, device=x_t.device)
-            motion_key_mask = mask_of(Part(own, num_frames), *keys, device=x_t.device)
+            keys = (KeyPart(own, rotary.shape[0]), KeyPart(seen, past.grid[0] * past.grid[1]))
+            key_mask = build_mask(*keys, device=x_t.device)
+            motion_key_mask = build_mask(KeyPart(own, num_frames), *keys, device=x_t.device)
         style = self._embed_style(kept_moments(self._moments_in(cond), cond.reference_keep))
         if self.guidance_embed is not None and cond.guidance is not None:
-            told = self.guidance_embed(cond.guidance)
-            style = told if style is None else style + told
+            guidance = self.guidance_embed(cond.guidance)
+            style = guidance if style is None else style + guidance
         embedding, modulation = self.time_embed(t, style)
         motion, motion_modulation = self._embed_motion(cond.motion), modulation
         if motion is not None and not self.config.reads_low:  # a refiner's has the video's times
@@ -214,8 +214,8 @@ class AvatarDiT(nn.Module):
             )
         return None
 
-    def moments_of(self, reference: Reference | None) -> Float[Tensor, "b k"] | None:
-        """Of the motion of a reference; None where there is none."""
+    def reference_moments(self, reference: Reference | None) -> Float[Tensor, "b k"] | None:
+        """Moments of the motion of a reference; None where there is none."""
         return None if reference is None else reference_moments(reference, self.motion_stats)
 
     def encode_reference(self, reference: Reference) -> KeyValueCache | None:
@@ -254,9 +254,9 @@ class AvatarDiT(nn.Module):
         motion_rotary = rotary_table(frames.place, 1, 1, self.config.head_dim)
         key_mask = motion_key_mask = None
         if frames.mask is not None:
-            tokens = Part(frames.mask, x.shape[2])
-            key_mask = mask_of(tokens, device=x.device)
-            motion_key_mask = mask_of(Part(frames.mask, 1), tokens, device=x.device)
+            tokens = KeyPart(frames.mask, x.shape[2])
+            key_mask = build_mask(tokens, device=x.device)
+            motion_key_mask = build_mask(KeyPart(frames.mask, 1), tokens, device=x.device)
         layers = []
         for block in self.blocks:
             assert isinstance(block, Block)
@@ -315,7 +315,7 @@ class AvatarDiT(nn.Module):
         return style_code(moments, self._known_stats()).to(self.style_embed) @ self.style_embed
 
     def _moments_in(self, cond: Cond) -> Float[Tensor, "b k"] | None:
-        return self.moments_of(cond.reference) if cond.moments is None else cond.moments
+        return self.reference_moments(cond.reference) if cond.moments is None else cond.moments
 
     def _known_stats(self) -> MotionStats:
         if self.motion_stats is None:

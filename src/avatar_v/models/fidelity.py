@@ -18,7 +18,7 @@ from torch import Tensor
 from avatar_v.base.stored import Within
 
 PERCENTILE = 0.01
-"""Of training pictures that rank as unknown (our choice): so many false alarms are accepted."""
+"""Share of training pictures that rank as unknown (our choice): the false alarms accepted."""
 NUM_DEVIATIONS = 3.0
 """Below the mean, where there are too few pictures for the percentile (our choice)."""
 
@@ -27,7 +27,7 @@ Pictures = Float[Tensor, "n 3 h w"]
 
 @dataclass(frozen=True)
 class ReconstructionStats:
-    """What pictures of a VAE's training reach; equal numbers of another VAE mean something else."""
+    """`fidelity_db` that a VAE reaches on training pictures; not comparable between VAEs."""
 
     least_db: Annotated[float, Within(-200, 200)]  # `fidelity_db` of all but `PERCENTILE` of them
     num_pictures: Annotated[int, Within(1, 10**9)]  # it was measured on

@@ -1,4 +1,4 @@
-"""A DiT that is told the guidance weights: the student of guidance distillation."""
+"""A DiT that takes the guidance weights as an input: the student of guidance distillation."""
 
 import dataclasses
 
@@ -17,9 +17,9 @@ def with_guidance_inside(dit: AvatarDiT, ranges: tuple[tuple[float, float], ...]
             "weights that are guided by several passes"
         )
     config: DiTConfig = dataclasses.replace(dit.config, guidance_ranges=ranges)
-    told = AvatarDiT(config, dit.motion_stats)
-    told.to(next(dit.parameters()).device)
+    student = AvatarDiT(config, dit.motion_stats)
+    student.to(next(dit.parameters()).device)
     state = dit.state_dict()
-    own = {key: value for key, value in told.state_dict().items() if key not in state}
-    told.load_state_dict({**state, **own})
-    return told
+    own = {key: value for key, value in student.state_dict().items() if key not in state}
+    student.load_state_dict({**state, **own})
+    return student

@@ -95,7 +95,7 @@ def active_factors(network: nn.Module) -> str | None:
 
 
 def product(a: Float[Tensor, "r i"], b: Float[Tensor, "o r"], scale: float) -> Float[Tensor, "o i"]:
-    """What factors add to their matrix, in fp32."""
+    """The product that factors add to their matrix, in fp32."""
     return scale * (b.float() @ a.float())
 
 

@@ -72,7 +72,7 @@ class MotionNetConfig:
 
     @classmethod
     def full(cls, audio_dim: int) -> "MotionNetConfig":
-        """Of the full sizes: some six million parameters."""
+        """The config at full size: some six million parameters."""
         return cls(320, 8, 6, 1280, audio_dim, token_dim=64)
 
 

@@ -96,8 +96,8 @@ def _known_in_all(parts: Sequence[Reference]) -> Bool[Tensor, "#b m"] | None:
 def reference_moments(
     reference: Reference, stats: MotionStats | None
 ) -> Float[Tensor, "b k"] | None:
-    """Of its motion (motion/style.motion_moments); None where it has none. ValueError for motion
-    without the statistics that it is packed by."""
+    """Moments of its motion (motion/style.motion_moments); None where it has none. ValueError for
+    motion without the statistics that it is packed by."""
     if reference.moments is not None or reference.motion is None:
         return reference.moments
     if stats is None:

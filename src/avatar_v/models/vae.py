@@ -169,14 +169,14 @@ class VideoVAE(nn.Module):
 
     def hash(self) -> str:
         """16 hex digits of the config and the weights: says which VAE made some latents."""
-        return self._hash_of(lambda name: True)
+        return self._hash_parts(lambda name: True)
 
     def encoder_hash(self) -> str:
         """As ``hash``, without the decoder: VAEs that agree in it can decode each other's latents,
         at sizes or of pictures that each has learned."""
-        return self._hash_of(lambda name: name.startswith(("encoder.", "quant_conv.")))
+        return self._hash_parts(lambda name: name.startswith(("encoder.", "quant_conv.")))
 
-    def _hash_of(self, counts: Callable[[str], bool]) -> str:
+    def _hash_parts(self, counts: Callable[[str], bool]) -> str:
         digest = hashlib.sha256(json.dumps(self._config(), sort_keys=True).encode())
         for name, value in ((name, value) for name, value in self._state() if counts(name)):
             digest.update(name.encode())

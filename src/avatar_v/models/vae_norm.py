@@ -6,14 +6,14 @@ from torch import Tensor, nn
 
 
 def replace_norms(core: nn.Module) -> None:
-    """Put `RMSNorm` in the place of every WanRMS_norm of ``core``, with its parameters."""
+    """Put `WanRMSNorm` in the place of every WanRMS_norm of ``core``, with its parameters."""
     for module in list(core.modules()):
         for name, child in module.named_children():
             if isinstance(child, WanRMS_norm):
-                setattr(module, name, RMSNorm(child))
+                setattr(module, name, WanRMSNorm(child))
 
 
-class RMSNorm(nn.Module):
+class WanRMSNorm(nn.Module):
     """WanRMS_norm with the same parameters and results, and a hand-written backward.
 
     Its result is x / |x|_2 · sqrt(c) · gamma over the channels (dim 1). Autograd through

@@ -59,13 +59,17 @@ def components(extractor: Extractor) -> tuple[str, ...]:
         return METER_HABITS
     if extractor is from_landmarks:
         return HABITS
-    told = getattr(extractor, "habits", MOTION_NAMES)
-    if isinstance(told, str) or not isinstance(told, Collection) or set(told) - {*MOTION_NAMES}:
+    habits = getattr(extractor, "habits", MOTION_NAMES)
+    if (
+        isinstance(habits, str)
+        or not isinstance(habits, Collection)
+        or set(habits) - {*MOTION_NAMES}
+    ):
         raise ValueError(
-            f"--motion: the attribute habits of {extractor} is {told!r}, expected a tuple of "
+            f"--motion: the attribute habits of {extractor} is {habits!r}, expected a tuple of "
             f"names among {', '.join(MOTION_NAMES)}"
         )
-    return tuple(told)
+    return tuple(habits)
 
 
 def extract(extractor: Extractor, frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:

@@ -53,7 +53,7 @@ def own_scale(moments: Float[Tensor, "b k"]) -> Float[Tensor, "b m"]:
     return scale.clamp(0.25, 4)
 
 
-def style_of(moments: Float[Tensor, "b k"], stats: MotionStats) -> Style:
+def build_style(moments: Float[Tensor, "b k"], stats: MotionStats) -> Style:
     """The style of people whose motion has these moments."""
     scale = own_scale(moments)
     rest = (1 - scale) * (stats.mean / stats.deviation).to(scale)

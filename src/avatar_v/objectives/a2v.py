@@ -14,7 +14,7 @@ from avatar_v.training.optim import Optim
 from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import AUDIO, Trainable, select_dit
-from avatar_v.training.video import Regions, Video, velocity_loss
+from avatar_v.training.video import Regions, VideoSubject, velocity_loss
 from avatar_v.types import Cond
 
 
@@ -24,10 +24,10 @@ class A2V(Engine[TrainBatch[Cond]]):
     Args:
         face_boost: extra weight of the flow loss on a latent cell that the face covers.
         mouth_boost: the same of the mouth, on top.
-        trainable: all, LoRA factors, or what hears alone.
+        trainable: all, LoRA factors, or the audio layers alone.
     """
 
-    subject: Video
+    subject: VideoSubject
 
     def __init__(
         self,
@@ -40,13 +40,13 @@ class A2V(Engine[TrainBatch[Cond]]):
         trainable: Trainable | None = None,
     ) -> None:
         regions = Regions(face_boost, mouth_boost)
-        super().__init__(Video(models, objective, regions), optim, seed, trainable)
+        super().__init__(VideoSubject(models, objective, regions), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return whole_pipeline(self.optim)
 
     def select_trainable(self) -> None:
-        """What hears is new where it gives nothing yet (own_face starts from weights that hear)."""
+        """Audio layers are new where they give nothing yet (own_face starts from trained ones)."""
         new = () if self.dit.has_audio else AUDIO
         select_dit(self, self.trainable, new=new, seed=self.seed)
 

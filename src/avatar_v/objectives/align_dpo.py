@@ -22,15 +22,20 @@ from avatar_v.objectives.preferences import (
     TIE,
     Preferences,
     check_ties,
-    judged_of,
     noised_pairs,
     preference,
+    require_pairs,
     validation_logs,
     winners_first,
 )
 from avatar_v.training.batch import Draws, Logs, TrainBatch
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
+from avatar_v.training.motion import (
+    MotionSubject,
+    MotionTraining,
+    get_motion_net,
+    select_motion_net,
+)
 from avatar_v.training.optim import Optim
 from avatar_v.training.policies import repeated
 from avatar_v.training.roles import STUDENT, Role
@@ -57,7 +62,7 @@ class DPO(Preferences):
                 raise ValueError(f"axes name components of motion, got {self.axes}")
 
 
-class JudgedMotion(Motion):
+class MotionPairSubject(MotionSubject):
     """Windows of both motions of each pair: of all winners, then of all losers (of a tie the first
     sample, then the second). Nothing is dropped."""
 
@@ -75,12 +80,12 @@ class JudgedMotion(Motion):
     def encode(
         self, networks: Networks, batch: Batch, windows: Windows, draws: Draws
     ) -> tuple[Float[Tensor, "n l md"], MotionCond]:
-        judged, clip = judged_of(batch), self.clip_of_windows(batch)
+        judged, clip = require_pairs(batch), self.clip_of_windows(batch)
         pair = [networks.conditioner.pack_motion(of) for of in (judged.first, judged.second)]
         won, lost = winners_first(judged, *pair)
         clean = torch.cat([windows.crop(of[clip]) for of in (won, lost)])
         cond = self.conditions(networks, batch, windows)
-        assert cond.audio is not None, "conditions hears it"
+        assert cond.audio is not None, "conditions has audio"
         return clean.to(cond.audio.device), cond.map(lambda x: repeated(x, 2))
 
     def axis_weights(self, batch: Batch) -> Float[Tensor, "b m"]:
@@ -89,7 +94,7 @@ class JudgedMotion(Motion):
         weights, axes = self.component_weights(batch), self.dpo.axes
         rows = [
             row * known_mask(axes[axis])[0] if axis in axes else row
-            for row, axis in zip(weights, judged_of(batch).axis, strict=True)
+            for row, axis in zip(weights, require_pairs(batch).axis, strict=True)
         ]
         found = torch.stack(rows)
         return found / found.mean(1, keepdim=True).clamp_min(1e-6)
@@ -104,7 +109,7 @@ class AlignDPO(Engine[TrainBatch[MotionCond]]):
         trainable: all of the motion network, or LoRA factors.
     """
 
-    subject: JudgedMotion
+    subject: MotionPairSubject
     frozen: MotionNet
 
     def __init__(
@@ -117,7 +122,7 @@ class AlignDPO(Engine[TrainBatch[MotionCond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(JudgedMotion(models, objective, motion, dpo), optim, seed, trainable)
+        super().__init__(MotionPairSubject(models, objective, motion, dpo), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return {
@@ -139,7 +144,7 @@ class AlignDPO(Engine[TrainBatch[MotionCond]]):
             raise ValueError(
                 f"the motion network of {start} is a student of {steps} steps: align its teacher"
             )
-        self.frozen = self.network_for(FROZEN, motion_net_of(self))
+        self.frozen = self.network_for(FROZEN, get_motion_net(self))
 
     def select_trainable(self) -> None:
         select_motion_net(self, self.trainable, self.seed)
@@ -151,11 +156,11 @@ class AlignDPO(Engine[TrainBatch[MotionCond]]):
         times = torch.rand(num, 1, generator=own)
         t = torch.where(scored, shift_time(times, self.subject.objective.shift), 0.0)
         noise = torch.randn(num, *batch.clean.shape[1:], generator=own)
-        tied = (judged_of(batch.clips).winner == TIE)[clip]
+        tied = (require_pairs(batch.clips).winner == TIE)[clip]
         pairs = noised_pairs(batch.clean, noise, t, scored, tied)
         weights = self.subject.axis_weights(batch.clips)[clip]
         wide = repeated(weights.repeat(1, TEMPORAL_FACTOR)[:, None], 2).to(batch.clean.device)
-        network = motion_net_of(self)
+        network = get_motion_net(self)
         return preference(
             lambda x_t, t: network(x_t, t, batch.cond),
             lambda x_t, t: self.frozen(x_t, t, batch.cond),

@@ -22,11 +22,11 @@ from avatar_v.models.motion_net import MotionNet
 from avatar_v.objectives.policy_gradient import (
     GRPO,
     Trajectory,
-    advantages_of,
+    compute_advantages,
     densities,
     step_loss,
 )
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples, known
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm, known
 from avatar_v.sampling.chunks import OVERLAP
 from avatar_v.sampling.exploring import Exploration, explored, mean_again
 from avatar_v.sampling.solver import normal
@@ -45,7 +45,7 @@ from avatar_v.training.policies import (
 )
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks
+from avatar_v.training.subject import ClipSubject, Networks
 from avatar_v.training.trainable import MOTION, Trainable, select
 from avatar_v.training.windows import Windows, bernoulli, draw_windows
 from avatar_v.types import Batch, Cond, MotionCond, num_latents
@@ -56,8 +56,8 @@ FROZEN = "frozen"
 """The role of the weights that the stage starts from."""
 
 
-class RolloutClips(Clips[Cond | MotionCond]):
-    """What the samples of a policy begin from: nothing is dropped."""
+class RolloutSubject(ClipSubject[Cond | MotionCond]):
+    """The conditions that the samples of a policy begin from: nothing is dropped."""
 
     knows_motion = True
 
@@ -88,14 +88,14 @@ class RolloutClips(Clips[Cond | MotionCond]):
                 start = windows.start - number * (windows.length - OVERLAP)
                 given = torch.full_like(start, _num_given(start, windows.length))
                 before = dataclasses.replace(windows, start=start, prefix=given)
-                clean, cond = self._begun(networks, shown, before, end)
+                clean, cond = self._begin_windows(networks, shown, before, end)
                 rollout = RolloutBatch(shown, before, clean, cond, 1)
                 end = self.generated(networks, rollout, draws.own)[:, -OVERLAP:]
-            clean, cond = self._begun(networks, shown, windows, end)
+            clean, cond = self._begin_windows(networks, shown, windows, end)
         num_tokens = self._num_tokens(networks, clean)
         return TrainBatch(batch, windows, clean, cond, draws, num_tokens)
 
-    def _begun(
+    def _begin_windows(
         self,
         networks: Networks,
         batch: Batch,
@@ -156,13 +156,13 @@ class RolloutClips(Clips[Cond | MotionCond]):
     ) -> State:
         """Samples of the weights as they are, as generation makes them."""
         velocity = self.policy.velocity(
-            network_of(networks, self.policy), networks.conditioner, rollout
+            policy_network(networks, self.policy), networks.conditioner, rollout
         )
         draw, noise = normal(generator), rollout_noise(rollout, generator)
         return explored(velocity, noise, self.exploration, range(0), draw, rollout.prefix)[0]
 
     def _num_tokens(self, networks: Networks, clean: State) -> int:
-        """Of the samples of a rollout, once through."""
+        """Tokens of one pass over all samples of a rollout."""
         num = len(clean) * self.grpo.group_size * clean.shape[1]
         if clean.dim() == 3:
             return num
@@ -186,7 +186,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
         updates: accumulation and clipping.
     """
 
-    subject: RolloutClips
+    subject: RolloutSubject
     frozen: nn.Module
 
     def __init__(
@@ -214,7 +214,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
         chosen_policy: Policy = {"motion": MotionPolicy, "video": VideoPolicy}[policy](guidance)
         # every step of the window is a backward pass of its own
         every = updates.accumulate_grad_batches * exploration.window
-        subject = RolloutClips(models, objective, chosen_policy, exploration, grpo)
+        subject = RolloutSubject(models, objective, chosen_policy, exploration, grpo)
         updates = Updates(every, updates.gradient_clip_val)
         super().__init__(subject, optim, seed, trainable, updates)
         self.grpo, self.exploration, self.policy = grpo, exploration, chosen_policy
@@ -284,7 +284,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
     @property
     def network(self) -> nn.Module:
         """The policy's."""
-        return network_of(self, self.policy)
+        return policy_network(self, self.policy)
 
     def iterate(self, batch: TrainBatch[Cond | MotionCond]) -> tuple[Tensor, Logs]:
         """A rollout and its updates. The loss to log is that of the weighted raw rewards: that of
@@ -322,12 +322,12 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
                 self.log(f"val/{name}", value.nanmean(), batch_size=len(value), sync_dist=True)
 
     @torch.no_grad()
-    def plain_samples(self, batch: Batch, index: int) -> Samples:
+    def plain_samples(self, batch: Batch, index: int) -> RewardSamples:
         """One sample of every condition as generation makes it, without exploring; the draws
         depend on ``index`` alone."""
-        begun = self.begin(batch, index, validation=True)
-        rollout = RolloutBatch(batch, begun.windows, begun.clean, begun.cond, 1)
-        made = self.subject.generated(self, rollout, begun.draws.own)
+        train_batch = self.begin(batch, index, validation=True)
+        rollout = RolloutBatch(batch, train_batch.windows, train_batch.clean, train_batch.cond, 1)
+        made = self.subject.generated(self, rollout, train_batch.draws.own)
         return self.policy.samples(self.conditioner, rollout, made)
 
     def roll(self, batch: TrainBatch[Cond | MotionCond]) -> tuple[RolloutBatch, Trajectory]:
@@ -352,7 +352,9 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
                 for name, weight in self.grpo.hold.items()
             ]
             old = [densities(move, move.mean, weights) for move in moves]
-        advantages, logs = advantages_of(values, self.rewards.terms, rollout.layout, self.grpo, own)
+        advantages, logs = compute_advantages(
+            values, self.rewards.terms, rollout.layout, self.grpo, own
+        )
         return rollout, Trajectory(moves, weights, old, frozen, held, values, advantages, logs)
 
     def policy_loss(
@@ -366,7 +368,7 @@ class AlignGRPO(Engine[TrainBatch[Cond | MotionCond]]):
         return step_loss(trajectory, number, mean, self.grpo, first=first)
 
 
-def network_of(networks: Networks, policy: Policy) -> nn.Module:
+def policy_network(networks: Networks, policy: Policy) -> nn.Module:
     """The network of a policy."""
     assert isinstance(networks, nn.Module)
     return networks.get_submodule(policy.module)

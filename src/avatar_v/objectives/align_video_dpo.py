@@ -22,9 +22,9 @@ from avatar_v.objectives.preferences import (
     TIE,
     Preferences,
     check_ties,
-    judged_of,
     noised_pairs,
     preference,
+    require_pairs,
     validation_logs,
     winners_first,
 )
@@ -36,17 +36,17 @@ from avatar_v.training.optim import Optim
 from avatar_v.training.policies import repeated
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks, token_side
+from avatar_v.training.subject import ClipSubject, Networks, token_side
 from avatar_v.training.trainable import Trainable, select_dit
 from avatar_v.training.windows import Windows, draw_window_times, smaller, value_at
-from avatar_v.types import Batch, Cond, JudgedVideos, Reference, num_frames
+from avatar_v.types import Batch, Cond, PreferenceVideos, Reference, num_frames
 from avatar_v.weights.card import read_card
 
 SAME_START = 0.05
 """Mean difference of two first frames in [-1, 1] up to which they are one picture, coded twice."""
 
 
-class JudgedVideo(Clips[Cond]):
+class VideoPairSubject(ClipSubject[Cond]):
     """Both videos of each pair: all winners, then all losers (of a tie the first video, then the
     second). Nothing is dropped. ValueError for windows that do not start their clip, or have an
     end given."""
@@ -71,13 +71,17 @@ class JudgedVideo(Clips[Cond]):
         """The beginning of each video. Its first latent may be given where both begin with one
         picture."""
         drawn = super().draw_windows(batch, draws)
-        same = begin_alike(_videos_of(batch)).cpu()
+        same = begin_alike(_require_videos(batch)).cpu()
         return dataclasses.replace(drawn, prefix=drawn.prefix * same)
 
     def begin(self, networks: Networks, batch: Batch, draws: Draws) -> TrainBatch[Cond]:
         """ValueError for pairs without pictures."""
         windows = self.draw_windows(batch, draws)
-        conditioner, judged, videos = networks.conditioner, judged_of(batch), _videos_of(batch)
+        conditioner, judged, videos = (
+            networks.conditioner,
+            require_pairs(batch),
+            _require_videos(batch),
+        )
         shown, follows = [], []
         for video, motion in ((videos.first, judged.first), (videos.second, judged.second)):
             frames = self._sized(networks, video[:, : num_frames(windows.stop)], draws.step)
@@ -100,18 +104,22 @@ class JudgedVideo(Clips[Cond]):
         *,
         step: int = 0,
     ) -> Cond:
-        """What both videos of each pair share."""
+        """The conditions that both videos of each pair share."""
         conditioner = networks.conditioner
         return Cond(
             text=conditioner.encode_text(batch.text),
             audio=conditioner.encode_audio_windows(batch.audio, windows.start, windows.length),
-            reference=self.reference_of(networks, batch, step if draws is None else draws.step),
+            reference=self.build_reference(networks, batch, step if draws is None else draws.step),
         )
 
-    def reference_of(self, networks: Networks, batch: Batch, step: int) -> Reference:
+    def build_reference(self, networks: Networks, batch: Batch, step: int) -> Reference:
         """The pictures of each person, every one a clip of its own without sound and motion, and
         the statistics of the motion that the videos were made after."""
-        videos, reference, conditioner = _videos_of(batch), batch.reference, networks.conditioner
+        videos, reference, conditioner = (
+            _require_videos(batch),
+            batch.reference,
+            networks.conditioner,
+        )
         assert reference is not None, "pairs have one"
         shown = self._sized(networks, videos.portraits, step)
         num = shown.shape[1]
@@ -152,7 +160,7 @@ class AlignVideoDPO(Engine[TrainBatch[Cond]]):
         trainable: all of the DiT, or LoRA factors.
     """
 
-    subject: JudgedVideo
+    subject: VideoPairSubject
     frozen: AvatarDiT
 
     def __init__(
@@ -164,7 +172,7 @@ class AlignVideoDPO(Engine[TrainBatch[Cond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(JudgedVideo(models, objective, dpo), optim, seed, trainable)
+        super().__init__(VideoPairSubject(models, objective, dpo), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return {
@@ -193,7 +201,7 @@ class AlignVideoDPO(Engine[TrainBatch[Cond]]):
         own, windows, shift = batch.draws.own, batch.windows, self.subject.objective.shift
         noise = torch.randn(batch.size // 2, *batch.clean.shape[1:], generator=own)
         t = draw_window_times(windows, shift=shift, generator=own)
-        tied = judged_of(batch.clips).winner == TIE
+        tied = require_pairs(batch.clips).winner == TIE
         pairs = noised_pairs(batch.clean, noise, t, windows.scored(), tied)
         student, frozen = (_velocity(dit, batch.cond) for dit in (self.dit, self.frozen))
         return preference(student, frozen, pairs, self.subject.dpo)
@@ -204,15 +212,15 @@ class AlignVideoDPO(Engine[TrainBatch[Cond]]):
         self.log_dict(found, batch_size=len(batch.motion), sync_dist=True)
 
 
-def begin_alike(videos: JudgedVideos) -> Bool[Tensor, " b"]:
+def begin_alike(videos: PreferenceVideos) -> Bool[Tensor, " b"]:
     """Whether both videos of a pair begin with one picture, but for what codecs lose."""
     first, second = videos.first[:, 0], videos.second[:, 0]
     return (first - second).abs().flatten(1).mean(1) <= SAME_START
 
 
-def _videos_of(batch: Batch) -> JudgedVideos:
+def _require_videos(batch: Batch) -> PreferenceVideos:
     """ValueError for pairs without pictures."""
-    videos = judged_of(batch).videos
+    videos = require_pairs(batch).videos
     if videos is None:
         raise ValueError(
             "preferences of video need pairs with pictures: set data.init_args.videos to true"
@@ -221,7 +229,7 @@ def _videos_of(batch: Batch) -> JudgedVideos:
 
 
 def _velocity(dit: AvatarDiT, cond: Cond) -> VelocityFn:
-    """Of the ``dit``. The reference of a pair is encoded once for both of its videos."""
+    """The velocity of the ``dit``. The reference of a pair is encoded once for both videos."""
     reference = cond.reference
     assert reference is not None, "encode gives one"
     once = reference.map(lambda x: x[: len(x) // 2])
@@ -229,7 +237,7 @@ def _velocity(dit: AvatarDiT, cond: Cond) -> VelocityFn:
     def velocity(x_t: Latents, t: Float[Tensor, "b l"]) -> Latents:
         past = dit.encode_reference(once)
         keys = None if past is None else past.rotated().repeat(2)
-        known = dataclasses.replace(cond, reference=None, moments=dit.moments_of(reference))
+        known = dataclasses.replace(cond, reference=None, moments=dit.reference_moments(reference))
         return dit(x_t, t, known, past=keys)
 
     return velocity

@@ -27,7 +27,7 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable, select_dit
-from avatar_v.training.video import Regions, Video, velocity_loss
+from avatar_v.training.video import Regions, VideoSubject, velocity_loss
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond
 from avatar_v.weights.card import read_card
@@ -72,7 +72,7 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
 
     def __init__(
         self,
@@ -89,7 +89,7 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
     ) -> None:
         if objective.suffix_share > 0:
             raise ValueError("objective.suffix_share is 0: a causal network sees nothing behind it")
-        video = Video(
+        video = VideoSubject(
             models, objective, Regions(face_boost, mouth_boost), personality=personality,
             continuation=continuation, times=blocks.draw_times,
         )  # fmt: skip

@@ -27,7 +27,7 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
 from avatar_v.objectives.critic_data import LabelledFrames
-from avatar_v.objectives.preference_data import JudgedFeatures
+from avatar_v.objectives.preference_data import PairFeatures
 from avatar_v.objectives.sync_data import SyncRuns
 from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.training.batch import Draws, Logs
@@ -37,7 +37,7 @@ from avatar_v.training.optim import MAX_DECAY, MAX_LR, Optim
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.subject import Subject
 
-Shown = LabelledFrames | SyncRuns | JudgedFeatures
+Shown = LabelledFrames | SyncRuns | PairFeatures
 INPUT_SIZE = PictureCritic.input_size
 MAX_SIZE = 4096
 Network = TypeVar("Network", bound=nn.Module)
@@ -59,8 +59,8 @@ class CriticBatch:
         return len(self.inputs)
 
 
-class Critic(Subject[CriticBatch]):
-    """What one critic learns. ``networks`` is the engine, whose ``model`` is what is exported."""
+class CriticTask(Subject[CriticBatch]):
+    """The task of one critic in training. ``networks`` is the engine; its ``model`` is exported."""
 
     modules: tuple[str, ...] = ("model",)
     """Names of the networks that `load` gives."""
@@ -93,12 +93,12 @@ class TrainCritic(Engine[CriticBatch]):
         seed: of fresh weights and of every draw.
     """
 
-    subject: Critic
+    subject: CriticTask
     model: MotionMeter | FaceCritic | WorldSyncNet | PreferenceModel
 
     def __init__(
         self,
-        critic: Critic,
+        critic: CriticTask,
         recipe: str,
         export: str,
         lr: float,

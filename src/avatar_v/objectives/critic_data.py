@@ -148,7 +148,7 @@ class CriticFrames(L.LightningDataModule):
         self.validation_frames = read_frames(self.validation, **read)
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_Batches(self), batch_size=None)
+        return DataLoader(_FrameBatches(self), batch_size=None)
 
     def val_dataloader(self) -> DataLoader:
         frames = self.validation_frames
@@ -156,7 +156,7 @@ class CriticFrames(L.LightningDataModule):
         return DataLoader([frames[index] for index in parts], batch_size=None)  # pyright: ignore
 
 
-class _Batches(IterableDataset):
+class _FrameBatches(IterableDataset):
     """Epochs of random persons, scenes and moments, drawn by the seed and the epoch's number."""
 
     def __init__(self, data: CriticFrames) -> None:

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from avatar_v.base import checks
 from avatar_v.critics.layers import Backbone
 from avatar_v.faces.face import FaceCritic, contrastive_loss, identification
-from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
+from avatar_v.objectives.critic import CriticBatch, CriticTask, check_sizes, fresh
 from avatar_v.objectives.critic_data import LabelledFrames
 
 
-class FaceContrast(Critic):
+class FaceTask(CriticTask):
     """Supervised contrastive learning over grids of persons times scenes."""
 
     def __init__(

@@ -10,12 +10,12 @@ from torch import Tensor, nn
 from avatar_v.critics.layers import Backbone
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.motion.vectors import component_weights
-from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
+from avatar_v.objectives.critic import CriticBatch, CriticTask, check_sizes, fresh
 from avatar_v.objectives.critic_data import LabelledFrames
 from avatar_v.types import MOTION_NAMES
 
 
-class MotionRegression(Critic):
+class MotionTask(CriticTask):
     """Regression of the motion vector, each component in units of its spread.
 
     Args:

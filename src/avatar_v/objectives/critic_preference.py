@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from avatar_v.base import checks
 from avatar_v.losses.align import preference_loss
-from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
-from avatar_v.objectives.preference_data import JudgedFeatures
+from avatar_v.objectives.critic import CriticBatch, CriticTask, check_sizes, fresh
+from avatar_v.objectives.preference_data import PairFeatures
 from avatar_v.rewards.feature_part import FeaturePart
 from avatar_v.rewards.features import Features
 from avatar_v.rewards.preference import PreferenceModel
@@ -27,7 +27,7 @@ LEAST_SCALE = 1e-2
 """A feature that varies less in training counts as one that varies so much."""
 
 
-class Preference(Critic):
+class PreferenceTask(CriticTask):
     """Bradley-Terry with ties (Rao & Kupper 1967), and a bias to the sample that is shown first.
 
     Args:
@@ -77,19 +77,19 @@ class Preference(Critic):
         model.center.copy_(seen.mean(0))
         model.scale.copy_(seen.std(0).clamp_min(LEAST_SCALE))
 
-    def begin(self, networks: Any, batch: JudgedFeatures, draws: Draws) -> CriticBatch:
+    def begin(self, networks: Any, batch: PairFeatures, draws: Draws) -> CriticBatch:
         """The features of the first and the second samples "2 p d", with noise of their own."""
         both = torch.stack([batch.first, batch.second])
         drawn = torch.randn(both.shape, generator=draws.own).to(both)
         return CriticBatch(both + self.noise * networks.model.scale * drawn, batch)
 
     def loss(self, networks: Any, batch: CriticBatch) -> Tensor:
-        shown: JudgedFeatures = batch.shown
+        shown: PairFeatures = batch.shown
         margin = networks.model.margin(batch.inputs[0], batch.inputs[1], shown.axis)
         won = torch.where(shown.winner == SECOND, -margin, margin)
         return preference_loss(won, shown.winner == TIE, ties=self.ties).mean()
 
-    def numbers(self, networks: Any, shown: list[JudgedFeatures]) -> dict[str, float]:
+    def numbers(self, networks: Any, shown: list[PairFeatures]) -> dict[str, float]:
         (pairs,), model = shown, networks.model
         right = decided_right(model, pairs)
         decided = pairs.winner != TIE
@@ -111,7 +111,7 @@ class Preference(Critic):
         }
 
 
-def decided_right(model: PreferenceModel, pairs: JudgedFeatures) -> Float[Tensor, " p"]:
+def decided_right(model: PreferenceModel, pairs: PairFeatures) -> Float[Tensor, " p"]:
     """1 where the score of the winner is the higher one, 0 where it is not, a half where they are
     equal and for ties. The bias to the first place has no part in it."""
     difference = (

@@ -14,9 +14,9 @@ from torch.nn import functional
 from avatar_v.base import checks
 from avatar_v.critics.frozen import as_input
 from avatar_v.critics.layers import Backbone, augment
-from avatar_v.critics.sync import audio_windows, distance_table, score_of, shifted_is_farther
+from avatar_v.critics.sync import audio_windows, distance_table, shifted_is_farther, sync_score
 from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet, sync_contrastive_loss
-from avatar_v.objectives.critic import Critic, CriticBatch, check_sizes, fresh
+from avatar_v.objectives.critic import CriticBatch, CriticTask, check_sizes, fresh
 from avatar_v.objectives.sync_data import SyncRuns
 from avatar_v.training.batch import Draws
 from avatar_v.types import MOTION_NAMES
@@ -27,7 +27,7 @@ MOUTH_COLUMNS = [
 VALIDATION_SHIFT = 7  # frames: validation clips are short
 
 
-class SyncContrast(Critic):
+class SyncTask(CriticTask):
     """InfoNCE over windows and shifts; what pictures say of the mouth is taught beside it.
 
     ``motion_weight``: of the squared error of a linear reading of the mouth's motion from single
@@ -114,7 +114,7 @@ def shift_numbers(video: Float[Tensor, "b n d"], audio: Float[Tensor, "b n d"]) 
     true = torch.arange(video.shape[1], device=video.device)
     nearest = (distance.argmin(2) - true).abs() <= 1
     tables = [distance_table(v, a, VALIDATION_SHIFT) for v, a in zip(video, audio, strict=True)]
-    offsets = torch.tensor([score_of(table).offset for table in tables])
+    offsets = torch.tensor([sync_score(table).offset for table in tables])
     pairwise = [shifted_is_farther(v, a) for v, a in zip(video, audio, strict=True)]
     return {
         "window_top1": float(nearest.float().mean()),

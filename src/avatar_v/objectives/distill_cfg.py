@@ -1,9 +1,9 @@
 """Stage 4a: guidance in one pass (Avatar V §3.4; Meng et al., arXiv 2210.03142).
 
 The teacher is guided by four passes: everything, without sound, without words, without the person.
-The student is told the three guidance weights, drawn per sample, and learns the teacher's guided
-velocity from one pass. Its windows, references and times are those of stage 3. Motion is there
-before its video, as in generation.
+The student takes the three guidance weights, drawn per sample, as an input and learns the teacher's
+guided velocity from one pass. Its windows, references and times are those of stage 3. Motion is
+there before its video, as in generation.
 """
 
 import dataclasses
@@ -26,7 +26,7 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.settings import MAX_GUIDANCE, Models, Objective
 from avatar_v.training.trainable import MOTION, Trainable, select_dit
-from avatar_v.training.video import Regions, Video, velocity_loss
+from avatar_v.training.video import Regions, VideoSubject, velocity_loss
 from avatar_v.types import Cond
 
 TEACHER = "teacher"
@@ -37,7 +37,7 @@ class GuidanceRanges:
     """The least and the largest guidance weight of each condition; drawn uniformly. 1 is none.
 
     ``none_share`` of the samples draw 1, 1, 1: their target is the teacher's own velocity, which
-    keeps a student that is told no guidance where its teacher was.
+    keeps a student that takes no guidance where its teacher was.
     """
 
     text: tuple[float, float] = (1.0, 3.0)
@@ -91,7 +91,7 @@ class DistillCFG(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
     teacher: AvatarDiT
 
     def __init__(
@@ -107,7 +107,7 @@ class DistillCFG(Engine[TrainBatch[Cond]]):
         trainable: Trainable,
         seed: int = 0,
     ) -> None:
-        video = Video(
+        video = VideoSubject(
             models, objective, Regions(face_boost, mouth_boost), personality=personality,
             continuation=continuation,
         )  # fmt: skip

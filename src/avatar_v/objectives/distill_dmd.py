@@ -25,14 +25,14 @@ from avatar_v.objectives.distribution_matching import (
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Logs, TrainBatch
-from avatar_v.training.chunk_rollout import ChunkRollout, OwnRollout, chunk_of
+from avatar_v.training.chunk_rollout import ChunkRollout, SelfRollout, roll_out_chunk
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.training.video import Regions, Video
+from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.types import Cond
 from avatar_v.weights.card import read_card
 
@@ -43,7 +43,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
     Args:
         matching: the scores, and the weights of the terms.
         rollout: the student's steps and the videos that it makes in training.
-        guidance: ranges of the guidance weights that all networks are told, where the weights that
+        guidance: ranges of the guidance weights that all networks take, where the weights that
             the stage starts from have guidance inside; within those that they were trained with.
         trainable: all of the student, or LoRA factors for student and fake score on one base.
         updates: accumulation and clipping, which the trainer leaves to a stage of two roles.
@@ -52,7 +52,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
     fake: AvatarDiT
     real: AvatarDiT
     head: TokenDiscriminator
@@ -66,7 +66,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         mouth_boost: float,
         personality: Personality,
         matching: Matching,
-        rollout: OwnRollout,
+        rollout: SelfRollout,
         guidance: GuidanceRanges,
         trainable: Trainable,
         updates: Updates | None = None,
@@ -81,7 +81,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
                     f"{matching.teacher_steps} and {steps}"
                 )
         regions = Regions(face_boost, mouth_boost)
-        video = Video(models, objective, regions, personality=personality, windows=rollout)
+        video = VideoSubject(models, objective, regions, personality=personality, windows=rollout)
         super().__init__(video, optim, seed, trainable, updates)
         self.rollout = rollout
         self.matching = DistributionMatching(matching, objective.shift)
@@ -112,7 +112,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         self.guidance.check_within(self.dit.config.guidance_ranges)
         if numbers.real_guidance and self.dit.config.has_guidance_inside:
             raise ValueError(
-                "matching.real_guidance is for weights without guidance inside; these are told "
+                "matching.real_guidance is for weights without guidance inside; these take "
                 "theirs by the stage's guidance"
             )
         if self.has_adapters:
@@ -150,10 +150,10 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
             batch = dataclasses.replace(batch, cond=cond)
         length = self.subject.window_length(self.step)
         with self.network(STUDENT) as student:
-            return chunk_of(student, self.conditioner, batch, self.rollout, length)
+            return roll_out_chunk(student, self.conditioner, batch, self.rollout, length)
 
     def loss(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
-        """Of validation."""
+        """The loss of validation."""
         rollout = self.chunk(batch)
         with self.network(STUDENT) as student:
             return validation_loss(rollout, student, batch, self.subject.region(batch))

@@ -27,7 +27,12 @@ from avatar_v.sampling.motion import guided_motion
 from avatar_v.sampling.solver import VelocityFn, last_with_gradient, normal, renoise, sample
 from avatar_v.training.batch import Draws, Logs, NoisySample, TrainBatch, noise_like
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
+from avatar_v.training.motion import (
+    MotionSubject,
+    MotionTraining,
+    get_motion_net,
+    select_motion_net,
+)
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import MAX_GUIDANCE, Models, Objective
@@ -90,7 +95,7 @@ class DistillMotion(Engine[TrainBatch[MotionCond]]):
         trainable: all of the student, or LoRA factors; the fake score is trained whole.
     """
 
-    subject: Motion
+    subject: MotionSubject
     fake: MotionNet
     real: MotionNet
 
@@ -105,7 +110,7 @@ class DistillMotion(Engine[TrainBatch[MotionCond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        subject = Motion(models, objective, motion, ChunkWindows(objective))
+        subject = MotionSubject(models, objective, motion, ChunkWindows(objective))
         super().__init__(subject, optim, seed, trainable, updates)
         self.matching = matching
         self.last_loss: Tensor | None = None
@@ -127,7 +132,7 @@ class DistillMotion(Engine[TrainBatch[MotionCond]]):
         steps = None if start is None else read_card(start).can.motion_steps
         if steps is not None:
             raise ValueError(f"the motion network of {start} is a student of {steps} steps already")
-        student = motion_net_of(self)
+        student = get_motion_net(self)
         self.fake, self.real = (self.network_for(role, student) for role in (FAKE, REAL))
 
     def select_trainable(self) -> None:
@@ -157,7 +162,7 @@ class DistillMotion(Engine[TrainBatch[MotionCond]]):
     def made(self, batch: TrainBatch[MotionCond], num_moves: int) -> MotionLatents:
         """The student's motion of the windows as it is seen after so many steps; the last alone
         takes a gradient."""
-        network, own = motion_net_of(self), batch.draws.own
+        network, own = get_motion_net(self), batch.draws.own
         times = flow.schedule(self.matching.num_steps, shift=self.subject.objective.shift)
         return sample(
             last_with_gradient(lambda x, t: network(x, t, batch.cond), num_moves),

@@ -95,8 +95,8 @@ class Host(Protocol):
 
 
 @dataclass(frozen=True)
-class Judged:
-    """What of the student's video both scores look at."""
+class ScoredChunk:
+    """The chunk of the student's video that both scores look at."""
 
     rollout: ChunkRollout
     made: Latents
@@ -149,49 +149,49 @@ class DistributionMatching:
             made = rollout.make(rollout.velocity(student), num_moves)
         if part is not None:
             rollout, made = part(rollout, made, batch.draws)
-        judged = Judged(rollout, made, rollout.window(batch.clean), rollout.window(region))
+        chunk = ScoredChunk(rollout, made, rollout.window(batch.clean), rollout.window(region))
         if due:
-            loss, logs = self.student_loss(host, judged, num_moves, batch.draws.own)
+            loss, logs = self.student_loss(host, chunk, num_moves, batch.draws.own)
             with host.network(STUDENT):
                 host.update(STUDENT, loss)
             self.last_loss = loss.detach()
-        judged = dataclasses.replace(judged, made=made.detach())
-        noised = self.noisy(rollout, judged.made, batch.draws.own)
+        chunk = dataclasses.replace(chunk, made=made.detach())
+        noised = self.noisy(rollout, chunk.made, batch.draws.own)
         with host.network(FAKE) as fake:
             v = rollout.velocity(fake)(noised.x_t, noised.t)
             logs["fake"] = flow_loss(v, noised.velocity, noised.scored)
             host.update(FAKE, logs["fake"])
         if self.numbers.has_head:
-            logs["head"] = self.head_loss(host, judged, batch.draws.own)
+            logs["head"] = self.head_loss(host, chunk, batch.draws.own)
             host.update(HEAD, logs["head"])
-        logs |= compared(judged.made, judged.true, rollout.prefix.shape[1])
+        logs |= compared(chunk.made, chunk.true, rollout.prefix.shape[1])
         return made.new_zeros(()) if self.last_loss is None else self.last_loss, logs
 
     def student_loss(
-        self, host: Host, judged: Judged, num_moves: int, generator: torch.Generator
+        self, host: Host, chunk: ScoredChunk, num_moves: int, generator: torch.Generator
     ) -> tuple[Tensor, Logs]:
         """The weighted sum of the student's terms."""
         numbers, logs = self.numbers, Logs()
-        matching, loss = value_at(numbers.weight, host.step), judged.made.new_zeros(())
+        matching, loss = value_at(numbers.weight, host.step), chunk.made.new_zeros(())
         if matching > 0:
-            logs["dmd"] = self.matching_term(host, judged, generator)
+            logs["dmd"] = self.matching_term(host, chunk, generator)
             loss = loss + matching * logs["dmd"]
         regression = value_at(numbers.regression, host.step)
         if regression > 0:
-            logs["regression"] = self.regression_term(host, judged, num_moves)
+            logs["regression"] = self.regression_term(host, chunk, num_moves)
             loss = loss + regression * logs["regression"]
         adversarial = value_at(numbers.adversarial, host.step)
         if adversarial > 0:
-            cells = self.cells(host, judged.rollout, judged.made, generator)
-            logs["generator"] = generator_loss(cells, _of_tokens(judged, cells))
+            cells = self.cells(host, chunk.rollout, chunk.made, generator)
+            logs["generator"] = generator_loss(cells, _of_tokens(chunk, cells))
             loss = loss + adversarial * logs["generator"]
         return loss, logs
 
     def matching_term(
-        self, host: Host, judged: Judged, generator: torch.Generator
+        self, host: Host, chunk: ScoredChunk, generator: torch.Generator
     ) -> Float[Tensor, ""]:
         """Half the squared distance to where both scores say the student should move to."""
-        rollout, made = judged.rollout, judged.made
+        rollout, made = chunk.rollout, chunk.made
         with torch.no_grad():
             noised = self.noisy(rollout, made.detach(), generator)
             clean = {}
@@ -200,12 +200,12 @@ class DistributionMatching:
                     v = rollout.velocity(dit, guidance)(noised.x_t, noised.t)
                 clean[role] = flow.clean_from_velocity(noised.x_t, v.float(), noised.t)
             g = distribution_matching_gradient(made, clean[REAL], clean[FAKE], noised.scored)
-        return distribution_matching_loss(made, g, noised.scored, judged.weight).mean()
+        return distribution_matching_loss(made, g, noised.scored, chunk.weight).mean()
 
-    def regression_term(self, host: Host, judged: Judged, num_moves: int) -> Float[Tensor, ""]:
+    def regression_term(self, host: Host, chunk: ScoredChunk, num_moves: int) -> Float[Tensor, ""]:
         """Squared error of x_0 as the student sees it on the real score's trajectory from the
         same noise, against the end of the trajectory."""
-        rollout = judged.rollout
+        rollout = chunk.rollout
         settings, free = rollout.settings, rollout.prefix.shape[1]
         times = flow.schedule(self.numbers.teacher_steps, shift=settings.shift)
         at = (num_moves - 1) * self.numbers.teacher_steps // settings.num_steps
@@ -219,17 +219,17 @@ class DistributionMatching:
         with host.network(STUDENT) as student:
             seen = sample(rollout.velocity(student), start, jump, prefix=rollout.prefix)
         end = torch.cat([rollout.prefix, states[-1]], dim=1)
-        return flow_loss(seen, end, rollout.scored(), judged.weight)
+        return flow_loss(seen, end, rollout.scored(), chunk.weight)
 
     def head_loss(
-        self, host: Host, judged: Judged, generator: torch.Generator
+        self, host: Host, chunk: ScoredChunk, generator: torch.Generator
     ) -> Float[Tensor, ""]:
         """Hinge loss of the head on true and made video; face and mouth count more."""
         fake, real = (
-            self.cells(host, judged.rollout, x, generator, learn=True)
-            for x in (judged.made, judged.true)
+            self.cells(host, chunk.rollout, x, generator, learn=True)
+            for x in (chunk.made, chunk.true)
         )
-        return discriminator_loss(real, fake, _of_tokens(judged, fake))
+        return discriminator_loss(real, fake, _of_tokens(chunk, fake))
 
     def cells(
         self,
@@ -267,8 +267,8 @@ def validation_loss(
     return flow_loss(made, true, rollout.scored(), rollout.window(region)), logs
 
 
-def _of_tokens(judged: Judged, cells: Tensor) -> Float[Tensor, "b l 1 rows columns"]:
+def _of_tokens(chunk: ScoredChunk, cells: Tensor) -> Float[Tensor, "b l 1 rows columns"]:
     """The weights of latent cells as those of tokens, 0 on what is given."""
-    weight = judged.weight
+    weight = chunk.weight
     small = F.adaptive_avg_pool2d(weight.flatten(0, 1), (cells.shape[-2], cells.shape[-1]))
-    return small.unflatten(0, weight.shape[:2]) * judged.rollout.scored()[:, :, None, None, None]
+    return small.unflatten(0, weight.shape[:2]) * chunk.rollout.scored()[:, :, None, None, None]

@@ -1,5 +1,5 @@
 """The fake score of distribution matching: its numbers, its role, its turn beside the student, what
-both scores look at, and what is told of the student.
+both scores look at, and what is logged of the student.
 
 Shared by the distillation of video (distribution_matching.py) and motion (distill_motion.py).
 """

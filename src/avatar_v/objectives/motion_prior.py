@@ -14,7 +14,12 @@ from avatar_v.losses.flow import motion_flow_loss
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.training.batch import Logs, TrainBatch, noise_like, noisy
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion, MotionTraining, motion_net_of, select_motion_net
+from avatar_v.training.motion import (
+    MotionSubject,
+    MotionTraining,
+    get_motion_net,
+    select_motion_net,
+)
 from avatar_v.training.optim import Optim
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.settings import Models, Objective
@@ -31,7 +36,7 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
         trainable: all of the motion network, or LoRA factors on that of the start.
     """
 
-    subject: Motion
+    subject: MotionSubject
 
     def __init__(
         self,
@@ -42,7 +47,7 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(Motion(models, objective, motion), optim, seed, trainable)
+        super().__init__(MotionSubject(models, objective, motion), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return {STUDENT: Role(("conditioner",), self.optim, ema=True, export=True)}
@@ -72,6 +77,6 @@ class MotionPrior(Engine[TrainBatch[MotionCond]]):
         times = torch.rand(batch.size, 1, generator=own)
         times = torch.where(scored, shift_time(times, self.subject.objective.shift), 0.0)
         noised = noisy(batch.clean, noise_like(batch.clean, own), times, scored)
-        v = motion_net_of(self)(noised.x_t, noised.t, batch.cond)
+        v = get_motion_net(self)(noised.x_t, noised.t, batch.cond)
         weights = self.subject.window_weights(batch)
         return motion_flow_loss(v, noised.velocity, self.subject.seen(batch), weights), {}

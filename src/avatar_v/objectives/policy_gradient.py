@@ -30,7 +30,7 @@ from avatar_v.losses.align import (
 from avatar_v.rewards.terms import RewardTerm, known
 from avatar_v.sampling.solver import SolverStep
 from avatar_v.training.batch import Logs
-from avatar_v.training.policies import Layout
+from avatar_v.training.policies import SampleLayout
 
 Credit = tuple[str, ...]
 """The names of what rewards are about (RewardTerm.credit)."""
@@ -80,10 +80,10 @@ class Trajectory:
     logs: Logs
 
 
-def advantages_of(
+def compute_advantages(
     values: Mapping[str, Float[Tensor, "b *l"]],
     terms: Sequence[RewardTerm],
-    layout: Layout,
+    layout: SampleLayout,
     numbers: GRPO,
     generator: torch.Generator,
 ) -> tuple[dict[Credit, PerLatent], Logs]:

@@ -31,7 +31,7 @@ from avatar_v.shards.writer import ClipEntry
 
 
 @dataclass(frozen=True)
-class JudgedFeatures:
+class PairFeatures:
     """Pairs by their features, and what was said of them."""
 
     first: Float[Tensor, "p d"]
@@ -43,11 +43,11 @@ class JudgedFeatures:
     def __len__(self) -> int:
         return len(self.winner)
 
-    def __getitem__(self, index: Int[Tensor, " k"]) -> "JudgedFeatures":
-        return JudgedFeatures(*[x[index] for x in self._tensors()])
+    def __getitem__(self, index: Int[Tensor, " k"]) -> "PairFeatures":
+        return PairFeatures(*[x[index] for x in self._tensors()])
 
-    def to(self, device: torch.device | str, non_blocking: bool = False) -> "JudgedFeatures":
-        return JudgedFeatures(*[x.to(device, non_blocking=non_blocking) for x in self._tensors()])
+    def to(self, device: torch.device | str, non_blocking: bool = False) -> "PairFeatures":
+        return PairFeatures(*[x.to(device, non_blocking=non_blocking) for x in self._tensors()])
 
     def _tensors(self) -> list[Tensor]:
         return [getattr(self, field.name) for field in dataclasses.fields(self)]
@@ -68,8 +68,8 @@ class PreferenceData(L.LightningDataModule):
         seed: Of order and shuffling.
     """
 
-    train_pairs: JudgedFeatures
-    validation_pairs: JudgedFeatures
+    train_pairs: PairFeatures
+    validation_pairs: PairFeatures
 
     def __init__(
         self,
@@ -112,7 +112,7 @@ class PreferenceData(L.LightningDataModule):
         self.train_pairs = pairs
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_Batches(self), batch_size=None)
+        return DataLoader(_PairBatches(self), batch_size=None)
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader([self.validation_pairs], batch_size=None)  # pyright: ignore
@@ -123,7 +123,7 @@ def read_features(
     model: PreferenceModel,
     features: Features,
     kept: Path | None = None,
-) -> JudgedFeatures:
+) -> PairFeatures:
     """The pairs of an index, read where the model is. Errors as in `PreferenceData.read`."""
     judgments = [read_judgment(clip) for clip in clips]
     axis = model.axis_numbers([judgment.axis for judgment in judgments])
@@ -137,7 +137,7 @@ def read_features(
         with whole_file(path) as temporary:
             save_file(known, temporary)
     persons = {person: i for i, person in enumerate(sorted({clip.person for clip in clips}))}
-    return JudgedFeatures(
+    return PairFeatures(
         torch.stack([first for first, _ in rows]),
         torch.stack([second for _, second in rows]),
         torch.tensor([WINNERS.index(judgment.winner) for judgment in judgments]),
@@ -171,11 +171,11 @@ def _rows(
         videos = (pair.pictures.first, pair.pictures.second)
         for key, video in zip(keys, videos, strict=True):
             if key not in known:
-                known[key] = features_of(features, pair, video, device).cpu()
+                known[key] = compute_features(features, pair, video, device).cpu()
     return [known[key] for key in keys]
 
 
-def features_of(
+def compute_features(
     features: Features,
     pair: Pair,
     video: UInt8[Tensor, "f 3 h w"],
@@ -186,18 +186,18 @@ def features_of(
     shown, portrait = (x[None].float() / 127.5 - 1 for x in (video, pair.pictures.portrait))
     audio = to_float(levelled(pair.clip).audio)[None]
     own = (pair.reference[None], pair.reference_valid[None])
-    told = (shown, audio, portrait, *own, torch.zeros(1, dtype=torch.long))
-    return features(*(x.to(device) for x in told))[0]
+    inputs = (shown, audio, portrait, *own, torch.zeros(1, dtype=torch.long))
+    return features(*(x.to(device) for x in inputs))[0]
 
 
-class _Batches(IterableDataset):
+class _PairBatches(IterableDataset):
     """Epochs of random pairs, drawn by the seed and the epoch's number."""
 
     def __init__(self, data: PreferenceData) -> None:
         self.data = data
         self.epoch = 0
 
-    def __iter__(self) -> Iterator[JudgedFeatures]:
+    def __iter__(self) -> Iterator[PairFeatures]:
         data, pairs = self.data, self.data.train_pairs
         generator = torch.Generator().manual_seed(data.seed * 1_000_003 + self.epoch)
         self.epoch += 1

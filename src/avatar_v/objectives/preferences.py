@@ -21,7 +21,7 @@ from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import WINNERS
 from avatar_v.training.batch import Logs
 from avatar_v.training.policies import repeated, without_gradient
-from avatar_v.types import Batch, Judged
+from avatar_v.types import Batch, PreferencePairs
 
 FROZEN = "frozen"
 """The role of the weights that the stage starts from."""
@@ -46,7 +46,7 @@ class Preferences:
 
 @dataclass(frozen=True)
 class NoisedPairs:
-    """What both networks are given of p pairs, and what they should say."""
+    """Inputs of both networks for p pairs, and the velocity they should predict."""
 
     x_t: State  # "2p l *rest"
     t: Float[Tensor, "b l"]  # b = 2p; 0 where latents are given clean
@@ -55,15 +55,15 @@ class NoisedPairs:
     tied: Bool[Tensor, " p"]
 
 
-def judged_of(batch: Batch) -> Judged:
+def require_pairs(batch: Batch) -> PreferencePairs:
     """ValueError for a batch of clips that are no pairs."""
-    if batch.judged is None:
+    if batch.preferences is None:
         raise ValueError("preferences need pairs: set data to avatar_v.shards.pair_data.PairData")
-    return batch.judged
+    return batch.preferences
 
 
-def winners_first(judged: Judged, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
-    """What belongs to the winners and what to the losers, of what belongs to either sample."""
+def winners_first(judged: PreferencePairs, first: Tensor, second: Tensor) -> tuple[Tensor, Tensor]:
+    """Tensors of the two samples of each pair, as those of the winner and of the loser."""
     second_won = (judged.winner == SECOND).to(first.device).reshape(-1, *[1] * (first.dim() - 1))
     return torch.where(second_won, second, first), torch.where(second_won, first, second)
 

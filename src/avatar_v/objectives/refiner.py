@@ -27,7 +27,7 @@ from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.subject import FreeWindows, Networks
 from avatar_v.training.trainable import Trainable, select_dit
-from avatar_v.training.video import Regions, Video
+from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.training.windows import Windows, bernoulli
 from avatar_v.types import Batch, Cond, num_latents
 
@@ -58,7 +58,7 @@ class Refinement:
 
 @dataclass(frozen=True)
 class Refined:
-    """What a step predicted and what is true of it."""
+    """Predicted and true latents of a step."""
 
     predicted: Latents  # x̂_0
     clean: Latents
@@ -82,7 +82,7 @@ class NothingGiven(FreeWindows):
         return dataclasses.replace(windows, prefix=none, suffix=none)
 
 
-class LowVideo(Video):
+class LowVideoSubject(VideoSubject):
     """Stage 2's windows and conditions, the low video, and a run of the reference."""
 
     def __init__(
@@ -198,7 +198,7 @@ class Refiner(Engine[TrainBatch[Cond]]):
         trainable: all, or LoRA factors; of a generator's weights with what a refiner has besides.
     """
 
-    subject: LowVideo
+    subject: LowVideoSubject
 
     def __init__(
         self,
@@ -211,7 +211,7 @@ class Refiner(Engine[TrainBatch[Cond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        video = LowVideo(models, objective, Regions(face_boost, mouth_boost), refinement)
+        video = LowVideoSubject(models, objective, Regions(face_boost, mouth_boost), refinement)
         super().__init__(video, optim, seed, trainable)
         self.parts = RefinerParts(refinement, trainable, seed)
 

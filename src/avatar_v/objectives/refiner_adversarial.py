@@ -16,7 +16,7 @@ from torch import Tensor
 from avatar_v.base import checks
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss, r1_loss
 from avatar_v.models.discriminator import PatchDiscriminator
-from avatar_v.objectives.refiner import LowVideo, Refined, Refinement, RefinerParts
+from avatar_v.objectives.refiner import LowVideoSubject, Refined, Refinement, RefinerParts
 from avatar_v.training.batch import Logs, TrainBatch, noise_like
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import MAX_LR, Optim
@@ -35,7 +35,7 @@ class Adversarial:
     """Numbers of the discriminator and of the adversarial term."""
 
     weight: dict[int, float]
-    """Of the term beside the squared error, {step: weight from that step on}."""
+    """Weight of the adversarial term beside the squared error, {step: weight from that step on}."""
     width: int = 64  # channels of the discriminator
     num_layers: int = 3
     lr: float = 2e-4
@@ -65,7 +65,7 @@ class AdversarialRefiner(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: LowVideo
+    subject: LowVideoSubject
     discriminator: PatchDiscriminator
 
     def __init__(
@@ -81,7 +81,7 @@ class AdversarialRefiner(Engine[TrainBatch[Cond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        video = LowVideo(models, objective, Regions(face_boost, mouth_boost), refinement)
+        video = LowVideoSubject(models, objective, Regions(face_boost, mouth_boost), refinement)
         super().__init__(video, optim, seed, trainable, updates)
         self.parts = RefinerParts(refinement, trainable, seed)
         self.adversarial = adversarial

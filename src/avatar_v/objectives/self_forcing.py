@@ -36,14 +36,14 @@ from avatar_v.sampling.blocks import check_chunks
 from avatar_v.sampling.chunks import OVERLAP, Span
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Draws, Logs, TrainBatch
-from avatar_v.training.chunk_rollout import ChunkRollout, Latents, OwnRollout, chunk_of
+from avatar_v.training.chunk_rollout import ChunkRollout, Latents, SelfRollout, roll_out_chunk
 from avatar_v.training.engine import Engine
 from avatar_v.training.optim import Optim
 from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT, Role, Updates
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.training.video import Regions, Video
+from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond, Reference
 from avatar_v.weights.weights import load_dit
@@ -92,7 +92,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
     fake: AvatarDiT
     real: AvatarDiT
     head: TokenDiscriminator
@@ -107,7 +107,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         personality: Personality,
         student: CausalStudent,
         matching: Matching,
-        rollout: OwnRollout,
+        rollout: SelfRollout,
         trainable: Trainable,
         updates: Updates | None = None,
         seed: int = 0,
@@ -126,7 +126,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
                 )
         regions = Regions(face_boost, mouth_boost)
         windows = StreamWindows(rollout.prompt_share)
-        video = Video(models, objective, regions, personality=personality, windows=windows)
+        video = VideoSubject(models, objective, regions, personality=personality, windows=windows)
         super().__init__(video, optim, seed, trainable, updates)
         self.rollout = rollout
         self.matching = DistributionMatching(matching, objective.shift)
@@ -159,7 +159,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         self.dit = student
 
     def causal_start(self) -> AvatarDiT:
-        """What the student begins as."""
+        """The causal DiT that the student starts from."""
         return load_dit(f"{self.student.causal_weights}/dit")
 
     def select_trainable(self) -> None:
@@ -179,7 +179,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
     def chunk(self, batch: TrainBatch[Cond]) -> ChunkRollout:
         """The whole stream, which is to be made."""
         length = self.subject.window_length(self.step)
-        return chunk_of(self.dit, self.conditioner, batch, self.rollout, length)
+        return roll_out_chunk(self.dit, self.conditioner, batch, self.rollout, length)
 
     def part_for_scores(
         self, rollout: ChunkRollout, made: Latents, draws: Draws
@@ -206,7 +206,7 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         return seen, torch.cat([seen.prefix, rest], dim=1)
 
     def loss(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
-        """Of validation."""
+        """The loss of validation."""
         return validation_loss(self.chunk(batch), self.dit, batch, self.subject.region(batch))
 
     def card_entries(self) -> dict[str, Any]:

@@ -23,7 +23,7 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import MOTION, Trainable, select_dit
-from avatar_v.training.video import Regions, Video, velocity_loss
+from avatar_v.training.video import Regions, VideoSubject, velocity_loss
 from avatar_v.types import Cond
 
 
@@ -47,7 +47,7 @@ class SFT(Engine[TrainBatch[Cond]]):
         mouth_boost: as in stage 2.
     """
 
-    subject: Video
+    subject: VideoSubject
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class SFT(Engine[TrainBatch[Cond]]):
         trainable: Trainable,
         seed: int = 0,
     ) -> None:
-        video = Video(
+        video = VideoSubject(
             models, objective, Regions(face_boost, mouth_boost), personality=personality,
             continuation=continuation,
         )  # fmt: skip

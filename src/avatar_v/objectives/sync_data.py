@@ -145,7 +145,7 @@ class SyncData(L.LightningDataModule):
         )
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_Batches(self), batch_size=None)
+        return DataLoader(_RunBatches(self), batch_size=None)
 
     def val_dataloader(self) -> DataLoader:
         clips = self.validation_clips
@@ -154,7 +154,7 @@ class SyncData(L.LightningDataModule):
         return DataLoader(runs, batch_size=None)  # pyright: ignore
 
 
-class _Batches(IterableDataset):
+class _RunBatches(IterableDataset):
     """Epochs of random clips and starts, drawn by the seed and the epoch's number."""
 
     def __init__(self, data: SyncData) -> None:

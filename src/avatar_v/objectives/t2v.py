@@ -13,7 +13,7 @@ from avatar_v.training.optim import Optim
 from avatar_v.training.roles import Role, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable, select_dit
-from avatar_v.training.video import Video, velocity_loss
+from avatar_v.training.video import VideoSubject, velocity_loss
 from avatar_v.types import Cond
 
 
@@ -22,7 +22,7 @@ class T2V(Engine[TrainBatch[Cond]]):
     is ``objective.image_share``. Sizes follow the schedule ``objective.resolution``, lengths
     ``objective.window_latents``."""
 
-    subject: Video
+    subject: VideoSubject
 
     def __init__(
         self,
@@ -32,7 +32,7 @@ class T2V(Engine[TrainBatch[Cond]]):
         seed: int = 0,
         trainable: Trainable | None = None,
     ) -> None:
-        super().__init__(Video(models, objective, has_audio=False), optim, seed, trainable)
+        super().__init__(VideoSubject(models, objective, has_audio=False), optim, seed, trainable)
 
     def roles(self) -> Mapping[str, Role]:
         return whole_pipeline(self.optim)

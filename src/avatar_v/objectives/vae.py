@@ -59,7 +59,7 @@ class VAELoss:
 
 @dataclass(frozen=True)
 class VideoWindows:
-    """What a step of the VAE sees."""
+    """The windows of video that a step of the VAE trains on."""
 
     video: Video
     weight: Float[Tensor, "b f 1 h w"]  # of every pixel in the loss
@@ -75,7 +75,7 @@ class VideoWindows:
         return self.video.shape[0] * self.video.shape[1]
 
 
-class Frames(Subject[VideoWindows]):
+class FrameSubject(Subject[VideoWindows]):
     """Windows of clips, and textures beside them, for a VAE of ``preset``: fresh, or that of the
     folder ``init_from``."""
 
@@ -96,7 +96,7 @@ class Frames(Subject[VideoWindows]):
         self, batch: Batch, generator: torch.Generator
     ) -> tuple[Video, Float[Tensor, "b f 1 h w"]]:
         """A window of every clip, then textures; and the loss weight of every pixel."""
-        video = video_of(batch)
+        video = require_video(batch)
         frames = self._draw_length(generator)
         if video.shape[1] < frames:
             raise ValueError(f"windows of {frames} frames do not fit clips of {video.shape[1]}")
@@ -149,7 +149,7 @@ class TrainVAE(Engine[VideoWindows]):
         seed: of fresh weights and of every draw of a step.
     """
 
-    subject: Frames
+    subject: FrameSubject
     vae: VideoVAE
 
     def __init__(
@@ -163,7 +163,7 @@ class TrainVAE(Engine[VideoWindows]):
     ) -> None:
         if decoder_only and init_from is None:
             raise ValueError("decoder_only needs init_from: a trained encoder to keep")
-        super().__init__(Frames(preset, init_from, loss), optim, seed)
+        super().__init__(FrameSubject(preset, init_from, loss), optim, seed)
         self.decoder_only, self.weights = decoder_only, loss
 
     def roles(self) -> Mapping[str, Role]:
@@ -200,7 +200,7 @@ class TrainVAE(Engine[VideoWindows]):
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """PSNR of whole clips from the posterior's mean."""
-        video = video_of(batch)
+        video = require_video(batch)
         quality = psnr(self.vae.decode(self.vae.encode(video)), video)
         self.log("val/psnr", quality.mean(), prog_bar=True, batch_size=len(video), sync_dist=True)
 
@@ -302,7 +302,7 @@ def kl_divergence(mean: Latents, log_var: Latents) -> Tensor:
 
 
 def psnr(rebuilt: Video, video: Video) -> Float[Tensor, " b"]:
-    """Of each clip in dB, for the full range of 2 (-1 … 1), from the error over all its frames."""
+    """PSNR of each clip in dB, for a range of 2 (-1 … 1), from the error over all its frames."""
     mean_square = ((rebuilt - video) / 2).square().flatten(1).mean(1)
     return -10 * mean_square.clamp_min(1e-10).log10()
 
@@ -336,7 +336,7 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
         (kernels if inner else rest).append(parameter)
     groups = [
         {
-            "params": [_matrix_of(kernel) for kernel in kernels],
+            "params": [_as_matrix(kernel) for kernel in kernels],
             "lr": optim.lr * optim.muon_lr_scale,
             "weight_decay": optim.weight_decay,
             "muon": True,
@@ -346,7 +346,7 @@ def kernel_optimizer(core: nn.Module, optim: Optim) -> MuonAdamW:
     return MuonAdamW(groups, betas=optim.betas, momentum=optim.muon_momentum)
 
 
-def _matrix_of(kernel: nn.Parameter) -> nn.Parameter:
+def _as_matrix(kernel: nn.Parameter) -> nn.Parameter:
     """A matrix that shares the kernel's storage and takes over its gradient in backward."""
     matrix = nn.Parameter(_rows(kernel.data).view(kernel.shape[0], -1))
 
@@ -365,7 +365,7 @@ def _rows(kernel: Tensor) -> Tensor:
     return kernel.movedim(1, -1) if kernel.ndim == 5 else kernel
 
 
-def video_of(batch: Batch) -> Video:
+def require_video(batch: Batch) -> Video:
     if batch.video is None:
         raise ValueError("the VAE is trained on video: shards without it, or decode_video=False")
     return batch.video

@@ -23,12 +23,12 @@ from avatar_v.base.paths import whole_folder
 from avatar_v.base.seeds import derive, stream
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.models.conditioner import Conditioner
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.vectors import unpack_motion
 from avatar_v.request.request import Request
-from avatar_v.request.resolve import num_steps_of, settings_of
+from avatar_v.request.resolve import num_steps_of, sampler_settings
 from avatar_v.rewards.raters import Panel
-from avatar_v.rewards.terms import Samples
+from avatar_v.rewards.terms import RewardSamples
 from avatar_v.sampling.motion_rollout import roll_motion
 from avatar_v.sampling.settings import Settings
 from avatar_v.shards.buckets import Bucket, Partners, Positions
@@ -88,7 +88,7 @@ class Conditions:
     references: Sequence[Sample]
 
     def batch(self) -> Batch:
-        """What critics are told."""
+        """The clips and references as a batch, for critics."""
         batch = collate([levelled(clip) for clip in self.clips])
         rows = [(clip.motion, clip.valid) for clip in self.references]
         return dataclasses.replace(batch, reference=reference_batch(batch, rows))
@@ -114,7 +114,7 @@ class Made:
 
 
 @runtime_checkable
-class System(Protocol):
+class PairSystem(Protocol):
     """Weights, and how generation samples with them."""
 
     @property
@@ -156,7 +156,7 @@ class MotionSystem:
             guidance_audio=card.guidance_audio,
             guidance_motion=card.guidance_motion,
         )
-        return cls(weights, conditioner.eval(), settings_of(request, card, bf16=False))
+        return cls(weights, conditioner.eval(), sampler_settings(request, card, bf16=False))
 
     @torch.inference_mode()
     def samples(self, conditions: Conditions, seeds: Sequence[int]) -> Made:
@@ -175,7 +175,7 @@ class MotionSystem:
             self.settings,
             conditioner.pack_motion(batch.motion[:, :1]),
             lambda latents: tokens[:, latents.start : latents.stop],
-            style_of(moments, conditioner.known_stats),
+            build_style(moments, conditioner.known_stats),
             batch.motion.shape[1],
             [torch.Generator().manual_seed(seed) for seed in seeds],
         )
@@ -185,7 +185,7 @@ class MotionSystem:
 def make_pairs(
     folder: str | Path,
     out: str | Path,
-    systems: tuple[System, System],
+    systems: tuple[PairSystem, PairSystem],
     panel: Panel,
     settings: PairSettings,
     *,
@@ -222,7 +222,7 @@ def make_pairs(
         if not len(names):
             raise ValueError(f"{folder}: of none of its clips there are videos of both systems")
     counts = {"failed": 0, **dict.fromkeys(WINNERS, 0)}
-    judged = _judged(clips, partners, names, systems, panel, settings, anywhere=keys is None)
+    judged = _judge(clips, partners, names, systems, panel, settings, anywhere=keys is None)
     with whole_folder(out) as folder:
         _write_pairs(folder, judged, settings, counts, on_pair)
     return counts.pop("failed"), counts
@@ -250,11 +250,11 @@ def _write_pairs(
             made, num_shards = made[settings.pairs_per_shard :], num_shards + 1
 
 
-def _judged(
+def _judge(
     clips: ClipTable,
     partners: Partners,
     names: Positions,
-    systems: tuple[System, System],
+    systems: tuple[PairSystem, PairSystem],
     panel: Panel,
     settings: PairSettings,
     *,
@@ -274,7 +274,7 @@ def _judged(
             begin_at = draw if anywhere else None
             said.append(_read(clips[index], systems[0].side, settings.num_frames, begin_at))
             references.append(_read(clips[reference], systems[0].side, None, draw))
-        yield judged_pairs(Conditions(said, references), systems, panel, settings.seed, numbers)
+        yield judge_pairs(Conditions(said, references), systems, panel, settings.seed, numbers)
 
 
 def _read(
@@ -292,9 +292,9 @@ def _read(
     return fit_sample(sample, bucket, draw)
 
 
-def judged_pairs(
+def judge_pairs(
     conditions: Conditions,
-    systems: tuple[System, System],
+    systems: tuple[PairSystem, PairSystem],
     panel: Panel,
     seed: int,
     numbers: Sequence[int],
@@ -311,7 +311,7 @@ def judged_pairs(
     batch, portraits = conditions.batch(), conditions.portraits()
     whose = torch.randint(len(panel.raters), (len(numbers),), generator=generator)
     answers, margins = torch.zeros_like(whose), torch.zeros(len(whose))
-    seen = [samples_of(batch, made, portraits) for made in (first, second)]
+    seen = [build_samples(batch, made, portraits) for made in (first, second)]
     for place, rater in enumerate(panel.raters):
         margin = rater.margin(*(rater.values(samples) for samples in seen))
         said = rater.judge(margin, generator)
@@ -358,14 +358,14 @@ def without_pictures(clip: Sample) -> Sample:
     return dataclasses.replace(clip, meta=meta, video=None, close_ups=None, close_up_frames=None)
 
 
-def samples_of(
+def build_samples(
     batch: Batch, made: Made, portraits: UInt8[Tensor, "b k 3 h w"] | None = None
-) -> Samples:
+) -> RewardSamples:
     """One sample of each clip, for critics."""
     columns = {"true_motion": batch.motion, "person": batch.person, "text": batch.text}
     if portraits is not None:
         columns |= {"portrait": _signed(portraits), "truth": batch.video}
-    return Samples(
+    return RewardSamples(
         frames=None if made.video is None else _signed(made.video),
         audio=batch.audio,
         reference=batch.reference,

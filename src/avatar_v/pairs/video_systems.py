@@ -58,12 +58,12 @@ class VideoSystem:
         self, clip: Sample, reference: Sample, seed: int
     ) -> tuple[Float[Tensor, "f m"], UInt8[Tensor, "f 3 h w"]]:
         request = Request.of(reference="", audio="", prompt=clip.meta.text, seed=seed)
-        made = list(self.pipeline.clips(inputs_of(self.pipeline.card, clip, reference), request))
+        made = list(self.pipeline.clips(build_inputs(self.pipeline.card, clip, reference), request))
         motion = torch.cat([part.motion for part in made if part.motion is not None])
         return motion.float().cpu(), torch.cat([part.frames for part in made]).cpu()
 
 
-def inputs_of(card: Card, clip: Sample, reference: Sample) -> Inputs:
+def build_inputs(card: Card, clip: Sample, reference: Sample) -> Inputs:
     """What the pipeline reads of a condition."""
     assert clip.video is not None
     return Inputs(

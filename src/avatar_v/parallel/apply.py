@@ -26,7 +26,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import IN_FP32
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
-from avatar_v.parallel.offload import blocks_of
+from avatar_v.parallel.offload import find_blocks
 
 
 def checkpoint_blocks(dit: AvatarDiT) -> None:
@@ -121,7 +121,7 @@ def shard_units(network: nn.Module) -> list[nn.Module]:
     kinds = (AvatarDiT, ByteTextEncoder, UMT5TextEncoder, LogMelEncoder, MotionNet)
     if not isinstance(network, (*kinds, HiddenStateAudioEncoder)):
         return [network]
-    layers = [b for b in blocks_of(network) if not isinstance(b, nn.Embedding)]
+    layers = [b for b in find_blocks(network) if not isinstance(b, nn.Embedding)]
     return [*layers, network]
 
 

@@ -75,13 +75,15 @@ class Residency:
         self._streams = streams
         self._num_blocks = num_blocks
         self._turns = _Turns()
-        self._resident: OrderedDict[_Block, None] = OrderedDict()  # fetched ahead, …, last used
-        self._last: dict[str, _Block] = {}  # which block of each module was called last
+        self._resident: OrderedDict[_OffloadedBlock, None] = (
+            OrderedDict()
+        )  # fetched ahead, …, last used
+        self._last: dict[str, _OffloadedBlock] = {}  # which block of each module was called last
         self._packed: set[int] = set()  # ids of the tensors in blocks
         outside = {
             id(tensor)
             for module in modules.values()
-            for tensor in tensors_of(module, besides=blocks_of(module))
+            for tensor in list_tensors(module, besides=find_blocks(module))
         }
         for name, module in modules.items():
             module.requires_grad_(False)  # else autocast may keep its cast of every weight
@@ -109,21 +111,21 @@ class Residency:
 
     def settle(self, module: nn.Module) -> None:
         """Move what ``module`` has besides blocks to the device, where it stays."""
-        for tensor in tensors_of(module):
+        for tensor in list_tensors(module):
             if id(tensor) not in self._packed:
                 tensor.data = tensor.data.to(self._streams.device)
 
     def _add(self, name: str, module: nn.Module, outside: set[int]) -> None:
         """Pack the blocks of ``module``. What stays outside one, in any module, goes into none;
         blocks that are the same tensors (tied embeddings) are one."""
-        blocks: dict[tuple[int, ...], _Block] = {}
-        for part in blocks_of(module):
-            tensors = [tensor for tensor in tensors_of(part) if id(tensor) not in outside]
+        blocks: dict[tuple[int, ...], _OffloadedBlock] = {}
+        for part in find_blocks(module):
+            tensors = [tensor for tensor in list_tensors(part) if id(tensor) not in outside]
             ids = tuple(map(id, tensors))
             if not tensors:
                 continue
             if ids not in blocks:
-                blocks[ids] = _Block(name, tensors, self._streams)
+                blocks[ids] = _OffloadedBlock(name, tensors, self._streams)
             self._packed.update(ids)
             _wrap(part, functools.partial(self._visit, blocks[ids]))
         order = list(blocks.values())
@@ -142,7 +144,7 @@ class Residency:
                 raise
 
     @contextmanager
-    def _visit(self, block: "_Block") -> Iterator[None]:
+    def _visit(self, block: "_OffloadedBlock") -> Iterator[None]:
         """Around one call of ``block``: its weights are there, and those of the next set off."""
         with self._turn():
             self._fetch(block)
@@ -158,7 +160,7 @@ class Residency:
             finally:
                 block.leave()
 
-    def _fetch(self, block: "_Block") -> None:
+    def _fetch(self, block: "_OffloadedBlock") -> None:
         if block not in self._resident:
             self._make_room()
             block.fetch()
@@ -170,12 +172,12 @@ class Residency:
         while len(self._resident) >= self._num_blocks:
             self._drop(next(block for block in self._resident if not block.computes))
 
-    def _drop(self, block: "_Block") -> None:
+    def _drop(self, block: "_OffloadedBlock") -> None:
         del self._resident[block]
         block.drop()
 
 
-class _Block:
+class _OffloadedBlock:
     """The weights of one block, packed in host memory and, for a while, on the device as well."""
 
     def __init__(self, module: str, tensors: list[Tensor], streams: Streams) -> None:
@@ -262,7 +264,7 @@ class _Turns:
                     self._changed.notify_all()
 
 
-def blocks_of(module: nn.Module) -> list[nn.Module]:
+def find_blocks(module: nn.Module) -> list[nn.Module]:
     """The elements of outermost ``ModuleList``s, and embeddings outside them, in order. Each is to
     be run by calling it."""
     found: list[nn.Module] = []
@@ -271,11 +273,11 @@ def blocks_of(module: nn.Module) -> list[nn.Module]:
         if is_element or isinstance(child, nn.Embedding):
             found.append(child)
         else:
-            found += blocks_of(child)
+            found += find_blocks(child)
     return found
 
 
-def tensors_of(module: nn.Module, besides: Iterable[nn.Module] = ()) -> list[Tensor]:
+def list_tensors(module: nn.Module, besides: Iterable[nn.Module] = ()) -> list[Tensor]:
     """Parameters and buffers of ``module``, each once, without those of the parts ``besides``."""
     skipped = {part for block in besides for part in block.modules()}
     found: dict[int, Tensor] = {}

@@ -66,7 +66,7 @@ class CudaStreams:
             self._copies.wait_event(used)
 
 
-def streams_of(device: torch.device) -> Streams:
+def open_streams(device: torch.device) -> Streams:
     """The queues of a GPU; ValueError for another device (``check_offload``)."""
     check_offload(device)
     return CudaStreams(device)

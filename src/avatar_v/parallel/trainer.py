@@ -51,7 +51,7 @@ def data_ranks(num_ranks: int, sequence_size: int) -> int:
     return Layout(num_ranks, 0, sequence_size).num_data_ranks
 
 
-def layout_of(trainer: L.Trainer | None) -> Layout:
+def trainer_layout(trainer: L.Trainer | None) -> Layout:
     """The layout of a trainer's rank; sequence groups are the strategy's ``tensor_parallel_size``.
     Without a trainer there is one rank."""
     if trainer is None:

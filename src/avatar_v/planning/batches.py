@@ -11,8 +11,8 @@ from avatar_v.planning.recipe import Recipe
 from avatar_v.shards.pair_data import PairData
 from avatar_v.shards.pairs import NUM_PORTRAITS
 from avatar_v.training.engine import Engine
-from avatar_v.training.motion import Motion
-from avatar_v.types import Batch, Judged, JudgedVideos, num_latents
+from avatar_v.training.motion import MotionSubject
+from avatar_v.types import Batch, PreferencePairs, PreferenceVideos, num_latents
 from avatar_v.weights.random import make_batch
 
 
@@ -46,7 +46,7 @@ def _clips(stage: Engine, clips: Clips, *, video: bool) -> Batch:
     b, side = clips.batch_size, clips.size
     with unset_fake_temporarily():
         batch = replace(make_batch(b, clips.num_frames, 1), video=None)
-    if isinstance(stage.subject, Motion):
+    if isinstance(stage.subject, MotionSubject):
         return batch
     vae = stage.conditioner.vae
     cells = side // vae.spatial_factor
@@ -75,8 +75,8 @@ def _pairs(clips: Clips, *, videos: bool) -> Batch:
     with unset_fake_temporarily():
         batch, reference = (replace(make_batch(b, clips.num_frames, 1), video=None) for _ in "ab")
         seen = torch.ones(b, NUM_PORTRAITS, dtype=torch.bool)
-        judged = Judged(
+        preferences = PreferencePairs(
             batch.motion, batch.motion, torch.arange(b) % 2, ("overall",) * b,
-            JudgedVideos(*shown, seen) if videos else None,
+            PreferenceVideos(*shown, seen) if videos else None,
         )  # fmt: skip
-    return replace(batch, reference=reference, judged=judged)
+    return replace(batch, reference=reference, preferences=preferences)

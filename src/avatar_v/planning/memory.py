@@ -104,7 +104,7 @@ def _staying(stage: Engine, recipe: Recipe, spread: Spread) -> Iterator[tuple[st
         id(parameter): role
         for name, role in roles.items()
         if role.trainable
-        for parameter in stage.parameters_of(name)
+        for parameter in stage.role_parameters(name)
     }
     weights = dict.fromkeys(("trained weights", "frozen weights", "frozen encoders and VAE"), 0.0)
     gradients = states = averages = 0.0

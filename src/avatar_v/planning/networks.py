@@ -33,7 +33,7 @@ from avatar_v.objectives.distill_dmd import DistillDMD
 from avatar_v.objectives.distill_motion import DistillMotion
 from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.training.engine import Engine, subject_of
-from avatar_v.training.motion import Motion
+from avatar_v.training.motion import MotionSubject
 from avatar_v.training.settings import Models
 from avatar_v.weights.presets import preset
 
@@ -86,7 +86,7 @@ def build_networks(stage: Engine) -> None:
             student = _causal_of(stage, dit)
             stage.causal_start = lambda: student
         stage.conditioner = conditioner_of(models.preset, dit.config)
-        is_lora = isinstance(stage.subject, Motion) and stage.trainable.parts == "lora"
+        is_lora = isinstance(stage.subject, MotionSubject) and stage.trainable.parts == "lora"
         if isinstance(stage, AFTER_MOTION) or is_lora:
             dim = stage.conditioner.audio_encoder.dim
             config = preset(models.preset).motion(dim)

@@ -16,7 +16,7 @@ from avatar_v.recipe.before import check_trainer
 from avatar_v.recipe.cli import merge_recipes, misspelt_in, written
 from avatar_v.recipe.lightning_cli import RecipeCLI, quiet
 from avatar_v.training.engine import Engine, subject_of, trains_clips
-from avatar_v.training.video import Video
+from avatar_v.training.video import VideoSubject
 
 SHARDED = ("ShardedStrategy", "ModelParallelStrategy")
 """Strategies that shard; any other class keeps whole copies."""
@@ -129,7 +129,7 @@ class Recipe:
             subject = subject_of(stage)
             subject.models = dataclasses.replace(subject.models, checkpoint_activations=checkpoints)
         if lora:
-            assert isinstance(stage.subject, Video)
+            assert isinstance(stage.subject, VideoSubject)
             stage.trainable = dataclasses.replace(stage.trainable, parts="lora")
         return stage
 

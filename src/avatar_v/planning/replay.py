@@ -15,7 +15,7 @@ import functools
 import weakref
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from peft.tuners.lora import LoraLayer
@@ -49,6 +49,19 @@ class Call:
     gives: Any  # that, with a Shape in the place of each of these tensors
 
 
+class _Known(NamedTuple):
+    """A module that is watched."""
+
+    kind: Hashable  # its class and the shapes of its weights
+    parameters: tuple[nn.Parameter, ...]
+    factors: list[LoraLayer]
+
+    def state(self) -> Hashable:
+        """With what changes from call to call: what is trained, and which factors count."""
+        active = tuple((f.disable_adapters, tuple(f.active_adapters)) for f in self.factors)
+        return self.kind, tuple(p.requires_grad for p in self.parameters), active
+
+
 class Replay:
     """Calls by kind, counted by ``counter``."""
 
@@ -62,29 +75,27 @@ class Replay:
         weights = tuple((tuple(p.shape), p.dtype) for p in module.parameters())
         named = (type(module).__qualname__, module.training, weights)
         factors = [layer for layer in module.modules() if isinstance(layer, LoraLayer)]
-        call = functools.partial(self._call, module, module.forward, named, factors)
-        module.forward = call if trains else functools.partial(_quietly, module, call)
+        known = _Known(named, tuple(module.parameters()), factors)
+        call = functools.partial(self._call, module.forward, known)
+        module.forward = (
+            call if trains else functools.partial(_quietly, module, module.forward, call)
+        )
 
     def _call(
         self,
-        module: nn.Module,
         forward: Callable[..., Any],
-        named: Hashable,
-        factors: list[LoraLayer],
+        module: "_Known",
         *args: Any,
         **keywords: Any,
     ) -> Any:
         given: list[Tensor] = []
-        parameters = list(module.parameters())
-        trained = tuple(p.requires_grad for p in parameters)
-        active = tuple((f.disable_adapters, tuple(f.active_adapters)) for f in factors)
         modes = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
-        kind = (named, trained, active, modes, _signature((args, keywords), given))
+        kind = (module.state(), modes, _signature((args, keywords), given))
         if kind not in self._known:
             self._known[kind] = self._measured(forward, args, keywords)
         call = self._known[kind]
         # a weight that is trained is why what the call gives needs a gradient
-        source = next((p for p in parameters if p.requires_grad), parameters[0])
+        source = next((p for p in module.parameters if p.requires_grad), module.parameters[0])
         outs = _Replayed.apply(self.counter, call, source, *given)
         rest = iter(outs)
         return _mapped(call.gives, lambda x: next(rest) if isinstance(x, Shape) else x)
@@ -174,11 +185,17 @@ def _shape_of(x: Tensor, outs: list[Tensor]) -> "Tensor | Shape":
     return Shape(tuple(x.shape), x.dtype, x.requires_grad)
 
 
-def _quietly(module: nn.Module, call: functools.partial, *args: Any, **keywords: Any) -> Any:
+def _quietly(
+    module: nn.Module,
+    forward: Callable[..., Any],
+    call: Callable[..., Any],
+    *args: Any,
+    **keywords: Any,
+) -> Any:
     """Replay a whole network where nobody needs what it computes on the way."""
     seen = any(child._forward_pre_hooks or child._forward_hooks for child in module.children())
     if torch.is_grad_enabled() or seen:
-        return call.args[1](*args, **keywords)
+        return forward(*args, **keywords)
     return call(*args, **keywords)
 
 

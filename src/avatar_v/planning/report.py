@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from avatar_v.objectives.align_grpo import AlignGRPO
-from avatar_v.objectives.refiner import LowVideo
+from avatar_v.objectives.refiner import LowVideoSubject
 from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.objectives.sft import SFT
 from avatar_v.planning.batches import Clips
@@ -17,7 +17,7 @@ from avatar_v.shards.loader import read_folder
 from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.perceptual import TERMS
 from avatar_v.training.policies import VideoPolicy
-from avatar_v.training.video import Video
+from avatar_v.training.video import VideoSubject
 from avatar_v.weights.presets import preset
 
 FULL_SIDE = 480
@@ -37,7 +37,7 @@ def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     stage, batch_size = recipe.fresh_stage(), recipe.data.batch_size
     size_of = preset(subject_of(stage).models.preset)
     side = FULL_SIDE if size_of.embedded is None else size_of.format.side
-    side *= 2 if isinstance(stage.subject, LowVideo) else 1
+    side *= 2 if isinstance(stage.subject, LowVideoSubject) else 1
     frames = frames_of(recipe)
     folder = recipe.data.train_folder
     there = Path(folder).exists()  # if not, `avatar-v doctor` says so; a URL is not asked
@@ -140,7 +140,7 @@ def _measures(recipe: Recipe, plan: Plan, spread: Spread, clips: Clips) -> list[
 
 def _has_lora(stage: Engine) -> bool:
     """Whether the DiT of a stage can be trained by LoRA's factors."""
-    has_person = isinstance(stage.subject, Video) and stage.subject.personality is not None
+    has_person = isinstance(stage.subject, VideoSubject) and stage.subject.personality is not None
     return has_person and not isinstance(stage, SelfForcing)
 
 

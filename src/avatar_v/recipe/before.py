@@ -41,7 +41,7 @@ def check_trainer(trainer: Mapping[str, Any], *, trains: bool) -> None:
         )
     _check_names(trainer)
     _check_start(trainer["strategy"])
-    _check_number_of(trainer["devices"])
+    _check_num_devices(trainer["devices"])
     if trains:
         checks.folder("trainer.default_root_dir", root)
         _check_length(trainer)
@@ -119,7 +119,7 @@ def _check_start(strategy: Any) -> None:
         )
 
 
-def _check_number_of(devices: Any) -> None:
+def _check_num_devices(devices: Any) -> None:
     number = _number(devices)
     if number not in (None, -1):
         checks.count("trainer.devices", number, most=MAX_DEVICES)

@@ -104,7 +104,7 @@ def _keys_of_file(path: Path) -> set[str]:
         broken = file.testzip()
     if broken is not None:
         raise ValueError(f"it is damaged at {broken}")
-    return _keys_of(_loaded(path))
+    return _list_keys(_loaded(path))
 
 
 def _keys_of_folder(folder: Path) -> set[str]:
@@ -122,10 +122,10 @@ def _keys_of_folder(folder: Path) -> set[str]:
             with open(file, "rb") as stream:
                 stream.seek(part.offset)
                 _loaded(io.BytesIO(stream.read(part.length)))
-    return _keys_of(_loaded(folder / REST)) | {"state_dict"}
+    return _list_keys(_loaded(folder / REST)) | {"state_dict"}
 
 
-def _keys_of(content: Any) -> set[str]:
+def _list_keys(content: Any) -> set[str]:
     if not isinstance(content, dict):
         raise ValueError(f"it holds a {type(content).__name__}")
     return set(content)

@@ -177,7 +177,7 @@ def merge_recipes(paths: Sequence[str]) -> dict[str, Any]:
         merged = merge(merged, content)
         if every is not None:
             check_sections(f"{path}, every", every)
-            known, refused = known_of(every, merged), stage in parts and parts[stage] is None
+            known, refused = known_part(every, merged), stage in parts and parts[stage] is None
             if refused or not _says_something(known.get("model", {})):
                 raise ValueError(f"{path} is no size of {stage}")
             merged = merge(merged, known)
@@ -191,10 +191,10 @@ def merge_recipes(paths: Sequence[str]) -> dict[str, Any]:
     return merged
 
 
-def known_of(new: Any, old: Any) -> Any:
+def known_part(new: Any, old: Any) -> Any:
     """What of ``new`` has a place in ``old``: keys of mappings, and objects by their class_path."""
     if isinstance(new, dict) and isinstance(old, dict) and not _is_schedule(new):
-        return {key: known_of(part, old[key]) for key, part in new.items() if key in old}
+        return {key: known_part(part, old[key]) for key, part in new.items() if key in old}
     if _objects(new) and _objects(old):
         there = {item["class_path"] for item in old}
         return [item for item in new if item["class_path"] in there]

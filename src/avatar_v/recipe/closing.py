@@ -8,7 +8,7 @@ from lightning.pytorch.callbacks import ModelCheckpoint
 
 from avatar_v.base.words import counted
 from avatar_v.objectives.critic import TrainCritic
-from avatar_v.training.engine import step_of
+from avatar_v.training.engine import steps_made
 
 PLACES = {
     "weights": ("weights", "vae"),
@@ -29,7 +29,7 @@ def what_is_left(trainer: L.Trainer, module: L.LightningModule, began_s: float) 
         places = {**places, "weights": module.export, "log": module.export / "log.csv"}
     took = duration(time.time() - began_s)
     said = [f"{kind} in {path}" for kind, path in places.items()]
-    num_steps = step_of(trainer, module)
+    num_steps = steps_made(trainer, module)
     return f"{counted(num_steps, 'step')} in {took}: " + (
         ", ".join(said) or "the run had ended before, nothing was written"
     )
@@ -38,7 +38,7 @@ def what_is_left(trainer: L.Trainer, module: L.LightningModule, began_s: float) 
 def where_to_go_on(trainer: L.Trainer) -> str:
     """One line about a run that was interrupted."""
     last = last_checkpoint(trainer)
-    said = f"interrupted at step {step_of(trainer, trainer.lightning_module)}"
+    said = f"interrupted at step {steps_made(trainer, trainer.lightning_module)}"
     if last is None:
         return f"{said}: no checkpoint was written yet, the same command begins again"
     name = "last" if last.stem == "last" else last

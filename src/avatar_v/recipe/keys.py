@@ -51,7 +51,7 @@ def misspelt(
     known = _tree(options)
     found = unknown_key(recipe, known)
     if found is not None:
-        return f"{_file_of(found.keys, files, stage)}: {found}"
+        return f"{_find_file(found.keys, files, stage)}: {found}"
     for word in words:
         if not word.startswith("--"):
             continue
@@ -147,7 +147,7 @@ def _fields(hint: Any) -> dict[str, Any] | None:
     return None
 
 
-def _file_of(keys: Keys, files: Sequence[str], stage: str) -> str:
+def _find_file(keys: Keys, files: Sequence[str], stage: str) -> str:
     """The last of ``files`` that holds a value at ``keys``."""
     for path in reversed(files):
         content = read_recipe(path)

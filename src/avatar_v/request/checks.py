@@ -6,12 +6,12 @@ are inputs/inputs.py's.
 
 import os
 
-from avatar_v.base.options import flag_of
-from avatar_v.base.stored import converted, fields_of, shown
+from avatar_v.base.options import option_flag
+from avatar_v.base.stored import accepted_fields, converted, shown
 from avatar_v.engines.checks import check_script
 from avatar_v.engines.voices import DRAWN
 from avatar_v.media import containers
-from avatar_v.media.kinds import kind_of
+from avatar_v.media.kinds import output_kind
 from avatar_v.request.output_files import check_output
 from avatar_v.request.request import LIVE, OutputOptions, PersonOptions, Request
 from avatar_v.safety.consent import read_consents
@@ -35,8 +35,8 @@ def check_settings(request: Request) -> None:
     """ValueError for a field of another type or out of its range (request.py), and for options
     that exclude each other."""
     for part in (request.person, request.sampling, request.output):
-        for name, hint in fields_of(type(part)).items():
-            converted(getattr(part, name), hint, where=flag_of(type(part), name))
+        for name, hint in accepted_fields(type(part)).items():
+            converted(getattr(part, name), hint, where=option_flag(type(part), name))
     person = request.person
     _check_words("--prompt", person.prompt)
     if person.scene is not None:
@@ -68,7 +68,7 @@ def check_marks(output: OutputOptions) -> None:
         return
     if output.sign is None or output.sign_key is None:
         raise ValueError("--sign and --sign-key go together; pass both or none")
-    if output.out is None or kind_of(output.out) != "mp4":
+    if output.out is None or output_kind(output.out) != "mp4":
         raise ValueError(f"--sign signs an .mp4 file, not {output.out}")
     check_signing(output.sign, output.sign_key)
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from avatar_v.base.stored import shown
 from avatar_v.media import containers
-from avatar_v.media.kinds import STDOUT, kind_of
+from avatar_v.media.kinds import STDOUT, output_kind
 from avatar_v.request.request import LIVE, OutputOptions, Request
 
 GROWING = "video.mp4"
@@ -88,7 +88,7 @@ def _check_kept(out: Path, options: OutputOptions) -> None:
 def is_file(out: str | None) -> bool:
     """Whether the output lies in a folder, with a record beside it. ValueError for a name
     that is no output."""
-    return out is not None and kind_of(out) in ("mp4", "hls")
+    return out is not None and output_kind(out) in ("mp4", "hls")
 
 
 def json_path(out: str | Path) -> Path:

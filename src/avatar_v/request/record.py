@@ -37,9 +37,9 @@ class Timing:
     wall_s: float | None = None  # from the command's beginning to its end
 
 
-def timing_of(
+def measure_timing(
     num_frames: int,
-    begun: float,
+    started: float,
     read_s: float,
     begin: float,
     loaded: float,
@@ -56,7 +56,7 @@ def timing_of(
         frames_per_s=round(num_frames / (end - loaded), 2),
         peak_rss_mib=round(peak_rss_mib(), 1),
         read_s=round(read_s, 3),
-        wall_s=round(end - begun, 3),
+        wall_s=round(end - started, 3),
     )
 
 

@@ -57,7 +57,7 @@ def format_warnings(card: Card, refiner: Card | None = None) -> tuple[str, ...]:
 
 
 def sound_warnings(*, has_audio: bool) -> tuple[str, ...]:
-    """What weights make of the speech that do not hear it."""
+    """The warning that these weights take no audio."""
     if has_audio:
         return ()
     return (
@@ -89,7 +89,7 @@ def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
     back anyway; of causal weights chunks that are no whole blocks, more ranks than steps, and to go
     on with a run, since their keys and values are in no file. Needs no file of the request."""
     if card.can.causal_block is not None:
-        check_chunks(card.can.causal_block, chunk_latents_of(request, card))
+        check_chunks(card.can.causal_block, resolve_chunk_latents(request, card))
         steps_of_ranks(num_steps_of(request.sampling.num_steps, card), num_ranks)
         if request.output.resume:
             raise ValueError("--resume: a video of causal weights is made in one run")
@@ -114,11 +114,11 @@ def resolved(request: Request, card: Card, *, has_clips: bool) -> Request:
         guidance_audio=card.guidance_audio if audio is None else audio,
         guidance_motion=card.guidance_motion if motion is None else motion,
         num_steps=num_steps_of(asked.num_steps, card),
-        chunk_latents=chunk_latents_of(request, card),
+        chunk_latents=resolve_chunk_latents(request, card),
     )
 
 
-def chunk_latents_of(request: Request, card: Card) -> int:
+def resolve_chunk_latents(request: Request, card: Card) -> int:
     """Latents of a chunk: what was asked for, or the windows of training; of causal weights two
     blocks, so that a voice is followed block by block."""
     if request.sampling.chunk_latents is None and card.can.causal_block is not None:
@@ -140,7 +140,7 @@ def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:
             f"these weights are a student of {trained} steps and were asked for {asked}: they know "
             "other times of denoising"
         )
-    length, window = chunk_latents_of(request, card), format_of(card).chunk_latents
+    length, window = resolve_chunk_latents(request, card), format_of(card).chunk_latents
     if length != window and card.can.causal_block is None:
         warnings.append(
             f"these weights know windows of {window} latents, and were asked for chunks of {length}"
@@ -148,14 +148,14 @@ def sampling_warnings(request: Request, card: Card) -> tuple[str, ...]:
     return tuple(warnings)
 
 
-def settings_of(request: Request, card: Card, *, bf16: bool) -> Settings:
+def sampler_settings(request: Request, card: Card, *, bf16: bool) -> Settings:
     """The sampler's settings for a `resolved` request."""
     asked, sizes = request.sampling, format_of(card)
     assert asked.num_steps is not None
     assert asked.guidance_audio is not None
     assert asked.guidance_motion is not None
     return Settings(
-        chunk_latents=chunk_latents_of(request, card),
+        chunk_latents=resolve_chunk_latents(request, card),
         window_latents=sizes.chunk_latents,
         shift=sizes.shift,
         motion_steps=card.can.motion_steps,

@@ -16,7 +16,7 @@ class FeaturePart(ABC):
     """A callable; no network in it is trained."""
 
     config: Mapping[str, str | int]
-    """What makes the same part again, by the names of features.Sources."""
+    """The arguments that build the same part again, named as in features.FeatureSources."""
 
     @property
     @abstractmethod

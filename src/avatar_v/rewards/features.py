@@ -19,7 +19,7 @@ from avatar_v.rewards.video_features import VideoFeatures
 
 
 @dataclass(frozen=True)
-class Sources:
+class FeatureSources:
     """The networks that are read, by shipped names or folders; "" for one that is not."""
 
     motion: str = "motion"
@@ -36,7 +36,7 @@ class Sources:
 
 
 KINDS = {ClipFeatures, VideoFeatures}
-CRITICS = Sources()
+CRITICS = FeatureSources()
 """The critics that ship."""
 
 
@@ -53,8 +53,8 @@ class Features:
         self.parts = tuple(parts)
 
     @classmethod
-    def of(cls, read: Sources) -> "Features":
-        """By these networks; errors as of the parts."""
+    def of(cls, read: FeatureSources) -> "Features":
+        """Features of these networks; errors as those of the parts."""
         parts: list[FeaturePart] = []
         if read.motion or read.face or read.sync:
             parts.append(ClipFeatures(read.motion, read.face, read.sync))
@@ -63,9 +63,9 @@ class Features:
         return cls(parts)
 
     @property
-    def sources(self) -> Sources:
-        """What makes the same features again."""
-        read = Sources("", "", "")
+    def sources(self) -> FeatureSources:
+        """The arguments that build the same features again."""
+        read = FeatureSources("", "", "")
         for part in self.parts:
             read = dataclasses.replace(read, **part.config)
         return read
@@ -82,6 +82,6 @@ class Features:
             return hashes[0]
         return hashlib.sha256("".join(hashes).encode()).hexdigest()[:12]
 
-    def __call__(self, *told: Tensor) -> Float[Tensor, "b d"]:
-        """Rows of clips, part after part; each is told what a `FeaturePart` is."""
-        return torch.cat([part(*told) for part in self.parts], dim=1)
+    def __call__(self, *inputs: Tensor) -> Float[Tensor, "b d"]:
+        """Rows of clips, part after part; each takes what a `FeaturePart` takes."""
+        return torch.cat([part(*inputs) for part in self.parts], dim=1)

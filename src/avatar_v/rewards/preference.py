@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from avatar_v.base.stored import Count
 from avatar_v.critics.frozen import Critic
-from avatar_v.rewards.features import CRITICS, Features, Sources
+from avatar_v.rewards.features import CRITICS, Features, FeatureSources
 from avatar_v.types import Batch
 
 
@@ -43,7 +43,7 @@ class PreferenceModel(Critic):
         num_features: Count,
         width: Count = 32,
         axes: tuple[str, ...] = ("overall",),
-        sources: Sources = CRITICS,
+        sources: FeatureSources = CRITICS,
         features_hash: str = "",
         held_out: bool = False,
     ) -> None:

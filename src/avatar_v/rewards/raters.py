@@ -19,7 +19,7 @@ from torch import Tensor
 from avatar_v.base.outside import read_json
 from avatar_v.base.stored import Within, built
 from avatar_v.base.trust import check_names
-from avatar_v.rewards.terms import Rewards, RewardTerm, Samples
+from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm
 
 FIRST, SECOND, TIE = range(3)
 MAX_WEIGHT = 1e3
@@ -27,7 +27,7 @@ MAX_WEIGHT = 1e3
 
 @dataclass(frozen=True)
 class Term:
-    """What a rater weighs."""
+    """One reward that a rater weighs."""
 
     path: str  # of a function or class, e.g. avatar_v.rewards.likeness.own_blinks
     weight: Annotated[float, Within(0, MAX_WEIGHT)] = 1.0
@@ -61,7 +61,7 @@ class SimulatedRater:
             [term.weight * (first[term.path] - second[term.path]) for term in self.terms]
         ).sum(0)
 
-    def values(self, samples: Samples) -> dict[str, Float[Tensor, " b"]]:
+    def values(self, samples: RewardSamples) -> dict[str, Float[Tensor, " b"]]:
         """Of every sample what each term says, by its path; of terms with a value for each latent
         frame the mean."""
         found = self._rewards(samples)
@@ -89,7 +89,7 @@ def outcomes(margin: Float[Tensor, " p"], ties: float) -> Float[Tensor, "p 3"]:
     return torch.stack([first, second, (1 - first - second).clamp_min(0)], dim=1)
 
 
-def raters_of(
+def build_raters(
     paths: tuple[str, ...], weights: Mapping[str, tuple[float, ...]]
 ) -> tuple[SimulatedRater, ...]:
     """Three raters of one panel, by name: the weight of each path's term. Two lean to the sample
@@ -105,7 +105,7 @@ def raters_of(
     )
 
 
-OWN_HABITS = raters_of(
+OWN_HABITS = build_raters(
     (
         "avatar_v.rewards.likeness.own_blinks",
         "avatar_v.rewards.likeness.own_sway",
@@ -115,7 +115,7 @@ OWN_HABITS = raters_of(
 )
 """Raters who ask for the habits of the person's own, each with an eye for one of them."""
 
-OWN_LOOKS = raters_of(
+OWN_LOOKS = build_raters(
     (
         "avatar_v.rewards.shipped.Identity",
         "avatar_v.rewards.shipped.Sync",

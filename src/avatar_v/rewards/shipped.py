@@ -35,17 +35,17 @@ from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Bat
 Video = Float[Tensor, "b f 3 h w"]
 Motion = Float[Tensor, "b f m"]
 Pictures = Float[Tensor, "c k 3 _h _w"]
-"""What is true of each condition, in [-1, 1]."""
+"""True pictures of each condition, in [-1, 1]."""
 PerLatent = Float[Tensor, "b l"]
 EYE_OPEN = MOTION_NAMES.index("eye_open")
 YAW = MOTION_NAMES.index("yaw")
 MOUTH_OPEN = MOTION_NAMES.index("mouth_open")
 MOST_PENALTY = 2.0
-"""Of what is three times as much as it should be, or more."""
+"""The penalty of three times as much as there should be, or more."""
 LEAST_FLICKER = 0.5
 """Share of the mean flicker of a clip, below which that of a moment counts as so much."""
 LEAST_SLOPE = 0.1
-"""Of a true mouth on the motion that it shows; less counts as so much."""
+"""Least slope of a true mouth on its motion; a smaller one counts as this."""
 LEAST_SPEED = 1e-3
 """Mean change a frame below which a component counts as one that a person does not move."""
 
@@ -195,10 +195,10 @@ class MouthOpening:
         shown, true = (
             shown_motion(self.critic, x)[..., MOUTH_OPEN].to(motion) for x in (frames, truth)
         )
-        told = motion[..., MOUTH_OPEN]
-        made = slope(told, shown, given).mean()
-        aim = slope(told, true[condition], given).mean().clamp_min(LEAST_SLOPE)
-        along = (told - _middle(told, given)) * (shown - _middle(shown, given))
+        target = motion[..., MOUTH_OPEN]
+        made = slope(target, shown, given).mean()
+        aim = slope(target, true[condition], given).mean().clamp_min(LEAST_SLOPE)
+        along = (target - _middle(target, given)) * (shown - _middle(shown, given))
         return (1 - made / aim) * _standard(by_latent(along, "mean"))
 
 
@@ -292,13 +292,13 @@ def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
 
 
 def slope(
-    told: Float[Tensor, "b f"], shown: Float[Tensor, "b f"], num_given: int
+    target: Float[Tensor, "b f"], shown: Float[Tensor, "b f"], num_given: int
 ) -> Float[Tensor, " b"]:
-    """Of what is shown on what was told, over the frames that a sample made; NaN where nothing was
-    told to move."""
-    told, shown = (made_part(x[..., None], num_given)[..., 0] for x in (told, shown))
-    told, shown = (x - x.mean(1, keepdim=True) for x in (told, shown))
-    return (told * shown).sum(1) / told.square().sum(1)
+    """Slope of the regression of ``shown`` on ``target`` over the frames that a sample made; NaN
+    where the target does not move."""
+    target, shown = (made_part(x[..., None], num_given)[..., 0] for x in (target, shown))
+    target, shown = (x - x.mean(1, keepdim=True) for x in (target, shown))
+    return (target * shown).sum(1) / target.square().sum(1)
 
 
 def _middle(x: Float[Tensor, "b f"], num_given: int) -> Float[Tensor, "b 1"]:

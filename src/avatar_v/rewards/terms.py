@@ -54,8 +54,8 @@ class RewardTerm:
 
 
 @dataclass(frozen=True)
-class Samples:
-    """What rewards judge: samples of some conditions, the part that was given clean included."""
+class RewardSamples:
+    """Samples of some conditions for rewards to score, with the part that was given clean."""
 
     frames: Video | None  # in [-1, 1]; None where motion alone is made
     audio: Float[Tensor, "b s"]  # of these frames, 640 samples each
@@ -84,21 +84,21 @@ class Rewards:
             raise ValueError(f"rewards are one or more, each of its own name, got {labels}")
         self.terms = tuple(terms)
         self._functions = {term.label: load_reward(term) for term in terms}
-        self._told: set[str] = set()
+        self._warned: set[str] = set()
 
     @torch.no_grad()
-    def __call__(self, samples: Samples) -> dict[str, Float[Tensor, "b *l"]]:
+    def __call__(self, samples: RewardSamples) -> dict[str, Float[Tensor, "b *l"]]:
         """The raw values of every reward, NaN where one is missing. NothingRewarded, with all
         reasons, where no reward has a value for any sample."""
         values, reasons = {}, []
         for name, function in self._functions.items():
-            values[name], reason = _judged(function, samples)
+            values[name], reason = _score(function, samples)
             if reason is None:
                 continue
             reasons.append(f"{name}: {reason}")
             kind = NUMBERS.sub("", reasons[-1])  # not again for each batch that lacks some values
-            if kind not in self._told:
-                self._told.add(kind)
+            if kind not in self._warned:
+                self._warned.add(kind)
                 warnings.warn(f"reward {reasons[-1]}; counted as missing", stacklevel=2)
         if not any(bool(known(value).any()) for value in values.values()):
             raise NothingRewarded(f"no reward has a value for any sample ({'; '.join(reasons)})")
@@ -130,7 +130,7 @@ def load_reward(term: RewardTerm) -> Reward:
     return cast(Reward, found)
 
 
-def _judged(function: Reward, samples: Samples) -> tuple[Float[Tensor, "b *l"], str | None]:
+def _score(function: Reward, samples: RewardSamples) -> tuple[Float[Tensor, "b *l"], str | None]:
     """The values, and why some of them are missing."""
     num, device = len(samples.motion), samples.motion.device
     nothing = torch.full((num,), torch.nan, device=device)

@@ -2,7 +2,7 @@
 
 V-JEPA 2 (Assran et al. 2025), VideoMAE (Tong et al. 2022), or any other that AutoModel loads and
 that gives tokens of a clip. Unlike the critics of the world it may know real people; it hears
-nothing and is told nothing of the person. Weights are the user's to supply; nothing is downloaded.
+nothing and gets nothing of the person. Weights are the user's to supply; nothing is downloaded.
 """
 
 import hashlib
@@ -96,7 +96,7 @@ class VideoFeatures(FeaturePart):
         return rows.unflatten(0, (-1, self.num_windows)).mean(1)
 
     def _tokens(self, windows: Float[Tensor, "k n 3 h w"]) -> Float[Tensor, "k t d"]:
-        """Of pictures in [-1, 1]."""
+        """The tokens of windows of pictures in [-1, 1]."""
         pictures = (windows.flatten(0, 1).clamp(-1, 1) + 1) * 127.5
         ready = self.prepare(pictures).unflatten(0, windows.shape[:2])
         more = ENCODER_ALONE.get(self.model.config.model_type, {})

@@ -57,8 +57,8 @@ class Consent:
         check_texts(
             person=self.person, uses=self.uses, statement=self.statement, heard=self.heard or ""
         )
-        first = day_of(self.recorded, where="recorded")
-        if day_of(self.expires, where="expires") < first:
+        first = parse_day(self.recorded, where="recorded")
+        if parse_day(self.expires, where="expires") < first:
             raise ValueError(f"expires {self.expires} is before recorded {self.recorded}")
 
     def is_to_come(self, today: date) -> bool:
@@ -84,7 +84,7 @@ class Consented:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredConsent:
     """A consent with its file."""
 
     path: Path
@@ -96,7 +96,7 @@ class Stored:
         return Consented(self.consent.person, self.sha256)
 
 
-def read_consents(places: Sequence[str | Path]) -> tuple[Stored, ...]:
+def read_consents(places: Sequence[str | Path]) -> tuple[StoredConsent, ...]:
     """The records in files, and in folders those whose names end in `SUFFIX`. ValueError for none,
     and for one that is damaged or sealed with another key."""
     paths: list[Path] = []
@@ -113,7 +113,7 @@ def read_consents(places: Sequence[str | Path]) -> tuple[Stored, ...]:
     return tuple(map(read_consent, paths))
 
 
-def read_consent(path: Path) -> Stored:
+def read_consent(path: Path) -> StoredConsent:
     """ValueError for a file that is no record, or not as it was sealed."""
     data = read_bounded(path, "--consent")
     values = parse_json(data, where=path)
@@ -122,23 +122,23 @@ def read_consent(path: Path) -> Stored:
     seal = values.pop("seal", None)
     consent = built(Consent, values, where=path)
     given = seal.encode(errors="replace") if isinstance(seal, str) else b""
-    if not hmac.compare_digest(given, seal_of(consent)):
+    if not hmac.compare_digest(given, compute_seal(consent)):
         raise ValueError(
             f"{path}: its seal does not fit: the record was changed, or made with another key"
         )
-    return Stored(path, consent, hashlib.sha256(data).hexdigest())
+    return StoredConsent(path, consent, hashlib.sha256(data).hexdigest())
 
 
 def save_consent(path: Path, consent: Consent) -> None:
     """Write a record that only its owner may read; the file appears whole or not at all."""
-    values = {**dataclasses.asdict(consent), "seal": seal_of(consent).decode()}
+    values = {**dataclasses.asdict(consent), "seal": compute_seal(consent).decode()}
     with whole_file(path) as part:
         part.unlink(missing_ok=True)
         part.touch(mode=0o600)
         part.write_text(json.dumps(values, indent=1) + "\n", encoding="utf-8")
 
 
-def seal_of(consent: Consent) -> bytes:
+def compute_seal(consent: Consent) -> bytes:
     """64 hexadecimal digits that the key gives for all fields."""
     text = json.dumps(dataclasses.asdict(consent), sort_keys=True)
     digest = hmac.new(own_key(), b"avatar_v consent" + text.encode(), hashlib.sha256)
@@ -161,7 +161,7 @@ def check_texts(**texts: str) -> None:
         raise ValueError("person is a name, got none")
 
 
-def day_of(text: str, *, where: str) -> date:
+def parse_day(text: str, *, where: str) -> date:
     """ValueError for a text that is no day."""
     try:
         return date.fromisoformat(text)

@@ -39,12 +39,12 @@ from avatar_v.safety.watermark import (
     STRENGTH,
     SYNC,
     WORD,
+    code_words,
     content,
     luma,
     places,
-    sync_of,
+    sync_signs,
     wave,
-    words_of,
 )
 
 MOST_FALSE = 1e-6
@@ -94,7 +94,7 @@ class View:
 
 
 @dataclass(frozen=True)
-class Found:
+class DetectedMark:
     """The best of all ids, beginnings and views, of the section with a mark or of all sections."""
 
     best: str  # of whatever video
@@ -134,7 +134,7 @@ def least_z(num_trials: int, section: int = 1) -> float:
     return math.sqrt(2 * math.log(num_trials * 2 * section * (section + 1) / MOST_FALSE))
 
 
-def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) -> Found:
+def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) -> DetectedMark:
     """The mark in the frames of a video at 25 a second, which are read until it is found.
     ValueError for fewer than 16 frames."""
     found, num = [], 0
@@ -142,7 +142,7 @@ def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) ->
         num += len(part)
         if len(part) < LEAST_FRAMES:
             break
-        found.append(_best_of(part, key, i))
+        found.append(_best_view(part, key, i))
         if found[-1].id is not None:
             break
     if not found:
@@ -150,11 +150,11 @@ def detect(frames: Iterable[UInt8[Tensor, "3 h w"]], key: bytes = PUBLIC_KEY) ->
     return dataclasses.replace(max(found, key=_lead), num_frames=num)
 
 
-def _lead(found: Found) -> tuple[bool, float]:
+def _lead(found: DetectedMark) -> tuple[bool, float]:
     return found.id is not None, found.z - found.least_z
 
 
-def _best_of(part: Float[Tensor, "f side side"], key: bytes, number: int) -> Found:
+def _best_view(part: Float[Tensor, "f side side"], key: bytes, number: int) -> DetectedMark:
     """The best of a section's views; of others than the plain one where that has no mark."""
     section = _Section.of(part, key)
     plain = _best_read(section, [View()], least_z(NUM_PLAIN, number))
@@ -181,7 +181,7 @@ class _Section:
         rest = part - slow
         usual = rest.square().mean(0).sqrt() + 0.3
         rest = (rest / usual).clamp(-2, 2)  # large ones are motion
-        strengths = _strength_of(slow[::CYCLE]).mean(0, keepdim=True) / usual
+        strengths = _allowed_change(slow[::CYCLE]).mean(0, keepdim=True) / usual
         return cls(
             key,
             F.avg_pool2d(rest[:, None], SIDE // CELLS, 1),
@@ -192,24 +192,24 @@ class _Section:
     def signs(self, view: View) -> Float[Tensor, "phases t cells2"]:
         """How much each cell changes in each cycle, for every frame of a cycle that the first one
         may be; signs of the content are taken out."""
-        cells = cells_of(self.changes, view, CELLS)
+        cells = cell_means(self.changes, view, CELLS)
         patterns = waves(len(cells), view.speed) @ cells
-        sums = content(cells_of(self.looks, view, LOOK, EDGE), self.key)
+        sums = content(cell_means(self.looks, view, LOOK, EDGE), self.key)
         signs = (SURE * sums).clamp(-1, 1).prod(-2)
         patterns = patterns * signs[beginnings(len(cells), view.speed)]
         maps = patterns.view(*patterns.shape[:2], CELLS, CELLS)
         power = maps.square().mean(1, keepdim=True)
         level = F.avg_pool2d(power, 5, 1, 2, count_include_pad=False).sqrt()
         level = level + 0.1 * level.mean((2, 3), keepdim=True) + 1e-9
-        strength = cells_of(self.strengths, view, CELLS).view(CELLS, CELLS)
+        strength = cell_means(self.strengths, view, CELLS).view(CELLS, CELLS)
         weak = (strength / (WEAK * strength.mean() + 1e-9)).clamp(max=1)
         maps = (maps / level).clamp(-LARGE, LARGE) * weak
         return maps.flatten(2)[..., places()]
 
 
-def _best_read(section: _Section, views: list[View], least: float) -> Found:
+def _best_read(section: _Section, views: list[View], least: float) -> DetectedMark:
     """The best of the beginnings and views that fit best to the signs of all ids."""
-    sync = sync_of(section.key).T
+    sync = sync_signs(section.key).T
     tried = []
     for i, view in enumerate(views):
         signs = section.signs(view)
@@ -225,7 +225,7 @@ def _best_read(section: _Section, views: list[View], least: float) -> Found:
         signs = section.signs(views[i])
         found += [_read(signs[at // NUM_CYCLES], at % NUM_CYCLES, section.key) for *_, at in same]
     z, best, confidence = max(found)
-    return Found(best, confidence, z, least, len(section.changes))
+    return DetectedMark(best, confidence, z, least, len(section.changes))
 
 
 def _read(signs: Float[Tensor, "t cells2"], first: int, key: bytes) -> tuple[float, str, float]:
@@ -238,20 +238,20 @@ def _read(signs: Float[Tensor, "t cells2"], first: int, key: bytes) -> tuple[flo
         [part.roll(-number, 0) for part, number in zip(rolled, numbers, strict=True)]
     )
     scores = sum(
-        torch.einsum("bs,bws->bw", part, words_of(key, number))
+        torch.einsum("bs,bws->bw", part, code_words(key, number))
         for part, number in zip(parts, numbers, strict=True)
     )
     assert isinstance(scores, Tensor)
     units = scores.double() / parts.double().square().sum((0, 2)).sqrt().clamp(min=1e-9)[:, None]
     most, words = units.max(1)
     chance = (most.mean() * units).softmax(1).amax(1).prod()
-    sync = (signs[:, :SYNC] * sync_of(key)[numbers]).sum()
+    sync = (signs[:, :SYNC] * sync_signs(key)[numbers]).sum()
     size = signs.square().sum().sqrt().clamp(min=1e-9)
     z = (sync + scores.amax(1).sum()) / size
     return float(z), bytes(words.tolist()).hex(), float(chance)
 
 
-def cells_of(
+def cell_means(
     means: Float[Tensor, "t 1 m m"], view: View, num: int, edge: float = 0.0
 ) -> Float[Tensor, "t cells2"]:
     """The means of ``num`` x ``num`` cells of the marked picture. ``means`` are those of all places
@@ -260,13 +260,13 @@ def cells_of(
     last = means.shape[-1] - 1
     size = SIDE - last
 
-    def places_of(start: float, side: float) -> Tensor:
+    def grid_places(start: float, side: float) -> Tensor:
         """Where the centres lie among ``means``, in -1 … 1."""
         pixel = (centre - start) / side * SIDE - size / 2
         return pixel / last * 2 - 1
 
     box = view.box
-    across, down = places_of(box.left, box.width), places_of(box.top, box.height)
+    across, down = grid_places(box.left, box.width), grid_places(box.top, box.height)
     grid = torch.stack(torch.meshgrid(across, down, indexing="xy"), -1)
     sampled = F.grid_sample(means, grid.expand(len(means), -1, -1, -1), align_corners=True)
     return (sampled.flip(-1) if view.mirrored else sampled).flatten(1)
@@ -289,7 +289,7 @@ def beginnings(num: int, speed: float) -> Int[Tensor, "phases t"]:
     return ((cycles * CYCLE - phase) / speed).ceil().long().clamp(0, num - 1)
 
 
-def _strength_of(grey: Float[Tensor, "f side side"]) -> Float[Tensor, "f side side"]:
+def _allowed_change(grey: Float[Tensor, "f side side"]) -> Float[Tensor, "f side side"]:
     """What a mark may change at each place, by the contrast around it."""
     size = 3 * SIDE // CELLS // 2
     mean, power = (

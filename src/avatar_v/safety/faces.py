@@ -39,7 +39,7 @@ Face = Float[Tensor, " d"]
 
 
 @dataclass(frozen=True)
-class Seen:
+class ClipFace:
     """The face of a clip."""
 
     face: Face  # the mean of its looks
@@ -49,7 +49,7 @@ class Seen:
     moves: float  # the median change from look to look, in grey levels of 255; 0 of one look
 
 
-def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
+def read_faces(path: str | Path, critic: str, seconds: float) -> ClipFace:
     """The face in the first ``seconds`` of a clip, or in a picture, about two looks a second.
 
     ValueError: unreadable, no face, or another person's face later (with the time).
@@ -71,7 +71,7 @@ def read_faces(path: str | Path, critic: str, seconds: float) -> Seen:
     if 2 * who.num <= len(looks):
         raise ValueError(f"{path}: {who.num} of {len(looks)} looks at its faces show one person")
     num_looks = len(range(0, num_frames, LOOK_EVERY))
-    return Seen(who.face, who.num, num_looks, num_faces, _moves(shown))
+    return ClipFace(who.face, who.num, num_looks, num_faces, _moves(shown))
 
 
 def face_in(picture: Picture, critic: str) -> Face | None:
@@ -82,7 +82,7 @@ def face_in(picture: Picture, critic: str) -> Face | None:
     return dlib_face.embed_largest(picture)
 
 
-def hash_of(critic: str) -> str:
+def hash_critic(critic: str) -> str:
     """12 hex digits of the critic's weights."""
     if critic == DRAWN:
         return _critic().hash()

@@ -19,8 +19,8 @@ from avatar_v.safety.policy import (
     PICTURE_MODELS,
     TEXT_MODELS,
     Classifier,
+    ModerationPolicy,
     PictureClassifier,
-    Policy,
     plain_words,
     read_policy,
 )
@@ -45,7 +45,7 @@ class Moderator:
     """``policy`` is its file. ValueError for one that is none, and for models that do not load."""
 
     def __init__(self, policy: str | Path) -> None:
-        self.policy: Policy = read_policy(policy)
+        self.policy: ModerationPolicy = read_policy(policy)
         self._refused_words = [_joined(word) for word in self.policy.words]
         for rule in (self.policy.texts, self.policy.pictures):
             if rule is not None:
@@ -99,7 +99,7 @@ def picture_scores(frames: Frames, folder: str) -> Scores:
     return torch.cat([_probabilities(model, model(pixel_values=x).logits) for x in parts])
 
 
-def labels_of(folder: str, *, is_text: bool) -> list[str]:
+def read_labels(folder: str, *, is_text: bool) -> list[str]:
     """The labels of a classifier, in the order of its scores."""
     model, _ = _model(folder, is_text=is_text)
     return [str(model.config.id2label[i]) for i in sorted(model.config.id2label)]
@@ -123,7 +123,7 @@ def _probabilities(model: Any, logits: Float[Tensor, "n labels"]) -> Scores:
 
 
 def _check(name: str, scores: Scores, rule: Classifier) -> None:
-    labels = labels_of(rule.model, is_text=not isinstance(rule, PictureClassifier))
+    labels = read_labels(rule.model, is_text=not isinstance(rule, PictureClassifier))
     for label, least in rule.refuse.items():
         score = float(scores[:, labels.index(label)].max())
         if not score < least:

@@ -49,7 +49,7 @@ class PictureClassifier(Classifier):
 
 
 @dataclass(frozen=True)
-class Policy:
+class ModerationPolicy:
     """All that is refused."""
 
     words: tuple[str, ...] = ()
@@ -57,7 +57,7 @@ class Policy:
     pictures: PictureClassifier | None = None
 
 
-def read_policy(path: str | Path) -> Policy:
+def read_policy(path: str | Path) -> ModerationPolicy:
     """ValueError for a file that is no policy: unknown keys, words without a letter, models that
     are missing or of another kind, and labels that a model does not have."""
     path = Path(path)
@@ -71,7 +71,7 @@ def read_policy(path: str | Path) -> Policy:
     pictures = _classifier(values, "pictures", PictureClassifier, path)
     if not (words or texts or pictures):
         raise ValueError(f"{path} refuses nothing; expected words, texts or pictures")
-    return Policy(words, texts, pictures)
+    return ModerationPolicy(words, texts, pictures)
 
 
 def plain_words(text: str) -> list[str]:

@@ -106,12 +106,12 @@ def _read(found: dict[str, Any]) -> Manifest:
     """What c2pa-python tells of a file; its words are whatever someone wrote there."""
     manifest = found["manifests"][found["active_manifest"]]
     maker = next(iter(manifest.get("claim_generator_info") or ()), {})
-    told = [one["data"] for one in manifest.get("assertions", ()) if one["label"] == LABEL]
+    assertions = [one["data"] for one in manifest.get("assertions", ()) if one["label"] == LABEL]
     failures = found.get("validation_results", {}).get("activeManifest", {}).get("failure", [])
     signature = manifest.get("signature_info", {})
     return Manifest(
         made_by=_printable(maker.get(name, "") for name in ("name", "version")),
-        origin=told[0] if told else {},
+        origin=assertions[0] if assertions else {},
         signer=_printable(signature.get(name, "") for name in ("common_name", "issuer")),
         faults=tuple(
             _printable([one.get("explanation", one["code"])])

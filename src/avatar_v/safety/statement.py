@@ -12,8 +12,8 @@ from torch import Tensor
 
 from avatar_v.base.local_models import load_model, load_part
 from avatar_v.media import containers, reading
-from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, check_texts, day_of
-from avatar_v.safety.faces import hash_of, read_faces
+from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, check_texts, parse_day
+from avatar_v.safety.faces import hash_critic, read_faces
 from avatar_v.safety.policy import check_folder, plain_words
 from avatar_v.types import SAMPLE_RATE_HZ
 
@@ -33,7 +33,7 @@ SPEECH_MODELS = (
 )
 
 
-def consent_of(
+def consent_from_video(
     video: str | Path,
     *,
     person: str,
@@ -52,14 +52,14 @@ def consent_of(
     """
     check_texts(person=person, uses=uses, statement=statement)
     today = today or date.today()
-    last = day_of(expires, where="--expires")
+    last = parse_day(expires, where="--expires")
     if last < today:
         raise ValueError(f"--expires {last} is over; today is {today}")
     if speech_model is not None and not plain_words(statement):
         raise ValueError("--speech-model hears whether --statement is said, and none is given")
     critic = DRAWN if drawn else FILMED
-    sound = _sound_of(video)
-    face = _face_of(video, critic)
+    sound = _read_speech(video)
+    face = _read_face(video, critic)
     heard = None
     if speech_model is not None:
         heard = heard_in(sound, speech_model)
@@ -76,7 +76,7 @@ def consent_of(
         heard=heard,
         video_sha256=digest,
         critic=critic,
-        critic_hash=hash_of(critic),
+        critic_hash=hash_critic(critic),
         face=tuple(round(float(x), 6) for x in face),
     )
 
@@ -135,7 +135,7 @@ def speech_s(sound: Float[Tensor, " s"]) -> float:
     return sum(span["end"] - span["start"] for span in spans) / SAMPLE_RATE_HZ
 
 
-def _sound_of(video: str | Path) -> Float[Tensor, " s"]:
+def _read_speech(video: str | Path) -> Float[Tensor, " s"]:
     """The sound of a statement, in which somebody speaks."""
     length_s, _ = containers.extent(video)
     if not LEAST_S <= length_s <= MOST_S:
@@ -152,7 +152,7 @@ def _sound_of(video: str | Path) -> Float[Tensor, " s"]:
     return sound
 
 
-def _face_of(video: str | Path, critic: str) -> Float[Tensor, " d"]:
+def _read_face(video: str | Path, critic: str) -> Float[Tensor, " d"]:
     """The face of a statement's one person."""
     seen = read_faces(video, critic, MOST_S)
     if seen.num_faces > 1:

@@ -70,13 +70,13 @@ class Mark:
     @cached_property
     def first(self) -> int:
         """The number of the first cycle."""
-        return int.from_bytes(_bytes_of(self.key, b"first" + self.id.encode(), 4)) % NUM_CYCLES
+        return int.from_bytes(_key_bytes(self.key, b"first" + self.id.encode(), 4)) % NUM_CYCLES
 
     def signs(self, cycle: int) -> Float[Tensor, "cells cells"]:
         """+1 or -1 in each cell, in the cycle so many cycles behind the first."""
         number = (self.first + cycle) % NUM_CYCLES
-        words = words_of(self.key, number)[range(NUM_BYTES), list(bytes.fromhex(self.id))]
-        signs = torch.cat([sync_of(self.key)[number], words.roll(number, 0).flatten()])
+        words = code_words(self.key, number)[range(NUM_BYTES), list(bytes.fromhex(self.id))]
+        signs = torch.cat([sync_signs(self.key)[number], words.roll(number, 0).flatten()])
         return torch.empty_like(signs).index_copy(0, places(), signs).view(CELLS, CELLS)
 
 
@@ -99,17 +99,17 @@ class Marker:
             sums = content(_look(grey), self.mark.key)
             self._signs = self.mark.signs(cycle) * sums.sign().prod(0).view(CELLS, CELLS)
         self._num += 1
-        change = change_of(grey, self._signs * wave(time))
+        change = mark_change(grey, self._signs * wave(time))
         return (pixels + change).round().clamp(0, 255).to(torch.uint8)
 
 
 @lru_cache(maxsize=4)
-def sync_of(key: bytes) -> Float[Tensor, "n sync"]:
+def sync_signs(key: bytes) -> Float[Tensor, "n sync"]:
     """The signs of each cycle that are the same for all ids, +1 or -1."""
     return _signs(key, b"sync", NUM_CYCLES, SYNC)
 
 
-def words_of(key: bytes, number: int) -> Float[Tensor, "bytes words signs"]:
+def code_words(key: bytes, number: int) -> Float[Tensor, "bytes words signs"]:
     """The words of a cycle, +1 or -1."""
     return _signs(key, b"words %d" % number, NUM_BYTES, NUM_WORDS, WORD)
 
@@ -135,7 +135,7 @@ def content(look: Float[Tensor, "*any look2"], key: bytes) -> Float[Tensor, "*an
     sums of such a picture have. A cell's sign is the product of its sums' signs."""
     rest = look - look.mean(-1, keepdim=True)
     size = rest.square().sum(-1, keepdim=True).sqrt() + 1e-3
-    sums = (rest / size) @ _sums_of(key).T
+    sums = (rest / size) @ _look_sums(key).T
     return sums.unflatten(-1, (NUM_SUMS, CELLS**2))
 
 
@@ -146,17 +146,17 @@ def luma(pixels: Float[Tensor, "*any 3 h w"]) -> Float[Tensor, "*any h w"]:
 
 
 @lru_cache(maxsize=4)
-def _sums_of(key: bytes) -> Float[Tensor, "sums look2"]:
+def _look_sums(key: bytes) -> Float[Tensor, "sums look2"]:
     return _signs(key, b"sums", NUM_SUMS * CELLS**2, LOOK**2)
 
 
 def _signs(key: bytes, name: bytes, *shape: int) -> Tensor:
     """Random signs, +1 or -1, of a key and a name."""
-    bits = np.unpackbits(np.frombuffer(_bytes_of(key, name, math.prod(shape) // 8), np.uint8))
+    bits = np.unpackbits(np.frombuffer(_key_bytes(key, name, math.prod(shape) // 8), np.uint8))
     return torch.from_numpy(bits.reshape(shape)).float() * 2 - 1
 
 
-def _bytes_of(key: bytes, name: bytes, num: int) -> bytes:
+def _key_bytes(key: bytes, name: bytes, num: int) -> bytes:
     """From SHAKE-256, which is the same everywhere and always."""
     return hashlib.shake_256(hashlib.sha256(key).digest() + name).digest(num)
 
@@ -168,7 +168,7 @@ def _look(grey: Float[Tensor, "1 1 h w"]) -> Float[Tensor, " look2"]:
     return F.avg_pool2d(halves[..., edge:-edge, edge:-edge], 4).flatten()
 
 
-def change_of(
+def mark_change(
     grey: Float[Tensor, "1 1 h w"], signs: Float[Tensor, "cells cells"]
 ) -> Float[Tensor, "h w"]:
     """What is added to all colours of a frame: the signs times the contrast, which is taken from

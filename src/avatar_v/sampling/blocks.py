@@ -28,12 +28,12 @@ from avatar_v.parallel.timestep import PipelineGroup
 from avatar_v.sampling.chunks import OVERLAP, Chunk, Span
 from avatar_v.sampling.guidance import Passes
 from avatar_v.sampling.rollout import (
-    BegunChunk,
+    ChunkStart,
     ChunkState,
     ChunkVelocity,
     History,
     States,
-    begun_chunk,
+    start_chunk,
 )
 from avatar_v.sampling.settings import Settings
 
@@ -48,7 +48,7 @@ def check_chunks(block: int, chunk_latents: int) -> None:
         )
 
 
-def blocks_of(chunk: Chunk, block: int) -> list[Span]:
+def split_blocks(chunk: Chunk, block: int) -> list[Span]:
     """The blocks of a chunk, counted from its first latent; the last of a video may be shorter."""
     num = len(chunk.latents)
     if chunk.index == 0:
@@ -74,13 +74,13 @@ def make_blocks(
     """
     assert config.causal_block is not None, "the network is causal"
     assert velocity.passes is not None
-    begun = begun_chunk(velocity, carry.prefixes, None, chunk, settings, seeds)
-    passes = velocity.passes(len(chunk.latents), begun.motion)
-    given = carry.prefixes[0].to(begun.noise)
+    start = start_chunk(velocity, carry.prefixes, None, chunk, settings, seeds)
+    passes = velocity.passes(len(chunk.latents), start.motion)
+    given = carry.prefixes[0].to(start.noise)
     steps = range(settings.num_steps) if line is None else line.steps
     done, history = [], carry.history
-    for run in blocks_of(chunk, config.causal_block):
-        block = _begun_block(begun, run, given, settings)
+    for run in split_blocks(chunk, config.causal_block):
+        block = _start_block(start, run, given, settings)
         x = block.noise if line is None else line.take(block.noise)
         x, history = _steps(passes, block, x, steps, history, settings, config)
         if line is not None:
@@ -89,12 +89,12 @@ def make_blocks(
     if line is not None and chunk.index == 0 and settings.anchor and not given.shape[1]:
         done[0] = line.from_last(done[0])  # which becomes the anchor
     overlap = [] if chunk.index == 0 else [given]
-    states = begun.states(torch.cat([*overlap, *done], dim=1))
+    states = start.states(torch.cat([*overlap, *done], dim=1))
     return states, dataclasses.replace(carry, history=history)
 
 
 @dataclass(frozen=True)
-class _Block:
+class _NewBlock:
     """A block before its first step."""
 
     run: Span  # of its chunk
@@ -103,19 +103,19 @@ class _Block:
     fresh: tuple[Tensor | None, ...]  # the noise of each step that adds some
 
 
-def _begun_block(begun: BegunChunk, run: Span, given: Latents, settings: Settings) -> _Block:
+def _start_block(start: ChunkStart, run: Span, given: Latents, settings: Settings) -> _NewBlock:
     """The noise of all steps is drawn at once, so it is the same whoever makes which of them."""
     frames = slice(run.start, run.stop)
     prefix = given[:, frames]
-    noise = begun.noise[:, frames][:, prefix.shape[1] :].float()
+    noise = start.noise[:, frames][:, prefix.shape[1] :].float()
     stds = [settings.step(noise, noise, t, t_next)[1] for t, t_next in _moves(settings)]
-    fresh = tuple(begun.fresh(noise.shape) if std > 0 else None for std in stds)
-    return _Block(run, prefix, noise, fresh)
+    fresh = tuple(start.fresh(noise.shape) if std > 0 else None for std in stds)
+    return _NewBlock(run, prefix, noise, fresh)
 
 
 def _steps(
     passes: Passes,
-    block: _Block,
+    block: _NewBlock,
     x: Float[Tensor, "b made c h w"],
     steps: range,
     history: History | None,

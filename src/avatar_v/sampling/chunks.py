@@ -54,7 +54,7 @@ class Chunk:
 
 
 @dataclass(frozen=True)
-class Plan:
+class ChunkPlan:
     """All chunks of one video; their ``frames`` follow each other from 0 to ``num_frames``."""
 
     num_frames: int
@@ -69,7 +69,7 @@ def frames_of_audio(num_samples: int) -> int:
     return math.ceil(num_samples / SAMPLES_PER_FRAME)
 
 
-def plan(num_video_frames: int, *, chunk_latents: int) -> Plan:
+def plan(num_video_frames: int, *, chunk_latents: int) -> ChunkPlan:
     """Cut a video of ``num_video_frames`` into chunks of at most ``chunk_latents`` latents.
 
     Only the last chunk may be shorter: with a longer overlap, which would give it the length of
@@ -83,7 +83,7 @@ def plan(num_video_frames: int, *, chunk_latents: int) -> Plan:
         chunk, chunk_latents=chunk_latents, num_video_frames=num_video_frames
     ):
         chunks.append(chunk)
-    return Plan(num_video_frames, latents_to_cover(num_video_frames), tuple(chunks))
+    return ChunkPlan(num_video_frames, latents_to_cover(num_video_frames), tuple(chunks))
 
 
 def next_chunk(

@@ -134,12 +134,12 @@ def guided_passes(
     ``no_text`` is the encoding of "" with the shape of ``cond.text``; ValueError where a weight
     asks for the pass without text and it is missing or of another shape. ``past`` is the encoded
     reference of the request; without it that of ``cond`` is encoded before the first pass. Weights
-    with guidance inside are told the weights, or those of ``cond.guidance``, which may differ
+    with guidance inside take the weights, or those of ``cond.guidance``, which may differ
     between samples, and make one pass; a warning says where a weight lies outside the range that
     they were trained with.
     """
     if cond.moments is None and cond.reference is not None:
-        moments = cast(AvatarDiT, dit).moments_of(cond.reference)
+        moments = cast(AvatarDiT, dit).reference_moments(cond.reference)
         cond = dataclasses.replace(cond, moments=moments)
     has_reference = past is not None or cond.reference is not None or cond.moments is not None
     ranges = dit.config.guidance_ranges if isinstance(dit, AvatarDiT) else None
@@ -199,7 +199,7 @@ def guided_by_sample(
     kinds = [(True, True, True), (True, True, False), (True, False, False), (False, False, False)]
     passes = tuple(Stream(*kind, factor=1.0) for kind in kinds)
     if cond.moments is None:
-        cond = dataclasses.replace(cond, moments=dit.moments_of(cond.reference))
+        cond = dataclasses.replace(cond, moments=dit.reference_moments(cond.reference))
     joint = _joint_cond(cond, passes, no_text, has_reference=past is not None)
     keys = None if past is None else past.repeat(len(passes))
     v = dit(x_t.repeat(len(passes), 1, 1, 1, 1), t.repeat(len(passes), 1), joint, past=keys)

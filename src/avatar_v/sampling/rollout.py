@@ -25,7 +25,7 @@ from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import anchor_frame
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.stats import MotionStats
 from avatar_v.sampling.blend import blended
 from avatar_v.sampling.chunks import OVERLAP, Chunk, interpolation
@@ -85,7 +85,7 @@ class ChunkState:
     history: History | None = None  # of a causal network
 
     def detach(self) -> "ChunkState":
-        """The same without gradients into the chunks before."""
+        """The same state without gradients into the chunks before."""
         prefixes = tuple(prefix.detach() for prefix in self.prefixes)
         anchor = None if self.anchor is None else self.anchor.map(torch.detach)
         history = None if self.history is None else self.history.map(KeyValueCache.detach)
@@ -103,9 +103,9 @@ def begin(
     if settings.anchor and reference is None:
         raise ValueError("an anchor joins the reference of a person, and this one has none")
     cache = None if reference is None else dit.encode_reference(reference)
-    moments, style = dit.moments_of(reference), None
+    moments, style = dit.reference_moments(reference), None
     if moments is not None and dit.motion_stats is not None:
-        style = style_of(moments, dit.motion_stats)
+        style = build_style(moments, dit.motion_stats)
     return ChunkState(
         prefixes,
         _as_read(dit, cache),
@@ -123,7 +123,7 @@ def join_anchor(dit: AvatarDiT, carry: ChunkState) -> ChunkState:
     added = _as_read(dit, dit.encode_reference(carry.anchor))
     assert added is not None, "an anchor has one frame"
     past = added if carry.past is None else carry.past.append(added)
-    moments, more = carry.moments, dit.moments_of(carry.anchor)
+    moments, more = carry.moments, dit.reference_moments(carry.anchor)
     moments = None if moments is None or more is None else moments + more
     return dataclasses.replace(carry, past=past, moments=moments, anchor=None)
 
@@ -269,21 +269,21 @@ def _sampled(
     num_moves: int | None,
 ) -> States:
     """Motion first, where it is made, then the video that follows it."""
-    begun = begun_chunk(velocity, prefixes, suffixes, chunk, settings, seeds)
+    start = start_chunk(velocity, prefixes, suffixes, chunk, settings, seeds)
     video = sample(
-        velocity.video(len(chunk.latents), begun.motion),
-        begun.noise,
+        velocity.video(len(chunk.latents), start.motion),
+        start.noise,
         settings.times(num_moves),
         prefix=prefixes[0],
         suffix=None if suffixes is None else suffixes[0],
         step=settings.step,
-        draw=begun.fresh,
+        draw=start.fresh,
     )
-    return begun.states(video)
+    return start.states(video)
 
 
 @dataclass(frozen=True)
-class BegunChunk:
+class ChunkStart:
     """A chunk before its video is made."""
 
     noise: Latents  # of the video
@@ -294,19 +294,19 @@ class BegunChunk:
         return (video,) if self.motion is None else (video, self.motion)
 
 
-def begun_chunk(
+def start_chunk(
     velocity: ChunkVelocity,
     prefixes: States,
     suffixes: States | None,
     chunk: Chunk,
     settings: Settings,
     seeds: Sequence[int],
-) -> BegunChunk:
+) -> ChunkStart:
     """The noise of a chunk, and its motion, where it is made."""
     noise, *motion_noise = starting_noise(chunk, prefixes, seeds)
     fresh = _drawing("renoising", seeds, chunk)
     if not motion_noise:
-        return BegunChunk(noise, fresh, None)
+        return ChunkStart(noise, fresh, None)
     assert velocity.motion is not None, "a motion to begin with needs a motion network"
     motion = sample(
         velocity.motion(len(chunk.latents)),
@@ -317,7 +317,7 @@ def begun_chunk(
         step=settings.motion_step,
         draw=fresh,
     )
-    return BegunChunk(noise, fresh, motion)
+    return ChunkStart(noise, fresh, motion)
 
 
 def starting_noise(chunk: Chunk, prefixes: States, seeds: Sequence[int]) -> States:

@@ -13,7 +13,7 @@ from avatar_v.sampling.solver import Step, overshoot, renoise
 
 @dataclass(frozen=True)
 class Settings:
-    """What the sampler is told for a video, of the request and of the weights."""
+    """The settings of the sampler for a video, from the request and the weights."""
 
     chunk_latents: int  # 13 for the small preset, 41 at full size
     num_steps: int = 24  # Avatar V §4.2
@@ -23,8 +23,8 @@ class Settings:
     guidance_reference: float = 1.0
     guidance_motion: float = 1.0  # of the person's style in motion (motion.guided_motion)
     motion_steps: int | None = None
-    """Of a motion network of few steps, which has guidance inside; None: motion takes the steps of
-    the video, and not fewer than motion.LEAST_MOTION_STEPS."""
+    """Steps of a few-step motion network, which has guidance inside; None: as those of the video,
+    and not fewer than motion.LEAST_MOTION_STEPS."""
     overshoot: float = 0.0  # c of solver.overshoot
     renoise: bool = False  # steps of the video go to x_0 and back: those of few-step students
     from_prompt: bool = False  # the first chunk has no prefix: its first frame is made, too
@@ -35,7 +35,7 @@ class Settings:
     seed: int = 0
     bf16: bool = False  # autocast of sampling and decoding; encoding stays in fp32
     window_latents: int | None = None
-    """Of the windows of training, where a causal network makes other chunks; None: as the chunks.
+    """Latents of a training window, where a causal network makes other chunks; None: of a chunk.
     """
 
     @property

@@ -237,7 +237,7 @@ class _Held:
         return x[:, self.num_first : x.shape[1] - self.num_last]
 
     def around(self, x: Tensor) -> Tensor:
-        """What lies between the ends, and the ends."""
+        """``x`` with the given latent frames at both ends."""
         parts = (self.prefix, x, self.suffix)
         return torch.cat([part.to(x) for part in parts if part is not None], dim=1)
 

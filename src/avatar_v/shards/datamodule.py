@@ -15,7 +15,7 @@ import torch
 
 from avatar_v.base import checks
 from avatar_v.motion.stats import MotionStats
-from avatar_v.parallel.trainer import layout_of
+from avatar_v.parallel.trainer import trainer_layout
 from avatar_v.shards.buckets import (
     BatchPlan,
     Bucket,
@@ -241,13 +241,13 @@ class ShardData(TrainingData):
         return {
             "seed": self.seed,
             "batch_size": self.batch_size,
-            "num_ranks": layout_of(self.trainer).num_data_ranks,
+            "num_ranks": trainer_layout(self.trainer).num_data_ranks,
             "num_clips": sum(len(indices) for indices in clip_set.members.values()),
         }
 
     def _loader(self, folder: str, *, shuffle: bool) -> ResumableLoader:
         clip_set = self.clip_set(folder)
-        layout = layout_of(self.trainer)
+        layout = trainer_layout(self.trainer)
 
         def plan_of_epoch(epoch: int):
             return plan_epoch(

@@ -129,7 +129,7 @@ class ClipReader:
 
 
 def levelled(sample: Sample) -> Sample:
-    """The clip with its sound as generation hears it."""
+    """The clip with its sound prepared as in generation."""
     audio = to_int16(prepared(to_float(sample.audio)))
     return dataclasses.replace(sample, audio=audio)
 

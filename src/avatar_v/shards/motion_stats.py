@@ -51,8 +51,8 @@ def stats_of_folder(
         for entry in entries:
             members = read_members(entry, [META, MOTION, FACE])
             meta, motion, valid = decode_motion(entry.key, members, where=entry.shard)
-            known, told = (known_mask(of)[0] for of in (meta.motion_known, meta.habits_known))
-            yield ClipMotion(meta.person, motion, valid, known, told)
+            known, habits = (known_mask(of)[0] for of in (meta.motion_known, meta.habits_known))
+            yield ClipMotion(meta.person, motion, valid, known, habits)
             num_done += 1
             on_clip(num_done, 2 * len(entries))
 
@@ -91,13 +91,13 @@ def _with_styles(units: MotionStats, read: Callable[[], Iterable[ClipMotion]]) -
     if len(moments_of) < 2:
         raise ValueError(f"motion statistics are of two people or more, got {len(moments_of)}")
     moments, known = torch.stack([*moments_of.values()]), torch.stack([*known_of.values()])
-    frames, told = moments[:, :1], known.repeat(1, NUM_KINDS) & (moments[:, :1] > 0)
+    frames, habits = moments[:, :1], known.repeat(1, NUM_KINDS) & (moments[:, :1] > 0)
     styles = style_statistics(moments).double()
     shrinking = style_shrinking(frames.clamp_min(1)).double()
-    num = told.sum(0)
-    average = (styles / shrinking * told).sum(0) / num.clamp_min(1)
-    middle = (styles * told).sum(0) / num.clamp_min(1)
-    squares = ((styles - middle).square() * told).sum(0) / (num - 1).clamp_min(1)
+    num = habits.sum(0)
+    average = (styles / shrinking * habits).sum(0) / num.clamp_min(1)
+    middle = (styles * habits).sum(0) / num.clamp_min(1)
+    squares = ((styles - middle).square() * habits).sum(0) / (num - 1).clamp_min(1)
     differ = torch.where(num > 1, squares.sqrt().clamp_min(LEAST_STYLE_DEVIATION), 1.0)
     return dataclasses.replace(
         units,

@@ -1,4 +1,4 @@
-"""PairData: folders of judged pairs to Lightning, as batches with ``judged`` (shards/pairs.py)."""
+"""PairData: folders of judged pairs as batches with ``preferences`` (shards/pairs.py)."""
 
 import dataclasses
 from collections.abc import Sequence

@@ -39,7 +39,7 @@ from avatar_v.shards.schema import (
     load_arrays,
 )
 from avatar_v.shards.writer import ClipEntry, RawClip
-from avatar_v.types import MOTION_NAMES, Batch, Judged, JudgedVideos, num_latents
+from avatar_v.types import MOTION_NAMES, Batch, PreferencePairs, PreferenceVideos, num_latents
 
 JUDGMENT, TRACKS = "pair.json", "pair.npz"
 VIDEOS, PORTRAIT = ("pair.first.mp4", "pair.second.mp4"), "pair.portrait.npz"
@@ -47,7 +47,7 @@ NAMES = ("first", "second", "reference", "reference_valid")
 """The arrays of TRACKS."""
 Winner = Literal["first", "second", "tie"]
 WINNERS: tuple[Winner, ...] = get_args(Winner)
-"""In the order of types.Judged.winner."""
+"""In the order of types.PreferencePairs.winner."""
 MOST_MOTION = 1e3
 """No component of motion is larger, whatever its unit."""
 MAX_WORDS = 200
@@ -86,7 +86,7 @@ class PairPictures:
 
 @dataclass(frozen=True)
 class Pair:
-    """One judged pair."""
+    """A pair with one judgment."""
 
     clip: Sample  # the condition, of the length of the samples
     first: Float[Tensor, "f m"]
@@ -175,21 +175,21 @@ def decode_judgment(data: bytes, name: str) -> Judgment:
 
 
 def collate_pairs(pairs: Sequence[Pair]) -> Batch:
-    """Pairs of one length to a Batch with ``judged``; the clip is the condition. ValueError for
-    pictures of several sizes."""
+    """Pairs of one length to a Batch with ``preferences``; the clip is the condition. ValueError
+    for pictures of several sizes."""
     batch = collate([levelled(pair.clip) for pair in pairs])
     reference = reference_batch(batch, [(pair.reference, pair.reference_valid) for pair in pairs])
-    judged = Judged(
+    judged = PreferencePairs(
         torch.stack([pair.first for pair in pairs]),
         torch.stack([pair.second for pair in pairs]),
         torch.tensor([WINNERS.index(pair.judgment.winner) for pair in pairs]),
         tuple(pair.judgment.axis for pair in pairs),
-        _judged_videos(pairs),
+        _stack_videos(pairs),
     )
-    return dataclasses.replace(batch, reference=reference, judged=judged)
+    return dataclasses.replace(batch, reference=reference, preferences=judged)
 
 
-def _judged_videos(pairs: Sequence[Pair]) -> JudgedVideos | None:
+def _stack_videos(pairs: Sequence[Pair]) -> PreferenceVideos | None:
     """None where a pair has no pictures, or they were not read."""
     shown = [pair.pictures for pair in pairs if pair.pictures is not None]
     if len(shown) < len(pairs):
@@ -203,7 +203,7 @@ def _judged_videos(pairs: Sequence[Pair]) -> JudgedVideos | None:
             found = ", ".join(f"{h}x{w} ({key})" for key, (h, w) in sizes.items())
             raise ValueError(f"pictures of one size are a batch, those of {name} have {found}")
     counts = torch.tensor([len(of.portrait) for of in shown])
-    return JudgedVideos(
+    return PreferenceVideos(
         _pixels(torch.stack([of.first for of in shown])),
         _pixels(torch.stack([of.second for of in shown])),
         _pixels(pad_sequence([of.portrait for of in shown], batch_first=True)),

@@ -98,11 +98,11 @@ def add_pictures(
 def pictures_member(kind: Kind, vae: VideoVAE, sample: Sample, device: torch.device) -> bytes:
     """The pictures of a clip as a member of its shard."""
     pictures, frames = kind.select(sample)
-    return encode_pictures(latents_of(vae, pictures, device), frames)
+    return encode_pictures(encode_stills(vae, pictures, device), frames)
 
 
 @torch.inference_mode()
-def latents_of(
+def encode_stills(
     vae: VideoVAE, pictures: Pictures, device: torch.device
 ) -> Float16[Tensor, "k c lh lw"]:
     """The one latent frame of each picture."""

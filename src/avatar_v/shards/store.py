@@ -36,7 +36,7 @@ _T = TypeVar("_T")
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredFile:
     """A file of a store as it lists it."""
 
     url: str
@@ -49,7 +49,7 @@ def is_url(place: str | Path) -> bool:
     return "://" in str(place) or str(place).startswith("pipe:")
 
 
-def list_files(url: str) -> dict[str, Stored]:
+def list_files(url: str) -> dict[str, StoredFile]:
     """Name below ``url`` → file, of all that lies there, in the order of a local folder's.
 
     ValueError for a scheme that is not read, a package that is missing, a bucket that is not there
@@ -66,11 +66,11 @@ def list_files(url: str) -> dict[str, Stored]:
         if name == path or not is_relative(name) or "//" in name:
             raise ValueError(f"{url}: the store lists {path!r}, which is no path below it")
         mark = hashlib.sha256(repr(sorted(info.items(), key=str)).encode()).hexdigest()
-        files[name] = Stored(f"{url.rstrip('/')}/{name}", int(info["size"]), mark)
+        files[name] = StoredFile(f"{url.rstrip('/')}/{name}", int(info["size"]), mark)
     return {name: files[name] for name in sorted(files, key=lambda name: name.split("/"))}
 
 
-def read_kept(url: str, files: Sequence[Stored]) -> Iterator[bytes]:
+def read_kept(url: str, files: Sequence[StoredFile]) -> Iterator[bytes]:
     """The contents of indexes below ``url`` in turn, from this machine's copies; those that are not
     there are fetched first, by one process, with a progress bar. ValueError as `list_files`."""
     folder = _kept_folder(url)

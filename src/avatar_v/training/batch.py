@@ -52,7 +52,7 @@ class TrainBatch(Generic[Condition]):
 
 @dataclass(frozen=True)
 class NoisySample:
-    """What a step gives the network, and what the network should say."""
+    """Inputs of the network in a step, and the velocity it should predict."""
 
     x_t: Float[Tensor, "b l *rest"]
     t: Float[Tensor, "b l"]  # 0 on what is given clean

@@ -41,7 +41,7 @@ Latents = Float[Tensor, "b l c h w"]
 
 
 @dataclass(frozen=True)
-class OwnRollout:
+class SelfRollout:
     """Numbers of the videos that a student makes in training."""
 
     num_steps: dict[int, int]
@@ -156,11 +156,11 @@ class ChunkRollout:
         return x[:, self.chunk.latents.start : self.chunk.latents.stop]
 
 
-def chunk_of(
+def roll_out_chunk(
     dit: AvatarDiT,
     conditioner: Conditioner,
     batch: TrainBatch[Cond],
-    numbers: OwnRollout,
+    numbers: SelfRollout,
     window_length: int,
 ) -> ChunkRollout:
     """The last chunk of ``window_length`` latents of each video; ``dit``, the student, makes those
@@ -219,6 +219,6 @@ def _handed_on(
     if rollout.motion is not None:
         states = (*states, rollout.motion)
     audio = rollout.audio
-    assert audio is not None, "a student hears its sound"
+    assert audio is not None, "a student has audio"
     after = next_state(carry, states, rollout.chunk, audio, rollout.settings)
     return after.prefixes[0], after.anchor

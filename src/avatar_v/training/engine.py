@@ -30,7 +30,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.apply import checkpoint_blocks, shard
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
-from avatar_v.parallel.trainer import check_replicas, layout_of
+from avatar_v.parallel.trainer import check_replicas, trainer_layout
 from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.optim import Optim, build_optimizer, warmup_cosine
@@ -39,14 +39,14 @@ from avatar_v.training.roles import (
     Role,
     Updates,
     average_gradients,
-    begun_as,
     check_roles,
+    copy_network,
     freeze_readers,
     gradients_kept,
     only_trained,
     trained_names,
 )
-from avatar_v.training.subject import Clips, Step, Subject
+from avatar_v.training.subject import ClipSubject, Step, Subject
 from avatar_v.training.trainable import Trainable
 
 Network = TypeVar("Network", bound=nn.Module)
@@ -151,7 +151,7 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     def network_for(self, role: str, start: Network) -> Network:
         """A network of ``role`` with the weights of ``start``. Where the role is sharded next, it
         takes no memory of its own before: no rank holds the same weights twice."""
-        return begun_as(start, shared=self.device_mesh is not None and self.roles()[role].shard)
+        return copy_network(start, shared=self.device_mesh is not None and self.roles()[role].shard)
 
     def shard_roles(self, mesh: DeviceMesh) -> None:
         """Shard the modules of the roles that want it over ``mesh``."""
@@ -189,7 +189,7 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         )
 
     def begin(self, batch: Any, index: int, *, validation: bool = False) -> Step:
-        """What the subject makes of ``batch`` when it is the ``index``-th."""
+        """The train batch that the subject makes of the ``index``-th ``batch``."""
         return self.subject.begin(self, batch, self.draws(index, validation=validation))
 
     def loss_at(self, batch: Any, index: int, *, validation: bool = False) -> tuple[Tensor, Logs]:
@@ -197,23 +197,23 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         return self.loss(self.begin(batch, index, validation=validation))
 
     def training_step(self, batch: Any, batch_idx: int) -> dict[str, Tensor | int | Logs]:
-        begun = self.begin(batch, self.trainer.fit_loop.total_batch_idx)
+        train_batch = self.begin(batch, self.trainer.fit_loop.total_batch_idx)
         rates = {name: o.param_groups[0]["lr"] for name, o in self.role_optimizers().items()}
-        loss, logs = self.iterate(begun)
+        loss, logs = self.iterate(train_batch)
         logs = {name: value.detach() for name, value in logs.items()}
-        self.log("train/loss", loss, prog_bar=True, batch_size=begun.size)
-        self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=begun.size)
+        self.log("train/loss", loss, prog_bar=True, batch_size=train_batch.size)
+        self.log_dict({f"train/{k}": v for k, v in logs.items()}, batch_size=train_batch.size)
         for name, rate in rates.items():
             self.log("train/lr" if name == STUDENT else f"train/lr_{name}", rate)
         if not self.automatic_optimization:
             self.log("step", float(self.step))  # Lightning would count batches in its logs
-        return {"loss": loss, "terms": logs, "num_tokens": begun.num_tokens}
+        return {"loss": loss, "terms": logs, "num_tokens": train_batch.num_tokens}
 
     def validation_step(self, batch: Any, batch_idx: int) -> None:
         """The loss with draws that depend on the batch index alone."""
-        begun = self.begin(batch, batch_idx, validation=True)
-        loss, _ = self.loss(begun)
-        self.log("val/loss", loss, prog_bar=True, batch_size=begun.size, sync_dist=True)
+        train_batch = self.begin(batch, batch_idx, validation=True)
+        loss, _ = self.loss(train_batch)
+        self.log("val/loss", loss, prog_bar=True, batch_size=train_batch.size, sync_dist=True)
 
     @contextlib.contextmanager
     def only(self, role: str) -> Iterator[None]:
@@ -276,14 +276,14 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
 
     # Weights and optimisers by role
 
-    def parameters_of(self, role: str) -> list[nn.Parameter]:
+    def role_parameters(self, role: str) -> list[nn.Parameter]:
         """The trained weights of ``role``."""
         return [self.get_parameter(name) for name in self._names[role]]
 
     def _split(self, role: str) -> tuple[list[nn.Parameter], list[nn.Parameter]]:
         """The trained weights of ``role``, and those of all other roles."""
-        others = [p for other in self._names if other != role for p in self.parameters_of(other)]
-        return self.parameters_of(role), others
+        others = [p for other in self._names if other != role for p in self.role_parameters(other)]
+        return self.role_parameters(role), others
 
     def averaged_names(self) -> tuple[str, ...]:
         """Names of the weights of which callbacks/ema.py keeps an average, alike on all ranks."""
@@ -351,10 +351,10 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     @property
     def layout(self) -> Layout:
         """The place of this rank among all."""
-        return layout_of(self._trainer)
+        return trainer_layout(self._trainer)
 
 
-def step_of(trainer: L.Trainer, module: L.LightningModule) -> int:
+def steps_made(trainer: L.Trainer, module: L.LightningModule) -> int:
     """Steps that a run has made: an engine counts them itself, and the trainer those of any other
     module."""
     return module.step if isinstance(module, Engine) else trainer.global_step
@@ -362,12 +362,12 @@ def step_of(trainer: L.Trainer, module: L.LightningModule) -> int:
 
 def trains_clips(module: object) -> TypeGuard["Engine"]:
     """Whether a module trains a DiT or a motion network on clips."""
-    return isinstance(module, Engine) and isinstance(module.subject, Clips)
+    return isinstance(module, Engine) and isinstance(module.subject, ClipSubject)
 
 
-def subject_of(engine: "Engine") -> Clips:
+def subject_of(engine: "Engine") -> ClipSubject:
     """The subject of an engine that trains on clips."""
-    assert isinstance(engine.subject, Clips), "trains_clips says so"
+    assert isinstance(engine.subject, ClipSubject), "trains_clips says so"
     return engine.subject
 
 

@@ -5,7 +5,7 @@ token per latent frame where one of video costs hundreds and its reference besid
 gives several windows in a step, each shown the style of a run of its own of the person's other
 clip.
 
-The motion network is the last part of a pipeline: it hears through the audio encoder of the weights
+The motion network is the last part of a pipeline: it reads the audio encoder of the weights
 that it is added to, which stays as it is. The DiT, the VAE and the text encoder are there to be
 exported beside it. They are not run, so they stay in main memory.
 """
@@ -21,12 +21,12 @@ from torch import Tensor, nn
 from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner, latent_validity
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.style import motion_moments
 from avatar_v.motion.vectors import component_weights
 from avatar_v.training.batch import Draws, TrainBatch
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks, WindowSource
+from avatar_v.training.subject import ClipSubject, Networks, WindowSource
 from avatar_v.training.trainable import Trainable, select
 from avatar_v.training.windows import Windows
 from avatar_v.types import Batch, MotionCond
@@ -49,7 +49,7 @@ class MotionTraining:
         component_weights(self.components)
 
 
-class Motion(Clips[MotionCond]):
+class MotionSubject(ClipSubject[MotionCond]):
     """Latents of motion: ``training`` says how many windows, whose style, which components count
     most."""
 
@@ -81,7 +81,7 @@ class Motion(Clips[MotionCond]):
         cond = self.conditions(networks, batch, windows, draws)
         motion = networks.conditioner.pack_motion(batch.motion)[self.clip_of_windows(batch)]
         kept = torch.rand(2, len(motion), generator=draws.own)
-        assert cond.audio is not None, "conditions hears it"
+        assert cond.audio is not None, "conditions has audio"
         device = cond.audio.device
         cond = dataclasses.replace(
             cond,
@@ -108,7 +108,7 @@ class Motion(Clips[MotionCond]):
             audio = windows.crop(conditioner.encode_audio(batch.audio)[clip])
         most, own = self.training.max_reference_latents, None if draws is None else draws.own
         moments = run_moments(batch.reference, clip, conditioner, most, own)
-        style = style_of(moments, conditioner.known_stats)
+        style = build_style(moments, conditioner.known_stats)
         return MotionCond(audio=audio, style=style.to(audio.device))
 
     def num_windows(self, batch: Batch) -> int:
@@ -138,7 +138,7 @@ class Motion(Clips[MotionCond]):
         return {**inherited(self.models), "motion": True, "motion_steps": None}
 
 
-def motion_net_of(networks: Networks) -> MotionNet:
+def get_motion_net(networks: Networks) -> MotionNet:
     """The motion network, which `Engine.build_roles` has made or found."""
     net = networks.conditioner.motion_net
     assert net is not None, "build_roles looks for it"
@@ -149,7 +149,7 @@ def select_motion_net(networks: Networks, trainable: Trainable, seed: int) -> No
     """Freeze all but the motion network, or what is trained of it."""
     networks.dit.requires_grad_(False)
     networks.conditioner.requires_grad_(False)
-    net = motion_net_of(networks).requires_grad_(True)
+    net = get_motion_net(networks).requires_grad_(True)
     select(net, trainable, new=(), seed=seed)
 
 

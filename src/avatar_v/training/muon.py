@@ -135,7 +135,7 @@ def _local(x: Tensor) -> Tensor:
 
 
 def _is_sharded(parameter: Tensor) -> bool:
-    """By rows, over one dimension of ranks."""
+    """Whether it is sharded by rows, over one dimension of ranks."""
     return isinstance(parameter, DTensor) and parameter.placements == (Shard(0),)
 
 

@@ -80,7 +80,7 @@ class MuonAdamW(torch.optim.Optimizer):
 
     @torch.no_grad()
     def _begin(self) -> None:
-        """State for every parameter, also one without a gradient so far (stage 1 hears no audio):
+        """State for every parameter, also one without a gradient so far (stage 1 has no audio):
         a sharded checkpoint is read by the names that the optimiser has."""
         for group in self.param_groups:
             for p in group["params"]:

@@ -77,7 +77,7 @@ class PerceptualTerms:
 
 @dataclass(frozen=True)
 class Predicted:
-    """What a step predicted and what is true of it; windows of l latents."""
+    """Predicted and true latents of a step; windows of l latents."""
 
     latents: Latents  # x̂_0, with gradient
     clean: Latents
@@ -91,7 +91,7 @@ class Predicted:
 
 
 @dataclass(frozen=True)
-class Decoded:
+class DecodedRun:
     """The run of some samples that the critics look at."""
 
     frames: Video  # predicted, with gradient
@@ -136,7 +136,7 @@ class PerceptualLosses:
         run = slice(start, start + self.terms.num_latents)
         before = predicted.clean[rows, start - CONTEXT_LATENTS : start]
         frames = decode_behind(vae, before, predicted.latents[rows, run])
-        decoded = Decoded(frames, before, rows, start, run)
+        decoded = DecodedRun(frames, before, rows, start, run)
         found = {}
         if "identity" in active:
             found["identity"] = self._identity(predicted, decoded, vae)
@@ -155,13 +155,13 @@ class PerceptualLosses:
         order = torch.randperm(len(late), generator=generator)
         return late[order[: self.terms.max_samples]]
 
-    def _identity(self, predicted: Predicted, decoded: Decoded, vae: VideoVAE) -> Tensor:
+    def _identity(self, predicted: Predicted, decoded: DecodedRun, vae: VideoVAE) -> Tensor:
         critic = self._critic(FaceCritic, self.terms.face_critic, decoded.frames)
         faces = critic(_pictures(decoded.frames, critic)).unflatten(0, decoded.frames.shape[:2])
         person = reference_faces(vae, predicted.reference, decoded.rows)
         return identity_loss(faces, critic(_pictures(person, critic)))
 
-    def _motion(self, predicted: Predicted, decoded: Decoded) -> Tensor:
+    def _motion(self, predicted: Predicted, decoded: DecodedRun) -> Tensor:
         meter = self._critic(MotionMeter, self.terms.motion_meter, decoded.frames)
         read = meter(_pictures(decoded.frames, meter)).unflatten(0, decoded.frames.shape[:2])
         scale = predicted.motion_stats.deviation.to(read.device)
@@ -172,7 +172,7 @@ class PerceptualLosses:
         target = motion_frames(motion, predicted.motion_stats)
         return motion_loss(read, target, scale, components)
 
-    def _features(self, predicted: Predicted, decoded: Decoded, vae: VideoVAE) -> Tensor:
+    def _features(self, predicted: Predicted, decoded: DecodedRun, vae: VideoVAE) -> Tensor:
         with torch.no_grad():
             clean = predicted.clean[decoded.rows, decoded.run]
             true = decode_behind(vae, decoded.before, clean)
@@ -180,7 +180,7 @@ class PerceptualLosses:
         seen, expected = (critic.features(_pictures(x, critic)) for x in (decoded.frames, true))
         return feature_loss(seen, expected).unflatten(0, decoded.frames.shape[:2]).mean(1)
 
-    def _sync(self, predicted: Predicted, decoded: Decoded) -> Tensor:
+    def _sync(self, predicted: Predicted, decoded: DecodedRun) -> Tensor:
         frames, rows = decoded.frames, decoded.rows
         critic = self._critic(WorldSyncNet, self.terms.sync_critic, frames)
         first = predicted.start[rows] + decoded.start

@@ -21,9 +21,9 @@ from avatar_v.losses.flow import box_cover, latent_boxes
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
-from avatar_v.motion.own_units import style_of
+from avatar_v.motion.own_units import build_style
 from avatar_v.motion.vectors import known_mask, motion_frames
-from avatar_v.rewards.terms import Samples
+from avatar_v.rewards.terms import RewardSamples
 from avatar_v.sampling.guidance import guided
 from avatar_v.sampling.motion import guided_motion
 from avatar_v.sampling.solver import VelocityFn
@@ -63,8 +63,8 @@ class WarmStartWindows(Windows):
 
 
 @dataclass(frozen=True)
-class Layout:
-    """How the samples of a batch lie: row ``k c + i`` is sample k of condition i."""
+class SampleLayout:
+    """Order of the samples of a batch: row ``k c + i`` is sample k of condition i."""
 
     num: int  # samples of a condition
     length: int  # latent frames
@@ -73,7 +73,7 @@ class Layout:
 
 @dataclass(frozen=True)
 class RolloutBatch:
-    """What the samples of a batch begin from; c conditions with n samples each."""
+    """The state that the samples of a batch begin from; c conditions with n samples each."""
 
     batch: Batch  # of the conditions
     windows: Windows
@@ -92,8 +92,8 @@ class RolloutBatch:
         return repeated(self.clean[:, :given], self.num) if given else None
 
     @property
-    def layout(self) -> Layout:
-        return Layout(self.num, self.windows.length, self.num_given)
+    def layout(self) -> SampleLayout:
+        return SampleLayout(self.num, self.windows.length, self.num_given)
 
     @property
     def condition(self) -> Int[Tensor, " b"]:
@@ -121,7 +121,9 @@ class Policy(Protocol):
         """The guided velocity of all samples."""
         ...
 
-    def samples(self, conditioner: Conditioner, rollout: RolloutBatch, made: State) -> Samples:
+    def samples(
+        self, conditioner: Conditioner, rollout: RolloutBatch, made: State
+    ) -> RewardSamples:
         """What rewards see."""
         ...
 
@@ -154,7 +156,7 @@ class MotionPolicy:
         moments = conditioner.clip_moments(
             reference.motion, reference.valid, known=reference.habits_known
         )
-        style = style_of(moments, conditioner.known_stats)
+        style = build_style(moments, conditioner.known_stats)
         return motion.to(audio.device), MotionCond(audio, style=style.to(audio.device))
 
     def velocity(
@@ -166,7 +168,9 @@ class MotionPolicy:
         weights = self.guidance
         return guided_motion(network, cond, audio=weights.audio, style=weights.motion)
 
-    def samples(self, conditioner: Conditioner, rollout: RolloutBatch, made: State) -> Samples:
+    def samples(
+        self, conditioner: Conditioner, rollout: RolloutBatch, made: State
+    ) -> RewardSamples:
         return _samples(conditioner, rollout, made, None, {})
 
     def check_names(self, names: Sequence[str]) -> None:
@@ -223,7 +227,7 @@ class VideoPolicy:
             past = past.rotated().repeat(rollout.num)
             no_text = conditioner.encode_text([""] * len(rollout.condition))
         plain = dataclasses.replace(
-            rollout.cond, reference=None, moments=network.moments_of(reference)
+            rollout.cond, reference=None, moments=network.reference_moments(reference)
         )
         return guided(
             network,
@@ -235,7 +239,9 @@ class VideoPolicy:
             past=past,
         )
 
-    def samples(self, conditioner: Conditioner, rollout: RolloutBatch, made: State) -> Samples:
+    def samples(
+        self, conditioner: Conditioner, rollout: RolloutBatch, made: State
+    ) -> RewardSamples:
         vae, clean = conditioner.vae, rollout.clean
         frames = torch.cat([vae.decode(part) for part in made.split(self.decoded_at_once)])
         every = torch.arange(len(clean))
@@ -294,7 +300,7 @@ def _samples(
     motion: Float[Tensor, "b l md"],
     frames: Float[Tensor, "b f 3 h w"] | None,
     columns: dict[str, Any],
-) -> Samples:
+) -> RewardSamples:
     """Rewards see windows from the last frame of their first latent on, so that a latent frame is
     the frames that the VAE decodes it to."""
     windows, batch = rollout.windows, rollout.batch
@@ -303,7 +309,7 @@ def _samples(
     audio = batch.audio.gather(1, first[:, None] + sample)
     true = conditioner.pack_motion(batch.motion)
     true = motion_frames(windows.crop(true), conditioner.known_stats)[:, TEMPORAL_FACTOR - 1 :]
-    return Samples(
+    return RewardSamples(
         frames=frames,
         audio=repeated(audio, rollout.num),
         reference=batch.reference,

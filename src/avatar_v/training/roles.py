@@ -67,7 +67,7 @@ class Updates:
             checks.positive("gradient_clip_val", self.gradient_clip_val)
 
 
-def begun_as(network: Network, *, shared: bool) -> Network:
+def copy_network(network: Network, *, shared: bool) -> Network:
     """Another network with the weights of ``network``. With ``shared`` they lie in the same memory,
     so it is for networks that FSDP2 shards before anything is trained: shards are copies."""
     memo: dict[int, Tensor] = {}

@@ -7,11 +7,11 @@ from avatar_v.weights.card import ASSETS
 
 MAX_GUIDANCE = 100.0
 MAX_SHIFT = 1000.0
-"""Of the times of training and sampling; published models have 1 to 17."""
+"""The largest shift of training and sampling times; published models have 1 to 17."""
 
 
 NULL = "None"
-"""What jsonargparse makes of ``null`` on the command line, in a field of a dataclass."""
+"""The value that jsonargparse gives ``null`` on the command line, in a field of a dataclass."""
 
 
 @dataclass(frozen=True)

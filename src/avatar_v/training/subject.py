@@ -1,8 +1,8 @@
 """What a stage is about: the networks that it starts from, and the windows and conditions that it
 makes of a batch. An objective (objectives/) says what is learned of them.
 
-`Clips` is what the subjects of a pipeline (training/video.py, training/motion.py) share: they load
-it, check the clips of a run, and go by the schedules of `Objective`.
+`ClipSubject` is what the subjects of a pipeline (training/video.py, training/motion.py) share: they
+load it, check the clips of a run, and go by the schedules of `Objective`.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ Step_co = TypeVar("Step_co", bound=Prepared, covariant=True)
 
 
 class Subject(ABC, Generic[Step_co]):
-    """What the engine asks of every subject."""
+    """The interface of a subject, as the engine calls it."""
 
     @abstractmethod
     def load(self, seed: int, trainer: L.Trainer | None) -> dict[str, nn.Module]:
@@ -114,14 +114,14 @@ class Subject(ABC, Generic[Step_co]):
         return {}
 
     def state(self, networks: Any) -> dict[str, Any]:
-        """What a checkpoint holds beside the weights."""
+        """State that a checkpoint holds beside the weights."""
         return {}
 
     def restore(self, networks: Any, state: dict[str, Any]) -> None:
         """Take back what `state` gave."""
 
 
-class Clips(Subject[TrainBatch[Condition]]):
+class ClipSubject(Subject[TrainBatch[Condition]]):
     """Windows of clips, for a DiT and its conditioner."""
 
     knows_motion = False

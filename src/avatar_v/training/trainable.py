@@ -20,7 +20,7 @@ MOTION = (
 )  # fmt: skip
 """The motion stream, habits and the marks of faces and anchor, which stage 2 does not train."""
 AUDIO = ("audio_embed", "audio_position", "audio_norm", "audio_attention")
-"""What hears, which stage 1 does not train."""
+"""The audio layers, which stage 1 does not train."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from avatar_v.training.batch import Draws, NoisySample, TrainBatch, noise_like, 
 from avatar_v.training.continuation import Continuation, with_anchor, with_estimated_prefix
 from avatar_v.training.personality import Personality, draw_reference
 from avatar_v.training.settings import Models, Objective
-from avatar_v.training.subject import Clips, Networks, WindowSource
+from avatar_v.training.subject import ClipSubject, Networks, WindowSource
 from avatar_v.training.windows import Windows, bernoulli, draw_window_times
 from avatar_v.types import Batch, Cond, Reference
 
@@ -39,7 +39,7 @@ class DrawTimes(Protocol):
 
 @dataclass(frozen=True)
 class Regions:
-    """How much more the flow loss counts where the face and the mouth are."""
+    """Factors of the flow loss at the face and the mouth."""
 
     face_boost: float = 0.0
     mouth_boost: float = 0.0
@@ -49,12 +49,12 @@ class Regions:
         checks.weight("mouth_boost", self.mouth_boost)
 
 
-class Video(Clips[Cond]):
+class VideoSubject(ClipSubject[Cond]):
     """Latents of video.
 
     Args:
         regions: weights of face and mouth.
-        has_audio: whether sound is heard.
+        has_audio: whether the conditions hold audio.
         personality: what is shown of a reference; None: there is none.
         continuation: how windows from inside a clip see the video before them.
         windows: where they lie, if not as the objective says.
@@ -131,7 +131,7 @@ class Video(Clips[Cond]):
     def _reference(
         self, networks: Networks, batch: Batch, common: torch.Generator | None, step: int
     ) -> Reference:
-        """What is shown of the reference of each clip; without a generator all of it."""
+        """The part of each clip's reference that is shown; without a generator all of it."""
         assert self.personality is not None
         if batch.reference is None:
             raise ValueError("stage 3 needs references: set data.init_args.pairs to true")

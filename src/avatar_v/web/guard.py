@@ -112,7 +112,7 @@ class Guard:
         if headers is None:
             return 400, "A header is there twice that may be there once."
         authority = headers.get("host", "")
-        name = host_of(authority)
+        name = parse_host(authority)
         if name is None or not self._is_named(name):
             return 400, "This server is not reached by that name."
         if not self._is_same_site(scope["method"], headers, authority):
@@ -233,7 +233,7 @@ def is_address(name: str) -> bool:
     return True
 
 
-def host_of(authority: str) -> str | None:
+def parse_host(authority: str) -> str | None:
     """The name in a Host header, lower case and without brackets; None if it is malformed."""
     bracketed, bracket, rest = authority.rpartition("]")
     if bracket:

@@ -28,7 +28,7 @@ from avatar_v.weights.weights import (
 ALL_PARTS = get_args(Part)
 
 
-def errors_of(words: Sequence[str]) -> dict[str, float]:
+def parse_errors(words: Sequence[str]) -> dict[str, float]:
     """Part → error, of PART=ERROR. ValueError for anything else."""
     errors = {}
     for word in words:

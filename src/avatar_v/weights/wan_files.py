@@ -49,7 +49,7 @@ def read_wan(source: Path) -> tuple[dict[str, Any], dict[str, Tensor], str]:
     if source.suffix != ".safetensors":
         raise ValueError(f"{source} is no folder of weights and no .safetensors file")
     state = _named(read_tensors(source), source)
-    return _config_of(state, source), state, str(source)
+    return _infer_config(state, source), state, str(source)
 
 
 def _check_one_network(source: Path) -> None:
@@ -140,7 +140,7 @@ _SAID = ("dim", "model_type", "text_len", "window_size")
 """In the publisher's config, and nothing of ours: what a layout is, its tensors say."""
 
 
-def _config_of(state: dict[str, Tensor], where: Path) -> dict[str, Any]:
+def _infer_config(state: dict[str, Tensor], where: Path) -> dict[str, Any]:
     """The config of a file without one, by the shapes of its tensors."""
     first = {
         "patch_embedding.weight": 5, "proj_out.weight": 2, "blocks.0.ffn.net.0.proj.weight": 2,

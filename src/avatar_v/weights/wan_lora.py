@@ -79,7 +79,7 @@ def import_lora(
     if "_class_name" in values:
         raise ValueError(f"{base} is no DiT of ours: `avatar-v weights import-wan` makes one of it")
     config = DiTConfig.from_dict(values, where=str(where))
-    file = _file_of(Path(source))
+    file = _find_file(Path(source))
     found, unmatched = _sorted(read_tensors(file), lora_modules(config), where=file)
     if unmatched and not drop_unmatched:
         raise ValueError(
@@ -108,7 +108,7 @@ def few(keys: Sequence[str]) -> str:
     return ", ".join(map(shown, keys[:NUM_SHOWN])) + (f" and {more} more" if more > 0 else "")
 
 
-def _file_of(source: Path) -> Path:
+def _find_file(source: Path) -> Path:
     """ValueError for what is neither a file of safetensors nor a folder with one of `FILES`."""
     if source.is_dir():
         there = [source / name for name in FILES if (source / name).is_file()]

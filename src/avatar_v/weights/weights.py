@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from avatar_v.base.outside import read_json
 from avatar_v.base.paths import inside, whole_folder
 from avatar_v.base.states import check_numbers, check_state, read_tensors
-from avatar_v.base.stored import built, checked, fields_of
+from avatar_v.base.stored import accepted_fields, built, checked
 from avatar_v.models.audio import HiddenStateAudioEncoder, LogMelEncoder
 from avatar_v.models.base import CARD, check_base, part_folder
 from avatar_v.models.compressed import restored
@@ -124,7 +124,7 @@ def check_parts(folder: Path, *, prompt: str = "") -> None:
     kind, values = _read_config(part_folder(folder / "text"), TEXT_ENCODERS)
     if kind is ByteTextEncoder:
         where = part_folder(folder / "text") / "config.json"
-        limit = checked(values, fields_of(ByteTextEncoder), where=where).get("num_bytes", 0)
+        limit = checked(values, accepted_fields(ByteTextEncoder), where=where).get("num_bytes", 0)
         check_bytes(prompt.encode(), limit)
 
 

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from avatar_v.world.geometry import Motion, Pose
+from avatar_v.world.geometry import MotionComponents, Pose
 from avatar_v.world.person import Person
 from avatar_v.world.scene import COLORS, Scene
 from avatar_v.world.shapes import Window, bump, coverage, over, plane, ramp, seeded, smooth_noise
@@ -239,7 +239,7 @@ def paint_neck(
 
 
 def paint_cover(
-    canvas: Tensor, scene: Scene, person: Person, motion: Motion, pose: Pose, light: Light
+    canvas: Tensor, scene: Scene, person: Person, motion: MotionComponents, pose: Pose, light: Light
 ) -> None:
     """A hand, a cup or a sheet that hides the face as ``motion.cover`` goes to 1."""
     if bool((motion.cover <= 0.0).all()):

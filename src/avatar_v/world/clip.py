@@ -9,7 +9,7 @@ from torch import Tensor
 from avatar_v.base.seeds import derive
 from avatar_v.world.motion import motion_track
 from avatar_v.world.person import sample_person
-from avatar_v.world.prompt import prompt_of
+from avatar_v.world.prompt import scene_prompt
 from avatar_v.world.render import render, visible
 from avatar_v.world.scene import sample_scene
 from avatar_v.world.speech import say
@@ -67,7 +67,7 @@ def make_clip(
     return WorldClip(
         video=rendered.video if rendered else None,
         audio=speech.audio,
-        text=prompt_of(scene),
+        text=scene_prompt(scene),
         motion=motion,
         phonemes=speech.phonemes,
         transcript=" ".join(word.text for word in speech.words),

@@ -7,7 +7,7 @@ right.
 import torch
 from torch import Tensor
 
-from avatar_v.world.geometry import Motion, Pose, Surface, lift
+from avatar_v.world.geometry import MotionComponents, Pose, Surface, lift
 from avatar_v.world.person import Person
 from avatar_v.world.shapes import between, bump, coverage, over, plane
 from avatar_v.world.skin import hair_color, skin_color
@@ -15,7 +15,7 @@ from avatar_v.world.skin import hair_color, skin_color
 LENS_LIFT = 0.10
 
 
-def lid_heights(person: Person, motion: Motion, q: Tensor) -> tuple[Tensor, Tensor]:
+def lid_heights(person: Person, motion: MotionComponents, q: Tensor) -> tuple[Tensor, Tensor]:
     """Heights (upper lid, lower lid) over q = offset from the eye's centre / half width."""
     arc = (1.0 - (q * q).clamp(max=1.0)) ** 0.75
     skew = 1.0 - 0.18 * q
@@ -30,7 +30,7 @@ def lid_heights(person: Person, motion: Motion, q: Tensor) -> tuple[Tensor, Tens
     return person.eye_y + tilt + upper, person.eye_y + tilt + lower
 
 
-def brow_height(person: Person, motion: Motion, r: Tensor) -> Tensor:
+def brow_height(person: Person, motion: MotionComponents, r: Tensor) -> Tensor:
     """Height of the brow's middle over r = (a - inner end) / length in [0, 1]."""
     arch = person.brow_arch * (1.0 - (1.6 * r - 1.1).square())
     frown = motion.brow.clamp(max=0)
@@ -45,7 +45,12 @@ def brow_inner(person: Person) -> float:
 
 
 def paint_eyes(
-    canvas: Tensor, person: Person, motion: Motion, surface: Surface, light: Tensor, px: float
+    canvas: Tensor,
+    person: Person,
+    motion: MotionComponents,
+    surface: Surface,
+    light: Tensor,
+    px: float,
 ) -> None:
     """Lids, eyeballs and lashes over ``canvas`` "f 3 h w"."""
     side = torch.where(surface.u < 0, -1.0, 1.0)
@@ -79,7 +84,7 @@ def paint_eyes(
 
 def _eyeball(
     person: Person,
-    motion: Motion,
+    motion: MotionComponents,
     offset: Tensor,
     side: Tensor,
     y: Tensor,
@@ -107,7 +112,12 @@ def _eyeball(
 
 
 def paint_brows(
-    canvas: Tensor, person: Person, motion: Motion, surface: Surface, light: Tensor, px: float
+    canvas: Tensor,
+    person: Person,
+    motion: MotionComponents,
+    surface: Surface,
+    light: Tensor,
+    px: float,
 ) -> None:
     """Both brows, tapering outwards, rougher at the inner end."""
     a = surface.u.abs()

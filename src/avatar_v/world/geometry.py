@@ -28,7 +28,7 @@ NOSE_LIFT = 0.30
 
 
 @dataclass(frozen=True)
-class Motion:
+class MotionComponents:
     """The motion vector by component, each "f 1 1 1" so that it broadcasts over planes."""
 
     mouth_open: Tensor
@@ -103,7 +103,7 @@ def half_width(person: Person, y: Tensor) -> Tensor:
     return person.head_width * shape
 
 
-def split_motion(motion: Tensor) -> Motion:
+def split_motion(motion: Tensor) -> MotionComponents:
     """Clamp every component of "f m" to its documented range and name it."""
     columns = motion.float().T[:, :, None, None, None]
     unit, signed = (0.0, 1.0), (-1.0, 1.0)
@@ -111,10 +111,10 @@ def split_motion(motion: Tensor) -> Motion:
     turns = ((-1.5, 1.5), (-0.8, 0.8), (-0.8, 0.8))
     limits = (*mouth, *turns, unit, signed, signed, signed, unit)
     clamped = [x.clamp(*limit) for x, limit in zip(columns, limits, strict=True)]
-    return Motion(*clamped)
+    return MotionComponents(*clamped)
 
 
-def place(scene: Scene, motion: Motion, canvas: int) -> Pose:
+def place(scene: Scene, motion: MotionComponents, canvas: int) -> Pose:
     """Where the head is on a canvas of ``canvas`` pixels a side."""
     px = scene.head_height * canvas / 2
     frame = torch.arange(len(motion.yaw), device=motion.yaw.device).view(-1, 1, 1, 1)

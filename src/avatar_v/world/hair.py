@@ -55,7 +55,7 @@ CUTS: dict[str, Cut] = {
 }
 
 
-def cut_of(person: Person) -> Cut:
+def hair_cut(person: Person) -> Cut:
     """The style's cut with this person's volume and length."""
     cut = CUTS[person.hair_style]
     volume = 0.55 + 0.9 * person.hair_volume
@@ -77,7 +77,7 @@ def cut_of(person: Person) -> Cut:
 def hair_map(person: Person, resolution: int) -> Tensor:
     """The shell's map "1 2 n n": cover of hair, and brightness of its strands."""
     grid = map_grid(person, resolution)
-    cut = cut_of(person)
+    cut = hair_cut(person)
     generator = seeded(0x4A12, person.id)
     size = (resolution, resolution)
     rough = smooth_noise(generator, 1, (24, 24), size) * 0.018
@@ -131,7 +131,7 @@ def paint_shell(
     light: Light,
 ) -> None:
     """The hair that sits on the skull over ``canvas`` "f 3 h w"."""
-    cut = cut_of(person)
+    cut = hair_cut(person)
     if cut.opacity == 0.0:
         return
     grown = 1.0 + cut.top * ramp(-surface.y, -0.25, 0.5)
@@ -157,7 +157,7 @@ def paint_back(
     canvas: Tensor, person: Person, pose: Pose, window: Window, color: Tensor, light: Light
 ) -> None:
     """Hair behind the head and neck over the part ``window`` of the canvas."""
-    cut = cut_of(person)
+    cut = hair_cut(person)
     x, y = unroll(pose, window)
     x = x + 0.14 * pose.sin_yaw
     lit = 0.55 * light.key * 0.5 + 0.42 * light.ambient
@@ -182,7 +182,7 @@ def paint_locks(
     canvas: Tensor, person: Person, pose: Pose, window: Window, color: Tensor, light: Light
 ) -> None:
     """Locks beside the face, in front of neck and shoulders."""
-    cut = cut_of(person)
+    cut = hair_cut(person)
     if cut.locks < -1.0:
         return
     x, y = unroll(pose, window)

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from avatar_v.world.eyes import brow_height, brow_inner
-from avatar_v.world.geometry import NOSE_LIFT, Motion, Pose, lift, project
+from avatar_v.world.geometry import NOSE_LIFT, MotionComponents, Pose, lift, project
 from avatar_v.world.mouth import lip_contours, mouth_half_width
 from avatar_v.world.person import Person
 
@@ -44,7 +44,7 @@ NUM_LIP_POINTS = 12
 _LIP_Q = (-1.0, -0.66, -0.33, 0.0, 0.33, 0.66, 1.0, 0.66, 0.33, 0.0, -0.33, -0.66, 0.0, 0.0)
 
 
-def find_landmarks(person: Person, motion: Motion, pose: Pose) -> Tensor:
+def find_landmarks(person: Person, motion: MotionComponents, pose: Pose) -> Tensor:
     """Pixels "f k 2" of every landmark; points on the far side of the head lie at its rim."""
     frames = len(pose.center_x)
     device = pose.center_x.device
@@ -73,7 +73,7 @@ def find_landmarks(person: Person, motion: Motion, pose: Pose) -> Tensor:
     return project(person, pose, u, v)
 
 
-def _lips(person: Person, motion: Motion) -> tuple[Tensor, Tensor]:
+def _lips(person: Person, motion: MotionComponents) -> tuple[Tensor, Tensor]:
     """Surface coordinates "f 14" of the lip points."""
     q = torch.tensor(_LIP_Q, device=motion.yaw.device).view(1, 1, 1, -1)
     half = mouth_half_width(person, motion)

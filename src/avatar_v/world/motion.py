@@ -11,14 +11,14 @@ from torch import Tensor
 from avatar_v.base.seeds import stream
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.speech import Speech, frame_times_s
-from avatar_v.world.style import Style
+from avatar_v.world.style import Habits
 from avatar_v.world.viseme import mouth_shape
 
 _COVER_CHANCE = 0.012  # a second of clip: a hand or object passes before the face
 _TURN_CHANCE = 0.015  # a second of clip: the person looks away
 
 
-def motion_track(speech: Speech, style: Style, *, seed: int) -> Float[Tensor, "f m"]:
+def motion_track(speech: Speech, style: Habits, *, seed: int) -> Float[Tensor, "f m"]:
     """Motion per frame in the order of MOTION_NAMES; ranges as stated there.
 
     The mouth depends on speech and style alone; ``seed`` (of the clip) draws the rest.
@@ -33,7 +33,7 @@ def motion_track(speech: Speech, style: Style, *, seed: int) -> Float[Tensor, "f
     return torch.from_numpy(track.astype(np.float32))
 
 
-def _mouth(speech: Speech, style: Style, times_s: np.ndarray) -> dict[str, np.ndarray]:
+def _mouth(speech: Speech, style: Habits, times_s: np.ndarray) -> dict[str, np.ndarray]:
     shape = mouth_shape(
         speech.phases, times_s, style.mouth_amplitude, style.lip_gesture, style.smoothing_s
     )
@@ -42,7 +42,7 @@ def _mouth(speech: Speech, style: Style, times_s: np.ndarray) -> dict[str, np.nd
 
 
 def _smile(
-    opening: np.ndarray, style: Style, times_s: np.ndarray, rng: np.random.Generator
+    opening: np.ndarray, style: Habits, times_s: np.ndarray, rng: np.random.Generator
 ) -> dict[str, np.ndarray]:
     """Smiles come and go; asymmetry shows only in a smile or an open mouth, never at rest."""
     smile, _ = _moments(times_s, style.smile_rate_hz, (0.6, 2.0), 0.25, rng)
@@ -51,7 +51,7 @@ def _smile(
     return {"corner_raise": raised, "corner_asymmetry": lopsided}
 
 
-def _head(speech: Speech, style: Style, times_s: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+def _head(speech: Speech, style: Habits, times_s: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     accent = _accent(speech, times_s, 0.08)
     turn, side = _moments(times_s, _TURN_CHANCE, (0.6, 1.4), 0.22, stream("turn", seed))
     yaw = style.sway_yaw * _sway(times_s, style.sway_hz, stream("yaw", seed))
@@ -64,7 +64,7 @@ def _head(speech: Speech, style: Style, times_s: np.ndarray, seed: int) -> dict[
     }
 
 
-def _eyes(speech: Speech, style: Style, times_s: np.ndarray, seed: int) -> dict[str, np.ndarray]:
+def _eyes(speech: Speech, style: Habits, times_s: np.ndarray, seed: int) -> dict[str, np.ndarray]:
     shut = _blinks(times_s, style, stream("blink", seed))
     right = 0.5 + 0.5 * style.gaze_side
     rng = stream("gaze", seed)
@@ -101,7 +101,7 @@ def _accent(speech: Speech, times_s: np.ndarray, sigma_s: float) -> np.ndarray:
     return np.minimum(bumps, 1.0)
 
 
-def _blinks(times_s: np.ndarray, style: Style, rng: np.random.Generator) -> np.ndarray:
+def _blinks(times_s: np.ndarray, style: Habits, rng: np.random.Generator) -> np.ndarray:
     """0 open … 1 shut: blinks in a Poisson process, quick to shut and slower to open."""
     shut = np.zeros_like(times_s)
     start_s = -style.blink_duration_s

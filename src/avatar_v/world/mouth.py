@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from avatar_v.world.geometry import Motion, Surface
+from avatar_v.world.geometry import MotionComponents, Surface
 from avatar_v.world.person import Person
 from avatar_v.world.shapes import between, bump, coverage, over, plane, ramp
 
@@ -27,13 +27,13 @@ class Lips:
     lower_outer: Tensor
 
 
-def mouth_half_width(person: Person, motion: Motion) -> Tensor:
+def mouth_half_width(person: Person, motion: MotionComponents) -> Tensor:
     """Half width of the lips, corner to corner."""
     spread = 1.0 + 0.16 * motion.mouth_width + 0.05 * motion.corner_raise.clamp(min=0)
     return person.mouth_width * spread * (1.0 - 0.42 * motion.mouth_round)
 
 
-def lip_contours(person: Person, motion: Motion, q: Tensor) -> Lips:
+def lip_contours(person: Person, motion: MotionComponents, q: Tensor) -> Lips:
     """The four lip contours at q in [-1, 1] (outside they meet at the corner's height)."""
     q2 = (q * q).clamp(max=1.0)
     arc = (1.0 - q2) ** 0.72
@@ -51,7 +51,12 @@ def lip_contours(person: Person, motion: Motion, q: Tensor) -> Lips:
 
 
 def paint_mouth(
-    canvas: Tensor, person: Person, motion: Motion, surface: Surface, light: Tensor, px: float
+    canvas: Tensor,
+    person: Person,
+    motion: MotionComponents,
+    surface: Surface,
+    light: Tensor,
+    px: float,
 ) -> None:
     """Lips, cavity, teeth and tongue over ``canvas`` "f 3 h w"; ``light`` multiplies colours."""
     half = mouth_half_width(person, motion)
@@ -68,7 +73,7 @@ def paint_mouth(
     over(canvas, paint_cavity(person, motion, q, half, y, lips, px) * (0.38 + 0.62 * light), hole)
 
 
-def lip_color(person: Person, y: Tensor, q: Tensor, lips: Lips, motion: Motion) -> Tensor:
+def lip_color(person: Person, y: Tensor, q: Tensor, lips: Lips, motion: MotionComponents) -> Tensor:
     """Colour "f 3 h w": darker upper lip, brighter lower lip with a highlight."""
     base = lip_base(person)
     depth = (y - lips.upper_outer) / (lips.upper_inner - lips.upper_outer).clamp(min=1e-3)
@@ -91,7 +96,13 @@ def lip_base(person: Person) -> Tensor:
 
 
 def paint_cavity(
-    person: Person, motion: Motion, q: Tensor, half: Tensor, y: Tensor, lips: Lips, px: float
+    person: Person,
+    motion: MotionComponents,
+    q: Tensor,
+    half: Tensor,
+    y: Tensor,
+    lips: Lips,
+    px: float,
 ) -> Tensor:
     """The inside of the mouth "f 3 h w": dark, then tongue, then both rows of teeth."""
     x = q * half

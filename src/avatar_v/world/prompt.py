@@ -26,7 +26,7 @@ _TEMPLATES = (
 )
 
 
-def prompt_of(scene: Scene) -> str:
+def scene_prompt(scene: Scene) -> str:
     """A prompt for a scene: one of a few phrasings, always the same one for a scene."""
     rng = stream("prompt", scene.id)
     template = _TEMPLATES[rng.integers(len(_TEMPLATES))]

@@ -18,7 +18,7 @@ from avatar_v.types import MOTION_NAMES
 from avatar_v.world import backdrop, eyes, hair, mouth, skin
 from avatar_v.world.geometry import (
     NOSE_LIFT,
-    Motion,
+    MotionComponents,
     Pose,
     Surface,
     lift,
@@ -88,7 +88,7 @@ def render(
     generator = seeded(0x62A1, person.id, scene.id, seed)
     for start in range(0, len(motion), _FRAMES_AT_ONCE):
         part = slice(start, start + _FRAMES_AT_ONCE)
-        some = Motion(**{name: value[part] for name, value in vars(moves).items()})
+        some = MotionComponents(**{name: value[part] for name, value in vars(moves).items()})
         with _on(device):
             image = _draw(person, scene, some, pose.frames(part), still, canvas)
         image = F.avg_pool2d(image, supersample) if supersample > 1 else image
@@ -138,7 +138,7 @@ def _draw_still(person: Person, scene: Scene, canvas: int, device: torch.device 
 
 
 def _draw(
-    person: Person, scene: Scene, motion: Motion, pose: Pose, still: _Still, canvas: int
+    person: Person, scene: Scene, motion: MotionComponents, pose: Pose, still: _Still, canvas: int
 ) -> Tensor:
     """Frames "f 3 n n" in [0, 1] before averaging and grain."""
     whole = Window(0, canvas, 0, canvas)
@@ -195,7 +195,7 @@ def _nose_points(person: Person, pose: Pose) -> Tensor:
 def _paint_features(
     face: Tensor,
     person: Person,
-    motion: Motion,
+    motion: MotionComponents,
     pose: Pose,
     surface: Surface,
     lit: Tensor,

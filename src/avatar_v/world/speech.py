@@ -10,8 +10,8 @@ from torch import Tensor
 
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v.world.lexicon import PHONEME_ID, Sentence
-from avatar_v.world.style import Style
-from avatar_v.world.timing import Phases, Segment, SpokenWord, phases_of, recite, speak
+from avatar_v.world.style import Habits
+from avatar_v.world.timing import Phases, Segment, SpokenWord, recite, speak, split_phases
 from avatar_v.world.voice import Voice, synthesise
 
 
@@ -32,7 +32,7 @@ class Speech:
         return len(self.phonemes)
 
 
-def say(speech_id: int, voice: Voice, style: Style, num_frames: int) -> Speech:
+def say(speech_id: int, voice: Voice, style: Habits, num_frames: int) -> Speech:
     """Speech ``speech_id`` in a voice and style, ``num_frames`` long (one frame = 640 samples).
 
     ValueError for fewer than one frame or an id outside the splits.
@@ -44,7 +44,7 @@ def say(speech_id: int, voice: Voice, style: Style, num_frames: int) -> Speech:
 
 
 def say_sentences(
-    sentences: Sequence[Sentence], voice: Voice, style: Style, seed_id: int
+    sentences: Sequence[Sentence], voice: Voice, style: Habits, seed_id: int
 ) -> Speech:
     """These sentences in a voice and style, as long as they take; ``seed_id`` stands for the speech
     id. ValueError where there are none."""
@@ -63,7 +63,7 @@ def _heard(
     num_frames: int,
 ) -> Speech:
     duration_s = num_frames / FRAME_RATE_HZ
-    phases = phases_of(segments)
+    phases = split_phases(segments)
     audio = synthesise(phases, voice, num_frames * SAMPLES_PER_FRAME, speech_id)
     kept = tuple(s for s in segments if s.start_s < duration_s)
     middle_s = frame_times_s(num_frames)

@@ -13,7 +13,7 @@ from avatar_v.world.splits import split_of
 
 
 @dataclass(frozen=True)
-class Style:
+class Habits:
     """Habits of one person. Angles in radians, rates in events a second, durations in seconds."""
 
     person_id: int
@@ -40,7 +40,7 @@ class Style:
     gaze_side: float  # -1 always left … 1 always right
 
 
-STYLE_NAMES = tuple(field.name for field in dataclasses.fields(Style))[1:]
+STYLE_NAMES = tuple(field.name for field in dataclasses.fields(Habits))[1:]
 
 HABIT_RANGES = {
     "mouth_amplitude": (0.65, 1.25),
@@ -68,14 +68,14 @@ HABIT_RANGES = {
 """Of each habit over persons, who have it uniformly."""
 
 
-def sample_style(person_id: int) -> Style:
+def sample_style(person_id: int) -> Habits:
     """The style of a person; each habit is drawn uniformly, from a stream of its own."""
     split_of(person_id)
     rng = stream("style", person_id)
-    return Style(person_id, *(float(rng.uniform(*HABIT_RANGES[name])) for name in STYLE_NAMES))
+    return Habits(person_id, *(float(rng.uniform(*HABIT_RANGES[name])) for name in STYLE_NAMES))
 
 
-def style_vector(style: Style) -> np.ndarray:
+def style_vector(style: Habits) -> np.ndarray:
     """Habits in the order of STYLE_NAMES, each scaled from its range to [-1, 1]."""
     values = []
     for name, value in zip(STYLE_NAMES, dataclasses.astuple(style)[1:], strict=True):

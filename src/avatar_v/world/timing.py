@@ -13,7 +13,7 @@ import numpy as np
 from avatar_v.base.seeds import stream
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v.world.lexicon import FILLERS, LIP_CLOSURES, VOWELS, Sentence, Word, sentence
-from avatar_v.world.style import Style
+from avatar_v.world.style import Habits
 
 
 @dataclass(frozen=True)
@@ -115,7 +115,7 @@ class _Writer:
 
 
 def speak(
-    speech_id: int, style: Style, duration_s: float
+    speech_id: int, style: Habits, duration_s: float
 ) -> tuple[tuple[Segment, ...], tuple[SpokenWord, ...]]:
     """Segments and words that cover ``duration_s``; a longer request begins with the same."""
     rng = stream("speech", speech_id)
@@ -134,7 +134,7 @@ def speak(
 
 
 def recite(
-    sentences: Sequence[Sentence], style: Style, seed_id: int
+    sentences: Sequence[Sentence], style: Habits, seed_id: int
 ) -> tuple[tuple[Segment, ...], tuple[SpokenWord, ...]]:
     """Segments and words of these sentences, one behind the other, up to a whole video frame;
     ``seed_id`` decides what varies in loudness, length and pitch."""
@@ -149,7 +149,7 @@ def recite(
     return tuple(writer.segments), tuple(writer.words)
 
 
-def phases_of(segments: tuple[Segment, ...]) -> Phases:
+def split_phases(segments: tuple[Segment, ...]) -> Phases:
     """Split segments into phases: closure and release of stops, the two ends of diphthongs."""
     names, rows = [], []
     for s in segments:
@@ -166,7 +166,7 @@ def phases_of(segments: tuple[Segment, ...]) -> Phases:
 def _say(
     writer: _Writer,
     said: Sentence,
-    style: Style,
+    style: Habits,
     gain_db: float,
     whispered: bool,
     rng: np.random.Generator,
@@ -183,7 +183,7 @@ def _say(
             writer.silence(rng.uniform(0.10, 0.30) * style.pause_length)
 
 
-def _durations(word: Word, style: Style, at_end: bool, rng: np.random.Generator) -> list[float]:
+def _durations(word: Word, style: Habits, at_end: bool, rng: np.random.Generator) -> list[float]:
     num = len(word.phonemes)
     durations = []
     for i, (phoneme, spread) in enumerate(
@@ -197,7 +197,7 @@ def _durations(word: Word, style: Style, at_end: bool, rng: np.random.Generator)
     return durations
 
 
-def _pause(writer: _Writer, style: Style, gain_db: float, rng: np.random.Generator) -> None:
+def _pause(writer: _Writer, style: Habits, gain_db: float, rng: np.random.Generator) -> None:
     """After a sentence: silence, perhaps a filler, perhaps a breath."""
     draw_filler, draw_breath = rng.random(2)
     writer.silence(rng.uniform(0.12, 0.35) * style.pause_length)

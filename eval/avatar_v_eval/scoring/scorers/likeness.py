@@ -8,7 +8,7 @@ from avatar_v.critics import dino
 from avatar_v.faces import arcface, dlib_face
 from avatar_v.faces.face import FaceCritic
 from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
-from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.clip import Footage, ScoredClip
 from avatar_v_eval.scoring.readings import (
     face_notes,
     face_reading,
@@ -17,10 +17,10 @@ from avatar_v_eval.scoring.readings import (
 )
 from avatar_v_eval.scoring.sampling import sampled
 from avatar_v_eval.scoring.scorer import ANY, DRAWN, REAL, NetworkScorer, Scorer
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 
-class FaceWorld(NetworkScorer[FaceCritic]):
+class FaceWorldScorer(NetworkScorer[FaceCritic]):
     """Of drawn faces: cosine with the direction of the reference frames' mean."""
 
     name = "face_world"
@@ -32,7 +32,7 @@ class FaceWorld(NetworkScorer[FaceCritic]):
     def __init__(self, critic: str = "face") -> None:
         self.critic = FaceCritic.from_pretrained(critic)
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         chosen = sampled(clip.video.num_frames)
         own = self._embedded(clip.reference, sampled(clip.reference.num_frames))
         cosines = self._embedded(clip.video, chosen) @ mean_direction(own)
@@ -42,7 +42,7 @@ class FaceWorld(NetworkScorer[FaceCritic]):
         return footage.squares.each(lambda frames: self.critic.measure(frames).values, chosen)
 
 
-class FaceDlib(Scorer):
+class FaceDlibScorer(Scorer):
     """Of real faces by dlib: distance to the reference clip's mean embedding, of frames in which
     the face was found. Offline in the extra [faces]; below 0.6 dlib takes two faces for one's."""
 
@@ -51,9 +51,9 @@ class FaceDlib(Scorer):
     judge = "dlib_face_recognition_resnet_model_v1; dlib's HOG detector, 68 landmarks"
     faces = REAL
     outputs = (
-        Output("face_dlib", "face distance, dlib", "lower"),
-        Output("face_dlib_drift", "face distance, first quarter less last", "zero"),
-        Output("face_dlib_found", "sampled frames with a face, dlib", "higher"),
+        ScoreOutput("face_dlib", "face distance, dlib", "lower"),
+        ScoreOutput("face_dlib_drift", "face distance, first quarter less last", "zero"),
+        ScoreOutput("face_dlib_found", "sampled frames with a face, dlib", "higher"),
     )
 
     def __init__(self) -> None:
@@ -64,7 +64,7 @@ class FaceDlib(Scorer):
     def weights(self) -> str:
         return dlib_face.weights_hash()
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         chosen = self._found(clip.video)
         own = self._embedded(clip.reference, self._found(clip.reference)).mean(0)
         distances = (self._embedded(clip.video, chosen) - own).norm(dim=1)
@@ -86,7 +86,7 @@ class FaceDlib(Scorer):
         return torch.cat(parts)
 
 
-class FaceArcFace(NetworkScorer[arcface.ArcFace]):
+class ArcFaceScorer(NetworkScorer[arcface.ArcFace]):
     """Of real faces by ArcFace, as the field reports it (Avatar V §7.2): cosine with the reference
     clip, of the frames in which the detector sees a face."""
 
@@ -96,14 +96,14 @@ class FaceArcFace(NetworkScorer[arcface.ArcFace]):
     faces = REAL
     outputs = (
         *likeness_outputs("face_arcface", "face similarity", "ArcFace"),
-        Output("face_arcface_found", "sampled frames with a face, SCRFD", "higher"),
+        ScoreOutput("face_arcface_found", "sampled frames with a face, SCRFD", "higher"),
     )
     needs_weights = arcface.SOURCE
 
     def __init__(self, weights: str) -> None:
         self.critic = arcface.ArcFace(weights)
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         chosen = sampled(clip.video.num_frames)
         rows, found = self._embedded(clip.video, chosen)
         own, seen = self._embedded(clip.reference, sampled(clip.reference.num_frames))
@@ -122,7 +122,7 @@ class FaceArcFace(NetworkScorer[arcface.ArcFace]):
         return torch.cat([s.values for s, _ in parts]), torch.cat([found for _, found in parts])
 
 
-class DinoSimilarity(NetworkScorer[dino.Dino]):
+class DinoScorer(NetworkScorer[dino.Dino]):
     """Cosine of whole pictures (their centre, where they are oblong) with the scene image (Live
     Avatar, table 2)."""
 
@@ -131,15 +131,15 @@ class DinoSimilarity(NetworkScorer[dino.Dino]):
     judge = "DINO of the weights' folder, class token; no detector"
     faces = ANY
     outputs = (
-        Output("dino", "DINO similarity to the scene image", "higher"),
-        Output("dino_drift", "DINO similarity lost, first quarter to last", "zero"),
+        ScoreOutput("dino", "DINO similarity to the scene image", "higher"),
+        ScoreOutput("dino_drift", "DINO similarity lost, first quarter to last", "zero"),
     )
     needs_weights = dino.SOURCE
 
     def __init__(self, weights: str) -> None:
         self.critic = dino.Dino(weights)
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         chosen = sampled(clip.video.num_frames)
         scene = self.critic.measure(clip.image[None]).values[0]
         cosines = clip.video.each(lambda x: self.critic.measure(x).values @ scene, chosen)
@@ -150,4 +150,4 @@ def _with_found(name: str, reading: Values, share: float) -> Values:
     return Values({**reading.values, f"{name}_found": share}, reading.frames, reading.notes)
 
 
-SCORERS = (FaceWorld, FaceDlib, FaceArcFace, DinoSimilarity)
+SCORERS = (FaceWorldScorer, FaceDlibScorer, ArcFaceScorer, DinoScorer)

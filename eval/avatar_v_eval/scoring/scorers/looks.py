@@ -7,26 +7,26 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.critics.quality import flicker, sharpness
-from avatar_v_eval.scoring.clip import Clip
+from avatar_v_eval.scoring.clip import ScoredClip
 from avatar_v_eval.scoring.pictures import Frames
 from avatar_v_eval.scoring.readings import at_scene_size
 from avatar_v_eval.scoring.sampling import sampled, trimmed_mean
 from avatar_v_eval.scoring.scorer import ANY, Scorer
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 LEAST_SHARPNESS = 1e-3  # of a plain picture: its ratio to itself is 1
 
 
-class Sharpness(Scorer):
+class SharpnessScorer(Scorer):
     """Variance of the Laplacian at the scene image's size, 2 frames a second, trimmed mean."""
 
     name = "sharpness"
     version = 1
     judge = "formula"
     faces = ANY
-    outputs = (Output("sharpness", "sharpness", "", "grey levels²"),)
+    outputs = (ScoreOutput("sharpness", "sharpness", "", "grey levels²"),)
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         chosen = sampled(clip.video.num_frames)
         values = clip.video.each(
             lambda frames: sharpness(at_scene_size(frames, clip.image)), chosen
@@ -36,7 +36,7 @@ class Sharpness(Scorer):
         )
 
 
-class Flicker(Scorer):
+class FlickerScorer(Scorer):
     """The difference of a picture from both its neighbours in time: of every frame, at the scene
     image's size, trimmed mean."""
 
@@ -44,9 +44,9 @@ class Flicker(Scorer):
     version = 1
     judge = "formula"
     faces = ANY
-    outputs = (Output("flicker", "flicker", "lower", "grey levels"),)
+    outputs = (ScoreOutput("flicker", "flicker", "lower", "grey levels"),)
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         if clip.video.num_frames < 3:
             raise ValueError("flicker needs 3 frames")
         inside = clip.video.each(
@@ -56,7 +56,7 @@ class Flicker(Scorer):
         return Values({self.name: trimmed_mean(values)}, {self.name: list(enumerate(values))})
 
 
-class Drift(Scorer):
+class DriftScorer(Scorer):
     """The change of the picture over time, first quarter against last, of 2 frames a second; a
     quarter is at least one of them. Drift of identity is a number of the scores of faces."""
 
@@ -65,11 +65,11 @@ class Drift(Scorer):
     judge = "formula"
     faces = ANY
     outputs = (
-        Output("drift_colour", "mean colour, first quarter to last", "lower", "grey levels"),
-        Output("drift_sharpness", "sharpness, log2 of last over first quarter", "zero"),
+        ScoreOutput("drift_colour", "mean colour, first quarter to last", "lower", "grey levels"),
+        ScoreOutput("drift_sharpness", "sharpness, log2 of last over first quarter", "zero"),
     )
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         chosen = sampled(clip.video.num_frames)
         if len(chosen) < 2:
             raise ValueError("drift needs 2 sampled frames (0.5 s)")
@@ -90,4 +90,4 @@ def _looks(frames: Frames) -> Float[Tensor, "f 4"]:
     return torch.cat([frames.double().mean((2, 3)), sharpness(frames).double()[:, None]], 1)
 
 
-SCORERS = (Sharpness, Flicker, Drift)
+SCORERS = (SharpnessScorer, FlickerScorer, DriftScorer)

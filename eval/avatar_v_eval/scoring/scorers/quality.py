@@ -6,16 +6,16 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics.qalign import SOURCE, QAlign, Task
-from avatar_v_eval.scoring.clip import Clip
+from avatar_v_eval.scoring.clip import ScoredClip
 from avatar_v_eval.scoring.pictures import Frames
 from avatar_v_eval.scoring.sampling import sampled, trimmed_mean
 from avatar_v_eval.scoring.scorer import ANY, NetworkScorer
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 TASKS: dict[str, Task] = {"qalign_iqa": "quality", "qalign_ase": "aesthetics"}
 
 
-class QAlignQuality(NetworkScorer[QAlign]):
+class QAlignScorer(NetworkScorer[QAlign]):
     """2 frames a second, trimmed mean. Uses a GPU where there is one: 7 billion weights."""
 
     name = "qalign"
@@ -23,15 +23,15 @@ class QAlignQuality(NetworkScorer[QAlign]):
     judge = "Q-Align (one-align)"
     faces = ANY
     outputs = (
-        Output("qalign_iqa", "Q-Align IQA", "higher"),
-        Output("qalign_ase", "Q-Align ASE", "higher"),
+        ScoreOutput("qalign_iqa", "Q-Align IQA", "higher"),
+        ScoreOutput("qalign_ase", "Q-Align ASE", "higher"),
     )
     needs_weights = SOURCE
 
     def __init__(self, weights: str) -> None:
         self.critic = QAlign(weights, "cuda" if torch.cuda.is_available() else "cpu")
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         chosen = sampled(clip.video.num_frames)
         scores = {
             key: clip.video.each(functools.partial(self._ask, task), chosen).tolist()
@@ -46,4 +46,4 @@ class QAlignQuality(NetworkScorer[QAlign]):
         return self.critic.measure(frames, task).values
 
 
-SCORERS = (QAlignQuality,)
+SCORERS = (QAlignScorer,)

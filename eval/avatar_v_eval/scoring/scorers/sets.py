@@ -18,12 +18,12 @@ from avatar_v.critics.frozen import as_input
 from avatar_v.critics.sync import WINDOW_FRAMES, joined
 from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet
 from avatar_v.faces.face import FaceCritic
-from avatar_v_eval.scoring.clip import Clip, Footage
+from avatar_v_eval.scoring.clip import Footage, ScoredClip
 from avatar_v_eval.scoring.networks import GivenNetwork
 from avatar_v_eval.scoring.pictures import Frames
 from avatar_v_eval.scoring.sampling import sampled
 from avatar_v_eval.scoring.scorer import ANY, DRAWN, J, NetworkScorer
-from avatar_v_eval.scoring.values import Output, Values
+from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 I3D_FRAMES = 16
 INCEPTION = (
@@ -38,26 +38,26 @@ I3D = (
 )
 
 
-def _rows(name: str, words: str) -> tuple[Output]:
+def _rows(name: str, words: str) -> tuple[ScoreOutput]:
     """The number of rows that a case adds: all that it shows by itself."""
-    return (Output(f"{name}_rows", f"{words} taken in", ""),)
+    return (ScoreOutput(f"{name}_rows", f"{words} taken in", ""),)
 
 
 class SetScorer(NetworkScorer[J]):
     """Subclasses give `features`."""
 
-    distance: ClassVar[Output]  # the number of a whole set; its key is the scorer's name
+    distance: ClassVar[ScoreOutput]  # the number of a whole set; its key is the scorer's name
 
     @abstractmethod
     def features(self, footage: Footage) -> Float[Tensor, "n d"]:
         """Rows of one video; ValueError says why there are none."""
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         rows = self.features(clip.video)
         return Values({self.outputs[0].key: float(len(rows))}, rows=rows)
 
 
-class Fid(SetScorer[GivenNetwork]):
+class FidScorer(SetScorer[GivenNetwork]):
     """2 frames a second."""
 
     name = "fid"
@@ -65,7 +65,7 @@ class Fid(SetScorer[GivenNetwork]):
     judge = "InceptionV3, or the network given; no detector, whole pictures"
     faces = ANY
     outputs = _rows("fid", "pictures")
-    distance = Output("fid", "FID", "lower")
+    distance = ScoreOutput("fid", "FID", "lower")
     needs_weights = INCEPTION
 
     def __init__(self, weights: str) -> None:
@@ -75,7 +75,7 @@ class Fid(SetScorer[GivenNetwork]):
         return footage.each(self.critic, sampled(footage.num_frames))
 
 
-class Fvd(SetScorer[GivenNetwork]):
+class FvdScorer(SetScorer[GivenNetwork]):
     """Windows of 16 frames one after the other."""
 
     name = "fvd"
@@ -83,7 +83,7 @@ class Fvd(SetScorer[GivenNetwork]):
     judge = "I3D, or the network given; no detector, whole pictures"
     faces = ANY
     outputs = _rows("fvd", "windows of 16 frames")
-    distance = Output("fvd", "FVD", "lower")
+    distance = ScoreOutput("fvd", "FVD", "lower")
     needs_weights = I3D
 
     def __init__(self, weights: str) -> None:
@@ -95,7 +95,7 @@ class Fvd(SetScorer[GivenNetwork]):
         return joined(rows, footage.num_frames // I3D_FRAMES)
 
 
-class FidWorld(SetScorer[FaceCritic]):
+class FidWorldScorer(SetScorer[FaceCritic]):
     """The face critic's 160 features before its last layer, 2 frames a second."""
 
     name = "fid_world"
@@ -103,7 +103,7 @@ class FidWorld(SetScorer[FaceCritic]):
     judge = "FaceCritic, last hidden layer; no detector, whole pictures"
     faces = DRAWN
     outputs = _rows("fid_world", "pictures")
-    distance = Output("fid_world", "FID (world face features)", "lower")
+    distance = ScoreOutput("fid_world", "FID (world face features)", "lower")
 
     def __init__(self, critic: str = "face") -> None:
         self.critic = FaceCritic.from_pretrained(critic)
@@ -118,7 +118,7 @@ class FidWorld(SetScorer[FaceCritic]):
         return self.network(as_input(frames, self.critic.input_size))
 
 
-class FvdWorld(SetScorer[WorldSyncNet]):
+class FvdWorldScorer(SetScorer[WorldSyncNet]):
     """The sync critic's 128 features of five frames before its last layer, windows end to end."""
 
     name = "fvd_world"
@@ -126,7 +126,7 @@ class FvdWorld(SetScorer[WorldSyncNet]):
     judge = "WorldSyncNet's picture branch, last hidden layer; no detector, whole pictures"
     faces = DRAWN
     outputs = _rows("fvd_world", "windows of 5 frames")
-    distance = Output("fvd_world", "FVD (world sync features, 5 frames)", "lower")
+    distance = ScoreOutput("fvd_world", "FVD (world sync features, 5 frames)", "lower")
 
     def __init__(self, critic: str = "sync") -> None:
         self.critic = WorldSyncNet.from_pretrained(critic)
@@ -141,4 +141,4 @@ class FvdWorld(SetScorer[WorldSyncNet]):
         return self.critic.video_head[:-1](self.critic.frame_features(pictures).flatten()[None])
 
 
-SCORERS = (Fid, Fvd, FidWorld, FvdWorld)
+SCORERS = (FidScorer, FvdScorer, FidWorldScorer, FvdWorldScorer)

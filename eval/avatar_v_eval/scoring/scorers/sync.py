@@ -9,13 +9,13 @@ from avatar_v.critics.syncnet import WEIGHTS_FILE, WEIGHTS_LICENCE, WEIGHTS_URL,
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.types import SAMPLES_PER_FRAME
-from avatar_v_eval.scoring.clip import Clip
+from avatar_v_eval.scoring.clip import ScoredClip
 from avatar_v_eval.scoring.readings import longest_run, sync_outputs, sync_reading
 from avatar_v_eval.scoring.scorer import DRAWN, REAL, NetworkScorer
 from avatar_v_eval.scoring.values import Values
 
 
-class SyncWorld(NetworkScorer[WorldSyncNet]):
+class SyncWorldScorer(NetworkScorer[WorldSyncNet]):
     """By the world's own critic, of the whole picture with its own sound, as it is heard."""
 
     name = "sync_world"
@@ -27,13 +27,13 @@ class SyncWorld(NetworkScorer[WorldSyncNet]):
     def __init__(self, critic: str = "sync") -> None:
         self.critic = WorldSyncNet.from_pretrained(critic)
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         faces = (frames for _, frames in clip.video.squares.blocks())
         num_frames, sound = clip.video.num_frames, clip.video.audio
         return sync_reading(self.name, self.critic, faces, num_frames, sound)
 
 
-class SyncNetSync(NetworkScorer[SyncNet]):
+class SyncNetScorer(NetworkScorer[SyncNet]):
     """By joonson's SyncNet, of the tracked face with the video's own sound."""
 
     name = "syncnet"
@@ -46,7 +46,7 @@ class SyncNetSync(NetworkScorer[SyncNet]):
     def __init__(self, weights: str) -> None:
         self.critic = SyncNet.load(weights)
 
-    def score(self, clip: Clip) -> Values:
+    def score(self, clip: ScoredClip) -> Values:
         video = clip.video
         start, stop = longest_run(video.track)
         cut = CropPlan(video.track.box[start:stop], *video.size)
@@ -57,4 +57,4 @@ class SyncNetSync(NetworkScorer[SyncNet]):
         return sync_reading(self.name, self.critic, crops, stop - start, sound)
 
 
-SCORERS = (SyncWorld, SyncNetSync)
+SCORERS = (SyncWorldScorer, SyncNetScorer)

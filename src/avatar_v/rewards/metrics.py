@@ -1,4 +1,4 @@
-"""Readers of samples that are never a reward: what watches an alignment (callbacks/watch_rewards).
+"""Metrics of samples that are never a reward: what watches an alignment (callbacks/watch_rewards).
 
 They have the call of a reward (terms.py), and more is better. The gaps of levels say whether
 a reward of habits does what it is for; lips and held-out critics say what it costs.
@@ -97,13 +97,13 @@ class HeldOutMouth:
     ) -> PerSample | None:  # fmt: skip
         if frames is None:
             return None
-        told, given = motion[..., MOUTH_OPEN], columns["num_given"]
-        most = torch.ones_like(told[:, 0])
+        target, given = motion[..., MOUTH_OPEN], columns["num_given"]
+        most = torch.ones_like(target[:, 0])
         if truth is not None:
             true = self.read(truth).to(motion)[columns["condition"], :, MOUTH_OPEN]
-            most = slope(told, true, given)
+            most = slope(target, true, given)
         shown = self.read(frames).to(motion)[..., MOUTH_OPEN]
-        return slope(told, shown, given).minimum(most)
+        return slope(target, shown, given).minimum(most)
 
     def read(self, frames: Video) -> Motion:
         """The motion in pictures in [-1, 1]."""

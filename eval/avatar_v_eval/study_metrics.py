@@ -1,4 +1,4 @@
-"""Scorers as readers of studies: what they say of the video of one case.
+"""The metrics of studies: scores of the video of one case.
 
 The first frame of a video is given to the generator, so that it is never read.
 """
@@ -13,13 +13,13 @@ from torch import Tensor
 
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Case, Video
-from avatar_v_eval.scoring.clip import Clip, Footage
-from avatar_v_eval.scoring.readings import motion_of
+from avatar_v_eval.scoring.clip import Footage, ScoredClip
+from avatar_v_eval.scoring.readings import read_motion
 from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.scorers.likeness import FaceWorld
-from avatar_v_eval.scoring.scorers.looks import Flicker, Sharpness
-from avatar_v_eval.scoring.scorers.motion import Mouth
-from avatar_v_eval.scoring.scorers.sync import SyncWorld
+from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
+from avatar_v_eval.scoring.scorers.looks import FlickerScorer, SharpnessScorer
+from avatar_v_eval.scoring.scorers.motion import MouthScorer
+from avatar_v_eval.scoring.scorers.sync import SyncWorldScorer
 
 MEASURES = {
     "mouth": "mouth r",
@@ -30,26 +30,30 @@ MEASURES = {
     "flicker": "flicker, share of the true video's through the VAE",
 }
 """The measures in words."""
-LOOKS: Mapping[str, Scorer] = {"sharpness": Sharpness(), "flicker": Flicker()}
+LOOKS: Mapping[str, Scorer] = {"sharpness": SharpnessScorer(), "flicker": FlickerScorer()}
 
 
 @dataclass(frozen=True)
-class Readers:
+class StudyMetrics:
     """The scorers of drawn faces."""
 
-    mouth: Mouth
-    face: FaceWorld
-    sync: SyncWorld
+    mouth: MouthScorer
+    face: FaceWorldScorer
+    sync: SyncWorldScorer
 
     @classmethod
-    def load(cls) -> "Readers":
+    def load(cls) -> "StudyMetrics":
         """By the critics that ship."""
-        return cls(Mouth(), FaceWorld(), SyncWorld())
+        return cls(MouthScorer(), FaceWorldScorer(), SyncWorldScorer())
 
     @classmethod
-    def held_out(cls) -> "Readers":
+    def held_out(cls) -> "StudyMetrics":
         """By the critics that score alone: no stage could name them in a loss or a reward."""
-        return cls(Mouth("motion_held_out"), FaceWorld("face_held_out"), SyncWorld("sync_held_out"))
+        return cls(
+            MouthScorer("motion_held_out"),
+            FaceWorldScorer("face_held_out"),
+            SyncWorldScorer("sync_held_out"),
+        )
 
     def hashes(self) -> dict[str, str]:
         """The name of each network: hash of its tensors."""
@@ -58,7 +62,7 @@ class Readers:
 
     def read(self, case: Case, video: Video) -> dict[str, float]:
         """Lips, likeness with the person in a scene that nothing was generated from, and sync."""
-        clip = clip_of(case, video)
+        clip = make_scored_clip(case, video)
         return {
             "mouth": self.mouth.score(clip).values["mouth_r"],
             "identity": self.face.score(clip).values["face_world"],
@@ -67,16 +71,16 @@ class Readers:
 
     def motion(self, case: Case, video: Video) -> Float[np.ndarray, "f-1 m"]:
         """The motion of every frame but the first."""
-        return motion_of(self.mouth.critic, clip_of(case, video).video)
+        return read_motion(self.mouth.critic, make_scored_clip(case, video).video)
 
 
-def clip_of(case: Case, video: Video) -> Clip:
+def make_scored_clip(case: Case, video: Video) -> ScoredClip:
     """What scorers see of the video of a case: all behind its first frame. The truth is that of the
     speech, and the reference shows the person in a third scene."""
     sound = case.audio[SAMPLES_PER_FRAME:]
     elsewhere = case.third_video
     silence = torch.zeros(len(elsewhere) * SAMPLES_PER_FRAME)
-    return Clip(
+    return ScoredClip(
         video=Footage.of(video[1:], sound),
         reference=Footage.of(elsewhere, silence, "the reference"),
         image=case.image,
@@ -86,7 +90,7 @@ def clip_of(case: Case, video: Video) -> Clip:
 
 def picture_shares(case: Case, video: Video, true: Video) -> dict[str, float]:
     """Sharpness and flicker as shares of those of the true video."""
-    clips = [clip_of(case, each) for each in (video, true)]
+    clips = [make_scored_clip(case, each) for each in (video, true)]
     found = {}
     for name, scorer in LOOKS.items():
         ours, theirs = (scorer.score(clip).values[name] for clip in clips)
