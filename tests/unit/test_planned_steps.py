@@ -74,8 +74,8 @@ def of_zeros(stage: Engine, recipe: Recipe, clips: Clips) -> Batch:
 def test_a_step_without_values_costs_what_a_real_one_does(
     name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The last block of a reference gives keys alone, so a real step computes less of it: with the
-    two blocks of the tiny size that is a few per cent."""
+    """Of the last block of a reference the keys alone are used, and a real step drops the rest:
+    with the two blocks of the tiny size that is a sixth of the memory."""
     recipe = tiny(name)
     monkeypatch.setattr(step, "NUM_BATCHES", 2)
     without = planned(recipe)
@@ -85,6 +85,6 @@ def test_a_step_without_values_costs_what_a_real_one_does(
     monkeypatch.setattr(step, "largest_batch", of_zeros)
     real = planned(recipe)
     assert without.flops == pytest.approx(real.flops, rel=0.05)
-    assert without.peak == pytest.approx(real.peak, rel=0.1)
+    assert without.peak == pytest.approx(real.peak, rel=0.2)
     assert (without.num_tokens, without.batch_bytes) == (real.num_tokens, real.batch_bytes)
     assert without.batches_per_step == real.batches_per_step

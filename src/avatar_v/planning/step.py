@@ -177,7 +177,7 @@ def _encoded(vae: VideoVAE, encode, counter: Counter, known: dict, video: Tensor
     side = vae.spatial_factor
     if video.shape not in known:
         with counter.paused(), Counter() as own:
-            encode(video[:, :few].clone())
+            encode(video[:, :few])
         cost = own.cost()
         known[video.shape] = dataclasses.replace(cost, flops=cost.flops * num / few)
     counter.count(known[video.shape])
