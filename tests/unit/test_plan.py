@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 import torch
-import yaml
 
 from avatar_v.cli import main
 from avatar_v.models.config import DiTConfig
@@ -14,18 +13,17 @@ from avatar_v.models.guided import with_guidance_inside
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.parallel.mesh import Layout
 from avatar_v.planning import doctor, passes
+from avatar_v.planning.batches import Clips
 from avatar_v.planning.gpus import GPU, RESERVE_GIB, gpu_of
-from avatar_v.planning.measure import Cost, cost_of
+from avatar_v.planning.measure import cost_of
 from avatar_v.planning.memory import GIB, Plan, left_bytes, plan_of
 from avatar_v.planning.passes import Pass, pass_cost
 from avatar_v.planning.recipe import Recipe, Spread, read_recipe
 from avatar_v.planning.report import Machine, clips_of, recipe_report
-from avatar_v.planning.steps import Clips, mean_run
 from avatar_v.training.engine import trains_clips
-from avatar_v.training.personality import draw_run
 from avatar_v.weights.card import Card
 from avatar_v.weights.presets import build
-from avatar_v.weights.random import make_batch, motion_stats
+from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import save_pipeline
 from tiny_run import RECIPES
 
@@ -56,40 +54,6 @@ def test_three_shallow_networks_tell_what_a_deep_one_takes(checkpoints: bool) ->
     assert planned.flops == pytest.approx(counted.flops, rel=0.02)
     assert planned.saved == pytest.approx(counted.saved, rel=0.02)
     assert planned.peak == pytest.approx(counted.peak, rel=0.05)
-
-
-def test_a_real_step_does_what_is_planned() -> None:
-    recipe = tiny("2_a2v", *FRESH, "--data.init_args.decode_video", "false")
-    clips = Clips(recipe.data.batch_size, 33, 32)
-    plan = plan_of(recipe, clips, recipe.spread)
-    counted = real_step(recipe, clips)
-    num_batches = recipe.trainer["accumulate_grad_batches"]
-    # losses are not planned, and at this size they count
-    assert plan.flops / num_batches == pytest.approx(counted.flops, rel=0.25)
-    assert plan.parts["activations"] == pytest.approx(counted.peak, rel=0.25)
-
-
-def real_step(recipe: Recipe, clips: Clips) -> Cost:
-    """The mean operations and the most memory of real batches of a stage on the CPU."""
-    stage = recipe.fresh_stage()
-    stage.dit, stage.conditioner = build("tiny", motion_stats=motion_stats())
-    stage.dit.motion_stats = stage.conditioner.motion_stats = motion_stats()
-    stage.settle()
-    batch = make_batch(
-        clips.batch_size, clips.num_frames, clips.size,
-        latent_channels=16, has_reference=recipe.data.pairs,
-    )  # fmt: skip
-
-    found = []
-    for index in range(4):
-        cost = cost_of(
-            lambda index=index: stage.loss_at(batch, index)[0], bf16=recipe.bf16, trains=True
-        )
-        found.append(cost)
-        stage.zero_grad()
-    flops = sum(cost.flops for cost in found) / len(found)
-    gradients = 4 * sum(p.numel() for p in stage.parameters() if p.requires_grad)
-    return Cost(flops, 0, max(cost.peak for cost in found) - gradients)
 
 
 @pytest.fixture(scope="module")
@@ -135,6 +99,8 @@ def test_a_reference_that_fills_no_whole_segments_is_planned() -> None:
 OVERLAYS = ("tiny", "small", "wan_14b", "wan22_5b")
 ALONE = sorted({path.stem for path in RECIPES.glob("*.yaml")} - set(OVERLAYS))
 """Recipes as they stand. All that follows is planned as it is run."""
+STAGES = [name for name in ALONE if name[0] in "12345"]
+"""Those that larger sizes have, too."""
 
 
 @pytest.mark.parametrize("name", ALONE)
@@ -151,11 +117,11 @@ def test_every_recipe_is_planned_to_fit(name: str) -> None:
     assert plan.parts["activations"] > 0
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", [name for name in ALONE if name[0] in "12345r"])
-def test_every_recipe_is_planned_with_its_time(name: str, capsys) -> None:
-    assert main(["plan", str(RECIPES / f"{name}.yaml")]) == 0
-    assert ": fits: " in capsys.readouterr().out
+def test_a_recipe_is_planned_with_its_time(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", str(RECIPES / "2_a2v.yaml")]) == 0
+    said = capsys.readouterr().out
+    assert ": fits: " in said
+    assert " s a step at 40% of 989 TFLOP/s" in said
 
 
 def test_the_doctor_knows_what_every_recipe_leaves(tmp_path: Path, monkeypatch) -> None:
@@ -173,7 +139,7 @@ def test_the_doctor_knows_what_every_recipe_leaves(tmp_path: Path, monkeypatch) 
 @pytest.mark.parametrize("overlay", ["wan_14b", "wan22_5b"])
 def test_every_recipe_builds_the_networks_of_larger_sizes(overlay: str) -> None:
     path = RECIPES / f"{overlay}.yaml"
-    for name in yaml.safe_load(path.read_text(encoding="utf-8"))["stages"]:
+    for name in STAGES:
         checkpoint, weights = left_bytes(read_recipe([str(RECIPES / f"{name}.yaml"), str(path)]))
         assert checkpoint > 0
         assert weights > 4 * 5e9
@@ -193,12 +159,6 @@ def test_a_stage_that_refuses_its_networks_is_no_full_disk(
     why = "runs/student/weights: the scores are weights of stage 3"
     assert f"MISSING  networks: the stage cannot build them: {why}" in said
     assert "disk: " not in said.partition("recipe: ")[2]
-
-
-def test_a_run_of_a_reference_has_the_mean_length_of_what_is_drawn() -> None:
-    generator = torch.Generator().manual_seed(0)
-    drawn = [draw_run(41, 1, 41, generator)[1] for _ in range(4000)]
-    assert mean_run(1, 41) == pytest.approx(sum(drawn) / len(drawn), rel=0.05)
 
 
 def test_generation_is_planned_of_weights_and_of_presets(

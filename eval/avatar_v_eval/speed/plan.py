@@ -18,10 +18,10 @@ from torch import Tensor
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from avatar_v.parallel.apply import checkpoint_blocks
+from avatar_v.planning.batches import Clips
 from avatar_v.planning.measure import cost_of
 from avatar_v.planning.memory import plan_of
 from avatar_v.planning.recipe import Recipe, read_recipe
-from avatar_v.planning.steps import Clips
 from avatar_v.training.engine import subject_of
 from avatar_v.training.optim import build_optimizer
 from avatar_v.weights.presets import build

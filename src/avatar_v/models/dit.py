@@ -190,7 +190,8 @@ class AvatarDiT(nn.Module):
                 key_mask=key_mask, motion_key_mask=motion_key_mask, pattern=pattern,
                 cores=ALONE if shares is None else shares.cores,
             )  # fmt: skip
-            layers.append(keys)
+            if return_keys:  # else those of all blocks would stay until the last one
+                layers.append(keys)
         patches = self.head(x, embedding)
         v = self._to_latents(patches if shares is None else shares.whole(patches), *grid)
         if not return_keys:

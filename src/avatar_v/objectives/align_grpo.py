@@ -134,6 +134,11 @@ class RolloutSubject(ClipSubject[Cond | MotionCond]):
         given = torch.full_like(start, _num_given(start, length))
         return WarmStartWindows(start, given, torch.zeros_like(start), length, lead)
 
+    def longest_window(self, num_steps: int) -> int:
+        """With the chunks that may lead up to it."""
+        length = super().longest_window(num_steps)
+        return length + self.grpo.max_lead * (length - OVERLAP)
+
     def conditions(
         self,
         networks: Networks,

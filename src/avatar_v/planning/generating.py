@@ -163,7 +163,7 @@ def _networks(models: Models) -> tuple[AvatarDiT, Conditioner, MotionNet]:
 
 def _step_cost(dit: AvatarDiT, made: Pass, num_ranks: int) -> Cost:
     """Of one step on rank 0 of so many."""
-    with spread_over(dit, num_ranks):
+    with spread_over(num_ranks, dit):
         return pass_cost(dit, made, bf16=True, cast=True)
 
 

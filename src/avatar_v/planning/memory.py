@@ -16,26 +16,19 @@ from typing import Any
 
 from torch import nn
 
+from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.motion_net import MotionNet
-from avatar_v.objectives.align_grpo import AlignGRPO
-from avatar_v.objectives.align_video_dpo import AlignVideoDPO
-from avatar_v.objectives.distill_dmd import DistillDMD
-from avatar_v.objectives.distill_motion import DistillMotion
-from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.parallel.apply import shard_units, sharded_parts
 from avatar_v.parallel.mesh import Layout
-from avatar_v.planning.encoders import audio_flops, encoders_cost, text_flops, video_cost
-from avatar_v.planning.measure import Cost, Number, as_on_gpus
+from avatar_v.planning.batches import Clips
+from avatar_v.planning.measure import Number, as_on_gpus
 from avatar_v.planning.networks import build_networks
-from avatar_v.planning.passes import MotionPass, Pass, num_tokens, pass_cost, reference_bytes
 from avatar_v.planning.recipe import Recipe, Spread
-from avatar_v.planning.steps import Clips, Repeated, passes_of
+from avatar_v.planning.step import step_cost
 from avatar_v.training.engine import Engine, subject_of, trains_clips
-from avatar_v.training.motion import MotionSubject
 from avatar_v.training.optim import hidden_matrices
 from avatar_v.training.subject import token_side
-from avatar_v.types import FRAME_RATE_HZ, num_frames
+from avatar_v.types import num_frames
 
 GIB = 2**30
 FULL, HALF = 4, 2  # bytes of a number
@@ -78,82 +71,27 @@ def plan_of(
 
 
 def _plan(stage: Engine, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool) -> Plan:
-    window, size = _largest(stage, recipe, clips)
-    if size % token_side(stage) and not isinstance(stage.subject, MotionSubject):
+    clips = replace(clips, size=_largest_side(stage, recipe, clips))
+    makes_video = any(isinstance(module, AvatarDiT) for module in stage.modules())
+    if makes_video and clips.size % token_side(stage):
         raise ValueError(
-            f"the side of the pictures is a multiple of {token_side(stage)}, got {size}"
+            f"the side of the pictures is a multiple of {token_side(stage)}, got {clips.size}"
         )
-    clips = Clips(clips.batch_size, clips.num_frames, size)
-    meter = _Meter(stage, recipe, spread)
-    judged = isinstance(stage, AlignVideoDPO)  # it encodes the beginnings of two videos
-    twice = judged or recipe.data.pairs
-    encoded = replace(clips, num_frames=num_frames(window)) if judged else clips
-    video = judged or (recipe.data.decode_video and not isinstance(stage.subject, MotionSubject))
-    seen = video_cost(stage.conditioner.vae, encoded, bf16=recipe.bf16) if video else None
     parts = dict(_staying(stage, recipe, spread))
-    longest = passes_of(stage, clips, window, longest=True)
-    beside = encoders_cost(stage, clips, window, bf16=recipe.bf16)
-    parts["activations"] = max(
-        *(meter.peak(found) + beside.saved for found in longest),
-        0 if seen is None else seen.peak,
-        beside.peak,
-    )
-    parts["batch"] = _batch_bytes(stage, clips, video=video, pairs=twice)
-    shared = own = 0.0  # of a sequence group together; of each rank, which encodes for itself
-    if with_time:
-        usual = passes_of(stage, clips, window, longest=False)
-        shared = sum(found.times * meter.cost(found).flops for found in usual)
-        own = beside.flops + (text_flops(stage) + audio_flops(stage, clips)) * clips.batch_size
-        own += 0 if seen is None else seen.flops * (2 if twice else 1)
-    batches = _batches(stage, recipe)
-    groups = spread.layout.num_data_ranks * batches
+    num_trained = sum(p.numel() for p in stage.parameters() if p.requires_grad)
+    num_parameters = _num_parameters(stage)
+    cost = step_cost(stage, recipe, clips, spread, with_time=with_time)
+    groups = spread.layout.num_data_ranks * cost.batches_per_step
     return Plan(
-        parts=parts,
-        num_trained=sum(p.numel() for p in stage.parameters() if p.requires_grad),
-        num_parameters=_num_parameters(stage),
-        num_tokens=groups * _tokens(stage, longest[-1]),
-        flops=(shared / spread.layout.sequence_size + own) * batches,
-        clips_per_step=groups * clips.batch_size,
-        window=window,
-        size=0 if isinstance(longest[-1].of, MotionPass) else size,
+        parts={**parts, "activations": cost.peak, "batch": cost.batch_bytes},
+        num_trained=num_trained,
+        num_parameters=num_parameters,
+        num_tokens=groups * cost.num_tokens,
+        flops=cost.flops * cost.batches_per_step,
+        clips_per_step=round(groups * clips.batch_size),
+        window=longest_window(recipe),
+        size=clips.size if makes_video else 0,
     )
-
-
-class _Meter:
-    """Costs of passes; those of equal networks are measured once."""
-
-    def __init__(self, stage: Engine, recipe: Recipe, spread: Spread) -> None:
-        self.stage, self.bf16, self.spread = stage, recipe.bf16, spread
-        self._known: dict[object, Cost] = {}
-
-    def cost(self, found: Repeated) -> Cost:
-        network = self.network(found.network)
-        names = (name for name, p in network.named_parameters() if p.requires_grad)
-        trained = tuple(names) if found.of.trains else ()
-        key = (network.config, found.of, trained)
-        if key not in self._known:
-            self._known[key] = pass_cost(
-                network,
-                found.of,
-                bf16=self.bf16,
-                checkpoints=subject_of(self.stage).models.checkpoint_activations,
-                cast=self.spread.kind == "fsdp",
-            )
-        return self._known[key]
-
-    def peak(self, found: Repeated) -> Number:
-        """Bytes of a rank of a sequence group, with the keys of a reference that take no gradient:
-        those of its heads."""
-        peak, network = self.cost(found).peak, self.network(found.network)
-        if isinstance(found.of, Pass) and not (found.of.encodes and found.of.through):
-            assert isinstance(network, AvatarDiT)
-            peak += reference_bytes(network, found.of, bf16=self.bf16)
-        return peak / self.spread.layout.sequence_size
-
-    def network(self, name: str) -> AvatarDiT | MotionNet:
-        network = self.stage.get_submodule(name)
-        assert isinstance(network, AvatarDiT | MotionNet)
-        return network
 
 
 def _staying(stage: Engine, recipe: Recipe, spread: Spread) -> Iterator[tuple[str, float]]:
@@ -192,8 +130,19 @@ def _staying(stage: Engine, recipe: Recipe, spread: Spread) -> Iterator[tuple[st
     yield "averages", averages
     if spread.kind == "ddp":
         yield "buckets of DDP", gradients
+    if spread.kind != "fsdp" and recipe.bf16:
+        yield "copies in bf16", _copied(stage)
     if spread.kind == "fsdp":
         yield "gathered weights and gradients", _gathered(stage, bf16=recipe.bf16)
+
+
+def _copied(stage: Engine) -> int:
+    """Autocast keeps a copy of every weight of a network that is trained, until a step ends."""
+    names = {name for role in stage.roles().values() if role.trainable for name in role.modules}
+    networks = [stage.get_submodule(name) for name in sorted(names)]
+    parts = [p for n in networks for p in (n.children() if isinstance(n, Conditioner) else [n])]
+    trained = [part for part in parts if any(p.requires_grad for p in part.parameters())]
+    return HALF * sum(p.numel() for p in {p: None for part in trained for p in part.parameters()})
 
 
 def _sharded(stage: Engine, spread: Spread) -> set[int]:
@@ -266,48 +215,12 @@ def _reached(recipe: Recipe, schedule: Mapping[int, Any]) -> list[Any]:
     return [value for at, value in schedule.items() if at < steps or steps < 0]
 
 
-def _largest(stage: Engine, recipe: Recipe, clips: Clips) -> tuple[int, int]:
-    """The longest window and the largest picture of the run."""
-    shares = _reached(recipe, subject_of(stage).objective.resolution)
-    return longest_window(recipe), round(clips.size * max(shares))
+def _largest_side(stage: Engine, recipe: Recipe, clips: Clips) -> int:
+    """Pixels of the largest pictures of the run."""
+    return round(clips.size * max(_reached(recipe, subject_of(stage).objective.resolution)))
 
 
-def _batches(stage: Engine, recipe: Recipe) -> int:
-    """Batches of a step of the student."""
-    if stage.automatic_optimization:
-        return int(recipe.trainer["accumulate_grad_batches"])
-    batches = stage.updates.accumulate_grad_batches
-    if isinstance(stage, DistillDMD | SelfForcing):
-        return batches * stage.matching.numbers.fake_updates
-    if isinstance(stage, DistillMotion):
-        return batches * stage.matching.fake_updates
-    if isinstance(stage, AlignGRPO):  # it counts each noisy step of a rollout
-        return batches // stage.exploration.window
-    return batches
-
-
-def _tokens(stage: Engine, found: Repeated) -> int:
-    if isinstance(found.of, MotionPass):
-        return found.of.samples * found.of.latents
-    network = stage.get_submodule(found.network)
-    assert isinstance(network, AvatarDiT)
-    return num_tokens(network, found.of)
-
-
-def _batch_bytes(stage: Engine, clips: Clips, *, video: bool, pairs: bool) -> Number:
-    """Pictures or latents of a batch, and its sound, in fp32; twice with references."""
-    if isinstance(stage.subject, MotionSubject):
-        pictures = 0.0
-    elif video:
-        pictures = clips.num_frames * 3 * clips.size**2
-    else:
-        vae = stage.conditioner.vae
-        pictures = clips.latents * vae.latent_channels * (clips.size // vae.spatial_factor) ** 2
-    sound = 16_000 * clips.num_frames / FRAME_RATE_HZ
-    return FULL * clips.batch_size * (pictures + sound) * (2 if pairs else 1)
-
-
-def frames_of(stage: Engine, window: int) -> int:
-    """Frames of the shortest clips that a stage takes."""
-    window = subject_of(stage).windows.longest(window)
-    return num_frames(window)
+def frames_of(recipe: Recipe) -> int:
+    """Frames of the shortest clips that a recipe takes."""
+    assert trains_clips(recipe.model)
+    return num_frames(subject_of(recipe.model).longest_window(recipe.trainer["max_steps"]))

@@ -6,11 +6,13 @@ that a full size takes from folders have the published shape of Wan's and wav2ve
 """
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 
 import torch
 from torch import nn
-from transformers import UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2Model
+from transformers import BatchEncoding, UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2Model
 
 from avatar_v.base.outside import read_json
 from avatar_v.models.audio import HiddenStateAudioEncoder
@@ -51,6 +53,11 @@ class UMT5OfWan(UMT5TextEncoder):
         self.model = UMT5EncoderModel(config).requires_grad_(False).eval()
         self.num_tokens, self.dim = 512, config.d_model
 
+    def tokenizer(self, texts: Sequence[str], **_: object) -> BatchEncoding:
+        """Prompts of the greatest length."""
+        tokens = torch.ones(len(texts), self.num_tokens, dtype=torch.long)
+        return BatchEncoding({"input_ids": tokens, "attention_mask": tokens})
+
 
 class Wav2Vec2OfSize(HiddenStateAudioEncoder):
     """wav2vec 2.0 base (768) or large (1024) without weights."""
@@ -65,6 +72,7 @@ class Wav2Vec2OfSize(HiddenStateAudioEncoder):
             )  # fmt: skip
         self.kind, self.dim = "wav2vec2", dim
         self.model = Wav2Vec2Model(config).requires_grad_(False).eval()
+        self.extractor = SimpleNamespace(do_normalize=True)
         self.layer_logits = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
 
 

@@ -15,7 +15,6 @@ from torch._subclasses.fake_tensor import unset_fake_temporarily
 from avatar_v.models.blocks import Block
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import (
     SEGMENT_LENGTH,
     PackedFrames,
@@ -24,7 +23,7 @@ from avatar_v.models.reference import (
 )
 from avatar_v.parallel.apply import checkpoint_blocks
 from avatar_v.planning.measure import Cost, cost_of, pretending, without_values
-from avatar_v.types import Cond, MotionCond, Reference
+from avatar_v.types import Cond, Reference
 
 DEPTHS = ((1, 0), (2, 0), (1, 1))
 """Blocks with sound and without of the shallow networks that are run."""
@@ -47,18 +46,9 @@ class Pass:
     through: bool = True  # and is trained, where the pass is
 
 
-@dataclass(frozen=True)
-class MotionPass:
-    """A pass of the motion network over ``samples`` windows of ``latents`` tokens."""
-
-    samples: int
-    latents: int
-    trains: bool = False
-
-
 def pass_cost(
-    network: AvatarDiT | MotionNet,
-    of: Pass | MotionPass,
+    network: AvatarDiT,
+    of: Pass,
     *,
     bf16: bool,
     checkpoints: bool = False,
@@ -67,10 +57,6 @@ def pass_cost(
     """Of one pass of a ``network`` of the meta device. ``cast``: its weights are gathered as bf16,
     as FSDP2 does; else autocast keeps a copy of each."""
     dtype = torch.bfloat16 if cast and bf16 else torch.float32
-    if isinstance(network, MotionNet):
-        assert isinstance(of, MotionPass)
-        return _motion_cost(network, of, dtype, bf16=bf16)
-    assert isinstance(of, Pass)
     sound = [block for block in network.blocks if _hears(block)]
     plain = [block for block in network.blocks if not _hears(block)]
     found = []
@@ -90,11 +76,6 @@ def reference_bytes(network: AvatarDiT, of: Pass, *, bf16: bool) -> int:
     config = network.config
     tokens = of.samples * of.reference * _places(network, of)
     return 2 * config.num_layers * tokens * config.dim * (2 if bf16 else 4)
-
-
-def num_tokens(network: AvatarDiT, of: Pass) -> int:
-    """Generated tokens of a pass."""
-    return of.samples * of.latents * _places(network, of)
 
 
 def _places(network: AvatarDiT, of: Pass) -> int:
@@ -195,14 +176,3 @@ def _packed(network: AvatarDiT, of: Pass) -> PackedReference:
         position=frames.position,
     )
     return PackedReference(clip, None)
-
-
-def _motion_cost(network: MotionNet, of: MotionPass, dtype: torch.dtype, *, bf16: bool) -> Cost:
-    config, shape = network.config, (of.samples, of.latents)
-    network = copy.deepcopy(network)
-    with pretending():
-        without_values(network, dtype)
-        cond = MotionCond(torch.empty(*shape, config.num_audio_tokens, config.audio_dim))
-        motion = torch.empty(*shape, network.motion_embed.in_features)
-        t = torch.empty(shape)
-        return cost_of(lambda: network(motion, t, cond), bf16=bf16, trains=of.trains)

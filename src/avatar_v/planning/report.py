@@ -8,11 +8,11 @@ from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.objectives.refiner import LowVideoSubject
 from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.objectives.sft import SFT
+from avatar_v.planning.batches import Clips
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Number
-from avatar_v.planning.memory import GIB, Plan, frames_of, longest_window, plan_of
+from avatar_v.planning.memory import GIB, Plan, frames_of, plan_of
 from avatar_v.planning.recipe import Recipe, Spread
-from avatar_v.planning.steps import Clips
 from avatar_v.shards.loader import read_folder
 from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.perceptual import TERMS
@@ -38,7 +38,7 @@ def clips_of(recipe: Recipe, size: int | None, num_frames: int | None) -> Clips:
     size_of = preset(subject_of(stage).models.preset)
     side = FULL_SIDE if size_of.embedded is None else size_of.format.side
     side *= 2 if isinstance(stage.subject, LowVideoSubject) else 1
-    frames = frames_of(stage, longest_window(recipe))
+    frames = frames_of(recipe)
     folder = recipe.data.train_folder
     there = Path(folder).exists()  # if not, `avatar-v doctor` says so; a URL is not asked
     found = [clip for clip, _ in read_folder(folder).kinds()] if there else []

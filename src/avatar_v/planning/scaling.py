@@ -79,18 +79,21 @@ def group_sizes(num_gpus: int) -> list[int]:
 
 
 @contextlib.contextmanager
-def spread_over(dit: AvatarDiT, num_ranks: int) -> Iterator[None]:
-    """Within the block ``dit`` computes as rank 0 of so many, which has the most tokens. Nothing is
-    sent: torch's fake process group takes the messages."""
+def spread_over(num_ranks: int, *networks: AvatarDiT) -> Iterator[None]:
+    """Within the block ``networks`` compute as rank 0 of so many, which has the most tokens.
+    Nothing is sent: torch's fake process group takes the messages."""
     if num_ranks == 1:
         yield
         return
     dist.init_process_group("fake", rank=0, world_size=num_ranks)
     try:
-        spread(dit, sequence_mesh(Layout(num_ranks, 0, num_ranks), dit.config.num_heads, "cpu"))
+        for dit in networks:
+            layout = Layout(num_ranks, 0, num_ranks)
+            spread(dit, sequence_mesh(layout, dit.config.num_heads, "cpu"))
         yield
     finally:
-        dit.spread = None
+        for dit in networks:
+            dit.spread = None
         dist.destroy_process_group()
 
 

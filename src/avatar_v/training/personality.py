@@ -5,7 +5,10 @@ sharded, ranks that run other parts of the network, or draw other amounts, wait 
 ever.
 """
 
+import contextlib
 import dataclasses
+from collections.abc import Iterator
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 import torch
@@ -85,10 +88,23 @@ def draw_run(whole: int, least: int, most: int, generator: torch.Generator) -> t
     little where there are a hundred, and a step costs in proportion to the length.
     """
     high = min(most, whole)
-    low = min(least, high)
+    low = high if _LONGEST.get() else min(least, high)
     uniform = float(torch.rand((), generator=generator))
     length = min(int(low * ((high + 1) / low) ** uniform), high)
     return int(torch.randint(whole - length + 1, (), generator=generator)), length
+
+
+_LONGEST: ContextVar[bool] = ContextVar("longest", default=False)
+
+
+@contextlib.contextmanager
+def longest_runs() -> Iterator[None]:
+    """Within the block `draw_run` draws none but the longest: a plan of memory asks for them."""
+    token = _LONGEST.set(True)
+    try:
+        yield
+    finally:
+        _LONGEST.reset(token)
 
 
 def draw_faces(
