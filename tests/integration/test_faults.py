@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,6 +25,7 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media import files, writer
 from avatar_v.request.output_files import GROWING, kept_folder, num_kept
 from avatar_v.request.request import Request
+from forked import Ended, run_script
 from generating import carry_out
 from written import assert_same_pictures
 
@@ -76,9 +76,9 @@ KILLS = [
 put together, and before its record is written."""
 
 
-def ends_in(place: str, after: int, request: Request, weights: Path) -> subprocess.CompletedProcess:
+def ends_in(place: str, after: int, request: Request, weights: Path) -> Ended:
     words = [place, str(after), json.dumps(dataclasses.asdict(request)), str(weights)]
-    return subprocess.run([sys.executable, "-c", DYING, *words], capture_output=True, text=True)
+    return run_script(DYING, *words)
 
 
 def num_decoded(path: Path) -> int:

@@ -5,8 +5,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from avatar_v.faces.face_track import FaceTrack
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data import importer
 from avatar_v_data.import_plan import cluster_faces
+from forked import run_script
 from hostile_media import CASES
 from shard_command import run
 
@@ -177,8 +176,7 @@ def test_a_stopped_import_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
     words = ["import", str(folder), "--out", str(out), *SMALL]
     work, kept = tmp_path / ".out.import", {}
     for end in (signal.SIGTERM, signal.SIGKILL):
-        command = [sys.executable, "-c", STOPPED, str(int(end)), "2", *words]
-        job = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        job = run_script(STOPPED, str(int(end)), "2", *words)
         assert not out.exists()
         if end == signal.SIGTERM:
             assert job.returncode == 130
