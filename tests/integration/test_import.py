@@ -256,7 +256,7 @@ def test_a_wrong_manifest_is_one_error(text: str, message: str, tmp_path: Path) 
 def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "in", *(f"p{n}/x.mp4" for n in range(5)), "p0/y.mp4", frames=6)
     drawn = set()
-    for seed in ("0", "0", "1", "2", "3"):
+    for seed in ("0", "0", "1", "2"):
         out = tmp_path / f"out{seed}"
         shutil.rmtree(out, ignore_errors=True)
         words = ("--person", "folder", "--validation", "0.4", "--seed", seed, *SMALL)
@@ -265,7 +265,7 @@ def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
         assert (len(train), len(held)) == (3, 2)
         assert not train & held
         drawn.add((seed, *sorted(held)))
-    assert len(drawn) == 4  # one seed, one draw
+    assert len(drawn) == 3  # one seed, one draw
     assert len({held for _, *held in drawn for held in [tuple(held)]}) > 1
     for words, message in (
         (["--person", "folder", "--validation", "1"], "a share from 0 to below 1"),
