@@ -27,6 +27,7 @@ from avatar_v.request.output_files import GROWING, kept_folder, num_kept
 from avatar_v.request.request import Request
 from forked import Ended, run_script
 from generating import carry_out
+from hostile_media import write_wav
 from written import assert_same_pictures
 
 NUM_FRAMES = 32
@@ -101,12 +102,7 @@ def longer(request: Request, seconds: float) -> Request:
     """The same request for a speech of so many seconds, one denoising step a chunk."""
     path = Path(request.person.audio).with_name("long.wav")
     wave = 0.3 * torch.sin(torch.arange(int(16_000 * seconds)) * 0.2)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
-        samples = (wave * 32767).to(torch.int16).numpy()[None]
-        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-        frame.sample_rate = 16_000
-        container.mux(stream.encode(frame))
+    write_wav(path, samples=wave.numpy())
     return request.changed(audio=str(path), num_steps=1)
 
 
