@@ -17,7 +17,6 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import FSDPModule
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.spawn import spawn
 
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import narrow
@@ -27,6 +26,7 @@ from avatar_v.parallel.mesh import Layout
 from avatar_v.parallel.offload import Residency
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from fake_streams import FakeStreams
+from forked import spawn
 from random_models import make_dit
 from sequence_ranks import config, difference, inputs, velocity
 from shard_ranks import Collectives
@@ -179,5 +179,5 @@ def work(rank: int, folder: Path) -> None:
 
 def main(folder: Path) -> dict[str, Any]:
     os.environ["OMP_NUM_THREADS"] = "1"
-    spawn(work, (folder,), nprocs=NUM_RANKS)
+    spawn(work, (folder,), NUM_RANKS)
     return torch.load(folder / "found.pt")

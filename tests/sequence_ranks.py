@@ -13,7 +13,6 @@ import torch
 import torch.distributed as dist
 from diffusers.models.autoencoders.autoencoder_kl_wan import AutoencoderKLWan
 from torch import Tensor
-from torch.multiprocessing.spawn import spawn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from avatar_v.models.attention import attend_self
@@ -26,6 +25,7 @@ from avatar_v.parallel.strips import StripDecoder, Strips
 from avatar_v.parallel.traffic import sent_elements
 from avatar_v.sampling.guidance import guided
 from avatar_v.types import Cond
+from forked import spawn
 from random_models import make_cond, make_dit, make_reference
 
 NUM_FRAMES, HEIGHT, WIDTH = 3, 6, 10
@@ -248,5 +248,5 @@ def streamed(dit: AvatarDiT, x: Tensor, t: Tensor, cond: Cond) -> Tensor:
 
 def main(folder: Path, world_size: int) -> dict[str, Any]:
     os.environ["OMP_NUM_THREADS"] = "1"
-    spawn(work, (world_size, folder), nprocs=world_size)
+    spawn(work, (world_size, folder), world_size)
     return torch.load(folder / "found.pt")

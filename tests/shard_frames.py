@@ -9,12 +9,12 @@ import torch
 import torch.distributed as dist
 from torch import nn
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.spawn import spawn
 
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.generate.ranks import Ranks
 from avatar_v.weights.card import read_card
 from avatar_v.weights.weights import load_pipeline
+from forked import spawn
 
 NUM_RANKS = 2
 OPTIONS: dict[str, Any] = {
@@ -69,5 +69,5 @@ def work(rank: int, weights: Path, refiner: Path, clip: str, folder: Path) -> No
 def main(weights: Path, refiner: Path, clip: str, folder: Path) -> list[dict[str, Any]]:
     """What each rank found."""
     os.environ["OMP_NUM_THREADS"] = "1"
-    spawn(work, (weights, refiner, clip, folder), nprocs=NUM_RANKS)
+    spawn(work, (weights, refiner, clip, folder), NUM_RANKS)
     return [torch.load(folder / f"found {rank}.pt") for rank in range(NUM_RANKS)]

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
 from torch.distributed.fsdp import FSDPModule, fully_shard
 from torch.distributed.tensor import DTensor
-from torch.multiprocessing.spawn import spawn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import BatchEncoding, UMT5Config, UMT5EncoderModel
 
@@ -21,6 +20,7 @@ from avatar_v.parallel.apply import shard, shard_frozen
 from avatar_v.training.muon import BatchedMuon
 from avatar_v.training.roles import copy_network
 from avatar_v.weights.presets import build
+from forked import spawn
 
 NUM_RANKS, NUM_LAYERS = 2, 3
 SHAPES = [(7, 4)] * 3 + [(4, 10)] * 2 + [(1, 6)]
@@ -158,7 +158,7 @@ def work(rank: int, folder: Path) -> None:
 
 
 def main(folder: Path) -> dict[str, Any]:
-    spawn(work, (folder,), nprocs=NUM_RANKS)
+    spawn(work, (folder,), NUM_RANKS)
     return torch.load(folder / "found.pt")
 
 

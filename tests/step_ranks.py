@@ -15,7 +15,6 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import FileStore
 from torch.distributed.distributed_c10d import PrefixStore, ProcessGroup, Store
-from torch.multiprocessing.spawn import spawn
 
 from avatar_v.generate import generator
 from avatar_v.generate.generator import AudioChunk, audio_chunks, finished_chunks, sample_chunks
@@ -29,6 +28,7 @@ from avatar_v.parallel.timestep import PipelineGroup
 from avatar_v.sampling.settings import Settings
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats
+from forked import spawn
 from generating import picture, sound
 from random_models import make_motion_net, randomise
 
@@ -175,7 +175,7 @@ def counted(patch: pytest.MonkeyPatch) -> set[int]:
 def main(folder: Path) -> list[dict[str, Any]]:
     """What each rank found. This process is rank 0."""
     num_threads = torch.get_num_threads()
-    others = spawn(work, (folder,), nprocs=NUM_RANKS - 1, join=False, daemon=True)
+    others = spawn(work, (folder,), NUM_RANKS - 1, join=False)
     assert others is not None
     torch.set_num_threads(1)
     found_by(0, folder)

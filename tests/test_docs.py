@@ -6,21 +6,18 @@ recipe named are checked. Tables are checked by test_records.py.
 """
 
 import ast
-import io
 import os
 import re
 import shlex
 import subprocess
 import sys
-import wave
 from pathlib import Path
 
 import pytest
-import torch
 
 from avatar_v import cli
 from avatar_v.media import reading
-from avatar_v.media.writer import Mp4Writer
+from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.world.clip import make_clip
 from avatar_v_data import cli as data_cli
 from avatar_v_eval import cli as eval_cli
@@ -68,19 +65,9 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     (tmp_path / "demo").mkdir()
     with Mp4Writer(tmp_path / "demo" / "reference.mp4", clip.audio) as writer:
         writer.write(clip.video)
-    (tmp_path / "demo" / "speech.wav").write_bytes(wav_bytes(clip.audio))
+    write_wav(tmp_path / "demo" / "speech.wav", clip.audio)
     monkeypatch.chdir(tmp_path)
     return tmp_path
-
-
-def wav_bytes(audio: torch.Tensor) -> bytes:
-    buffer = io.BytesIO()
-    with wave.open(buffer, "wb") as file:
-        file.setnchannels(1)
-        file.setsampwidth(2)
-        file.setframerate(16_000)
-        file.writeframes((audio.clamp(-1, 1) * 32767).to(torch.int16).numpy().tobytes())
-    return buffer.getvalue()
 
 
 def test_bash_blocks_run(folder: Path) -> None:

@@ -1,7 +1,6 @@
 """Short films written through an output and read back as a player would."""
 
 import io
-import multiprocessing
 import resource
 import signal
 import threading
@@ -19,12 +18,6 @@ from avatar_v.media.writer import Writer
 
 PATIENCE_S = 300.0
 """Of waits for a process that ends at once unless the code is wrong; CI machines are busy."""
-
-
-FRESH = multiprocessing.get_context("forkserver")
-"""Children of a process without threads, which has imported this module: there at once, and none
-inherits what torch's and FFmpeg's threads were doing."""
-FRESH.set_forkserver_preload(["written"])
 
 
 def block(num: int = 10) -> tuple[Tensor, Tensor]:

@@ -4,16 +4,15 @@ Each case runs in a fork of a server that has imported the heavy packages alread
 working folder, with a time limit. The process is a user's: it has no run-time shape checks.
 """
 
-import multiprocessing
+import importlib
 import os
 import re
 import shutil
-import sys
-import time
 from dataclasses import dataclass
 from pathlib import Path
 
 from avatar_v.base.words import is_hidden
+from forked import FORKS, end_with, redirect
 
 LIMIT_S = 60.0
 """A process that runs longer is killed and counts as a hang. Busy machines are slow."""
@@ -27,15 +26,6 @@ FRONTS = {
     "avatar-v-data": "avatar_v_data.cli",
     "avatar-v-eval": "avatar_v_eval.cli",
 }
-HEAVY = [
-    "bad_inputs.runner",
-    "lightning",
-    "transformers",
-    "avatar_v.generate.pipeline",
-    "avatar_v_data.importer",
-    "avatar_v.recipe.lightning_cli",
-    "avatar_v.objectives.sft",
-]
 
 
 @dataclass(frozen=True)
@@ -85,7 +75,7 @@ def run(words: list[str], folder: Path, *, limit_s: float = LIMIT_S) -> End:
     """Run ``words`` ("avatar-v", …) in ``folder``; files that lie there before do not count."""
     before = _names(folder)
     with _Logs(folder) as logs:
-        process = _server().Process(target=_child, args=(words, str(folder), *logs.paths))
+        process = FORKS.Process(target=_child, args=(words, str(folder), *logs.paths))
         process.start()
         process.join(limit_s)
         hangs = process.is_alive()
@@ -131,36 +121,13 @@ class _Logs:
         return texts[0], texts[1], cpu_s, status
 
 
-def _server() -> multiprocessing.context.ForkServerContext:
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload(HEAVY)
-    return context
-
-
 def _child(words: list[str], folder: str, out: str, err: str, end: str) -> None:
-    import importlib
-
     import torch
 
-    for path, stream in ((out, 1), (err, 2)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT), stream)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    redirect(out, err)
     os.chdir(folder)
     torch.set_num_threads(1)
-    begin, status = time.process_time(), 70
-    try:
-        status = importlib.import_module(FRONTS[words[0]]).main(words[1:])
-    except SystemExit as exit_:
-        status = exit_.code if isinstance(exit_.code, int) else int(exit_.code is not None)
-    except BaseException:
-        import traceback
-
-        traceback.print_exc()
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-        Path(end).write_text(f"{time.process_time() - begin} {status}")
-        os._exit(status)
+    end_with(lambda: importlib.import_module(FRONTS[words[0]]).main(words[1:]), Path(end))
 
 
 def _names(folder: Path) -> set[str]:

@@ -2,7 +2,6 @@
 
 from pathlib import Path
 
-import av
 import numpy as np
 import pytest
 import torch
@@ -18,6 +17,7 @@ from avatar_v.weights.weights import save_pipeline
 from avatar_v.world.clip import make_clip
 from avatar_v.world.splits import RANGES
 from clip_files import clip_file
+from hostile_media import write_wav
 from random_models import make_motion_net
 
 
@@ -47,12 +47,7 @@ def request_(tmp_path: Path) -> Request:
     picture = np.linspace(0, 255, 40 * 40 * 3).reshape(40, 40, 3).astype(np.uint8)
     Image.fromarray(picture).save(tmp_path / "me.png")
     wave = 0.3 * np.sin(np.arange(20_000) * 0.2, dtype=np.float32)
-    with av.open(str(tmp_path / "talk.wav"), "w") as container:
-        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
-        samples = (wave * 32767).astype(np.int16)[None]
-        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-        frame.sample_rate = 16_000
-        container.mux(stream.encode(frame))
+    write_wav(tmp_path / "talk.wav", samples=wave)
     (tmp_path / "out").mkdir()
     return Request.of(
         reference=str(tmp_path / "me.png"),

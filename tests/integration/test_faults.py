@@ -9,7 +9,6 @@ import dataclasses
 import json
 import os
 import signal
-import subprocess
 import sys
 import threading
 from collections.abc import Iterator
@@ -26,7 +25,9 @@ from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.media import files, writer
 from avatar_v.request.output_files import GROWING, kept_folder, num_kept
 from avatar_v.request.request import Request
+from forked import Ended, run_script
 from generating import carry_out
+from hostile_media import write_wav
 from written import assert_same_pictures
 
 NUM_FRAMES = 32
@@ -76,9 +77,9 @@ KILLS = [
 put together, and before its record is written."""
 
 
-def ends_in(place: str, after: int, request: Request, weights: Path) -> subprocess.CompletedProcess:
+def ends_in(place: str, after: int, request: Request, weights: Path) -> Ended:
     words = [place, str(after), json.dumps(dataclasses.asdict(request)), str(weights)]
-    return subprocess.run([sys.executable, "-c", DYING, *words], capture_output=True, text=True)
+    return run_script(DYING, *words)
 
 
 def num_decoded(path: Path) -> int:
@@ -101,12 +102,7 @@ def longer(request: Request, seconds: float) -> Request:
     """The same request for a speech of so many seconds, one denoising step a chunk."""
     path = Path(request.person.audio).with_name("long.wav")
     wave = 0.3 * torch.sin(torch.arange(int(16_000 * seconds)) * 0.2)
-    with av.open(str(path), "w") as container:
-        stream = container.add_stream("pcm_s16le", rate=16_000, layout="mono")
-        samples = (wave * 32767).to(torch.int16).numpy()[None]
-        frame = av.AudioFrame.from_ndarray(samples, format="s16", layout="mono")
-        frame.sample_rate = 16_000
-        container.mux(stream.encode(frame))
+    write_wav(path, samples=wave.numpy())
     return request.changed(audio=str(path), num_steps=1)
 
 

@@ -2,9 +2,7 @@
 export averaged weights; who draws what."""
 
 import copy
-import os
-import subprocess
-import sys
+import socket
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +18,7 @@ from avatar_v.weights.card import AdapterSpec, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import load_pipeline, save_pipeline
+from forked import Script
 from random_models import randomise
 from tiny_run import RECIPES, losses, make_shards, run_stage
 
@@ -122,15 +121,17 @@ what each reward says of its samples."""
 
 
 def train(*options: str, recipe: str, script: str = RECORDING) -> tuple[list[str], ...]:
-    """Run on two ranks; what each has read and drawn in every batch, of stages of one role."""
+    """Run on two ranks, as a launcher starts them; what each has read and drawn in every batch, of
+    stages of one role."""
     for path in Path().glob("draws_*.txt"):
         path.unlink()
-    Path("recording.py").write_text(script, encoding="utf-8")
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        place = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(server.getsockname()[1])}
     recipes = [str(RECIPES / recipe), str(RECIPES / "tiny.yaml"), "overlay.yaml"]
-    words = [sys.executable, "recording.py", "run", *recipes, *options, "--debug"]
-    env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONHASHSEED": "0"}
-    done = subprocess.run(words, env=env, capture_output=True, text=True, timeout=600, check=False)
-    assert done.returncode == 0, done.stderr[-3000:]
+    words = ["run", *recipes, *options, "--debug"]
+    ranks = [Script(script, *words, LOCAL_RANK=str(rank), **place) for rank in range(2)]
+    for done in [rank.ended() for rank in ranks]:
+        assert done.returncode == 0, done.stderr[-3000:]
     return tuple(path.read_text().splitlines() for path in sorted(Path().glob("draws_*.txt")))
 
 

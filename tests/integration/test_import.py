@@ -5,8 +5,6 @@ import json
 import re
 import shutil
 import signal
-import subprocess
-import sys
 from fractions import Fraction
 from pathlib import Path
 
@@ -20,6 +18,7 @@ from avatar_v.faces.face_track import FaceTrack
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data import importer
 from avatar_v_data.import_plan import cluster_faces
+from forked import run_script
 from hostile_media import CASES
 from shard_command import run
 
@@ -177,8 +176,7 @@ def test_a_stopped_import_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
     words = ["import", str(folder), "--out", str(out), *SMALL]
     work, kept = tmp_path / ".out.import", {}
     for end in (signal.SIGTERM, signal.SIGKILL):
-        command = [sys.executable, "-c", STOPPED, str(int(end)), "2", *words]
-        job = subprocess.run(command, capture_output=True, text=True, timeout=120)
+        job = run_script(STOPPED, str(int(end)), "2", *words)
         assert not out.exists()
         if end == signal.SIGTERM:
             assert job.returncode == 130
@@ -258,7 +256,7 @@ def test_a_wrong_manifest_is_one_error(text: str, message: str, tmp_path: Path) 
 def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
     folder = folder_of(tmp_path / "in", *(f"p{n}/x.mp4" for n in range(5)), "p0/y.mp4", frames=6)
     drawn = set()
-    for seed in ("0", "0", "1", "2", "3"):
+    for seed in ("0", "0", "1", "2"):
         out = tmp_path / f"out{seed}"
         shutil.rmtree(out, ignore_errors=True)
         words = ("--person", "folder", "--validation", "0.4", "--seed", seed, *SMALL)
@@ -267,7 +265,7 @@ def test_validation_persons_are_drawn_by_seed(tmp_path: Path) -> None:
         assert (len(train), len(held)) == (3, 2)
         assert not train & held
         drawn.add((seed, *sorted(held)))
-    assert len(drawn) == 4  # one seed, one draw
+    assert len(drawn) == 3  # one seed, one draw
     assert len({held for _, *held in drawn for held in [tuple(held)]}) > 1
     for words, message in (
         (["--person", "folder", "--validation", "1"], "a share from 0 to below 1"),

@@ -4,8 +4,6 @@ import dataclasses
 import json
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -20,6 +18,7 @@ from avatar_v.generate import resume as resume_module
 from avatar_v.request.output_files import kept_folder, num_kept
 from avatar_v.request.record import Record
 from avatar_v.request.request import Request
+from forked import run_script
 from generating import carry_out
 from written import assert_same_pictures, played
 
@@ -131,8 +130,7 @@ def test_a_killed_run_goes_on_to_the_same_frames(
 ) -> None:
     request = named(request_, suffix).changed(watermark=True)
     words = [json.dumps(dataclasses.asdict(request)), str(weights), str(num_blocks)]
-    process = subprocess.run([sys.executable, "-c", KILLED, *words], check=False)
-    assert process.returncode == -signal.SIGKILL
+    assert run_script(KILLED, *words).returncode == -signal.SIGKILL
     folder = kept_folder(request.output.out)
     assert num_kept(folder) == (1 if num_blocks == 1 else 2)
     kept = num_kept(folder)

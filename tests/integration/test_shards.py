@@ -7,32 +7,29 @@ import subprocess
 import sys
 from pathlib import Path
 
+import matplotlib.image
 import pytest
 import torch
 
+from avatar_v.models.vae import VideoVAE
 from avatar_v.shards import pictures as pictures_module
 from avatar_v.shards.datamodule import ShardData
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.pictures import FACE_CROPS, add_pictures, face_crops, ref_frames
 from avatar_v.shards.schema import CLOSE_UPS, FACES, STILLS
-from avatar_v.shards.writer import ClipEntry, read_index
+from avatar_v.shards.writer import ClipEntry, read_index, write_shard
 from avatar_v.types import Batch
 from avatar_v.world import clip as world_clip
 from avatar_v.world.redrawn import close_ups
 from avatar_v.world.splits import RANGES
+from avatar_v_data import world_set
 from avatar_v_data.world_set import clip_ids, write_world
 from avatar_v_data.world_settings import WorldSettings
 from shard_command import run, wait_for
 
-TINY = {
-    "num_frames": 5,
-    "size": 32,
-    "clips_per_person": 2,
-    "clips_per_shard": 3,
-    "close_ups": True,
-}
-
+TINY = {"num_frames": 5, "size": 32, "clips_per_person": 2, "clips_per_shard": 3,
+        "close_ups": True}  # fmt: skip
 WORDS = "--clips 6 --frames 5 --size 32 --clips-per-person 2 --clips-per-shard 3 --close-ups"
 """The same for the command."""
 
@@ -47,8 +44,6 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def vae_path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    from avatar_v.models.vae import VideoVAE
-
     torch.manual_seed(0)
     path = tmp_path_factory.mktemp("vae")
     VideoVAE.tiny().save_pretrained(path)
@@ -176,9 +171,6 @@ def test_every_person_is_in_several_scenes_of_the_split(num_clips: int, split) -
 
 
 def test_a_clip_that_fails_is_recorded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from avatar_v.shards.writer import write_shard
-    from avatar_v_data import world_set
-
     real = world_set.make_sample
 
     def failing(settings: WorldSettings, index: int):
@@ -197,8 +189,6 @@ def test_a_clip_that_fails_is_recorded(tmp_path: Path, monkeypatch: pytest.Monke
 def test_latents_are_the_vae_s_and_the_rest_is_copied(
     world: Path, vae_path: Path, tmp_path: Path
 ) -> None:
-    from avatar_v.models.vae import VideoVAE
-
     words = ("encode", "--shards", str(world), "--vae", str(vae_path), "--threads", "1")
     assert run(*words, "--out", str(tmp_path / "both"), "--batch-size", "2") == 0
     vae = VideoVAE.from_pretrained(vae_path)
@@ -258,8 +248,6 @@ def test_show_prints_and_pictures(
     for clip in (read_folder(world)[0], read_folder(world)[5]):
         assert clip.key in printed
         assert read_clip(clip).meta.text in printed
-    import matplotlib.image
-
     assert matplotlib.image.imread(tmp_path / "sheet.png").std() > 0.1
     with pytest.raises(ValueError, match=r"\.png"):
         run("show", str(world), "--out", "sheet.tiff")
@@ -296,8 +284,6 @@ def added(kind: str, encoded: Path, vae_path: Path) -> tuple[list[ClipEntry], Ba
 def test_faces_are_added_to_latents_and_nothing_else_changes(
     encoded: Path, vae_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from avatar_v.models.vae import VideoVAE
-
     clips, reference = added("faces", encoded, vae_path)
     assert "6 clips with faces" in capsys.readouterr().out
     vae = VideoVAE.from_pretrained(vae_path)
@@ -341,8 +327,6 @@ def test_adding_faces_goes_on_where_it_stopped(
 def test_faces_without_their_latents_are_refused(
     world: Path, encoded: Path, vae_path: Path, tmp_path: Path
 ) -> None:
-    from avatar_v.models.vae import VideoVAE
-
     with pytest.raises(ValueError, match=r"world-train-000000\.tar, clip .*no latents"):
         run("faces", "--shards", str(world), "--vae", str(vae_path))
     torch.manual_seed(1)

@@ -12,42 +12,40 @@ from shard_command import run
 from tiny_run import losses, make_shards, run_stage
 
 
-@pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tiny shards, as latents with stills beside them."""
-    monkeypatch.chdir(tmp_path)
-    make_shards(tmp_path)
-    save_pipeline(tmp_path / "start", *build("tiny", motion_stats=motion_stats()), Card("tiny"))
+    folder = tmp_path_factory.mktemp("stills")
+    make_shards(folder)
+    save_pipeline(folder / "start", *build("tiny", motion_stats=motion_stats()), Card("tiny"))
     for name in ("train", "validation"):
-        words = (
-            "--shards",
-            f"shards/tiny/{name}",
-            "--out",
-            f"latents/{name}",
-            "--vae",
-            "start/vae",
-        )
-        assert run("encode", *words, "--threads", "1", "--stills") == 0
-    return tmp_path
+        words = ["--shards", f"{folder}/shards/tiny/{name}", "--out", f"{folder}/latents/{name}"]
+        words += ["--vae", f"{folder}/start/vae", "--threads", "1", "--stills"]
+        assert run("encode", *words) == 0
+    return folder
 
 
 @pytest.mark.parametrize("stage", ["3_pictures", "3_sft"])
-def test_a_stage_trains_on_stills(folder: Path, stage: str) -> None:
+def test_a_stage_trains_on_stills(
+    folder: Path, stage: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(folder)
+    out, whole = f"{stage}/out", f"{stage}/whole"
     words = (
         "--data.init_args.train=latents/train",
         "--data.init_args.validation=latents/validation",
         "--data.init_args.decode_video=false",
         "--model.init_args.models.init_from=start",
         "--trainer.max_steps=4",
-        "--trainer.default_root_dir=out",
+        f"--trainer.default_root_dir={out}",
     )
     run_stage(stage, *words, "--model.init_args.personality.stills_share=1.0")
-    shown = losses("out")
+    shown = losses(out)
     assert len(shown) == 4
-    assert read_card("out/weights").can.stills == 16
+    assert read_card(f"{out}/weights").can.stills == 16
     run_stage(
-        stage, *words, "--trainer.default_root_dir=whole",
+        stage, *words, f"--trainer.default_root_dir={whole}",
         "--model.init_args.personality.stills_share=0.0",
     )  # fmt: skip
-    assert losses("whole") != shown
-    assert read_card("whole/weights").can.stills == 0
+    assert losses(whole) != shown
+    assert read_card(f"{whole}/weights").can.stills == 0

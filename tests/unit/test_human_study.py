@@ -102,25 +102,41 @@ def test_bad_studies(study: Study, tmp_path: Path, change: dict, message: str) -
         load_study(changed(study, tmp_path, **change))
 
 
-def test_a_missing_video_is_one_line_before_the_server(
+def said(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
+    """The one line with which a command is refused."""
+    assert main(words) == 2
+    line = capsys.readouterr().err
+    assert line.count("\n") == 1
+    return line
+
+
+def test_a_missing_or_broken_video_is_one_line_before_the_server(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = changed(study, tmp_path, cases=[{"name": "gone", "condition": "same"}])
-    assert main(["rate", str(file), "--check"]) == 2
-    err = capsys.readouterr().err
-    assert err.count("\n") == 1
-    assert "videos/ours/gone.mp4 is missing" in err
-
-
-def test_a_broken_video_is_named(study: Study, capsys: pytest.CaptureFixture[str]) -> None:
-    file = study.root / "videos/ours/c00.mp4"
-    good = file.read_bytes()
-    file.write_bytes(b"no video at all")
+    assert "videos/ours/gone.mp4 is missing" in said(["rate", str(file), "--check"], capsys)
+    video = study.root / "videos/ours/c00.mp4"
+    good = video.read_bytes()
+    video.write_bytes(b"no video at all")
     try:
-        assert main(["rate", str(study.root), "--check"]) == 2
+        line = said(["rate", str(study.root), "--check"], capsys)
     finally:
-        file.write_bytes(good)
-    assert "c00.mp4: not a readable media file" in capsys.readouterr().err
+        video.write_bytes(good)
+    assert "c00.mp4: not a readable media file" in line
+
+
+@pytest.mark.parametrize(
+    ("content", "message"), [(b"no database at all", "not a database"), (None, "directory")]
+)
+def test_what_is_no_file_of_votes_is_one_line(
+    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], content, message: str
+) -> None:
+    file = tmp_path / "v.sqlite"
+    file.mkdir() if content is None else file.write_bytes(content)
+    words = ["votes", "export", str(study.root), str(tmp_path / "v.csv"), "--votes", str(file)]
+    line = said(words, capsys)
+    assert message in line
+    assert str(file) in line
 
 
 def test_refused_videos_make_no_items(study: Study, tmp_path: Path) -> None:
@@ -194,11 +210,9 @@ def test_votes_survive_a_killed_server(study: Study, tmp_path: Path) -> None:
 
 def test_a_vote_is_on_the_disk_when_the_page_goes_on(store: StudyStore) -> None:
     """FULL (2): SQLite waits for the disk at each commit, so a power cut takes no vote either."""
-    told = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in PRAGMAS]
+    names = ("journal_mode", "synchronous")
+    told = [store._db.execute(f"PRAGMA {name}").fetchone()[0] for name in names]
     assert told == ["wal", 2]
-
-
-PRAGMAS = ("journal_mode", "synchronous")
 
 
 def test_votes_and_copies_are_their_owners_alone(study: Study, tmp_path: Path) -> None:
@@ -234,26 +248,6 @@ def _rights(path: Path) -> int:
 
 
 @pytest.mark.parametrize(
-    ("content", "message"),
-    [(b"no database at all", "not a database"), (None, "directory")],
-)
-def test_what_is_no_file_of_votes_is_one_line(
-    study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], content, message: str
-) -> None:
-    file = tmp_path / "v.sqlite"
-    if content is None:
-        file.mkdir()
-    else:
-        file.write_bytes(content)
-    out = str(tmp_path / "v.csv")
-    assert main(["votes", "export", str(study.root), out, "--votes", str(file)]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert message in said
-    assert str(file) in said
-
-
-@pytest.mark.parametrize(
     ("host", "public", "hosts", "origins"),
     [
         ("127.0.0.1", None, {"127.0.0.1", "localhost", "::1"}, ()),
@@ -284,10 +278,7 @@ def test_bad_addresses_leave_nothing_behind(
     study: Study, tmp_path: Path, capsys: pytest.CaptureFixture[str], words, message: str
 ) -> None:
     file = tmp_path / "v.sqlite"
-    assert main(["rate", str(study.root), "--votes", str(file), *words]) == 2
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert message in said
+    assert message in said(["rate", str(study.root), "--votes", str(file), *words], capsys)
     assert not file.exists()
 
 

@@ -12,8 +12,8 @@ from avatar_v.media import files
 from avatar_v.media.files import GrowingMp4, HlsPlaylist
 from avatar_v.media.kinds import output_kind
 from avatar_v.media.writer import Writer
+from forked import FORKS
 from written import (
-    FRESH,
     block,
     joined,
     num_decoded,
@@ -105,8 +105,8 @@ def test_a_percent_sign_in_the_path_is_refused() -> None:
 @pytest.mark.parametrize("name", ["live.m3u8", "out.mp4"])
 def test_after_a_kill_hls_plays_and_no_broken_mp4_is_in_place(tmp_path: Path, name: str) -> None:
     path = tmp_path / name
-    reader, told = FRESH.Pipe(duplex=False)
-    process = FRESH.Process(target=write_for_ever, args=(str(path), told))
+    reader, told = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=write_for_ever, args=(str(path), told))
     process.start()
     while reader.recv() < 25 * 15:  # 4 blocks wait, one is in hand: the others are encoded
         continue
@@ -212,8 +212,8 @@ def test_a_failure_leaves_a_growing_mp4_with_all_that_was_handed_over(tmp_path: 
 
 @pytest.mark.parametrize("name", ["out.mp4", "live.m3u8"])
 def test_a_full_disk_is_one_error(tmp_path: Path, name: str) -> None:
-    reader, told = FRESH.Pipe(duplex=False)
-    process = FRESH.Process(target=write_to_a_full_disk, args=(str(tmp_path / name), told))
+    reader, told = FORKS.Pipe(duplex=False)
+    process = FORKS.Process(target=write_to_a_full_disk, args=(str(tmp_path / name), told))
     process.start()
     process.join()
     assert reader.poll(), "it wrote 400 frames of noise to 20 kB"

@@ -125,10 +125,11 @@ def test_a_voice_is_left_alone(hz: int) -> None:
 
 @pytest.mark.parametrize("size", [1, 777, 16_000])
 def test_a_sound_in_parts_is_heard_as_the_whole(size: int) -> None:
-    whole = high_passed(SAMPLES)
-    assert torch.equal(high_passed(TemporarySound(SAMPLES.split(777)))[:], whole[:])
+    samples = SAMPLES[: 2000 * size]
+    whole = high_passed(samples)
+    assert torch.equal(high_passed(TemporarySound(samples.split(777)))[:], whole[:])
     high = HighPass()
-    assert torch.equal(torch.cat([high(part) for part in SAMPLES.split(size)]), whole[:])
+    assert torch.equal(torch.cat([high(part) for part in samples.split(size)]), whole[:])
 
 
 @pytest.mark.parametrize("lufs", [-30.0, -59.0, -61.0, -70.0, -79.0])

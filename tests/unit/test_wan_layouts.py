@@ -33,7 +33,7 @@ from wan_layouts import (
     save_peft,
     save_published,
     tiny_wan,
-)
+)  # fmt: skip
 
 FP8 = torch.float8_e4m3fn
 
@@ -155,52 +155,42 @@ def test_fp8_is_read_exactly_and_scales_are_applied(
         torch.testing.assert_close(*outputs(load_dit(tmp_path / name), model), rtol=1e-4, atol=1e-4)
 
 
-def _spoilt(name: str, state: dict[str, Tensor]) -> dict[str, Tensor]:
-    """A scaled file with one fault."""
-    key, other = "blocks.0.self_attn.q.weight", "blocks.1.ffn.0.weight"
+def spoilt(state: dict[str, Tensor]) -> dict[str, tuple[dict[str, Tensor], str]]:
+    """Scaled files with one fault each: what changes, and what is said of it."""
+    module, other = "blocks.0.self_attn.q", "blocks.1.ffn.0.weight"
+    key = f"{module}.weight"
     eight = {key: state[key].to(FP8)}
-    scale = {"blocks.0.self_attn.q.scale_weight": torch.ones(())}
-    return state | {
-        "no scale": eight | {"scaled_fp8": torch.zeros(2, dtype=FP8)},
-        "one without": eight | scale | {other: state[other].to(FP8)},
-        "scale of blocks": eight | {"blocks.0.self_attn.q.weight_scale": torch.ones(2, 2)},
-        "two scales": eight | scale | {"blocks.0.self_attn.q.weight_scale": torch.ones(())},
-        "scale nan": eight | {"blocks.0.self_attn.q.scale_weight": torch.tensor(torch.nan)},
-        "scale of bf16": scale,
-        "int8": {key: state[key].to(torch.int8)},
-        "nvfp4": {key: state[key][:, :128].to(torch.uint8), **scale},
-        "other network": {"text_model.weight": torch.zeros(2, 2)},
-        "twice": {"model.diffusion_model.head.head.bias": state["head.head.bias"].clone()},
-    }[name]  # fmt: skip
+    scale, second = ({f"{module}.{s}": torch.ones(())} for s in ("scale_weight", "weight_scale"))
+    rows = "expected one number, or one for each of its 256 rows"
+    return {
+        "no scale": (eight | {"scaled_fp8": torch.zeros(2, dtype=FP8)},
+                     f"{key} has no scale, and others have one"),
+        "one without": (eight | scale | {other: state[other].to(FP8)},
+                        f"{other} has no scale, and others have one"),
+        "scale of blocks": (eight | {f"{module}.weight_scale": torch.ones(2, 2)}, rows),
+        "two scales": (eight | scale | second, rows),
+        "scale nan": (eight | {f"{module}.scale_weight": torch.tensor(torch.nan)},
+                      f"{key} holds numbers that are not finite"),
+        "scale of bf16": (scale, f"unexpected: {module}.scale_weight"),
+        "int8": ({key: state[key].to(torch.int8)}, "is stored as int8, expected floating point"),
+        "nvfp4": ({key: state[key][:, :128].to(torch.uint8), **scale},
+                  "is stored as uint8, expected floating point"),
+        "other network": ({"text_model.weight": torch.zeros(2, 2)},
+                          "unexpected: text_model.weight"),
+        "twice": ({"model.diffusion_model.head.head.bias": state["head.head.bias"].clone()},
+                  "are the same tensor of Wan"),
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("no scale", "blocks.0.self_attn.q.weight has no scale, and others have one"),
-        ("one without", "blocks.1.ffn.0.weight has no scale, and others have one"),
-        ("scale of blocks", "expected one number, or one for each of its 256 rows"),
-        ("two scales", "expected one number, or one for each of its 256 rows"),
-        ("scale nan", "blocks.0.self_attn.q.weight holds numbers that are not finite"),
-        ("scale of bf16", "unexpected: blocks.0.self_attn.q.scale_weight"),
-        ("int8", "is stored as int8, expected floating point"),
-        ("nvfp4", "is stored as uint8, expected floating point"),
-        ("other network", "unexpected: text_model.weight"),
-        ("twice", "are the same tensor of Wan"),
-    ],
-)
 def test_a_file_that_is_not_read_whole_is_refused(
-    fault: str,
-    message: str,
-    wan: WanTransformer3DModel,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    wan: WanTransformer3DModel, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    file = tmp_path / "wan.safetensors"
-    save_file(_spoilt(fault, published(wan.state_dict())), file)
-    assert import_wan(file, tmp_path / "ours") == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    file, state = tmp_path / "wan.safetensors", published(wan.state_dict())
+    for fault, (change, message) in spoilt(state).items():
+        save_file(state | change, file)
+        assert import_wan(file, tmp_path / "ours") == 2, fault
+        assert message in capsys.readouterr().err, fault
+        assert [path.name for path in tmp_path.iterdir()] == [file.name], fault
 
 
 @pytest.mark.parametrize(
@@ -229,9 +219,8 @@ def test_two_experts_are_refused(
         save_file({"a": torch.zeros(1)}, place)
     assert import_wan(place, tmp_path / "ours") == 2
     error = capsys.readouterr().err
-    assert "two networks" in error
-    assert "transformer_2" in error
-    assert "Wan 2.1 T2V 1.3B and 14B" in error
+    for words in ("two networks", "transformer_2", "Wan 2.1 T2V 1.3B and 14B"):
+        assert words in error
 
 
 def test_a_pipeline_of_one_expert_is_read(wan: WanTransformer3DModel, tmp_path: Path) -> None:
@@ -251,11 +240,8 @@ def write_lora(name: str, place: Path, factors: Factors) -> tuple[Path, float]:
         save_peft(place / "peft", factors, ALPHA)
         return place / "peft", ALPHA / RANK
     if name == "diffusers with alpha":
-        layers = {
-            f"{m}.lora_{x}.weight": f
-            for m, ab in factors.items()
-            for x, f in zip("AB", ab, strict=True)
-        }
+        layers = {f"{m}.lora_A.weight": a for m, (a, _) in factors.items()}
+        layers |= {f"{m}.lora_B.weight": b for m, (_, b) in factors.items()}
         about = {"r": RANK, "lora_alpha": ALPHA, "target_modules": list(factors)}
         WanLoraLoaderMixin.save_lora_weights(
             place / "lora", transformer_lora_layers=layers, transformer_lora_adapter_metadata=about
@@ -308,11 +294,8 @@ def test_diffusers_converts_such_a_lora_to_the_same_products(
     words = ["weights", "export-lora", str(tmp_path / "adapter"), str(tmp_path / "back")]
     assert main(words) == 0
     ours = load_file(tmp_path / "back" / "pytorch_lora_weights.safetensors")
-    convert = (
-        lora_conversion_utils._convert_musubi_wan_lora_to_diffusers
-        if layout == "kohya"
-        else lora_conversion_utils._convert_non_diffusers_wan_lora_to_diffusers
-    )
+    name = "musubi_wan" if layout == "kohya" else "non_diffusers_wan"
+    convert = getattr(lora_conversion_utils, f"_convert_{name}_lora_to_diffusers")
     theirs = convert(load_file(source))
     assert ours.keys() == theirs.keys()
     for key in (key for key in ours if ".lora_A." in key):
@@ -342,66 +325,52 @@ def test_ranks_that_differ_and_convolutions(
     torch.testing.assert_close(products["blocks.0.self_attention.key"], 0.5 * b @ a)
 
 
-def _other_lora(fault: str, factors: Factors) -> dict[str, Tensor]:
-    state = comfy(factors, 4.0)
-    blocks = "diffusion_model.blocks"
+def other_loras(factors: Factors) -> dict[str, tuple[dict[str, Tensor], str]]:
+    """LoRA with one fault each, and what is said of it."""
+    state, blocks = comfy(factors, 4.0), "diffusion_model.blocks"
     own = f"{blocks}.0.self_attn.q"
-    a = state[f"{own}.lora_down.weight"]
-    cut = {key: value for key, value in state.items() if key != f"{own}.lora_up.weight"}
+    down, up = f"{own}.lora_down.weight", f"{own}.lora_up.weight"
+    a = state[down]
+
+    def more(name: str) -> dict[str, Tensor]:
+        return state | {name: a.clone()}
+
     return {
-        "text encoder": state | {"lora_te_layers_0_q.lora_down.weight": a.clone()},
-        "another layer": state | {f"{blocks}.7.self_attn.q.alpha": torch.ones(())},
-        "image keys": state | {f"{blocks}.0.cross_attn.k_img.lora_down.weight": a.clone()},
-        "bias": state | {f"{own}.diff_b": torch.ones(256)},
-        "second expert": state | {"transformer_2.blocks.0.attn1.to_q.lora_A.weight": a.clone()},
-        "half": cut,
-        "twice": state | {"transformer.blocks.0.attn1.to_q.lora_A.weight": a.clone()},
-        "alpha nan": state | {f"{own}.alpha": torch.tensor(torch.nan)},
-        "alphas": state | {f"{own}.alpha": torch.ones(3)},
-        "nan": state | {f"{own}.lora_down.weight": torch.full_like(a, torch.nan)},
-        "int": state | {f"{own}.lora_down.weight": a.to(torch.int32)},
-        "flat": state | {f"{own}.lora_down.weight": torch.zeros(4)},
-        "other width": state | {f"{own}.lora_down.weight": torch.zeros(4, 100)},
-        "empty": {},
-        "huge rank": state | {f"{own}.lora_down.weight": torch.zeros(4000, 256),
-                              f"{own}.lora_up.weight": torch.zeros(256, 4000)},
-    }[fault]  # fmt: skip
+        "text encoder": (more("lora_te_layers_0_q.lora_down.weight"), "1 key of no matrix"),
+        "another layer": (state | {f"{blocks}.7.self_attn.q.alpha": torch.ones(())},
+                          "'diffusion_model.blocks.7.self_attn.q.alpha'"),
+        "image keys": (more(f"{blocks}.0.cross_attn.k_img.lora_down.weight"),
+                       "cross_attn.k_img.lora_down.weight"),
+        "bias": (state | {f"{own}.diff_b": torch.ones(256)}, "blocks.0.self_attn.q.diff_b"),
+        "second expert": (more("transformer_2.blocks.0.attn1.to_q.lora_A.weight"),
+                          "transformer_2.blocks.0"),
+        "half": ({key: value for key, value in state.items() if key != up},
+                 "has no matrix up (lora_B)"),
+        "twice": (more("transformer.blocks.0.attn1.to_q.lora_A.weight"), "are of the same matrix"),
+        "alpha nan": (state | {f"{own}.alpha": torch.tensor(torch.nan)},
+                      "blocks.0.self_attn.q.alpha is a finite number"),
+        "alphas": (state | {f"{own}.alpha": torch.ones(3)}, "is one number, got torch.float32"),
+        "nan": (state | {down: torch.full_like(a, torch.nan)}, "not finite"),
+        "int": (state | {down: a.to(torch.int32)}, "is stored as int32"),
+        "flat": (state | {down: torch.zeros(4)}, "A is (rank, in) and B (out, rank)"),
+        "other width": (state | {down: torch.zeros(4, 100)},
+                        "shape of blocks.0.self_attention.query.lora_A.weight"),
+        "empty": ({}, "has no factors of LoRA"),
+        "huge rank": (state | {down: torch.zeros(4000, 256), up: torch.zeros(256, 4000)},
+                      "ranks from 4 to 4000"),
+    }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("fault", "message"),
-    [
-        ("text encoder", "1 key of no matrix"),
-        ("another layer", "'diffusion_model.blocks.7.self_attn.q.alpha'"),
-        ("image keys", "cross_attn.k_img.lora_down.weight"),
-        ("bias", "blocks.0.self_attn.q.diff_b"),
-        ("second expert", "transformer_2.blocks.0"),
-        ("half", "has no matrix up (lora_B)"),
-        ("twice", "are of the same matrix"),
-        ("alpha nan", "blocks.0.self_attn.q.alpha is a finite number"),
-        ("alphas", "is one number, got torch.float32 (3,)"),
-        ("nan", "not finite"),
-        ("int", "is stored as int32"),
-        ("flat", "A is (rank, in) and B (out, rank)"),
-        ("other width", "shape of blocks.0.self_attention.query.lora_A.weight"),
-        ("empty", "has no factors of LoRA"),
-        ("huge rank", "ranks from 4 to 4000"),
-    ],
-)
 def test_a_lora_that_does_not_fit_whole_is_refused(
-    fault: str,
-    message: str,
-    wan: WanTransformer3DModel,
-    base: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    wan: WanTransformer3DModel, base: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    state = _other_lora(fault, dict(list(random_factors(wan).items())[:6]))
     file = tmp_path / "lora.safetensors"
-    save_file({key: value.contiguous() for key, value in state.items()}, file)
-    assert import_lora(file, base, tmp_path / "adapter") == 2
-    assert message in capsys.readouterr().err
-    assert [path.name for path in tmp_path.iterdir()] == [file.name]
+    faults = other_loras(dict(list(random_factors(wan).items())[:6]))
+    for fault, (state, message) in faults.items():
+        save_file({key: value.contiguous() for key, value in state.items()}, file)
+        assert import_lora(file, base, tmp_path / "adapter") == 2, fault
+        assert message in capsys.readouterr().err, fault
+        assert [path.name for path in tmp_path.iterdir()] == [file.name], fault
 
 
 def test_what_matches_is_taken_where_that_is_asked_for(
@@ -426,7 +395,6 @@ def test_an_alpha_that_is_no_plain_lora_is_refused(
 ) -> None:
     save_peft(tmp_path / "peft", random_factors(wan), ALPHA)
     path = tmp_path / "peft" / "adapter_config.json"
-    values = json.loads(path.read_text())
-    path.write_text(json.dumps({**values, "use_rslora": True}))
+    path.write_text(json.dumps({**json.loads(path.read_text()), "use_rslora": True}))
     assert import_lora(tmp_path / "peft", base, tmp_path / "adapter") == 2
     assert "expected a plain LoRA, got {'use_rslora': True}" in capsys.readouterr().err
