@@ -18,7 +18,8 @@ from avatar_v.planning.report import clips_of
 from avatar_v.planning.step import StepCost, step_cost
 from avatar_v.training.engine import Engine
 from avatar_v.types import Batch
-from avatar_v.weights.random import motion_stats, randomise
+from avatar_v.weights.random import motion_stats
+from random_models import randomise
 from tiny_run import RECIPES
 
 RECIPES_OF_EACH_KIND = (
