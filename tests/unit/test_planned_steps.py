@@ -15,7 +15,7 @@ from avatar_v.planning.networks import build_networks
 from avatar_v.planning.recipe import Recipe, read_recipe
 from avatar_v.planning.replay import Replay
 from avatar_v.planning.report import clips_of
-from avatar_v.planning.step import StepCost, step_cost
+from avatar_v.planning.step import BatchCost, step_cost
 from avatar_v.training.engine import Engine
 from avatar_v.types import Batch
 from avatar_v.weights.random import motion_stats
@@ -32,7 +32,7 @@ def tiny(name: str, *options: str) -> Recipe:
     return read_recipe([str(RECIPES / f"{file}.yaml") for file in (name, "tiny")], options)
 
 
-def planned(recipe: Recipe) -> StepCost:
+def planned(recipe: Recipe) -> BatchCost:
     stage = recipe.fresh_stage()
     build_networks(stage)
     with as_on_gpus():

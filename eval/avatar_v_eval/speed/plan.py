@@ -4,13 +4,14 @@ Each case is a process: a stage of the small size, untrained, takes steps on cli
 memory stands beside the most that torch's allocator had given away at any moment of the forward and
 backward passes behind the first step: weights, gradients, states of the optimiser, an average, and
 what waits for the backward pass. The profiler keeps the allocator's book; the size of the process
-says less, since the C library keeps what was freed. Planned operations stand beside those of one
-pass more, counted while it runs.
+says less, since the C library keeps what was freed. Planned operations stand beside those of the
+same draws, counted while they run.
 """
 
 import argparse
 import dataclasses
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -22,8 +23,10 @@ from avatar_v.planning.batches import Clips
 from avatar_v.planning.measure import cost_of
 from avatar_v.planning.memory import plan_of
 from avatar_v.planning.recipe import Recipe, read_recipe
+from avatar_v.planning.step import NUM_BATCHES, NUM_LONGEST, last_step
 from avatar_v.training.engine import subject_of
 from avatar_v.training.optim import build_optimizer
+from avatar_v.training.personality import longest_runs
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats
 from avatar_v_eval.processes import in_a_process
@@ -32,9 +35,6 @@ from avatar_v_eval.records import Number
 
 RECIPES = ("1_t2v", "2_a2v", "3_sft")
 FRAMES, SIDE, LATENT_CHANNELS = 49, 64, 16
-NUM_PASSES = 4
-"""Forward and backward passes whose largest peak counts: windows, dropout and perceptual terms
-differ from one to the next, and a plan is made for the largest."""
 COUNTED = "counted"
 MIB = 2**20
 
@@ -103,7 +103,8 @@ def measure(options: argparse.Namespace) -> Findings:
         numbers,
         notes=[
             f"small preset, untrained; clips of noise, {FRAMES} frames at {SIDE} px as latents; "
-            f"one process for each case, fp32, the largest of {NUM_PASSES} passes",
+            "one process for each case, fp32; operations: the mean of the batches that the plan "
+            "draws; memory: the largest of batches with the longest references",
         ],
     )
 
@@ -143,14 +144,19 @@ def one_step(case: PlanCase) -> StepCost:
         with torch.autocast("cpu", torch.bfloat16, enabled=recipe.bf16):
             return stage.loss_at(batch, index)[0]
 
+    stage.step = last_step(recipe)
     batch_loss(0).backward()
     optimizer.step()
     optimizer.zero_grad(set_to_none=False)
-    with record_function(COUNTED):
-        for index in range(1, NUM_PASSES + 1):
+    with record_function(COUNTED), longest_runs():
+        for index in range(NUM_BATCHES, NUM_BATCHES + NUM_LONGEST):
             batch_loss(index).backward()
     book.stop()
-    flops = cost_of(lambda: batch_loss(NUM_PASSES + 1), bf16=recipe.bf16, trains=True).flops
+    drawn = [
+        cost_of(partial(batch_loss, index), bf16=recipe.bf16, trains=True).flops
+        for index in range(NUM_BATCHES)
+    ]
+    flops = sum(drawn) / len(drawn) * recipe.trainer["accumulate_grad_batches"]
     del average
     plan = plan_of(
         dataclasses.replace(recipe, model=recipe.fresh_stage(checkpoints=case.checkpoints)),

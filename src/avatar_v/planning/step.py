@@ -42,7 +42,7 @@ NUM_LONGEST = 2
 
 
 @dataclass(frozen=True)
-class StepCost:
+class BatchCost:
     """Of one batch of one rank."""
 
     flops: Number  # the mean; 0 where the time was not asked for
@@ -54,7 +54,7 @@ class StepCost:
 
 def step_cost(
     stage: Engine, recipe: Recipe, clips: Clips, spread: Spread, *, with_time: bool
-) -> StepCost:
+) -> BatchCost:
     """Run batches of ``stage``, whose networks `build_networks` made."""
     stage.step = last_step(recipe)
     accumulated, stage.updates = _accumulated(stage, recipe), Updates()
@@ -77,7 +77,7 @@ def step_cost(
         flops, num = counter.flops, run.num_batches
         with longest_runs():
             run.draw(NUM_LONGEST)
-    return StepCost(
+    return BatchCost(
         flops / max(num, 1),
         counter.peak,
         run.num_tokens,
