@@ -45,7 +45,7 @@ def network(num_heads: int = 8, num_layers: int = 4) -> AvatarDiT:
 @functools.cache
 def cost(num_ranks: int, of: Pass = PLAIN, num_heads: int = 8) -> Cost:
     dit = network(num_heads)
-    with as_on_gpus(), spread_over(dit, num_ranks):
+    with as_on_gpus(), spread_over(num_ranks, dit):
         return pass_cost(dit, of, bf16=True, cast=True)
 
 
