@@ -87,7 +87,7 @@ def streamed(
         run = slice(chunk.latents.start, chunk.latents.stop)
         return ChunkStart(noise[:, run], lambda shape: torch.zeros(*shape), None)
 
-    monkeypatch.setattr(blocks, "begun_chunk", begun)
+    monkeypatch.setattr(blocks, "start_chunk", begun)
     said, audio = words(dit)
     parts = []
     for chunk in plan(4 * total - 3, chunk_latents=settings.chunk_latents).chunks:

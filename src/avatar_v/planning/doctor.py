@@ -31,7 +31,6 @@ from avatar_v.planning.memory import (
     GIB,
     frames_of,
     left_bytes,
-    longest_window,
 )
 from avatar_v.planning.recipe import Recipe, read_recipe
 from avatar_v.recipe.before import check_devices, check_experiment_log
@@ -273,7 +272,7 @@ def _data(recipe: Recipe) -> Iterator[Finding]:
             if found[0].missing:
                 yield Finding(f"{split}: {_HOW_TO_GET[split]}", "hint")
     if trains_clips(recipe.model) and len(there) == len([f for f in folders.values() if f]):
-        most = num_latents(frames_of(recipe.model, longest_window(recipe)))
+        most = num_latents(frames_of(recipe))
         yield from _checked("length of the clips", partial(data.require_length, most))
         if note := subject_of(recipe.model).unlearned(data.most_latents, most):
             yield Finding(f"length of the clips: {note}", "hint")

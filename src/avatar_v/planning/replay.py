@@ -13,7 +13,7 @@ import copy
 import dataclasses
 import functools
 import weakref
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -54,7 +54,7 @@ class _Known(NamedTuple):
 
     kind: Hashable  # its class and the shapes of its weights
     parameters: tuple[nn.Parameter, ...]
-    factors: list[LoraLayer]
+    factors: Sequence[LoraLayer]
 
     def state(self) -> Hashable:
         """With what changes from call to call: what is trained, and which factors count."""

@@ -25,8 +25,8 @@ from avatar_v.planning.measure import Counter, Number, pretending, without_value
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.replay import Replay
 from avatar_v.planning.scaling import spread_over
-from avatar_v.rewards.terms import Rewards
-from avatar_v.training.engine import Engine, subject_of
+from avatar_v.rewards.terms import Rewards, Samples
+from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.personality import longest_runs
 from avatar_v.training.roles import STUDENT, Updates, gradients_kept
 from avatar_v.training.windows import value_at
@@ -89,6 +89,7 @@ def step_cost(
 def last_step(recipe: Recipe) -> int:
     """The step of the run that its largest batches come at, the last of them: by then all terms of
     the loss are on."""
+    assert trains_clips(recipe.model)
     objective = subject_of(recipe.model).objective
     most = recipe.trainer["max_steps"]
     keys = {*objective.window_latents, *objective.resolution}
@@ -188,14 +189,19 @@ def _encoded(vae: VideoVAE, encode, counter: Counter, known: dict, video: Tensor
 
 
 def _leave_rewards_out(stage: Engine) -> None:
-    """Rewards that look at nothing."""
-    for found in vars(stage).values():
+    for name, found in list(vars(stage).items()):
         if isinstance(found, Rewards):
-            found._functions = dict.fromkeys(found._functions, _unrewarded)
+            setattr(stage, name, _Unscored(found))
 
 
-def _unrewarded(frames: object, audio: object, reference: object, motion: Tensor, **_) -> Tensor:
-    return torch.arange(float(len(motion)))
+class _Unscored(Rewards):
+    """Rewards that look at nothing."""
+
+    def __init__(self, rewards: Rewards) -> None:
+        self.terms = rewards.terms
+
+    def __call__(self, samples: Samples) -> dict[str, Tensor]:
+        return {term.label: torch.arange(float(len(samples.motion))) for term in self.terms}
 
 
 def tensors_in(value: object) -> list[Tensor]:
