@@ -25,7 +25,7 @@ from avatar_v.planning.measure import Counter, Number, pretending, without_value
 from avatar_v.planning.recipe import Recipe, Spread
 from avatar_v.planning.replay import Replay
 from avatar_v.planning.scaling import spread_over
-from avatar_v.rewards.terms import Rewards, Samples
+from avatar_v.rewards.terms import Rewards, RewardSamples
 from avatar_v.training.engine import Engine, subject_of, trains_clips
 from avatar_v.training.personality import longest_runs
 from avatar_v.training.roles import STUDENT, Updates, gradients_kept
@@ -200,7 +200,7 @@ class _Unscored(Rewards):
     def __init__(self, rewards: Rewards) -> None:
         self.terms = rewards.terms
 
-    def __call__(self, samples: Samples) -> dict[str, Tensor]:
+    def __call__(self, samples: RewardSamples) -> dict[str, Tensor]:
         return {term.label: torch.arange(float(len(samples.motion))) for term in self.terms}
 
 
