@@ -8,11 +8,17 @@ that a full size takes from folders have the published shape of Wan's and wav2ve
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 
 import torch
 from torch import nn
-from transformers import BatchEncoding, UMT5Config, UMT5EncoderModel, Wav2Vec2Config, Wav2Vec2Model
+from transformers import (
+    BatchEncoding,
+    UMT5Config,
+    UMT5EncoderModel,
+    Wav2Vec2Config,
+    Wav2Vec2FeatureExtractor,
+    Wav2Vec2Model,
+)
 
 from avatar_v.base.outside import read_json
 from avatar_v.models.audio import HiddenStateAudioEncoder
@@ -72,7 +78,7 @@ class Wav2Vec2OfSize(HiddenStateAudioEncoder):
             )  # fmt: skip
         self.kind, self.dim = "wav2vec2", dim
         self.model = Wav2Vec2Model(config).requires_grad_(False).eval()
-        self.extractor = SimpleNamespace(do_normalize=True)
+        self.extractor = Wav2Vec2FeatureExtractor(do_normalize=True)
         self.layer_logits = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
 
 
