@@ -46,7 +46,7 @@ def network(num_heads: int = 8, num_layers: int = 4) -> AvatarDiT:
 def cost(num_ranks: int, of: Pass = PLAIN, num_heads: int = 8) -> Cost:
     dit = network(num_heads)
     with as_on_gpus(), spread_over(num_ranks, dit):
-        return pass_cost(dit, of, bf16=True, cast=True)
+        return pass_cost(dit, of)
 
 
 @pytest.mark.parametrize(
@@ -71,13 +71,13 @@ def test_where_heads_run_out_keys_go_round_a_ring() -> None:
 
 
 def test_sound_motion_and_a_ring_together_are_counted() -> None:
-    of = Pass(2, 3, (8, 8), motion=True, text_tokens=8, reference=4, encodes=False)
+    of = Pass(2, 3, (8, 8), motion=True, text_tokens=8, reference=4)
     plain, whole = cost(8, num_heads=12), cost(8, of, num_heads=12)
     assert plain.sent < whole.sent < 1.5 * plain.sent  # motion has one token a frame
 
 
 def test_tokens_of_a_reference_are_not_sent() -> None:
-    shown = Pass(2, 3, (8, 8), audio=False, text_tokens=8, reference=4, encodes=False)
+    shown = Pass(2, 3, (8, 8), audio=False, text_tokens=8, reference=4)
     assert cost(4, shown).sent == cost(4).sent > 0
     assert cost(4, shown).attention > cost(4).attention
 

@@ -85,7 +85,7 @@ def generation_report(name: str, machine: Machine, video: Video, *, devices: int
     tokens = preset(models.preset).text_tokens
     made, reads = _passes(dit, conditioner, card, sizes, tokens, video)
     with as_on_gpus():
-        encoding = pass_cost(dit, reads, bf16=True, cast=True) if reads.reference else Cost(0, 0, 0)
+        encoding = pass_cost(dit, reads) if reads.reference else Cost(0, 0, 0)
         costs = {num: _step_cost(dit, made, num) for num in group_sizes(devices)}
         decoding = _decoding(conditioner.vae, made)
     cost, (ulysses, _) = costs[devices], degrees(dit.config.num_heads, devices)
@@ -164,7 +164,7 @@ def _networks(models: Models) -> tuple[AvatarDiT, Conditioner, MotionNet]:
 def _step_cost(dit: AvatarDiT, made: Pass, num_ranks: int) -> Cost:
     """Of one step on rank 0 of so many."""
     with spread_over(num_ranks, dit):
-        return pass_cost(dit, made, bf16=True, cast=True)
+        return pass_cost(dit, made)
 
 
 def _asked(name: str) -> tuple[Card | None, Models]:
@@ -200,8 +200,7 @@ def _passes(
         audio=heard, motion=heard, reference=frames,
         text_tokens=text_tokens, stills=bool(stills),
     )  # fmt: skip
-    made = replace(of, samples=video.num_passes or guided, encodes=False)
-    return made, replace(of, latents=1, through=False)
+    return replace(of, samples=video.num_passes or guided), replace(of, latents=0)
 
 
 def _side(video: Video, sizes: Format, vae: VideoVAE, patch: int) -> tuple[int, int]:

@@ -163,7 +163,7 @@ class Counter(TorchDispatchMode):
         written = [x for x in found if id(x.untyped_storage()) not in before]
         if func._schema.is_mutable:
             written = found
-        if (written or func._schema.is_mutable) and "::empty" not in func.name():  # no view
+        if (written or func._schema.is_mutable) and "empty" not in func.name():  # no view
             self.moved += sum(map(_bytes, given)) + sum(map(_bytes, written))
         sent = sent_elements(func, args)
         self.sent += sent * given[1].element_size() if sent else 0

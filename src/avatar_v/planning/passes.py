@@ -1,18 +1,12 @@
-"""One pass of a network as the plan sees it, and what it costs at full depth.
-
-A DiT repeats two kinds of blocks, with and without sound. Its cost at any depth is that of what
-stands around the blocks and of each kind, so three shallow networks tell that of a deep one.
-"""
+"""One pass of a DiT in generation, and what it costs."""
 
 import copy
-import itertools
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from avatar_v.models.blocks import Block
 from avatar_v.models.cache import KeyValueCache
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.reference import (
@@ -21,12 +15,9 @@ from avatar_v.models.reference import (
     PackedReference,
     pack_reference,
 )
-from avatar_v.parallel.apply import checkpoint_blocks
-from avatar_v.planning.measure import Cost, cost_of, pretending, without_values
+from avatar_v.planning.measure import Cost, Counter, pretending, without_values
+from avatar_v.planning.replay import Replay
 from avatar_v.types import Cond, Reference
-
-DEPTHS = ((1, 0), (2, 0), (1, 1))
-"""Blocks with sound and without of the shallow networks that are run."""
 
 
 @dataclass(frozen=True)
@@ -36,104 +27,41 @@ class Pass:
     samples: int
     latents: int  # 0: the reference stream alone runs
     side: tuple[int, int]
-    trains: bool = False  # with a backward pass
     audio: bool = True
     motion: bool = False
     text_tokens: int = 512
-    reference: int = 0  # latent frames that are read of a reference
+    reference: int = 0  # latent frames whose keys are read; their own pass is another
     stills: bool = False  # each of them is a segment of its own
-    encodes: bool = True  # the reference stream runs too; False: its keys are there
-    through: bool = True  # and is trained, where the pass is
 
 
-def pass_cost(
-    network: AvatarDiT,
-    of: Pass,
-    *,
-    bf16: bool,
-    checkpoints: bool = False,
-    cast: bool = False,
-) -> Cost:
-    """Of one pass of a ``network`` of the meta device. ``cast``: its weights are gathered as bf16,
-    as FSDP2 does; else autocast keeps a copy of each."""
-    dtype = torch.bfloat16 if cast and bf16 else torch.float32
-    sound = [block for block in network.blocks if _hears(block)]
-    plain = [block for block in network.blocks if not _hears(block)]
-    found = []
-    for num_sound, num_plain in DEPTHS if plain else DEPTHS[:2]:
-        blocks = [*_some(sound, num_sound), *_some(plain, num_plain)]
-        found.append(_shallow_cost(network, blocks, of, dtype, bf16=bf16, checkpoints=checkpoints))
-    of_sound = found[1].mixed(found[0], -1)
-    whole = found[0].mixed(of_sound, len(sound) - 1)
-    if plain:
-        whole = whole.mixed(found[2].mixed(found[0], -1), len(plain))
-    beside = max(cost.peak - cost.saved for cost in found)  # of one block, whatever the depth
-    return replace(whole, peak=whole.saved + beside)
+def pass_cost(network: AvatarDiT, of: Pass) -> Cost:
+    """Of one pass of a ``network`` of the meta device, in bf16."""
+    network = copy.deepcopy(network)
+    counter = Counter()
+    autocast = torch.autocast("cpu", torch.bfloat16)
+    with pretending(), torch.no_grad(), autocast:
+        without_values(network, torch.bfloat16)
+        packed = _packed(network, of) if of.reference else None
+        past = None
+        if packed is not None and of.latents > 0:
+            past = network.encode_packed(packed).rotated()  # once, as in sampling
+        replay = Replay(counter)
+        for block in network.blocks:
+            replay.watch(block)
+        with counter:
+            if of.latents > 0:
+                _velocity(network, of, past)
+            elif packed is not None:
+                network.encode_packed(packed)
+    return counter.cost()
 
 
 def reference_bytes(network: AvatarDiT, of: Pass, *, bf16: bool) -> int:
     """Keys and values of the reference in all layers."""
     config = network.config
-    tokens = of.samples * of.reference * _places(network, of)
+    places = of.side[0] * of.side[1] // config.patch**2
+    tokens = of.samples * of.reference * places
     return 2 * config.num_layers * tokens * config.dim * (2 if bf16 else 4)
-
-
-def _places(network: AvatarDiT, of: Pass) -> int:
-    return of.side[0] * of.side[1] // network.config.patch**2
-
-
-def _hears(block: nn.Module) -> bool:
-    return isinstance(block, Block) and block.audio_attention is not None
-
-
-def _some(blocks: list[nn.Module], num: int) -> list[nn.Module]:
-    return list(itertools.islice(itertools.cycle(blocks), num)) if num else []
-
-
-def _shallow_cost(
-    network: AvatarDiT,
-    blocks: list[nn.Module],
-    of: Pass,
-    dtype: torch.dtype,
-    *,
-    bf16: bool,
-    checkpoints: bool,
-) -> Cost:
-    whole, network.blocks = network.blocks, nn.ModuleList()
-    try:
-        shallow = copy.deepcopy(network)
-    finally:
-        network.blocks = whole
-    shallow.blocks = nn.ModuleList(copy.deepcopy(block) for block in blocks)
-    with pretending():
-        without_values(shallow, dtype)
-        if checkpoints:
-            checkpoint_blocks(shallow)
-        packed = _packed(shallow, of) if of.reference else None
-        past = None
-        through = of.encodes and of.through
-        if packed is not None and not through:
-            if of.encodes:
-                encoding = cost_of(lambda: _encoded(shallow, packed), bf16=bf16, trains=False)
-                if of.latents == 0:
-                    return encoding
-            with torch.no_grad(), torch.autocast("cpu", torch.bfloat16, enabled=bf16):
-                past = shallow.encode_packed(packed)
-                past = past if of.trains or of.encodes else past.rotated()  # once, as in sampling
-
-        def run() -> Tensor:
-            keys = shallow.encode_packed(packed) if packed is not None and through else past
-            return _velocity(shallow, of, keys)
-
-        cost = cost_of(run, bf16=bf16, trains=of.trains)
-    if packed is not None and of.encodes and not through:
-        peak = max(cost.peak, encoding.peak)
-        cost = replace(cost.mixed(encoding, 1), saved=cost.saved, peak=peak)
-    return cost
-
-
-def _encoded(network: AvatarDiT, packed: PackedReference) -> None:
-    network.encode_packed(packed)
 
 
 def _velocity(network: AvatarDiT, of: Pass, past: KeyValueCache | None) -> Tensor:
