@@ -78,9 +78,8 @@ def _scorers_in(path: str) -> tuple[type[Scorer], ...]:
     try:
         found = tuple(importlib.import_module(path).SCORERS)
     except Exception as error:  # of the code of a user, too
-        missing = error.name if isinstance(error, ModuleNotFoundError) else None
-        elsewhere = missing is not None and f"{path}.".startswith(f"{missing}.")
         first = path.partition(".")[0]
+        elsewhere = isinstance(error, ModuleNotFoundError) and error.name == first
         told = f" (PYTHONPATH=. finds {first} in this folder)" if elsewhere else ""
         raise ValueError(f"{path} is no metric: {type(error).__name__}: {error}{told}") from error
     for one in found:
