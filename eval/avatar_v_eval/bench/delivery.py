@@ -14,7 +14,7 @@ class Delivery:
 
     path: Path | None = None
     reason: str = ""
-    timing: Path | None = None  # what is known of how long it took (timing.py)
+    timing: Path | None = None  # what is known of how long it took (scoring/timing.py)
 
 
 class BenchSystem(Protocol):
