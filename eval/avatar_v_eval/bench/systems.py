@@ -71,7 +71,8 @@ class Folder:
 class Command:
     """A program run once a case, without a shell; ``videos`` keeps what it made.
 
-    Its wall time is taken, unless it writes a timing of its own to ``{timing}`` (scoring/timing.py).
+    Its wall time is taken, unless it writes a timing of its own to ``{timing}``
+    (scoring/timing.py).
     """
 
     name: str
