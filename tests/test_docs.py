@@ -196,6 +196,18 @@ def test_code_named_in_the_architecture_exists() -> None:
             assert re.search(rf"\b(def|class) {name.split('.')[-1]}\b", whole), name
 
 
+def test_every_package_is_in_the_architecture_once() -> None:
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    table = text.partition("| package | content |")[2].partition("\n\n")[0]
+    cells = [row.split("|")[1] for row in table.splitlines()[2:]]
+    listed = re.findall(r"`(\w+)`", " ".join(cells))
+    parts = (ROOT / "src" / "avatar_v").iterdir()
+    there = {
+        path.stem for path in parts if path.suffix == ".py" or (path / "__init__.py").is_file()
+    }
+    assert sorted(listed) == sorted(there - {"__init__"})
+
+
 def test_make_targets_exist() -> None:
     makefile = (ROOT / "Makefile").read_text()
     targets = {

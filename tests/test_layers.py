@@ -13,7 +13,7 @@ imports avatar_v alone.
 
 import ast
 import subprocess
-from collections.abc import Mapping, Set
+from collections.abc import Mapping, Sequence, Set
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -22,6 +22,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 SRC = ROOT / "src" / "avatar_v"
 DATA = ROOT / "data" / "avatar_v_data"
+EVAL = ROOT / "eval" / "avatar_v_eval"
 ORDER = [
     ("types", "flow"),
     ("base",),
@@ -89,8 +90,16 @@ def imported_modules(path: Path) -> set[str]:
 
 
 def file_of(module: str) -> Path:
-    """Of a module of avatar_v; no file for other names."""
-    return SRC.parent / f"{module.replace('.', '/')}.py"
+    """Of a module of avatar_v or avatar_v_eval; no file for other names."""
+    root = EVAL.parent if module.startswith("avatar_v_eval.") else SRC.parent
+    return root / f"{module.replace('.', '/')}.py"
+
+
+def imports_among(paths: Sequence[Path], root: Path) -> dict[str, set[str]]:
+    """Of the modules of some files below ``root``: which of one another they import."""
+    modules = {str(path.relative_to(root).with_suffix("")).replace("/", "."): path
+               for path in paths if path.stem != "__init__"}  # fmt: skip
+    return {name: imported_modules(path) & modules.keys() for name, path in modules.items()}
 
 
 def circle(imports: Mapping[str, Set[str]]) -> list[str]:
@@ -117,10 +126,9 @@ def test_imports_point_left(path: Path) -> None:
 
 
 def test_no_imports_go_in_a_circle() -> None:
-    modules = {str(path.relative_to(SRC.parent).with_suffix("")).replace("/", "."): path
-               for path in FILES if path.stem != "__init__"}  # fmt: skip
-    files = {name: imported_modules(path) & modules.keys() for name, path in modules.items()}
+    files = imports_among(FILES, SRC.parent)
     assert circle(files) == []
+    assert circle(imports_among(sorted(EVAL.rglob("*.py")), EVAL.parent)) == []
     rooms: dict[str, set[str]] = {}
     for name, others in files.items():
         room = name.split(".")[1]

@@ -188,6 +188,47 @@ def test_timings_that_systems_report(made: BenchManifest, tmp_path: Path):
         assert values(tmp_path / "out", "fps")["own"] == [50 / 4] * 3
 
 
+BROKEN = """
+from avatar_v_eval.scoring.scorer import ANY, Scorer
+from avatar_v_eval.scoring.values import ScoreOutput, Values
+
+class Broken(Scorer):
+    name, version, judge, faces = "broken", 1, "formula", ANY
+    outputs = (ScoreOutput("broken", "broken", ""),)
+
+    def score(self, clip):
+        return SAYS
+
+SCORERS = (Broken,)
+"""
+
+
+def test_a_metric_with_a_mistake_is_rows_with_a_reason_until_it_is_mended(
+    made: BenchManifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys
+):
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.setattr(sys, "dont_write_bytecode", True)
+    words = ("run", made.root, "--out", tmp_path / "out", "--metrics")
+    for says, reason in (
+        ('Values({"brokn": 1.0})', "broken gave ['brokn'], and its outputs are ['broken']"),
+        ('Values({"broken": clip.nothing})', r"broken failed: AttributeError: 'ScoredClip' object"),
+        ("None", "broken failed: AttributeError: 'NoneType' object"),
+    ):
+        (tmp_path / "broken_metric").mkdir(exist_ok=True)
+        (tmp_path / "broken_metric/one.py").write_text(BROKEN.replace("SAYS", says))
+        sys.modules.pop("broken_metric.one", None)
+        assert bench(*words, "broken_metric.one") == 2
+        assert "no metric gave a number" in capsys.readouterr().err
+        assert all(one.startswith(reason) for one in rows(tmp_path / "out")["reason"])
+        assert bench(*words, "broken_metric.one", "sharpness") == 0, "others are measured"
+        assert reason in capsys.readouterr().out
+        assert values(tmp_path / "out", "sharpness")["truth"][0] > 0
+    (tmp_path / "broken_metric/one.py").write_text(BROKEN.replace("SAYS", 'Values({"broken": 1})'))
+    sys.modules.pop("broken_metric.one")
+    assert bench(*words, "broken_metric.one") == 0, "what failed was not kept"
+    del sys.modules["broken_metric.one"]
+
+
 def spoil(folder: Path, made: BenchManifest, fault: str) -> None:
     """The first case's true video, with something wrong."""
     case = made.cases[0]

@@ -1,4 +1,4 @@
-"""bench/pictures.py: a long video read in blocks says what one in memory says."""
+"""scoring/pictures.py: a long video read in blocks says what one in memory says."""
 
 from pathlib import Path
 

@@ -3,17 +3,21 @@
 import re
 import sys
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
+from avatar_v.base import trust
 from avatar_v.critics.frozen import Score
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.faces.face_track import FaceTrack
 from avatar_v.faces.syncnet_crop import CropPlan
+from avatar_v.recipe.cli import merge_recipes
+from avatar_v.rewards.terms import RewardTerm, load_reward
 from avatar_v_eval.intervals import pearson
 from avatar_v_eval.scoring import readings
 from avatar_v_eval.scoring.clip import Footage, ScoredClip
@@ -189,6 +193,8 @@ def test_what_applies_is_chosen_and_the_rest_is_named():
         (["qalign"], {}, "needs --weights"),
         ([], {"nothing": "x"}, "--weights nothing"),
         (["os.path"], {}, "is no metric"),
+        (["mine/jumps.py"], {}, r"expected a module's name, such as mine\.jumps, no file"),
+        (["nowhere.jumps"], {}, r"No module named 'nowhere' \(PYTHONPATH=\. finds nowhere in"),
     ):
         with pytest.raises(ValueError, match=words):
             find_scorers(names, weights, "drawn")
@@ -215,6 +221,59 @@ def test_the_documented_metric_works(
     expected = pixels(clips[0].video).double().mean()
     assert value(build(one, {}), clips[0]) == pytest.approx(float(expected), rel=0.05)
     del sys.modules["mine.brightness"]
+
+
+def test_a_metric_that_is_not_whole_is_named_at_the_start(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    begin = "from avatar_v_eval.scoring.scorer import ANY, Scorer\nclass Half(Scorer):\n"
+    whole = "    name, version, judge, faces = 'half', 1, 'formula', ANY\n"
+    monkeypatch.syspath_prepend(tmp_path)
+    for name, code, words in (
+        ("half.a", begin + whole, "half.a: Half has no outputs$"),
+        ("half.b", begin + whole + "    outputs = 'half'\n", "Half.outputs is a tuple of"),
+        ("half.c", "1 / 0\n", "half.c is no metric: ZeroDivisionError"),
+    ):
+        path = tmp_path / f"{name.replace('.', '/')}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(code if "1 / 0" in code else code + "SCORERS = (Half,)\n")
+        with pytest.raises(ValueError, match=words):
+            find_scorers([name], {}, "drawn")
+
+
+def test_the_measure_of_the_docs_is_metric_reward_and_watched(
+    tmp_path: Path, clips: list[ScoredClip], monkeypatch: pytest.MonkeyPatch
+):
+    text = (ROOT / "docs/evaluation/own_measure.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/jumps.py").write_text(code)
+    monkeypatch.syspath_prepend(tmp_path)
+    (one,) = find_scorers(["mine.jumps"], {}, "drawn")[0]
+    measured = value(build(one, {}), clips[0])
+    frames = pixels(clips[0].video)
+    by_hand = max(float((b.float() - a.float()).abs().mean()) for a, b in pairwise(frames))
+    assert measured == pytest.approx(by_hand)
+
+    monkeypatch.setattr(trust, "_trusted", {"mine"})
+    merged = []
+    for i, overlay in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
+        (tmp_path / f"{i}.yaml").write_text(overlay)
+        recipes = [str(ROOT / f"recipes/{name}.yaml") for name in ("5a_grpo_video", "small")]
+        merged.append(merge_recipes([*recipes, str(tmp_path / f"{i}.yaml")]))
+    rewarded, watched = merged
+    batch = torch.stack([frames, frames[:1].expand_as(frames)]).float() / 127.5 - 1
+    (watch,) = (
+        callback["init_args"]
+        for callback in watched["trainer"]["callbacks"]
+        if callback["class_path"].endswith("WatchRewards")
+    )
+    for terms in (rewarded["model"]["init_args"]["rewards"], watch["metrics"]):
+        own, other = [RewardTerm(**term) for term in terms]
+        assert other.path.startswith("avatar_v.rewards.")
+        said = load_reward(own)(batch, None, None, None, num_given=1)
+        assert said == pytest.approx([-by_hand, 0], rel=1e-4)
+    del sys.modules["mine.jumps"]
 
 
 def test_every_metric_is_documented():

@@ -83,13 +83,15 @@ def test_a_run_ends_where_the_reward_rises_and_a_reader_falls(
 
 
 def test_readers_are_no_rewards(weights: str, tmp_path: Path) -> None:
-    for metric in (
-        EYES,
-        dataclasses.replace(EYES, name="another"),
-        RewardTerm(LIPS.path, name="kl"),
+    for metric, words in (
+        (EYES, "eyes is a reward of the run.*: it is watched already"),
+        (dataclasses.replace(EYES, name="another"), "is a reward of the run"),
+        (RewardTerm(LIPS.path, name="kl"), "lips: a column of watch.csv is kl already"),
     ):
-        with pytest.raises(ValueError, match="is a reward of the run"):
-            fit(make_stage(weights), BATCH, tmp_path, 1, callbacks=(WatchRewards([metric]),))
+        stage = make_stage(weights)
+        stage.configure_model = lambda: pytest.fail("said after weights are loaded")
+        with pytest.raises(ValueError, match=words):
+            fit(stage, BATCH, tmp_path, 1, callbacks=(WatchRewards([metric]),))
     FaceCritic(width=12, num_heads=2).save_pretrained(tmp_path / "face")
     WorldSyncNet(width=12, num_heads=2).save_pretrained(tmp_path / "sync")
     MotionMeter(width=10, num_heads=2).save_pretrained(tmp_path / "motion")

@@ -24,6 +24,10 @@ from avatar_v.shards.schema import load_arrays
 from avatar_v_eval.scoring.values import Values
 
 
+class Mistake(ValueError):
+    """Of a metric's code: a row has the reason, which is not kept, since the code will change."""
+
+
 @dataclass(frozen=True)
 class Entry:
     """The outcome of a metric for a video: numbers, or in ``reason`` why there are none."""
@@ -55,7 +59,7 @@ class Cache:
         """The entry of a key, measured and kept where it is not there yet.
 
         A ValueError of ``measure`` is an entry too: its text is the reason. So is a number that is
-        not finite. All other errors are mistakes in the program, and end it.
+        not finite. A `Mistake` is measured again the next time. All other errors end the program.
         """
         path = self.folder / key[:2] / f"{key}.json"
         if (found := _read(path)) is not None:
@@ -68,6 +72,8 @@ class Cache:
             frames = {name: list(map(_pair, rows)) for name, rows in measured.frames.items()}
             notes = measured.notes
             rows = None if measured.rows is None else measured.rows.float().cpu().numpy()
+        except Mistake as error:
+            return Entry({}, {}, reason=readable(error))
         except ValueError as error:
             values, frames, notes, rows, reason = {}, {}, (), None, readable(error)
         seconds = round(time.perf_counter() - begin, 4)

@@ -35,8 +35,9 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--seconds", type=float, default=30.0, help="of each clip at most (%(default)s)")
     controls = actions.add_parser(
         "controls",
-        help="true videos made worse: systems whose place is known",
-        description="OUT/{still,blurred,unsynced}/CASE.mp4, for `run --system NAME=OUT/NAME`.",
+        help="true videos made worse, or left alike: systems whose place is known",
+        description="OUT/{blurred,unsynced,still,coded,late,cropped}/CASE.mp4, for `run --system "
+        "NAME=OUT/NAME`. A metric should see the first three, and little of the others.",
     )
     controls.add_argument("manifest", metavar="MANIFEST", type=Path)
     controls.add_argument("--out", metavar="DIR", type=Path, required=True)

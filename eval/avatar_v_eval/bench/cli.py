@@ -98,7 +98,7 @@ def _run(args: argparse.Namespace) -> int:
     from avatar_v_eval.bench.manifest import load_manifest
     from avatar_v_eval.bench.rows import check_same_systems, write_run
     from avatar_v_eval.bench.run import parse_shard, run_benchmark
-    from avatar_v_eval.bench.summary import counts
+    from avatar_v_eval.bench.summary import counts, unmeasured
     from avatar_v_eval.bench.systems import parse_systems
 
     manifest, shard = load_manifest(args.manifest), parse_shard(args.shard)
@@ -126,6 +126,8 @@ def _run(args: argparse.Namespace) -> int:
     absent = [name for name, one in counts(done, []).items() if one.delivered == 0]
     if absent:
         raise ValueError(f"no video of {', '.join(absent)} was delivered; the rows say why")
+    if done.cases["value"].is_null().all() and unmeasured(done):
+        raise ValueError("no metric gave a number; the rows say why")
     return 0
 
 

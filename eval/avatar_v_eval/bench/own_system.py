@@ -15,8 +15,8 @@ from avatar_v.media.writer import Mp4Writer
 from avatar_v.models.base import hash_folder
 from avatar_v.types import FRAME_RATE_HZ, num_frames
 from avatar_v.weights.card import weights_folder
+from avatar_v_eval.bench.delivery import Delivery, place
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
-from avatar_v_eval.bench.systems import Delivery, place
 from avatar_v_eval.scoring.timing import SystemTiming, machine, reported, write_timing
 
 COUNTED = "files read and frames made, weights loaded; TTFF: also the first chunk's sound"

@@ -1,8 +1,8 @@
 """The files of a run: ``cases.parquet``, ``frames.parquet``, ``features.parquet`` and ``run.json``.
 
 A row of cases.parquet is one output of one metric for one video: a value, or a reason. What is said
-of all videos of a system together (FID, FVD) follows from the rows of features.parquet (sets.py).
-The columns are the fields of `CaseRow`, `FrameRow` and `FeatureRow`.
+of all videos of a system together (FID, FVD) follows from the rows of features.parquet
+(scorers/sets.py). The columns are the fields of `CaseRow`, `FrameRow` and `FeatureRow`.
 """
 
 import dataclasses

@@ -14,11 +14,11 @@ import torch
 
 from avatar_v.base import checks
 from avatar_v.base.interrupts import interrupts_deferred
+from avatar_v_eval.bench.delivery import BenchSystem, Delivery
 from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles, file_fault
 from avatar_v_eval.bench.rows import BenchRun, CaseRow, FeatureRow, FrameRow, RunInfo, table
 from avatar_v_eval.bench.score import Job, Scored, Scoring, built_metrics, score_case
-from avatar_v_eval.bench.systems import BenchSystem, Delivery
 from avatar_v_eval.records import git_state, running_command
 from avatar_v_eval.scoring.scorers.sets import SetScorer
 

@@ -1,15 +1,17 @@
 """All systems and metrics of one case: the unit of work that processes share out."""
 
 import functools
+import inspect
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from avatar_v_eval.bench.cache import Cache, Entry, measurement_key
+from avatar_v_eval.bench.cache import Cache, Entry, Mistake, measurement_key
+from avatar_v_eval.bench.delivery import Delivery
 from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow
-from avatar_v_eval.bench.systems import Delivery
 from avatar_v_eval.files import file_hash
 from avatar_v_eval.scoring.clip import ScoredClip
 from avatar_v_eval.scoring.registry import build
@@ -126,7 +128,36 @@ def built_metrics(scoring: Scoring) -> list[Scorer]:
 
 
 def _measured(metric: Scorer, clip: Callable[[], ScoredClip]) -> Values:
-    return metric.score(clip())
+    """What the metric says. `Mistake` for any error but a ValueError, and for other outputs than
+    it names: one metric's fault is its rows' reason, and ends no run."""
+    seen = clip()
+    try:
+        found = metric.score(seen)
+        values = {name: float(value) for name, value in found.values.items()}
+        frames = {
+            name: [(int(i), float(x)) for i, x in rows] for name, rows in found.frames.items()
+        }
+    except ValueError:
+        raise
+    except Exception as error:
+        where = _line_in(inspect.getfile(type(metric)), error)
+        raise Mistake(f"{metric.name} failed: {type(error).__name__}: {error}{where}") from error
+    named = [output.key for output in metric.outputs]
+    if sorted(values) != sorted(named):
+        raise Mistake(f"{metric.name} gave {sorted(values)}, and its outputs are {sorted(named)}")
+    return replace(found, values=values, frames=frames)
+
+
+def _absence(metric: Scorer, output: ScoreOutput, entry: Entry) -> str:
+    """Why a measurement that went well lacks an output: it was kept before the metric gave it."""
+    there = output.key in entry.values
+    return "" if there else f"{metric.name} was kept without {output.key}: raise its version"
+
+
+def _line_in(file: str, error: Exception) -> str:
+    """Where in a metric's own file it happened."""
+    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
+    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
 
 
 def _case_row(
@@ -141,7 +172,7 @@ def _case_row(
         metric=metric.name,
         output=output.key,
         value=entry.values.get(output.key),
-        reason=entry.reason,
+        reason=entry.reason or _absence(metric, output, entry),
         notes="; ".join(entry.notes),
         version=metric.version,
         judge=metric.judge,

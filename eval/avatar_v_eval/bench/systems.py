@@ -1,11 +1,10 @@
-"""Systems under test: a system is anything that delivers a video of a case, or says why not.
+"""Systems under test, by the words that name them.
 
 ``name=FOLDER`` has videos named by case id, ``name=command:TEMPLATE`` is run once a case, and
 ``name=pipeline:WEIGHTS`` is our own generator. The real footage is a system like any other and is
 scored in every run.
 """
 
-import hashlib
 import re
 import shlex
 import shutil
@@ -13,8 +12,8 @@ import subprocess
 import time
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
 
+from avatar_v_eval.bench.delivery import BenchSystem, Delivery, place
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
 from avatar_v_eval.scoring.timing import SystemTiming, machine, reported, timing_path, write_timing
 
@@ -25,28 +24,6 @@ TRUTH = "truth"
 PLACES = ("reference", "audio", "image", "prompt", "out", "timing")
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-
-
-@dataclass(frozen=True)
-class Delivery:
-    """The video of one case, or the reason why there is none."""
-
-    path: Path | None = None
-    reason: str = ""
-    timing: Path | None = None  # what is known of how long it took (timing.py)
-
-
-class BenchSystem(Protocol):
-    """``source`` says in words where videos come from; ``makes`` that it takes time."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def source(self) -> str: ...
-    @property
-    def makes(self) -> bool: ...
-
-    def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery: ...
 
 
 @dataclass(frozen=True)
@@ -94,7 +71,8 @@ class Folder:
 class Command:
     """A program run once a case, without a shell; ``videos`` keeps what it made.
 
-    Its wall time is taken, unless it writes a timing of its own to ``{timing}`` (timing.py).
+    Its wall time is taken, unless it writes a timing of its own to ``{timing}``
+    (scoring/timing.py).
     """
 
     name: str
@@ -135,14 +113,6 @@ class Command:
             )
         partial.replace(out)
         return Delivery(out, timing=own)
-
-
-def place(videos: Path, source: str, manifest: BenchManifest, case: CaseFiles) -> Path:
-    """Where a made video belongs; another source, prompt or file of the case is another place."""
-    text = "\n".join([source, manifest.faces, case.fingerprint, case.prompt])
-    folder = videos / hashlib.sha256(text.encode()).hexdigest()[:16]
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder / f"{case.id}.mp4"
 
 
 def parse_system(text: str, videos: Path, timeout_s: float) -> BenchSystem:

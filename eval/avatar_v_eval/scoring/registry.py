@@ -7,11 +7,15 @@ file's being in `scorers/` is enough.
 import importlib
 import pkgutil
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from avatar_v_eval.scoring import scorers as package
 from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.values import Faces
+from avatar_v_eval.scoring.values import Faces, ScoreOutput
+
+NEEDED = ("name", "version", "judge", "faces", "outputs")
+"""Class variables without a default."""
 
 
 def scorer_classes() -> dict[str, type[Scorer]]:
@@ -32,6 +36,9 @@ def find_scorers(
     known = scorer_classes()
     chosen, left_out = [], {}
     for name in names or known:
+        if "/" in name or name.endswith(".py"):
+            dotted = ".".join(Path(name).with_suffix("").parts).strip("./")
+            raise ValueError(f"metric {name}: expected a module's name, such as {dotted}, no file")
         ones = _scorers_in(name) if "." in name else [known[name]] if name in known else []
         if not ones:
             raise ValueError(f"no metric {name!r}; there are {', '.join(known)}")
@@ -69,10 +76,23 @@ def _unusable(one: type[Scorer], weights: Mapping[str, str], faces: Faces) -> st
 
 def _scorers_in(path: str) -> tuple[type[Scorer], ...]:
     try:
-        found = importlib.import_module(path).SCORERS
-    except (ImportError, AttributeError) as error:
-        raise ValueError(f"{path} is no metric: {error}") from error
+        found = tuple(importlib.import_module(path).SCORERS)
+    except Exception as error:  # of the code of a user, too
+        first = path.partition(".")[0]
+        elsewhere = isinstance(error, ModuleNotFoundError) and error.name == first
+        told = f" (PYTHONPATH=. finds {first} in this folder)" if elsewhere else ""
+        raise ValueError(f"{path} is no metric: {type(error).__name__}: {error}{told}") from error
     for one in found:
         if not (isinstance(one, type) and issubclass(one, Scorer)):
             raise ValueError(f"{path}.SCORERS has {one!r}, which is no class below Scorer")
-    return tuple(found)
+        if absent := [name for name in NEEDED if not hasattr(one, name)]:
+            raise ValueError(f"{path}: {one.__name__} has no {', '.join(absent)}")
+        if not (
+            isinstance(one.outputs, tuple)
+            and one.outputs
+            and all(isinstance(output, ScoreOutput) for output in one.outputs)
+        ):
+            raise ValueError(
+                f"{path}: {one.__name__}.outputs is a tuple of ScoreOutput, got {one.outputs!r}"
+            )
+    return found

@@ -66,14 +66,25 @@ class WatchRewards(L.Callback):
         self._start, self._num_bad = state_dict["start"], state_dict["num_bad"]
         self._last_step = state_dict["last_step"]
 
+    def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
+        """ValueError, before networks are loaded, for a metric that is a reward or has the name of
+        another column."""
+        if stage != "fit":
+            return
+        rewards = _stage(pl_module).rewards.terms
+        own = [*rewards, *(self.rewards.terms if self.rewards else ())]
+        rewarded = [(term.path, term.options) for term in rewards]
+        taken = {term.label for term in own} | {"step", "reward", "kl"}
+        for metric in self.metrics.terms:
+            if (metric.path, metric.options) in rewarded:
+                raise ValueError(f"{metric.label} is a reward of the run, and no metric of it: it "
+                                 "is watched already")  # fmt: skip
+            if metric.label in taken:
+                raise ValueError(f"metric {metric.path}: a column of watch.csv is {metric.label} "
+                                 "already; give it another name")  # fmt: skip
+
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         stage = _stage(pl_module)
-        own = [*stage.rewards.terms, *(self.rewards.terms if self.rewards else ())]
-        taken = {term.label for term in own} | {"step", "reward", "kl"}
-        rewarded = [(term.path, term.options) for term in stage.rewards.terms]
-        for metric in self.metrics.terms:
-            if metric.label in taken or (metric.path, metric.options) in rewarded:
-                raise ValueError(f"{metric.label} is a reward of the run, and no metric of it")
         if not self._start:
             self._watch(trainer, stage)
             return

@@ -3,7 +3,7 @@
 Memory does not grow with the duration (Avatar V §4.1): what lives on from
 chunk to chunk is the text, the reference's keys and values, the last ``OVERLAP`` latents and their
 motion, and the decoder's feature cache. Chunks that an interrupted run has made are not made again
-(resume.py). The request's files are not known here (pipeline.py); the loop over chunks itself is
+(resume.py). The request's files are not known here (loaded.py); the loop over chunks itself is
 sampling/rollout.py's, which training shares.
 """
 

@@ -1,6 +1,6 @@
 """The making of one video: the stages of its job on this rank.
 
-pipeline.py holds the networks. Here they become stages (generator.py, refine.py), one inside the
+loaded.py holds the networks. Here they become stages (generator.py, refine.py), one inside the
 other or each in a thread (pipelining.py), which rank 0 leads the other ranks through (ranks.py).
 """
 

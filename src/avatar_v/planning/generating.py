@@ -150,7 +150,7 @@ def _work(made: Pass, vae: VideoVAE, video: Video, chunks: int, steps: int) -> s
 
 
 def _networks(models: Models) -> tuple[AvatarDiT, Conditioner, MotionNet]:
-    """Without memory, in the types that generation keeps them in (generate/pipeline.py)."""
+    """Without memory, in the types that generation keeps them in (generate/loaded.py)."""
     with torch.device("meta"):
         dit = AvatarDiT(config_of(models))
         conditioner = conditioner_of(models.preset, dit.config)
