@@ -209,54 +209,38 @@ def test_weights_that_are_not_there_are_named(tmp_path: Path):
             build(one, weights)
 
 
+def scorer_of_page(page: str, name: str, folder: Path) -> type[Scorer]:
+    """The metric whose Python a page of the docs shows, as the module mine.``name``."""
+    text = (ROOT / "docs/evaluation" / page).read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (folder / "mine").mkdir()
+    (folder / f"mine/{name}.py").write_text(code)
+    (one,) = find_scorers([f"mine.{name}"], {}, "drawn")[0]
+    return one
+
+
 def test_the_documented_metric_works(
     tmp_path: Path, clips: list[ScoredClip], monkeypatch: pytest.MonkeyPatch
 ):
-    text = (ROOT / "docs/evaluation/benchmark.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/brightness.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    (one,) = find_scorers(["mine.brightness"], {}, "drawn")[0]
+    one = scorer_of_page("benchmark.md", "brightness", tmp_path)
     expected = pixels(clips[0].video).double().mean()
     assert value(build(one, {}), clips[0]) == pytest.approx(float(expected), rel=0.05)
     del sys.modules["mine.brightness"]
 
 
-def test_a_metric_that_is_not_whole_is_named_at_the_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    begin = "from avatar_v_eval.scoring.scorer import ANY, Scorer\nclass Half(Scorer):\n"
-    whole = "    name, version, judge, faces = 'half', 1, 'formula', ANY\n"
-    monkeypatch.syspath_prepend(tmp_path)
-    for name, code, words in (
-        ("half.a", begin + whole, "half.a: Half has no outputs$"),
-        ("half.b", begin + whole + "    outputs = 'half'\n", "Half.outputs is a tuple of"),
-        ("half.c", "1 / 0\n", "half.c is no metric: ZeroDivisionError"),
-    ):
-        path = tmp_path / f"{name.replace('.', '/')}.py"
-        path.parent.mkdir(exist_ok=True)
-        path.write_text(code if "1 / 0" in code else code + "SCORERS = (Half,)\n")
-        with pytest.raises(ValueError, match=words):
-            find_scorers([name], {}, "drawn")
-
-
 def test_the_measure_of_the_docs_is_metric_reward_and_watched(
     tmp_path: Path, clips: list[ScoredClip], monkeypatch: pytest.MonkeyPatch
 ):
-    text = (ROOT / "docs/evaluation/own_measure.md").read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/jumps.py").write_text(code)
     monkeypatch.syspath_prepend(tmp_path)
-    (one,) = find_scorers(["mine.jumps"], {}, "drawn")[0]
+    one = scorer_of_page("own_measure.md", "jumps", tmp_path)
     measured = value(build(one, {}), clips[0])
     frames = pixels(clips[0].video)
     by_hand = max(float((b.float() - a.float()).abs().mean()) for a, b in pairwise(frames))
     assert measured == pytest.approx(by_hand)
 
     monkeypatch.setattr(trust, "_trusted", {"mine"})
-    merged = []
+    text, merged = (ROOT / "docs/evaluation/own_measure.md").read_text(encoding="utf-8"), []
     for i, overlay in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
         (tmp_path / f"{i}.yaml").write_text(overlay)
         recipes = [str(ROOT / f"recipes/{name}.yaml") for name in ("5a_grpo_video", "small")]

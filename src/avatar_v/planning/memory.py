@@ -3,7 +3,7 @@
 What stays is counted from the stage's own networks and roles: weights in fp32, gradients, the
 states of its optimisers, averages, sharded or whole as parallel/apply.py does it. What a stage
 keeps in main memory (objectives/motion_prior.py) is left out. What comes and goes is measured by
-running the networks on tensors of the true shapes that have no memory (planning/measure.py).
+running the stage's own step on tensors that have no memory (planning/step.py).
 Gathered shards are computed: FSDP2 holds the weights of two blocks and the gradient of one, and
 what is no block stays gathered between passes; the encoders are put back into shards before the
 DiT runs.

@@ -215,7 +215,7 @@ def _signature(value: Any, given: list[Tensor]) -> Hashable:
     if _is_dataclass(value):
         fields = dataclasses.fields(value)
         return tuple(_signature(getattr(value, field.name), given) for field in fields)
-    if callable(value):
+    if callable(value):  # functions of attention, alike for all calls of one spread
         return getattr(value, "__qualname__", type(value).__qualname__)
     return value
 

@@ -4,19 +4,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from avatar_v.objectives.align_grpo import AlignGRPO
 from avatar_v.objectives.refiner import LowVideoSubject
 from avatar_v.objectives.self_forcing import SelfForcing
-from avatar_v.objectives.sft import SFT
 from avatar_v.planning.batches import Clips
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Number
 from avatar_v.planning.memory import GIB, Plan, frames_of, plan_of
 from avatar_v.planning.recipe import Recipe, Spread
+from avatar_v.rewards.terms import Rewards
 from avatar_v.shards.loader import read_folder
 from avatar_v.training.engine import Engine, subject_of, trains_clips
-from avatar_v.training.perceptual import TERMS
-from avatar_v.training.policies import VideoPolicy
 from avatar_v.training.video import VideoSubject
 from avatar_v.weights.presets import preset
 
@@ -61,8 +58,8 @@ def recipe_report(
     lines = [_verdict(recipe, plan, machine, spread), *_work(plan, machine), *_table(plan, machine)]
     if measures or not _fits(plan.total, machine):
         lines += ["what would change it:", *_measures(recipe, plan, spread, clips)]
-    if _decodes(recipe.model):
-        lines.append("not counted: perceptual losses or rewards that decode pictures")
+    if any(isinstance(part, Rewards) for part in vars(recipe.model).values()):
+        lines.append("not counted: the networks of rewards")
     return "\n".join([lines[0], *(f"  {line}" for line in lines[1:])])
 
 
@@ -142,15 +139,6 @@ def _has_lora(stage: Engine) -> bool:
     """Whether the DiT of a stage can be trained by LoRA's factors."""
     has_person = isinstance(stage.subject, VideoSubject) and stage.subject.personality is not None
     return has_person and not isinstance(stage, SelfForcing)
-
-
-def _decodes(stage: Engine) -> bool:
-    if isinstance(stage, AlignGRPO):
-        return isinstance(stage.policy, VideoPolicy)
-    if not isinstance(stage, SFT):
-        return False
-    terms = stage.perceptual.terms
-    return any(any(getattr(terms, name).values()) for name in TERMS)
 
 
 def _count(number: Number) -> str:
