@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from avatar_v.media.writer import Mp4Writer
+from avatar_v.scoring.clip import Footage, ScoredClip
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v.world.clip import WorldClip, make_clip
 from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.bench.world70 import DrawnSet, write_world
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
 
 PLAN = DrawnSet(name="w", num_cases=3, num_frames=50, first=11, size=64)
 

@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+from avatar_v.scoring.values import ScoreOutput
 from avatar_v_eval.bench.rows import BenchRun, CaseRow, FrameRow, RunInfo, table, write_run
-from avatar_v_eval.scoring.values import ScoreOutput
 
 OUTPUTS = (
     ScoreOutput("syncnet_c", "Sync-C", "higher"),

@@ -1,8 +1,8 @@
 """The import order of the house: a room may import only what stands to its left.
 
 `types, flow < base < media, kernels, web < critics < faces < motion < models < weights < parallel <
-sampling < world, shards < losses < rewards < training < objectives < callbacks < recipe < engines,
-safety < request < inputs < generate < pairs, demo, planning, app < commands < cli`.
+sampling < world, shards < losses, scoring < rewards < training < objectives < callbacks < recipe <
+engines, safety < request < inputs < generate < pairs, demo, planning, app < commands < cli`.
 Imports in functions count, and no file is free. Of the rooms in between, training (training,
 objectives, callbacks, recipe) and generation (engines to generate) know nothing of each other.
 
@@ -35,7 +35,7 @@ ORDER = [
     ("parallel",),
     ("sampling",),
     ("world", "shards"),
-    ("losses",),
+    ("losses", "scoring"),
     ("rewards",),
     ("training",),
     ("objectives",),

@@ -9,8 +9,9 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from jaxtyping import Float
 
+from avatar_v.scoring.sampling import pearson
 from avatar_v_eval.cases import Case
-from avatar_v_eval.intervals import correlation, jackknife, mean_interval, pearson
+from avatar_v_eval.intervals import correlation, jackknife, mean_interval
 from avatar_v_eval.motion_statistics import STATISTICS, true_statistics
 from avatar_v_eval.records import Number
 

@@ -19,6 +19,7 @@ from jaxtyping import Float
 from scipy.stats import binomtest, norm, sem
 from scipy.stats import t as student
 
+from avatar_v.scoring.sampling import pearson
 from avatar_v_eval.records import Number
 
 _Z95 = float(norm.ppf(0.975))
@@ -96,16 +97,6 @@ def fisher(r: float, n: int) -> Number:
     """A correlation of ``n`` independent pairs, with Fisher's z interval."""
     z, half = math.atanh(max(-1 + 1e-12, min(1 - 1e-12, r))), _Z95 / math.sqrt(n - 3)
     return Number(r, n, math.tanh(z - half), math.tanh(z + half))
-
-
-def pearson(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
-    """Pearson's r in fp64; 0 where one side is constant, since it then tells nothing."""
-    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
-    if x.shape != y.shape or x.ndim != 1:
-        raise ValueError(f"r needs two vectors of equal length, got {x.shape} and {y.shape}")
-    x, y = x - x.mean(), y - y.mean()
-    scale = math.sqrt(float(x @ x) * float(y @ y))
-    return float(x @ y) / scale if scale > 1e-12 else 0.0
 
 
 def r_squared(predicted: Float[np.ndarray, "n *k"], truth: Float[np.ndarray, "n *k"]) -> Number:

@@ -8,7 +8,7 @@ its rate badly however well they are read.
 import numpy as np
 from jaxtyping import Float
 
-from avatar_v.motion.habits import blink_rate_hz
+from avatar_v.motion.habits import blink_rate_hz, spread
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.speech import frame_times_s, say
 from avatar_v.world.style import sample_style
@@ -56,9 +56,3 @@ def slope(x: Float[np.ndarray, " f"], y: Float[np.ndarray, " f"]) -> float:
     """Of the least-squares line of y on x."""
     x = x - x.mean()
     return float(x @ (y - y.mean()) / (x @ x))
-
-
-def spread(x: Float[np.ndarray, " f"]) -> float:
-    """The standard deviation that the quartiles suggest: a rare turn away does not count."""
-    low, high = np.quantile(x, [0.25, 0.75])
-    return float(high - low) / 1.349

@@ -11,15 +11,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.readings import read_motion
+from avatar_v.scoring.scorer import Scorer
+from avatar_v.scoring.scorers.likeness import FaceWorldScorer
+from avatar_v.scoring.scorers.looks import FlickerScorer, SharpnessScorer
+from avatar_v.scoring.scorers.motion import MouthScorer
+from avatar_v.scoring.scorers.sync import SyncWorldScorer
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Case, Video
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
-from avatar_v_eval.scoring.readings import read_motion
-from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
-from avatar_v_eval.scoring.scorers.looks import FlickerScorer, SharpnessScorer
-from avatar_v_eval.scoring.scorers.motion import MouthScorer
-from avatar_v_eval.scoring.scorers.sync import SyncWorldScorer
 
 MEASURES = {
     "mouth": "mouth r",

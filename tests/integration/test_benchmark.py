@@ -105,8 +105,8 @@ def test_a_second_run_measures_nothing_and_decodes_nothing(
     def never(*_, **__):
         raise AssertionError("nothing is decoded where all is cached")
 
-    for module in ("scoring.pictures", "bench.footage"):
-        monkeypatch.setattr(f"avatar_v_eval.{module}.iter_video", never)
+    for module in ("avatar_v.scoring.pictures", "avatar_v_eval.bench.footage"):
+        monkeypatch.setattr(f"{module}.iter_video", never)
     words = ("run", made.root, "--system", f"elsewhere={rival}", "--out", tmp_path)
     assert bench(*words, "--cache", done / "cache") == 0
     again = rows(tmp_path)
@@ -189,8 +189,8 @@ def test_timings_that_systems_report(made: BenchManifest, tmp_path: Path):
 
 
 BROKEN = """
-from avatar_v_eval.scoring.scorer import ANY, Scorer
-from avatar_v_eval.scoring.values import ScoreOutput, Values
+from avatar_v.scoring.scorer import ANY, Scorer
+from avatar_v.scoring.values import ScoreOutput, Values
 
 class Broken(Scorer):
     name, version, judge, faces = "broken", 1, "formula", ANY
@@ -223,7 +223,9 @@ def test_a_metric_with_a_mistake_is_rows_with_a_reason_until_it_is_mended(
         assert bench(*words, "broken_metric.one", "sharpness") == 0, "others are measured"
         assert reason in capsys.readouterr().out
         assert values(tmp_path / "out", "sharpness")["truth"][0] > 0
-    (tmp_path / "broken_metric/one.py").write_text(BROKEN.replace("SAYS", 'Values({"broken": 1})'))
+    (tmp_path / "broken_metric/one.py").write_text(
+        BROKEN.replace("SAYS", 'Values({"broken": 1.0})')
+    )
     sys.modules.pop("broken_metric.one")
     assert bench(*words, "broken_metric.one") == 0, "what failed was not kept"
     del sys.modules["broken_metric.one"]

@@ -8,8 +8,8 @@ from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import embed_clip, shifted_is_farther
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic, identification
+from avatar_v.scoring.sampling import pearson
 from avatar_v_eval.cases import Case, make_cases
-from avatar_v_eval.intervals import pearson
 
 
 @pytest.fixture(scope="module")

@@ -8,16 +8,16 @@ import torch
 from avatar_v.critics.sync import MFCC_BLOCK, embed_clip, embed_stream, joined, mfcc
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face_track import follow_faces
-from avatar_v_eval.bench.footage import Footage, read_footage
-from avatar_v_eval.scoring import pictures
-from avatar_v_eval.scoring.pictures import (
+from avatar_v.scoring import pictures
+from avatar_v.scoring.pictures import (
     CentreSquares,
     FramesInMemory,
     FramesOfFile,
     in_blocks,
     open_pictures,
 )
-from avatar_v_eval.scoring.registry import build, find_scorers
+from avatar_v.scoring.registry import build, find_scorers
+from avatar_v_eval.bench.footage import Footage, read_footage
 from bench_cases import judged, pixels, world_clip, write_video
 
 

@@ -10,10 +10,10 @@ import scipy.linalg
 import torch
 from torch import Tensor, nn
 
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.registry import build, find_scorers
 from avatar_v_eval.scoring.frechet import frechet_distance, frechet_number
 from avatar_v_eval.scoring.networks import GivenNetwork
-from avatar_v_eval.scoring.registry import build, find_scorers
 from avatar_v_eval.scoring.scorers.sets import FidWorldScorer, FvdWorldScorer
 from bench_cases import judged, pixels
 

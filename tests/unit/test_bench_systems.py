@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v_eval.bench.cache import Cache, measurement_key
 from avatar_v_eval.bench.manifest import BenchManifest
 from avatar_v_eval.bench.merge import merge_runs
@@ -25,7 +26,6 @@ from avatar_v_eval.bench.summary import summarise, unmeasured
 from avatar_v_eval.bench.systems import TRUTH, Truth, parse_system, parse_systems
 from avatar_v_eval.bench.world70 import DrawnSet
 from avatar_v_eval.scoring.timing import NO_TIMING
-from avatar_v_eval.scoring.values import ScoreOutput, Values
 from bench_cases import make_manifest
 
 COPY = "import shutil, sys; shutil.copy(sys.argv[1], sys.argv[2])"

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from avatar_v.critics.dino import Dino
-from avatar_v_eval.scoring.clip import Footage
-from avatar_v_eval.scoring.registry import build, find_scorers
+from avatar_v.scoring.clip import Footage
+from avatar_v.scoring.registry import build, find_scorers
 from bench_cases import judged, pixels
 
 PREPARATION = {

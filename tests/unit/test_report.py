@@ -10,6 +10,7 @@ import numpy as np
 import polars as pl
 import pytest
 
+from avatar_v.scoring.values import ScoreOutput
 from avatar_v_eval import cli
 from avatar_v_eval.bench.merge import merge_runs
 from avatar_v_eval.bench.rows import BenchRun
@@ -29,7 +30,6 @@ from avatar_v_eval.report.document import ReportOptions, make_report
 from avatar_v_eval.report.files import as_latex, as_markdown
 from avatar_v_eval.report.objective import difference_tables, objective_tables
 from avatar_v_eval.report.page import page
-from avatar_v_eval.scoring.values import ScoreOutput
 from avatar_v_eval.table_view import Column, Table, TableRow, latex
 from bench_runs import OUTPUTS, make_run, save
 from human_study import make_study, study_yaml

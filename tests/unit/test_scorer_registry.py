@@ -4,13 +4,13 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v_eval.scoring.registry import find_scorers
+from avatar_v.scoring.registry import find_scorers
 
 
 def test_a_metric_that_is_not_whole_is_named_at_the_start(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    begin = "from avatar_v_eval.scoring.scorer import ANY, Scorer\nclass Half(Scorer):\n"
+    begin = "from avatar_v.scoring.scorer import ANY, Scorer\nclass Half(Scorer):\n"
     whole = "    name, version, judge, faces = 'half', 1, 'formula', ANY\n"
     monkeypatch.syspath_prepend(tmp_path)
     for name, code, words in (

@@ -18,17 +18,16 @@ from avatar_v.faces.face_track import FaceTrack
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.recipe.cli import merge_recipes
 from avatar_v.rewards.terms import RewardTerm, load_reward
-from avatar_v_eval.intervals import pearson
-from avatar_v_eval.scoring import readings
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
-from avatar_v_eval.scoring.registry import build, find_scorers, scorer_classes
-from avatar_v_eval.scoring.sampling import first_minus_last, sampled, trimmed_mean
-from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
-from avatar_v_eval.scoring.scorers.looks import DriftScorer, FlickerScorer, SharpnessScorer
-from avatar_v_eval.scoring.scorers.motion import MouthScorer, StyleScorer
-from avatar_v_eval.scoring.scorers.quality import QAlignScorer
-from avatar_v_eval.scoring.scorers.sync import SyncWorldScorer
+from avatar_v.scoring import readings
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.registry import build, find_scorers, scorer_classes
+from avatar_v.scoring.sampling import first_minus_last, pearson, sampled, trimmed_mean
+from avatar_v.scoring.scorer import Scorer
+from avatar_v.scoring.scorers.likeness import FaceWorldScorer
+from avatar_v.scoring.scorers.looks import DriftScorer, FlickerScorer, SharpnessScorer
+from avatar_v.scoring.scorers.motion import MouthScorer, StyleScorer
+from avatar_v.scoring.scorers.quality import QAlignScorer
+from avatar_v.scoring.scorers.sync import SyncWorldScorer
 from bench_cases import footage, judged, late, pixels, world_clip
 from random_models import randomise
 
@@ -52,7 +51,7 @@ def test_two_frames_a_second(num: int, expected: list[int]):
 
 
 def test_the_trimmed_mean_cuts_a_tenth_at_each_end():
-    values = [1000.0, *range(1, 9), -1000.0]
+    values = [1000.0, *map(float, range(1, 9)), -1000.0]
     assert trimmed_mean(values) == 4.5
     assert trimmed_mean([3.0]) == 3.0
     with pytest.raises(ValueError, match="got none"):

@@ -20,8 +20,8 @@ import numpy as np
 from jaxtyping import Float
 
 from avatar_v.base.words import readable
+from avatar_v.scoring.values import Values
 from avatar_v.shards.schema import load_arrays
-from avatar_v_eval.scoring.values import Values
 
 
 class Mistake(ValueError):

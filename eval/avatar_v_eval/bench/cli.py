@@ -145,7 +145,7 @@ def _merge(args: argparse.Namespace) -> int:
 
 
 def _metrics(args: argparse.Namespace) -> int:
-    from avatar_v_eval.scoring.registry import scorer_classes
+    from avatar_v.scoring.registry import scorer_classes
     from avatar_v_eval.scoring.scorers.sets import SetScorer
 
     for one in scorer_classes().values():
@@ -162,8 +162,8 @@ def _metrics(args: argparse.Namespace) -> int:
 def _scoring(
     args: argparse.Namespace, faces: "Faces", cache: Path
 ) -> "tuple[Scoring, dict[str, str]]":
+    from avatar_v.scoring.registry import find_scorers
     from avatar_v_eval.bench.score import Scoring
-    from avatar_v_eval.scoring.registry import find_scorers
 
     weights = {}
     for text in args.weights:

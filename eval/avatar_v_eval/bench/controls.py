@@ -21,9 +21,9 @@ from av.video.frame import VideoFrame
 
 from avatar_v.media.reading import decode_video_bytes, read_audio, read_video
 from avatar_v.media.writer import Mp4Writer
+from avatar_v.scoring.pictures import Frames
 from avatar_v.types import FRAME_RATE_HZ
 from avatar_v_eval.bench.manifest import BenchManifest
-from avatar_v_eval.scoring.pictures import Frames
 
 BLUR = 4
 """Pictures of *blurred* lose this factor of their sides."""

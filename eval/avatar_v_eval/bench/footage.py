@@ -14,11 +14,11 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.media.reading import iter_video, probe, read_audio
+from avatar_v.scoring.clip import Footage, ScoredClip, Waveform
+from avatar_v.scoring.pictures import open_pictures
+from avatar_v.scoring.sampling import pearson
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
-from avatar_v_eval.intervals import pearson
-from avatar_v_eval.scoring.clip import Footage, ScoredClip, Waveform
-from avatar_v_eval.scoring.pictures import open_pictures
 
 CHECKS_VERSION = 1
 """Part of every cache key: raise it when a check below changes."""

@@ -17,8 +17,8 @@ from pathlib import Path
 from avatar_v.base.outside import parse_json, read_bytes
 from avatar_v.base.paths import below
 from avatar_v.base.stored import built
+from avatar_v.scoring.values import Faces
 from avatar_v_eval.files import file_hash
-from avatar_v_eval.scoring.values import Faces
 
 CONDITIONS = ("same", "cross", "generated")
 """The scene image is of the reference's scene, of another one, or made by an image model."""

@@ -18,8 +18,8 @@ from jaxtyping import Float
 
 from avatar_v.base.outside import read_json
 from avatar_v.base.stored import built
+from avatar_v.scoring.values import ScoreOutput
 from avatar_v_eval.bench.systems import TRUTH
-from avatar_v_eval.scoring.values import ScoreOutput
 
 CASES, FRAMES, RUN = "cases.parquet", "frames.parquet", "run.json"
 FEATURES = "features.parquet"

@@ -7,16 +7,16 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from avatar_v.scoring.clip import ScoredClip
+from avatar_v.scoring.registry import build
+from avatar_v.scoring.scorer import Scorer
+from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v_eval.bench.cache import Cache, Entry, Mistake, measurement_key
 from avatar_v_eval.bench.delivery import Delivery
 from avatar_v_eval.bench.footage import CHECKS_VERSION, CaseMedia
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles
 from avatar_v_eval.bench.rows import CaseRow, FeatureRow, FrameRow
 from avatar_v_eval.files import file_hash
-from avatar_v_eval.scoring.clip import ScoredClip
-from avatar_v_eval.scoring.registry import build
-from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 
 @dataclass(frozen=True)

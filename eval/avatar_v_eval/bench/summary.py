@@ -16,6 +16,7 @@ import polars as pl
 from jaxtyping import Float
 from rich.table import Table
 
+from avatar_v.scoring.values import ScoreOutput
 from avatar_v_eval.bench.controls import CONTROLS
 from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.systems import TRUTH
@@ -23,7 +24,6 @@ from avatar_v_eval.intervals import pooled_mean
 from avatar_v_eval.records import Number
 from avatar_v_eval.scoring.frechet import frechet_number
 from avatar_v_eval.scoring.timing import NO_TIMING
-from avatar_v_eval.scoring.values import ScoreOutput
 
 
 @dataclass(frozen=True)

@@ -5,13 +5,13 @@ from collections.abc import Mapping, Sequence
 
 import polars as pl
 
+from avatar_v.scoring.values import ScoreOutput
 from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.summary import Line, counts, summarise, without_value
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.human.report_tables import REAL, objective_table
 from avatar_v_eval.human.summary import of_condition
 from avatar_v_eval.records import Number, without_folders
-from avatar_v_eval.scoring.values import ScoreOutput
 from avatar_v_eval.table_view import Better, Column, Table, TableRow
 
 HEADLINE = (

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import polars as pl
 
+from avatar_v.scoring.values import ScoreOutput
 from avatar_v_eval.bench.rows import BenchRun
 from avatar_v_eval.bench.summary import summarise
 from avatar_v_eval.bench.systems import TRUTH
 from avatar_v_eval.report.objective import HEADLINE, system_label
 from avatar_v_eval.report.previews import preview
-from avatar_v_eval.scoring.values import ScoreOutput
 from avatar_v_eval.table_view import Column, Table, TableRow, printed
 
 

@@ -18,11 +18,12 @@ from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.critics.sync import distance_table, embed_clip, shifted_is_farther, sync_score
 from avatar_v.faces.face import FaceCritic, identification
 from avatar_v.models.vae import VideoVAE
+from avatar_v.scoring.sampling import pearson
 from avatar_v.types import MOTION_NAMES
 from avatar_v.weights.card import ASSETS
 from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, rendered_video
 from avatar_v_eval.generated import through_vae
-from avatar_v_eval.intervals import mean_interval, pearson, r_squared, rate
+from avatar_v_eval.intervals import mean_interval, r_squared, rate
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.study_metrics import StudyMetrics

@@ -21,10 +21,11 @@ from avatar_v.base.options import at_once
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.request.record import peak_rss_mib
 from avatar_v.sampling.chunks import plan
+from avatar_v.scoring.sampling import pearson
 from avatar_v.types import FRAME_RATE_HZ, TEMPORAL_FACTOR
 from avatar_v_eval.cases import Case, Video, asked_cases, check_persons, rendered_video
 from avatar_v_eval.generated import build_inputs
-from avatar_v_eval.intervals import mean_interval, pearson
+from avatar_v_eval.intervals import mean_interval
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings, Reading, Readings, read_cases, resumable
 from avatar_v_eval.records import Number

@@ -13,10 +13,10 @@ from jaxtyping import Float
 
 from avatar_v.base.seeds import derive
 from avatar_v.critics.motion import MOUTH_OPEN
+from avatar_v.scoring.sampling import pearson
 from avatar_v_eval.cases import Case, add_case_options, asked_cases, cases_note, check_persons
 from avatar_v_eval.generated_motion import moved
 from avatar_v_eval.habits import habit_numbers
-from avatar_v_eval.intervals import pearson
 from avatar_v_eval.motion_statistics import motion_statistics
 from avatar_v_eval.protocol import Findings, Readings, gains, means
 from avatar_v_eval.records import Number

@@ -22,16 +22,17 @@ from torch.nn import functional as F
 from avatar_v.faces.face_track import face_crop, track_faces
 from avatar_v.media import reading
 from avatar_v.models.base import hash_folder
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.sampling import pearson
+from avatar_v.scoring.scorers.likeness import FaceDlibScorer
+from avatar_v.scoring.scorers.motion import StyleLandmarksScorer
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
 from avatar_v_eval.cases import Video, loudness
-from avatar_v_eval.intervals import fisher, mean_interval, pearson, rate
+from avatar_v_eval.intervals import fisher, mean_interval, rate
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 from avatar_v_eval.rollout import AVATAR_V, AVATAR_V_DATA
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
-from avatar_v_eval.scoring.scorers.likeness import FaceDlibScorer
-from avatar_v_eval.scoring.scorers.motion import StyleLandmarksScorer
 
 SHOWN_SIZE = 384
 """Small pictures are enlarged to this before dlib sees them; its detector needs 80 pixels."""

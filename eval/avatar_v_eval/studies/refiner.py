@@ -26,6 +26,7 @@ from avatar_v.losses.perceptual import feature_loss
 from avatar_v.media.pixels import to_uint8
 from avatar_v.models.refiner import FACTOR, enlarge, reduce
 from avatar_v.request.request import Request
+from avatar_v.scoring.scorers.likeness import FaceWorldScorer
 from avatar_v.types import SAMPLES_PER_FRAME
 from avatar_v_eval.cases import (
     Case,
@@ -41,7 +42,6 @@ from avatar_v_eval.generated import reference_clip
 from avatar_v_eval.picture_grid import picture_grid
 from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, gains, means
-from avatar_v_eval.scoring.scorers.likeness import FaceWorldScorer
 from avatar_v_eval.study_metrics import LOOKS, make_scored_clip
 from avatar_v_eval.systems import named
 

@@ -9,15 +9,16 @@ from jaxtyping import Float
 
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.faces.face import identification
+from avatar_v.scoring.readings import style_distance
+from avatar_v.scoring.sampling import pearson
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval.cases import Case, Video, loudness
 from avatar_v_eval.generated import GeneratedClip
 from avatar_v_eval.habits import habit_numbers
-from avatar_v_eval.intervals import mean_interval, pearson, rate
+from avatar_v_eval.intervals import mean_interval, rate
 from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, slope
 from avatar_v_eval.protocol import Reading, Readings, gains, means
 from avatar_v_eval.records import Number
-from avatar_v_eval.scoring.readings import style_distance
 from avatar_v_eval.study_metrics import MEASURES, StudyMetrics, picture_shares, scene_distance
 
 CEILING, SWAPPED = "ceiling", "swapped"

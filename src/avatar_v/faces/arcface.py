@@ -94,4 +94,4 @@ def _one(folder: str | Path, models: dict[Path, Any], task: str) -> Any:
 def _bgr(frames: Frames) -> Iterator[UInt8[np.ndarray, "h w 3"]]:
     """Pictures in OpenCV's order of axes and colours."""
     for frame in frames:
-        yield np.ascontiguousarray(frame.flip(0).permute(1, 2, 0).numpy())
+        yield np.ascontiguousarray(frame.flip(0).permute(1, 2, 0).cpu().numpy())

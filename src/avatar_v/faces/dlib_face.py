@@ -62,7 +62,7 @@ def _embed(frame: UInt8[Tensor, "3 h w"], points: Float[np.ndarray, "68 2"]) -> 
     box = dlib.rectangle(int(low[0]), int(low[1]), int(high[0]), int(high[1]))
     marks = dlib.points([dlib.point(*(round(float(v)) for v in point)) for point in points])
     face = dlib.full_object_detection(box, marks)
-    picture = np.ascontiguousarray(frame.permute(1, 2, 0).numpy())
+    picture = np.ascontiguousarray(frame.permute(1, 2, 0).cpu().numpy())
     return np.array(_recogniser().compute_face_descriptor(picture, face))
 
 

@@ -206,7 +206,7 @@ def detect_faces(frame: Frame) -> list[Float[np.ndarray, " 4"]]:
         small = functional.interpolate(frame[None].float(), size=size, mode="area")[0]
         picture = small.round().to(torch.uint8)
     enlarge = 1 if max(height, width) * reduction < 200 else 0  # dlib's smallest face: 80 pixels
-    found = _detector()(np.ascontiguousarray(picture.permute(1, 2, 0).numpy()), enlarge)
+    found = _detector()(np.ascontiguousarray(picture.permute(1, 2, 0).cpu().numpy()), enlarge)
     boxes = [np.array([r.left(), r.top(), r.right(), r.bottom()]) / reduction for r in found]
     return sorted(boxes, key=_area, reverse=True)
 
@@ -218,7 +218,7 @@ def why_no_face(path: str | Path, where: str) -> str:
     """
     closer = islice(reading.iter_video(path, max_side=CLOSE_SIDE), 0, 2 * 25, 25)
     for frame in closer:
-        found = _detector()(np.ascontiguousarray(frame.permute(1, 2, 0).numpy()), 1)
+        found = _detector()(np.ascontiguousarray(frame.permute(1, 2, 0).cpu().numpy()), 1)
         if found:
             share = max(box.height() for box in found) / frame.shape[1]
             return (
@@ -254,7 +254,7 @@ def _follow(detections: list[list[np.ndarray]]) -> list[np.ndarray | None]:
 
 
 def _landmarks(frame: UInt8[Tensor, "3 h w"], box: np.ndarray) -> np.ndarray:
-    picture = np.ascontiguousarray(frame.permute(1, 2, 0).numpy())
+    picture = np.ascontiguousarray(frame.permute(1, 2, 0).cpu().numpy())
     rectangle = _dlib().rectangle(*(round(float(v)) for v in box))
     shape = _predictor()(picture, rectangle)
     return np.array([(point.x, point.y) for point in shape.parts()], np.float32)

@@ -29,6 +29,12 @@ def blink_rates_hz(motion: Float[Tensor, "b f m"]) -> Float[Tensor, " b"]:
     return torch.tensor([blink_rate_hz(row) for row in eyes], device=motion.device)
 
 
+def spread(x: Float[np.ndarray, " f"]) -> float:
+    """The standard deviation that the quartiles suggest: a rare turn away does not count."""
+    low, high = np.quantile(x, [0.25, 0.75])
+    return float(high - low) / 1.349
+
+
 def excursion(motion: Float[Tensor, "b f m"]) -> Float[Tensor, "b f m"]:
     """How far each component is from its mean over the track."""
     return (motion - motion.mean(1, keepdim=True)).abs()

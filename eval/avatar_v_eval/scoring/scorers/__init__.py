@@ -1,1 +1,1 @@
-"""Files of scorers; `registry.scorer_classes` finds them. A new file here is a new score."""
+"""Files of scorers, found as those of avatar_v.scoring.scorers are."""

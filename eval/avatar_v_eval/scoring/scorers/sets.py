@@ -18,12 +18,12 @@ from avatar_v.critics.frozen import as_input
 from avatar_v.critics.sync import WINDOW_FRAMES, joined
 from avatar_v.critics.world_sync import INPUT_SIZE, WorldSyncNet
 from avatar_v.faces.face import FaceCritic
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.pictures import Frames
+from avatar_v.scoring.sampling import sampled
+from avatar_v.scoring.scorer import ANY, DRAWN, J, NetworkScorer
+from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v_eval.scoring.networks import GivenNetwork
-from avatar_v_eval.scoring.pictures import Frames
-from avatar_v_eval.scoring.sampling import sampled
-from avatar_v_eval.scoring.scorer import ANY, DRAWN, J, NetworkScorer
-from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 I3D_FRAMES = 16
 INCEPTION = (

@@ -1,10 +1,10 @@
 """The speed of a system as its timing says. Notes name the hardware: compare numbers of the same
 hardware only."""
 
-from avatar_v_eval.scoring.clip import ScoredClip
-from avatar_v_eval.scoring.scorer import ANY, Scorer
+from avatar_v.scoring.clip import ScoredClip
+from avatar_v.scoring.scorer import ANY, Scorer
+from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v_eval.scoring.timing import load_timing
-from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 
 class FpsScorer(Scorer):

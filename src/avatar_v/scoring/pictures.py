@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import UInt8
@@ -26,6 +26,7 @@ BLOCK_FRAMES = 50
 BLOCK_BYTES = 4 * 2**20
 
 
+@runtime_checkable
 class FrameSource(Protocol):
     """Frames that can be read again and again."""
 

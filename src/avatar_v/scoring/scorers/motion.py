@@ -3,11 +3,11 @@
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
 from avatar_v.motion.landmarks import motion_from_landmarks
-from avatar_v_eval.intervals import pearson
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
-from avatar_v_eval.scoring.readings import Motion, face_notes, read_motion, style_distance
-from avatar_v_eval.scoring.scorer import DRAWN, REAL, NetworkScorer, Scorer
-from avatar_v_eval.scoring.values import ScoreOutput, Values
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.readings import Motion, face_notes, read_motion, style_distance
+from avatar_v.scoring.sampling import pearson
+from avatar_v.scoring.scorer import DRAWN, REAL, NetworkScorer, Scorer
+from avatar_v.scoring.values import ScoreOutput, Values
 
 
 class MouthScorer(NetworkScorer[MotionMeter]):
@@ -26,14 +26,14 @@ class MouthScorer(NetworkScorer[MotionMeter]):
 
     def score(self, clip: ScoredClip) -> Values:
         true = clip.true
-        shown = clip.video.squares.each(self.critic.mouth_open).double().numpy()
+        shown = clip.video.squares.each(self.critic.mouth_open).double().cpu().numpy()
         known = (
             true.squares.each(self.critic.mouth_open)
             if true.motion is None
             else true.motion[:, MOUTH_OPEN]
         )
         num = min(len(shown), len(known))
-        r = pearson(shown[:num], known[:num].double().numpy())
+        r = pearson(shown[:num], known[:num].double().cpu().numpy())
         return Values({"mouth_r": r}, {"mouth_r": list(enumerate(shown.tolist()))})
 
 

@@ -6,11 +6,11 @@ import torch
 from torch import Tensor
 
 from avatar_v.critics.qalign import SOURCE, QAlign, Task
-from avatar_v_eval.scoring.clip import ScoredClip
-from avatar_v_eval.scoring.pictures import Frames
-from avatar_v_eval.scoring.sampling import sampled, trimmed_mean
-from avatar_v_eval.scoring.scorer import ANY, NetworkScorer
-from avatar_v_eval.scoring.values import ScoreOutput, Values
+from avatar_v.scoring.clip import ScoredClip
+from avatar_v.scoring.pictures import Frames
+from avatar_v.scoring.sampling import sampled, trimmed_mean
+from avatar_v.scoring.scorer import ANY, NetworkScorer
+from avatar_v.scoring.values import ScoreOutput, Values
 
 TASKS: dict[str, Task] = {"qalign_iqa": "quality", "qalign_ase": "aesthetics"}
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from avatar_v.critics.sync import joined
 from avatar_v.faces.face_track import FaceTrack, follow_faces
-from avatar_v_eval.scoring.pictures import (
+from avatar_v.scoring.pictures import (
     CentreSquares,
     Frames,
     FramesInMemory,

@@ -7,12 +7,12 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.critics.quality import flicker, sharpness
-from avatar_v_eval.scoring.clip import ScoredClip
-from avatar_v_eval.scoring.pictures import Frames
-from avatar_v_eval.scoring.readings import at_scene_size
-from avatar_v_eval.scoring.sampling import sampled, trimmed_mean
-from avatar_v_eval.scoring.scorer import ANY, Scorer
-from avatar_v_eval.scoring.values import ScoreOutput, Values
+from avatar_v.scoring.clip import ScoredClip
+from avatar_v.scoring.pictures import Frames
+from avatar_v.scoring.readings import at_scene_size
+from avatar_v.scoring.sampling import sampled, trimmed_mean
+from avatar_v.scoring.scorer import ANY, Scorer
+from avatar_v.scoring.values import ScoreOutput, Values
 
 LEAST_SHARPNESS = 1e-3  # of a plain picture: its ratio to itself is 1
 

@@ -37,3 +37,11 @@ def first_minus_last(values: Sequence[float] | Float[np.ndarray, " n"]) -> float
     array = np.asarray(values, dtype=np.float64)
     quarter = max(1, len(array) // 4)
     return float(array[:quarter].mean() - array[-quarter:].mean())
+
+
+def pearson(x: Float[np.ndarray, " n"], y: Float[np.ndarray, " n"]) -> float:
+    """Pearson's r in fp64; 0 where one side is constant, since it then tells nothing."""
+    x, y = np.asarray(x, dtype=np.float64), np.asarray(y, dtype=np.float64)
+    x, y = x - x.mean(), y - y.mean()
+    scale = math.sqrt(float(x @ x) * float(y @ y))
+    return float(x @ y) / scale if scale > 1e-12 else 0.0

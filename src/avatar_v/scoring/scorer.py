@@ -2,10 +2,10 @@
 
 import functools
 from abc import ABC, abstractmethod
-from typing import ClassVar, Generic, Protocol, TypeVar
+from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from avatar_v_eval.scoring.clip import ScoredClip
-from avatar_v_eval.scoring.values import Faces, ScoreOutput, Values
+from avatar_v.scoring.clip import ScoredClip
+from avatar_v.scoring.values import Faces, ScoreOutput, Values
 
 NO_WEIGHTS = "none"
 """Hash of a measure that is a formula."""
@@ -14,6 +14,7 @@ REAL: tuple[Faces, ...] = ("real",)
 ANY: tuple[Faces, ...] = ("drawn", "real")
 
 
+@runtime_checkable
 class Judge(Protocol):
     """A frozen network."""
 

@@ -1,7 +1,7 @@
-"""All scorers: found in `scorers/`, chosen by name, faces and weights, and built.
+"""All scorers: found in `PACKAGES`, chosen by name, faces and weights, and built.
 
 A module of scorers gives ``SCORERS``, classes below `Scorer`. Nothing else has to know it: the
-file's being in `scorers/` is enough.
+file's being in such a package is enough.
 """
 
 import importlib
@@ -10,18 +10,20 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from avatar_v_eval.scoring import scorers as package
-from avatar_v_eval.scoring.scorer import Scorer
-from avatar_v_eval.scoring.values import Faces, ScoreOutput
+from avatar_v.scoring import PACKAGES
+from avatar_v.scoring.scorer import Scorer
+from avatar_v.scoring.values import Faces, ScoreOutput
 
 NEEDED = ("name", "version", "judge", "faces", "outputs")
 """Class variables without a default."""
 
 
 def scorer_classes() -> dict[str, type[Scorer]]:
-    """Name → class of all in `scorers/`; ValueError for a file without SCORERS."""
-    modules = pkgutil.iter_modules(package.__path__)
-    found = [one for of in modules for one in _scorers_in(f"{package.__name__}.{of.name}")]
+    """Name → class of all in `PACKAGES`; ValueError for a file without SCORERS."""
+    found: list[type[Scorer]] = []
+    for package in PACKAGES:
+        for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
+            found += _scorers_in(f"{package}.{module.name}")
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
 
 

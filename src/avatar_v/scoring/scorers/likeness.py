@@ -8,16 +8,16 @@ from avatar_v.critics import dino
 from avatar_v.faces import arcface, dlib_face
 from avatar_v.faces.face import FaceCritic
 from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
-from avatar_v_eval.scoring.clip import Footage, ScoredClip
-from avatar_v_eval.scoring.readings import (
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.readings import (
     face_notes,
     face_reading,
     likeness_outputs,
     mean_direction,
 )
-from avatar_v_eval.scoring.sampling import sampled
-from avatar_v_eval.scoring.scorer import ANY, DRAWN, REAL, NetworkScorer, Scorer
-from avatar_v_eval.scoring.values import ScoreOutput, Values
+from avatar_v.scoring.sampling import sampled
+from avatar_v.scoring.scorer import ANY, DRAWN, REAL, NetworkScorer, Scorer
+from avatar_v.scoring.values import ScoreOutput, Values
 
 
 class FaceWorldScorer(NetworkScorer[FaceCritic]):

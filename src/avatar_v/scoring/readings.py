@@ -11,13 +11,12 @@ from torch import Tensor
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.sync import MAX_SHIFT, SyncCritic, distance_table, embed_stream, sync_score
 from avatar_v.faces.face_track import FaceTrack
-from avatar_v.motion.habits import blink_rate_hz
+from avatar_v.motion.habits import blink_rate_hz, spread
+from avatar_v.scoring.clip import Footage, Waveform
+from avatar_v.scoring.pictures import Frames
+from avatar_v.scoring.sampling import first_minus_last, trimmed_mean
+from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
-from avatar_v_eval.motion_statistics import spread
-from avatar_v_eval.scoring.clip import Footage, Waveform
-from avatar_v_eval.scoring.pictures import Frames
-from avatar_v_eval.scoring.sampling import first_minus_last, trimmed_mean
-from avatar_v_eval.scoring.values import ScoreOutput, Values
 
 Motion = Float[np.ndarray, "f m"]
 
@@ -78,10 +77,10 @@ def mean_direction(rows: Float[Tensor, "n d"]) -> Float[Tensor, " d"]:
 
 def read_motion(meter: MotionMeter, footage: Footage) -> Motion:
     """The motion of every frame, as the meter reads it of the centre square."""
-    return footage.squares.each(lambda x: meter.measure(x).values).double().numpy()
+    return footage.squares.each(lambda x: meter.measure(x).values).double().cpu().numpy()
 
 
-def style_distance(motion: Motion, reference: Motion) -> float:
+def style_distance(motion: Motion, reference: Float[np.ndarray, "r m"]) -> float:
     """The distance of the motion of two clips, from 0: the mean over habits of |a - b| / (a + b).
 
     Habits are the spreads of ``STYLE_SPREADS`` and the blink rate (style.py), none of which asks
@@ -102,7 +101,7 @@ def style_distance(motion: Motion, reference: Motion) -> float:
     return float(np.mean(habits))
 
 
-def at_scene_size(frames: Frames, image: UInt8[Tensor, "3 h w"]) -> Frames:
+def at_scene_size(frames: Frames, image: UInt8[Tensor, "3 _h _w"]) -> UInt8[Tensor, "f 3 _a _b"]:
     """Larger pictures reduced to the scene image's size, so that resolution is not a merit.
 
     Smaller ones stay: what they lack is theirs.

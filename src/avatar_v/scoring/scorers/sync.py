@@ -8,11 +8,11 @@ compared. Of a face that is lost, the longest run in which it was found is score
 from avatar_v.critics.syncnet import WEIGHTS_FILE, WEIGHTS_LICENCE, WEIGHTS_URL, SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
+from avatar_v.scoring.clip import ScoredClip
+from avatar_v.scoring.readings import longest_run, sync_outputs, sync_reading
+from avatar_v.scoring.scorer import DRAWN, REAL, NetworkScorer
+from avatar_v.scoring.values import Values
 from avatar_v.types import SAMPLES_PER_FRAME
-from avatar_v_eval.scoring.clip import ScoredClip
-from avatar_v_eval.scoring.readings import longest_run, sync_outputs, sync_reading
-from avatar_v_eval.scoring.scorer import DRAWN, REAL, NetworkScorer
-from avatar_v_eval.scoring.values import Values
 
 
 class SyncWorldScorer(NetworkScorer[WorldSyncNet]):
