@@ -8,7 +8,7 @@ its rate badly however well they are read.
 import numpy as np
 from jaxtyping import Float
 
-from avatar_v.motion.habits import blink_rate_hz, spread
+from avatar_v.motion.habits import blink_rate_hz, slope, spread
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.speech import frame_times_s, say
 from avatar_v.world.style import sample_style
@@ -32,7 +32,7 @@ def motion_statistics(motion: Motion, neutral: Float[np.ndarray, " f"]) -> dict[
         return motion[:, MOTION_NAMES.index(name)]
 
     return {
-        "mouth_amplitude": slope(neutral, column("mouth_open")),
+        "mouth_amplitude": float(slope(neutral, column("mouth_open"))),
         "blink_rate_hz": blink_rate_hz(column("eye_open")),
         "sway_yaw": spread(column("yaw")),
     }
@@ -50,9 +50,3 @@ def neutral_opening(person_id: int, speech_id: int, num_frames: int) -> Float[np
     speech = say(speech_id, sample_voice(person_id), style, num_frames)
     times_s = frame_times_s(num_frames)
     return mouth_shape(speech.phases, times_s, 1.0, style.lip_gesture, style.smoothing_s)[:, 0]
-
-
-def slope(x: Float[np.ndarray, " f"], y: Float[np.ndarray, " f"]) -> float:
-    """Of the least-squares line of y on x."""
-    x = x - x.mean()
-    return float(x @ (y - y.mean()) / (x @ x))

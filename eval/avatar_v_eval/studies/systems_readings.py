@@ -9,6 +9,7 @@ from jaxtyping import Float
 
 from avatar_v.critics.motion import MOUTH_OPEN
 from avatar_v.faces.face import identification
+from avatar_v.motion.habits import slope
 from avatar_v.scoring.readings import style_distance
 from avatar_v.scoring.sampling import pearson
 from avatar_v.types import MOTION_NAMES
@@ -16,7 +17,7 @@ from avatar_v_eval.cases import Case, Video, loudness
 from avatar_v_eval.generated import GeneratedClip
 from avatar_v_eval.habits import habit_numbers
 from avatar_v_eval.intervals import mean_interval, rate
-from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics, slope
+from avatar_v_eval.motion_statistics import STATISTICS, motion_statistics
 from avatar_v_eval.protocol import Reading, Readings, gains, means
 from avatar_v_eval.records import Number
 from avatar_v_eval.study_metrics import MEASURES, StudyMetrics, picture_shares, scene_distance
@@ -78,7 +79,7 @@ class VideoReader:
             for name in FOLLOWED:
                 x, y = (track[:, MOTION_NAMES.index(name)] for track in (told, seen))
                 found[f"followed_{name}_r"] = pearson(x, y)
-                found[f"followed_{name}_slope"] = slope(x, y) if x.std() > 1e-6 else 0.0
+                found[f"followed_{name}_slope"] = float(slope(x, y)) if x.std() > 1e-6 else 0.0
         return found
 
 

@@ -12,8 +12,9 @@ from typing import Any
 
 OWN = ("avatar_v", "avatar_v_data", "avatar_v_eval")
 REWARDS = tuple(f"avatar_v.rewards.{name}" for name in
-                ("shipped", "metrics", "likeness", "preference"))  # fmt: skip
+                ("shipped", "metrics", "likeness", "preference", "scored"))  # fmt: skip
 """Modules whose names a reward may have."""
+SCORERS = "avatar_v.scoring.scorers"
 TORCH = ("torch.optim",)
 LIGHTNING = {
     "lightning.pytorch.callbacks": (
@@ -102,7 +103,7 @@ def names_for_parser() -> list[str]:
 
 def check_names(value: Any, where: str = "") -> None:
     """ValueError for the first class in a recipe, at any depth, that it may not name, before
-    anything is imported; and for a reward of another module."""
+    anything is imported; and for a reward or a scorer of another module."""
     if isinstance(value, Mapping):
         path = value.get("class_path")
         if isinstance(path, str) and not may_build(path):
@@ -110,6 +111,8 @@ def check_names(value: Any, where: str = "") -> None:
         if "class_path" not in value and where.endswith("]") and isinstance(value.get("path"), str):
             check_reward(value["path"], where)
         for key, part in value.items():
+            if key in ("scorer", "scorers"):
+                check_scorers([part] if isinstance(part, str) else part, where)
             check_names(part, f"{where}.{key}" if where else str(key))
     elif isinstance(value, list | tuple):
         for i, part in enumerate(value):
@@ -121,6 +124,15 @@ def check_reward(path: str, where: str) -> None:
     module = path.rpartition(".")[0]
     if "." in path and module not in REWARDS and not is_trusted(path):
         raise refusal(path, where)
+
+
+def check_scorers(names: Any, where: str) -> None:
+    """ValueError for a scorer of a module (scoring/registry.py) that is not the project's and not
+    trusted."""
+    for name in names if isinstance(names, list | tuple) else ():
+        module = str(name).partition("=")[0]
+        if "." in module and not _is_in(module, (SCORERS,)) and not is_trusted(module):
+            raise refusal(module, where)
 
 
 def check_kind(kind: Any, class_path: str, where: str) -> None:

@@ -50,8 +50,8 @@ class WatchRewards(L.Callback):
         checks.count("every_num_steps", every_num_steps)
         checks.count("num_batches", num_batches)
         checks.count("patience", patience)
-        self.metrics = Rewards(metrics)
-        self.rewards = None if rewards is None else Rewards(rewards)
+        self.metrics = Rewards(metrics, watch=True)
+        self.rewards = None if rewards is None else Rewards(rewards, watch=True)
         self.every_num_steps, self.num_batches = every_num_steps, num_batches
         self.patience = patience
         self._start: Values = {}
@@ -67,11 +67,11 @@ class WatchRewards(L.Callback):
         self._last_step = state_dict["last_step"]
 
     def setup(self, trainer: L.Trainer, pl_module: L.LightningModule, stage: str) -> None:
-        """ValueError, before networks are loaded, for a metric that is a reward or has the name of
-        another column."""
+        """ValueError, before networks are loaded, for a metric that is a reward or has its judge,
+        or has the name of another column."""
         if stage != "fit":
             return
-        rewards = _stage(pl_module).rewards.terms
+        rewards, judges = _stage(pl_module).rewards.terms, _stage(pl_module).rewards.judges
         own = [*rewards, *(self.rewards.terms if self.rewards else ())]
         rewarded = [(term.path, term.options) for term in rewards]
         taken = {term.label for term in own} | {"step", "reward", "kl"}
@@ -79,6 +79,10 @@ class WatchRewards(L.Callback):
             if (metric.path, metric.options) in rewarded:
                 raise ValueError(f"{metric.label} is a reward of the run, and no metric of it: it "
                                  "is watched already")  # fmt: skip
+            judge = self.metrics.judges.get(metric.label)
+            if same := [name for name, of in judges.items() if of == judge]:
+                raise ValueError(f"{metric.label}: its judge {judge} is rewarded by {same[0]}, and "
+                                 "no longer tells whether the model is good")  # fmt: skip
             if metric.label in taken:
                 raise ValueError(f"metric {metric.path}: a column of watch.csv is {metric.label} "
                                  "already; give it another name")  # fmt: skip

@@ -15,7 +15,7 @@ Video = Float[Tensor, "b f 3 h w"]
 class FeaturePart(ABC):
     """A callable; no network in it is trained."""
 
-    config: Mapping[str, str | int]
+    config: Mapping[str, str | int | tuple[str, ...]]
     """The arguments that build the same part again, named as in features.FeatureSources."""
 
     @property

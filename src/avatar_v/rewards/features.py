@@ -1,7 +1,7 @@
 """Features: what a preference model reads of a clip, as one row of numbers.
 
-Parts of it stand side by side: what the critics of the world say (clip_features.py), and what a
-video encoder does (video_features.py).
+Parts of it stand side by side: what the critics of the world say (clip_features.py), what a video
+encoder does (video_features.py), and what scorers do (score_features.py).
 """
 
 import dataclasses
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from avatar_v.rewards.clip_features import ClipFeatures
 from avatar_v.rewards.feature_part import FeaturePart
+from avatar_v.rewards.score_features import ScoreFeatures
 from avatar_v.rewards.video_features import VideoFeatures
 
 
@@ -28,14 +29,16 @@ class FeatureSources:
     video: str = ""  # the folder of a video encoder, as what follows in VideoFeatures
     num_frames: int = 0
     num_windows: int = 0
+    scorers: tuple[str, ...] = ()  # as in ScoreFeatures
 
     @property
     def names(self) -> tuple[str, ...]:
         """Those that are read."""
-        return tuple(name for name in (self.motion, self.face, self.sync, self.video) if name)
+        read = (self.motion, self.face, self.sync, self.video, *self.scorers)
+        return tuple(name for name in read if name)
 
 
-KINDS = {ClipFeatures, VideoFeatures}
+KINDS = {ClipFeatures, VideoFeatures, ScoreFeatures}
 CRITICS = FeatureSources()
 """The critics that ship."""
 
@@ -47,7 +50,7 @@ class Features:
         kinds = [type(part) for part in parts]
         if not kinds or len(set(kinds)) < len(kinds) or not KINDS.issuperset(kinds):
             raise ValueError(
-                "features are ClipFeatures, VideoFeatures or both, each once, got "
+                "features are of ClipFeatures, VideoFeatures and ScoreFeatures, each once, got "
                 f"{[kind.__name__ for kind in kinds]}"
             )
         self.parts = tuple(parts)
@@ -60,6 +63,8 @@ class Features:
             parts.append(ClipFeatures(read.motion, read.face, read.sync))
         if read.video:
             parts.append(VideoFeatures(read.video, read.num_frames, read.num_windows))
+        if read.scorers:
+            parts.append(ScoreFeatures(read.scorers))
         return cls(parts)
 
     @property

@@ -6,10 +6,11 @@ blinks how often cannot be learned from them. Their coefficient is the gap betwe
 level and that of the samples, over the whole batch. It moves with the samples and is 0 where they
 agree; a constant coefficient would run away.
 
-A critic that has been a reward no longer judges: held-out critics are refused.
+Here is what scores a whole batch at once on its device, or gives credit by the batch's own level.
+What judges one clip after the other is a scorer, and a reward by scored.Scored. A critic that has
+been a reward no longer judges: held-out critics are refused.
 """
 
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -17,18 +18,15 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from avatar_v.critics.frozen import as_input
+from avatar_v.critics.frozen import Critic, as_input
 from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.qalign import QAlign
 from avatar_v.critics.quality import flicker as unsteadiness
 from avatar_v.critics.quality import sharpness as laplacian
-from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS, SyncCritic
-from avatar_v.critics.syncnet import SyncNet
+from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, WINDOW_STEPS
 from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.faces.arcface import ArcFace
 from avatar_v.faces.face import FaceCritic
-from avatar_v.motion.habits import excursion, visible_runs
+from avatar_v.motion.habits import excursion, slope, visible_runs
 from avatar_v.rewards.levels import blink_gap, excursion_gap, made_part
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, Batch
 
@@ -152,27 +150,21 @@ def flicker(
     return -(made / true.clamp_min(least).clamp_min(1e-3) - 1 - tolerance).clamp(0, MOST_PENALTY)
 
 
-class QAlignQuality:
-    """Q-Align's mean opinion of the picture of each latent frame, from 1 to 5, at most that of the
-    true pictures. ``folder`` of its weights as in qalign.QAlign; ``device`` runs it."""
+class OfCritic:
+    """Tells who judges (terms.Judging)."""
 
-    def __init__(self, folder: str, device: str = "cpu") -> None:
-        self.critic = QAlign(folder, device)
+    critic: Critic
 
-    def __call__(
-        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
-        truth: Pictures | None = None, **columns: Any,
-    ) -> Float[Tensor, " b"] | None:  # fmt: skip
-        if frames is None or truth is None:
-            return None
-        made, true = (
-            torch.stack([self.critic.measure(as_stored(x)).values.mean() for x in every])
-            for every in (frames[:, ::TEMPORAL_FACTOR], truth[:, ::TEMPORAL_FACTOR])
-        )
-        return made.minimum(true[columns["condition"].cpu()])
+    @property
+    def held_out(self) -> bool:
+        return self.critic.held_out
+
+    @property
+    def judge(self) -> str:
+        return self.critic.hash()
 
 
-class MouthOpening:
+class MouthOpening(OfCritic):
     """How far the mouth in the pictures goes along with that of the motion at each latent frame,
     times how much further it goes along in the true pictures: the gap of both slopes. The opponent
     of rewards of still and sharp pictures, which mouths that open less raise.
@@ -196,13 +188,13 @@ class MouthOpening:
             shown_motion(self.critic, x)[..., MOUTH_OPEN].to(motion) for x in (frames, truth)
         )
         target = motion[..., MOUTH_OPEN]
-        made = slope(target, shown, given).mean()
-        aim = slope(target, true[condition], given).mean().clamp_min(LEAST_SLOPE)
+        made = _made_slope(target, shown, given).mean()
+        aim = _made_slope(target, true[condition], given).mean().clamp_min(LEAST_SLOPE)
         along = (target - _middle(target, given)) * (shown - _middle(shown, given))
         return (1 - made / aim) * _standard(by_latent(along, "mean"))
 
 
-class Identity:
+class Identity(OfCritic):
     """The mean cosine of the pictures' faces with those of the person's ``portrait``, by the
     world's critic.
 
@@ -227,30 +219,7 @@ class Identity:
         return critic(pictures).unflatten(0, video.shape[:2])
 
 
-class ArcFaceIdentity:
-    """The same by ArcFace, for real people; NaN where no face is found. ``folder`` of its weights
-    as in arcface.ArcFace."""
-
-    def __init__(self, folder: str) -> None:
-        self.critic = ArcFace(folder)
-
-    def __call__(
-        self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion, *,
-        portrait: Pictures | None = None, **columns: Any,
-    ) -> Float[Tensor, " b"] | None:  # fmt: skip
-        if frames is None or portrait is None:
-            return None
-        own, made = (torch.stack([self._face(x) for x in video]) for video in (portrait, frames))
-        return (made * own[columns["condition"].cpu()]).sum(-1)
-
-    def _face(self, pictures: Float[Tensor, "k 3 h w"]) -> Float[Tensor, " d"]:
-        score, found = self.critic.measure(as_stored(pictures).cpu())
-        if not bool(found.any()):
-            return torch.full_like(score.values[0], torch.nan)
-        return F.normalize(score.values[found].mean(0), dim=0)
-
-
-class Sync:
+class Sync(OfCritic):
     """How well lips fit the sound at each latent frame: the cosine of picture and sound, averaged
     over the windows of five frames whose middle lies there, by the world's critic.
 
@@ -258,7 +227,7 @@ class Sync:
     """
 
     def __init__(self, critic: str = "sync") -> None:
-        self.critic: SyncCritic = WorldSyncNet.as_objective(critic)
+        self.critic = WorldSyncNet.as_objective(critic)
 
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch, motion: Motion,
@@ -266,8 +235,7 @@ class Sync:
     ) -> PerLatent | None:  # fmt: skip
         if frames is None:
             return None
-        if isinstance(self.critic, torch.nn.Module):
-            self.critic.to(frames.device)
+        self.critic.to(frames.device)
         windows = frames.clamp(-1, 1).unfold(1, WINDOW_FRAMES, 1).movedim(-1, 2)
         sound = sound_windows(audio, windows.shape[1]).to(frames.device)
         lips = self.critic.embed_video(windows.flatten(0, 1))
@@ -277,13 +245,6 @@ class Sync:
         return by_latent(F.pad(fit[:, None], (middle, middle), mode="replicate")[:, 0], "mean")
 
 
-class SyncNetSync(Sync):
-    """The same by SyncNet, on pictures that are face crops; ``path`` of ``syncnet_v2.model``."""
-
-    def __init__(self, path: str) -> None:
-        self.critic = SyncNet.load(Path(path))
-
-
 def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
     """The motion that a critic reads in pictures in [-1, 1]."""
     critic = critic.to(frames.device)
@@ -291,14 +252,11 @@ def shown_motion(critic: MotionMeter, frames: Video) -> Motion:
     return critic(pictures).unflatten(0, frames.shape[:2])
 
 
-def slope(
+def _made_slope(
     target: Float[Tensor, "b f"], shown: Float[Tensor, "b f"], num_given: int
 ) -> Float[Tensor, " b"]:
-    """Slope of the regression of ``shown`` on ``target`` over the frames that a sample made; NaN
-    where the target does not move."""
-    target, shown = (made_part(x[..., None], num_given)[..., 0] for x in (target, shown))
-    target, shown = (x - x.mean(1, keepdim=True) for x in (target, shown))
-    return (target * shown).sum(1) / target.square().sum(1)
+    """Over the frames that a sample made."""
+    return slope(*(made_part(x[..., None], num_given)[..., 0] for x in (target, shown)))
 
 
 def _middle(x: Float[Tensor, "b f"], num_given: int) -> Float[Tensor, "b 1"]:

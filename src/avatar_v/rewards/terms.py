@@ -14,7 +14,7 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -25,7 +25,7 @@ from avatar_v.types import Batch, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]
 NUMBERS = re.compile(r"\d+")
-Reward = Callable[..., Tensor | Sequence[float | None] | None]
+Reward = Callable[..., "Tensor | Sequence[float | None] | Said | None"]
 
 
 @dataclass(frozen=True)
@@ -41,7 +41,7 @@ class RewardTerm:
     """What of a sample the reward is about, and whose density earns it: names of motion's
     components, or "face" and "mouth" of video; none is everything."""
     options: dict[str, Any] = field(default_factory=dict)
-    name: str = ""  # in logs; "" is the last part of the path
+    name: str = ""  # in logs; "" is the last part of the path, or the output of a scorer
 
     def __post_init__(self) -> None:
         checks.weight("weight", self.weight)
@@ -50,7 +50,9 @@ class RewardTerm:
 
     @property
     def label(self) -> str:
-        return self.name or self.path.rpartition(".")[2].lower()
+        scorer = self.options.get("scorer")  # of scored.Scored
+        said = scorer and (self.options.get("output") or scorer)
+        return self.name or str(said or self.path).rpartition(".")[2].lower()
 
 
 @dataclass(frozen=True)
@@ -70,20 +72,51 @@ class RewardSamples:
         return num_latents(self.motion.shape[1])
 
 
+@dataclass(frozen=True)
+class Said:
+    """Values of a reward, and why the first of those that are missing is."""
+
+    values: Float[Tensor, "b *l"]
+    why: str
+
+
+@runtime_checkable
+class Judging(Protocol):
+    """A reward that tells who judges."""
+
+    @property
+    def held_out(self) -> bool:
+        """Whether a critic that must only score is in it."""
+        ...
+
+    @property
+    def judge(self) -> str:
+        """The hash of the network, or the name of a formula."""
+        ...
+
+
 class NothingRewarded(ValueError):
     """No reward says anything of any sample of a batch."""
 
 
 class Rewards:
     """The rewards of a recipe, loaded. ValueError for a path that leads to no callable, for options
-    that do not fit, and for two of one name; a reward's constructor may have its own."""
+    that do not fit, for two of one name, and for a held-out judge unless they only ``watch``; a
+    reward's constructor may have its own."""
 
-    def __init__(self, terms: Sequence[RewardTerm]) -> None:
+    def __init__(self, terms: Sequence[RewardTerm], *, watch: bool = False) -> None:
         labels = [term.label for term in terms]
         if not terms or len(set(labels)) != len(labels):
             raise ValueError(f"rewards are one or more, each of its own name, got {labels}")
         self.terms = tuple(terms)
         self._functions = {term.label: load_reward(term) for term in terms}
+        told = {name: f for name, f in self._functions.items() if isinstance(f, Judging)}
+        if held_out := [name for name, judging in told.items() if judging.held_out and not watch]:
+            raise ValueError(
+                f"reward {', '.join(held_out)}: its critic is held out: it scores and is never a "
+                "loss or a reward"
+            )
+        self.judges = {name: judging.judge for name, judging in told.items()}
         self._warned: set[str] = set()
 
     @torch.no_grad()
@@ -146,6 +179,9 @@ def _score(function: Reward, samples: RewardSamples) -> tuple[Float[Tensor, "b *
         )
         if given is None:
             return nothing, "it gave None"
+        why = ""
+        if isinstance(given, Said):
+            given, why = given.values, f" ({given.why})" if given.why else ""
         if not isinstance(given, Tensor):
             given = torch.tensor([torch.nan if x is None else float(x) for x in given])
         if given.shape not in ((num,), (num, samples.num_latents)):
@@ -157,4 +193,4 @@ def _score(function: Reward, samples: RewardSamples) -> tuple[Float[Tensor, "b *
         return nothing, f"{type(error).__name__}: {error}"
     values = torch.where(known(given.float()), given.float(), torch.nan).to(device)
     num_missing = int((~known(values)).sum())
-    return values, f"{num_missing} of {values.numel()} values" if num_missing else None
+    return values, f"{num_missing} of {values.numel()} values{why}" if num_missing else None

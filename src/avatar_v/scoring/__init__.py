@@ -7,5 +7,6 @@ it (`values`), each with a unit and the way that is better; those that come alon
 sample (rewards/scored.py), and so are features of the preference model (rewards/score_features.py).
 """
 
-PACKAGES = ["avatar_v.scoring.scorers"]
-"""Where scorers are found by their names alone; avatar_v_eval adds its own."""
+OWN = "avatar_v.scoring.scorers"
+PACKAGES = [OWN]
+"""Where a benchmark finds scorers by their names; avatar_v_eval adds those of sets and systems."""

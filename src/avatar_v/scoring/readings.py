@@ -22,6 +22,9 @@ Motion = Float[np.ndarray, "f m"]
 
 STYLE_SPREADS = ("mouth_open", "yaw", "pitch", "roll")
 """Components whose spread is a habit and which the meters can read."""
+EYE_OPEN = MOTION_NAMES.index("eye_open")
+STYLE = [*map(MOTION_NAMES.index, STYLE_SPREADS), EYE_OPEN]
+"""All that a style is read of."""
 SPREAD_FLOOR = 0.01  # radians or openings: below, two spreads count as one
 
 
@@ -91,12 +94,10 @@ def style_distance(motion: Motion, reference: Float[np.ndarray, "r m"]) -> float
     if shorter < FRAME_RATE_HZ:
         raise ValueError(f"a style needs 1 s of motion ({FRAME_RATE_HZ} frames), got {shorter}")
     habits = []
-    for name in STYLE_SPREADS:
-        column = MOTION_NAMES.index(name)
+    for column in STYLE[:-1]:
         a, b = spread(motion[:, column]), spread(reference[:, column])
         habits.append(abs(a - b) / (a + b + SPREAD_FLOOR))
-    eye = MOTION_NAMES.index("eye_open")
-    a, b = blink_rate_hz(motion[:, eye]), blink_rate_hz(reference[:, eye])
+    a, b = blink_rate_hz(motion[:, EYE_OPEN]), blink_rate_hz(reference[:, EYE_OPEN])
     habits.append(abs(a - b) / (a + b + FRAME_RATE_HZ / shorter))
     return float(np.mean(habits))
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from avatar_v.scoring import PACKAGES
+from avatar_v.scoring import OWN, PACKAGES
 from avatar_v.scoring.scorer import Scorer
 from avatar_v.scoring.values import Faces, ScoreOutput
 
@@ -18,10 +18,10 @@ NEEDED = ("name", "version", "judge", "faces", "outputs")
 """Class variables without a default."""
 
 
-def scorer_classes() -> dict[str, type[Scorer]]:
-    """Name → class of all in `PACKAGES`; ValueError for a file without SCORERS."""
+def scorer_classes(packages: Sequence[str] = PACKAGES) -> dict[str, type[Scorer]]:
+    """Name → class of all in ``packages``; ValueError for a file without SCORERS."""
     found: list[type[Scorer]] = []
-    for package in PACKAGES:
+    for package in packages:
         for module in pkgutil.iter_modules(importlib.import_module(package).__path__):
             found += _scorers_in(f"{package}.{module.name}")
     return {one.name: one for one in sorted(found, key=lambda one: one.name)}
@@ -38,13 +38,7 @@ def find_scorers(
     known = scorer_classes()
     chosen, left_out = [], {}
     for name in names or known:
-        if "/" in name or name.endswith(".py"):
-            dotted = ".".join(Path(name).with_suffix("").parts).strip("./")
-            raise ValueError(f"metric {name}: expected a module's name, such as {dotted}, no file")
-        ones = _scorers_in(name) if "." in name else [known[name]] if name in known else []
-        if not ones:
-            raise ValueError(f"no metric {name!r}; there are {', '.join(known)}")
-        for one in ones:
+        for one in _named(name, known):
             if reason := _unusable(one, weights, faces):
                 if names:
                     raise ValueError(f"metric {name}: {reason}")
@@ -61,11 +55,41 @@ def find_scorers(
 
 def build(one: type[Scorer], weights: Mapping[str, str]) -> Scorer:
     """The scorer with its networks loaded; ValueError where their files or code are absent."""
-    arguments: list[Any] = [weights[one.name]] if one.needs_weights else []
+    return _made(one, {"weights": weights[one.name]} if one.needs_weights else {})
+
+
+def make_scorer(name: str, output: str = "", **options: Any) -> Scorer:
+    """The scorer of one video by its name, or that of a dotted module, built with its options; of
+    several the one that gives ``output``.
+
+    ValueError for an unknown name, an output that it does not give, weights that it lacks, and as
+    `build`; TypeError for other options.
+    """
+    ones = _named(name, scorer_classes([OWN]))
+    fits = [one for one in ones if output in ("", *(given.key for given in one.outputs))]
+    if len(fits) != 1:
+        keys = [given.key for one in ones for given in one.outputs]
+        raise ValueError(f"metric {name}: output is one of {', '.join(keys)}, got {output!r}")
+    if fits[0].needs_weights and "weights" not in options:
+        raise ValueError(f"metric {name} needs weights: {fits[0].needs_weights}")
+    return _made(fits[0], options)
+
+
+def _made(one: type[Scorer], options: Mapping[str, Any]) -> Scorer:
     try:
-        return one(*arguments)
+        return one(**options)
     except ImportError as error:
         raise ValueError(f"metric {one.name}: {error}") from error
+
+
+def _named(name: str, known: Mapping[str, type[Scorer]]) -> Sequence[type[Scorer]]:
+    if "/" in name or name.endswith(".py"):
+        dotted = ".".join(Path(name).with_suffix("").parts).strip("./")
+        raise ValueError(f"metric {name}: expected a module's name, such as {dotted}, no file")
+    ones = _scorers_in(name) if "." in name else [known[name]] if name in known else []
+    if not ones:
+        raise ValueError(f"no metric {name!r}; there are {', '.join(known)}")
+    return ones
 
 
 def _unusable(one: type[Scorer], weights: Mapping[str, str], faces: Faces) -> str:

@@ -4,6 +4,7 @@ import functools
 from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
+from avatar_v.critics.frozen import Critic
 from avatar_v.scoring.clip import ScoredClip
 from avatar_v.scoring.values import Faces, ScoreOutput, Values
 
@@ -43,6 +44,11 @@ class Scorer(ABC):
     def weights(self) -> str:
         """The hash of what judges."""
         return NO_WEIGHTS
+
+    @property
+    def held_out(self) -> bool:
+        """Whether one of its critics must never be a loss or a reward."""
+        return any(isinstance(part, Critic) and part.held_out for part in vars(self).values())
 
 
 class NetworkScorer(Scorer, Generic[J]):

@@ -1,7 +1,16 @@
 """How the person moves: lips against the truth, and style against the reference clip."""
 
+from collections.abc import Callable
+from dataclasses import replace
+
+import numpy as np
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor
+
 from avatar_v.critics.motion import MOUTH_OPEN, MotionMeter
 from avatar_v.faces.face_track import HOW_TO_INSTALL, is_available
+from avatar_v.motion.habits import slope
 from avatar_v.motion.landmarks import motion_from_landmarks
 from avatar_v.scoring.clip import Footage, ScoredClip
 from avatar_v.scoring.readings import Motion, face_notes, read_motion, style_distance
@@ -25,20 +34,52 @@ class MouthScorer(NetworkScorer[MotionMeter]):
         self.critic = MotionMeter.from_pretrained(critic)
 
     def score(self, clip: ScoredClip) -> Values:
-        true = clip.true
-        shown = clip.video.squares.each(self.critic.mouth_open).double().cpu().numpy()
-        known = (
-            true.squares.each(self.critic.mouth_open)
-            if true.motion is None
-            else true.motion[:, MOUTH_OPEN]
-        )
-        num = min(len(shown), len(known))
-        r = pearson(shown[:num], known[:num].double().cpu().numpy())
+        shown, true = _openings(clip, _reader(self.critic))
+        num = min(len(shown), len(true))
+        r = pearson(shown[:num], true[:num])
         return Values({"mouth_r": r}, {"mouth_r": list(enumerate(shown.tolist()))})
 
 
+class MouthSlopeScorer(NetworkScorer[MotionMeter]):
+    """How far the mouth goes along with the true one: the slope of its opening on that, which falls
+    where lips fit but open less (`MouthScorer` does not see it); a copy has about 1."""
+
+    name = "mouth_slope"
+    version = 1
+    judge = "MotionMeter; no detector, whole pictures"
+    faces = DRAWN
+    outputs = (ScoreOutput("mouth_slope", "mouth opening on the true one, slope", ""),)
+
+    def __init__(self, critic: str = "motion") -> None:
+        self.critic = MotionMeter.from_pretrained(critic)
+
+    def score(self, clip: ScoredClip) -> Values:
+        return _slope(self.name, clip, _reader(self.critic))
+
+
+class MouthLandmarksScorer(Scorer):
+    """`MouthSlopeScorer` by landmarks; where the face is lost, the last one is held."""
+
+    name = "mouth_landmarks"
+    version = 1
+    judge = "motion of dlib's 68 landmarks; dlib's HOG detector"
+    faces = REAL
+    outputs = (
+        ScoreOutput("mouth_landmarks", "mouth opening on the true one, slope, landmarks", ""),
+    )
+
+    def __init__(self) -> None:
+        if not is_available():
+            raise ImportError(HOW_TO_INSTALL)
+
+    def score(self, clip: ScoredClip) -> Values:
+        found = _slope(self.name, clip, _held_opening)
+        return replace(found, notes=face_notes(clip.video))
+
+
 class StyleScorer(NetworkScorer[MotionMeter]):
-    """Distance of habits read from both clips by the motion meter (readings.style_distance)."""
+    """Distance of habits read from both clips by the motion meter (readings.style_distance);
+    those of the reference as they are known where its motion is."""
 
     name = "style"
     version = 1
@@ -50,8 +91,9 @@ class StyleScorer(NetworkScorer[MotionMeter]):
         self.critic = MotionMeter.from_pretrained(critic)
 
     def score(self, clip: ScoredClip) -> Values:
-        own, shown = (read_motion(self.critic, of) for of in (clip.video, clip.reference))
-        return Values({"style": style_distance(own, shown)})
+        shown, known = read_motion(self.critic, clip.video), clip.reference.motion
+        own = read_motion(self.critic, clip.reference) if known is None else known.double().cpu()
+        return Values({"style": style_distance(shown, np.asarray(own))})
 
 
 class StyleLandmarksScorer(Scorer):
@@ -74,10 +116,45 @@ class StyleLandmarksScorer(Scorer):
         return Values({self.name: distance}, notes=face_notes(clip.video))
 
 
+def _reader(critic: MotionMeter) -> Callable[[Footage], Tensor]:
+    return lambda footage: footage.squares.each(critic.mouth_open)
+
+
+def _openings(
+    clip: ScoredClip, read: Callable[[Footage], Tensor]
+) -> tuple[Float[np.ndarray, " f"], Float[np.ndarray, " t"]]:
+    """Of the mouth in the video, and in the truth where it is not known."""
+    shown, true = read(clip.video), clip.true
+    known = read(true) if true.motion is None else true.motion[:, MOUTH_OPEN]
+    return shown.double().cpu().numpy(), known.double().cpu().numpy()
+
+
+def _slope(name: str, clip: ScoredClip, read: Callable[[Footage], Tensor]) -> Values:
+    shown, true = _openings(clip, read)
+    num = min(len(shown), len(true))
+    if np.ptp(true[:num]) == 0:
+        raise ValueError("the true mouth does not move")
+    return Values({name: float(slope(true[:num], shown[:num]))})
+
+
+def _by_landmarks(footage: Footage, found: Bool[Tensor, " f"]) -> Float[Tensor, "f m"]:
+    height, width = footage.size
+    return motion_from_landmarks(footage.track.landmarks, found, width / height)
+
+
+def _held_opening(footage: Footage) -> Float[Tensor, " f"]:
+    return _by_landmarks(footage, torch.ones_like(footage.track.found))[:, MOUTH_OPEN]
+
+
 def _seen(footage: Footage) -> Motion:
-    track, (height, width) = footage.track, footage.size
-    motion = motion_from_landmarks(track.landmarks, track.found, width / height)
-    return motion[track.found].double().numpy()
+    found = footage.track.found
+    return _by_landmarks(footage, found)[found].double().numpy()
 
 
-SCORERS = (MouthScorer, StyleScorer, StyleLandmarksScorer)
+SCORERS = (
+    MouthScorer,
+    MouthSlopeScorer,
+    MouthLandmarksScorer,
+    StyleScorer,
+    StyleLandmarksScorer,
+)

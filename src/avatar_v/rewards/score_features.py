@@ -1,0 +1,60 @@
+"""ScoreFeatures: what scorers (avatar_v.scoring) say of a clip, as one row of numbers."""
+
+import hashlib
+from collections.abc import Sequence
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from avatar_v.base.trust import check_scorers
+from avatar_v.rewards.feature_part import FeaturePart, Video
+from avatar_v.rewards.scored import scored_clips, to_device
+from avatar_v.scoring.registry import make_scorer
+
+
+class ScoreFeatures(FeaturePart):
+    """All outputs of some scorers. ValueError for a held-out critic, for a module that is not
+    trusted, and for a clip that a scorer cannot judge: there is no truth to compare with.
+
+    Args:
+        scorers: Each as `registry.make_scorer` names it, or NAME=PATH with its weights.
+    """
+
+    def __init__(self, scorers: Sequence[str]) -> None:
+        check_scorers(scorers, "features")
+        self.config = {"scorers": tuple(scorers)}
+        self.scorers = []
+        for name, _, weights in (word.partition("=") for word in scorers):
+            self.scorers.append(make_scorer(name, **({"weights": weights} if weights else {})))
+            if self.scorers[-1].held_out:
+                raise ValueError(f"metric {name} has a critic that is held out: it only scores")
+
+    @property
+    def num(self) -> int:
+        return sum(len(scorer.outputs) for scorer in self.scorers)
+
+    def hash(self) -> str:
+        words = [f"{one.name} {one.version} {one.weights}" for one in self.scorers]
+        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
+
+    @torch.no_grad()
+    def __call__(
+        self,
+        frames: Video,
+        audio: Float[Tensor, "b s"],
+        portrait: Float[Tensor, "c k 3 _h _w"],
+        own_motion: Float[Tensor, "c r m"],
+        own_valid: Bool[Tensor, "c r"],
+        condition: Int[Tensor, " b"],
+    ) -> Float[Tensor, "b d"]:
+        own = [rows[seen] for rows, seen in zip(own_motion, own_valid, strict=True)]
+        rows = []
+        for clip in scored_clips(frames, audio, condition, portrait, own):
+            row = []
+            for scorer in self.scorers:
+                to_device(scorer, frames.device)
+                values = scorer.score(clip).values
+                row += [float(values[output.key]) for output in scorer.outputs]
+            rows.append(row)
+        return torch.tensor(rows, device=frames.device)

@@ -1,0 +1,164 @@
+"""Scored: a reward, or a metric that watches, of any scorer (avatar_v.scoring).
+
+A recipe names it as ``{path: avatar_v.rewards.scored.Scored, options: {scorer: sharpness}}``. A
+scorer judges one clip after the other; what must see a whole batch is in shipped.py.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from avatar_v.rewards.shipped import Motion, Pictures, Video, as_stored, by_latent
+from avatar_v.rewards.terms import Said
+from avatar_v.scoring.clip import Footage, ScoredClip
+from avatar_v.scoring.pictures import Stills
+from avatar_v.scoring.readings import STYLE
+from avatar_v.scoring.registry import make_scorer
+from avatar_v.scoring.scorer import NO_WEIGHTS, Scorer
+from avatar_v.scoring.values import Values
+from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
+
+LEAST = 1e-6
+"""Of what a share is taken, at least."""
+
+
+class Scored:
+    """One output of a scorer for each sample, more is better: as it is where higher is better,
+    minus it where lower is, minus its absolute value where zero is. What the scorer cannot say of a
+    sample is missing, with its reason. None where motion alone is made.
+
+    Args:
+        scorer: Its name, or a dotted module with SCORERS, as ``--metrics`` takes it.
+        output: One of its outputs; "" is the first.
+        relative: To the true pictures' score: the share of what is good in them, at most 1. An
+            output of which neither more nor less is better is always taken so.
+        per_latent: From the values per frame, between which it is interpolated.
+        options: Of the scorer: ``critic``, a shipped critic's name or a folder, or ``weights``.
+
+    ValueError as `registry.make_scorer`, and for ``relative`` where zero is better.
+    """
+
+    def __init__(
+        self,
+        scorer: str,
+        output: str = "",
+        relative: bool = False,
+        per_latent: bool = False,
+        **options: Any,
+    ) -> None:
+        self.scorer = make_scorer(scorer, output, **options)
+        outputs = {one.key: one for one in self.scorer.outputs}
+        self.output = outputs[output] if output else self.scorer.outputs[0]
+        if relative and self.output.better == "zero":
+            raise ValueError(f"{self.output.key} is best at zero: no share of the truth's is taken")
+        self.relative, self.per_latent = relative or not self.output.better, per_latent
+
+    @property
+    def held_out(self) -> bool:
+        return self.scorer.held_out
+
+    @property
+    def judge(self) -> str:
+        weights = self.scorer.weights
+        return self.scorer.name if weights == NO_WEIGHTS else weights
+
+    def __call__(
+        self, frames: Video | None, audio: Tensor, reference: Batch | None, motion: Motion, *,
+        condition: Int[Tensor, " b"], portrait: Pictures | None = None,
+        truth: Pictures | None = None, true_motion: Float[Tensor, "c f m"] | None = None,
+        **columns: Any,
+    ) -> Said | None:  # fmt: skip
+        if frames is None:
+            return None
+        to_device(self.scorer, frames.device)
+        own = None if reference is None else known_motion(reference)
+        clips = scored_clips(frames, audio, condition, portrait, own, truth, true_motion)
+        nothing = torch.full((num_latents(frames.shape[1]) if self.per_latent else 1,), torch.nan)
+        true: dict[int, Tensor] = {}  # of each condition once
+        rows, why = [], ""
+        for clip, number in zip(clips, condition.tolist(), strict=True):
+            try:
+                row = self._read(clip)
+                if self.relative:
+                    if number not in true:
+                        true[number] = self._read(replace(clip, video=clip.true))
+                    row = self._share(row, true[number])
+                rows.append(row)
+            except Exception as error:  # a judge that fails must not end a training
+                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
+                why = why or f"{kind}{error}"
+                rows.append(nothing)
+        values = torch.stack(rows)
+        return Said(values if self.per_latent else values[:, 0], why)
+
+    def _read(self, clip: ScoredClip) -> Float[Tensor, " n"]:
+        """A number for each latent frame, or one."""
+        values, key, better = self.scorer.score(clip), self.output.key, self.output.better
+        row = torch.tensor([float(values.values[key])])
+        if self.per_latent:
+            row = _by_latent(values, key, clip.video.num_frames)
+        return -row.abs() if better == "zero" else -row if better == "lower" else row
+
+    def _share(self, made: Float[Tensor, " n"], true: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
+        """At most 1; of what lower is better the inverse share."""
+        less, more = (-true, -made) if self.output.better == "lower" else (made, true)
+        return torch.where(made >= true, 1.0, less / more.clamp_min(LEAST))
+
+
+def _by_latent(values: Values, key: str, num_frames: int) -> Float[Tensor, " l"]:
+    rows = values.frames.get(key)
+    if not rows:
+        raise ValueError(f"there are no values per frame of {key}")
+    numbers, found = zip(*rows, strict=True)
+    each = torch.from_numpy(np.interp(np.arange(num_frames), numbers, found)).float()
+    return by_latent(each[None], "mean")[0]
+
+
+def to_device(scorer: Scorer, device: torch.device) -> None:
+    """Its networks to where the frames are."""
+    for part in vars(scorer).values():
+        if isinstance(part, nn.Module):
+            part.to(device)
+
+
+def known_motion(reference: Batch) -> list[Float[Tensor, "_r m"]]:
+    """Of each person what is visible; nothing of one whose habits are not known."""
+    shown = reference.valid
+    if reference.habits_known is not None:
+        shown = shown & reference.habits_known[:, STYLE].all(1, keepdim=True).to(shown)
+    return [rows[seen] for rows, seen in zip(reference.motion, shown, strict=True)]
+
+
+def scored_clips(
+    frames: Video,
+    audio: Float[Tensor, "b s"],
+    condition: Int[Tensor, " b"],
+    portrait: Pictures | None = None,
+    own: list[Float[Tensor, "_r m"]] | None = None,
+    truth: Pictures | None = None,
+    true_motion: Float[Tensor, "c f m"] | None = None,
+) -> Iterator[ScoredClip]:
+    """What scorers see of each sample, as files would hold it, on the device of the frames.
+
+    The reference are the portraits of the person, with what is known of how they move elsewhere;
+    none without portraits. The scene image is the first frame of the video: it was given.
+    """
+    for video, sound, number in zip(frames, audio, condition.tolist(), strict=True):
+        stored = as_stored(video)
+        stills = stored[:0] if portrait is None else as_stored(portrait[number])
+        silence = sound.new_zeros(SAMPLES_PER_FRAME * Stills(stills).num_frames)
+        true = None
+        if truth is not None:
+            moves = None if true_motion is None else true_motion[number]
+            true = Footage.of(as_stored(truth[number]), sound, "the truth", moves)
+        yield ScoredClip(
+            Footage.of(stored, sound),
+            Footage(Stills(stills), silence, "the reference", None if own is None else own[number]),
+            stored[0],
+            true,
+        )
