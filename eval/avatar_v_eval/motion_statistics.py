@@ -6,6 +6,7 @@ its rate badly however well they are read.
 """
 
 import numpy as np
+import torch
 from jaxtyping import Float
 
 from avatar_v.motion.habits import blink_rate_hz, slope, spread
@@ -32,7 +33,7 @@ def motion_statistics(motion: Motion, neutral: Float[np.ndarray, " f"]) -> dict[
         return motion[:, MOTION_NAMES.index(name)]
 
     return {
-        "mouth_amplitude": float(slope(neutral, column("mouth_open"))),
+        "mouth_amplitude": float(slope(*map(torch.as_tensor, (neutral, column("mouth_open"))))),
         "blink_rate_hz": blink_rate_hz(column("eye_open")),
         "sway_yaw": spread(column("yaw")),
     }

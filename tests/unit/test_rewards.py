@@ -10,12 +10,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from avatar_v.critics.frozen import Score
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.quality import flicker
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
-from avatar_v.rewards import shipped as given
 from avatar_v.rewards.shipped import EYE_OPEN, MOUTH_OPEN, as_stored, by_latent
 from avatar_v.rewards.terms import Rewards, RewardSamples, RewardTerm
 from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, Batch
@@ -236,51 +234,6 @@ def test_flicker_where_nothing_moves_is_measured_by_half_of_the_clip_s_mean() ->
     expected = float(-(made[2] / (0.5 * truth.mean()) - 1 - 0.02))
     assert -1.9 < expected < -0.1, "inside of the bounds"
     assert judged("flicker", shots)[0, 2].item() == pytest.approx(expected)
-
-
-class Brightness:
-    """In the place of a critic whose weights are the user's: it sees a face where it is not dark,
-    and brightness is all that it judges."""
-
-    def __init__(self, folder: str, device: str = "cpu") -> None:
-        assert (folder, device) == ("weights", "cpu")
-
-    def of(self, frames: Tensor) -> Tensor:
-        assert frames.dtype == torch.uint8
-        return frames.float().mean((1, 2, 3)) / 255
-
-    def measure(self, frames: Tensor) -> Score:
-        return Score(1 + 4 * self.of(frames), "stand-in", "")
-
-
-class Faces(Brightness):
-    def measure(self, frames: Tensor) -> tuple[Score, Tensor]:
-        level = self.of(frames)
-        rows = torch.stack([level, 1 - level], dim=1)
-        return Score(torch.nn.functional.normalize(rows, dim=1), "stand-in", ""), level > 0.1
-
-
-def test_critics_that_users_supply_judge_beside_truth_and_portrait(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(given, "QAlign", Brightness)
-    monkeypatch.setattr(given, "ArcFace", Faces)
-    level = torch.tensor([-1.0, 0.0, 1.0, 0.0])[:, None, None, None, None]
-    own = torch.tensor([0.0, -0.5])[:, None, None, None, None]
-    shots = samples(
-        torch.zeros(NUM, FRAMES, 16),
-        frames=level.expand(NUM, FRAMES, 3, 8, 8),
-        condition=torch.tensor([0, 0, 0, 1]),
-        columns={"truth": own.expand(2, FRAMES, 3, 8, 8), "portrait": own.expand(2, 2, 3, 8, 8)},
-    )
-    options = {"folder": "weights"}
-    quality = judged("QAlignQuality", shots, **options)
-    assert quality.tolist() == pytest.approx([1, 3, 3, 2], abs=0.02)  # pictures have 256 levels
-    with pytest.warns(UserWarning, match="arcfaceidentity: 1 of 4 values"):
-        found = Rewards([RewardTerm(GIVEN + "ArcFaceIdentity", options=options)])(shots)
-    likeness = found["arcfaceidentity"]
-    assert likeness.isnan().tolist() == [True, False, False, False]
-    assert likeness[1:].tolist() == pytest.approx([1, 0.5**0.5, 0.8**0.5], abs=0.01)
 
 
 def test_mouths_that_follow_less_far_than_the_true_ones_are_to_open_further(people: list) -> None:

@@ -17,6 +17,7 @@ from avatar_v.critics.syncnet import SyncNet
 from avatar_v.faces.face_track import FaceTrack
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.recipe.cli import merge_recipes
+from avatar_v.rewards.score_features import ScoreFeatures
 from avatar_v.rewards.terms import RewardTerm, load_reward
 from avatar_v.scoring import readings
 from avatar_v.scoring.clip import Footage, ScoredClip
@@ -154,7 +155,7 @@ def test_resolution_is_not_a_merit(clips: list[ScoredClip]):
 
 def test_no_two_scorers_give_one_number():
     known = scorer_classes()
-    assert len(known) == 19
+    assert len(known) == 21
     assert all(one.name == name for name, one in known.items())
     keys = [output.key for one in known.values() for output in one.outputs]
     assert len(keys) == len(set(keys))
@@ -181,7 +182,7 @@ def test_what_applies_is_chosen_and_the_rest_is_named():
     names = [one.name for one in chosen]
     assert names == [
         *("drift", "face_world", "fid_world", "flicker", "fps", "fvd_world", "mouth"),
-        *("sharpness", "style", "sync_world", "ttff"),
+        *("mouth_slope", "sharpness", "style", "sync_world", "ttff"),
     ]
     assert "needs --weights qalign=PATH" in left_out["qalign"]
     assert "is for real faces" in left_out["syncnet"]
@@ -228,7 +229,7 @@ def test_the_documented_metric_works(
     del sys.modules["mine.brightness"]
 
 
-def test_the_measure_of_the_docs_is_metric_reward_and_watched(
+def test_the_measure_of_the_docs_is_metric_reward_feature_and_watched(
     tmp_path: Path, clips: list[ScoredClip], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(tmp_path)
@@ -240,12 +241,15 @@ def test_the_measure_of_the_docs_is_metric_reward_and_watched(
 
     monkeypatch.setattr(trust, "_trusted", {"mine"})
     text, merged = (ROOT / "docs/evaluation/own_measure.md").read_text(encoding="utf-8"), []
-    for i, overlay in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
+    under = (("5a_grpo_video", "small"), ("5a_grpo_video", "small"), ("critic_preference",))
+    overlays = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    for i, (overlay, names) in enumerate(zip(overlays, under, strict=True)):
         (tmp_path / f"{i}.yaml").write_text(overlay)
-        recipes = [str(ROOT / f"recipes/{name}.yaml") for name in ("5a_grpo_video", "small")]
+        recipes = [str(ROOT / f"recipes/{name}.yaml") for name in names]
         merged.append(merge_recipes([*recipes, str(tmp_path / f"{i}.yaml")]))
-    rewarded, watched = merged
+    rewarded, watched, read = merged
     batch = torch.stack([frames, frames[:1].expand_as(frames)]).float() / 127.5 - 1
+    audio, motion, condition = torch.zeros(2, 75 * 640), torch.zeros(2, 75, 16), torch.arange(2)
     (watch,) = (
         callback["init_args"]
         for callback in watched["trainer"]["callbacks"]
@@ -254,8 +258,12 @@ def test_the_measure_of_the_docs_is_metric_reward_and_watched(
     for terms in (rewarded["model"]["init_args"]["rewards"], watch["metrics"]):
         own, other = [RewardTerm(**term) for term in terms]
         assert other.path.startswith("avatar_v.rewards.")
-        said = load_reward(own)(batch, None, None, None, num_given=1)
-        assert said == pytest.approx([-by_hand, 0], rel=1e-4)
+        said = load_reward(own)(batch, audio, None, motion, condition=condition)
+        assert said.values.tolist() == pytest.approx([-by_hand, 0], rel=1e-4)
+    (feature,) = read["model"]["init_args"]["critic"]["init_args"]["features"][1:]
+    part = ScoreFeatures(**feature["init_args"])
+    rows = part(batch, audio, batch[:, :1], motion, torch.ones(2, 75).bool(), condition)
+    assert rows[:, 0].tolist() == pytest.approx([by_hand, 0], rel=1e-4)
     del sys.modules["mine.jumps"]
 
 

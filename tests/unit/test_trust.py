@@ -26,6 +26,7 @@ LIGHTNING = "lightning.pytorch"
 CHECKPOINT = f"{LIGHTNING}.callbacks.ModelCheckpoint"
 CSV = f"{LIGHTNING}.loggers.CSVLogger"
 REWARD = {"path": "subprocess.Popen", "options": {"args": ["mkdir", "mark"]}}
+SCORED = {"path": "avatar_v.rewards.scored.Scored", "options": {"scorer": "hostile.scorers"}}
 Part = dict[str, object]
 
 
@@ -74,6 +75,8 @@ NAMES = {
     "a file for a class": _trainer(logger="other.yaml"),
     "a file for a model": "model: other.yaml",
     "a reward": _watch([REWARD]),
+    "a scorer": _watch([SCORED]),
+    "a scorer in a text": _watch(yaml.safe_dump([SCORED], default_flow_style=True)),
     "a reward in a text": _watch(yaml.safe_dump([REWARD], default_flow_style=True)),
     "a part of an overlay": "stages: {1_t2v: {trainer: {callbacks: [{class_path: hostile.A}]}}}",
     "a parser's own": _callback(_of("jsonargparse.ArgumentParser")),

@@ -9,22 +9,8 @@ import torch
 
 from aligning import EYES, clips, fit, make_stage, make_weights
 from avatar_v.callbacks.watch_rewards import WatchRewards, change, read_watch
-from avatar_v.critics.motion import MotionMeter
-from avatar_v.critics.world_sync import WorldSyncNet
-from avatar_v.faces.face import FaceCritic
-from avatar_v.faces.face_track import track_faces
-from avatar_v.media.reading import read_video
-from avatar_v.motion.extractors import from_landmarks
 from avatar_v.objectives.policy_gradient import GRPO
-from avatar_v.rewards.metrics import (
-    HeldOutIdentity,
-    HeldOutMouth,
-    HeldOutSync,
-    LandmarkMouth,
-)
 from avatar_v.rewards.terms import Rewards, RewardTerm
-from avatar_v.weights.random import make_batch
-from avatar_v.world.clip import make_clip
 
 METRICS = "avatar_v.rewards.metrics."
 LIPS = RewardTerm(METRICS + "lips")
@@ -92,44 +78,5 @@ def test_readers_are_no_rewards(weights: str, tmp_path: Path) -> None:
         stage.configure_model = lambda: pytest.fail("said after weights are loaded")
         with pytest.raises(ValueError, match=words):
             fit(stage, BATCH, tmp_path, 1, callbacks=(WatchRewards([metric]),))
-    FaceCritic(width=12, num_heads=2).save_pretrained(tmp_path / "face")
-    WorldSyncNet(width=12, num_heads=2).save_pretrained(tmp_path / "sync")
-    MotionMeter(width=10, num_heads=2).save_pretrained(tmp_path / "motion")
-    kinds = ((HeldOutIdentity, "face"), (HeldOutSync, "sync"), (HeldOutMouth, "motion"))
-    for kind, name in kinds:
-        with pytest.raises(ValueError, match="expected one that is held out"):
-            kind(str(tmp_path / name))
     with pytest.raises(ValueError, match="one or more"):
         Rewards([])
-
-
-def mouth_of(
-    metric: HeldOutMouth, frames: torch.Tensor, motion: torch.Tensor, **columns: object
-) -> float:
-    batch = make_batch(1)
-    found = metric(frames[None], batch.audio, batch, motion[None], num_given=1, **columns)
-    assert found is not None
-    return float(found)
-
-
-def test_a_mouth_that_opens_less_than_it_should_is_seen() -> None:
-    clip = make_clip(3, 5, 7, num_frames=33, size=64)
-    assert clip.video is not None
-    true, metric = clip.video.float() / 127.5 - 1, HeldOutMouth()
-    assert mouth_of(metric, true, clip.motion) > 0.8
-    assert abs(mouth_of(metric, true[:1].expand_as(true), clip.motion)) < 0.01
-    half = {"truth": (0.5 * (true + true[:1]))[None], "condition": torch.tensor([0])}
-    assert 0.1 < mouth_of(metric, true, clip.motion, **half) < mouth_of(metric, true, clip.motion)
-    batch = make_batch(1)
-    assert metric(None, batch.audio, batch, clip.motion[None], num_given=1) is None
-
-
-@pytest.mark.faces
-@pytest.mark.media
-def test_a_real_mouth_is_read_by_its_landmarks(media: Path) -> None:
-    frames = read_video(media / "talking_head.mp4", max_frames=25)
-    motion, true = from_landmarks(frames, track_faces(frames)), frames.float() / 127.5 - 1
-    metric = LandmarkMouth()
-    assert mouth_of(metric, true, motion) == pytest.approx(1, abs=1e-3)
-    assert abs(mouth_of(metric, true[:1].expand_as(true), motion)) < 0.01
-    assert math.isnan(mouth_of(metric, torch.rand(9, 3, 96, 96), motion[:9]))

@@ -79,7 +79,9 @@ class VideoReader:
             for name in FOLLOWED:
                 x, y = (track[:, MOTION_NAMES.index(name)] for track in (told, seen))
                 found[f"followed_{name}_r"] = pearson(x, y)
-                found[f"followed_{name}_slope"] = float(slope(x, y)) if x.std() > 1e-6 else 0.0
+                found[f"followed_{name}_slope"] = (
+                    float(slope(*map(torch.as_tensor, (x, y)))) if x.std() > 1e-6 else 0.0
+                )
         return found
 
 

@@ -71,7 +71,8 @@ class WatchRewards(L.Callback):
         or has the name of another column."""
         if stage != "fit":
             return
-        rewards, judges = _stage(pl_module).rewards.terms, _stage(pl_module).rewards.judges
+        rewards = _stage(pl_module).rewards.terms
+        judges = {one.hash() for of in _stage(pl_module).rewards.judges.values() for one in of}
         own = [*rewards, *(self.rewards.terms if self.rewards else ())]
         rewarded = [(term.path, term.options) for term in rewards]
         taken = {term.label for term in own} | {"step", "reward", "kl"}
@@ -79,10 +80,9 @@ class WatchRewards(L.Callback):
             if (metric.path, metric.options) in rewarded:
                 raise ValueError(f"{metric.label} is a reward of the run, and no metric of it: it "
                                  "is watched already")  # fmt: skip
-            judge = self.metrics.judges.get(metric.label)
-            if same := [name for name, of in judges.items() if of == judge]:
-                raise ValueError(f"{metric.label}: its judge {judge} is rewarded by {same[0]}, and "
-                                 "no longer tells whether the model is good")  # fmt: skip
+            if judges & {one.hash() for one in self.metrics.judges[metric.label]}:
+                raise ValueError(f"{metric.label}: its judge is rewarded, and no longer tells "
+                                 "whether the model is good")  # fmt: skip
             if metric.label in taken:
                 raise ValueError(f"metric {metric.path}: a column of watch.csv is {metric.label} "
                                  "already; give it another name")  # fmt: skip

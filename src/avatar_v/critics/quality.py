@@ -8,37 +8,13 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, UInt8
 from torch import Tensor
 
-from avatar_v.critics.frozen import Score
-
 Video = UInt8[Tensor, "f 3 h w"]
 
 SHARP_SHARE = 0.8
-NO_WEIGHTS = "none"
-"""Hash of a measure that is a formula."""
-
-
-class Sharpness:
-    """Variance of the Laplacian of the grey picture (Pech-Pacheco et al. 2000), in grey levels²."""
-
-    name = "sharpness"
-
-    def measure(self, frames: Video) -> Score:
-        return Score(sharpness(frames), self.name, NO_WEIGHTS)
-
-
-class Flicker:
-    """What a picture has that neither neighbour in time shows: mean |2 x_t - x_(t-1) - x_(t+1)| / 2
-    in grey levels. Steady motion has little of it. The first and last frame take their neighbour's
-    value; fewer than three frames have none."""
-
-    name = "flicker"
-
-    def measure(self, frames: Video) -> Score:
-        return Score(flicker(frames), self.name, NO_WEIGHTS)
 
 
 def sharpness(frames: Video) -> Float[Tensor, " f"]:
-    """See `Sharpness`."""
+    """Variance of the Laplacian of the grey picture (Pech-Pacheco et al. 2000), in grey levels²."""
     grey = frames.float().mean(1, keepdim=True)
     kernel = torch.tensor([[0.0, 1, 0], [1, -4, 1], [0, 1, 0]], device=frames.device)
     return F.conv2d(grey, kernel[None, None]).flatten(1).var(1)
@@ -50,7 +26,9 @@ def sharp_enough(values: Float[Tensor, " f"]) -> Bool[Tensor, " f"]:
 
 
 def flicker(frames: Video) -> Float[Tensor, " f"]:
-    """See `Flicker`."""
+    """What a picture has that neither neighbour in time shows: mean |2 x_t - x_(t-1) - x_(t+1)| / 2
+    in grey levels. Steady motion has little of it. The first and last frame take their neighbour's
+    value; fewer than three frames have none."""
     if len(frames) < 3:
         return torch.zeros(len(frames), device=frames.device)
     grey = frames.float().mean(1)

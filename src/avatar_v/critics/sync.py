@@ -37,10 +37,8 @@ Waveform = Float[Tensor, " s"]
 
 @dataclass(frozen=True)
 class SyncScore:
-    """The judgement of one clip, with the judge that gave it."""
+    """The judgement of one clip."""
 
-    critic: str  # "syncnet" or "sync" (the world's)
-    weights_hash: str  # sha256 of its tensors, 12 hex digits
     offset: int  # frames; positive: the sound is early
     distance: float  # Sync-D, the smallest mean distance over the shifts; lower is better
     confidence: float  # Sync-C, the median minus the smallest; higher is better
@@ -62,18 +60,6 @@ class SyncCritic(Protocol):
         ...
 
     def hash(self) -> str: ...
-
-
-@torch.no_grad()
-def measure_sync(
-    critic: SyncCritic, frames: Frames, audio: Waveform, *, batch_size: int = 20
-) -> SyncScore:
-    """Score a clip of face pictures ("f 3 h w", uint8 or [-1, 1]) with its 16 kHz sound.
-
-    Only ``batch_size`` windows at a time are in memory as floats. ValueError below 6 frames.
-    """
-    video, sound = embed_clip(critic, frames, audio, batch_size=batch_size)
-    return sync_score(distance_table(video, sound), critic.name, critic.hash())
 
 
 @torch.no_grad()
@@ -213,16 +199,12 @@ def distance_table(
     )
 
 
-def sync_score(
-    table: Float[Tensor, "n shifts"], critic: str = "", weights_hash: str = ""
-) -> SyncScore:
+def sync_score(table: Float[Tensor, "n shifts"]) -> SyncScore:
     """Offset, Sync-D and Sync-C of a distance table: minimum and median of the means over time."""
     by_shift = table.float().mean(0)
     nearest = int(by_shift.argmin())
     distance = float(by_shift[nearest])
     return SyncScore(
-        critic=critic,
-        weights_hash=weights_hash,
         offset=(len(by_shift) - 1) // 2 - nearest,
         distance=distance,
         confidence=float(by_shift.median()) - distance,

@@ -14,8 +14,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.base.outside import check_pulled
-from avatar_v.critics.frozen import Frames, weights_hash
-from avatar_v.critics.sync import SyncScore, Waveform, measure_sync
+from avatar_v.critics.frozen import weights_hash
 
 INPUT_SIZE = 224
 NUM_DIMS = 1024
@@ -57,10 +56,6 @@ class SyncNet(nn.Module):
     def embed_audio(self, windows: Float[Tensor, "b 20 13"]) -> Float[Tensor, "b 1024"]:
         """Windows of ``sync.mfcc``."""
         return self.forward_aud(windows.float().transpose(1, 2)[:, None])
-
-    def measure(self, frames: Frames, audio: Waveform, *, batch_size: int = 20) -> SyncScore:
-        """Sync-C, Sync-D and offset of a face crop "f 3 h w" (uint8 or [-1, 1]) with its sound."""
-        return measure_sync(self, frames, audio, batch_size=batch_size)
 
     def hash(self) -> str:
         return weights_hash(self.state_dict())

@@ -13,15 +13,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from avatar_v.base.stored import Count
-from avatar_v.critics.frozen import Critic, Frames, as_input
+from avatar_v.critics.frozen import Critic, as_input
 from avatar_v.critics.layers import Backbone, picture_backbone
 from avatar_v.critics.sync import (
     NUM_COEFFICIENTS,
     STEPS_PER_FRAME,
     WINDOW_FRAMES,
-    SyncScore,
-    Waveform,
-    measure_sync,
 )
 
 INPUT_SIZE = 64
@@ -81,10 +78,6 @@ class WorldSyncNet(Critic):
         """Unit vectors of the n = f - 4 windows of runs of pictures."""
         windows = features.unfold(1, WINDOW_FRAMES, 1).transpose(2, 3).flatten(2)
         return F.normalize(self.video_head(windows).float(), dim=-1)
-
-    def measure(self, frames: Frames, audio: Waveform, *, batch_size: int = 64) -> SyncScore:
-        """Offset, distance and confidence of square pictures "f 3 h w" with their sound."""
-        return measure_sync(self, frames, audio, batch_size=batch_size)
 
 
 def sync_contrastive_loss(

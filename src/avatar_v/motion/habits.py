@@ -3,8 +3,6 @@
 The style code (style.py) reads the same of moments; here are the plain measures, in their units.
 """
 
-from typing import TypeVar
-
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
@@ -12,8 +10,6 @@ from scipy.signal import find_peaks
 from torch import Tensor
 
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
-
-_Track = TypeVar("_Track", Tensor, np.ndarray)
 
 BLINK_DEPTH = 0.3
 """A blink lets the reading of eye openness fall by so much between two of its maxima."""
@@ -39,10 +35,10 @@ def spread(x: Float[np.ndarray, " f"]) -> float:
     return float(high - low) / 1.349
 
 
-def slope(x: _Track, y: _Track) -> _Track:
+def slope(x: Float[Tensor, "*b f"], y: Float[Tensor, "*b f"]) -> Float[Tensor, "*b"]:
     """Of the least-squares line of y on x over the last axis; NaN where x does not move."""
-    x, y = x - x.mean(-1)[..., None], y - y.mean(-1)[..., None]
-    return (x * y).sum(-1) / (x * x).sum(-1)
+    x, y = (track - track.mean(-1, keepdim=True) for track in (x, y))
+    return (x * y).sum(-1) / x.square().sum(-1)
 
 
 def excursion(motion: Float[Tensor, "b f m"]) -> Float[Tensor, "b f m"]:

@@ -10,6 +10,7 @@ from torch import Tensor
 from avatar_v.base.trust import check_scorers
 from avatar_v.rewards.feature_part import FeaturePart, Video
 from avatar_v.rewards.scored import scored_clips, to_device
+from avatar_v.rewards.terms import refuse_held_out
 from avatar_v.scoring.registry import make_scorer
 
 
@@ -27,16 +28,15 @@ class ScoreFeatures(FeaturePart):
         self.scorers = []
         for name, _, weights in (word.partition("=") for word in scorers):
             self.scorers.append(make_scorer(name, **({"weights": weights} if weights else {})))
-            if self.scorers[-1].held_out:
-                raise ValueError(f"metric {name} has a critic that is held out: it only scores")
+            refuse_held_out(name, self.scorers[-1])
 
     @property
     def num(self) -> int:
         return sum(len(scorer.outputs) for scorer in self.scorers)
 
     def hash(self) -> str:
-        words = [f"{one.name} {one.version} {one.weights}" for one in self.scorers]
-        return hashlib.sha256("\n".join(words).encode()).hexdigest()[:12]
+        words = "\n".join(one.hash() for one in self.scorers)
+        return hashlib.sha256(words.encode()).hexdigest()[:12]
 
     @torch.no_grad()
     def __call__(

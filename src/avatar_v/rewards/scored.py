@@ -19,7 +19,7 @@ from avatar_v.scoring.clip import Footage, ScoredClip
 from avatar_v.scoring.pictures import Stills
 from avatar_v.scoring.readings import STYLE
 from avatar_v.scoring.registry import make_scorer
-from avatar_v.scoring.scorer import NO_WEIGHTS, Scorer
+from avatar_v.scoring.scorer import Scorer
 from avatar_v.scoring.values import Values
 from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
 
@@ -58,20 +58,11 @@ class Scored:
             raise ValueError(f"{self.output.key} is best at zero: no share of the truth's is taken")
         self.relative, self.per_latent = relative or not self.output.better, per_latent
 
-    @property
-    def held_out(self) -> bool:
-        return self.scorer.held_out
-
-    @property
-    def judge(self) -> str:
-        weights = self.scorer.weights
-        return self.scorer.name if weights == NO_WEIGHTS else weights
-
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch | None, motion: Motion, *,
         condition: Int[Tensor, " b"], portrait: Pictures | None = None,
-        truth: Pictures | None = None, true_motion: Float[Tensor, "c f m"] | None = None,
-        **columns: Any,
+        truth: Float[Tensor, "c f 3 _h _w"] | None = None,
+        true_motion: Float[Tensor, "c f m"] | None = None, **columns: Any,
     ) -> Said | None:  # fmt: skip
         if frames is None:
             return None
@@ -140,7 +131,7 @@ def scored_clips(
     condition: Int[Tensor, " b"],
     portrait: Pictures | None = None,
     own: list[Float[Tensor, "_r m"]] | None = None,
-    truth: Pictures | None = None,
+    truth: Float[Tensor, "c f 3 _h _w"] | None = None,
     true_motion: Float[Tensor, "c f m"] | None = None,
 ) -> Iterator[ScoredClip]:
     """What scorers see of each sample, as files would hold it, on the device of the frames.

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int, UInt8
 from torch import Tensor
 
-from avatar_v.critics.frozen import Critic, as_input
+from avatar_v.critics.frozen import as_input
 from avatar_v.critics.mfcc import batched_mfcc
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.quality import flicker as unsteadiness
@@ -150,21 +150,7 @@ def flicker(
     return -(made / true.clamp_min(least).clamp_min(1e-3) - 1 - tolerance).clamp(0, MOST_PENALTY)
 
 
-class OfCritic:
-    """Tells who judges (terms.Judging)."""
-
-    critic: Critic
-
-    @property
-    def held_out(self) -> bool:
-        return self.critic.held_out
-
-    @property
-    def judge(self) -> str:
-        return self.critic.hash()
-
-
-class MouthOpening(OfCritic):
+class MouthOpening:
     """How far the mouth in the pictures goes along with that of the motion at each latent frame,
     times how much further it goes along in the true pictures: the gap of both slopes. The opponent
     of rewards of still and sharp pictures, which mouths that open less raise.
@@ -194,7 +180,7 @@ class MouthOpening(OfCritic):
         return (1 - made / aim) * _standard(by_latent(along, "mean"))
 
 
-class Identity(OfCritic):
+class Identity:
     """The mean cosine of the pictures' faces with those of the person's ``portrait``, by the
     world's critic.
 
@@ -219,7 +205,7 @@ class Identity(OfCritic):
         return critic(pictures).unflatten(0, video.shape[:2])
 
 
-class Sync(OfCritic):
+class Sync:
     """How well lips fit the sound at each latent frame: the cosine of picture and sound, averaged
     over the windows of five frames whose middle lies there, by the world's critic.
 

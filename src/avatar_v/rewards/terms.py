@@ -14,13 +14,15 @@ import re
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, cast, runtime_checkable
+from typing import Any, cast
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from avatar_v.base import checks
+from avatar_v.critics.frozen import Critic
+from avatar_v.scoring.scorer import Judge, Scorer
 from avatar_v.types import Batch, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]
@@ -80,21 +82,6 @@ class Said:
     why: str
 
 
-@runtime_checkable
-class Judging(Protocol):
-    """A reward that tells who judges."""
-
-    @property
-    def held_out(self) -> bool:
-        """Whether a critic that must only score is in it."""
-        ...
-
-    @property
-    def judge(self) -> str:
-        """The hash of the network, or the name of a formula."""
-        ...
-
-
 class NothingRewarded(ValueError):
     """No reward says anything of any sample of a batch."""
 
@@ -110,13 +97,9 @@ class Rewards:
             raise ValueError(f"rewards are one or more, each of its own name, got {labels}")
         self.terms = tuple(terms)
         self._functions = {term.label: load_reward(term) for term in terms}
-        told = {name: f for name, f in self._functions.items() if isinstance(f, Judging)}
-        if held_out := [name for name, judging in told.items() if judging.held_out and not watch]:
-            raise ValueError(
-                f"reward {', '.join(held_out)}: its critic is held out: it scores and is never a "
-                "loss or a reward"
-            )
-        self.judges = {name: judging.judge for name, judging in told.items()}
+        self.judges = {name: judges_of(function) for name, function in self._functions.items()}
+        for name, function in () if watch else self._functions.items():
+            refuse_held_out(name, function)
         self._warned: set[str] = set()
 
     @torch.no_grad()
@@ -141,6 +124,20 @@ class Rewards:
 def known(values: Float[Tensor, "b *l"]) -> Bool[Tensor, "b *l"]:
     """Which values are not missing."""
     return torch.isfinite(values)
+
+
+def judges_of(function: object) -> list[Judge]:
+    """The networks and the scorers that a reward, or a scorer in it, holds."""
+    parts = list(getattr(function, "__dict__", {}).values())
+    parts += function.children() if isinstance(function, nn.Module) else ()
+    held = [part for part in parts if isinstance(part, Judge)]
+    return [*held, *(one for part in held if isinstance(part, Scorer) for one in judges_of(part))]
+
+
+def refuse_held_out(name: str, function: object) -> None:
+    """ValueError for a reward, or a scorer, with a critic that must only score."""
+    if any(isinstance(one, Critic) and one.held_out for one in judges_of(function)):
+        raise ValueError(f"{name} has a critic that is held out: it is never a loss or a reward")
 
 
 def load_reward(term: RewardTerm) -> Reward:

@@ -4,7 +4,6 @@ import functools
 from abc import ABC, abstractmethod
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from avatar_v.critics.frozen import Critic
 from avatar_v.scoring.clip import ScoredClip
 from avatar_v.scoring.values import Faces, ScoreOutput, Values
 
@@ -17,7 +16,7 @@ ANY: tuple[Faces, ...] = ("drawn", "real")
 
 @runtime_checkable
 class Judge(Protocol):
-    """A frozen network."""
+    """A frozen network, or what judges by it."""
 
     def hash(self) -> str: ...
 
@@ -45,10 +44,9 @@ class Scorer(ABC):
         """The hash of what judges."""
         return NO_WEIGHTS
 
-    @property
-    def held_out(self) -> bool:
-        """Whether one of its critics must never be a loss or a reward."""
-        return any(isinstance(part, Critic) and part.held_out for part in vars(self).values())
+    def hash(self) -> str:
+        """Changes with the scorer and with what judges in it."""
+        return f"{self.name} {self.version} {self.weights}"
 
 
 class NetworkScorer(Scorer, Generic[J]):

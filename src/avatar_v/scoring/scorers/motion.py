@@ -1,5 +1,6 @@
 """How the person moves: lips against the truth, and style against the reference clip."""
 
+import math
 from collections.abc import Callable
 from dataclasses import replace
 
@@ -35,8 +36,7 @@ class MouthScorer(NetworkScorer[MotionMeter]):
 
     def score(self, clip: ScoredClip) -> Values:
         shown, true = _openings(clip, _reader(self.critic))
-        num = min(len(shown), len(true))
-        r = pearson(shown[:num], true[:num])
+        r = pearson(shown[: len(true)].numpy(), true[: len(shown)].numpy())
         return Values({"mouth_r": r}, {"mouth_r": list(enumerate(shown.tolist()))})
 
 
@@ -122,19 +122,19 @@ def _reader(critic: MotionMeter) -> Callable[[Footage], Tensor]:
 
 def _openings(
     clip: ScoredClip, read: Callable[[Footage], Tensor]
-) -> tuple[Float[np.ndarray, " f"], Float[np.ndarray, " t"]]:
+) -> tuple[Float[Tensor, " f"], Float[Tensor, " t"]]:
     """Of the mouth in the video, and in the truth where it is not known."""
     shown, true = read(clip.video), clip.true
     known = read(true) if true.motion is None else true.motion[:, MOUTH_OPEN]
-    return shown.double().cpu().numpy(), known.double().cpu().numpy()
+    return shown.double().cpu(), known.double().cpu()
 
 
 def _slope(name: str, clip: ScoredClip, read: Callable[[Footage], Tensor]) -> Values:
     shown, true = _openings(clip, read)
-    num = min(len(shown), len(true))
-    if np.ptp(true[:num]) == 0:
+    found = float(slope(true[: len(shown)], shown[: len(true)]))
+    if not math.isfinite(found):
         raise ValueError("the true mouth does not move")
-    return Values({name: float(slope(true[:num], shown[:num]))})
+    return Values({name: found})
 
 
 def _by_landmarks(footage: Footage, found: Bool[Tensor, " f"]) -> Float[Tensor, "f m"]:
