@@ -94,6 +94,9 @@ def test_a_reward_is_what_the_scorer_says_of_the_clip(
     alone = [make_scorer(scorer).score(clip).values[output] for clip in as_clips(shots)]
     expected = pytest.approx([sign * value for value in alone], rel=1e-5)
     assert said(shots, scorer, output=output).tolist() == expected
+    with torch.autocast("cpu", torch.bfloat16):
+        assert said(shots, scorer, output=output).tolist() == expected, "in its own precision"
+    assert shots.frames is not None
     half = dataclasses.replace(shots, frames=shots.frames.bfloat16())
     assert said(half, scorer, output=output).isfinite().all()
 

@@ -51,5 +51,5 @@ class Dino:
     @torch.no_grad()
     def measure(self, frames: UInt8[Tensor, "f 3 h w"]) -> Score:
         """Unit vectors "f d"."""
-        tokens = self.model(pixel_values=self.prepare(frames)).last_hidden_state
+        tokens = self.model.to(frames.device)(pixel_values=self.prepare(frames)).last_hidden_state
         return Score(F.normalize(tokens[:, 0], dim=-1), self.name, self._hash)

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from avatar_v.base.trust import check_scorers
 from avatar_v.rewards.feature_part import FeaturePart, Video
-from avatar_v.rewards.scored import scored_clips, to_device
+from avatar_v.rewards.scored import judged, scored_clips
 from avatar_v.rewards.terms import refuse_held_out
 from avatar_v.scoring.registry import make_scorer
 
@@ -51,10 +51,6 @@ class ScoreFeatures(FeaturePart):
         own = [rows[seen] for rows, seen in zip(own_motion, own_valid, strict=True)]
         rows = []
         for clip in scored_clips(frames, audio, condition, portrait, own):
-            row = []
-            for scorer in self.scorers:
-                to_device(scorer, frames.device)
-                values = scorer.score(clip).values
-                row += [float(values[output.key]) for output in scorer.outputs]
-            rows.append(row)
+            said = [(scorer, judged(scorer, clip).values) for scorer in self.scorers]
+            rows.append([float(x[out.key]) for scorer, x in said for out in scorer.outputs])
         return torch.tensor(rows, device=frames.device)

@@ -23,9 +23,6 @@ from avatar_v.scoring.scorer import Scorer
 from avatar_v.scoring.values import Values
 from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
 
-LEAST = 1e-6
-"""Of what a share is taken, at least."""
-
 
 class Scored:
     """One output of a scorer for each sample, more is better: as it is where higher is better,
@@ -66,7 +63,6 @@ class Scored:
     ) -> Said | None:  # fmt: skip
         if frames is None:
             return None
-        to_device(self.scorer, frames.device)
         own = None if reference is None else known_motion(reference)
         clips = scored_clips(frames, audio, condition, portrait, own, truth, true_motion)
         nothing = torch.full((num_latents(frames.shape[1]) if self.per_latent else 1,), torch.nan)
@@ -89,16 +85,18 @@ class Scored:
 
     def _read(self, clip: ScoredClip) -> Float[Tensor, " n"]:
         """A number for each latent frame, or one."""
-        values, key, better = self.scorer.score(clip), self.output.key, self.output.better
+        values, key, better = judged(self.scorer, clip), self.output.key, self.output.better
         row = torch.tensor([float(values.values[key])])
         if self.per_latent:
             row = _by_latent(values, key, clip.video.num_frames)
         return -row.abs() if better == "zero" else -row if better == "lower" else row
 
     def _share(self, made: Float[Tensor, " n"], true: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
-        """At most 1; of what lower is better the inverse share."""
+        """At most 1; of what lower is better the inverse share. NaN where nothing is good in the
+        truth."""
         less, more = (-true, -made) if self.output.better == "lower" else (made, true)
-        return torch.where(made >= true, 1.0, less / more.clamp_min(LEAST))
+        share = torch.where(more > 0, less / more, torch.nan)
+        return torch.where(made >= true, 1.0, share)
 
 
 def _by_latent(values: Values, key: str, num_frames: int) -> Float[Tensor, " l"]:
@@ -110,11 +108,14 @@ def _by_latent(values: Values, key: str, num_frames: int) -> Float[Tensor, " l"]
     return by_latent(each[None], "mean")[0]
 
 
-def to_device(scorer: Scorer, device: torch.device) -> None:
-    """Its networks to where the frames are."""
+def judged(scorer: Scorer, clip: ScoredClip) -> Values:
+    """What a scorer says, on the device of the frames, in the precision of its own."""
+    device = clip.image.device
     for part in vars(scorer).values():
         if isinstance(part, nn.Module):
             part.to(device)
+    with torch.autocast(device.type, enabled=False):
+        return scorer.score(clip)
 
 
 def known_motion(reference: Batch) -> list[Float[Tensor, "_r m"]]:
