@@ -19,11 +19,12 @@ from avatar_v.objectives.critic_face import FaceTask
 from avatar_v.objectives.critic_motion import MotionTask
 from avatar_v.objectives.critic_sync import SyncTask
 from avatar_v.objectives.refiner import Refinement
-from avatar_v.objectives.refiner_adversarial import Adversarial
 from avatar_v.objectives.sync_data import SyncData
 from avatar_v.objectives.t2v import T2V
-from avatar_v.objectives.vae import TrainVAE, VAELoss
+from avatar_v.objectives.vae import TrainVAE
+from avatar_v.objectives.vae_windows import VAELoss
 from avatar_v.shards.datamodule import ShardData
+from avatar_v.training.adversarial import Adversarial
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.motion import MotionTraining
 from avatar_v.training.optim import Optim

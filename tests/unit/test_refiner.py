@@ -14,9 +14,10 @@ from avatar_v.models.discriminator import PatchDiscriminator
 from avatar_v.models.refiner import enlarge, low_latents, reduce
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.refiner import Refinement, Refiner
-from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefiner
+from avatar_v.objectives.refiner_adversarial import AdversarialRefiner
 from avatar_v.shards.encode import encode_folder
 from avatar_v.shards.loader import collate, read_clip, read_folder
+from avatar_v.training.adversarial import Adversarial
 from avatar_v.training.optim import Optim
 from avatar_v.training.settings import Models, Objective
 from avatar_v.types import Batch

@@ -22,10 +22,11 @@ from avatar_v.objectives.distribution_matching import Matching
 from avatar_v.objectives.motion_prior import MotionPrior
 from avatar_v.objectives.preferences import Preferences
 from avatar_v.objectives.refiner import Refinement, Refiner
-from avatar_v.objectives.refiner_adversarial import Adversarial, AdversarialRefiner
+from avatar_v.objectives.refiner_adversarial import AdversarialRefiner
 from avatar_v.objectives.self_forcing import CausalStudent, SelfForcing
 from avatar_v.objectives.sft import SFT
 from avatar_v.rewards.terms import RewardTerm
+from avatar_v.training.adversarial import Adversarial
 from avatar_v.training.chunk_rollout import SelfRollout
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.engine import Engine

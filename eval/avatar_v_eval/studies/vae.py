@@ -13,10 +13,11 @@ from torch import Tensor
 
 from avatar_v.faces.face_track import face_crop, track_faces
 from avatar_v.losses.flow import box_cover
+from avatar_v.losses.reconstruction import psnr
 from avatar_v.media.pixels import to_uint8
 from avatar_v.media.reading import read_video
 from avatar_v.models.vae import VideoVAE
-from avatar_v.objectives.vae import latent_stats, psnr
+from avatar_v.objectives.vae import latent_stats
 from avatar_v.types import TEMPORAL_FACTOR
 from avatar_v.weights.card import ASSETS
 from avatar_v.world.clip import WorldClip

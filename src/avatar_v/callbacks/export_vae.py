@@ -14,7 +14,8 @@ from avatar_v.base.paths import whole_folder
 from avatar_v.callbacks.ema import averaged
 from avatar_v.models.fidelity import ReconstructionStats, fidelity_db, known
 from avatar_v.models.vae import Video, VideoVAE
-from avatar_v.objectives.vae import TrainVAE, latent_stats, require_video
+from avatar_v.objectives.vae import TrainVAE, latent_stats
+from avatar_v.objectives.vae_windows import require_video
 from avatar_v.training.finite import require_finite_weights
 
 PICTURES_A_CLIP, PICTURES_AT_ONCE, MAX_PICTURES = 8, 64, 2048

@@ -1,9 +1,10 @@
-"""Small discriminators of latents: is this cell of the picture real or made?
+"""Small discriminators: is this part of the picture real or made?
 
 `PatchDiscriminator` sees latents beside the enlarged low ones they were made from, so that it tells
 by detail, not content, and answers for every latent cell: what it says of the mouth can be weighed
 apart (objectives/refiner_adversarial.py). Convolutions over space and time, as PatchGAN's (arXiv
 1611.07004).
+`PictureDiscriminator` sees frames as they are, for the VAE (objectives/vae.py).
 `TokenDiscriminator` reads the tokens of a DiT instead (objectives/distill_dmd.py; DMD2's head).
 """
 
@@ -42,6 +43,28 @@ class PatchDiscriminator(nn.Module):
     def forward(self, latents: Latents, low: Latents) -> Float[Tensor, "b l 1 h w"]:
         seen = rearrange(torch.cat([latents, low], dim=2), "b l c h w -> b c l h w")
         return rearrange(self.layers(seen), "b c l h w -> b l c h w").float()
+
+
+class PictureDiscriminator(nn.Module):
+    """A logit for every 4 x 4 pixels of every frame, above 0 where they look real. The first two
+    of ``num_layers`` + 1 convolutions halve the picture."""
+
+    def __init__(self, *, width: int, num_layers: int = 3) -> None:
+        super().__init__()
+        if width % NUM_GROUPS or width < 1 or num_layers < 1:
+            raise ValueError(
+                f"a discriminator's width is a multiple of {NUM_GROUPS} and it has layers, "
+                f"got {width} and {num_layers}"
+            )
+        layers: list[nn.Module] = [nn.Conv2d(3, width // 2, 4, 2, 1), nn.LeakyReLU(0.2)]
+        for i in range(num_layers):
+            num_in, size = (width // 2, (4, 2, 1)) if i == 0 else (width, (3, 1, 1))
+            layers += [nn.Conv2d(num_in, width, *size), nn.GroupNorm(NUM_GROUPS, width)]
+            layers += [nn.LeakyReLU(0.2)]
+        self.layers = nn.Sequential(*layers, nn.Conv2d(width, 1, 1))
+
+    def forward(self, video: Float[Tensor, "b f 3 h w"]) -> Float[Tensor, "b f 1 _h _w"]:
+        return self.layers(video.flatten(0, 1)).unflatten(0, video.shape[:2]).float()
 
 
 class TokenDiscriminator(nn.Module):

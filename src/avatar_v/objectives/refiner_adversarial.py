@@ -8,49 +8,24 @@ First phase: objectives/refiner.py.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import torch
 from torch import Tensor
 
-from avatar_v.base import checks
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss, r1_loss
 from avatar_v.models.discriminator import PatchDiscriminator
 from avatar_v.objectives.refiner import LowVideoSubject, Refined, Refinement, RefinerParts
+from avatar_v.training.adversarial import DISCRIMINATOR, Adversarial
 from avatar_v.training.batch import Logs, TrainBatch, noise_like
 from avatar_v.training.engine import Engine
-from avatar_v.training.optim import MAX_LR, Optim
-from avatar_v.training.roles import STUDENT, Role, Updates, constant, whole_pipeline
+from avatar_v.training.optim import Optim
+from avatar_v.training.roles import STUDENT, Role, Updates, whole_pipeline
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
 from avatar_v.training.video import Regions
 from avatar_v.training.windows import value_at
 from avatar_v.types import Cond
-
-DISCRIMINATOR = "discriminator"
-
-
-@dataclass(frozen=True)
-class Adversarial:
-    """Numbers of the discriminator and of the adversarial term."""
-
-    weight: dict[int, float]
-    """Weight of the adversarial term beside the squared error, {step: weight from that step on}."""
-    width: int = 64  # channels of the discriminator
-    num_layers: int = 3
-    lr: float = 2e-4
-    betas: tuple[float, float] = (0.5, 0.9)
-    r1_weight: float = 1.0  # of losses/adversarial.r1_loss
-    r1_noise: float = 0.1  # standard deviation of its noise; latents have a variance of 1
-
-    def __post_init__(self) -> None:
-        checks.by_step(checks.weight, "weight", self.weight)
-        checks.count("width", self.width)
-        checks.count("num_layers", self.num_layers)
-        checks.positive("lr", self.lr, most=MAX_LR)
-        checks.entries(checks.decay, "betas", self.betas)
-        checks.weight("r1_weight", self.r1_weight)
-        checks.positive("r1_noise", self.r1_noise)
 
 
 class AdversarialRefiner(Engine[TrainBatch[Cond]]):
@@ -87,13 +62,9 @@ class AdversarialRefiner(Engine[TrainBatch[Cond]]):
         self.adversarial = adversarial
 
     def roles(self) -> Mapping[str, Role]:
-        numbers, clip = self.adversarial, self.updates.gradient_clip_val
         student = whole_pipeline(self.optim)[STUDENT]
-        optim = constant(numbers.lr, numbers.betas)
-        return {
-            STUDENT: replace(student, gradient_clip=clip),
-            DISCRIMINATOR: Role((DISCRIMINATOR,), optim, shard=False),
-        }
+        student = replace(student, gradient_clip=self.updates.gradient_clip_val)
+        return {STUDENT: student, DISCRIMINATOR: self.adversarial.role()}
 
     def build_roles(self) -> None:
         self.parts.build(self)
