@@ -70,7 +70,7 @@ class SyncStage:
 def _row(critic: SyncCritic, pictures: Frames, sound: Waveform) -> Result:
     table = distance_table(*embed_clip(critic, pictures, sound))
     parts = torch.tensor_split(table, max(len(table) // PART, 1))
-    whole, *of_parts = (sync_score(part, critic.name, critic.hash()) for part in (table, *parts))
+    whole, *of_parts = map(sync_score, (table, *parts))
     offsets = [score.offset for score in of_parts]
     return {
         "sync_offset": whole.offset,

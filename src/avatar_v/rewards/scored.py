@@ -16,12 +16,15 @@ from torch import Tensor, nn
 from avatar_v.rewards.shipped import Motion, Pictures, Video, as_stored, by_latent
 from avatar_v.rewards.terms import Said
 from avatar_v.scoring.clip import Footage, ScoredClip
-from avatar_v.scoring.pictures import Stills
+from avatar_v.scoring.pictures import FramesInMemory
 from avatar_v.scoring.readings import STYLE
 from avatar_v.scoring.registry import make_scorer
 from avatar_v.scoring.scorer import Scorer
 from avatar_v.scoring.values import Values
 from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
+
+STILL_FRAMES = 12
+"""How long a portrait is shown: `sampling.sampled` takes each once."""
 
 
 class Scored:
@@ -142,15 +145,16 @@ def scored_clips(
     """
     for video, sound, number in zip(frames, audio, condition.tolist(), strict=True):
         stored = as_stored(video)
-        stills = stored[:0] if portrait is None else as_stored(portrait[number])
-        silence = sound.new_zeros(SAMPLES_PER_FRAME * Stills(stills).num_frames)
+        shown = stored[:0] if portrait is None else as_stored(portrait[number])
+        shown = FramesInMemory(shown.repeat_interleave(STILL_FRAMES, 0))
+        silence = sound.new_zeros(SAMPLES_PER_FRAME * shown.num_frames)
         true = None
         if truth is not None:
             moves = None if true_motion is None else true_motion[number]
             true = Footage.of(as_stored(truth[number]), sound, "the truth", moves)
         yield ScoredClip(
             Footage.of(stored, sound),
-            Footage(Stills(stills), silence, "the reference", None if own is None else own[number]),
+            Footage(shown, silence, "the reference", None if own is None else own[number]),
             stored[0],
             true,
         )

@@ -24,7 +24,6 @@ KEPT_BYTES = 32 * 2**20
 """A video up to this is decoded once: 10 s at 200 x 200."""
 BLOCK_FRAMES = 50
 BLOCK_BYTES = 4 * 2**20
-STILL_FRAMES = 12
 
 
 @runtime_checkable
@@ -71,24 +70,6 @@ class FramesOfFile:
 
     def frames(self) -> Iterator[Frame]:
         return iter_video(self.path)
-
-
-@dataclass(frozen=True)
-class Stills:
-    """Pictures that are no video, each shown for as long that `sampling.sampled` takes it once."""
-
-    tensor: Frames
-
-    @property
-    def num_frames(self) -> int:
-        return STILL_FRAMES * len(self.tensor)
-
-    @property
-    def size(self) -> tuple[int, int]:
-        return self.tensor.shape[2], self.tensor.shape[3]
-
-    def frames(self) -> Iterator[Frame]:
-        return (picture for picture in self.tensor for _ in range(STILL_FRAMES))
 
 
 @dataclass(frozen=True)
