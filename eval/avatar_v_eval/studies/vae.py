@@ -1,6 +1,6 @@
-"""The video autoencoder: PSNR of whole clips of TEST persons and of their mouths, and of real faces
-that it never saw (where videos or pictures of them are given and dlib is installed), and the
-spread of the latents.
+"""The video autoencoder: PSNR of whole clips of TEST persons and of their mouths, sharpness and
+flicker beside the true ones', PSNR of real faces that it never saw (where videos or pictures of
+them are given and dlib is installed), and the spread of the latents.
 """
 
 import argparse
@@ -11,6 +11,7 @@ from jaxtyping import Float
 from matplotlib.figure import Figure
 from torch import Tensor
 
+from avatar_v.critics.quality import flicker, sharpness
 from avatar_v.faces.face_track import face_crop, track_faces
 from avatar_v.losses.flow import box_cover
 from avatar_v.losses.reconstruction import psnr
@@ -27,9 +28,13 @@ from avatar_v_eval.processes import mapped
 from avatar_v_eval.protocol import Findings, Reading, Readings, means
 from avatar_v_eval.records import Number
 
-SIZE = 64
 DECIBEL = {"psnr_world": "dB", "psnr_mouth": "dB"}
-MEASURES = {"psnr_world": "PSNR, world", "psnr_mouth": "PSNR inside the mouth box"}
+MEASURES = {
+    "psnr_world": "PSNR, world",
+    "psnr_mouth": "PSNR inside the mouth box",
+    "sharpness": "sharpness, share of the true video's",
+    "flicker": "flicker, share of the true video's",
+}
 
 SignedVideo = Float[Tensor, "f 3 h w"]
 
@@ -37,18 +42,22 @@ SignedVideo = Float[Tensor, "f 3 h w"]
 def add_options(parser: argparse.ArgumentParser) -> None:
     add_case_options(parser, persons=48, frames=101)
     add = parser.add_argument
+    add("--size", type=int, default=64, help="height and width of the clips in pixels")
     add("--vae", default=str(ASSETS / "small" / "vae"), help="folder of a VideoVAE")
     add("--real", nargs="+", default=[], help="videos or pictures of real faces")
     add("--real-frames", type=int, default=401, help="of each video, at most")
 
 
 def measure(options: argparse.Namespace) -> Findings:
+    size = options.size
+    if size < 16 or size % 8:
+        raise ValueError(f"--size is a multiple of 8 pixels (the VAE's factor), got {size}")
     vae = VideoVAE.from_pretrained(options.vae)
-    real, left_out = _real_faces(options.real, options.real_frames)
+    real, left_out = _real_faces(options.real, options.real_frames, size)
 
     def clip(i: int) -> WorldClip:
-        first = options.first + i
-        return drawn_clips(options.split, 1, first=first, num_frames=options.frames)[0]
+        first, num = options.first + i, options.frames
+        return drawn_clips(options.split, 1, first=first, num_frames=num, size=size)[0]
 
     clips = mapped(clip, options.persons, "drawing clips", options.workers)
     videos = [signed(rendered_video(clip)) for clip in clips]
@@ -59,7 +68,7 @@ def measure(options: argparse.Namespace) -> Findings:
     )
     numbers |= latent_numbers(vae, videos)
     notes = [
-        cases_note(options, f" at {SIZE} px, one clip each"),
+        cases_note(options, f" at {size} px, one clip each"),
         "PSNR of a clip is from the error over all its frames; intervals are over persons",
     ]
     if real:
@@ -77,11 +86,14 @@ def measure(options: argparse.Namespace) -> Findings:
 
 
 def read(vae: VideoVAE, clip: WorldClip) -> Reading:
-    """PSNR of the whole picture and of the mouth box."""
+    """PSNR of the whole picture and of the mouth box, and shares of the true picture's looks."""
     video = signed(rendered_video(clip))
     rebuilt = _rebuilt(vae, video)
     assert clip.mouth_box is not None
+    made, true = to_uint8(rebuilt), rendered_video(clip)
     return {
+        "sharpness": float(sharpness(made).mean() / sharpness(true).mean()),
+        "flicker": float(flicker(made).mean() / flicker(true).mean()),
         "psnr_world": float(psnr(rebuilt[None], video[None])),
         "psnr_mouth": _psnr_inside(rebuilt, video, clip.mouth_box),
     }
@@ -148,7 +160,9 @@ def _psnr_inside(
     return float(-10 * (mean_square / weight.sum()).log10())
 
 
-def _real_faces(paths: list[str], max_frames: int) -> tuple[dict[str, SignedVideo], list[str]]:
+def _real_faces(
+    paths: list[str], max_frames: int, size: int
+) -> tuple[dict[str, SignedVideo], list[str]]:
     """By the name of its file, the face in each picture, or in the first ``max_frames`` of each
     video, cut out as `generate` cuts it; and a line for each in which none is found."""
     faces, left_out = {}, []
@@ -157,7 +171,7 @@ def _real_faces(paths: list[str], max_frames: int) -> tuple[dict[str, SignedVide
         frames = frames[: (len(frames) - 1) // TEMPORAL_FACTOR * TEMPORAL_FACTOR + 1]
         track = track_faces(frames)
         if track.found.any():
-            faces[path.stem] = signed(face_crop(frames, track, SIZE))
+            faces[path.stem] = signed(face_crop(frames, track, size))
         else:
             left_out.append(f"no face is found in {path.name}, so it is not measured")
     return faces, left_out
