@@ -121,7 +121,7 @@ def test_models_that_must_not_judge_are_refused(folder: Path, tmp_path: Path) ->
     with pytest.raises(ValueError, match=r"axes of this model are overall, lips; got \['eyes'\]"):
         Preference(str(folder), "eyes")
     for changes, words in (
-        ({"features_hash": "000000000000"}, "reads networks 000000000000"),
+        ({"features_hash": "000000000000"}, "reads features 000000000000"),
         ({"held_out": True}, "held out"),
     ):
         model = PreferenceModel(400, 8, **changes)

@@ -215,7 +215,7 @@ def test_critics_that_users_supply_judge_and_what_they_cannot_is_missing(
         ({"scorer": "fid"}, "no metric 'fid'"),  # a set's
         ({"scorer": "mouth", "output": "flicker"}, "output is one of mouth_r, got 'flicker'"),
         ({"scorer": "qalign"}, "qalign needs weights: q-future/one-align"),
-        ({"scorer": "mouth", "size": 3}, "options do not fit"),
+        ({"scorer": "mouth", "size": 3}, "metric mouth: its options are critic, got size"),
     ],
 )
 def test_what_is_no_scorer_is_refused_when_it_is_named(options: dict, words: str) -> None:
@@ -270,7 +270,7 @@ def test_a_preference_model_reads_scorers(
     ]
     torch.testing.assert_close(found, model(torch.tensor(rows))[:, 0])
     monkeypatch.setattr(type(scorers[0]), "version", 2)
-    with pytest.raises(ValueError, match=r"reads networks .* sharpness, sync_world are"):
+    with pytest.raises(ValueError, match=r"reads features .* sharpness, sync_world, and these are"):
         Preference(str(tmp_path))
     monkeypatch.setattr(trust, "_trusted", set())
     with pytest.raises(ValueError, match=r"mine\.jumps is not among what a recipe may name"):

@@ -209,38 +209,21 @@ def test_weights_that_are_not_there_are_named(tmp_path: Path):
             build(one, weights)
 
 
-def scorer_of_page(page: str, name: str, folder: Path) -> type[Scorer]:
-    """The metric whose Python a page of the docs shows, as the module mine.``name``."""
-    text = (ROOT / "docs/evaluation" / page).read_text(encoding="utf-8")
-    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
-    (folder / "mine").mkdir()
-    (folder / f"mine/{name}.py").write_text(code)
-    (one,) = find_scorers([f"mine.{name}"], {}, "drawn")[0]
-    return one
-
-
-def test_the_documented_metric_works(
-    tmp_path: Path, clips: list[ScoredClip], monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.syspath_prepend(tmp_path)
-    one = scorer_of_page("benchmark.md", "brightness", tmp_path)
-    expected = pixels(clips[0].video).double().mean()
-    assert value(build(one, {}), clips[0]) == pytest.approx(float(expected), rel=0.05)
-    del sys.modules["mine.brightness"]
-
-
 def test_the_measure_of_the_docs_is_metric_reward_feature_and_watched(
     tmp_path: Path, clips: list[ScoredClip], monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.syspath_prepend(tmp_path)
-    one = scorer_of_page("own_measure.md", "jumps", tmp_path)
+    text, merged = (ROOT / "docs/evaluation/own_measure.md").read_text(encoding="utf-8"), []
+    (code,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/jumps.py").write_text(code)
+    ((one,), _) = find_scorers(["mine.jumps"], {}, "drawn")
     measured = value(build(one, {}), clips[0])
     frames = pixels(clips[0].video)
     by_hand = max(float((b.float() - a.float()).abs().mean()) for a, b in pairwise(frames))
     assert measured == pytest.approx(by_hand)
 
     monkeypatch.setattr(trust, "_trusted", {"mine"})
-    text, merged = (ROOT / "docs/evaluation/own_measure.md").read_text(encoding="utf-8"), []
     under = (("5a_grpo_video", "small"), ("5a_grpo_video", "small"), ("critic_preference",))
     overlays = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
     for i, (overlay, names) in enumerate(zip(overlays, under, strict=True)):

@@ -160,7 +160,7 @@ def test_other_weights_than_those_of_the_training_are_refused(videomae: Path, tm
     moved = dataclasses.replace(trained.sources, video=other)
     model = PreferenceModel(trained.num, 8, sources=moved, features_hash=trained.hash())
     model.save_pretrained(tmp_path)
-    with pytest.raises(ValueError, match=rf"reads networks {trained.hash()}, and .*other are"):
+    with pytest.raises(ValueError, match=rf"features {trained.hash()} of .*other, and these"):
         Preference(str(tmp_path))
 
 

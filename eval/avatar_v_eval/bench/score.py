@@ -1,15 +1,13 @@
 """All systems and metrics of one case: the unit of work that processes share out."""
 
 import functools
-import inspect
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from avatar_v.scoring.clip import ScoredClip
 from avatar_v.scoring.registry import build
-from avatar_v.scoring.scorer import Scorer
+from avatar_v.scoring.scorer import Scorer, mistake
 from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v_eval.bench.cache import Cache, Entry, Mistake, measurement_key
 from avatar_v_eval.bench.delivery import Delivery
@@ -140,8 +138,7 @@ def _measured(metric: Scorer, clip: Callable[[], ScoredClip]) -> Values:
     except ValueError:
         raise
     except Exception as error:
-        where = _line_in(inspect.getfile(type(metric)), error)
-        raise Mistake(f"{metric.name} failed: {type(error).__name__}: {error}{where}") from error
+        raise Mistake(f"{metric.name} failed: {mistake(metric, error)}") from error
     named = [output.key for output in metric.outputs]
     if sorted(values) != sorted(named):
         raise Mistake(f"{metric.name} gave {sorted(values)}, and its outputs are {sorted(named)}")
@@ -152,12 +149,6 @@ def _absence(metric: Scorer, output: ScoreOutput, entry: Entry) -> str:
     """Why a measurement that went well lacks an output: it was kept before the metric gave it."""
     there = output.key in entry.values
     return "" if there else f"{metric.name} was kept without {output.key}: raise its version"
-
-
-def _line_in(file: str, error: Exception) -> str:
-    """Where in a metric's own file it happened."""
-    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
-    return f" ({Path(file).name}, line {lines[-1]})" if lines else ""
 
 
 def _case_row(

@@ -53,7 +53,7 @@ def run(args: argparse.Namespace) -> int:
         precision=args.precision,
     )
     timing = record.timing
-    beside = "reference, true video and what was made, side by side"
+    beside = "the rows of the sheet side by side, with sound"
     print(
         f"{folder / 'out.mp4'}: {record.num_frames / 25:.1f} s in {timing.total_s:.1f} s "
         f"({timing.frames_per_s:.1f} frames/s, first frame after {timing.first_frame_s:.1f} s)\n"

@@ -81,9 +81,9 @@ class PreferenceModel(Critic):
         features = Features.of(self.sources)
         if self.features_hash not in ("", features.hash()):
             raise ValueError(
-                f"this preference model reads networks {self.features_hash}, and "
-                f"{', '.join(self.sources.names)} are {features.hash()}: train it anew "
-                "(recipes/critic_preference.yaml)"
+                f"this preference model reads features {self.features_hash} of "
+                f"{', '.join(self.sources.names)}, and these are {features.hash()} now: weights or "
+                "a version changed; train it anew (recipes/critic_preference.yaml)"
             )
         return features
 

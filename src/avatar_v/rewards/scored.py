@@ -19,7 +19,7 @@ from avatar_v.scoring.clip import Footage, ScoredClip
 from avatar_v.scoring.pictures import FramesInMemory
 from avatar_v.scoring.readings import STYLE
 from avatar_v.scoring.registry import make_scorer
-from avatar_v.scoring.scorer import Scorer
+from avatar_v.scoring.scorer import Scorer, mistake
 from avatar_v.scoring.values import Values
 from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
 
@@ -80,8 +80,8 @@ class Scored:
                     row = self._share(row, true[number])
                 rows.append(row)
             except Exception as error:  # a judge that fails must not end a training
-                kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-                why = why or f"{kind}{error}"
+                reasoned = isinstance(error, ValueError)
+                why = why or (str(error) if reasoned else mistake(self.scorer, error))
                 rows.append(nothing)
         values = torch.stack(rows)
         return Said(values if self.per_latent else values[:, 0], why)

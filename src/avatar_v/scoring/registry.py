@@ -5,6 +5,7 @@ file's being in such a package is enough.
 """
 
 import importlib
+import inspect
 import pkgutil
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -62,8 +63,8 @@ def make_scorer(name: str, output: str = "", **options: Any) -> Scorer:
     """The scorer of one video by its name, or that of a dotted module, built with its options; of
     several the one that gives ``output``.
 
-    ValueError for an unknown name, an output that it does not give, weights that it lacks, and as
-    `build`; TypeError for other options.
+    ValueError for an unknown name, an output that it does not give, weights that it lacks, options
+    that it does not take, and as `build`.
     """
     ones = _named(name, scorer_classes([OWN]))
     fits = [one for one in ones if output in ("", *(given.key for given in one.outputs))]
@@ -76,6 +77,13 @@ def make_scorer(name: str, output: str = "", **options: Any) -> Scorer:
 
 
 def _made(one: type[Scorer], options: Mapping[str, Any]) -> Scorer:
+    try:
+        inspect.signature(one).bind(**options)
+    except TypeError as error:
+        takes = ", ".join(inspect.signature(one).parameters) or "none (__init__ has no arguments)"
+        raise ValueError(
+            f"metric {one.name}: its options are {takes}, got {', '.join(options) or 'none'}"
+        ) from error
     try:
         return one(**options)
     except ImportError as error:

@@ -1,7 +1,10 @@
 """The base of all scores: ``score(clip) -> values``."""
 
 import functools
+import inspect
+import traceback
 from abc import ABC, abstractmethod
+from pathlib import Path
 from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
 from avatar_v.scoring.clip import ScoredClip
@@ -58,3 +61,11 @@ class NetworkScorer(Scorer, Generic[J]):
     def weights(self) -> str:
         """Computed once: judges are frozen."""
         return self.critic.hash()
+
+
+def mistake(scorer: Scorer, error: Exception) -> str:
+    """An error that no reason was given for, in words, and where in the scorer's file it was."""
+    file = inspect.getfile(type(scorer))
+    lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]
+    where = f" ({Path(file).name}, line {lines[-1]})" if lines else ""
+    return f"{type(error).__name__}: {error}{where}"
