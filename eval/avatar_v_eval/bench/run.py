@@ -18,7 +18,7 @@ from avatar_v_eval.bench.delivery import BenchSystem, Delivery
 from avatar_v_eval.bench.footage import CHECKS_VERSION
 from avatar_v_eval.bench.manifest import BenchManifest, CaseFiles, file_fault
 from avatar_v_eval.bench.rows import BenchRun, CaseRow, FeatureRow, FrameRow, RunInfo, table
-from avatar_v_eval.bench.score import Job, Scored, Scoring, built_metrics, score_case
+from avatar_v_eval.bench.score import CaseRows, Job, Scoring, built_metrics, score_case
 from avatar_v_eval.records import git_state, running_command
 from avatar_v_eval.scoring.scorers.sets import SetScorer
 
@@ -49,7 +49,7 @@ def run_benchmark(
         on_step("videos", done, len(cases))
         jobs.append(_job(manifest, case, systems))
     on_step("videos", len(cases), len(cases))
-    results: dict[str, Scored] = {}
+    results: dict[str, CaseRows] = {}
     on_step("scores", 0, len(jobs))
     for case_id, scored in _scored(jobs, scoring, num_workers):
         results[case_id] = scored
@@ -106,7 +106,7 @@ def _job(manifest: BenchManifest, case: CaseFiles, systems: Sequence[BenchSystem
 
 def _scored(
     jobs: Sequence[Job], scoring: Scoring, num_workers: int
-) -> Iterator[tuple[str, Scored]]:
+) -> Iterator[tuple[str, CaseRows]]:
     """Case ids with their rows, as they are done."""
     if num_workers == 1:
         for job in jobs:

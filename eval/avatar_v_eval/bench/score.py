@@ -37,7 +37,7 @@ class Job:
 
 
 @dataclass(frozen=True)
-class Scored:
+class CaseRows:
     """The rows of a case."""
 
     cases: list[CaseRow]
@@ -45,7 +45,7 @@ class Scored:
     features: list[FeatureRow]
 
 
-def score_case(job: Job, scoring: Scoring) -> Scored:
+def score_case(job: Job, scoring: Scoring) -> CaseRows:
     """A row for every system and output of a case, measured or with a reason; and per frame."""
     metrics = built_metrics(scoring)
     media, cache = CaseMedia(job.manifest, job.case), Cache(scoring.cache)
@@ -73,7 +73,7 @@ def score_case(job: Job, scoring: Scoring) -> Scored:
                 FeatureRow(system, job.case.id, metric.name, index, row)
                 for index, row in enumerate(() if entry.rows is None else entry.rows)
             ]
-    return Scored(rows, frames, features)
+    return CaseRows(rows, frames, features)
 
 
 def score_video(

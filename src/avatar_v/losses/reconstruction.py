@@ -59,7 +59,7 @@ def part_weight(
     weight: Float[Tensor, "b f 1 h w"], logits: Float[Tensor, "b f 1 _h _w"]
 ) -> Float[Tensor, "b f 1 _h _w"]:
     """The mean weight of the pixels that each logit stands for."""
-    parts = F.adaptive_avg_pool2d(weight.flatten(0, 1), logits.shape[-2:])
+    parts = F.adaptive_avg_pool2d(weight.flatten(0, 1), (logits.shape[-2], logits.shape[-1]))
     return parts.unflatten(0, weight.shape[:2])
 
 

@@ -14,7 +14,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from avatar_v.rewards.shipped import Motion, Pictures, Video, as_stored, by_latent
-from avatar_v.rewards.terms import Said
+from avatar_v.rewards.terms import RewardValues
 from avatar_v.scoring.clip import Footage, ScoredClip
 from avatar_v.scoring.pictures import FramesInMemory
 from avatar_v.scoring.readings import STYLE
@@ -63,7 +63,7 @@ class Scored:
         condition: Int[Tensor, " b"], portrait: Pictures | None = None,
         truth: Float[Tensor, "c f 3 _h _w"] | None = None,
         true_motion: Float[Tensor, "c f m"] | None = None, **columns: Any,
-    ) -> Said | None:  # fmt: skip
+    ) -> RewardValues | None:  # fmt: skip
         if frames is None:
             return None
         own = None if reference is None else known_motion(reference)
@@ -84,7 +84,7 @@ class Scored:
                 why = why or (str(error) if reasoned else mistake(self.scorer, error))
                 rows.append(nothing)
         values = torch.stack(rows)
-        return Said(values if self.per_latent else values[:, 0], why)
+        return RewardValues(values if self.per_latent else values[:, 0], why)
 
     def _read(self, clip: ScoredClip) -> Float[Tensor, " n"]:
         """A number for each latent frame, or one."""

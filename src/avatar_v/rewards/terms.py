@@ -27,7 +27,7 @@ from avatar_v.types import Batch, num_latents
 
 Video = Float[Tensor, "b f 3 h w"]
 NUMBERS = re.compile(r"\d+")
-Reward = Callable[..., "Tensor | Sequence[float | None] | Said | None"]
+Reward = Callable[..., "Tensor | Sequence[float | None] | RewardValues | None"]
 
 
 @dataclass(frozen=True)
@@ -75,7 +75,7 @@ class RewardSamples:
 
 
 @dataclass(frozen=True)
-class Said:
+class RewardValues:
     """Values of a reward, and why the first of those that are missing is."""
 
     values: Float[Tensor, "b *l"]
@@ -177,7 +177,7 @@ def _score(function: Reward, samples: RewardSamples) -> tuple[Float[Tensor, "b *
         if given is None:
             return nothing, "it gave None"
         why = ""
-        if isinstance(given, Said):
+        if isinstance(given, RewardValues):
             given, why = given.values, f" ({given.why})" if given.why else ""
         if not isinstance(given, Tensor):
             given = torch.tensor([torch.nan if x is None else float(x) for x in given])

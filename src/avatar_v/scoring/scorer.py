@@ -5,10 +5,12 @@ import inspect
 import traceback
 from abc import ABC, abstractmethod
 from pathlib import Path
-from typing import ClassVar, Generic, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, ClassVar, Generic, Protocol, TypeVar, runtime_checkable
 
-from avatar_v.scoring.clip import ScoredClip
 from avatar_v.scoring.values import Faces, ScoreOutput, Values
+
+if TYPE_CHECKING:
+    from avatar_v.scoring.clip import ScoredClip
 
 NO_WEIGHTS = "none"
 """Hash of a measure that is a formula."""
@@ -39,7 +41,7 @@ class Scorer(ABC):
     reads_timing: ClassVar[bool] = False  # what the system reports is part of what is measured
 
     @abstractmethod
-    def score(self, clip: ScoredClip) -> Values:
+    def score(self, clip: "ScoredClip") -> Values:
         """Judge one clip; ValueError says why it cannot be judged."""
 
     @property
