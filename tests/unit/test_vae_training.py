@@ -1,10 +1,12 @@
 """The stage of the VAE: losses, windows, its optimiser, its discriminator; textures."""
 
+from datetime import timedelta
 from itertools import pairwise
 
 import lightning as L
 import pytest
 import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader
 
 from avatar_v.faces.face import FaceCritic
@@ -327,6 +329,12 @@ def test_the_discriminator_of_pictures_learns_to_tell():
         TrainVAE(
             "tiny", Optim(lr=0.01, num_warmup_steps=1), VAELoss({5: 1.0}, 0.0), updates=Updates()
         )
+    trainer = L.Trainer(
+        accelerator="cpu", max_steps=1, logger=False,
+        callbacks=[ModelCheckpoint(train_time_interval=timedelta(minutes=2))],
+    )  # fmt: skip
+    with pytest.raises(ValueError, match="set every_n_train_steps of ModelCheckpoint"):
+        trainer.fit(adversarial(0.0), DataLoader([clips()], batch_size=None))
 
 
 def test_features_see_a_lost_edge_and_parts_have_the_weight_of_their_pixels():

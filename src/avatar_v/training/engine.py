@@ -14,11 +14,12 @@ agrees, since `update` shows the trainer the student's updates alone.
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, Generic, TypeGuard, TypeVar
 
 import lightning as L
 import torch
+from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -177,6 +178,8 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     # Steps
 
     def on_fit_start(self) -> None:
+        if not self.automatic_optimization:
+            require_steps(self.trainer.checkpoint_callbacks)
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         self.subject.check_data(self, data, self.trainer.max_steps)
 
@@ -382,3 +385,13 @@ def keep_frozen_out_of_checkpoints(module: nn.Module) -> None:
 
     module.register_state_dict_post_hook(drop)
     module.register_load_state_dict_post_hook(allow)
+
+
+def require_steps(callbacks: Iterable[Checkpoint]) -> None:
+    """ValueError for checkpoints that are timed: of a stage that makes its own updates Lightning
+    writes none of these, and says nothing."""
+    if any(getattr(callback, "_train_time_interval", None) for callback in callbacks):
+        raise ValueError(
+            "a stage of several trained roles has checkpoints by steps: set every_n_train_steps of "
+            "ModelCheckpoint in place of train_time_interval"
+        )
