@@ -62,7 +62,7 @@ def measure(options: argparse.Namespace) -> Findings:
     clips = mapped(clip, options.persons, "drawing clips", options.workers)
     videos = [signed(rendered_video(clip)) for clip in clips]
     rows = mapped(lambda i: read(vae, clips[i]), len(clips), "world", options.workers)
-    numbers = means(Readings({"db": rows}), MEASURES, {"db": "test persons"}, DECIBEL)
+    numbers = means(Readings({"db": rows}), MEASURES, {"db": f"{options.split} persons"}, DECIBEL)
     numbers["psnr_world_db"] = numbers["psnr_world_db"].described(
         numbers["psnr_world_db"].label, unit="dB", target="≥ 30"
     )
