@@ -288,7 +288,7 @@ def test_bad_videos_are_rows_with_reasons(made: BenchManifest, done: Path, tmp_p
     for index, (fault, reason) in enumerate(FAULTS.items()):
         own = table.filter((pl.col("system") == f"s{index}") & (pl.col("case") == "w_00"))
         assert own["value"].is_null().all(), fault
-        assert own.height == 7
+        assert own.height == 8
         assert all(reason in text for text in own["reason"]), (fault, own["reason"][0])
         rest = table.filter((pl.col("system") == f"s{index}") & (pl.col("case") != "w_00"))
         assert all("missing" in text for text in rest["reason"])

@@ -3,11 +3,10 @@
 import dataclasses
 from pathlib import Path
 
-import lightning as L
 import pytest
 import torch
+from step_terms import step_terms
 from torch import Tensor
-from torch.utils.data import DataLoader
 
 from avatar_v.losses.adversarial import discriminator_loss, generator_loss, r1_loss
 from avatar_v.models.discriminator import PatchDiscriminator
@@ -158,28 +157,11 @@ def test_the_discriminator_sees_what_is_near_alone() -> None:
         PatchDiscriminator(16, width=12)
 
 
-def train(stage: AdversarialRefiner, batch: Batch, num_steps: int) -> list[dict[str, float]]:
-    """The terms of every step."""
-    seen: list[dict[str, float]] = []
-
-    class Terms(L.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-            seen.append({name: float(value) for name, value in outputs["terms"].items()})
-
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, max_steps=num_steps, max_epochs=-1, callbacks=[Terms()],
-        enable_checkpointing=False, logger=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(stage, DataLoader([batch] * num_steps, batch_size=None))
-    return seen
-
-
 def test_both_roles_are_updated_and_the_term_reaches_the_refiner(batch: Batch) -> None:
     stages = [adversarial(Adversarial({0: w}, width=8, num_layers=1)) for w in (1.0, 0.0)]
     before = {n: p.detach().clone() for n, p in stages[0].named_parameters()}
     for stage in stages:
-        (terms,) = train(stage, batch, 1)
+        (terms,) = step_terms(stage, batch, 1)
         assert set(terms) == {"error", "generator", "discriminator"}
         assert stage.step == stage.num_updates("discriminator") == 1
         names = {n.partition(".")[0] for n in stage.averaged_names()}
@@ -205,6 +187,6 @@ def test_validation_updates_nothing(batch: Batch) -> None:
 
 def test_the_discriminator_learns_to_tell(batch: Batch) -> None:
     stage = adversarial(Adversarial({0: 0.0}, width=8, num_layers=1, lr=1e-2))
-    losses = [terms["discriminator"] for terms in train(stage, batch, 20)]
+    losses = [terms["discriminator"] for terms in step_terms(stage, batch, 20)]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     assert any(key.startswith("discriminator.") for key in stage.state_dict())

@@ -68,7 +68,7 @@ def said(shots: RewardSamples, scorer: str, **options: Any) -> Tensor:
     return values
 
 
-def as_clips(shots: RewardSamples) -> list[ScoredClip]:
+def as_clips(shots: RewardSamples, first: int = 1) -> list[ScoredClip]:
     assert shots.frames is not None
     assert shots.reference is not None
     columns = shots.columns
@@ -76,7 +76,7 @@ def as_clips(shots: RewardSamples) -> list[ScoredClip]:
         scored_clips(
             shots.frames, shots.audio, shots.condition, columns["portrait"],
             [shots.reference.motion[0][shots.reference.valid[0]]], columns["truth"],
-            columns["true_motion"],
+            columns["true_motion"], first,
         )
     )  # fmt: skip
 
@@ -128,6 +128,7 @@ def test_credit_is_local_where_a_scorer_has_values_per_frame(shots: RewardSample
     rows = said(shots, "flicker", per_latent=True)
     for row, clip in zip(rows, as_clips(shots), strict=True):
         each = torch.tensor([value for _, value in FlickerScorer().score(clip).frames["flicker"]])
+        each = torch.cat([each[:1], each])  # the first frame was given, and no value is of it
         torch.testing.assert_close(row, -by_latent(each[None], "mean")[0])
     sparse = said(shots, "sharpness", per_latent=True)  # 2 frames a second
     assert sparse.shape == (2, LATENTS)
@@ -138,12 +139,23 @@ def test_credit_is_local_where_a_scorer_has_values_per_frame(shots: RewardSample
         rewards(shots)
 
 
+def test_frames_that_were_given_are_not_judged(shots: RewardSamples) -> None:
+    noisy = shots.frames.clone()
+    noisy[:, :5] += 0.5 * torch.randn(2, 5, 3, 64, 64)
+    given = dataclasses.replace(shots, num_given=2)
+    other = dataclasses.replace(given, frames=noisy)
+    for options in ({"scorer": "flicker", "per_latent": True}, {"scorer": "mouth"}):
+        assert torch.equal(said(given, **options), said(other, **options))
+    assert not torch.equal(said(shots, "flicker"), said(other, "flicker"))
+
+
 def test_lips_that_open_less_than_they_should_are_seen(shots: RewardSamples) -> None:
-    own, half = said(shots, "mouth_slope", critic="motion_held_out")
+    slope = {"scorer": "mouth", "output": "mouth_slope"}
+    own, half = said(shots, **slope, critic="motion_held_out")
     assert own == 1
     assert 0.3 < half < 0.7
     still = dataclasses.replace(shots, frames=shots.frames[:, :1].expand_as(shots.frames))
-    assert said(still, "mouth_slope").abs().max() < 0.05
+    assert said(still, **slope).abs().max() < 0.05
 
 
 @pytest.mark.faces
@@ -213,7 +225,10 @@ def test_critics_that_users_supply_judge_and_what_they_cannot_is_missing(
     [
         ({"scorer": "nothing"}, "no metric 'nothing'; there are dino"),
         ({"scorer": "fid"}, "no metric 'fid'"),  # a set's
-        ({"scorer": "mouth", "output": "flicker"}, "output is one of mouth_r, got 'flicker'"),
+        (
+            {"scorer": "mouth", "output": "flicker"},
+            "output is one of mouth_r, mouth_slope, got 'flicker'",
+        ),
         ({"scorer": "qalign"}, "qalign needs weights: q-future/one-align"),
         ({"scorer": "mouth", "size": 3}, "metric mouth: its options are critic, got size"),
     ],
@@ -266,7 +281,7 @@ def test_a_preference_model_reads_scorers(
     scorers = [make_scorer("sharpness"), make_scorer("sync_world")]
     rows = [
         [value for scorer in scorers for value in scorer.score(clip).values.values()]
-        for clip in as_clips(shots)
+        for clip in as_clips(shots, 0)
     ]
     torch.testing.assert_close(found, model(torch.tensor(rows))[:, 0])
     monkeypatch.setattr(type(scorers[0]), "version", 2)

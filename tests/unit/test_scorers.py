@@ -155,7 +155,7 @@ def test_resolution_is_not_a_merit(clips: list[ScoredClip]):
 
 def test_no_two_scorers_give_one_number():
     known = scorer_classes()
-    assert len(known) == 21
+    assert len(known) == 20
     assert all(one.name == name for name, one in known.items())
     keys = [output.key for one in known.values() for output in one.outputs]
     assert len(keys) == len(set(keys))
@@ -182,7 +182,7 @@ def test_what_applies_is_chosen_and_the_rest_is_named():
     names = [one.name for one in chosen]
     assert names == [
         *("drift", "face_world", "fid_world", "flicker", "fps", "fvd_world", "mouth"),
-        *("mouth_slope", "sharpness", "style", "sync_world", "ttff"),
+        *("sharpness", "style", "sync_world", "ttff"),
     ]
     assert "needs --weights qalign=PATH" in left_out["qalign"]
     assert "is for real faces" in left_out["syncnet"]

@@ -7,6 +7,7 @@ import lightning as L
 import pytest
 import torch
 from lightning.pytorch.callbacks import ModelCheckpoint
+from step_terms import step_terms
 from torch.utils.data import DataLoader
 
 from avatar_v.faces.face import FaceCritic
@@ -22,10 +23,7 @@ from avatar_v.losses.reconstruction import (
 )
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.textures import texture_clips
-from avatar_v.objectives.vae import (
-    TrainVAE,
-    kernel_optimizer,
-)
+from avatar_v.objectives.vae import TrainVAE, kernel_optimizer
 from avatar_v.objectives.vae_windows import VAELoss, cropped, draw_corners
 from avatar_v.training.adversarial import Adversarial
 from avatar_v.training.optim import Optim
@@ -287,28 +285,11 @@ def adversarial(weight: float, **numbers) -> TrainVAE:
     return built
 
 
-def train(built: TrainVAE, num_steps: int) -> list[dict[str, float]]:
-    """The terms of every step."""
-    seen = []
-
-    class Terms(L.Callback):
-        def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
-            seen.append({name: float(value) for name, value in outputs["terms"].items()})
-
-    trainer = L.Trainer(
-        accelerator="cpu", devices=1, max_steps=num_steps, max_epochs=-1, callbacks=[Terms()],
-        enable_checkpointing=False, logger=False, enable_progress_bar=False,
-        enable_model_summary=False,
-    )  # fmt: skip
-    trainer.fit(built, DataLoader([clips()] * num_steps, batch_size=None))
-    return seen
-
-
 def test_the_adversarial_term_reaches_the_vae_and_not_its_discriminator():
     stages = [adversarial(weight) for weight in (1.0, 0.0)]
     before = {n: p.detach().clone() for n, p in stages[0].named_parameters()}
     for built in stages:
-        (terms,) = train(built, 1)
+        (terms,) = step_terms(built, clips(), 1)
         assert {"features", "generator", "discriminator"} <= set(terms)
         assert built.step == built.num_updates("discriminator") == 1
         assert {n.partition(".")[0] for n in built.averaged_names()} == {"vae"}
@@ -323,7 +304,9 @@ def test_the_adversarial_term_reaches_the_vae_and_not_its_discriminator():
 
 
 def test_the_discriminator_of_pictures_learns_to_tell():
-    losses = [terms["discriminator"] for terms in train(adversarial(0.0, lr=1e-2), 20)]
+    losses = [
+        terms["discriminator"] for terms in step_terms(adversarial(0.0, lr=1e-2), clips(), 20)
+    ]
     assert sum(losses[-3:]) < 0.9 * sum(losses[:3])
     with pytest.raises(ValueError, match="set the trainer's options"):
         TrainVAE(

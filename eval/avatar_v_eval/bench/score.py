@@ -7,7 +7,7 @@ from pathlib import Path
 
 from avatar_v.scoring.clip import ScoredClip
 from avatar_v.scoring.registry import build
-from avatar_v.scoring.scorer import Scorer, mistake
+from avatar_v.scoring.scorer import Scorer, failure
 from avatar_v.scoring.values import ScoreOutput, Values
 from avatar_v_eval.bench.cache import Cache, Entry, Mistake, measurement_key
 from avatar_v_eval.bench.delivery import Delivery
@@ -138,7 +138,7 @@ def _measured(metric: Scorer, clip: Callable[[], ScoredClip]) -> Values:
     except ValueError:
         raise
     except Exception as error:
-        raise Mistake(f"{metric.name} failed: {mistake(metric, error)}") from error
+        raise Mistake(f"{metric.name} failed: {failure(metric, error)}") from error
     named = [output.key for output in metric.outputs]
     if sorted(values) != sorted(named):
         raise Mistake(f"{metric.name} gave {sorted(values)}, and its outputs are {sorted(named)}")

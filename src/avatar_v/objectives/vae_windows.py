@@ -1,5 +1,5 @@
-"""What the VAE is trained on: windows of clips with the weight of every pixel, and textures beside
-them."""
+"""The subject of the VAE's training: the VAE that it starts from, windows of clips with the weight
+of every pixel, and textures beside them."""
 
 from dataclasses import dataclass
 

@@ -19,9 +19,9 @@ from avatar_v.scoring.clip import Footage, ScoredClip
 from avatar_v.scoring.pictures import FramesInMemory
 from avatar_v.scoring.readings import STYLE
 from avatar_v.scoring.registry import make_scorer
-from avatar_v.scoring.scorer import Scorer, mistake
+from avatar_v.scoring.scorer import Scorer, failure
 from avatar_v.scoring.values import Values
-from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_latents
+from avatar_v.types import SAMPLES_PER_FRAME, Batch, num_frames, num_latents
 
 STILL_FRAMES = 12
 """How long a portrait is shown: `sampling.sampled` takes each once."""
@@ -29,8 +29,9 @@ STILL_FRAMES = 12
 
 class Scored:
     """One output of a scorer for each sample, more is better: as it is where higher is better,
-    minus it where lower is, minus its absolute value where zero is. What the scorer cannot say of a
-    sample is missing, with its reason. None where motion alone is made.
+    minus it where lower is, minus its absolute value where zero is. Frames that no sample made are
+    not judged. What the scorer cannot say of a sample is missing, with its reason. None where
+    motion alone is made.
 
     Args:
         scorer: Its name, or a dotted module with SCORERS, as ``--metrics`` takes it.
@@ -60,38 +61,39 @@ class Scored:
 
     def __call__(
         self, frames: Video | None, audio: Tensor, reference: Batch | None, motion: Motion, *,
-        condition: Int[Tensor, " b"], portrait: Pictures | None = None,
+        condition: Int[Tensor, " b"], num_given: int = 0, portrait: Pictures | None = None,
         truth: Float[Tensor, "c f 3 _h _w"] | None = None,
         true_motion: Float[Tensor, "c f m"] | None = None, **columns: Any,
     ) -> RewardValues | None:  # fmt: skip
         if frames is None:
             return None
         own = None if reference is None else known_motion(reference)
-        clips = scored_clips(frames, audio, condition, portrait, own, truth, true_motion)
+        first = num_frames(num_given) if num_given else 0
+        clips = scored_clips(frames, audio, condition, portrait, own, truth, true_motion, first)
         nothing = torch.full((num_latents(frames.shape[1]) if self.per_latent else 1,), torch.nan)
         true: dict[int, Tensor] = {}  # of each condition once
         rows, why = [], ""
         for clip, number in zip(clips, condition.tolist(), strict=True):
             try:
-                row = self._read(clip)
+                row = self._read(clip, first)
                 if self.relative:
                     if number not in true:
-                        true[number] = self._read(replace(clip, video=clip.true))
+                        true[number] = self._read(replace(clip, video=clip.true), first)
                     row = self._share(row, true[number])
                 rows.append(row)
             except Exception as error:  # a judge that fails must not end a training
                 reasoned = isinstance(error, ValueError)
-                why = why or (str(error) if reasoned else mistake(self.scorer, error))
+                why = why or (str(error) if reasoned else failure(self.scorer, error))
                 rows.append(nothing)
         values = torch.stack(rows)
         return RewardValues(values if self.per_latent else values[:, 0], why)
 
-    def _read(self, clip: ScoredClip) -> Float[Tensor, " n"]:
-        """A number for each latent frame, or one."""
+    def _read(self, clip: ScoredClip, first: int) -> Float[Tensor, " n"]:
+        """A number for each latent frame, or one, of a clip that begins at the ``first`` frame."""
         values, key, better = judged(self.scorer, clip), self.output.key, self.output.better
         row = torch.tensor([float(values.values[key])])
         if self.per_latent:
-            row = _by_latent(values, key, clip.video.num_frames)
+            row = _by_latent(values, key, first, clip.video.num_frames)
         return -row.abs() if better == "zero" else -row if better == "lower" else row
 
     def _share(self, made: Float[Tensor, " n"], true: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -102,12 +104,13 @@ class Scored:
         return torch.where(made >= true, 1.0, share)
 
 
-def _by_latent(values: Values, key: str, num_frames: int) -> Float[Tensor, " l"]:
+def _by_latent(values: Values, key: str, first: int, num: int) -> Float[Tensor, " l"]:
+    """The mean of each latent frame. Those before the ``first`` have no values: its own."""
     rows = values.frames.get(key)
     if not rows:
         raise ValueError(f"there are no values per frame of {key}")
     numbers, found = zip(*rows, strict=True)
-    each = torch.from_numpy(np.interp(np.arange(num_frames), numbers, found)).float()
+    each = torch.from_numpy(np.interp(np.arange(-first, num), numbers, found)).float()
     return by_latent(each[None], "mean")[0]
 
 
@@ -137,23 +140,27 @@ def scored_clips(
     own: list[Float[Tensor, "_r m"]] | None = None,
     truth: Float[Tensor, "c f 3 _h _w"] | None = None,
     true_motion: Float[Tensor, "c f m"] | None = None,
+    first: int = 0,
 ) -> Iterator[ScoredClip]:
-    """What scorers see of each sample, as files would hold it, on the device of the frames.
+    """What scorers see of each sample from the ``first`` frame on, as files would hold it, on the
+    device of the frames.
 
     The reference are the portraits of the person, with what is known of how they move elsewhere;
-    none without portraits. The scene image is the first frame of the video: it was given.
+    none without portraits. The scene image is the frame with which the sample begins: the image
+    that was given, if there was one.
     """
+    rest = slice(first, None)
     for video, sound, number in zip(frames, audio, condition.tolist(), strict=True):
-        stored = as_stored(video)
+        stored, heard = as_stored(video), sound[first * SAMPLES_PER_FRAME :]
         shown = stored[:0] if portrait is None else as_stored(portrait[number])
         shown = FramesInMemory(shown.repeat_interleave(STILL_FRAMES, 0))
         silence = sound.new_zeros(SAMPLES_PER_FRAME * shown.num_frames)
         true = None
         if truth is not None:
-            moves = None if true_motion is None else true_motion[number]
-            true = Footage.of(as_stored(truth[number]), sound, "the truth", moves)
+            moves = None if true_motion is None else true_motion[number, rest]
+            true = Footage.of(as_stored(truth[number, rest]), heard, "the truth", moves)
         yield ScoredClip(
-            Footage.of(stored, sound),
+            Footage.of(stored[rest], heard),
             Footage(shown, silence, "the reference", None if own is None else own[number]),
             stored[0],
             true,

@@ -127,7 +127,8 @@ def known(values: Float[Tensor, "b *l"]) -> Bool[Tensor, "b *l"]:
 
 
 def judges_of(function: object) -> list[Judge]:
-    """The networks and the scorers that a reward, or a scorer in it, holds."""
+    """The networks and the scorers among the attributes of a reward, and among those of a scorer
+    there. What lies deeper, as in a list, is not seen."""
     parts = list(getattr(function, "__dict__", {}).values())
     parts += function.children() if isinstance(function, nn.Module) else ()
     held = [part for part in parts if isinstance(part, Judge)]

@@ -65,7 +65,7 @@ class NetworkScorer(Scorer, Generic[J]):
         return self.critic.hash()
 
 
-def mistake(scorer: Scorer, error: Exception) -> str:
+def failure(scorer: Scorer, error: Exception) -> str:
     """An error that no reason was given for, in words, and where in the scorer's file it was."""
     file = inspect.getfile(type(scorer))
     lines = [at.lineno for at in traceback.extract_tb(error.__traceback__) if at.filename == file]

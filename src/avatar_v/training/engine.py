@@ -112,6 +112,11 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         """Whether Lightning makes the updates: those of a stage that trains one role."""
         return sum(role.trainable for role in self.roles().values()) == 1
 
+    def setup(self, stage: str) -> None:
+        """Lightning calls this before any network is loaded."""
+        if not self.automatic_optimization:
+            require_steps(self.trainer.checkpoint_callbacks)
+
     # Networks
 
     def configure_model(self) -> None:
@@ -178,8 +183,6 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     # Steps
 
     def on_fit_start(self) -> None:
-        if not self.automatic_optimization:
-            require_steps(self.trainer.checkpoint_callbacks)
         data = self.trainer.datamodule  # pyright: ignore[reportAttributeAccessIssue]
         self.subject.check_data(self, data, self.trainer.max_steps)
 

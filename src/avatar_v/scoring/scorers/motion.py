@@ -2,7 +2,6 @@
 
 import math
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import torch
@@ -21,44 +20,32 @@ from avatar_v.scoring.values import ScoreOutput, Values
 
 
 class MouthScorer(NetworkScorer[MotionMeter]):
-    """r of the mouth's opening in the video with the true one, of all frames that both have. The
-    true one is read from pixels by the same meter, so that a copy scores 1, except where the motion
-    of the truth is known. Needs a video that starts with the sound."""
+    """The mouth's opening beside the true one, in all frames that both videos have: Pearson's r,
+    and the slope, which falls where lips fit but open less. The true one is read from pixels by the
+    same meter, so that a copy scores 1, except where the motion of the truth is known. Needs a
+    video that starts with the sound."""
 
     name = "mouth"
-    version = 1
+    version = 2
     judge = "MotionMeter; no detector, whole pictures"
     faces = DRAWN
-    outputs = (ScoreOutput("mouth_r", "mouth opening against the truth, r", "higher"),)
+    outputs = (
+        ScoreOutput("mouth_r", "mouth opening against the truth, r", "higher"),
+        ScoreOutput("mouth_slope", "mouth opening on the true one, slope", ""),
+    )
 
     def __init__(self, critic: str = "motion") -> None:
         self.critic = MotionMeter.from_pretrained(critic)
 
     def score(self, clip: ScoredClip) -> Values:
-        shown, true = _openings(clip, _reader(self.critic))
+        shown, true = _openings(clip, lambda footage: footage.squares.each(self.critic.mouth_open))
         r = pearson(shown[: len(true)].numpy(), true[: len(shown)].numpy())
-        return Values({"mouth_r": r}, {"mouth_r": list(enumerate(shown.tolist()))})
-
-
-class MouthSlopeScorer(NetworkScorer[MotionMeter]):
-    """How far the mouth goes along with the true one: the slope of its opening on that, which falls
-    where lips fit but open less (`MouthScorer` does not see it); a copy has about 1."""
-
-    name = "mouth_slope"
-    version = 1
-    judge = "MotionMeter; no detector, whole pictures"
-    faces = DRAWN
-    outputs = (ScoreOutput("mouth_slope", "mouth opening on the true one, slope", ""),)
-
-    def __init__(self, critic: str = "motion") -> None:
-        self.critic = MotionMeter.from_pretrained(critic)
-
-    def score(self, clip: ScoredClip) -> Values:
-        return _slope(self.name, clip, _reader(self.critic))
+        values = {"mouth_r": r, "mouth_slope": _slope(shown, true)}
+        return Values(values, {"mouth_r": list(enumerate(shown.tolist()))})
 
 
 class MouthLandmarksScorer(Scorer):
-    """`MouthSlopeScorer` by landmarks; where the face is lost, the last one is held."""
+    """The slope of `MouthScorer` by landmarks; where the face is lost, the last one is held."""
 
     name = "mouth_landmarks"
     version = 1
@@ -73,8 +60,8 @@ class MouthLandmarksScorer(Scorer):
             raise ImportError(HOW_TO_INSTALL)
 
     def score(self, clip: ScoredClip) -> Values:
-        found = _slope(self.name, clip, _held_opening)
-        return replace(found, notes=face_notes(clip.video))
+        found = _slope(*_openings(clip, _held_opening))
+        return Values({self.name: found}, notes=face_notes(clip.video))
 
 
 class StyleScorer(NetworkScorer[MotionMeter]):
@@ -116,10 +103,6 @@ class StyleLandmarksScorer(Scorer):
         return Values({self.name: distance}, notes=face_notes(clip.video))
 
 
-def _reader(critic: MotionMeter) -> Callable[[Footage], Tensor]:
-    return lambda footage: footage.squares.each(critic.mouth_open)
-
-
 def _openings(
     clip: ScoredClip, read: Callable[[Footage], Tensor]
 ) -> tuple[Float[Tensor, " f"], Float[Tensor, " t"]]:
@@ -129,12 +112,12 @@ def _openings(
     return shown.double().cpu(), known.double().cpu()
 
 
-def _slope(name: str, clip: ScoredClip, read: Callable[[Footage], Tensor]) -> Values:
-    shown, true = _openings(clip, read)
+def _slope(shown: Float[Tensor, " f"], true: Float[Tensor, " t"]) -> float:
+    """ValueError where the true mouth does not move."""
     found = float(slope(true[: len(shown)], shown[: len(true)]))
     if not math.isfinite(found):
         raise ValueError("the true mouth does not move")
-    return Values({name: found})
+    return found
 
 
 def _by_landmarks(footage: Footage, found: Bool[Tensor, " f"]) -> Float[Tensor, "f m"]:
@@ -151,10 +134,4 @@ def _seen(footage: Footage) -> Motion:
     return _by_landmarks(footage, found)[found].double().numpy()
 
 
-SCORERS = (
-    MouthScorer,
-    MouthSlopeScorer,
-    MouthLandmarksScorer,
-    StyleScorer,
-    StyleLandmarksScorer,
-)
+SCORERS = (MouthScorer, MouthLandmarksScorer, StyleScorer, StyleLandmarksScorer)
