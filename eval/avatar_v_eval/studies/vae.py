@@ -29,9 +29,8 @@ from avatar_v_eval.protocol import Findings, Reading, Readings, means
 from avatar_v_eval.records import Number
 
 DECIBEL = {"psnr_world": "dB", "psnr_mouth": "dB"}
-MEASURES = {
-    "psnr_world": "PSNR, world",
-    "psnr_mouth": "PSNR inside the mouth box",
+MEASURES = {"psnr_world": "PSNR, world", "psnr_mouth": "PSNR inside the mouth box"}
+SHARES = {
     "sharpness": "sharpness, share of the true video's",
     "flicker": "flicker, share of the true video's",
 }
@@ -62,7 +61,9 @@ def measure(options: argparse.Namespace) -> Findings:
     clips = mapped(clip, options.persons, "drawing clips", options.workers)
     videos = [signed(rendered_video(clip)) for clip in clips]
     rows = mapped(lambda i: read(vae, clips[i]), len(clips), "world", options.workers)
-    numbers = means(Readings({"db": rows}), MEASURES, {"db": f"{options.split} persons"}, DECIBEL)
+    persons = f"{options.split} persons"
+    numbers = means(Readings({"db": rows}), MEASURES, {"db": persons}, DECIBEL)
+    numbers |= means(Readings({"share": rows}), SHARES, {"share": persons})
     numbers["psnr_world_db"] = numbers["psnr_world_db"].described(
         numbers["psnr_world_db"].label, unit="dB", target="≥ 30"
     )
