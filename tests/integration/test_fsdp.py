@@ -30,7 +30,7 @@ OVERLAY = {
     "trainer": {
         "devices": 2,
         "strategy": {
-            "class_path": "avatar_v.parallel.trainer.ShardedStrategy",
+            "class_path": "avatar_v.parallel.strategy.ShardedStrategy",
             "init_args": {"data_parallel_size": "auto", "tensor_parallel_size": 1},
         },
         "default_root_dir": "run",

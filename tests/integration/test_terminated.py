@@ -20,7 +20,7 @@ ENDS_S = 120.0
 """3 s where nothing else runs; it would be an epoch's time, or for ever."""
 DDP = {"trainer.strategy": "ddp_find_unused_parameters_true"}
 SHARDED = {
-    "trainer.strategy": "avatar_v.parallel.trainer.ShardedStrategy",
+    "trainer.strategy": "avatar_v.parallel.strategy.ShardedStrategy",
     "trainer.strategy.tensor_parallel_size": "1",
 }
 GROUP = {**SHARDED, "trainer.strategy.tensor_parallel_size": "2"}

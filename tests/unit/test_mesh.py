@@ -6,7 +6,8 @@ import torch
 from lightning.pytorch.strategies import ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator
-from avatar_v.parallel.trainer import ShardedStrategy, data_ranks, trainer_layout
+from avatar_v.parallel.strategy import ShardedStrategy, data_ranks
+from avatar_v.parallel.trainer import trainer_layout
 
 SIZES = [(world, size) for world in range(1, 9) for size in range(1, 9) if world % size == 0]
 

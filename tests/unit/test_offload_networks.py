@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.vae import VideoVAE
-from avatar_v.parallel.offload import Residency, find_blocks, list_tensors, offload_models
+from avatar_v.parallel.blocks import find_blocks, list_tensors
+from avatar_v.parallel.offload import Residency, offload_models
 from avatar_v.parallel.streams import CudaStreams
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats

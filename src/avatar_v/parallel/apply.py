@@ -26,7 +26,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.layers import IN_FP32
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.text import ByteTextEncoder, UMT5TextEncoder
-from avatar_v.parallel.offload import find_blocks
+from avatar_v.parallel.blocks import find_blocks
 
 
 def checkpoint_blocks(dit: AvatarDiT) -> None:

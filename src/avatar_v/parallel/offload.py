@@ -18,7 +18,7 @@ torch pins memory in powers of two unless PYTORCH_ALLOC_CONF has pinned_max_roun
 import functools
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
@@ -28,6 +28,7 @@ from torch.distributed.tensor import DTensor
 
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.parallel.blocks import find_blocks, list_tensors
 from avatar_v.parallel.streams import Event, Streams
 
 ALIGNMENT = 256
@@ -262,30 +263,6 @@ class _Turns:
                 with self._changed:
                     self._line.remove(me)
                     self._changed.notify_all()
-
-
-def find_blocks(module: nn.Module) -> list[nn.Module]:
-    """The elements of outermost ``ModuleList``s, and embeddings outside them, in order. Each is to
-    be run by calling it."""
-    found: list[nn.Module] = []
-    for child in module.children():
-        is_element = type(module) is nn.ModuleList and type(child) is not nn.ModuleList
-        if is_element or isinstance(child, nn.Embedding):
-            found.append(child)
-        else:
-            found += find_blocks(child)
-    return found
-
-
-def list_tensors(module: nn.Module, besides: Iterable[nn.Module] = ()) -> list[Tensor]:
-    """Parameters and buffers of ``module``, each once, without those of the parts ``besides``."""
-    skipped = {part for block in besides for part in block.modules()}
-    found: dict[int, Tensor] = {}
-    for part in module.modules():
-        if part not in skipped:
-            for tensor in (*part.parameters(recurse=False), *part.buffers(recurse=False)):
-                found[id(tensor)] = tensor
-    return list(found.values())
 
 
 def _wrap(module: nn.Module, context: Callable[[], AbstractContextManager[None]]) -> None:

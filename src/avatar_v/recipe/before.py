@@ -27,7 +27,7 @@ MAX_DEVICES = 1024
 PATIENCE_S = 5.0
 """A database that another run is writing to, and a server, have so long to answer."""
 SQLITE = "sqlite:///"
-SHARDED = "avatar_v.parallel.trainer.ShardedStrategy"
+SHARDED = "avatar_v.parallel.strategy.ShardedStrategy"
 PORTS = {"http": 80, "https": 443, "postgresql": 5432, "mysql": 3306, "mssql": 1433}
 """Of servers that a URI names none of."""
 

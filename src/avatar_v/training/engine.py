@@ -14,12 +14,11 @@ agrees, since `update` shows the trainer the student's updates alone.
 
 import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, TypeGuard, TypeVar
+from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING, Any, Generic, TypeGuard, TypeVar
 
 import lightning as L
 import torch
-from lightning.pytorch.callbacks import Checkpoint
 from lightning.pytorch.core.optimizer import LightningOptimizer
 from torch import Tensor, nn
 from torch.distributed.device_mesh import DeviceMesh
@@ -31,8 +30,7 @@ from avatar_v.models.dit import AvatarDiT
 from avatar_v.parallel.apply import checkpoint_blocks, shard
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
-from avatar_v.parallel.trainer import check_replicas, trainer_layout
-from avatar_v.sampling.settings import Settings
+from avatar_v.parallel.trainer import check_replicas, check_timed_checkpoints, trainer_layout
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.optim import Optim, build_optimizer, warmup_cosine
 from avatar_v.training.roles import (
@@ -49,6 +47,9 @@ from avatar_v.training.roles import (
 )
 from avatar_v.training.subject import ClipSubject, Step, Subject
 from avatar_v.training.trainable import Trainable
+
+if TYPE_CHECKING:
+    from avatar_v.sampling.settings import Settings
 
 Network = TypeVar("Network", bound=nn.Module)
 COUNTERS, SUBJECT = "engine", "subject"
@@ -115,7 +116,7 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
     def setup(self, stage: str) -> None:
         """Lightning calls this before any network is loaded."""
         if not self.automatic_optimization:
-            require_steps(self.trainer.checkpoint_callbacks)
+            check_timed_checkpoints(self.trainer)
 
     # Networks
 
@@ -346,7 +347,7 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         """What the card of the weights says they can do (models.card.Capabilities)."""
         return self.subject.card_entries(self)
 
-    def sampled_with(self, settings: Settings) -> Settings:
+    def sampled_with(self, settings: "Settings") -> "Settings":
         """``settings`` as generation changes them for these weights."""
         return settings
 
@@ -388,13 +389,3 @@ def keep_frozen_out_of_checkpoints(module: nn.Module) -> None:
 
     module.register_state_dict_post_hook(drop)
     module.register_load_state_dict_post_hook(allow)
-
-
-def require_steps(callbacks: Iterable[Checkpoint]) -> None:
-    """ValueError for checkpoints that are timed: of a stage that makes its own updates Lightning
-    writes none of these, and says nothing."""
-    if any(getattr(callback, "_train_time_interval", None) for callback in callbacks):
-        raise ValueError(
-            "a stage of several trained roles has checkpoints by steps: set every_n_train_steps of "
-            "ModelCheckpoint in place of train_time_interval"
-        )
