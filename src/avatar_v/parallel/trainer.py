@@ -32,8 +32,8 @@ def check_replicas(trainer: L.Trainer | None) -> None:
 
 
 def check_timed_checkpoints(trainer: L.Trainer) -> None:
-    """For a stage of several trained roles. Where a stage makes its own updates, Lightning writes no
-    checkpoint by the clock and says nothing. ValueError for a callback that asks for one."""
+    """For a stage of several trained roles. Where a stage makes its own updates, Lightning writes
+    no checkpoint by the clock and says nothing. ValueError for a callback that asks for one."""
     if any(getattr(one, "_train_time_interval", None) for one in trainer.checkpoint_callbacks):
         raise ValueError(
             "this stage trains several roles, and its checkpoints are by steps: set "
