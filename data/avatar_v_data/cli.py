@@ -67,7 +67,9 @@ def _add_import(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder for the shards")
     parser.add_argument("--frames", type=int, default=DEFAULT_NUM_FRAMES, help="per clip, 4k + 1")
     parser.add_argument("--size", type=int, default=DEFAULT_SIZE, help="height and width, pixels")
-    parser.add_argument("--no-face-crop", action="store_true", help="take the centre square")
+    parser.add_argument(
+        "--no-face-crop", action="store_true", help="take the picture's centre square, without dlib"
+    )
     parser.add_argument(
         "--person",
         choices=["file", "folder", "face", "manifest"],

@@ -139,5 +139,4 @@ def _request(rollout: Rollout, case: Case, num_frames: int, folder: Path) -> Req
         audio=str(folder / "speech.wav"),
         image=image,
         reference_s=0.0 if num_frames == 1 else num_frames / FRAME_RATE_HZ,
-        face_crop=False,
     )

@@ -62,7 +62,7 @@ class Pipeline:
         return f"pipeline:{self.weights}{asked}:{hash_folder(weights_folder(self.weights))}"
 
     def deliver(self, manifest: BenchManifest, case: CaseFiles) -> Delivery:
-        """Input that the generator does not take is a reason; faces are cropped in real video."""
+        """Input that the generator does not take is a reason."""
         out = place(self.videos, self.source, manifest, case)
         if out.is_file():
             return Delivery(out, timing=reported(out))
@@ -76,7 +76,6 @@ class Pipeline:
                 audio=audio,
                 prompt=case.prompt,
                 image=manifest.path(case, "image"),
-                face_crop=manifest.faces == "real",
                 **asked,
             )
             with Mp4Writer(out, read_audio(audio)) as writer:

@@ -141,7 +141,6 @@ def one_run(pipeline: AvatarPipeline, options: argparse.Namespace) -> LiveRun:
             guidance_audio=options.audio,
             guidance_motion=options.motion,
             reference_s=options.reference_seconds,
-            face_crop=False,
             motion="meter",
             chunk_latents=options.chunk_latents,
         )

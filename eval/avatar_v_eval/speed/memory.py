@@ -117,7 +117,7 @@ def one_run(seconds: int, weights: str, num_steps: int, folder: Path) -> MemoryR
     num = seconds * FRAME_RATE_HZ
     write_wav(sound, clip.audio.repeat(-(-num // CLIP_FRAMES))[: num * SAMPLES_PER_FRAME])
     words = [
-        *("generate", "--reference", str(reference), "--audio", str(sound), "--no-face-crop"),
+        *("generate", "--reference", str(reference), "--audio", str(sound)),
         *("--out", str(folder / "out.mp4"), "--overwrite", "--steps", str(num_steps)),
         *("--weights", weights),
     ]

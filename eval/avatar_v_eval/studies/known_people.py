@@ -79,7 +79,7 @@ class KnownPeopleCheck:
                     path = Path(folder) / "clip.mp4"
                     with Writer(build_output(str(path))) as writer:
                         writer.write(rendered_video(clip), clip.audio)
-                    image = best_frame(path, face_crop=False).image
+                    image = best_frame(path, face_crop=True, drawn=True).image
                     rows.setdefault(f"{size}_picture", []).append(
                         self.warns(rendered_video(clip)[0])
                     )

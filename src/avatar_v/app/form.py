@@ -13,12 +13,11 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from avatar_v.app.uploads import is_plain_file
+from avatar_v.faces.face_track import CENTRE
 from avatar_v.media import containers, reading
 from avatar_v.request.request import Request
 
 CONSENT = "This is my own face or a drawn one, or I have the person's permission"
-CAMERA = "filmed: find the face in it"
-FRAMED = "drawn, or framed on the face: take it as it is"
 NEW_SCENE = "Put the person into this scene, away from the clip's"
 SPEECH_TEXT = "The text"
 MAX_PROMPT = 500  # characters
@@ -30,8 +29,8 @@ REFERENCE_S = (0.0, 60.0)
 
 _Number = StrictInt | StrictFloat
 _WORDS = {
-    "pass --no-face-crop": f"choose “{FRAMED}”",
-    "--no-face-crop": f"“{FRAMED}”",
+    f"; or {CENTRE}": "",
+    CENTRE: "send one that shows the face",
     "--reference-seconds": "Seconds of reference",
     "--guidance-audio": "Strength of the sound",
     "--steps": "Steps",
@@ -71,7 +70,6 @@ class PageForm:
     consent: StrictBool
     prompt: StrictStr | None
     new_scene: StrictBool  # no frame of the clip is given: the first is made from the prompt
-    picture: StrictStr | None  # CAMERA or FRAMED
     num_steps: _Number | None
     guidance_audio: _Number | None
     reference_s: _Number | None
@@ -94,8 +92,6 @@ def checked_request(form: PageForm, limits: Limits, out: str | Path) -> Request:
         raise ValueError(f"The scene has at most {MAX_PROMPT} characters, got {len(prompt)}")
     if form.new_scene and not prompt:
         raise ValueError(f"Say which scene, or do not tick “{NEW_SCENE}”")
-    if form.picture not in (CAMERA, FRAMED):
-        raise ValueError(f"The picture is “{CAMERA}” or “{FRAMED}”, got {form.picture!r}")
     request = Request.of(
         reference=form.reference,
         audio=form.speech,
@@ -106,7 +102,6 @@ def checked_request(form: PageForm, limits: Limits, out: str | Path) -> Request:
         num_steps=_whole("Steps", form.num_steps, STEPS),
         guidance_audio=_within("Strength of the sound", form.guidance_audio, GUIDANCE),
         reference_s=_within("Seconds of reference", form.reference_s, REFERENCE_S),
-        face_crop=form.picture == CAMERA,
         watermark=True,
     )
     _check_file("The clip", form.reference, limits, limits.reference_s)

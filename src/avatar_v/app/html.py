@@ -7,9 +7,7 @@ from string import Template
 from typing import Any
 
 from avatar_v.app.form import (
-    CAMERA,
     CONSENT,
-    FRAMED,
     GUIDANCE,
     MAX_PROMPT,
     MAX_SEED,
@@ -50,8 +48,6 @@ def page(runner: JobRunner) -> str:
     reads = pipeline.card.can.reference
     words: dict[str, Any] = {
         "scene": DRAWN_SCENE if pipeline.name in SHIPPED else SCENE,
-        "camera": CAMERA,
-        "framed": FRAMED,
         "new_scene": NEW_SCENE,
         "new_scene_info": "Else the video begins with a frame of the clip, and stays there"
         if reads

@@ -34,7 +34,7 @@ from starlette.exceptions import HTTPException as StarletteHTTPException
 
 from avatar_v.app import html
 from avatar_v.app.example import draw_person
-from avatar_v.app.form import FRAMED, MAX_TEXT, PageForm, form_words
+from avatar_v.app.form import MAX_TEXT, PageForm, form_words
 from avatar_v.app.job_queue import JobQueue, in_turn
 from avatar_v.app.job_threads import JobThreads
 from avatar_v.app.jobs import LIVE, RECORD, VIDEO, JobRunner
@@ -181,7 +181,7 @@ def _add_uploads(app: FastAPI, runner: JobRunner, threads: JobThreads, uploads: 
                 sound.rename(speech / sound.name)
             return {"reference": clip_id, "speech": speech_id}
 
-        return {**await made(request, drawn), "picture": FRAMED}
+        return await made(request, drawn)
 
     @app.post("/speech")
     async def say(request: Request, body: TextBody) -> Response:

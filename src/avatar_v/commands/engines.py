@@ -50,7 +50,8 @@ def _add_scene(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--out", required=True, metavar="OUT.png", help="the picture")
     add("--candidates", type=int, default=8, metavar="N", help="how many are made (%(default)s)")
     add("--seed", type=int, default=0, metavar="N", help="another seed gives other candidates")
-    add("--no-face-crop", action="store_true", help="take the picture's centre square")
+    add("--no-face-crop", action="store_true", help="take the picture's centre square, for a "
+        "picture in which no face is found")  # fmt: skip
     add("--weights", default=DEFAULT_WEIGHTS, metavar="NAME|DIR", help="shipped or own")
     add("--device", default="auto", metavar="NAME", help="cpu, cuda, … (%(default)s)")
     add("--precision", default="auto", choices=("auto", "fp32", "bf16"), help="(%(default)s)")

@@ -77,7 +77,8 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--size", type=int, default=64, help="pixels (%(default)s), of --videos")
     add("--motion", default="auto", help="auto, meter, landmarks, none or "
         "package.module:function (%(default)s), of --videos")  # fmt: skip
-    add("--no-face-crop", action="store_true", help="--videos are framed on the face already")
+    add("--no-face-crop", action="store_true", help="take the centre square of --videos; "
+        "--motion auto is the meter then")  # fmt: skip
     add("--frames", type=int, default=137, help="of a sample, 4k + 1 (default: 137, 5.5 s)")
     add("--raters", metavar="FILE", help="JSON of who judges (default: the person's own habits; of "
         "videos the person's own face, lips and sharpness)")  # fmt: skip

@@ -228,7 +228,6 @@ def _write_request(
         prompt=driving.text,
         seed=seed,
         num_steps=num_steps,
-        face_crop=False,  # the world's clips are framed on the face
         overwrite=True,
     )
 

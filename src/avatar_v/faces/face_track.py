@@ -34,13 +34,12 @@ SMOOTH_S = 1.0  # the crop follows a walking person and lets the head nod and sw
 HEAD_PER_BOX = 1.7  # side of the crop in heights of dlib's box (brows to chin): the whole head
 HEAD_SHIFT = 0.12  # in box heights, upwards: the hair counts, the neck less
 CLOSE_UP = 1.1  # side of a picture of the face alone, in widths of the face
+FRAMED_SIDES = (0.7, 1.3)  # of the crop, in sides of a picture that is framed on the head already
+FRAMED_OFF = 0.1  # and how far the crop's centre is from the picture's at most, across and down
 
-HOW_TO_INSTALL = (
-    "finding faces needs dlib and its weights: pip install 'avatar_v[faces]'; "
-    "or take the centre of the picture with --no-face-crop"
-)
-
-IF_FRAMED = "pass --no-face-crop if the picture is framed on the face already"
+INSTALL = "pip install 'avatar_v[faces]'"
+CENTRE = "take the picture's centre square with --no-face-crop"
+HOW_TO_INSTALL = f"finding faces needs dlib and its weights: {INSTALL}; or {CENTRE}"
 
 
 @dataclass(frozen=True)
@@ -114,18 +113,22 @@ def crop_windows(track: FaceTrack, height: int, width: int) -> Boxes:
     """Square windows in pixels (x0, y0, x1, y1), whole numbers, one side for the whole clip.
 
     The centre is the track's, smoothed over ``SMOOTH_S`` seconds; windows may reach over the
-    picture's edge. ValueError if no face was found.
+    picture's edge. A picture that `is_framed` is taken whole. ValueError if no face was found.
     """
-    if not track.found.any():
-        raise ValueError("no face was found: there is nothing to centre a crop on")
-    scale = torch.tensor([width, height, width, height], dtype=torch.float32)
-    box = track.box * scale
-    box_height = (box[:, 3] - box[:, 1])[track.found].median()
-    centre = _smooth((box[:, :2] + box[:, 2:]) / 2, SMOOTH_S * 25)
-    side = max(2, round(float(HEAD_PER_BOX * box_height)))
-    corner = centre - torch.tensor([0.0, HEAD_SHIFT * float(box_height)]) - side / 2
-    corner = corner.round()
-    return torch.cat([corner, corner + side], dim=1)
+    if is_framed(track, height, width):
+        return centre_windows(len(track.box), height, width)
+    return _head_windows(track, height, width)
+
+
+def is_framed(track: FaceTrack, height: int, width: int, most_off: float = FRAMED_OFF) -> bool:
+    """Whether a picture is square and framed on the head already, as those of drawn people are:
+    the crop's side and mean centre are the picture's, nearly. ValueError if no face was found."""
+    windows = _head_windows(track, height, width)
+    smallest, largest = FRAMED_SIDES
+    side = float(windows[0, 2] - windows[0, 0]) / width
+    off = (windows[:, :2] + windows[:, 2:]).mean(0) / (2 * width) - 0.5
+    fits = smallest <= side <= largest and float(off.abs().max()) <= most_off
+    return height == width and fits
 
 
 def centre_windows(num_frames: int, height: int, width: int) -> Boxes:
@@ -234,6 +237,20 @@ def landmarks_in(frames: Frames, boxes: Boxes) -> Float[Tensor, "f 68 2"]:
     pixels = (boxes * size.repeat(2)).numpy()
     points = [_landmarks(frame, box) for frame, box in zip(frames, pixels, strict=True)]
     return torch.from_numpy(np.stack(points)) / size
+
+
+def _head_windows(track: FaceTrack, height: int, width: int) -> Boxes:
+    """The square around the head in each frame, of one side."""
+    if not track.found.any():
+        raise ValueError("no face was found: there is nothing to centre a crop on")
+    scale = torch.tensor([width, height, width, height], dtype=torch.float32)
+    box = track.box * scale
+    box_height = (box[:, 3] - box[:, 1])[track.found].median()
+    centre = _smooth((box[:, :2] + box[:, 2:]) / 2, SMOOTH_S * 25)
+    side = max(2, round(float(HEAD_PER_BOX * box_height)))
+    corner = centre - torch.tensor([0.0, HEAD_SHIFT * float(box_height)]) - side / 2
+    corner = corner.round()
+    return torch.cat([corner, corner + side], dim=1)
 
 
 def _follow(detections: list[list[np.ndarray]]) -> list[np.ndarray | None]:

@@ -2,16 +2,15 @@
 
 Blurred frames are out (`sharp_enough`). With a face track the rest is ranked by how frontal it is,
 how open the eyes and how closed the mouth; the ranks are averaged, so no measure needs a scale or a
-weight. Without one (`--no-face-crop`) the ranks are of
-the motion that an extractor reads, and a face behind a hand is out, too. Where nothing reads the
-motion either, the frame wins that differs least, in its worst part, from the median of its
-neighbours in time: blinks, wide mouths and quick turns are short and local. (A person may also hold
-still while looking aside or behind a hand, which only a reading of the face tells.) The clip is
-never held as a whole.
+weight. Where the picture is taken whole (framing.py) the ranks are of the motion that an extractor
+reads, and a face behind a hand is out, too. Where nothing reads the motion either, the frame wins
+that differs least, in its worst part, from the median of its neighbours in time: blinks, wide
+mouths and quick turns are short and local. (A person may also hold still while looking aside or
+behind a hand, which only a reading of the face tells.) The clip is never held as a whole.
 """
 
+import dataclasses
 import math
-import warnings
 from dataclasses import dataclass
 from itertools import islice
 from pathlib import Path
@@ -23,14 +22,8 @@ from torch import Tensor
 
 from avatar_v.base.words import counted
 from avatar_v.critics.quality import sharp_enough, sharpness
-from avatar_v.faces.face_track import (
-    IF_FRAMED,
-    FaceTrack,
-    centre_windows,
-    crop_windows,
-    track_faces,
-    why_no_face,
-)
+from avatar_v.faces.face_track import FaceTrack, centre_windows, crop_windows
+from avatar_v.inputs.framing import find_person
 from avatar_v.media import reading
 from avatar_v.motion.extractors import Extractor, extract
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
@@ -64,18 +57,27 @@ def best_frame(
     path: str | Path,
     *,
     face_crop: bool,
+    drawn: bool = False,
     search_s: float = SEARCH_S,
     extractor: Extractor | None = None,
 ) -> BestFrame:
-    """The best frame of a clip or a still: its head, or (``face_crop`` False) its centre square,
-    by the motion that ``extractor`` reads. The first ``search_s`` seconds are looked at.
+    """The best frame of a clip or a still: its head (``drawn``: as framing.py finds it for weights
+    of drawn people), or its centre square, by the motion that ``extractor`` reads. The first
+    ``search_s`` seconds are looked at.
 
     ValueError: unreadable, no video, no frames, no face, or the [faces] extra is missing.
     """
+    notes: tuple[str, ...] = ()
     if face_crop:
-        return _best_face(path, search_s)
+        candidates, stride = _candidates(path, search_s, centred=False)
+        looked = f"in {counted(len(candidates), 'frame')} looked at"
+        track, notes = find_person(
+            path, candidates, drawn=drawn, extractor=extractor, looked=looked, detect_every=1
+        )
+        if track is not None:
+            return _best_face(path, candidates, stride, track, notes)
     read = None if extractor is None else _best_read(path, search_s, extractor)
-    return read or _most_usual(path, search_s)
+    return dataclasses.replace(read or _most_usual(path, search_s), warnings=notes)
 
 
 def unusualness(grey: Float[Tensor, "f h w"]) -> Float[Tensor, " f"]:
@@ -129,24 +131,23 @@ def mean_rank(*measures: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
     return torch.stack(ranks).float().mean(0)
 
 
-def _best_face(path: str | Path, search_s: float) -> BestFrame:
-    stride = _stride(path, search_s)
+def _candidates(path: str | Path, search_s: float, *, centred: bool) -> tuple[Frames, int]:
+    """The frames that are looked at, ``MAX_FACES`` at most, whole or their centre squares, and how
+    far they are apart."""
+    duration_s = reading.probe(path).duration_s or search_s
+    stride = max(1, math.ceil(min(duration_s, search_s) * FRAME_RATE_HZ / MAX_FACES))
     wanted = islice(reading.iter_video(path), 0, MAX_FACES * stride, stride)
-    candidates = torch.stack([_reduced(frame, MAX_SIDE) for frame in wanted])
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            track = track_faces(candidates, detect_every=1)
-        except ImportError as error:
-            raise ValueError(str(error)) from error
-    if not track.found.any():
-        looked = f"in {counted(len(candidates), 'frame')} looked at; {IF_FRAMED}"
-        raise ValueError(why_no_face(path, looked))
+    cut = (_centre(frame) if centred else frame for frame in wanted)
+    return torch.stack([_reduced(frame, MAX_SIDE) for frame in cut]), stride
+
+
+def _best_face(
+    path: str | Path, candidates: Frames, stride: int, track: FaceTrack, notes: tuple[str, ...]
+) -> BestFrame:
     pick = _pick_face(candidates, track)
     one = FaceTrack(track.box[[pick]], track.landmarks[[pick]], track.found[[pick]], 1)
     frame = next(islice(reading.iter_video(path), pick * stride, None))
     window = crop_windows(one, *frame.shape[1:])
-    notes = tuple(f"{path}: {warning.message}" for warning in caught)
     return BestFrame(_cut(frame, window[0]), pick * stride, len(candidates), notes)
 
 
@@ -167,9 +168,7 @@ def _pick_face(candidates: Frames, track: FaceTrack) -> int:
 def _best_read(path: str | Path, search_s: float, extractor: Extractor) -> BestFrame | None:
     """The candidate of the best mean rank among those that are sharp enough and not hidden; None
     where the motion tells no frame from another."""
-    stride = _stride(path, search_s)
-    wanted = islice(reading.iter_video(path), 0, MAX_FACES * stride, stride)
-    candidates = torch.stack([_reduced(_centre(frame), MAX_SIDE) for frame in wanted])
+    candidates, stride = _candidates(path, search_s, centred=True)
     motion = extract(extractor, candidates, None)
     sharp = torch.stack([sharpness(picture[None])[0] for picture in candidates])
     seen = motion[:, MOTION_NAMES.index("cover")] < COVERED
@@ -181,12 +180,6 @@ def _best_read(path: str | Path, search_s: float, extractor: Extractor) -> BestF
     pick = int(kept[int(mean_rank(*measures).argmin()) if measures else 0])
     frame = next(islice(reading.iter_video(path), pick * stride, None))
     return BestFrame(_centre(frame), pick * stride, len(candidates))
-
-
-def _stride(path: str | Path, search_s: float) -> int:
-    """Every so many frames one is looked at, ``MAX_FACES`` at most."""
-    duration_s = reading.probe(path).duration_s or search_s
-    return max(1, math.ceil(min(duration_s, search_s) * FRAME_RATE_HZ / MAX_FACES))
 
 
 def _centre(frame: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "3 side side"]:

@@ -9,6 +9,7 @@ frame that shows the person.
 import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from jaxtyping import Float, UInt8
 from torch import Tensor
@@ -27,7 +28,7 @@ from avatar_v.inputs.speech import live_speech, read_speech, whole_or_why
 from avatar_v.media import reading
 from avatar_v.media.delivered import Delivered
 from avatar_v.media.sound import Sound
-from avatar_v.motion.extractors import Extractor, find_extractor
+from avatar_v.motion.extractors import find_extractor
 from avatar_v.request.checks import check_request
 from avatar_v.request.output_files import has_kept
 from avatar_v.request.record import ReferenceCheck, SpokenTrack
@@ -115,9 +116,7 @@ def with_first_picture(
     inputs: Inputs, image: UInt8[Tensor, "3 side side"], person: PersonOptions, spec: InputSpec
 ) -> Inputs:
     """``inputs`` with another first picture, framed as those of the weights are."""
-    first = still(
-        image, side=spec.side, face_crop=person.face_crop, extractor=_extractor(person, spec)
-    )
+    first = still(image, side=spec.side, **_way(person, spec))
     motion = None if first.motion is None else first.motion[0]
     return dataclasses.replace(inputs, image=image, motion=motion)
 
@@ -170,13 +169,8 @@ def _read_person(
         raise ValueError("--also: these weights read one picture of the person, no further clips")
     if not (spec.reference or spec.motion):
         return (), None
-    extractor = _extractor(person, spec)
-    how = {
-        "side": spec.side,
-        "face_crop": person.face_crop,
-        "extractor": extractor,
-        "faces": spec.faces,
-    }
+    way = _way(person, spec)
+    how = {**way, "side": spec.side, "faces": spec.faces}
     if person.reference_s == 0 or not spec.reference:
         first = still(image, **how)
         at = None if first.motion is None else first.motion[0]
@@ -184,7 +178,7 @@ def _read_person(
             return (), at
         if person.image is None:
             return (first,), at
-        found = best_frame(person.reference, face_crop=person.face_crop, extractor=extractor)
+        found = best_frame(person.reference, **way)
         return (still(found.image, **how),), at
     clips = tuple(
         read_reference(path, seconds=person.reference_s, **how)
@@ -199,7 +193,7 @@ def _read_person(
     )
     for path, clip in zip(person.also, clips[1:], strict=True):
         check_same_person(path, clip, clips[0])
-    if extractor is None or clips[0].motion is None:
+    if clips[0].motion is None:
         return clips, None
     if index is None or index >= clips[0].num_frames:  # `--image`, or the frames cut off 4k + 1
         at = still(image, **how).motion
@@ -207,11 +201,12 @@ def _read_person(
     return clips, clips[0].motion[index]
 
 
-def _extractor(person: PersonOptions, spec: InputSpec) -> Extractor | None:
-    """What reads the person's motion; None where the weights take none."""
-    if not spec.motion:
-        return None
-    return find_extractor(person.motion, face_crop=person.face_crop, drawn=spec.drawn)
+def _way(person: PersonOptions, spec: InputSpec) -> dict[str, Any]:
+    """How pictures are framed, and what reads the person's motion: None where the weights take
+    none."""
+    framed = {"face_crop": person.face_crop, "drawn": spec.drawn}
+    extractor = find_extractor(person.motion, **framed) if spec.motion else None
+    return {**framed, "extractor": extractor}
 
 
 def _read_picture(
@@ -221,15 +216,15 @@ def _read_picture(
     if why := reading.probe(person.reference).no_video:
         raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
     cut = picture_notes(person.reference)
-    how = {"face_crop": person.face_crop, "extractor": _extractor(person, spec)}
+    way = _way(person, spec)
     if person.image is None:
         reads = spec.reference and person.reference_s > 0
         search_s = min(SEARCH_S, person.reference_s) if reads else SEARCH_S
-        best = best_frame(person.reference, search_s=search_s, **how)
+        best = best_frame(person.reference, search_s=search_s, **way)
         few = best.num_frames == 1 and Path(person.reference).suffix.lower() not in IMAGE_SUFFIXES
         notes = (f"{person.reference} has one frame; it is used as a still image",) if few else ()
         dark = picture_warnings(person.reference, best.image)
         return best.image, best.index, (*cut, *notes, *dark, *best.warnings)
-    still = best_frame(person.image, **how)
+    still = best_frame(person.image, **way)
     dark = picture_warnings(person.image, still.image)
     return still.image, None, (*cut, *picture_notes(person.image), *dark, *still.warnings)

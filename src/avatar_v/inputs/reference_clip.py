@@ -1,13 +1,12 @@
 """The reference video as the model reads it: square frames, their sound, motion and validity.
 
 At most ``seconds`` of each clip are read, at little more than the model's resolution, so memory is
-bounded by that and not by the file. Close-ups of the face are cut out of these larger frames, where
-the crop follows a face. Whoever is cut in between is found by dlib's face embedding
-(real faces only). Which single frame shows the person best is best_frame.py's.
+bounded by that and not by the file. Where the crop follows a face (framing.py) close-ups of it are
+cut out of these larger frames, and whoever is cut in between is found by dlib's face embedding.
+Which single frame shows the person best is best_frame.py's.
 """
 
 import itertools
-import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -26,11 +25,12 @@ from avatar_v.faces.face_track import (
     spread_frames,
 )
 from avatar_v.faces.same_person import LOOK_EVERY, first_frame_of_other, first_person
+from avatar_v.inputs.framing import find_person
 from avatar_v.media import reading
 from avatar_v.media.channels import SILENT_PEAK
 from avatar_v.media.sound import high_passed, normalise_loudness
 from avatar_v.models.reference import NUM_FACES
-from avatar_v.motion.extractors import Extractor, components, extract
+from avatar_v.motion.extractors import Extractor, components, extract, from_landmarks
 from avatar_v.types import (
     FRAME_RATE_HZ,
     MOTION_NAMES,
@@ -70,21 +70,25 @@ def read_reference(
     seconds: float,
     face_crop: bool,
     extractor: Extractor | None,
+    drawn: bool = False,
     faces: bool = False,
 ) -> ReferenceClip:
     """The first ``seconds`` of a clip (or the one frame of a picture) in squares of ``side``.
 
-    With ``faces`` also close-ups, evenly spread over the clip; they need ``face_crop``.
+    ``drawn``: framed for weights of drawn people. With ``faces`` also close-ups, evenly spread over
+    the clip; they need a face that is followed.
 
     ValueError: unreadable, no video, no face, another person cut in (with the time), or an
     extractor that gives something else. Several faces, silence, and sound and picture of unequal
     length are warnings; the largest face is taken, and the sound is cut or filled with silence.
     """
     frames, ended = _read_frames(path, side, seconds)
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        square, track, found, who = _squared(path, frames, side, face_crop=face_crop)
-    notes = [f"{path}: {warning.message}" for warning in caught]
+    found, notes = None, ()
+    if face_crop:
+        looked = f"in its first {len(frames) / FRAME_RATE_HZ:.1f} s"
+        found, notes = find_person(path, frames, drawn=drawn, extractor=extractor, looked=looked)
+    who = None if found is None else check_one_person(path, frames, found)
+    square, track = _squared(frames, found, side)
     audio, more = _read_sound(path, len(square), ended=ended)
     motion = None if extractor is None else extract(extractor, square, track)
     valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
@@ -110,12 +114,16 @@ def still(
     side: int,
     face_crop: bool,
     extractor: Extractor | None,
+    drawn: bool = False,
     faces: bool = False,
 ) -> ReferenceClip:
-    """One square picture as a reference of one frame, without sound."""
+    """One square picture as a reference of one frame, without sound. It is framed already: no face
+    is followed in it for weights of ``drawn`` people, nor where nothing can find one."""
     small = F.interpolate(image[None].float(), size=(side, side), mode="bilinear", antialias=True)
     frames, motion = small.round().clamp(0, 255).to(torch.uint8), None
-    reads_track = face_crop and (faces or extractor is not None)
+    reads_track = extractor is from_landmarks or (
+        face_crop and not drawn and face_track.is_available() and (faces or extractor is not None)
+    )
     track = face_track.track_faces(image[None]) if reads_track else None
     if extractor is not None:
         motion = extract(extractor, frames, track)
@@ -167,29 +175,20 @@ def _read_frames(
 
 
 def _squared(
-    path: str | Path, frames: UInt8[Tensor, "f 3 h w"], side: int, *, face_crop: bool
-) -> tuple[Frames, FaceTrack | None, FaceTrack | None, Tensor | None]:
-    """Square crops; where they follow a face its track within them and within the pictures, and
-    whose it is."""
+    frames: UInt8[Tensor, "f 3 h w"], found: FaceTrack | None, side: int
+) -> tuple[Frames, FaceTrack | None]:
+    """Square crops that follow the face ``found``, and its track within them; else the centre."""
     height, width = frames.shape[2:]
-    if not face_crop:
+    if found is None:
         windows = face_track.centre_windows(len(frames), height, width)
-        return face_track.crop(frames, windows, side), None, None, None
-    try:
-        track = face_track.track_faces(frames)
-    except ImportError as error:
-        raise ValueError(str(error)) from error
-    if not track.found.any():
-        looked = f"in its first {len(frames) / FRAME_RATE_HZ:.1f} s; {face_track.IF_FRAMED}"
-        raise ValueError(face_track.why_no_face(path, looked))
-    who = check_one_person(path, frames, track)
-    windows = face_track.crop_windows(track, height, width)
+        return face_track.crop(frames, windows, side), None
+    windows = face_track.crop_windows(found, height, width)
     landmarks, corners = (
         face_track.in_windows(points, windows, height, width)
-        for points in (track.landmarks, track.box.unflatten(1, (2, 2)))
+        for points in (found.landmarks, found.box.unflatten(1, (2, 2)))
     )
-    square = FaceTrack(corners.flatten(1), landmarks, track.found, track.num_faces)
-    return face_track.crop(frames, windows, side), square, track, who
+    track = FaceTrack(corners.flatten(1), landmarks, found.found, found.num_faces)
+    return face_track.crop(frames, windows, side), track
 
 
 def _read_sound(

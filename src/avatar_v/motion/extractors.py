@@ -31,14 +31,14 @@ Of the others it knows a frame, but adds habits of its own (lips, teeth, tongue,
 def find_extractor(name: str, *, face_crop: bool, drawn: bool = False) -> Extractor | None:
     """The extractor of a name or dotted path; None for "none".
 
-    "auto": landmarks where faces are cropped by their landmarks, so of real people, and the
-    shipped meter of drawn faces elsewhere and for weights that know ``drawn`` people alone: what
-    landmarks say of some components lies far outside of what such weights have seen.
+    "auto": for weights that know ``drawn`` people alone the shipped meter of drawn faces, whoever
+    is read: what landmarks say of some components lies far outside of what such weights have seen.
+    For others landmarks; the meter, too, without ``face_crop``, where there are none.
     ValueError for a name that there is not, a path that leads to nothing or tells habits of what
     motion does not have, and landmarks without cropping.
     """
     if name == AUTO:
-        name = "landmarks" if face_crop and not drawn else "meter"
+        name = "meter" if drawn or not face_crop else "landmarks"
     if name == NONE:
         return None
     if name == "meter":

@@ -59,8 +59,8 @@ class PersonOptions:
         flag="--candidates", default=8, metavar="N",
     )  # fmt: skip
     face_crop: bool = option(
-        "take the picture's centre square: it is framed on the face already",
-        flag="--no-face-crop", default=True, first=True,
+        "take the picture's centre square, for a picture in which no face is found",
+        flag="--no-face-crop", default=True,
     )  # fmt: skip
     also: tuple[str, ...] = option(
         "more clips of the person; repeatable", flag="--also", default=(), metavar="FILE"

@@ -80,10 +80,7 @@ window.avatar = { given: { reference: null, speech: null } };
       enter("recording");
     };
 
-    const took = files => {
-      if (files.length) send(files[0], files[0].name);
-      if (name === "reference") avatar.framed(false);  // no drawn person any more
-    };
+    const took = files => { if (files.length) send(files[0], files[0].name); };
 
     input.addEventListener("change", () => { took(input.files); input.value = ""; });
     box.querySelector(".av-clear").addEventListener("click", clear);

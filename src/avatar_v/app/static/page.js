@@ -8,14 +8,11 @@
   const ticked = id => document.querySelector(`#${id} input`).checked;
   let job = null;
 
-  avatar.framed = yes => { form.elements.picture[yes ? 1 : 0].checked = true; };
-
   const asked = () => ({
     ...avatar.given,
     consent: ticked("av-consent"),
     prompt: get("av-prompt").value,
     new_scene: ticked("av-new-scene"),
-    picture: form.elements.picture.value,
     num_steps: number("av-steps"),
     guidance_audio: number("av-guidance"),
     reference_s: number("av-seconds"),
@@ -86,7 +83,6 @@
         box.clear();
         box.show(ids[name], `files/${ids[name]}`);
       }
-      avatar.framed(true);
     } catch (error) {
       fail(error.message);
     } finally {
