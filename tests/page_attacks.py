@@ -335,7 +335,7 @@ def served(site: Site) -> Iterator[Attack]:
         ].startswith("attachment")
         is_active = any(word in kind for word in ACTIVE)
         yield f"{name} comes back as {kind}", is_active or not (is_told and is_kept)
-    answer = site.make(me, prompt="<script>alert(1)</script>", picture="<script>alert(1)</script>")
+    answer = site.make(me, prompt="<script>alert(1)</script>", seed="<script>alert(1)</script>")
     yield "a script in the form", not is_refused(answer) or "<script>" in answer.text
 
 

@@ -20,8 +20,6 @@ from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 
-from avatar_v.app.form import FRAMED
-
 SRC = Path(__file__).resolve().parents[2] / "src"
 COMMAND = [sys.executable, "-c", "from avatar_v.cli import main; raise SystemExit(main())"]
 OPTIONS = ["--port", "0", "--device", "cpu", "--precision", "fp32"]
@@ -33,7 +31,6 @@ FORM = {
     "consent": True,
     "prompt": "",
     "new_scene": False,
-    "picture": FRAMED,
     "num_steps": 1,
     "guidance_audio": 1,
     "reference_s": 1,

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from avatar_v.generate.pipeline import AvatarPipeline
 from avatar_v.request.request import Request
-from avatar_v.weights.card import Capabilities, Card
+from avatar_v.weights.card import DRAWN_PEOPLE, Capabilities, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import motion_stats
 from avatar_v.weights.weights import save_pipeline
@@ -32,7 +32,7 @@ def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for block in dit.blocks:
             block.audio_attention.out.weight.normal_(std=0.2, generator=draw)
     folder = tmp_path_factory.mktemp("weights") / "tiny"
-    can = Capabilities(side=32, window_latents=5, shift=1.0)
+    can = Capabilities(people=DRAWN_PEOPLE, side=32, window_latents=5, shift=1.0)
     save_pipeline(folder, dit, conditioner, Card(preset="tiny", recipe="none", can=can))
     return folder
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from avatar_v.app.form import FRAMED, Limits, PageForm
+from avatar_v.app.form import Limits, PageForm
 from avatar_v.app.jobs import JobRunner, Progress, Waiting
 from avatar_v.media.reading import read_video
 from avatar_v.request.request import Request
@@ -31,7 +31,6 @@ def form(request_: Request) -> PageForm:
         consent=True,
         prompt="a room",
         new_scene=False,
-        picture=FRAMED,
         num_steps=2,
         guidance_audio=2.0,
         reference_s=16,

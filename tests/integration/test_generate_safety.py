@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from avatar_v import cli
-from avatar_v.app.form import FRAMED, PageForm
+from avatar_v.app.form import PageForm
 from avatar_v.app.jobs import JobRunner, Progress
 from avatar_v.app.page import running
 from avatar_v.media.reading import read_video
@@ -111,7 +111,7 @@ def test_the_page_refuses(
 ) -> None:
     form = PageForm(
         reference=asked.person.reference, speech=asked.person.audio, consent=True,
-        prompt="a defrauded man", new_scene=False, picture=FRAMED, num_steps=2, guidance_audio=1.0,
+        prompt="a defrauded man", new_scene=False, num_steps=2, guidance_audio=1.0,
         reference_s=16, seed=0,
     )  # fmt: skip
     (tmp_path / "policy.yaml").write_text("words: [fraud]")

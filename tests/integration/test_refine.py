@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from avatar_v import cli
-from avatar_v.app.form import FRAMED, PageForm
+from avatar_v.app.form import PageForm
 from avatar_v.app.jobs import JobRunner
 from avatar_v.generate import refine as refine_module
 from avatar_v.generate.generator import LatentChunk
@@ -272,7 +272,7 @@ def test_the_app_makes_larger_pictures_too(
     runner = JobRunner(tmp_path / "app", weights=weights, **how)
     person = request_.person
     form = PageForm(
-        reference=person.reference, speech=person.audio, picture=FRAMED, num_steps=1,
+        reference=person.reference, speech=person.audio, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=1.0, reference_s=16, seed=0,
     )  # fmt: skip
     seen = list(runner.make(form, Visitor("127.0.0.1", "me")))

@@ -95,7 +95,7 @@ def test_python_command_line_and_page_take_the_same_way(
     assert is_marked(read_video(out))
     runner = JobRunner(tmp_path / "app", weights=weights, device="cpu", precision="fp32")
     form = page_form.PageForm(
-        reference=person.reference, speech=person.audio, picture=page_form.FRAMED, num_steps=1,
+        reference=person.reference, speech=person.audio, num_steps=1,
         consent=True, prompt="", new_scene=False, guidance_audio=2.0, reference_s=16, seed=0,
     )  # fmt: skip
     folder = runner.jobs / list(runner.make(form, Visitor("127.0.0.1", "me")))[-1].token

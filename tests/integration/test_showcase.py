@@ -11,6 +11,8 @@ from PIL import Image
 
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.demo.showcase import Cast, lip_sync, showcase
+from avatar_v.faces import face_track
+from avatar_v.inputs.framing import NOT_LOOKED_FOR
 from avatar_v.media.reading import read_video
 
 
@@ -32,8 +34,12 @@ def test_demo_writes_its_files(weights: Path, tmp_path: Path) -> None:
     assert names == {"out.mp4", "out.json", "side_by_side.mp4", "sheet.png", *inputs}
 
 
-def test_demo_shows_what_a_reference_video_adds(weights: Path, tmp_path: Path) -> None:
-    """Weights that read a reference also speak from one picture, and the two differ."""
+def test_demo_shows_what_a_reference_video_adds(
+    weights: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights that read a reference also speak from one picture, and the two differ. Without dlib:
+    drawn people need none."""
+    monkeypatch.setattr(face_track, "is_available", lambda: False)
     folder = tmp_path / "personal"
     shutil.copytree(weights, folder)
     card = json.loads((folder / "card.json").read_text())
@@ -41,7 +47,8 @@ def test_demo_shows_what_a_reference_video_adds(weights: Path, tmp_path: Path) -
         json.dumps({**card, "can": {**card["can"], "reference": True}})
     )
     cast = Cast(person=3, scene=4, speech=5, num_frames=50)
-    showcase(tmp_path / "demo", cast, num_steps=1, weights=folder)
+    record, _ = showcase(tmp_path / "demo", cast, num_steps=1, weights=folder)
+    assert record.warnings.count(NOT_LOOKED_FOR) == 1
     one, whole = (read_video(tmp_path / "demo" / f"{name}.mp4") for name in ("picture", "out"))
     assert one.shape == whole.shape
     assert not torch.equal(one, whole)

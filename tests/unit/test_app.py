@@ -15,9 +15,7 @@ from PIL import Image
 from avatar_v.app import html
 from avatar_v.app.example import SPEECH_FRAMES, draw_person
 from avatar_v.app.form import (
-    CAMERA,
     CONSENT,
-    FRAMED,
     Limits,
     PageForm,
     checked_request,
@@ -29,6 +27,7 @@ from avatar_v.app.jobs import Progress, Waiting
 from avatar_v.app.place import PREFIX, private_folder, remove_dead
 from avatar_v.app.server import serve
 from avatar_v.app.uploads import FullError, Space, Uploads, plain_name
+from avatar_v.faces.face_track import CENTRE, HOW_TO_INSTALL
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
 from avatar_v.web.visitors import BusyError, Visitor
@@ -56,7 +55,6 @@ def form(tmp_path: Path) -> PageForm:
         consent=True,
         prompt="  a room ",
         new_scene=False,
-        picture=FRAMED,
         num_steps=8.0,  # sliders send floats
         guidance_audio=2.5,
         reference_s=16,
@@ -73,9 +71,7 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
         7,
     )
     assert (request.sampling.guidance_audio, request.person.reference_s) == (2.5, 16.0)
-    assert (request.output.out, request.person.face_crop) == ("x/avatar.mp4", False)
-    filmed = dataclasses.replace(form, picture=CAMERA)
-    assert checked_request(filmed, Limits(), "x/avatar.mp4").person.face_crop
+    assert (request.output.out, request.person.face_crop) == ("x/avatar.mp4", True)
     assert not request.person.from_prompt
     moved = dataclasses.replace(form, new_scene=True)
     assert checked_request(moved, Limits(), "x/avatar.mp4").person.from_prompt
@@ -89,7 +85,6 @@ def test_a_form_becomes_a_request(form: PageForm) -> None:
         ({"consent": False}, f"Tick “{CONSENT}”"),
         ({"prompt": "x" * 501}, "at most 500 characters, got 501"),
         ({"prompt": " ", "new_scene": True}, "Say which scene"),
-        ({"picture": None}, "The picture is"),
         ({"num_steps": None}, "Steps is a whole number from 1 to 64, got nothing"),
         ({"num_steps": 2.5}, "got 2.5"),
         ({"num_steps": 65}, "got 65"),
@@ -142,9 +137,10 @@ def test_a_limit_is_a_number(value: float) -> None:
 
 
 def test_faults_speak_of_the_page(form: PageForm) -> None:
-    fault = f"{form.reference}: no face in its\n first 1.0 s; pass --no-face-crop if …"
+    fault = f"{form.reference}: no face in its\n first 1.0 s; {CENTRE}"
     words = form_words(fault, form.reference, None)
-    assert words == f"me.png: no face in its first 1.0 s; choose “{FRAMED}” if …"
+    assert words == "me.png: no face in its first 1.0 s; send one that shows the face"
+    assert form_words(HOW_TO_INSTALL).endswith(": pip install 'avatar_v[faces]'")
 
 
 def test_a_page_shows_text_as_text() -> None:

@@ -121,6 +121,25 @@ def test_crops_are_square_and_hold_the_head() -> None:
     assert centre[1] == pytest.approx(100 - face_track.HEAD_SHIFT * 40, abs=1)
 
 
+@pytest.mark.parametrize(
+    ("box", "size", "whole"),
+    [
+        ([0.2, 0.25, 0.7, 0.75], (64, 64), True),  # the crop's side is 0.85 of the picture's
+        ([0.2, 0.25, 0.7, 0.75], (64, 80), False),  # not square
+        ([0.3, 0.35, 0.6, 0.65], (64, 64), False),  # a small head: 0.5 of the picture
+        ([0.05, 0.1, 0.9, 0.95], (64, 64), False),  # a close-up: 1.45 of it
+        ([0.37, 0.25, 0.87, 0.75], (64, 64), False),  # 0.12 off
+    ],
+)
+def test_a_square_picture_that_is_framed_on_the_head_is_taken_whole(
+    box: list[float], size: tuple[int, int], whole: bool
+) -> None:
+    track = track_of([box] * 5)
+    assert face_track.is_framed(track, *size) is whole
+    windows = face_track.crop_windows(track, *size)
+    assert torch.equal(windows, face_track.centre_windows(5, *size)) is whole
+
+
 def test_crops_follow_a_walk_but_not_a_nod() -> None:
     at = torch.linspace(0.3, 0.6, 100)
     walking = [[float(x) - 0.1, 0.4, float(x) + 0.1, 0.6] for x in at]
