@@ -19,7 +19,6 @@ from avatar_v.safety.consent import DRAWN, SUFFIX, Consent, save_consent
 from avatar_v.safety.faces import hash_critic, read_faces
 from avatar_v.safety.moderation import RefusedError, picture_scores
 from avatar_v.web.visitors import Visitor
-from avatar_v.weights.card import DRAWN_PEOPLE
 from classifiers import picture_classifier
 from generating import carry_out, left_behind
 
@@ -30,17 +29,6 @@ CONSENT = Consent(
     statement="", heard=None, video_sha256="", critic=DRAWN, critic_hash=hash_critic(DRAWN),
     face=(),
 )  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def drawn(weights: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Weights of drawn people."""
-    folder = tmp_path_factory.mktemp("drawn") / "tiny"
-    shutil.copytree(weights, folder)
-    card = json.loads((folder / "card.json").read_text())
-    card["can"]["people"] = DRAWN_PEOPLE
-    (folder / "card.json").write_text(json.dumps(card))
-    return folder
 
 
 @pytest.fixture
@@ -65,10 +53,10 @@ def places(tmp_path: Path, spoken) -> dict[str, str]:
 
 
 def test_a_person_who_has_agreed_is_shown(
-    asked: Request, drawn: Path, places: dict[str, str]
+    asked: Request, weights: Path, places: dict[str, str]
 ) -> None:
     agreed = asked.changed(consent=(places["other"], places["own"]))
-    record = carry_out(agreed, weights=drawn)
+    record = carry_out(agreed, weights=weights)
     assert record.consented is not None
     assert record.consented.person == "Ada Example"
     stored = json.loads(Path(str(asked.output.out)).with_suffix(".json").read_text())
@@ -84,30 +72,34 @@ def test_a_person_who_has_agreed_is_shown(
     ],
 )
 def test_others_are_refused(
-    asked: Request, drawn: Path, places: dict[str, str], place: str, text: str
+    asked: Request, weights: Path, places: dict[str, str], place: str, text: str
 ) -> None:
     with pytest.raises(ValueError, match=text):
-        carry_out(asked.changed(consent=(places[place],)), weights=drawn)
+        carry_out(asked.changed(consent=(places[place],)), weights=weights)
     assert left_behind(asked) == []
 
 
 def test_a_first_picture_of_somebody_else_is_refused(
-    asked: Request, request_: Request, drawn: Path, places: dict[str, str]
+    asked: Request, request_: Request, weights: Path, places: dict[str, str]
 ) -> None:
     with_picture = asked.changed(image=request_.person.reference, consent=(places["own"],))
     with pytest.raises(ValueError, match=r"me\.png: the face in it is of nobody"):
-        carry_out(with_picture, weights=drawn)
+        carry_out(with_picture, weights=weights)
 
 
 def test_records_of_drawn_people_do_not_count_for_filmed_ones(
-    asked: Request, weights: Path, places: dict[str, str]
+    asked: Request, weights: Path, places: dict[str, str], tmp_path: Path
 ) -> None:
+    filmed = shutil.copytree(weights, tmp_path / "filmed")
+    card = json.loads((filmed / "card.json").read_text())
+    card["can"]["people"] = "filmed people"
+    (filmed / "card.json").write_text(json.dumps(card))
     with pytest.raises(ValueError, match="records are of drawn people"):
-        carry_out(asked.changed(consent=(places["own"],)), weights=weights)
+        carry_out(asked.changed(consent=(places["own"],)), weights=filmed)
 
 
 def test_the_page_refuses(
-    asked: Request, drawn: Path, places: dict[str, str], tmp_path: Path
+    asked: Request, weights: Path, places: dict[str, str], tmp_path: Path
 ) -> None:
     form = PageForm(
         reference=asked.person.reference, speech=asked.person.audio, consent=True,
@@ -116,7 +108,7 @@ def test_the_page_refuses(
     )  # fmt: skip
     (tmp_path / "policy.yaml").write_text("words: [fraud]")
     runner = JobRunner(
-        tmp_path / "app", weights=drawn, device="cpu", precision="fp32", consent=places["own"],
+        tmp_path / "app", weights=weights, device="cpu", precision="fp32", consent=places["own"],
         policy=str(tmp_path / "policy.yaml"),
     )  # fmt: skip
     assert list(running(runner, dataclasses.replace(form, prompt="fraud"), ME))[-1]["status"].count(
@@ -136,11 +128,11 @@ def test_the_page_refuses(
 
 
 def test_nothing_is_left_of_a_video_that_is_refused(
-    asked: Request, drawn: Path, tmp_path: Path
+    asked: Request, weights: Path, tmp_path: Path
 ) -> None:
     """A threshold between what the classifier says of the reference and of the video."""
     frames = []
-    carry_out(asked.changed(watermark=False), weights=drawn, on_frames=frames.append)
+    carry_out(asked.changed(watermark=False), weights=weights, on_frames=frames.append)
     for path in Path(str(asked.output.out)).parent.iterdir():
         path.unlink()
     model = picture_classifier(tmp_path / "model", "good", "bad")
@@ -153,7 +145,7 @@ def test_nothing_is_left_of_a_video_that_is_refused(
     rule = f"pictures: {{model: model, refuse: {refuse}, every_s: 0.04}}"
     (tmp_path / "policy.yaml").write_text(rule)
     with pytest.raises(RefusedError, match=r"the video at \d\.\d s is refused"):
-        carry_out(asked.changed(policy=str(tmp_path / "policy.yaml")), weights=drawn)
+        carry_out(asked.changed(policy=str(tmp_path / "policy.yaml")), weights=weights)
     assert left_behind(asked) == []
 
 

@@ -32,7 +32,7 @@ def test_it_says_where_it_comes_from(name: str, recipe: str, window: int) -> Non
 def test_causal_weights_follow_a_voice_in_two_blocks_and_then_in_one(tmp_path: Path) -> None:
     clip, speech = draw_person(tmp_path, 5)
     pipeline = AvatarPipeline.from_pretrained("small_causal")
-    request = Request.of(reference=str(clip), audio=str(speech), face_crop=False)
+    request = Request.of(reference=str(clip), audio=str(speech))
     inputs = read_inputs(request, pipeline.input_spec)
     parts = itertools.islice(pipeline.latents(inputs, request), 3)
     assert [part.latents.shape[1] for part in parts] == [5, 3, 3]
@@ -49,7 +49,7 @@ def test_a_chunk_takes_two_passes_whatever_the_guidance(tmp_path: Path) -> None:
 
     pipeline.dit.forward = noting.__get__(pipeline.dit)
     write_wav(speech, read_audio(speech)[: 640 * 60])
-    frames = list(pipeline(reference=clip, audio=speech, face_crop=False, guidance_audio=2.0))
+    frames = list(pipeline(reference=clip, audio=speech, guidance_audio=2.0))
     chunks = plan(len(frames), chunk_latents=13).chunks
     assert len(chunks) > 1
     assert len(passes) == 2 * len(chunks)
