@@ -10,6 +10,7 @@ import pytest
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
+from avatar_v.faces.face_reader import READ, FaceReader
 from avatar_v.models.vae import VideoVAE
 from avatar_v.objectives.critic_face import FaceTask
 from avatar_v.recipe.cli import run_words
@@ -88,6 +89,17 @@ def test_the_face_critic_is_trained(shards, tmp_path):
     card = json.loads((folder / "card.json").read_text())
     assert card["critic"] == critic.name
     assert 0 <= card["validation"]["top1"] <= 1
+
+
+def test_the_face_reader_is_trained_on_faces_that_it_draws(tmp_path):
+    few = [f"--data.init_args.{name}=2" for name in ("train_persons", "validation_persons")]
+    out = tmp_path / "reader"
+    words = [*few, f"--model.init_args.export={out}", f"--trainer.default_root_dir={tmp_path}"]
+    assert run_words("run", [str(RECIPES / "critic_reader.yaml"), *words, *FEW]) == 0
+    reader = FaceReader.from_pretrained(out)
+    card = json.loads((out / "card.json").read_text())
+    assert (card["weights_hash"], card["steps"]) == (reader.hash(), 2)
+    assert set(card["validation"]) == {f"r_{name}" for name in READ}
 
 
 def test_the_sync_critic_is_trained_and_repeats_itself(shards, tmp_path):

@@ -21,8 +21,7 @@ from torch import Tensor
 from avatar_v.base import checks
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.inputs.reference_clip import ReferenceClip, read_reference
-from avatar_v.motion.extractors import Extractor, find_extractor, from_landmarks
-from avatar_v.motion.landmarks import KNOWN
+from avatar_v.motion.extractors import Extractor, find_extractor, known
 from avatar_v.shards.pairs import (
     JUDGMENT,
     NUM_PORTRAITS,
@@ -259,7 +258,7 @@ def _condition(
     """The clip of a pair: its sound and person, without pictures of its own."""
     num = len(motion)
     whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(num, 1)
-    known = KNOWN if extractor is from_landmarks else MOTION_NAMES
+    told = () if extractor is None else known(extractor)
     meta = Meta(
         person=person,
         scene=case,
@@ -271,7 +270,7 @@ def _condition(
         licence="not stated",
         consent="not stated",
         source=f"a rating study, case {case}",
-        motion_known=() if extractor is None else known,
+        motion_known=told,
         habits_known=() if extractor is None else first.habits_known,
     )
     return Sample(

@@ -28,7 +28,7 @@ def add_parser(subparsers: "argparse._SubParsersAction[argparse.ArgumentParser]"
     add("--validation", type=float, default=0.0, help="share of persons that is held out (0)")
     add("--size", type=int, default=64, help="pixels a side of the pictures (%(default)s)")
     add("--frames", type=int, default=1501, help="at most so many, 4k + 1 (%(default)s)")
-    add("--motion", default="auto", help="auto, meter, landmarks, none or package.module:function")
+    add("--motion", default="auto", help="auto, meter, landmarks, reader, none or a.b:function")
     add("--no-face-crop", action="store_true", help="take the videos' centre square; --motion auto "
         "is the meter then")  # fmt: skip
     add("--seed", type=int, default=0, help="which persons are held out")

@@ -75,7 +75,7 @@ def _add_pairs(parser: argparse.ArgumentParser) -> None:
     add("--videos", nargs=2, metavar=("A", "B"), help="folders of videos that two systems made "
         "elsewhere, CLIP.mp4 by the keys of --shards: judge these, and make none")  # fmt: skip
     add("--size", type=int, default=64, help="pixels (%(default)s), of --videos")
-    add("--motion", default="auto", help="auto, meter, landmarks, none or "
+    add("--motion", default="auto", help="auto, meter, landmarks, reader, none or "
         "package.module:function (%(default)s), of --videos")  # fmt: skip
     add("--no-face-crop", action="store_true", help="take the centre square of --videos; "
         "--motion auto is the meter then")  # fmt: skip

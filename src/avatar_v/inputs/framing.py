@@ -10,7 +10,7 @@ from pathlib import Path
 
 from avatar_v.faces import face_track
 from avatar_v.faces.face_track import CENTRE, DETECT_EVERY, INSTALL, FaceTrack, Frames
-from avatar_v.motion.extractors import Extractor, from_landmarks
+from avatar_v.motion.extractors import Extractor, needs_track
 
 DRAWN_OFF = 0.3
 """As `face_track.FRAMED_OFF`: in one picture of 64 pixels a drawn face is found up to 0.2 off."""
@@ -35,7 +35,7 @@ def find_person(
     extra is missing.
     """
     height, width = frames.shape[2:]
-    may_be_whole = height == width and extractor is not from_landmarks
+    may_be_whole = height == width and not needs_track(extractor)
     if may_be_whole and not face_track.is_available():
         return None, (NOT_LOOKED_FOR,)
     with warnings.catch_warnings(record=True) as caught:

@@ -30,7 +30,13 @@ from avatar_v.media import reading
 from avatar_v.media.channels import SILENT_PEAK
 from avatar_v.media.sound import high_passed, normalise_loudness
 from avatar_v.models.reference import NUM_FACES
-from avatar_v.motion.extractors import Extractor, components, extract, from_landmarks
+from avatar_v.motion.extractors import (
+    Extractor,
+    components,
+    extract,
+    needs_track,
+    square_side,
+)
 from avatar_v.types import (
     FRAME_RATE_HZ,
     MOTION_NAMES,
@@ -90,7 +96,11 @@ def read_reference(
     who = None if found is None else check_one_person(path, frames, found)
     square, track = _squared(frames, found, side)
     audio, more = _read_sound(path, len(square), ended=ended)
-    motion = None if extractor is None else extract(extractor, square, track)
+    motion = None
+    if extractor is not None:
+        larger = square_side(extractor, side)
+        seen = square if larger == side else _squared(frames, found, larger)[0]
+        motion = extract(extractor, seen, track)
     valid = torch.ones(len(square), dtype=torch.bool) if track is None else track.found
     near = close_ups(frames, found, side) if faces and found is not None else None
     habits = MOTION_NAMES if extractor is None else components(extractor)
@@ -119,19 +129,23 @@ def still(
 ) -> ReferenceClip:
     """One square picture as a reference of one frame, without sound. It is framed already: no face
     is followed in it for weights of ``drawn`` people, nor where nothing can find one."""
-    small = F.interpolate(image[None].float(), size=(side, side), mode="bilinear", antialias=True)
-    frames, motion = small.round().clamp(0, 255).to(torch.uint8), None
-    reads_track = extractor is from_landmarks or (
+    frames, motion = _resized(image, side), None
+    reads_track = needs_track(extractor) or (
         face_crop and not drawn and face_track.is_available() and (faces or extractor is not None)
     )
     track = face_track.track_faces(image[None]) if reads_track else None
     if extractor is not None:
-        motion = extract(extractor, frames, track)
+        motion = extract(extractor, _resized(image, square_side(extractor, side)), track)
     near = close_ups(image[None], track, side) if faces and track is not None else None
     habits = MOTION_NAMES if extractor is None else components(extractor)
     return ReferenceClip(
         frames, torch.ones(1, dtype=torch.bool), None, motion, faces=near, habits_known=habits
     )
+
+
+def _resized(image: UInt8[Tensor, "3 h w"], side: int) -> Frames:
+    small = F.interpolate(image[None].float(), size=(side, side), mode="bilinear", antialias=True)
+    return small.round().clamp(0, 255).to(torch.uint8)
 
 
 def check_same_person(path: str | Path, clip: ReferenceClip, first: ReferenceClip) -> None:

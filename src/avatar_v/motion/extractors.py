@@ -1,4 +1,5 @@
-"""What reads motion from a clip, by name: the meter (drawn faces), landmarks (real), or yours.
+"""What reads motion from a clip, by name: the meter (drawn faces), landmarks (real), the reader
+(both), or yours.
 
 An extractor is any function of (square frames, face track or None) that gives types.MOTION_NAMES
 per frame; one of a user's is named by its dotted path, ``package.module:function``.
@@ -14,18 +15,24 @@ from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.critics.motion import MotionMeter
+from avatar_v.faces.face_reader import READ, FaceReader
 from avatar_v.faces.face_track import FaceTrack
-from avatar_v.motion.landmarks import HABITS, motion_from_landmarks
+from avatar_v.faces.patches import from_68
+from avatar_v.motion.landmarks import HABITS, KNOWN, head_pose, motion_from_landmarks
 from avatar_v.types import MOTION_NAMES
 
 Frames = UInt8[Tensor, "f 3 side side"]
 Extractor = Callable[[Frames, FaceTrack | None], Float[Tensor, "f m"]]
 
 AUTO, NONE = "auto", "none"
-NAMES = (AUTO, NONE, "meter", "landmarks")
+NAMES = (AUTO, NONE, "meter", "landmarks", "reader")
 METER_HABITS = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x")
 """Components in which the meter's reading of 16 s tells people apart as the truth does.
 Of the others it knows a frame, but adds habits of its own (lips, teeth, tongue, brows)."""
+POSE = ("yaw", "pitch", "roll")
+READER_HABITS = ("mouth_open", "jaw", "eye_open", *POSE)
+"""As `METER_HABITS`, of the reader."""
+READER_SIDE = 192  # pixels: the reader was trained on faces in squares of this size
 
 
 def find_extractor(name: str, *, face_crop: bool, drawn: bool = False) -> Extractor | None:
@@ -35,7 +42,7 @@ def find_extractor(name: str, *, face_crop: bool, drawn: bool = False) -> Extrac
     is read: what landmarks say of some components lies far outside of what such weights have seen.
     For others landmarks; the meter, too, without ``face_crop``, where there are none.
     ValueError for a name that there is not, a path that leads to nothing or tells habits of what
-    motion does not have, and landmarks without cropping.
+    motion does not have, and landmarks or the reader without cropping.
     """
     if name == AUTO:
         name = "meter" if drawn or not face_crop else "landmarks"
@@ -43,13 +50,23 @@ def find_extractor(name: str, *, face_crop: bool, drawn: bool = False) -> Extrac
         return None
     if name == "meter":
         return from_meter
-    if name == "landmarks":
+    if name in ("landmarks", "reader"):
         if not face_crop:
-            raise ValueError("--motion landmarks needs the face track; drop --no-face-crop")
-        return from_landmarks
+            raise ValueError(f"--motion {name} needs the face track; drop --no-face-crop")
+        return from_landmarks if name == "landmarks" else from_reader
     extractor = _imported(name)
     components(extractor)
     return extractor
+
+
+def needs_track(extractor: Extractor | None) -> bool:
+    """Whether it can read nothing where no face is followed."""
+    return extractor in (from_landmarks, from_reader)
+
+
+def square_side(extractor: Extractor | None, side: int) -> int:
+    """Pixels of the squares that it reads, where those of the weights have ``side``."""
+    return max(side, READER_SIDE) if extractor is from_reader else side
 
 
 def components(extractor: Extractor) -> tuple[str, ...]:
@@ -59,6 +76,8 @@ def components(extractor: Extractor) -> tuple[str, ...]:
         return METER_HABITS
     if extractor is from_landmarks:
         return HABITS
+    if extractor is from_reader:
+        return READER_HABITS
     habits = getattr(extractor, "habits", MOTION_NAMES)
     if (
         isinstance(habits, str)
@@ -70,6 +89,13 @@ def components(extractor: Extractor) -> tuple[str, ...]:
             f"names among {', '.join(MOTION_NAMES)}"
         )
     return tuple(habits)
+
+
+def known(extractor: Extractor) -> tuple[str, ...]:
+    """The components that it fills; all others it leaves at 0."""
+    if extractor is from_landmarks:
+        return KNOWN
+    return (*READ, *POSE) if extractor is from_reader else MOTION_NAMES
 
 
 def extract(extractor: Extractor, frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:
@@ -106,6 +132,21 @@ def from_landmarks(frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f 
         raise ValueError("landmarks need a face track")
     # Landmarks are fractions of the square the face was tracked in, so no aspect to undo.
     return motion_from_landmarks(track.landmarks, track.found)
+
+
+def from_reader(frames: Frames, track: FaceTrack | None) -> Float[Tensor, "f m"]:
+    """The shipped FaceReader's reading around the track's landmarks, and the pose of those; frames
+    without a face and what neither tells are 0. ValueError without a track."""
+    if track is None:
+        raise ValueError("the reader needs a face track")
+    motion = torch.zeros(len(frames), len(MOTION_NAMES))
+    if not track.found.any():
+        return motion
+    seen, landmarks = frames[track.found].float() / 127.5 - 1, track.landmarks[track.found]
+    read = FaceReader.from_pretrained().measure(seen, from_68(landmarks * frames.shape[-1]))
+    columns = [MOTION_NAMES.index(name) for name in (*READ, *POSE)]
+    motion[track.found.nonzero(), columns] = torch.cat([read, head_pose(landmarks)], dim=1)
+    return motion
 
 
 def _imported(path: str) -> Extractor:

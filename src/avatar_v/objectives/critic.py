@@ -26,9 +26,7 @@ from avatar_v.critics.layers import augment
 from avatar_v.critics.motion import MotionMeter
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.face import FaceCritic
-from avatar_v.objectives.critic_data import LabelledFrames
-from avatar_v.objectives.preference_data import PairFeatures
-from avatar_v.objectives.sync_data import SyncRuns
+from avatar_v.faces.face_reader import FaceReader
 from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.training.batch import Draws, Logs
 from avatar_v.training.engine import Engine
@@ -37,7 +35,6 @@ from avatar_v.training.optim import MAX_DECAY, MAX_LR, Optim
 from avatar_v.training.roles import STUDENT, Role
 from avatar_v.training.subject import Subject
 
-Shown = LabelledFrames | SyncRuns | PairFeatures
 INPUT_SIZE = PictureCritic.input_size
 MAX_SIZE = 4096
 Network = TypeVar("Network", bound=nn.Module)
@@ -48,7 +45,7 @@ class CriticBatch:
     """Augmented inputs, and the batch with all else that changes."""
 
     inputs: Tensor
-    shown: Any  # one of Shown
+    shown: Any  # what the task's data gives, as LabelledFrames or SyncRuns
 
     @property
     def size(self) -> int:
@@ -94,7 +91,7 @@ class TrainCritic(Engine[CriticBatch]):
     """
 
     subject: CriticTask
-    model: MotionMeter | FaceCritic | WorldSyncNet | PreferenceModel
+    model: MotionMeter | FaceCritic | WorldSyncNet | PreferenceModel | FaceReader
 
     def __init__(
         self,
@@ -146,7 +143,7 @@ class TrainCritic(Engine[CriticBatch]):
     def on_validation_epoch_start(self) -> None:
         self._shown = []
 
-    def validation_step(self, batch: Shown, batch_idx: int) -> None:
+    def validation_step(self, batch: Any, batch_idx: int) -> None:
         self._shown.append(batch)
 
     @torch.no_grad()

@@ -75,7 +75,7 @@ class PersonOptions:
         flag="--reference-seconds", default=16.0, metavar="S",
     )  # fmt: skip
     motion: str = option(
-        "what reads the reference's motion: auto, meter, landmarks, none, a.b:c (%(default)s)",
+        "what reads motion: auto, meter, landmarks, reader, none, a.b:c (%(default)s)",
         flag="--motion", default="auto", metavar="NAME",
     )  # fmt: skip
     gain_db: Annotated[float, Within(-60, 60)] | None = option(
