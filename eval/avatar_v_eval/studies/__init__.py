@@ -9,6 +9,7 @@ STUDIES = {
     "refiner": "the super-resolution refiner against bicubic enlarging",
     "own_face": "a real face from one clip: trained, generated and scored",
     "known_people": "the warning about people whom the weights do not know",
+    "reader": "what reads motion from a face, of drawn and filmed people",
     "watermark": "the mark in generated frames: what it survives, and what it changes",
     "world70": "the order in which the benchmark's metrics put known systems",
 }
