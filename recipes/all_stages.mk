@@ -77,6 +77,7 @@ critic = $(eval $(call part,critic_$1,runs/critic_$1/$1,$2 $3 $4,avatar-v run $(
 ifdef is_tiny
 few := --trainer.max_steps 2 --data.init_args.batches_per_epoch 2
 few_pairs := $(few) --data.init_args.persons_per_batch 2 --data.init_args.scenes_per_person 2
+few_faces := $(few) --data.init_args.train_persons 2 --data.init_args.validation_persons 2
 few_windows := $(few) --data.init_args.clips_per_batch 2 --data.init_args.windows_per_clip 8 \
   --data.init_args.num_frames 13
 stills := --model.init_args.personality.stills_share 1.0
@@ -112,6 +113,9 @@ $(call critic,face,runs/shards/face/train,runs/shards/critic/validation,$(few_pa
 $(call critic,motion,runs/shards/critic/train$(comma)runs/latents/critic/train,runs/shards/critic/validation,\
   --data.init_args.vae $(vae) $(few_pairs))
 $(call critic,sync,runs/shards/short/train,runs/shards/critic/validation,$(few_windows))
+
+# what reads the motion of a reference
+$(eval $(call part,critic_reader,runs/critic_reader/reader,,avatar-v run $(RECIPES)/critic_reader.yaml $(few_faces)))
 
 # stage 3: pictures, personality, motion
 $(call draw,runs/shards/images,train,6000,5,--seed 21)
@@ -157,7 +161,7 @@ $(call train,refiner_adversarial,runs/latents/refiner,$(call from,refiner))
 $(call train,refiner_decoder,runs/shards/refiner,--model.init_args.init_from $(vae))
 
 # what ships, laid out like src/avatar_v/assets; whole or not at all
-critics := face motion sync
+critics := face motion sync reader
 slim = cd $W && exec avatar-v weights slim $1 --out assets.part/$2 --error $3
 .PHONY: assemble
 assemble: $Wassets
