@@ -23,7 +23,7 @@ from avatar_v.world.landmarks import LANDMARK_NAMES, NUM_LIP_POINTS
 from avatar_v.world.person import sample_person
 from avatar_v.world.render import render
 from avatar_v.world.scene import sample_scene
-from avatar_v.world.splits import RANGES
+from avatar_v.world.splits import RANGES, Split
 
 CLIP_FRAMES = 101  # that the faces of a person are chosen from
 SHARE_OF_LIDS = 0.7  # faces whose lids are drawn anew: speech seldom shuts them
@@ -32,7 +32,7 @@ SPREADS = {"yaw": 0.1, "pitch": 0.08, "brow": 0.3, "corner_raise": 0.3}
 EYE_CORNERS = ("eye_left_outer", "eye_left_inner", "eye_right_inner", "eye_right_outer")
 
 
-def draw_faces(split: str, num_persons: int, faces_per_person: int, size: int) -> DrawnFaces:
+def draw_faces(split: Split, num_persons: int, faces_per_person: int, size: int) -> DrawnFaces:
     """``faces_per_person`` pictures of each of the first persons of a split, ``size`` pixels."""
     ids = RANGES[split]
     images, eyes, mouths, motions = [], [], [], []
@@ -97,7 +97,10 @@ class FaceData(L.LightningDataModule):
         checks.count("batches_per_epoch", batches_per_epoch)
         checks.count("faces_per_person", faces_per_person, most=CLIP_FRAMES)
         checks.seed("seed", seed)
-        self.num_persons = {"train": train_persons, "validation": validation_persons}
+        self.num_persons: dict[Split, int] = {
+            "train": train_persons,
+            "validation": validation_persons,
+        }
         self.batch_size, self.batches_per_epoch = batch_size, batches_per_epoch
         self.faces_per_person, self.size, self.seed = faces_per_person, size, seed
 
