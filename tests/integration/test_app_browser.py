@@ -17,14 +17,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+import av
 import pytest
 import torch
+import torch.nn.functional as F
 
 from avatar_v.app.example import draw_person
 from avatar_v.app.form import CONSENT
 from avatar_v.media.reading import probe, read_audio, read_video
 from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.types import SAMPLE_RATE_HZ
+from avatar_v.world.clip import make_clip
 
 pytest.importorskip("fastapi", reason="the app's extra is not installed")
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
@@ -36,7 +39,7 @@ pytestmark = [
 
 SRC = Path(__file__).resolve().parents[2] / "src"
 CAMERA = ("--use-fake-device-for-media-stream", "--use-fake-ui-for-media-stream")
-"""Chromium's own test picture and beep, with permission given."""
+"""Chromium's own beep, and `camera_file` for a picture, with permission given."""
 PATIENCE_S = 300  # beside a training; alone each wait is a few seconds
 SHOWN = "v => [v.currentTime, v.videoWidth, v.getVideoPlaybackQuality().totalVideoFrames, v.ended]"
 
@@ -93,11 +96,29 @@ def long_files(files, tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, P
 
 
 @pytest.fixture(scope="module")
-def browser() -> Iterator:
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    file = camera_file(tmp_path_factory.mktemp("camera") / "face.y4m")
+    seen = f"--use-file-for-fake-video-capture={file}"
     with playwright.sync_playwright() as player:
-        browser = player.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox", *CAMERA])
+        browser = player.chromium.launch(
+            executable_path=CHROMIUM, args=["--no-sandbox", *CAMERA, seen]
+        )
         yield browser
         browser.close()
+
+
+def camera_file(path: Path) -> Path:
+    """A drawn person in the middle of a wide picture, as a camera shows one."""
+    video = make_clip(3, 3, 3, num_frames=9, size=240).video
+    assert video is not None
+    with av.open(str(path), "w", format="yuv4mpegpipe") as container:
+        stream = container.add_stream("wrapped_avframe", rate=25)
+        stream.width, stream.height, stream.pix_fmt = 320, 240, "yuv420p"
+        for picture in F.pad(video, (40, 40), value=128).movedim(1, -1).numpy():
+            frame = av.VideoFrame.from_ndarray(picture.copy(), format="rgb24")
+            container.mux(stream.encode(frame.reformat(format="yuv420p")))
+        container.mux(stream.encode(None))
+    return path
 
 
 @pytest.fixture
