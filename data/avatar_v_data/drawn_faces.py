@@ -4,19 +4,18 @@ speech does not give: gaze to all sides, lids anywhere from shut to wide, raised
 Nothing is read from a disk. The same settings draw the same faces.
 """
 
-from collections.abc import Iterator
-
 import lightning as L
 import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from avatar_v.base import checks
 from avatar_v.base.progress import track
 from avatar_v.base.seeds import derive
 from avatar_v.faces.patches import FacePoints
 from avatar_v.objectives.critic_reader import DrawnFaces
+from avatar_v.objectives.epochs import random_loader
 from avatar_v.types import MOTION_NAMES
 from avatar_v.world.clip import make_clip
 from avatar_v.world.landmarks import LANDMARK_NAMES, NUM_LIP_POINTS
@@ -111,24 +110,13 @@ class FaceData(L.LightningDataModule):
         )
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_Batches(self), batch_size=None)
+        return random_loader(self._draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         faces = self.validation_faces
         parts = torch.arange(len(faces)).split(128)
         return DataLoader([faces[index] for index in parts], batch_size=None)  # pyright: ignore
 
-
-class _Batches(IterableDataset):
-    """Epochs of random faces, drawn by the seed and the epoch's number."""
-
-    def __init__(self, data: FaceData) -> None:
-        self.data, self.epoch = data, 0
-
-    def __iter__(self) -> Iterator[DrawnFaces]:
-        data = self.data
-        generator = torch.Generator().manual_seed(data.seed * 1_000_003 + self.epoch)
-        self.epoch += 1
-        for _ in range(data.batches_per_epoch):
-            num = len(data.train_faces)
-            yield data.train_faces[torch.randint(num, (data.batch_size,), generator=generator)]
+    def _draw(self, generator: torch.Generator) -> DrawnFaces:
+        faces = self.train_faces
+        return faces[torch.randint(len(faces), (self.batch_size,), generator=generator)]

@@ -27,7 +27,7 @@ from avatar_v.app.jobs import Progress, Waiting
 from avatar_v.app.place import PREFIX, private_folder, remove_dead
 from avatar_v.app.server import serve
 from avatar_v.app.uploads import FullError, Space, Uploads, plain_name
-from avatar_v.faces.face_track import CENTRE, HOW_TO_INSTALL
+from avatar_v.faces.face_track import HOW_TO_INSTALL, TAKE_CENTRE
 from avatar_v.media.containers import extent
 from avatar_v.media.reading import probe, read_audio
 from avatar_v.web.visitors import BusyError, Visitor
@@ -137,7 +137,7 @@ def test_a_limit_is_a_number(value: float) -> None:
 
 
 def test_faults_speak_of_the_page(form: PageForm) -> None:
-    fault = f"{form.reference}: no face in its\n first 1.0 s; {CENTRE}"
+    fault = f"{form.reference}: no face in its\n first 1.0 s; {TAKE_CENTRE}"
     words = form_words(fault, form.reference, None)
     assert words == "me.png: no face in its first 1.0 s; send one that shows the face"
     assert form_words(HOW_TO_INSTALL).endswith(": pip install 'avatar_v[faces]'")

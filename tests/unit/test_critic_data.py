@@ -4,12 +4,12 @@ from types import SimpleNamespace
 
 import pytest
 import torch
+from torch.utils.data import DataLoader
 
 from avatar_v.objectives import critic_data
 from avatar_v.objectives.critic_data import (
     CriticFrames,
     LabelledFrames,
-    _FrameBatches,
     read_frames,
     spread_moments,
 )
@@ -61,7 +61,7 @@ def data() -> CriticFrames:
 
 
 def test_a_batch_shows_every_person_in_every_scene(data):
-    for batch in _FrameBatches(data):
+    for batch in data.train_dataloader():
         assert len(batch) == 12
         assert batch.person.unique().tolist() == [0, 1, 2, 3]  # the fifth has too few scenes
         assert len(batch.scene.unique()) == 12
@@ -69,9 +69,9 @@ def test_a_batch_shows_every_person_in_every_scene(data):
 
 
 def test_epochs_differ_and_a_seed_repeats_them(data):
-    first, again = _FrameBatches(data), _FrameBatches(data)
+    first, again = data.train_dataloader(), data.train_dataloader()
 
-    def epoch(batches: _FrameBatches) -> torch.Tensor:
+    def epoch(batches: DataLoader) -> torch.Tensor:
         return torch.cat([b.images[:, 0, 0, 0] for b in batches])
 
     one = epoch(first)
@@ -82,7 +82,7 @@ def test_epochs_differ_and_a_seed_repeats_them(data):
 def test_too_few_persons_are_refused(data):
     data.persons_per_batch = 5
     with pytest.raises(ValueError, match="4 persons have 3 clips"):
-        _FrameBatches(data)
+        data.train_dataloader()
 
 
 def test_r_squared_by_hand():

@@ -15,7 +15,7 @@ from torch import Tensor
 from avatar_v.base.progress import track
 from avatar_v.faces.dlib_face import weights_hash
 from avatar_v.faces.face_reader import FaceReader
-from avatar_v.faces.face_track import FaceTrack, crop, crop_windows, in_windows, track_faces
+from avatar_v.faces.face_track import FaceTrack, cropped_track, face_crop, track_faces
 from avatar_v.media.reading import read_video
 from avatar_v.motion.extractors import READER_SIDE, from_landmarks, from_meter, from_reader
 from avatar_v.scoring.sampling import pearson
@@ -52,7 +52,7 @@ def measure(options: argparse.Namespace) -> Findings:
         if not found.found.any():
             lost += 1
             continue
-        frames, seen = squares(rendered_video(clip), found)
+        frames, seen = cropped(rendered_video(clip), found)
         for name, read in READERS.items():
             compare(rows, f"drawn_{name}", read(frames, seen), clip.motion, DRAWN)
     for path in track(options.real, "filmed people"):
@@ -60,7 +60,7 @@ def measure(options: argparse.Namespace) -> Findings:
         found = track_faces(video)
         if not found.found.any():
             raise ValueError(f"{path}: no face is found")
-        frames, seen = squares(video, found)
+        frames, seen = cropped(video, found)
         truth = from_landmarks(frames, seen)
         for name in ("reader", "meter"):
             compare(rows, f"real_{name}", READERS[name](frames, seen), truth, REAL)
@@ -83,18 +83,11 @@ def measure(options: argparse.Namespace) -> Findings:
     return Findings("What reads motion from a face", numbers, weights=weights, notes=notes)
 
 
-def squares(
+def cropped(
     video: UInt8[Tensor, "f 3 h w"], found: FaceTrack
 ) -> tuple[UInt8[Tensor, "f 3 s s"], FaceTrack]:
     """The head in squares of the reader's size, and its track within them."""
-    height, width = video.shape[2:]
-    windows = crop_windows(found, height, width)
-    points, corners = (
-        in_windows(part, windows, height, width)
-        for part in (found.landmarks, found.box.unflatten(1, (2, 2)))
-    )
-    track = FaceTrack(corners.flatten(1), points, found.found, found.num_faces)
-    return crop(video, windows, READER_SIDE), track
+    return face_crop(video, found, READER_SIDE), cropped_track(found, *video.shape[2:])
 
 
 def compare(

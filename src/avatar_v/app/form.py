@@ -13,7 +13,7 @@ import pydantic.dataclasses
 from pydantic import ConfigDict, StrictBool, StrictFloat, StrictInt, StrictStr
 
 from avatar_v.app.uploads import is_plain_file
-from avatar_v.faces.face_track import CENTRE
+from avatar_v.faces.face_track import TAKE_CENTRE
 from avatar_v.media import containers, reading
 from avatar_v.request.request import Request
 
@@ -29,8 +29,8 @@ REFERENCE_S = (0.0, 60.0)
 
 _Number = StrictInt | StrictFloat
 _WORDS = {
-    f"; or {CENTRE}": "",
-    CENTRE: "send one that shows the face",
+    f"; or {TAKE_CENTRE}": "",
+    TAKE_CENTRE: "send one that shows the face",
     "--reference-seconds": "Seconds of reference",
     "--guidance-audio": "Strength of the sound",
     "--steps": "Steps",

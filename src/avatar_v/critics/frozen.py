@@ -141,7 +141,8 @@ def hash_files(paths: Iterable[Path]) -> str:
 
 
 def critic_folder(name_or_path: Path | str) -> Path:
-    """A shipped critic's name (motion, face, sync) or a folder, as a folder that has both files.
+    """The name of a critic that ships (motion, face, sync, reader) or a folder, as a folder that
+    has both files.
 
     Raises ValueError naming the file that is missing and the recipe that makes it.
     """
@@ -151,7 +152,7 @@ def critic_folder(name_or_path: Path | str) -> Path:
         if not (folder / file).is_file():
             raise ValueError(
                 f"critic {str(name_or_path)!r}: {folder / file} is missing; expected the name of a "
-                "shipped critic (motion, face, sync, also with _held_out) or a folder made by "
+                "shipped critic (motion, face, sync, also with _held_out; reader) or a folder of "
                 "recipes/critic_*.yaml"
             )
     return folder

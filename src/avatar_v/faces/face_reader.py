@@ -85,16 +85,16 @@ class FaceReader(Critic):
             some = slice(start, start + batch_size)
             some_points = FacePoints(points.eyes[some], points.mouth[some])
             eyes, mouths = self(*face_patches(frames[some], some_points))
-            parts.append(torch.cat([self.both(eyes), self.of_mouth(mouths)], dim=1))
+            parts.append(torch.cat([self._of_eyes(eyes), self._of_mouth(mouths)], dim=1))
         return torch.cat(parts)
 
-    def both(self, eyes: Float[Tensor, "b 2 k"]) -> Float[Tensor, "b k"]:
+    def _of_eyes(self, eyes: Float[Tensor, "b 2 k"]) -> Float[Tensor, "b k"]:
         """The mean of both eyes, of which the right one was seen in a mirror."""
         values = eyes * self.scale[: len(EYES)] + self.center[: len(EYES)]
         values = torch.cat([values[..., :GAZE], _unmirrored(values), values[..., GAZE + 1 :]], -1)
         return values.mean(1)
 
-    def of_mouth(self, mouths: Float[Tensor, "b l"]) -> Float[Tensor, "b l"]:
+    def _of_mouth(self, mouths: Float[Tensor, "b l"]) -> Float[Tensor, "b l"]:
         return mouths * self.scale[len(EYES) :] + self.center[len(EYES) :]
 
 

@@ -37,9 +37,9 @@ CLOSE_UP = 1.1  # side of a picture of the face alone, in widths of the face
 FRAMED_SIDES = (0.7, 1.3)  # of the crop, in sides of a picture that is framed on the head already
 FRAMED_OFF = 0.1  # and how far the crop's centre is from the picture's at most, across and down
 
-INSTALL = "pip install 'avatar_v[faces]'"
-CENTRE = "take the picture's centre square with --no-face-crop"
-HOW_TO_INSTALL = f"finding faces needs dlib and its weights: {INSTALL}; or {CENTRE}"
+INSTALL_FACES = "pip install 'avatar_v[faces]'"
+TAKE_CENTRE = "take the picture's centre square with --no-face-crop"
+HOW_TO_INSTALL = f"finding faces needs dlib and its weights: {INSTALL_FACES}; or {TAKE_CENTRE}"
 
 
 @dataclass(frozen=True)
@@ -153,6 +153,16 @@ def crop(frames: Frames, windows: Boxes, size: int) -> UInt8[Tensor, "f 3 size s
 def face_crop(frames: Frames, track: FaceTrack, size: int) -> UInt8[Tensor, "f 3 size size"]:
     """The head, centred, in a square of ``size`` pixels. ValueError if no face was found."""
     return crop(frames, crop_windows(track, *frames.shape[2:]), size)
+
+
+def cropped_track(track: FaceTrack, height: int, width: int) -> FaceTrack:
+    """The track within the pictures that `face_crop` cuts."""
+    windows = crop_windows(track, height, width)
+    landmarks, corners = (
+        in_windows(points, windows, height, width)
+        for points in (track.landmarks, track.box.unflatten(1, (2, 2)))
+    )
+    return FaceTrack(corners.flatten(1), landmarks, track.found, track.num_faces)
 
 
 def in_windows(

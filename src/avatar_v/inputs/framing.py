@@ -9,13 +9,13 @@ import warnings
 from pathlib import Path
 
 from avatar_v.faces import face_track
-from avatar_v.faces.face_track import CENTRE, DETECT_EVERY, INSTALL, FaceTrack, Frames
+from avatar_v.faces.face_track import DETECT_EVERY, INSTALL_FACES, TAKE_CENTRE, FaceTrack, Frames
 from avatar_v.motion.extractors import Extractor, needs_track
 
 DRAWN_OFF = 0.3
 """As `face_track.FRAMED_OFF`: in one picture of 64 pixels a drawn face is found up to 0.2 off."""
 NOT_LOOKED_FOR = (
-    f"faces were not looked for, and square pictures are taken whole: {INSTALL} finds them"
+    f"faces were not looked for, and square pictures are taken whole: {INSTALL_FACES} finds them"
 )
 
 
@@ -29,7 +29,7 @@ def find_person(
     detect_every: int = DETECT_EVERY,
 ) -> tuple[FaceTrack | None, tuple[str, ...]]:
     """The track of the largest face, None for square pictures that are to be taken whole, and
-    warnings. ``drawn``: for weights of drawn people; an ``extractor`` of landmarks needs a track.
+    warnings. ``drawn``: for weights of drawn people; some ``extractor``s need a track.
 
     ValueError: no face in the frames, of which ``looked`` says which they are, or the [faces]
     extra is missing.
@@ -50,5 +50,5 @@ def find_person(
     if drawn and may_be_whole and face_track.is_framed(track, height, width, DRAWN_OFF):
         return None, ()
     if not found:
-        raise ValueError(face_track.why_no_face(path, f"{looked}; {CENTRE}"))
+        raise ValueError(face_track.why_no_face(path, f"{looked}; {TAKE_CENTRE}"))
     return track, tuple(f"{path}: {warning.message}" for warning in caught)

@@ -196,13 +196,8 @@ def _squared(
     if found is None:
         windows = face_track.centre_windows(len(frames), height, width)
         return face_track.crop(frames, windows, side), None
-    windows = face_track.crop_windows(found, height, width)
-    landmarks, corners = (
-        face_track.in_windows(points, windows, height, width)
-        for points in (found.landmarks, found.box.unflatten(1, (2, 2)))
-    )
-    track = FaceTrack(corners.flatten(1), landmarks, found.found, found.num_faces)
-    return face_track.crop(frames, windows, side), track
+    track = face_track.cropped_track(found, height, width)
+    return face_track.face_crop(frames, found, side), track
 
 
 def _read_sound(

@@ -6,7 +6,7 @@ Shards of latents alone show what a VAE decodes them to, as critics will see gen
 """
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,12 +14,13 @@ import lightning as L
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from avatar_v.base import checks
 from avatar_v.base.device import chosen_precision
 from avatar_v.base.progress import track
 from avatar_v.models.vae import VideoVAE
+from avatar_v.objectives.epochs import random_loader
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import Sample
 from avatar_v.types import MOTION_NAMES
@@ -148,45 +149,38 @@ class CriticFrames(L.LightningDataModule):
         self.validation_frames = read_frames(self.validation, **read)
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_FrameBatches(self), batch_size=None)
+        tables = self._clips_of_persons()
+
+        def draw(generator: torch.Generator) -> LabelledFrames:
+            """Random persons, scenes and moments."""
+            order = torch.randperm(len(tables), generator=generator)
+            chosen = [tables[i] for i in order[: self.persons_per_batch].tolist()]
+            return self.train_frames[torch.cat([self._moments(t, generator) for t in chosen])]
+
+        return random_loader(draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         frames = self.validation_frames
         parts = torch.arange(len(frames)).split(256)
         return DataLoader([frames[index] for index in parts], batch_size=None)  # pyright: ignore
 
-
-class _FrameBatches(IterableDataset):
-    """Epochs of random persons, scenes and moments, drawn by the seed and the epoch's number."""
-
-    def __init__(self, data: CriticFrames) -> None:
-        self.data = data
-        self.epoch = 0
-        frames = data.train_frames
-        clips = torch.arange(len(frames)).split(data.num_moments)
-        of_person: dict[int, list[Tensor]] = {}
-        for clip in clips:
+    def _clips_of_persons(self) -> list[Int[Tensor, "clips k"]]:
+        """Of each person with enough clips, the numbers of the pictures of every clip."""
+        frames, of_person = self.train_frames, dict[int, list[Tensor]]()
+        for clip in torch.arange(len(frames)).split(self.num_moments):
             of_person.setdefault(int(frames.person[clip[0]]), []).append(clip)
-        self.tables = [
-            torch.stack(c) for c in of_person.values() if len(c) >= data.scenes_per_person
-        ]
-        if len(self.tables) < data.persons_per_batch:
+        tables = [torch.stack(c) for c in of_person.values() if len(c) >= self.scenes_per_person]
+        if len(tables) < self.persons_per_batch:
             raise ValueError(
-                f"{data.train}: {len(self.tables)} persons have {data.scenes_per_person} clips or "
-                f"more, a batch needs {data.persons_per_batch}"
+                f"{self.train}: {len(tables)} persons have {self.scenes_per_person} clips or "
+                f"more, a batch needs {self.persons_per_batch}"
             )
+        return tables
 
-    def __iter__(self) -> Iterator[LabelledFrames]:
-        data = self.data
-        generator = torch.Generator().manual_seed(data.seed * 1_000_003 + self.epoch)
-        self.epoch += 1
-        for _ in range(data.batches_per_epoch):
-            order = torch.randperm(len(self.tables), generator=generator)
-            chosen = [self.tables[i] for i in order[: data.persons_per_batch].tolist()]
-            yield data.train_frames[torch.cat([self._moments(t, generator) for t in chosen])]
-
-    def _moments(self, table: Int[Tensor, "clips k"], generator: torch.Generator) -> Tensor:
+    def _moments(
+        self, table: Int[Tensor, "clips k"], generator: torch.Generator
+    ) -> Int[Tensor, " scenes"]:
         """One moment of each of ``scenes_per_person`` clips of one person."""
-        clips = torch.randperm(len(table), generator=generator)[: self.data.scenes_per_person]
+        clips = torch.randperm(len(table), generator=generator)[: self.scenes_per_person]
         moments = torch.randint(table.shape[1], (len(clips),), generator=generator)
         return table[clips, moments]

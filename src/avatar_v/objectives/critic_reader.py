@@ -85,7 +85,7 @@ class ReaderTask(CriticTask):
         mirrored = -shown.truth[:, GAZE].to(truth) - model.center[GAZE]
         of_eyes[:, 1, GAZE] = mirrored / model.scale[GAZE]
         weights = torch.ones_like(of_eyes)
-        shut = shown.truth[:, 0].to(truth) < SHUT
+        shut = shown.truth[:, EYES.index("eye_open")].to(truth) < SHUT
         weights[shut, :, GAZE : GAZE + 2] = WEIGHT_SHUT
         error = F.smooth_l1_loss(eyes, of_eyes, reduction="none")
         return (weights * error).mean() + F.smooth_l1_loss(mouths, truth[:, len(EYES) :])

@@ -6,7 +6,7 @@ runs.
 """
 
 import dataclasses
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,12 +16,13 @@ import torch
 from jaxtyping import Float, Int, UInt8
 from safetensors.torch import save_file
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.base.progress import track
 from avatar_v.base.states import read_tensors
+from avatar_v.objectives.epochs import random_loader
 from avatar_v.rewards.features import Features
 from avatar_v.rewards.preference import PreferenceModel
 from avatar_v.shards.loader import levelled, read_folder
@@ -112,10 +113,14 @@ class PreferenceData(L.LightningDataModule):
         self.train_pairs = pairs
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_PairBatches(self), batch_size=None)
+        return random_loader(self._draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         return DataLoader([self.validation_pairs], batch_size=None)  # pyright: ignore
+
+    def _draw(self, generator: torch.Generator) -> PairFeatures:
+        pairs = self.train_pairs
+        return pairs[torch.randint(len(pairs), (self.batch_size,), generator=generator)]
 
 
 def read_features(
@@ -188,18 +193,3 @@ def compute_features(
     own = (pair.reference[None], pair.reference_valid[None])
     inputs = (shown, audio, portrait, *own, torch.zeros(1, dtype=torch.long))
     return features(*(x.to(device) for x in inputs))[0]
-
-
-class _PairBatches(IterableDataset):
-    """Epochs of random pairs, drawn by the seed and the epoch's number."""
-
-    def __init__(self, data: PreferenceData) -> None:
-        self.data = data
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[PairFeatures]:
-        data, pairs = self.data, self.data.train_pairs
-        generator = torch.Generator().manual_seed(data.seed * 1_000_003 + self.epoch)
-        self.epoch += 1
-        for _ in range(data.batches_per_epoch):
-            yield pairs[torch.randint(len(pairs), (data.batch_size,), generator=generator)]

@@ -6,7 +6,7 @@ are used, so that a sound's hardest rivals, the same voice a few frames off, are
 """
 
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,11 +14,12 @@ import lightning as L
 import torch
 from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset
+from torch.utils.data import DataLoader
 
 from avatar_v.base import checks
 from avatar_v.base.progress import track
 from avatar_v.critics.sync import STEPS_PER_FRAME, WINDOW_FRAMES, mfcc
+from avatar_v.objectives.epochs import random_loader
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v.shards.schema import to_float
 
@@ -145,7 +146,7 @@ class SyncData(L.LightningDataModule):
         )
 
     def train_dataloader(self) -> DataLoader:
-        return DataLoader(_RunBatches(self), batch_size=None)
+        return random_loader(self._draw, self.batches_per_epoch, self.seed)
 
     def val_dataloader(self) -> DataLoader:
         clips = self.validation_clips
@@ -153,20 +154,10 @@ class SyncData(L.LightningDataModule):
         runs = [clips.take(part, torch.zeros_like(part), self.run_frames) for part in parts]
         return DataLoader(runs, batch_size=None)  # pyright: ignore
 
-
-class _RunBatches(IterableDataset):
-    """Epochs of random clips and starts, drawn by the seed and the epoch's number."""
-
-    def __init__(self, data: SyncData) -> None:
-        self.data = data
-        self.epoch = 0
-
-    def __iter__(self) -> Iterator[SyncRuns]:
-        data, clips = self.data, self.data.train_clips
-        generator = torch.Generator().manual_seed(data.seed * 1_000_003 + self.epoch)
-        self.epoch += 1
-        for _ in range(data.batches_per_epoch):
-            chosen = torch.randperm(len(clips), generator=generator)[: data.clips_per_batch]
-            weights = clips.may_start[chosen].float()
-            start = torch.multinomial(weights, 1, generator=generator)[:, 0]
-            yield clips.take(chosen, start, data.run_frames)
+    def _draw(self, generator: torch.Generator) -> SyncRuns:
+        """Random clips, each from a random start."""
+        clips = self.train_clips
+        chosen = torch.randperm(len(clips), generator=generator)[: self.clips_per_batch]
+        weights = clips.may_start[chosen].float()
+        start = torch.multinomial(weights, 1, generator=generator)[:, 0]
+        return clips.take(chosen, start, self.run_frames)

@@ -2,6 +2,7 @@
 roles. Apart from mesh.py, since Lightning is slow to import and generation does without."""
 
 import lightning as L
+from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.strategies import DDPStrategy, ModelParallelStrategy
 
 from avatar_v.parallel.mesh import Layout
@@ -34,7 +35,8 @@ def check_replicas(trainer: L.Trainer | None) -> None:
 def check_timed_checkpoints(trainer: L.Trainer) -> None:
     """For a stage of several trained roles. Where a stage makes its own updates, Lightning writes
     no checkpoint by the clock and says nothing. ValueError for a callback that asks for one."""
-    if any(getattr(one, "_train_time_interval", None) for one in trainer.checkpoint_callbacks):
+    savers = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+    if any(one._train_time_interval for one in savers):
         raise ValueError(
             "this stage trains several roles, and its checkpoints are by steps: set "
             "every_n_train_steps of ModelCheckpoint in place of train_time_interval"
