@@ -1,5 +1,7 @@
 """Faces read from patches: cut alike wherever a face is, mirrored gaze, faces to learn from."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch import Tensor
@@ -9,6 +11,8 @@ from avatar_v.faces.face_track import FaceTrack
 from avatar_v.faces.patches import SIZE, FacePoints, face_patches
 from avatar_v.motion.extractors import components, extract, find_extractor, known
 from avatar_v.motion.landmarks import head_pose
+from avatar_v.objectives.critic import CriticBatch
+from avatar_v.objectives.critic_reader import WEIGHT_SHUT, ReaderTask, ShownPatches
 from avatar_v.types import MOTION_NAMES
 from avatar_v_data.drawn_faces import draw_faces
 
@@ -60,6 +64,33 @@ def test_of_a_face_in_a_mirror_only_the_gaze_changes():
     expected = read[:, : len(EYES)].clone()
     expected[:, GAZE] *= -1
     torch.testing.assert_close(other[:, : len(EYES)], expected, atol=1e-4, rtol=0)
+
+
+def test_the_loss_wants_the_mirrored_gaze_of_the_right_eye_and_none_of_shut_eyes():
+    torch.manual_seed(0)
+    truth = torch.rand(6, len(READ))
+    truth[:3, EYES.index("eye_open")], truth[3:, EYES.index("eye_open")] = 0.1, 0.9
+    model = FaceReader()
+    model.center.copy_(torch.rand(len(READ)))
+    model.scale.fill_(0.5)
+    eyes = truth[:, None, : len(EYES)].repeat(1, 2, 1)
+    eyes[:, 1, GAZE] *= -1
+    said = (eyes - model.center[: len(EYES)]) / model.scale[: len(EYES)]
+    mouths = (truth[:, len(EYES) :] - model.center[len(EYES) :]) / model.scale[len(EYES) :]
+    batch = CriticBatch(
+        torch.zeros(6, 2, 3, SIZE, SIZE), ShownPatches(torch.zeros(6, 3, SIZE, SIZE), truth)
+    )
+
+    def loss(said: Tensor) -> float:
+        networks = SimpleNamespace(model=lambda *_: (said, mouths))
+        networks.model.center, networks.model.scale = model.center, model.scale
+        return float(ReaderTask().loss(networks, batch))
+
+    assert loss(said) == pytest.approx(0, abs=1e-9)
+    shut, wide = said.clone(), said.clone()
+    shut[:3, :, GAZE] += 2
+    wide[3:, :, GAZE] += 2
+    assert loss(shut) == pytest.approx(WEIGHT_SHUT * loss(wide))
 
 
 def test_drawn_faces_look_to_all_sides_and_are_where_they_are_said_to_be():
