@@ -40,7 +40,7 @@ def say(speech_id: int, voice: Voice, style: Habits, num_frames: int) -> Speech:
     if num_frames < 1:
         raise ValueError(f"speech has at least 1 frame, got {num_frames}")
     segments, words = speak(speech_id, style, num_frames / FRAME_RATE_HZ)
-    return _heard(speech_id, segments, words, voice, num_frames)
+    return _synthesised(speech_id, segments, words, voice, num_frames)
 
 
 def say_sentences(
@@ -52,19 +52,30 @@ def say_sentences(
         raise ValueError("speech has at least one sentence")
     segments, words = recite(sentences, style, seed_id)
     num_frames = round(segments[-1].end_s * FRAME_RATE_HZ)
-    return _heard(seed_id, segments, words, voice, num_frames)
+    return _synthesised(seed_id, segments, words, voice, num_frames)
 
 
-def _heard(
+def _synthesised(
     speech_id: int,
     segments: tuple[Segment, ...],
     words: tuple[SpokenWord, ...],
     voice: Voice,
     num_frames: int,
 ) -> Speech:
-    duration_s = num_frames / FRAME_RATE_HZ
     phases = split_phases(segments)
     audio = synthesise(phases, voice, num_frames * SAMPLES_PER_FRAME, speech_id)
+    return heard(speech_id, segments, words, audio, num_frames)
+
+
+def heard(
+    speech_id: int,
+    segments: tuple[Segment, ...],
+    words: tuple[SpokenWord, ...],
+    audio: np.ndarray,
+    num_frames: int,
+) -> Speech:
+    """The speech of these segments, which cover ``num_frames``, and their sound."""
+    duration_s = num_frames / FRAME_RATE_HZ
     kept = tuple(s for s in segments if s.start_s < duration_s)
     middle_s = frame_times_s(num_frames)
     index = np.searchsorted([s.end_s for s in segments], middle_s, "right")
@@ -75,7 +86,7 @@ def _heard(
         stress=torch.tensor([segments[i].stress for i in index]),
         segments=kept,
         words=tuple(w for w in words if w.start_s < duration_s),
-        phases=phases,
+        phases=split_phases(segments),
     )
 
 

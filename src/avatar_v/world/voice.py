@@ -143,9 +143,13 @@ def synthesise(phases: Phases, voice: Voice, num_samples: int, seed_id: int) -> 
     hiss = _samples(controls.aspiration * gain) * 0.35 + breath
     voiced = _tract(controls, pulses * _samples(controls.voicing * gain) + noise * hiss)
     sound = voiced + _frication(controls, voice, gain, seed_id)
-    sound = _LEVEL * sound[:num_samples]
-    room = stream("room", seed_id).standard_normal(num_samples)
-    sound += 10 ** (voice.noise_db / 20) * _low_pass(room, 0.5)
+    return with_noise(_LEVEL * sound[:num_samples], voice, seed_id)
+
+
+def with_noise(sound: np.ndarray, voice: Voice, seed_id: int) -> np.ndarray:
+    """A sound with the noise of the voice's room and microphone: float32 in 16-bit steps."""
+    room = stream("room", seed_id).standard_normal(len(sound))
+    sound = sound + 10 ** (voice.noise_db / 20) * _low_pass(room, 0.5)
     return (np.round(np.tanh(sound) * 32767) / 32768).astype(np.float32)
 
 
