@@ -29,6 +29,7 @@ SPEAKERS = {"slt": 15.0, "rms": 17.3, "awb": 17.0}
 """flite's voices, and about how long their vocal tracts are in cm (our estimate)."""
 
 _NAMES = {"pau": "SIL", "ssil": "SIL", "ax": "AH", "axr": "ER", "el": "L", "em": "M", "en": "N"}
+_NAMES |= {"zh": "SH"}  # the lexicon has no zh; the mouth is the same
 _LOUD = 0.06  # root mean square of a sentence, before the gains
 _PAUSE_KEPT_S = 0.06  # of flite's own silence at either end of a sentence
 
