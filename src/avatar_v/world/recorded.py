@@ -165,9 +165,7 @@ def _trimmed(sound: np.ndarray, phones: list[Phone]) -> tuple[np.ndarray, list[P
     return sound[first:last], kept
 
 
-def _silence(
-    segments: list[Segment], pieces: list[np.ndarray], now: int, duration_s: float
-) -> int:
+def _silence(segments: list[Segment], pieces: list[np.ndarray], now: int, duration_s: float) -> int:
     """Add a pause; returns the sample behind it."""
     num = round(duration_s * SAMPLE_RATE_HZ)
     pieces.append(np.zeros(num))
@@ -226,9 +224,7 @@ def matched(said: Sentence, names: list[str]) -> tuple[list[int], list[bool]]:
     return of_word, stressed
 
 
-def _gain(
-    effort_db: list[float], segments: list[Segment], start_s: float, num: int
-) -> np.ndarray:
+def _gain(effort_db: list[float], segments: list[Segment], start_s: float, num: int) -> np.ndarray:
     """The loudness of segments as a smooth factor for each sample."""
     step = SAMPLE_RATE_HZ // 200
     middle_s = start_s + (np.arange(-(-num // step)) + 0.5) * step / SAMPLE_RATE_HZ
