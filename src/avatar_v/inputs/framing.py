@@ -28,11 +28,15 @@ def find_person(
     looked: str,
     detect_every: int = DETECT_EVERY,
 ) -> tuple[FaceTrack | None, tuple[str, ...]]:
-    """The track of the largest face, None for square pictures that are to be taken whole, and
-    warnings. ``drawn``: for weights of drawn people; some ``extractor``s need a track.
+    """Follows the largest face in the frames of ``path``. Gives its track and warnings; no track
+    means that the pictures are square and shall be taken whole.
 
-    ValueError: no face in the frames, of which ``looked`` says which they are, or the [faces]
-    extra is missing.
+    Args:
+        drawn: for weights of drawn people.
+        extractor: what will read the motion; some need a track.
+        looked: which frames these are, in words for an error.
+
+    ValueError: no face, or the [faces] extra is missing.
     """
     height, width = frames.shape[2:]
     may_be_whole = height == width and not needs_track(extractor)

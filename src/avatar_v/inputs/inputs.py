@@ -116,7 +116,7 @@ def with_first_picture(
     inputs: Inputs, image: UInt8[Tensor, "3 side side"], person: PersonOptions, spec: InputSpec
 ) -> Inputs:
     """``inputs`` with another first picture, framed as those of the weights are."""
-    first = still(image, side=spec.side, **_way(person, spec))
+    first = still(image, side=spec.side, **_reading_options(person, spec))
     motion = None if first.motion is None else first.motion[0]
     return dataclasses.replace(inputs, image=image, motion=motion)
 
@@ -169,7 +169,7 @@ def _read_person(
         raise ValueError("--also: these weights read one picture of the person, no further clips")
     if not (spec.reference or spec.motion):
         return (), None
-    way = _way(person, spec)
+    way = _reading_options(person, spec)
     how = {**way, "side": spec.side, "faces": spec.faces}
     if person.reference_s == 0 or not spec.reference:
         first = still(image, **how)
@@ -201,7 +201,7 @@ def _read_person(
     return clips, clips[0].motion[index]
 
 
-def _way(person: PersonOptions, spec: InputSpec) -> dict[str, Any]:
+def _reading_options(person: PersonOptions, spec: InputSpec) -> dict[str, Any]:
     """How pictures are framed, and what reads the person's motion: None where the weights take
     none."""
     framed = {"face_crop": person.face_crop, "drawn": spec.drawn}
@@ -216,7 +216,7 @@ def _read_picture(
     if why := reading.probe(person.reference).no_video:
         raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
     cut = picture_notes(person.reference)
-    way = _way(person, spec)
+    way = _reading_options(person, spec)
     if person.image is None:
         reads = spec.reference and person.reference_s > 0
         search_s = min(SEARCH_S, person.reference_s) if reads else SEARCH_S

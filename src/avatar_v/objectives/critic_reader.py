@@ -70,8 +70,8 @@ class ReaderTask(CriticTask):
         strength = min(1.0, networks.step / self.warmup_steps)
         frames = batch.images.float() / 127.5 - 1
         eyes, mouths = face_patches(frames, batch.points, draws.own)
-        eyes = filmed(eyes.flatten(0, 1), strength, draws.own).unflatten(0, (-1, 2))
-        mouths = filmed(mouths, strength, draws.own)
+        eyes = as_filmed(eyes.flatten(0, 1), strength, draws.own).unflatten(0, (-1, 2))
+        mouths = as_filmed(mouths, strength, draws.own)
         mirrored = torch.rand(len(mouths), generator=draws.own) < 0.5
         mouths = torch.where(mirrored[:, None, None, None], mouths.flip(3), mouths)
         shown = ShownPatches(mouths.to(networks.device), batch.motion[:, COLUMNS])
@@ -101,7 +101,7 @@ class ReaderTask(CriticTask):
         return {f"r_{name}": float(value) for name, value in zip(READ, r, strict=True)}
 
 
-def filmed(
+def as_filmed(
     patches: Float[Tensor, "b 3 s s"], strength: float, generator: torch.Generator
 ) -> Float[Tensor, "b 3 s s"]:
     """Patches as cameras, skins and lights of all kinds might show them: gamma, mixed and weaker
