@@ -2,6 +2,8 @@
 
 Drawn: r with the truth over each clip, mean over TEST persons. Filmed (``--real``): r with dlib's
 landmarks, for what these tell; n is the number of clips, and the reader was trained on none.
+Habits: does the mean or the spread of a clip tell drawn people apart as the truth does? r over
+persons.
 """
 
 import argparse
@@ -17,11 +19,17 @@ from avatar_v.faces.dlib_face import weights_hash
 from avatar_v.faces.face_reader import FaceReader
 from avatar_v.faces.face_track import FaceTrack, cropped_track, face_crop, track_faces
 from avatar_v.media.reading import read_video
-from avatar_v.motion.extractors import READER_SIDE, from_landmarks, from_meter, from_reader
+from avatar_v.motion.extractors import (
+    READER_SIDE,
+    from_landmarks,
+    from_meter,
+    from_reader,
+    known,
+)
 from avatar_v.scoring.sampling import pearson
 from avatar_v.types import MOTION_NAMES
 from avatar_v_eval.cases import add_case_options, cases_note, drawn_clips, rendered_video
-from avatar_v_eval.intervals import mean_interval
+from avatar_v_eval.intervals import jackknife, mean_interval
 from avatar_v_eval.protocol import Findings
 from avatar_v_eval.records import Number
 
@@ -43,7 +51,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 def measure(options: argparse.Namespace) -> Findings:
     torch.set_num_threads(1)
     rows: Rows = {}
-    lost = 0
+    lost, read_clips, true_clips = 0, [], []
     for i in track(range(options.persons), "drawn people"):
         (clip,) = drawn_clips(
             options.split, 1, first=options.first + i, num_frames=options.frames, size=options.size
@@ -54,7 +62,11 @@ def measure(options: argparse.Namespace) -> Findings:
             continue
         frames, seen = cropped(rendered_video(clip), found)
         for name, read in READERS.items():
-            compare(rows, f"drawn_{name}", read(frames, seen), clip.motion, DRAWN)
+            motion = read(frames, seen)
+            compare(rows, f"drawn_{name}", motion, clip.motion, DRAWN)
+            if name == "reader":
+                read_clips.append(motion.double().numpy())
+                true_clips.append(clip.motion.double().numpy())
     for path in track(options.real, "filmed people"):
         video = read_video(path, max_frames=options.real_frames)
         found = track_faces(video)
@@ -65,6 +77,7 @@ def measure(options: argparse.Namespace) -> Findings:
         for name in ("reader", "meter"):
             compare(rows, f"real_{name}", READERS[name](frames, seen), truth, REAL)
     numbers = {key: described(key, values) for key, values in rows.items()}
+    numbers |= habits(read_clips, true_clips)
     notes = [
         cases_note(options, f" at {options.size} px, one clip each; faces are found by dlib"),
         f"drawn clips in which no face was found: {lost}",
@@ -103,6 +116,19 @@ def compare(
         one, other = (np.asarray(x[:, column], np.float64) for x in (read, truth))
         if one.any():
             rows.setdefault(f"{key}_{name}", []).append(pearson(one, other))
+
+
+def habits(read: list[np.ndarray], truth: list[np.ndarray]) -> dict[str, Number]:
+    """r over persons of each component's mean and spread."""
+    numbers = {}
+    for name in known(from_reader):
+        column = MOTION_NAMES.index(name)
+        for what, of in (("mean", np.mean), ("spread", np.std)):
+            one, other = (np.array([of(x[:, column]) for x in clips]) for clips in (read, truth))
+            numbers[f"habit_{name}_{what}"] = jackknife(
+                lambda index, one=one, other=other: pearson(one[index], other[index]), len(one)
+            ).described(f"habit, {what} of {name.replace('_', ' ')}: r over drawn people")
+    return numbers
 
 
 def described(key: str, values: list[float]) -> Number:
