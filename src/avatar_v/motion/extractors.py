@@ -31,8 +31,8 @@ METER_HABITS = ("mouth_open", "jaw", "yaw", "pitch", "roll", "eye_open", "gaze_x
 Of the others it knows a frame, but adds habits of its own (lips, teeth, tongue, brows)."""
 POSE = ("yaw", "pitch", "roll")
 READER_HABITS = ("mouth_open", "jaw", "gaze_x", "roll")
-"""Components whose mean and spread, as the reader sees them, go over drawn people with the true ones
-by r of .75 or more; chosen on the 32 people that eval/results/reader.json was measured on."""
+"""Components of which the reader's mean and spread tell drawn people apart as the true ones do: r
+of .75 or more, chosen on the 32 people that eval/results/reader.json was measured on."""
 READER_SIDE = 192  # pixels: the reader was trained on faces in squares of this size
 
 
