@@ -3,6 +3,8 @@
 Lightning's logger calls the server in the training loop: one that has died hangs a run for minutes
 a call, or ends it. Here a call that fails is kept, with all that follow; training goes on, and they
 are sent in their order once the server answers again.
+
+A run that `avatar-v launch` starts again goes on in its run of MLflow, which has its id as a tag.
 """
 
 import os
@@ -14,9 +16,11 @@ from typing import Any
 
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import MLFlowLogger
+from lightning.pytorch.loggers.logger import rank_zero_experiment
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 
+from avatar_v.base.launched import run_id
 from avatar_v.base.words import notice
 
 PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES": "0"}
@@ -25,6 +29,8 @@ PAUSES_S = (15.0, 60.0, 300.0)
 """Between attempts, while the server does not answer; the last one repeats."""
 MOST_KEPT = 100_000
 """Calls that are kept; beyond, the oldest go."""
+TAG = "avatar_v.run"
+"""Of a run of MLflow: the id of the run that was launched."""
 LOST = (MlflowException, SQLAlchemyError, OSError)
 
 
@@ -38,6 +44,28 @@ class PatientMLFlowLogger(MLFlowLogger):
         self._kept: deque[Callable[[], Any]] = deque(maxlen=MOST_KEPT)
         self._num_failures = 0
         self._next_try_s = 0.0
+
+    @property
+    @rank_zero_experiment
+    def experiment(self) -> Any:
+        """MLflow's client, once the run is there."""
+        launched = run_id()
+        if not self._initialized and self._run_id is None and launched is not None:
+            self.tags = {**(self.tags or {}), TAG: launched}
+            self._run_id = self._run_before(launched)
+        return super().experiment
+
+    def _run_before(self, launched: str) -> str | None:
+        """The run of MLflow that has the tag, which runs again."""
+        client = self._mlflow_client
+        place = client.get_experiment_by_name(self._experiment_name)
+        if place is None:
+            return None
+        found = client.search_runs([place.experiment_id], f"tags.`{TAG}` = '{launched}'")
+        for run in found:
+            client.update_run(run.info.run_id, status="RUNNING")
+            return run.info.run_id
+        return None
 
     @rank_zero_only
     def log_metrics(self, metrics: Mapping[str, float], step: int | None = None) -> None:
