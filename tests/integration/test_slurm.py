@@ -23,7 +23,7 @@ MOST_S = 200.0
 OVERLAY = """
 model: {init_args: {models: {vae: null}}}
 trainer:
-  max_steps: 60
+  max_steps: 40
   val_check_interval: 1000
   strategy: ddp_find_unused_parameters_true
   logger:
@@ -116,13 +116,13 @@ def test_a_preempted_run_is_requeued_and_equals_an_uninterrupted_one(cluster: Cl
     run_words("run", [*RECIPE, *STRAIGHT])
     torch.set_num_threads(threads)
     cluster.finished(job)
-    assert 0 < num_stopped_at() < 60
+    assert 0 < num_stopped_at() < 40
     assert losses(ROOT) == losses(straight)
     assert equal(ROOT, straight)
     said = cluster.avatar_v("launch", "status", str(ROOT))
     assert "COMPLETED" in said
     assert "requeued 1 times" in said
-    assert "60 steps in" in cluster.avatar_v("launch", "logs", str(ROOT))
+    assert "40 steps in" in cluster.avatar_v("launch", "logs", str(ROOT))
     client = MlflowClient("sqlite:///runs/mlflow.db")
     (run,) = client.search_runs(["1"])
     assert run.info.status == "FINISHED"
@@ -142,7 +142,7 @@ def test_two_nodes_are_preempted_together_and_go_on_as_two_and_as_one(cluster: C
     cluster.finished(job)
     straight = Path("straight")
     cluster.avatar_v("run", *RECIPE, *STRAIGHT, "--trainer.devices", "2")
-    assert 0 < first < 60
+    assert 0 < first < 40
     assert losses(ROOT) == losses(straight)
     assert equal(ROOT, straight)
 
