@@ -85,6 +85,9 @@ def slurm(folder: Path, num_nodes: int) -> Iterator[dict[str, str]]:
         until(lambda: states(environment).count("idle") == num_nodes, 30)
         yield environment
     finally:
+        told = {"env": environment, "capture_output": True, "text": True, "check": False}
+        subprocess.run(["scancel", "--user=root"], **told)
+        until(lambda: not subprocess.run(["squeue", "--noheader"], **told).stdout, 60)
         for daemon in reversed(daemons):
             daemon.terminate()
         for daemon in daemons:

@@ -113,7 +113,7 @@ def logs(run: Launched, root: Path, *, follow: bool) -> list[str]:
 
 
 def _pod(job: Job, labels: dict[str, str]) -> dict[str, Any]:
-    gpus = {} if job.on_cpu else {"resources": {"limits": {"nvidia.com/gpu": job.gpus}}}
+    gpus = {} if job.on_cpu else {"resources": {"limits": {"nvidia.com/gpu": str(job.gpus)}}}
     values = {
         **job.environment,
         "MASTER_ADDR": f"{job.id}-0.{job.id}",
