@@ -1,6 +1,5 @@
 """`avatar-v launch --on slurm` on a real Slurm: preempted, requeued, finished, and stopped."""
 
-import os
 import re
 import subprocess
 import sys
@@ -163,8 +162,8 @@ def test_a_run_that_is_stopped_has_its_checkpoint_and_is_not_requeued(cluster: C
     with pytest.raises(AssertionError, match=f"slurm has this run as {job}; avatar-v launch stop"):
         cluster.launch()
     cluster.avatar_v("launch", "stop", str(ROOT))
-    cluster.until(lambda: "JobState=CANCELLED" in cluster.state(job))
-    cluster.until(lambda: not os.popen("pgrep -f avatar_v.cli.run").read())
+    cluster.until(lambda: "JobState=FAILED" in cluster.state(job))
+    assert "ExitCode=75:0" in cluster.state(job)
+    assert "Restarts=0" in cluster.state(job)
     assert (ROOT / "checkpoints" / "last.ckpt").exists()
     assert len(losses(ROOT)) == num_stopped_at()
-    assert "Restarts=0" in cluster.state(job)

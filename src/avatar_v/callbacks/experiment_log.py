@@ -7,10 +7,12 @@ are sent in their order once the server answers again.
 A run that `avatar-v launch` starts again goes on in its run of MLflow, which has its id as a tag.
 """
 
+import fcntl
 import os
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,7 @@ PATIENCE = {"MLFLOW_HTTP_REQUEST_TIMEOUT": "5", "MLFLOW_HTTP_REQUEST_MAX_RETRIES
 """Seconds, and tries after the first; MLflow's own are 120 and 7. The environment's come first."""
 PAUSES_S = (15.0, 60.0, 300.0)
 """Between attempts, while the server does not answer; the last one repeats."""
+SQLITE = "sqlite:///"
 MOST_KEPT = 100_000
 """Calls that are kept; beyond, the oldest go."""
 TAG = "avatar_v.run"
@@ -40,7 +43,8 @@ class PatientMLFlowLogger(MLFlowLogger):
     def __init__(self, *args: Any, **options: Any) -> None:
         for name, value in PATIENCE.items():
             os.environ.setdefault(name, value)
-        super().__init__(*args, **options)
+        with _alone(str(options.get("tracking_uri") or "")):
+            super().__init__(*args, **options)
         self._kept: deque[Callable[[], Any]] = deque(maxlen=MOST_KEPT)
         self._num_failures = 0
         self._next_try_s = 0.0
@@ -116,6 +120,22 @@ class PatientMLFlowLogger(MLFlowLogger):
             _warn(f"MLflow does not answer ({why}); training goes on, and its log is sent later")
         self._num_failures += 1
         self._next_try_s = time.monotonic() + pause
+
+
+@contextmanager
+def _alone(uri: str) -> Iterator[None]:
+    """Within the block no other rank makes the tables of the same sqlite file: MLflow makes them as
+    it is opened, and two at once end with an error."""
+    if not uri.startswith(SQLITE):
+        yield
+        return
+    path = Path(uri.removeprefix(SQLITE).partition("?")[0])
+    with ExitStack() as stack:
+        with suppress(OSError):  # a file system without locks, or where nothing can be written
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = stack.enter_context(open(path.with_name(f".{path.name}.lock"), "w"))
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield
 
 
 def _warn(text: str) -> None:

@@ -86,8 +86,10 @@ def is_there(run: Launched) -> bool:
 
 
 def stop(run: Launched) -> None:
-    """Slurm gives it KillWait seconds for its checkpoint."""
-    told("scancel", run.job)
+    """It has all the time that it needs for its checkpoint, and its script cannot requeue it."""
+    told("scontrol", "update", f"JobId={run.job}", "Requeue=0")
+    running = _shown(run).get("JobState") == "RUNNING"
+    told("scancel", *(["--signal=TERM"] if running else []), run.job)
 
 
 logs = local.logs

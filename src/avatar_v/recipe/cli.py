@@ -269,6 +269,8 @@ def misspelt_in(recipes: Sequence[str], words: Sequence[str], options: Iterable[
 
 
 def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> int:
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+
     from avatar_v.callbacks.finite import FiniteTraining
     from avatar_v.callbacks.progress import StepProgress
     from avatar_v.callbacks.terminated import CheckpointAtTerm, Stopped, Terminated
@@ -298,7 +300,7 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
             raise
         return 2
     except Stopped as stopped:
-        if int(os.environ.get("LOCAL_RANK", "0")) == 0:
+        if rank_zero_only.rank == 0:
             print(f"{stopped}: its checkpoint goes on with --ckpt_path last")
         return TRY_AGAIN
     except EndedTogether:
