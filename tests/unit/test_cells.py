@@ -122,7 +122,7 @@ def test_a_fault_costs_a_gang_what_came_behind_its_checkpoint(
 
 
 def test_gains_are_taken_within_a_seed() -> None:
-    keys = ("use", "waste", "gpu_copying", "gpu_starting", "gpu_lost", "gpu_waiting",
+    keys = ("use", "waste", "not_working", "gpu_copying", "gpu_starting", "gpu_lost", "gpu_waiting",
             "wait_inference", "wait_training", "wait_data", "usd_per_working_hour")  # fmt: skip
     runs = {way: [dict.fromkeys(keys, 0.5), dict.fromkeys(keys, 0.8)] for way in WAYS}
     runs["two"] = [dict.fromkeys(keys, 0.6), dict.fromkeys(keys, 0.96)]

@@ -245,6 +245,7 @@ def simulated(policy: Any, trace: Trace, seed: int, days: float, warm_days: floa
     working = fleet.gpu_s["working"]
     found = {
         "use": working / whole,
+        "not_working": 1 - working / whole,
         "held": held / whole,
         "waste": (held - working) / whole,
         "waste_of_held": (held - working) / held,

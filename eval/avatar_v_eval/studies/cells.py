@@ -32,8 +32,8 @@ MEASURES = {
     "wait_training": "wait of training, 90 %, h", "wait_data": "wait of data, 90 %, h",
     "usd_per_working_hour": "price of a working hour, USD",
 }  # fmt: skip
-GAINS = {"use": "use", "waste": "waste"}
-CLAIMED = {"use": "≥ 0.15", "waste": "≤ -0.20"}
+GAINS = {"use": "use", "waste": "waste", "not_working": "waste and idle time"}
+CLAIMED = {"use": "≥ 0.15", "waste": "≤ -0.20", "not_working": "≤ -0.20"}
 WARM_DAYS = 1.0
 
 
