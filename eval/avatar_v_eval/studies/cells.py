@@ -22,13 +22,13 @@ WAYS = {
     "two": ("two stages", lambda: Cells(chooses=True)),
     "queue": ("one queue", lambda: OneQueue(skips=False)),
     "skips": ("one queue that skips", lambda: OneQueue(skips=True)),
-    "kueue": ("plain Kueue, own cell", PlainKueue),
-    "cell": ("infra/cell, own cell", lambda: Cells(chooses=False)),
+    "kueue": ("plain Kueue", PlainKueue),
+    "cell": ("infra/cell alone", lambda: Cells(chooses=False)),
 }
 MEASURES = {
-    "use": "use", "waste": "waste", "gpu_copying": "waste: data are copied",
-    "gpu_starting": "waste: starts", "gpu_lost": "waste: lost work",
-    "gpu_waiting": "waste: gangs wait for nodes", "wait_inference": "wait of inference, 90 %, h",
+    "use": "use", "not_working": "waste and idle time", "waste": "waste", "gpu_copying": "of it copies of data",
+    "gpu_starting": "of it starts", "gpu_lost": "of it lost work",
+    "gpu_waiting": "of it gangs that wait", "wait_inference": "wait of inference, 90 %, h",
     "wait_training": "wait of training, 90 %, h", "wait_data": "wait of data, 90 %, h",
     "usd_per_working_hour": "price of a working hour, USD",
 }  # fmt: skip
