@@ -27,8 +27,9 @@ WAYS = {
 }
 MEASURES = {
     "use": "use", "not_working": "waste and idle time", "waste": "waste",
-    "gpu_copying": "of it copies of data", "gpu_starting": "of it starts", "gpu_lost": "of it lost work",
-    "gpu_waiting": "of it gangs that wait", "wait_inference": "wait of inference, 90 %, h",
+    "gpu_copying": "of it copies of data", "gpu_starting": "of it starts",
+    "gpu_lost": "of it lost work", "gpu_waiting": "of it gangs that wait",
+    "wait_inference": "wait of inference, 90 %, h",
     "wait_training": "wait of training, 90 %, h", "wait_data": "wait of data, 90 %, h",
     "usd_per_working_hour": "price of a working hour, USD",
 }  # fmt: skip
