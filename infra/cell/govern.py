@@ -36,9 +36,7 @@ def isolate(alerts: list[dict[str, str]]) -> None:
         if node is None or node["spec"].get("unschedulable"):
             continue
         if num_out + 1 > float(os.environ["MOST_ISOLATED"]) * len(nodes):
-            print(
-                f"{alert['node']}: {alert['alertname']}, but {num_out} nodes are out already"
-            )
+            print(f"{alert['node']}: {alert['alertname']}, but {num_out} nodes are out already")
             continue
         why = {"annotations": {WHY: alert["alertname"]}}
         change = {"metadata": why, "spec": {"unschedulable": True}}
