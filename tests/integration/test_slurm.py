@@ -136,6 +136,7 @@ def test_two_nodes_are_preempted_together_and_go_on_as_two_and_as_one(cluster: C
     job = cluster.launch("--nodes", "2", *two)
     taker = cluster.preempt(job, 2)
     first = num_stopped_at()
+    assert "task 0: Terminated" not in (ROOT / "launch.log").read_text()
     cluster.until(lambda: "COMPLETED" in cluster.state(taker))
     cluster.go_on(job)
     cluster.finished(job)

@@ -62,7 +62,9 @@ class CheckpointAtTerm(L.Callback):
             path = _last(trainer)
             if path is not None:
                 trainer.save_checkpoint(path)
-            # ranks that are a moment later are often told again by those that end them
+            # ranks that are a moment later are told again by those that end them: from here to the
+            # end of the process nobody listens, and the trainer puts no handler back
+            trainer._signal_connector._original_handlers.pop(signal.SIGTERM, None)
             _listen(signal.SIG_IGN)
             raise Stopped(f"stopped at step {steps_made(trainer, pl_module)}")
 

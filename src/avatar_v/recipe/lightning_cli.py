@@ -266,7 +266,8 @@ def _terminated_as_interrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # of a run that has stopped
+            signal.signal(signal.SIGTERM, before)
 
 
 def quiet() -> None:
