@@ -16,9 +16,9 @@ from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from lightning.fabric.loggers.logger import rank_zero_experiment
 from lightning.fabric.utilities.rank_zero import rank_zero_only
 from lightning.pytorch.loggers import MLFlowLogger
-from lightning.pytorch.loggers.logger import rank_zero_experiment
 from mlflow.exceptions import MlflowException
 from sqlalchemy.exc import SQLAlchemyError
 

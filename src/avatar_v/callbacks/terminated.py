@@ -4,6 +4,7 @@ import signal
 import threading
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 import lightning as L
 import torch
@@ -44,7 +45,7 @@ class CheckpointAtTerm(L.Callback):
 
     def __init__(self) -> None:
         self._told = False
-        self._group: dist.ProcessGroup | None = None
+        self._group: Any = None
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
         _listen(interrupted)

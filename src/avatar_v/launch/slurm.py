@@ -34,8 +34,7 @@ def text(job: Job) -> str:
     lines = [
         f"--job-name={job.id}",
         f"--nodes={fewest}-{most}",
-        f"--ntasks-per-node={job.gpus}",
-        *([] if job.on_cpu else [f"--gpus-per-node={job.gpus}", "--cpus-per-task=8"]),
+        *([] if job.on_cpu else [f"--gpus-per-node={job.gpus}"]),
         "--exclusive",
         "--requeue",
         "--open-mode=append",
@@ -58,7 +57,10 @@ def text(job: Job) -> str:
         'case "$SLURM_NNODES" in',
         *sizes,
         "esac",
-        f'srun --kill-on-bad-exit=1 --nodes="$nodes" --ntasks=$((nodes * {job.gpus})) \\',
+        f"cpus=$((SLURM_CPUS_ON_NODE / {job.gpus}))",
+        # tasks are srun's: told to sbatch, Slurm takes as few nodes as they fit on
+        f'srun --kill-on-bad-exit=1 --nodes="$nodes" --ntasks-per-node={job.gpus} \\',
+        f'  --ntasks=$((nodes * {job.gpus})) --cpus-per-task=$((cpus > 0 ? cpus : 1)) \\',
         f'  {by_path(job)} "${{size[@]}}"',
         "status=$?",
     ]) + _AGAIN  # fmt: skip
