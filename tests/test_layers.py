@@ -2,7 +2,8 @@
 
 `types, flow < base < media, kernels, web < critics < faces < motion < models < weights < parallel <
 sampling < world, shards < losses, scoring < rewards < training < objectives < callbacks < recipe <
-engines, safety < request < inputs < generate < pairs, demo, planning, app < commands < cli`.
+engines, safety < request < inputs < generate < pairs, demo, planning, launch, app < commands <
+cli`.
 Imports in functions count, and no file is free. Of the rooms in between, training (training,
 objectives, callbacks, recipe) and generation (engines to generate) know nothing of each other.
 
@@ -45,7 +46,7 @@ ORDER = [
     ("request",),
     ("inputs",),
     ("generate",),
-    ("pairs", "demo", "planning", "app"),
+    ("pairs", "demo", "planning", "launch", "app"),
     ("commands",),
     ("cli",),
 ]

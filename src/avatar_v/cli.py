@@ -35,6 +35,7 @@ COMMANDS = {
     "weights": "avatar_v.commands.weights",
     "plan": "avatar_v.commands.planning",
     "doctor": "avatar_v.commands.planning",
+    "launch": "avatar_v.commands.launch",
     "run": "avatar_v.recipe.cli",
     "fit": "avatar_v.recipe.cli",
     "validate": "avatar_v.recipe.cli",

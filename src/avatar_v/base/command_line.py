@@ -27,12 +27,17 @@ class Parser(argparse.ArgumentParser):
     one, also where its text does not say so.
     """
 
+    behind = ""
+    """The name of the value that takes all words behind --; where empty, they are positional."""
     _words: Sequence[str] = ()
 
     def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
         """The parser of a command refuses what it does not know itself: it knows its options."""
-        self._words = sys.argv[1:] if args is None else list(args)
-        found, rest = super().parse_known_args(args, namespace)
+        self._words = words = sys.argv[1:] if args is None else list(args)
+        end = words.index("--") if self.behind and "--" in words else len(words)
+        found, rest = super().parse_known_args(words[:end], namespace)
+        if self.behind:
+            setattr(found, self.behind, words[end + 1 :])
         if rest and self._subparsers is None:
             self.error(f"unrecognized arguments: {' '.join(rest)}")
         return found, rest

@@ -1,11 +1,22 @@
-"""SIGTERM ends a run at once, on one rank and on several."""
+"""SIGTERM ends a run: at once, or, of one that `avatar-v launch` started, behind a checkpoint."""
 
 import signal
 import threading
+from pathlib import Path
+from types import FrameType
+from typing import Any
 
 import lightning as L
+import torch
+from lightning.pytorch.callbacks import ModelCheckpoint
+from torch import distributed as dist
 
 from avatar_v.base.interrupts import interrupted
+from avatar_v.training.engine import steps_made
+
+
+class Stopped(Exception):
+    """A launched run that was told to end has its checkpoint, and ends on all ranks."""
 
 
 class Terminated(L.Callback):
@@ -18,11 +29,63 @@ class Terminated(L.Callback):
     """
 
     def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._listen()
+        _listen(interrupted)
 
     def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        self._listen()
+        _listen(interrupted)
 
-    def _listen(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, interrupted)
+
+class CheckpointAtTerm(L.Callback):
+    """Answers SIGTERM by a checkpoint behind the batch, in which all ranks end together.
+
+    One rank that is told is enough: after every batch the ranks ask each other, on the CPU, so that
+    no GPU is waited for. The signal waits for the end of a validation. `RecipeCLI` adds this
+    callback behind the recipe's, whose averages and losses are then those of the batch.
+    """
+
+    def __init__(self) -> None:
+        self._told = False
+        self._group: Any = None
+
+    def on_sanity_check_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        _listen(interrupted)
+
+    def on_train_start(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        if trainer.world_size > 1:
+            self._group = dist.new_group(backend="gloo")
+        _listen(self._tell)
+
+    def on_train_batch_end(self, trainer, pl_module, outputs, batch, batch_idx) -> None:
+        told = torch.tensor(int(self._told))
+        if self._group is not None:
+            dist.all_reduce(told, dist.ReduceOp.MAX, group=self._group)
+        if told:
+            path = _last(trainer)
+            if path is not None:
+                trainer.save_checkpoint(path)
+            # ranks that are a moment later are told again by those that end them: from here to the
+            # end of the process nobody listens, and the trainer puts no handler back
+            trainer._signal_connector._original_handlers.pop(signal.SIGTERM, None)
+            _listen(signal.SIG_IGN)
+            raise Stopped(f"stopped at step {steps_made(trainer, pl_module)}")
+
+    def _tell(self, number: int, frame: FrameType | None) -> None:
+        self._told = True
+
+
+def _last(trainer: L.Trainer) -> Path | None:
+    """Where the last checkpoint of the run lies, which its own callback then replaces; None for a
+    run that writes none."""
+    kept = [one for one in trainer.checkpoint_callbacks if isinstance(one, ModelCheckpoint)]
+    if not kept or kept[0].dirpath is None:
+        return None
+    path = Path(kept[0].dirpath) / f"{kept[0].CHECKPOINT_NAME_LAST}{kept[0].FILE_EXTENSION}"
+    kept[0].last_model_path = str(path)
+    if trainer.is_global_zero and path.is_symlink():
+        path.unlink()
+    return path
+
+
+def _listen(answer) -> None:
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGTERM, answer)

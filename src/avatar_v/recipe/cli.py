@@ -30,6 +30,7 @@ from typing import Any
 import yaml
 
 from avatar_v.base import checks, trust
+from avatar_v.base.launched import TRY_AGAIN, run_id
 from avatar_v.recipe.file import OF_OVERLAYS, check_sections, read_recipe
 from avatar_v.recipe.weights_there import check_weights
 
@@ -268,20 +269,27 @@ def misspelt_in(recipes: Sequence[str], words: Sequence[str], options: Iterable[
 
 
 def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> int:
+    from lightning.fabric.utilities.rank_zero import rank_zero_only
+
     from avatar_v.callbacks.finite import FiniteTraining
     from avatar_v.callbacks.progress import StepProgress
-    from avatar_v.callbacks.terminated import Terminated
+    from avatar_v.callbacks.terminated import CheckpointAtTerm, Stopped, Terminated
     from avatar_v.callbacks.whole_steps import WholeSteps
     from avatar_v.parallel.launched import RankGone, following
     from avatar_v.recipe.lightning_cli import RecipeCLI, quiet
     from avatar_v.training.finite import EndedTogether
 
     quiet()
+    launched = run_id() is not None
     try:
         with following() as follower:
             RecipeCLI(
                 words,
-                callbacks=[Terminated(), FiniteTraining(), WholeSteps(), StepProgress()],
+                callbacks=[
+                    *([] if launched else [Terminated()]),
+                    *(FiniteTraining(), WholeSteps(), StepProgress()),
+                ],
+                callbacks_behind=[CheckpointAtTerm()] if launched else [],
                 made_by=lambda folder: made_by(folder, recipes) if recipes else None,
                 misspelt=lambda options: misspelt_in(recipes, words, options),
                 overwrite=overwrite,
@@ -291,6 +299,10 @@ def _lightning(words: list[str], recipes: Sequence[str], *, overwrite: bool) -> 
         if gone.is_told_here:
             raise
         return 2
+    except Stopped as stopped:
+        if rank_zero_only.rank == 0:
+            print(f"{stopped}: its checkpoint goes on with --ckpt_path last")
+        return TRY_AGAIN
     except EndedTogether:
         if int(os.environ.get("LOCAL_RANK", "0")) == 0:
             raise

@@ -66,18 +66,21 @@ class RecipeCLI(LightningCLI):
         self,
         words: Sequence[str],
         callbacks: Sequence[L.Callback] = (),
+        callbacks_behind: Sequence[L.Callback] = (),
         made_by: MadeBy = lambda folder: None,
         misspelt: Misspelt = lambda options: None,
         overwrite: bool = False,
         follower: Follower | None = None,
     ) -> None:
         """``callbacks`` stand in front of the recipe's; a progress bar among them is left out where
-        the recipe wants none. ``made_by``: the command that makes a folder of weights.
+        the recipe wants none; ``callbacks_behind`` stand behind them. ``made_by``: the command that
+        makes a folder of weights.
         ``misspelt``: what is said of a key that is none of the parser's options (keys.py).
         ``overwrite``: a run from the beginning may replace the one in its folder. ``follower``:
         this process, where another rank has started it."""
         strict = {"exit_on_error": False, "allow_abbrev": False}
         self._first_callbacks, self._made_by = list(callbacks), made_by
+        self._callbacks_behind = callbacks_behind
         self._overwrite, self._follower = overwrite, follower
         if overwrite:
             self._first_callbacks.append(ReplacesRun())
@@ -150,7 +153,9 @@ class RecipeCLI(LightningCLI):
         has_bar = any(isinstance(callback, ProgressBar) for callback in own)
         no_bar = has_bar or config["enable_progress_bar"] is False
         first = [c for c in self._first_callbacks if not (no_bar and isinstance(c, ProgressBar))]
-        trainer = super().instantiate_trainer(callbacks=[*first, *own], **kwargs)
+        trainer = super().instantiate_trainer(
+            callbacks=[*first, *own, *self._callbacks_behind], **kwargs
+        )
         watch_ranks(trainer)
         return trainer
 
@@ -261,7 +266,8 @@ def _terminated_as_interrupted() -> Iterator[None]:
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, before)
+        if signal.getsignal(signal.SIGTERM) is not signal.SIG_IGN:  # of a run that has stopped
+            signal.signal(signal.SIGTERM, before)
 
 
 def quiet() -> None:
@@ -270,6 +276,7 @@ def quiet() -> None:
         logging.getLogger(name).setLevel(logging.WARNING)
     for message in (
         ".*does not have many workers.*",
+        ".*`srun` command is available on your system but is not used.*",  # one machine is meant
         ".*Checkpoint directory .* exists and is not empty.*",
         ".*LeafSpec.*deprecated.*",
         ".*resuming from a checkpoint that ended before the epoch ended.*",  # ShardData resumes
