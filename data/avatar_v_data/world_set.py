@@ -155,7 +155,10 @@ def _claim(out: Path, settings: WorldSettings) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; shards go into a folder")
     out.mkdir(parents=True, exist_ok=True)
-    file, text = out / SETTINGS_FILE, json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    fields = dataclasses.asdict(settings)
+    if not settings.raw:
+        del fields["raw"]  # as sets of before have it
+    file, text = out / SETTINGS_FILE, json.dumps(fields, sort_keys=True)
     if file.exists() and file.read_text() != text:
         raise ValueError(f"{out} holds a set of other settings: {file.read_text()}, asked: {text}")
     if not file.exists() and any(out.glob("*.tar")):
@@ -187,7 +190,7 @@ def _start_worker(counter, stopping) -> None:
 
 
 def _write_one(settings: WorldSettings, shard: int, path: str) -> None:
-    write_shard(path, _items(settings, shard))
+    write_shard(path, _items(settings, shard), raw=settings.raw)
 
 
 def _items(settings: WorldSettings, shard: int) -> Iterator[Sample | Failure]:

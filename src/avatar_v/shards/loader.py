@@ -28,6 +28,7 @@ from avatar_v.shards.schema import (
     FACES,
     LATENTS,
     LOW,
+    RAW_VIDEO,
     STILLS,
     VIDEO,
     Sample,
@@ -60,7 +61,7 @@ def read_folder(folder: str | Path) -> ClipTable:
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
     """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
     of_latents = dict.fromkeys((LATENTS, FACES, STILLS, LOW), not use_latents)
-    skipped = {VIDEO: not decode_video, **of_latents}
+    skipped = {VIDEO: not decode_video, RAW_VIDEO: not decode_video, **of_latents}
     members = read_members(clip, [m for m in clip.members if not skipped.get(m, False)])
     return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
 
