@@ -21,7 +21,6 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Boxes = Float[Tensor, "f 4"]

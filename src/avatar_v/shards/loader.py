@@ -9,7 +9,9 @@ of the plan (buckets.py), whichever worker reads it.
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -177,6 +179,7 @@ class ResumableLoader:
         *,
         num_workers: int,
         pin_memory: bool = False,
+        ahead: int = 0,
     ):
         self.epoch = 0
         self.num_done = 0
@@ -184,6 +187,7 @@ class ResumableLoader:
         self._load = load
         self._num_workers = num_workers
         self._pin_memory = pin_memory
+        self._ahead = ahead
         self._in_progress = False
         self._plan: tuple[int, Sequence[BatchPlan]] | None = None
 
@@ -210,7 +214,7 @@ class ResumableLoader:
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
         )
-        for batch in loader:
+        for batch in ahead(loader, self._ahead) if self._ahead else loader:
             self.num_done += 1
             yield batch
 
@@ -218,6 +222,16 @@ class ResumableLoader:
         if self._plan is None or self._plan[0] != self.epoch:
             self._plan = (self.epoch, self._plan_of_epoch(self.epoch))
         return self._plan[1]
+
+
+def ahead(batches: Iterable[Batch], num: int) -> Iterator[Batch]:
+    """The same batches, of which a thread makes ``num`` before they are asked for."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1) as pool:
+        pending = deque(pool.submit(next, source, None) for _ in range(num))
+        while (batch := pending.popleft().result()) is not None:
+            pending.append(pool.submit(next, source, None))
+            yield batch
 
 
 def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator | None) -> Sample:

@@ -111,7 +111,8 @@ def encode_pair(pair: Pair) -> RawClip:
         videos = (pair.pictures.first, pair.pictures.second)
         _check_pictures(pair.clip, *videos, pair.pictures.portrait)
         members |= {
-            name: codecs.encode_video_bytes(video) for name, video in zip(VIDEOS, videos, strict=True)
+            name: codecs.encode_video_bytes(video)
+            for name, video in zip(VIDEOS, videos, strict=True)
         }
         members[PORTRAIT] = encode_arrays({"pictures": pair.pictures.portrait.numpy()})
     return RawClip(pair.clip.key, members)

@@ -118,7 +118,9 @@ def write_shard(
                     raise ValueError(f"{path}: two clips have the key {item.key}")
                 keys.add(item.key)
                 try:
-                    members = item.members if isinstance(item, RawClip) else encode_sample(item, raw=raw)
+                    members = (
+                        item.members if isinstance(item, RawClip) else encode_sample(item, raw=raw)
+                    )
                 except ValueError as error:
                     failures.append(Failure(item.key, str(error)))
                     continue
