@@ -51,8 +51,8 @@ class Samples(L.Callback):
         videos: bool = True,
     ) -> None:
         """``shift`` bends the sampling times like those of training; ``guidance_audio`` 1 is none.
-        ``num_columns`` frames, evenly spaced, stand in a row of the picture. ``videos``: whether the
-        mp4 is written too, which takes PyAV."""
+        ``num_columns`` frames, evenly spaced, stand in a row of the picture. ``videos``: the mp4
+        is written, too, which takes PyAV."""
         checks.count("num_samples", num_samples)
         checks.count("num_steps", num_steps)
         checks.positive("shift", shift, most=MAX_SHIFT)
