@@ -1,7 +1,7 @@
 """A fit by time, not by steps: it ends when its share of an hour that is paid for is over.
 
-The trainer's ``max_steps`` are then the ticks of a clock: the learning rate follows the share of the
-time that has passed, warm-up included, whatever number of steps that makes.
+The trainer's ``max_steps`` are then the ticks of a clock: the learning rate follows the share of
+the time that has passed, warm-up included, whatever number of steps that makes.
 """
 
 import json
@@ -13,9 +13,11 @@ import lightning as L
 from torch.utils.flop_counter import FlopCounterMode
 
 from avatar_v.base import checks
+from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.record import Export
 from avatar_v.training.engine import Engine, steps_made
 
+TIME_BOX = "time_box.json"
 COUNTED = range(1, 5)
 """Batches whose operations are counted, as torch's counter sees them: matrix products, convolutions
 and attention, forward and backward. Compiled parts run uncompiled in them."""
@@ -23,25 +25,23 @@ and attention, forward and backward. Compiled parts run uncompiled in them."""
 
 class TimeBox(L.Callback):
     """Ends the fit after ``seconds`` of training, and validation follows; prints a line every
-    ``line_s``; every ``keep_s`` lets `Export` write the weights as they are; in the end appends a
-    row to the file ``log``.
+    ``line_s``; every ``keep_s`` lets `Export` write the weights as they are; in the end writes
+    ``default_root_dir/time_box.json``: steps, loss, speed and the numbers of validation.
 
     ``peak_tflops`` of the device, for the share of it that is reached; None where it is not known.
     """
 
     def __init__(
         self,
-        part: str,
         seconds: float,
-        log: str,
         peak_tflops: float | None = None,
         line_s: float = 10.0,
         keep_s: float = 30.0,
     ) -> None:
         for name, value in {"seconds": seconds, "line_s": line_s, "keep_s": keep_s}.items():
             checks.positive(name, value)
-        self.part, self.seconds, self.log = part, seconds, Path(log)
-        self.peak_tflops, self.line_s, self.keep_s = peak_tflops, line_s, keep_s
+        self.seconds, self.peak_tflops = seconds, peak_tflops
+        self.line_s, self.keep_s = line_s, keep_s
         self._counter: FlopCounterMode | None = None
         self._num_batches = self._num_tokens = self._counted_tokens = self._flops = 0
         self._last: dict[str, Any] = {}
@@ -58,10 +58,9 @@ class TimeBox(L.Callback):
     def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
         num_tokens = outputs["num_tokens"]
         if self._counter is not None:
-            self._counter.__exit__(None, None, None)
             self._flops += self._counter.get_total_flops()
             self._counted_tokens += num_tokens
-            self._counter = None
+            self._end_count()
         self._num_batches += 1
         self._num_tokens += num_tokens
         now = time.monotonic()
@@ -78,20 +77,23 @@ class TimeBox(L.Callback):
                     callback.write(trainer, pl_module)
 
     def on_exception(self, trainer, pl_module, exception) -> None:
-        if self._counter is not None:
-            self._counter.__exit__(None, None, None)
-            self._counter = None
+        self._end_count()
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
-        seconds = time.monotonic() - self._begin_s
         numbers = {
             name: round(float(value), 5)
             for name, value in trainer.callback_metrics.items()
-            if name.startswith("val")
+            if not name.startswith(("train", "speed", "step"))
         }
-        row = {"part": self.part, "train_s": round(seconds, 1), **self._last, **numbers}
-        with open(self.log, "a", encoding="utf-8") as file:
-            file.write(json.dumps(row) + "\n")
+        seconds = round(time.monotonic() - self._begin_s, 1)
+        row = {"train_s": seconds, **self._last, "numbers": numbers}
+        with whole_file(Path(trainer.default_root_dir) / TIME_BOX) as partial:
+            partial.write_text(json.dumps(row))
+
+    def _end_count(self) -> None:
+        if self._counter is not None:
+            self._counter.__exit__(None, None, None)
+            self._counter = None
 
     def _tell(self, trainer: L.Trainer, module: L.LightningModule, loss: float, now: float) -> None:
         rate = (self._num_tokens - self._line_tokens) / max(now - self._line_s, 1e-9)
@@ -104,9 +106,8 @@ class TimeBox(L.Callback):
             if self.peak_tflops is not None:
                 self._last["share_of_peak"] = round(tflops / self.peak_tflops, 4)
         words = ", ".join(f"{name} {value}" for name, value in self._last.items())
-        print(
-            f"{self.part}: {now - self._begin_s:.0f} of {self.seconds:.0f} s, {words}", flush=True
-        )
+        done = f"{now - self._begin_s:.0f} of {self.seconds:.0f} s"
+        print(f"{Path(trainer.default_root_dir).name}: {done}, {words}", flush=True)
 
 
 def _set_clocks(trainer: L.Trainer, module: L.LightningModule, share: float) -> None:

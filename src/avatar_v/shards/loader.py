@@ -180,6 +180,7 @@ class ResumableLoader:
         num_workers: int,
         pin_memory: bool = False,
         ahead: int = 0,
+        echo: int = 1,
     ):
         self.epoch = 0
         self.num_done = 0
@@ -187,18 +188,18 @@ class ResumableLoader:
         self._load = load
         self._num_workers = num_workers
         self._pin_memory = pin_memory
-        self._ahead = ahead
+        self._ahead, self._echo = ahead, echo
         self._in_progress = False
         self._plan: tuple[int, Sequence[BatchPlan]] | None = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch, wherever in it the loader stands."""
-        return len(self._planned())
+        return self._echo * len(self._planned())
 
     def resume(self, epoch: int, num_done: int) -> None:
         """Continue with batch ``num_done`` of ``epoch``; after its last, with the next epoch."""
         self.epoch, self.num_done = epoch, num_done
-        if num_done >= len(self):
+        if num_done >= len(self._planned()):
             self.epoch, self.num_done = epoch + 1, 0
         self._in_progress = False
 
@@ -215,6 +216,8 @@ class ResumableLoader:
             pin_memory=self._pin_memory,
         )
         for batch in ahead(loader, self._ahead) if self._ahead else loader:
+            for _ in range(self._echo - 1):
+                yield batch
             self.num_done += 1
             yield batch
 

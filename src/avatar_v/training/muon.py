@@ -2,11 +2,12 @@
 they are small, and spread over the ranks that hold shards of them.
 
 ``torch.optim.Muon`` orthogonalises one matrix at a time, which suits large ones on GPUs; on a CPU,
-and where a product takes less time than its launch, one over a stack costs less than many. Of FSDP2's shards each rank gets one whole matrix of
-every ``world size`` of a shape, orthogonalises it and gives the rows back: each element crosses
-the wire twice, where products of shards would gather every matrix 15 times on every rank. The
-products are in bf16 as torch's, or in fp32 on a processor that emulates bf16. State and
-hyper-parameters are torch's, and so is the whole step of any group of plain matrices on a GPU.
+and where a product takes less time than its launch, one over a stack costs less than many. Of
+FSDP2's shards each rank gets one whole matrix of every ``world size`` of a shape, orthogonalises it
+and gives the rows back: each element crosses the wire twice, where products of shards would gather
+every matrix 15 times on every rank. The products are in bf16 as torch's, or in fp32 on a processor
+that emulates bf16. State and hyper-parameters are torch's, and so is the whole step of any group of
+plain matrices on a GPU.
 """
 
 from collections import defaultdict
