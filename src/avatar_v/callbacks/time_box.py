@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import lightning as L
-from torch.utils.flop_counter import FlopCounterMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.flop_counter import flop_registry
 
 from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
@@ -42,7 +43,7 @@ class TimeBox(L.Callback):
             checks.positive(name, value)
         self.seconds, self.peak_tflops = seconds, peak_tflops
         self.line_s, self.keep_s = line_s, keep_s
-        self._counter: FlopCounterMode | None = None
+        self._counter: Operations | None = None
         self._num_batches = self._num_tokens = self._counted_tokens = self._flops = 0
         self._last: dict[str, Any] = {}
 
@@ -52,13 +53,13 @@ class TimeBox(L.Callback):
 
     def on_train_batch_start(self, trainer, pl_module, batch, batch_idx) -> None:
         if self._num_batches in COUNTED:
-            self._counter = FlopCounterMode(display=False)
+            self._counter = Operations()
             self._counter.__enter__()
 
     def on_train_batch_end(self, trainer, pl_module, outputs: Any, batch, batch_idx) -> None:
         num_tokens = outputs["num_tokens"]
         if self._counter is not None:
-            self._flops += self._counter.get_total_flops()
+            self._flops += self._counter.num
             self._counted_tokens += num_tokens
             self._end_count()
         self._num_batches += 1
@@ -108,6 +109,20 @@ class TimeBox(L.Callback):
         words = ", ".join(f"{name} {value}" for name, value in self._last.items())
         done = f"{now - self._begin_s:.0f} of {self.seconds:.0f} s"
         print(f"{Path(trainer.default_root_dir).name}: {done}, {words}", flush=True)
+
+
+class Operations(TorchDispatchMode):
+    """Counts those of what runs inside, by torch's formulas. (Its own counter also follows modules,
+    and refuses losses that take gradients of a part.)"""
+
+    num = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None) -> Any:
+        out = func(*args, **(kwargs or {}))
+        count = flop_registry.get(func._overloadpacket)
+        if count is not None:
+            self.num += int(count(*args, **(kwargs or {}), out_val=out))
+        return out
 
 
 def _set_clocks(trainer: L.Trainer, module: L.LightningModule, share: float) -> None:
