@@ -16,6 +16,7 @@ half of its clips at most. Optimisers begin anew in every run, warm-up included.
 import argparse
 import json
 import os
+import signal
 import subprocess
 import sys
 import time
@@ -56,7 +57,7 @@ SETS = {
     "critic": Set(960, 13, seed=21, persons=2),
     "images": Set(4000, 5, seed=21, encode={"stills": True}),
     "long": Set(480, 401, persons=2, encode={"stills": True}),
-    "motion": Set(1500, 401, seed=41, persons=2, motion_only=True),
+    "motion": Set(1504, 401, seed=41, persons=2, motion_only=True),
     "refiner": Set(960, 17, seed=3, persons=2, twice=True, encode={"low": True, "bf16": True}),
 }
 
@@ -71,6 +72,7 @@ class Part:
     start: tuple[str, ...] = ()
     leaves: str = "weights"
     again: bool = True  # trained on by a later run; else others stand on it
+    own: bool = True  # then from its own weights, where there are some; else its teacher moved on
     model: dict[str, Any] = field(default_factory=dict)
 
 
@@ -87,10 +89,10 @@ PARTS = {
     "3_pictures": Part(0.08, ("images",), CHAIN[3:], again=False, model=STILLS),
     "3_sft": Part(0.16, ("long",), CHAIN[2:], model=STILLS),
     "3_motion": Part(0.06, ("motion",), CHAIN[1:]),
-    "4a_distill_cfg": Part(0.04, ("long",), CHAIN, again=False, model=STILLS),
-    "4b_distill_dmd": Part(0.06, ("long",), ("4a_distill_cfg", *CHAIN), model=STILLS),
-    "4d_causal_forcing": Part(0.05, ("long",), CHAIN, again=False, model=STILLS),
-    "4e_self_forcing": Part(0.05, ("long",), CHAIN, model=STILLS),
+    "4a_distill_cfg": Part(0.04, ("long",), CHAIN, own=False, model=STILLS),
+    "4b_distill_dmd": Part(0.06, ("long",), ("4a_distill_cfg", *CHAIN), own=False, model=STILLS),
+    "4d_causal_forcing": Part(0.05, ("long",), CHAIN, own=False, model=STILLS),
+    "4e_self_forcing": Part(0.05, ("long",), CHAIN, own=False, model=STILLS),
     "refiner": Part(0.04, ("refiner",), CHAIN[1:]),
     "refiner_decoder": Part(0.02, ("refiner",), ("0_vae",), leaves="vae"),
 }
@@ -119,8 +121,8 @@ def main() -> int:
     import minutes_kept as kept
 
     rows = kept.restore(before, work) if before else []
-    beside = [helper("draw", options, sum(row["part"] == "begin" for row in rows))]
-    beside.append(subprocess.Popen([sys.executable, __file__, "keep", str(out)]))
+    beside = [drawing(options, sum(row["part"] == "begin" for row in rows))]
+    beside.append(beside_this("keep", str(out)))
     import avatar_v.recipe.lightning_cli  # noqa: F401  while the first clips are drawn
 
     run = Run(options, begin, rows, kept.names_there(work))
@@ -129,7 +131,7 @@ def main() -> int:
         run.all_parts()
     finally:
         for process in beside:
-            process.terminate()
+            os.killpg(process.pid, signal.SIGKILL)  # those that draw, too
             process.wait()
         kept.keep(work, out)
     run.note(part="end", took_s=round(time.monotonic() - begin, 1))
@@ -215,7 +217,8 @@ class Run:
         for name in part.sets:
             wanted = drawn_sets(self.options, 0)[name]
             for settings, folder in wanted:
-                enough = -(-settings.num_shards // (1 if settings.split == "validation" else 2))
+                half = max(settings.num_shards * ENOUGH, settings.clips_per_person)
+                enough = settings.num_shards if settings.split == "validation" else int(half)
                 while len(list(Path(folder).glob("*.index.json"))) < enough:
                     if time.monotonic() > self.end:
                         raise TimeoutError(f"{folder}: its clips came too late")
@@ -312,7 +315,8 @@ class Run:
     def starting(self, name: str) -> dict[str, Any]:
         """The networks that a part begins with: its own of before, else those it follows."""
         part = PARTS[name]
-        places = [Path("before/runs") / name / part.leaves, *map(self.place, part.start)]
+        before = [Path("before/runs") / name / part.leaves] if part.own else []
+        places = [*before, *map(self.place, part.start)]
         start = next((str(path) for path in places if path.exists()), None)
         if part.leaves == "vae":
             return {"init_from": start} if start else {}
@@ -331,8 +335,10 @@ class Run:
             }
             if len(found) == len(terms):
                 model["perceptual"] = found
-        if name == "4e_self_forcing" and self.place("4d_causal_forcing").exists():
-            model["student"] = {"causal_weights": str(self.place("4d_causal_forcing"))}
+        if name == "4e_self_forcing":
+            tried = [self.place("4d_causal_forcing"), self.place(name)]
+            causal = next((str(path) for path in tried if path.exists()), None)
+            model["student"] = {"causal_weights": causal}
         return model
 
     def window(self) -> int:
@@ -379,11 +385,16 @@ def drawn_sets(options: argparse.Namespace, turn: int) -> dict[str, list]:
     return found
 
 
-def helper(kind: str, options: argparse.Namespace, turn: int) -> subprocess.Popen:
+def drawing(options: argparse.Namespace, turn: int) -> subprocess.Popen:
     needed = [name for part in options.parts for name in PARTS[part].sets]
     values = {"size": options.size, "workers": options.workers, "turn": turn}
     words = json.dumps({**values, "sets": list(dict.fromkeys(needed))})
-    return subprocess.Popen([sys.executable, __file__, kind, words])
+    return beside_this("draw", words)
+
+
+def beside_this(kind: str, words: str) -> subprocess.Popen:
+    """A process of this file that ends behind this one, however that ends."""
+    return subprocess.Popen([sys.executable, __file__, kind, words], start_new_session=True)
 
 
 def draw(words: str) -> None:
@@ -409,11 +420,10 @@ def device_name() -> str:
 
 
 def peak_tflops() -> float | None:
-    from avatar_v.planning.gpus import GPUS
+    from avatar_v.planning.gpus import gpu_called
 
-    name = device_name().upper().replace(" ", "")
-    found = [gpu for gpu in GPUS.values() if gpu.name.upper().replace(" ", "") in name]
-    return found[0].bf16_tflops if found else None
+    gpu = gpu_called(device_name())
+    return None if gpu is None else gpu.bf16_tflops
 
 
 if __name__ == "__main__":
