@@ -28,7 +28,7 @@ ROOT = Path(__file__).resolve().parents[2]
 CARRY, ARCHIVE, COMMIT = ROOT / ".carry", "site.tar.xz", "commit"
 THERE = (
     "torch", "lightning", "transformers", "torchmetrics", "safetensors", "jaxtyping", "einops",
-    "peft", "scipy", "matplotlib", "PIL", "yaml", "rich", "pytest",
+    "peft", "scipy", "matplotlib", "PIL", "yaml", "rich", "requests", "pytest",
 )  # fmt: skip
 PACKED = (
     "diffusers", "jsonargparse", "pydantic", "pydantic-core", "annotated-types",
@@ -36,12 +36,8 @@ PACKED = (
     "beartype", "importlib-metadata",
 )  # fmt: skip
 """PyAV is left out: its wheel has 40 MB, and what runs there reads and writes no media files."""
-UNUSED = re.compile(
-    r"diffusers/((pipelines|modular_pipelines|schedulers|guiders)/.+|models/(controlnets|unets)/.+"
-    r"|models/transformers/(?!__init__|transformer_wan\.).+|models/autoencoders/(?!__init__|vae"
-    r"|autoencoder_kl_wan).+)"
-)
-"""Of what is packed; diffusers imports each of its models when it is asked for."""
+UNUSED = re.compile(r"diffusers/(pipelines|modular_pipelines)/.+")
+"""Of what is packed: diffusers imports a pipeline where one is asked for."""
 MAX_TREE = 64 * 2**20
 MODULES = ("diffusers", "jsonargparse", "pydantic", "webdataset", "pyloudnorm", "beartype")
 
