@@ -427,7 +427,9 @@ def peak_tflops() -> float | None:
 
 
 if __name__ == "__main__":
-    packages = [str(ROOT / package) for package in ("src", "data", "eval")]
+    from gpu import site
+
+    packages = [*(str(ROOT / package) for package in ("src", "data", "eval")), str(site())]
     sys.path[:0] = packages
     before = os.environ.get("PYTHONPATH")
     os.environ["PYTHONPATH"] = os.pathsep.join([*packages, *([before] if before else [])])
