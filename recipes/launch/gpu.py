@@ -33,13 +33,16 @@ THERE = (
 PACKED = (
     "diffusers", "jsonargparse", "pydantic", "pydantic-core", "annotated-types",
     "typing-inspection", "webdataset", "braceexpand", "pyloudnorm", "python-speech-features",
-    "beartype", "importlib-metadata",
+    "docstring-parser", "typeshed-client", "importlib-metadata",
 )  # fmt: skip
 """PyAV is left out: its wheel has 40 MB, and what runs there reads and writes no media files."""
 UNUSED = re.compile(r"diffusers/(pipelines|modular_pipelines)/.+")
 """Of what is packed: diffusers imports a pipeline where one is asked for."""
 MAX_TREE = 64 * 2**20
-MODULES = ("diffusers", "jsonargparse", "pydantic", "webdataset", "pyloudnorm", "beartype")
+MODULES = (
+    "diffusers", "jsonargparse", "pydantic", "webdataset", "pyloudnorm", "docstring_parser",
+    "typeshed_client",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

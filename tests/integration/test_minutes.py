@@ -87,6 +87,7 @@ def test_what_travels_is_all_that_is_imported(bare: Path) -> None:
              "avatar_v_eval.speed.full_size", "avatar_v_eval.speed.device"]  # fmt: skip
     paths = [str(RECIPES.parent / package) for package in ("src", "data", "eval")]
     code = f"import sys; sys.path[:0] = {paths}\nimport " + ", ".join(names)
+    code += "\nfrom lightning.pytorch.cli import LightningArgumentParser as p; p()"
     code += "\nimport importlib.util as u; assert not u.find_spec('av') and not u.find_spec('dlib')"
     done = subprocess.run([str(bare), "-c", code], capture_output=True, text=True, env={})
     assert done.returncode == 0, done.stderr[-2000:]
