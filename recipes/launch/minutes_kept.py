@@ -74,6 +74,8 @@ def keep(work: Path, out: Path) -> None:
 
 def restore(source: Path, work: Path) -> list[dict]:
     """Unpack what was kept below ``work``/before; the rows of its log."""
+    if not source.is_dir():
+        raise SystemExit(f"minutes.py: error: --before {source}: there is no such folder")
     before = work / "before"
     for line in LINES:
         archive = source / f"{line}.tar"
@@ -85,7 +87,7 @@ def restore(source: Path, work: Path) -> list[dict]:
             save_file(unpacked(file), file)
         shutil.copytree(before / "runs" / "0_vae" / "vae", weights / "vae")
     if not (source / LOG).exists():
-        raise SystemExit(f"minutes.py: error: {source} holds no {LOG} of an earlier run")
+        return []  # it was killed before anything was there
     return [json.loads(line) for line in (source / LOG).read_text().splitlines()]
 
 
