@@ -14,12 +14,14 @@ half of its clips at most. Optimisers begin anew in every run, warm-up included.
 """
 
 import argparse
+import gc
 import json
 import os
 import signal
 import subprocess
 import sys
 import time
+import traceback
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -77,6 +79,7 @@ class Part:
 
 
 CRITICS = {"face": "short", "motion": "critic", "sync": "short"}
+GPU_SIZES = ("small.yaml", "minutes.yaml")
 CHAIN = ("3_motion", "3_sft", "3_pictures", "2_a2v", "1_t2v")
 PARTS = {
     "0_vae": Part(0.14, ("vae",), leaves="vae", again=False),
@@ -193,11 +196,13 @@ class Run:
                 self.train(name, seconds)
                 found = json.loads(Path(f"runs/{name}/time_box.json").read_text())
             except Exception as error:  # the next part begins
+                traceback.print_exc()
                 self.note(part=name, error=f"{type(error).__name__}: {error}"[:500])
                 if self.compiles:
                     self.compiles = False
                     self.note(part=name, note="from here on without torch.compile")
                 continue
+            free_memory()
             took = time.monotonic() - begin
             self.overhead_s = max(took - waited - found["train_s"], 0.7 * self.overhead_s)
             share = round(seconds, 1)
@@ -254,9 +259,8 @@ class Run:
         overlay = Path("overlays") / f"{name}.yaml"
         overlay.parent.mkdir(exist_ok=True)
         overlay.write_text(yaml.safe_dump(self.overlay(name, seconds), sort_keys=False))
-        sizes = [] if name.startswith("critic") else [f"{self.options.size}.yaml"]
-        if self.on_gpu and not self.is_tiny:
-            sizes.append("minutes.yaml")
+        sizes = [f"{self.options.size}.yaml"] if self.is_tiny or not self.on_gpu else GPU_SIZES
+        sizes = () if name.startswith("critic") else sizes
         words = [str(ROOT / "recipes" / each) for each in (f"{name}.yaml", *sizes)]
         if run_words("run", [*words, str(overlay), "--overwrite"]):
             raise RuntimeError("the run ended early")
@@ -313,10 +317,14 @@ class Run:
         }
 
     def starting(self, name: str) -> dict[str, Any]:
-        """The networks that a part begins with: its own of before, else those it follows."""
+        """The networks that a part begins with: of the parts it follows, in this run, else its own
+        of before, else the latest of the chain before. Refiner and decoder: first their own."""
         part = PARTS[name]
-        before = [Path("before/runs") / name / part.leaves] if part.own else []
-        places = [*before, *map(self.place, part.start)]
+        now, before = Path("runs"), Path("before/runs")
+        own = [before / name / part.leaves] if part.own else []
+        this = [now / each / PARTS[each].leaves for each in part.start]
+        older = [before / each / PARTS[each].leaves for each in (*part.start, *CHAIN)]
+        places = [*this, *own, *older] if name in CHAIN else [*own, *this, *older]
         start = next((str(path) for path in places if path.exists()), None)
         if part.leaves == "vae":
             return {"init_from": start} if start else {}
@@ -411,6 +419,15 @@ def draw(words: str) -> None:
             raise KeyboardInterrupt
 
     write_worlds(wanted, num_workers=asked["workers"], on_clip=look)
+
+
+def free_memory() -> None:
+    """Of the networks of a part that has ended."""
+    import torch
+
+    gc.collect()
+    if torch.cuda.is_available():
+        torch.cuda.empty_cache()
 
 
 def device_name() -> str:
