@@ -184,7 +184,8 @@ def run_agenda(options: argparse.Namespace) -> int:
             failed += 1
             continue
         words = part.tiny if options.tiny else part.words
-        row = carried_out(words, min(part.seconds, left), environment)
+        most = min(part.seconds * (6 if options.tiny else 1), left)  # a CPU may be busy
+        row = carried_out(words, most, environment)
         file.write_text(json.dumps({"part": name, "commit": commit, **row}, indent=1) + "\n")
         failed += row["status"] != 0
         print(f"{name}: status {row['status']}, {row['took_s']} s", flush=True)
