@@ -52,14 +52,11 @@ bench: $(STAMP)  ## speed and memory, with peers in turns, into eval/results
 	for name in throughput memory live plan; do \
 	  $(BIN)/avatar-v-eval speed $$name || exit 1; done
 
-gpu: $(STAMP)  ## on a CUDA GPU: its tests, and speed and memory at full size, into eval/results
-	@$(BIN)/python -c "import sys, torch; torch.cuda.is_available() or sys.exit( \
-	  'make gpu needs a CUDA GPU, and this torch (' + torch.__version__ + ') finds none')"
-	$(BIN)/python -m pytest -m gpu
-	$(BIN)/avatar-v-eval speed full_size --device cuda --name speed_full_size_gpu
-	$(BIN)/avatar-v-eval speed full_size --device cuda --rows chunk student --offload \
-	  --name speed_full_size_gpu_offload
-	$(BIN)/avatar-v-eval speed live --name speed_live_gpu
+gpu:  ## on a CUDA GPU: its tests, speed and memory, into runs/gpu; needs no .venv where .carry is
+	@python=$$(test -x $(BIN)/python && echo $(BIN)/python || echo python3); \
+	  $$python -c "import sys, torch; torch.cuda.is_available() or sys.exit( \
+	    'make gpu needs a CUDA GPU, and this torch (' + torch.__version__ + ') finds none')" && \
+	  $$python recipes/launch/gpu.py agenda --out runs/gpu
 
 tables: $(STAMP)  ## the tables of README and docs from eval/results
 	$(BIN)/avatar-v-eval tables

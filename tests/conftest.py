@@ -1,5 +1,7 @@
-"""Shared fixtures. beartype checks every shape of avatar_v and avatar_v_data at run time."""
+"""Shared fixtures. beartype, where it is installed, checks every shape of avatar_v and
+avatar_v_data at run time."""
 
+import importlib.util
 import os
 import signal
 from pathlib import Path
@@ -10,7 +12,8 @@ from jaxtyping import install_import_hook
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # a shell's background job; children too
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
-install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
+if importlib.util.find_spec("beartype"):  # a rented machine does without
+    install_import_hook(["avatar_v", "avatar_v_data"], "beartype.beartype")
 
 MEDIA = Path(__file__).resolve().parents[2] / "shared" / "media"
 

@@ -113,6 +113,11 @@ def _add_world(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="draw nothing: motion and sound alone, in a tenth of the time",
     )
+    parser.add_argument(
+        "--raw",
+        action="store_true",
+        help="sound and video uncompressed: many times the bytes, quicker to write and to read",
+    )
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument(
         "--workers", type=at_once, default=1, help="processes; the bytes do not change"
@@ -211,6 +216,7 @@ def _world(args: argparse.Namespace) -> int:
         clips_per_shard=args.clips_per_shard,
         seed=args.seed,
         close_ups=args.close_ups,
+        raw=args.raw,
         pictures=not args.motion_only,
     )
 

@@ -10,7 +10,7 @@ import dataclasses
 import json
 import multiprocessing
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
 from pathlib import Path
 
@@ -115,12 +115,31 @@ def write_world(
     Returns all indexes, with a row for each clip that failed. ValueError if ``out`` holds a set of
     other settings.
     """
+    write_worlds([(settings, out)], num_workers=num_workers, on_clip=on_clip)
+    return [read_index(index_path(path)) for path in _paths(settings, Path(out))]
+
+
+def write_worlds(
+    sets: Sequence[tuple[WorldSettings, str | Path]],
+    *,
+    num_workers: int = 1,
+    on_clip: Callable[[int], None] = lambda num_done: None,
+) -> None:
+    """Write the sets one behind the other, by the same processes; as `write_world`.
+
+    Within a set, shards of the same persons come together: what is there early holds pairs.
+    """
     checks.at_once("--workers", num_workers)
-    out = Path(out)
-    _claim(out, settings)
-    paths = _paths(settings, out)
-    todo = [n for n, path in enumerate(paths) if not _is_finished(path)]
-    num_kept = sum(len(_clip_range(settings, n)) for n in range(len(paths)) if n not in todo)
+    todo: list[tuple[WorldSettings, int, Path]] = []
+    num_kept = 0
+    for settings, out in sets:
+        _claim(Path(out), settings)
+        paths = list(enumerate(_paths(settings, Path(out))))
+        missing = [n for n, path in paths if not _is_finished(path)]
+        num_kept += sum(len(_clip_range(settings, n)) for n, _ in paths if n not in missing)
+        rounds = max(1, settings.num_clips // settings.clips_per_person // settings.clips_per_shard)
+        missing.sort(key=lambda n, rounds=rounds: (n % rounds, n))
+        todo += [(settings, n, paths[n][1]) for n in missing]
     on_clip(num_kept)
     context = multiprocessing.get_context("spawn")
     counter, stopping = context.Value("q", 0), context.Event()
@@ -129,7 +148,9 @@ def write_world(
     ) as pool:
         try:
             with interrupts_deferred():  # the first tasks start the processes
-                pending = {pool.submit(_write_one, settings, n, str(paths[n])) for n in todo}
+                pending = {
+                    pool.submit(_write_one, settings, n, str(at)) for settings, n, at in todo
+                }
             while pending:
                 done, pending = wait(pending, timeout=0.5, return_when=FIRST_COMPLETED)
                 for future in done:
@@ -139,7 +160,6 @@ def write_world(
             stopping.set()  # at their next clip; one that begins needs what ends with this process
             pool.shutdown(wait=True, cancel_futures=True)
             raise
-    return [read_index(index_path(path)) for path in paths]
 
 
 def is_whole(settings: WorldSettings, out: str | Path) -> bool:
@@ -155,7 +175,10 @@ def _claim(out: Path, settings: WorldSettings) -> None:
     if out.exists() and not out.is_dir():
         raise ValueError(f"{out} is a file; shards go into a folder")
     out.mkdir(parents=True, exist_ok=True)
-    file, text = out / SETTINGS_FILE, json.dumps(dataclasses.asdict(settings), sort_keys=True)
+    fields = dataclasses.asdict(settings)
+    if not settings.raw:
+        del fields["raw"]  # as sets of before have it
+    file, text = out / SETTINGS_FILE, json.dumps(fields, sort_keys=True)
     if file.exists() and file.read_text() != text:
         raise ValueError(f"{out} holds a set of other settings: {file.read_text()}, asked: {text}")
     if not file.exists() and any(out.glob("*.tar")):
@@ -187,7 +210,7 @@ def _start_worker(counter, stopping) -> None:
 
 
 def _write_one(settings: WorldSettings, shard: int, path: str) -> None:
-    write_shard(path, _items(settings, shard))
+    write_shard(path, _items(settings, shard), raw=settings.raw)
 
 
 def _items(settings: WorldSettings, shard: int) -> Iterator[Sample | Failure]:

@@ -20,6 +20,7 @@ class WorldSettings:
     clips_per_shard: int = 64
     seed: int = 0
     close_ups: bool = False  # of the face, at a higher resolution
+    raw: bool = False  # sound and video uncompressed: many times the bytes, quick to read
     pictures: bool = True  # False: motion and sound alone, which takes a tenth of the time
 
     def __post_init__(self) -> None:

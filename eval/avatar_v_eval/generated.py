@@ -16,10 +16,8 @@ from torch import Tensor
 from avatar_v.faces.face_track import spread_frames
 from avatar_v.inputs.inputs import Inputs, read_inputs
 from avatar_v.inputs.reference_clip import ReferenceClip
-from avatar_v.media import reading
 from avatar_v.media.pixels import to_uint8
 from avatar_v.media.sound import normalise_loudness
-from avatar_v.media.writer import Mp4Writer, write_wav
 from avatar_v.models.reference import NUM_FACES
 from avatar_v.models.vae import VideoVAE
 from avatar_v.motion.extractors import METER_HABITS, from_meter
@@ -116,6 +114,9 @@ def with_close_ups(clip: ReferenceClip, case: Case) -> ReferenceClip:
 def generate_from_files(rollout: Rollout, case: Case, num_frames: int) -> GeneratedClip:
     """The speech of the case, after ``num_frames`` frames of its reference clip; of one frame, the
     still that `generate` picks of the clip (``--reference-seconds 0``)."""
+    from avatar_v.media import reading
+    from avatar_v.media.writer import Mp4Writer
+
     with tempfile.TemporaryDirectory() as folder:
         request = _request(rollout, case, num_frames, Path(folder))
         inputs, out = read_inputs(request, rollout.pipeline.input_spec), Path(folder) / "out.mp4"
@@ -127,6 +128,8 @@ def generate_from_files(rollout: Rollout, case: Case, num_frames: int) -> Genera
 
 def _request(rollout: Rollout, case: Case, num_frames: int, folder: Path) -> Request:
     """Writes the files of a request, and gives the request."""
+    from avatar_v.media.writer import Mp4Writer, write_wav
+
     with Mp4Writer(folder / "reference.mp4", normalise_loudness(case.reference.audio)) as writer:
         writer.write(rendered_video(case.reference))
     write_wav(folder / "speech.wav", case.audio)

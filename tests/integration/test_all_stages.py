@@ -22,7 +22,7 @@ from tiny_run import RECIPES, losses
 
 MAKE = ["make", "-f", str(RECIPES / "all_stages.mk")]
 ASSETS = Path(__file__).resolve().parents[2] / "src" / "avatar_v" / "assets"
-NO_PART = re.compile(r"small|tiny|own_face.*|.*_held_out|5b_dpo.*|critic_preference|wan.*")
+NO_PART = re.compile(r"small|tiny|minutes|own_face.*|.*_held_out|5b_dpo.*|critic_preference|wan.*")
 """Overlays, what a user trains, and recipes that make no weights that ship."""
 NO_ASSET = re.compile(r"critics/(face|motion|sync)_held_out/.*|.*/log\.csv")
 """Critics that judge and that nothing is trained against, and logs of trainings."""

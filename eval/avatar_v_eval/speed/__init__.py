@@ -5,6 +5,7 @@ SPEEDS = {
     "memory": "memory by the length of a video",
     "live": "first frame, steady rate and jitter on a sound at its own pace",
     "plan": "memory and operations that `avatar-v plan` foresees, against a real step",
+    "device": "training, a denoising step, references and a change of networks, on one card",
     "full_size": "a chunk at full size: first frame, rate and memory",
 }
 """Name → one line, in the order of the list."""

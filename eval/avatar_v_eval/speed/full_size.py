@@ -53,6 +53,8 @@ ROWS = {
 }
 NEEDED_GIB = {"chunk": 8, "student": 8, "causal": 14}
 """Of main memory by row, for the full sizes on a CPU: measured, and a reserve."""
+TIMES_AS_LARGE = {"wan_1_3b": 1, "wan_14b": 8}
+"""Presets of full size, over the smaller one (reckoned)."""
 ON_CPU, ON_GPU = (64, 5), (480, 41)
 """Pixels of a side, and latents of a window."""
 STEPS = 4
@@ -77,7 +79,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     add = parser.add_argument
     add("--rows", nargs="+", default=list(ROWS), choices=list(ROWS))
     add("--device", default="auto", help="cpu, cuda; auto: a GPU where there is one (%(default)s)")
-    add("--preset", default="wan_1_3b", choices=("tiny", "wan_1_3b"))
+    add("--preset", default="wan_1_3b", choices=("tiny", *TIMES_AS_LARGE))
     add("--side", type=int, help=f"pixels; default: {ON_CPU[0]}, on a GPU {ON_GPU[0]}")
     add("--latents", type=int, help=f"of a window; default: {ON_CPU[1]}, on a GPU {ON_GPU[1]}")
     add("--dit", help="an imported DiT to measure with (default: random weights)")
@@ -95,7 +97,7 @@ def measure(options: argparse.Namespace) -> Findings:
         options.offload,
     )
     if options.preset != "tiny":
-        check_memory(options.rows)
+        check_memory(options.rows, TIMES_AS_LARGE[options.preset])
     numbers: dict[str, Number] = {}
     with tempfile.TemporaryDirectory() as name:
         dit = options.dit or str(in_a_process(import_random, size.preset, Path(name)))
@@ -114,15 +116,15 @@ def measure(options: argparse.Namespace) -> Findings:
     )
 
 
-def check_memory(rows: Sequence[str]) -> None:
+def check_memory(rows: Sequence[str], times: int = 1) -> None:
     """ValueError, before anything starts, where the machine has too little free memory."""
     free = free_gib()
     worst = max(rows, key=lambda row: NEEDED_GIB[row])
-    if free < NEEDED_GIB[worst]:
-        fits = [row for row in ROWS if NEEDED_GIB[row] <= free]
+    if free < times * NEEDED_GIB[worst]:
+        fits = [row for row in ROWS if times * NEEDED_GIB[row] <= free]
         raise ValueError(
-            f"row {worst} needs about {NEEDED_GIB[worst]} GiB of free memory, this machine has "
-            f"{free:.1f}: leave it out (--rows {' '.join(fits)})"
+            f"row {worst} needs about {times * NEEDED_GIB[worst]} GiB of free memory, this machine "
+            f"has {free:.1f}: leave it out (--rows {' '.join(fits)})"
         )
 
 

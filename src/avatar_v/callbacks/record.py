@@ -129,6 +129,10 @@ class Export(L.Callback):
             self._base = _lora_base(pl_module)
 
     def on_train_end(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        self.write(trainer, pl_module)
+
+    def write(self, trainer: L.Trainer, pl_module: L.LightningModule) -> None:
+        """The weights as they are now, in place of what was written before."""
         if not trains_clips(pl_module):
             raise ValueError(f"Export serves the DiT stages, got {type(pl_module).__name__}")
         folder = Path(trainer.default_root_dir) / "weights"

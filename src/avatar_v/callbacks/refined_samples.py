@@ -13,8 +13,8 @@ from avatar_v.types import Batch
 class RefinedSamples(Samples):
     """As Samples, with three rows a clip: enlarged, refined in one step, true."""
 
-    def __init__(self, num_samples: int = 4, num_columns: int = 8) -> None:
-        super().__init__(num_samples=num_samples, num_columns=num_columns)
+    def __init__(self, num_samples: int = 4, num_columns: int = 8, videos: bool = True) -> None:
+        super().__init__(num_samples=num_samples, num_columns=num_columns, videos=videos)
 
     @torch.no_grad()
     def generate(self, stage: Engine, batch: Batch) -> tuple[Video, ...]:

@@ -13,9 +13,7 @@ from torch import Tensor
 from avatar_v.base import checks
 from avatar_v.base.paths import whole_file
 from avatar_v.callbacks.ema import averaged
-from avatar_v.callbacks.experiment_log import PatientMLFlowLogger
 from avatar_v.media.pixels import to_uint8
-from avatar_v.media.reading import encode_video_bytes
 from avatar_v.sampling.chunks import Chunk, Span
 from avatar_v.sampling.rollout import (
     ChunkVelocity,
@@ -50,9 +48,11 @@ class Samples(L.Callback):
         shift: float = 1.0,
         guidance_audio: float = 1.0,
         num_columns: int = 8,
+        videos: bool = True,
     ) -> None:
         """``shift`` bends the sampling times like those of training; ``guidance_audio`` 1 is none.
-        ``num_columns`` frames, evenly spaced, stand in a row of the picture."""
+        ``num_columns`` frames, evenly spaced, stand in a row of the picture. ``videos``: the mp4
+        is written, too, which takes PyAV."""
         checks.count("num_samples", num_samples)
         checks.count("num_steps", num_steps)
         checks.positive("shift", shift, most=MAX_SHIFT)
@@ -63,6 +63,7 @@ class Samples(L.Callback):
         self.shift = shift
         self.guidance_audio = guidance_audio
         self.num_columns = num_columns
+        self.videos = videos
         self._batch: Batch | None = None
 
     def on_validation_batch_end(
@@ -120,13 +121,19 @@ class Samples(L.Callback):
         picture, video = stem.with_suffix(".png"), stem.with_suffix(".mp4")
         with whole_file(picture) as partial:
             Image.fromarray(sheet(pairs, self.num_columns).numpy()).save(partial, "PNG")
-        with whole_file(video) as partial:
-            rows = rearrange(pairs, "b r f c h w -> f c (r h) (b w)")
-            partial.write_bytes(encode_video_bytes(rows))
-        for logger in trainer.loggers:
-            if isinstance(logger, PatientMLFlowLogger):
-                for path in (picture, video):
-                    logger.log_file(path, "samples")
+        if self.videos:
+            from avatar_v.media.reading import encode_video_bytes
+
+            with whole_file(video) as partial:
+                rows = rearrange(pairs, "b r f c h w -> f c (r h) (b w)")
+                partial.write_bytes(encode_video_bytes(rows))
+        if trainer.loggers:
+            from avatar_v.callbacks.experiment_log import PatientMLFlowLogger  # MLflow
+
+            for logger in trainer.loggers:
+                if isinstance(logger, PatientMLFlowLogger):
+                    for path in (picture, *([video] if self.videos else [])):
+                        logger.log_file(path, "samples")
 
 
 def first_chunk(length: int, num_prefix: int) -> Chunk:

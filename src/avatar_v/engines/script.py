@@ -11,7 +11,6 @@ from collections.abc import Iterator, Mapping
 
 from avatar_v.base.words import listed
 from avatar_v.engines.pronunciation import spoken_words
-from avatar_v.media import containers
 from avatar_v.world.lexicon import Sentence, Word
 
 MAX_SCRIPT = 10_000
@@ -97,6 +96,8 @@ def _sentences(pieces: list[tuple[str, str]], known: Mapping[str, Word]) -> Iter
 
 
 def _file_text(path: str) -> str:
+    from avatar_v.media import containers
+
     with open(containers.regular_file(path, expected="expected a text"), "rb") as file:
         data = file.read(4 * MAX_SCRIPT + 1)  # a character has 4 bytes at most
     try:

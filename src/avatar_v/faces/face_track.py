@@ -21,8 +21,6 @@ from jaxtyping import Bool, Float, Int, UInt8
 from torch import Tensor
 from torch.nn import functional
 
-from avatar_v.media import reading
-
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Boxes = Float[Tensor, "f 4"]
@@ -229,6 +227,8 @@ def why_no_face(path: str | Path, where: str) -> str:
 
     Looks again, closer, for one that is only too small to be followed.
     """
+    from avatar_v.media import reading  # PyAV, which tracks of shards do without
+
     closer = islice(reading.iter_video(path, max_side=CLOSE_SIDE), 0, 2 * 25, 25)
     for frame in closer:
         found = _detector()(np.ascontiguousarray(frame.permute(1, 2, 0).cpu().numpy()), 1)

@@ -9,7 +9,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Generator, Sequence
 from contextlib import AbstractContextManager, ExitStack, closing, nullcontext
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from avatar_v.generate.generator import Clip
 from avatar_v.generate.loaded import LoadedPipeline
@@ -28,10 +28,7 @@ from avatar_v.inputs.inputs import Inputs, completed, read_inputs, reference_che
 from avatar_v.inputs.live import LiveSound
 from avatar_v.inputs.moderated import build_moderator, check_inputs
 from avatar_v.media.delivered import SoundFormat
-from avatar_v.media.files import Output
-from avatar_v.media.outputs import build_output
 from avatar_v.media.pixels import Frames
-from avatar_v.media.writer import Writer, write_wav
 from avatar_v.request.checks import check_settings
 from avatar_v.request.output_files import is_file, json_path, sheet_path, sound_path
 from avatar_v.request.record import Record, measure_timing, save_record
@@ -49,6 +46,9 @@ from avatar_v.safety.key import digest_of_key
 from avatar_v.safety.moderation import Moderator
 from avatar_v.safety.watermark import Marker
 from avatar_v.weights.weights import check_parts
+
+if TYPE_CHECKING:
+    import avatar_v.media.files
 
 Watermark: TypeAlias = Callable[[Frames], Frames]
 OnWarnings: TypeAlias = Callable[[tuple[str, ...]], None]
@@ -73,7 +73,7 @@ def run(
     *,
     sound: LiveSound | None = None,
     watermark: Watermark | None = None,
-    beside: Sequence[Output] = (),
+    beside: "Sequence[avatar_v.media.files.Output]" = (),
     keep: bool = True,
     save: Callable[[Record], Record] = save_beside,
     on_warnings: OnWarnings = lambda warnings: None,
@@ -161,7 +161,7 @@ class Run:
         consented: Consented | None,
         moderator: Moderator | None,
         watermark: Watermark | None,
-        beside: Sequence[Output],
+        beside: "Sequence[avatar_v.media.files.Output]",
         keep: bool,
         save: Callable[[Record], Record],
         on_warnings: OnWarnings,
@@ -189,6 +189,8 @@ class Run:
         return self.record
 
     def __iter__(self) -> Generator[Clip, None, None]:
+        from avatar_v.media.writer import Writer  # PyAV, which frames in memory do without
+
         with self._keeping() as kept:
             begin = time.perf_counter()
             pipeline, draw = self._loaded(), self._drawing()
@@ -247,7 +249,9 @@ class Run:
         self._on_warnings(self.inputs.warnings[num_before:])
         return pipeline
 
-    def _outputs(self, kept: ChunkCheckpoint | None) -> list[Output]:
+    def _outputs(self, kept: ChunkCheckpoint | None) -> "list[avatar_v.media.files.Output]":
+        from avatar_v.media.outputs import build_output
+
         out = self.request.output.out
         if out is None:
             return []
@@ -258,6 +262,8 @@ class Run:
         self, pipeline: LoadedPipeline, begin: float, loaded: float, first: float, num_found: int
     ) -> None:
         """Save all that is known about the finished video. Times as `measure_timing` takes them."""
+        from avatar_v.media.writer import write_wav
+
         inputs, sound = self.inputs, self.inputs.audio
         assert inputs.num_frames is not None
         arrived = sound.arrived_s if isinstance(sound, LiveSound) else None

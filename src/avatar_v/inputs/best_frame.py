@@ -24,7 +24,6 @@ from avatar_v.base.words import counted
 from avatar_v.critics.quality import sharp_enough, sharpness
 from avatar_v.faces.face_track import FaceTrack, centre_windows, crop_windows
 from avatar_v.inputs.framing import find_person
-from avatar_v.media import reading
 from avatar_v.motion.extractors import Extractor, extract
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES
 
@@ -134,6 +133,8 @@ def mean_rank(*measures: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
 def _candidates(path: str | Path, search_s: float, *, centred: bool) -> tuple[Frames, int]:
     """The frames that are looked at, ``MAX_FACES`` at most, whole or their centre squares, and how
     far they are apart."""
+    from avatar_v.media import reading
+
     duration_s = reading.probe(path).duration_s or search_s
     stride = max(1, math.ceil(min(duration_s, search_s) * FRAME_RATE_HZ / MAX_FACES))
     wanted = islice(reading.iter_video(path), 0, MAX_FACES * stride, stride)
@@ -144,6 +145,8 @@ def _candidates(path: str | Path, search_s: float, *, centred: bool) -> tuple[Fr
 def _best_face(
     path: str | Path, candidates: Frames, stride: int, track: FaceTrack, notes: tuple[str, ...]
 ) -> BestFrame:
+    from avatar_v.media import reading
+
     pick = _pick_face(candidates, track)
     one = FaceTrack(track.box[[pick]], track.landmarks[[pick]], track.found[[pick]], 1)
     frame = next(islice(reading.iter_video(path), pick * stride, None))
@@ -168,6 +171,8 @@ def _pick_face(candidates: Frames, track: FaceTrack) -> int:
 def _best_read(path: str | Path, search_s: float, extractor: Extractor) -> BestFrame | None:
     """The candidate of the best mean rank among those that are sharp enough and not hidden; None
     where the motion tells no frame from another."""
+    from avatar_v.media import reading
+
     candidates, stride = _candidates(path, search_s, centred=True)
     motion = extract(extractor, candidates, None)
     sharp = torch.stack([sharpness(picture[None])[0] for picture in candidates])
@@ -187,6 +192,8 @@ def _centre(frame: UInt8[Tensor, "3 h w"]) -> UInt8[Tensor, "3 side side"]:
 
 
 def _most_usual(path: str | Path, search_s: float) -> BestFrame:
+    from avatar_v.media import reading
+
     limit = max(1, round(search_s * FRAME_RATE_HZ))
     small, sharp = [], []
     for frame in islice(reading.iter_video(path), limit):

@@ -25,7 +25,6 @@ from avatar_v.inputs.reference_clip import (
     still,
 )
 from avatar_v.inputs.speech import live_speech, read_speech, whole_or_why
-from avatar_v.media import reading
 from avatar_v.media.delivered import Delivered
 from avatar_v.media.sound import Sound
 from avatar_v.motion.extractors import find_extractor
@@ -146,6 +145,8 @@ def _check_fits(request: Request, spec: InputSpec) -> None:
 
 def picture_notes(path: str | Path) -> tuple[str, ...]:
     """`whole_or_why`, and a warning where the colours of the pictures are converted."""
+    from avatar_v.media import reading
+
     note = reading.colour_note(path)
     return (*whole_or_why(path), *(() if note is None else (note,)))
 
@@ -213,6 +214,8 @@ def _read_picture(
     person: PersonOptions, spec: InputSpec
 ) -> tuple[Tensor, int | None, tuple[str, ...]]:
     """The square picture to start from, its frame number, and warnings about it."""
+    from avatar_v.media import reading
+
     if why := reading.probe(person.reference).no_video:
         raise ValueError(f"{person.reference}: {why}; expected a clip of the person")
     cut = picture_notes(person.reference)

@@ -10,12 +10,11 @@ here (generate/generator.py), nor whose turn it is (generate/pipelining.py).
 import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Union
 
 import numpy as np
 import torch
 import torch.nn.functional as F
-from av import AudioResampler
-from av.audio.frame import AudioFrame
 from jaxtyping import Float
 from torch import Tensor
 
@@ -32,7 +31,10 @@ from avatar_v.sampling.chunks import (
 )
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME, TEMPORAL_FACTOR, num_frames
 
-Block = Tensor | AudioFrame
+if TYPE_CHECKING:
+    import av
+
+Block = Union[Tensor, "av.AudioFrame"]
 """Samples "s" in [-1, 1], mono at 16 kHz; or PyAV's frame, which says its own rate and layout."""
 GAIN_WINDOW_S = 30
 """Of a live sound the loudness of the last 30 s is brought to that of training (our choice)."""
@@ -115,12 +117,14 @@ class LiveSound:
 
 def pcm_frames(
     blocks: Iterable[bytes], *, sample_rate_hz: int, num_channels: int
-) -> Iterator[AudioFrame]:
+) -> "Iterator[av.AudioFrame]":
     """Frames of a stream of signed 16-bit little-endian samples, channels interleaved.
 
     Blocks of bytes end anywhere; a sample cut off by the end of the stream is dropped. ValueError
     for a stream that begins as a file of some format does.
     """
+    from av import AudioFrame
+
     rest, size, num_given = b"", BYTES_PER_SAMPLE * num_channels, 0
     for block in _without_header(blocks):
         data = rest + block
@@ -251,7 +255,7 @@ def _without_header(blocks: Iterable[bytes]) -> Iterator[bytes]:
 
 def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
     """The voice of every block at 16 kHz (as reading.read_audio converts files)."""
-    resampler, first, voice = AudioResampler(format="flt", rate=SAMPLE_RATE_HZ), None, None
+    resampler, first, voice = None, None, None
     for block in blocks:
         kind = _kind(block)
         if first not in (None, kind):
@@ -260,19 +264,24 @@ def _mono(blocks: Iterable[Block]) -> Iterator[Float[Tensor, " s"]]:
         if isinstance(block, Tensor):
             yield block.detach().cpu().float()
         else:
+            from av import AudioResampler  # not installed where no file is read
+
+            resampler = resampler or AudioResampler(format="flt", rate=SAMPLE_RATE_HZ)
             voice = voice or VoiceChannel(block.layout, SAMPLE_RATE_HZ)
             for part in resampler.resample(block):
                 yield torch.from_numpy(voice(frame_samples(part)))
-    if voice is not None:
+    if resampler is not None and voice is not None:
         for part in resampler.resample(None):
             yield torch.from_numpy(voice(frame_samples(part)))
 
 
 def _kind(block: object) -> str:
     """What must stay the same from block to block; _Unusable for what is no block of samples."""
-    if isinstance(block, AudioFrame):
-        return f"{block.format.name} {block.layout.name} at {block.sample_rate} Hz"
     if not isinstance(block, Tensor):
+        from av import AudioFrame
+
+        if isinstance(block, AudioFrame):
+            return f"{block.format.name} {block.layout.name} at {block.sample_rate} Hz"
         kind = f"{type(block).__module__}.{type(block).__name__}"
         raise _Unusable(f"blocks are float tensors or PyAV's frames, got {kind}")
     if block.ndim != 1 or not block.is_floating_point():

@@ -26,7 +26,6 @@ from avatar_v.faces.face_track import (
 )
 from avatar_v.faces.same_person import LOOK_EVERY, first_frame_of_other, first_person
 from avatar_v.inputs.framing import find_person
-from avatar_v.media import reading
 from avatar_v.media.channels import SILENT_PEAK
 from avatar_v.media.sound import high_passed, normalise_loudness
 from avatar_v.models.reference import NUM_FACES
@@ -181,6 +180,8 @@ def _read_frames(
     path: str | Path, side: int, seconds: float
 ) -> tuple[UInt8[Tensor, "f 3 h w"], bool]:
     """4k + 1 frames: as many as there are, up to ``seconds``; and whether the file ended there."""
+    from avatar_v.media import reading
+
     limit = TEMPORAL_FACTOR * round(seconds * FRAME_RATE_HZ / TEMPORAL_FACTOR) + 1
     lazily = reading.iter_video(path, max_side=max(DETECT_SIDE, 2 * side))
     frames = list(itertools.islice(lazily, limit))
@@ -204,6 +205,8 @@ def _read_sound(
     path: str | Path, num_frames: int, *, ended: bool
 ) -> tuple[Tensor | None, tuple[str, ...]]:
     """The sound of ``num_frames`` frames, and what is odd about it."""
+    from avatar_v.media import reading
+
     info = reading.probe(path)
     if not info.has_audio:
         return None, () if num_frames == 1 else (f"{path} has no sound; only its picture is read",)

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from avatar_v.inputs.live import LiveSound, pcm_frames
-from avatar_v.media import containers, reading
 from avatar_v.media.delivered import Delivered, SoundFormat, delivered_format
 from avatar_v.media.pipes import PipeReader
 from avatar_v.media.sound import TemporarySound, high_passed, measure_level
@@ -42,9 +41,13 @@ def read_speech(
 
     ValueError: missing, unreadable, no audio stream or not this track, too short, NaN.
     """
+    from avatar_v.media import reading
+
     info, num = reading.probe(path, track=track), 0
 
     def parts() -> Iterator[Tensor]:
+        from avatar_v.media import reading
+
         nonlocal num
         for part in reading.iter_audio(path, track=track):
             num += len(part)
@@ -82,6 +85,8 @@ def _delivered(
     path: str | Path, form: SoundFormat, track: int | None, *, is_mono: bool
 ) -> Delivered | None:
     """The sound as the video delivers it; None where that is the sound that is spoken."""
+    from avatar_v.media import reading
+
     if form == SoundFormat() and is_mono:
         return None
     return Delivered(TemporarySound(reading.iter_channels(path, form, track=track)), form)
@@ -89,6 +94,8 @@ def _delivered(
 
 def whole_or_why(path: str | Path) -> tuple[str, ...]:
     """A warning where the file ends before its header says, as a download that broke off does."""
+    from avatar_v.media import containers
+
     early = containers.early_end(path)
     return () if early is None else (f"{early}; what is there is used",)
 

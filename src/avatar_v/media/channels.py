@@ -5,12 +5,14 @@ and gives the same however the sound is cut into parts, so a live sound becomes 
 """
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
-from av import AudioFrame, AudioLayout
-from av.audio.layout import AudioChannel
 from jaxtyping import Float
 from scipy.signal import lfilter
+
+if TYPE_CHECKING:  # not installed where no file is read
+    import av
 
 GUESSED = {6: "5.1", 8: "7.1"}
 """Layouts of files that name no positions, by their number of channels; as FFmpeg takes them."""
@@ -35,7 +37,7 @@ class VoiceChannel:
     each of them holds. Of other layouts the mean of all but the low-frequency channel.
     """
 
-    def __init__(self, layout: AudioLayout, sample_rate_hz: int) -> None:
+    def __init__(self, layout: "av.AudioLayout", sample_rate_hz: int) -> None:
         names = channel_names(layout)
         self._centre = names.index("FC") if "FC" in names and len(names) > 1 else None
         self._keep = 0.5 ** (1 / (MEMORY_S * sample_rate_hz))
@@ -68,16 +70,17 @@ class VoiceChannel:
             return np.where(away > 0, mean + away * ((pair[0] - pair[1]) / 2 - mean), mean)
 
 
-def channel_names(layout: AudioLayout) -> Sequence[str]:
+def channel_names(layout: "av.AudioLayout") -> Sequence[str]:
     """Positions such as "FL", in the order of the samples; "NONE" where they are not known."""
-    channels: tuple[AudioChannel, ...] = layout.channels
-    names = [channel.name for channel in channels]
+    names = [channel.name for channel in layout.channels]
     if set(names) == {"NONE"} and len(names) in GUESSED:
+        from av import AudioLayout
+
         return channel_names(AudioLayout(GUESSED[len(names)]))
     return names
 
 
-def frame_samples(frame: AudioFrame) -> Channels:
+def frame_samples(frame: "av.AudioFrame") -> Channels:
     """The samples of a frame of format "flt". (PyAV reads past the planes of a planar frame of
     eight and more channels.)"""
     assert frame.format.name == "flt"

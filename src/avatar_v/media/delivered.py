@@ -6,7 +6,6 @@ The networks take another one, 16 kHz mono (sound.py). Both begin at the same mo
 from dataclasses import dataclass
 
 import torch.nn.functional as F
-from av import AudioLayout
 from jaxtyping import Float
 from torch import Tensor
 
@@ -34,6 +33,8 @@ class SoundFormat:
 
     @property
     def num_channels(self) -> int:
+        from av import AudioLayout  # not installed where no file is read
+
         return AudioLayout(self.layout).nb_channels
 
     @property
@@ -49,6 +50,8 @@ class SoundFormat:
 def delivered_format(sample_rate_hz: int, layout: str) -> SoundFormat:
     """The form in which a sound of this rate and layout is delivered: its own, or the next that AAC
     has. Mono where nothing is known of the places of three and more channels."""
+    from av import AudioLayout
+
     rate = min((r for r in RATES_HZ if r >= sample_rate_hz), default=RATES_HZ[-1])
     names = channel_names(AudioLayout(layout))
     places_known = len(names) <= 2 or {"FL", "FR"} <= {*names}

@@ -17,7 +17,6 @@ from dataclasses import dataclass
 import numpy as np
 import pyloudnorm
 import torch
-from av import AudioFrame, AudioResampler
 from jaxtyping import Float
 from scipy.signal import ellip, lfilter, sosfilt
 from torch import Tensor
@@ -97,6 +96,8 @@ def resampled(
     """A sound at another rate, by the resampler that files pass."""
     if rate_hz == to_hz:
         return sound
+    from av import AudioFrame, AudioResampler  # not installed where nothing but shards is read
+
     frame = AudioFrame.from_ndarray(sound.numpy()[None], format="fltp", layout="mono")
     frame.sample_rate = rate_hz
     resampler = AudioResampler(format="fltp", rate=to_hz)

@@ -51,3 +51,9 @@ def gpu_of(name: str) -> GPU:
     if name not in GPUS:
         raise ValueError(f"no GPU {name!r}; there are {', '.join(GPUS)}")
     return GPUS[name]
+
+
+def gpu_called(name: str) -> GPU | None:
+    """The GPU that a driver calls so, such as "NVIDIA H100 80GB HBM3"; None for any other."""
+    words = name.upper().replace(" ", "")
+    return next((gpu for gpu in GPUS.values() if gpu.name.upper().replace(" ", "") in words), None)

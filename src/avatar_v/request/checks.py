@@ -10,7 +10,6 @@ from avatar_v.base.options import option_flag
 from avatar_v.base.stored import accepted_fields, converted, shown
 from avatar_v.engines.checks import check_script
 from avatar_v.engines.voices import DRAWN
-from avatar_v.media import containers
 from avatar_v.media.kinds import output_kind
 from avatar_v.request.output_files import check_output
 from avatar_v.request.request import LIVE, OutputOptions, PersonOptions, Request
@@ -76,6 +75,8 @@ def check_marks(output: OutputOptions) -> None:
 def check_files(person: PersonOptions) -> None:
     """ValueError unless every input is a file that may be read, and the script one that its voice
     may say."""
+    from avatar_v.media import containers
+
     if person.script is not None:
         check_script(person.script, person.voice)
     sound = () if person.audio == LIVE else (person.audio,)

@@ -10,7 +10,6 @@ import tempfile
 from pathlib import Path
 
 from avatar_v.base.stored import shown
-from avatar_v.media import containers
 from avatar_v.media.kinds import STDOUT, output_kind
 from avatar_v.request.request import LIVE, OutputOptions, Request
 
@@ -26,6 +25,8 @@ def check_output(request: Request) -> None:
     With ``resume``, chunks that are kept tell that what lies there is of the same run. Whether a
     server answers is only known when frames go to it.
     """
+    from avatar_v.media import containers
+
     options, person = request.output, request.person
     if options.out is None:
         return

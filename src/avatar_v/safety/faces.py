@@ -19,7 +19,6 @@ from avatar_v.base.words import counted
 from avatar_v.faces import dlib_face, face_track
 from avatar_v.faces.face import FaceCritic
 from avatar_v.faces.same_person import LOOK_EVERY, first_frame_of_other, first_person
-from avatar_v.media import reading
 from avatar_v.safety.consent import DRAWN, FILMED
 from avatar_v.types import FRAME_RATE_HZ
 
@@ -130,6 +129,8 @@ def _drawn(path: str | Path, num: int) -> tuple[list[int], Tensor, Tensor, int, 
 
 
 def _frames(path: str | Path) -> Iterator[Picture]:
+    from avatar_v.media import reading
+
     return reading.iter_video(path, max_side=face_track.DETECT_SIDE)
 
 

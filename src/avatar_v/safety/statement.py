@@ -11,7 +11,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base.local_models import load_model, load_part
-from avatar_v.media import containers, reading
 from avatar_v.safety.consent import DRAWN, FILMED, VERSION, Consent, check_texts, parse_day
 from avatar_v.safety.faces import hash_critic, read_faces
 from avatar_v.safety.policy import check_folder, plain_words
@@ -137,6 +136,8 @@ def speech_s(sound: Float[Tensor, " s"]) -> float:
 
 def _read_speech(video: str | Path) -> Float[Tensor, " s"]:
     """The sound of a statement, in which somebody speaks."""
+    from avatar_v.media import containers, reading
+
     length_s, _ = containers.extent(video)
     if not LEAST_S <= length_s <= MOST_S:
         raise ValueError(

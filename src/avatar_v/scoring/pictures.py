@@ -15,7 +15,6 @@ from jaxtyping import UInt8
 from torch import Tensor
 
 from avatar_v.faces.face_track import centre_windows
-from avatar_v.media.reading import iter_video
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
@@ -69,6 +68,8 @@ class FramesOfFile:
     size: tuple[int, int]
 
     def frames(self) -> Iterator[Frame]:
+        from avatar_v.media.reading import iter_video  # PyAV, which pictures in memory do without
+
         return iter_video(self.path)
 
 
@@ -97,6 +98,8 @@ def open_pictures(path: Path) -> FrameSource:
 
     ValueError for a damaged file and for a picture that changes its size.
     """
+    from avatar_v.media.reading import iter_video
+
     kept: list[Frame] = []
     num_frames, size = 0, None
     for frame in iter_video(path):

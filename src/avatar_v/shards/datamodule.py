@@ -75,6 +75,9 @@ class ShardData(TrainingData):
             those that occur in the shards.
         seed: Of order, pairs and crops.
         cache: Keep decoded clips in memory (num_workers must be 0: workers share none).
+        ahead: Training batches that a thread makes before they are asked for.
+        echo: How often in a row a training batch is given, each time with other draws: for a GPU
+            that computes faster than clips are read.
         vae_hash: The VAE that the latents must come from; None accepts any one VAE.
     """
 
@@ -92,10 +95,14 @@ class ShardData(TrainingData):
         seed: int = 0,
         cache: bool = False,
         vae_hash: str | None = None,
+        ahead: int = 0,
+        echo: int = 1,
     ):
         super().__init__()
         checks.count("batch_size", batch_size, most=MAX_BATCH)
         checks.count("num_workers", num_workers, least=0, most=MAX_WORKERS)
+        checks.count("ahead", ahead, least=0, most=MAX_WORKERS)
+        checks.count("echo", echo, most=MAX_WORKERS)
         checks.seed("seed", seed)
         if cache and num_workers:
             raise ValueError(
@@ -115,6 +122,7 @@ class ShardData(TrainingData):
         self.seed = seed
         self.cache = cache
         self.vae_hash = vae_hash
+        self.ahead, self.echo = ahead, echo
         self._sets: dict[str, ClipSet] = {}
         self._train_loader: ResumableLoader | None = None
         self._restored: dict[str, Any] | None = None
@@ -267,6 +275,8 @@ class ShardData(TrainingData):
             clip_set.load,
             num_workers=self.num_workers,
             pin_memory=torch.cuda.is_available(),
+            ahead=self.ahead if shuffle else 0,
+            echo=self.echo if shuffle else 1,
         )
 
     def _clip_set(self, folder: str) -> ClipSet:

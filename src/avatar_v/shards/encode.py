@@ -26,6 +26,7 @@ from avatar_v.shards.schema import (
     LATENTS,
     LOW,
     META,
+    RAW_VIDEO,
     STILLS,
     VIDEO,
     encode_array,
@@ -142,7 +143,7 @@ class _Encoder:
                     raise ValueError(f"{clip.shard}, clip {clip.key}: its latents overflow fp16")
                 meta = dataclasses.replace(sample.meta, vae_hash=self.vae_hash)
                 left_out = {LATENTS, FACES, STILLS, LOW, META} | (
-                    {VIDEO, CLOSE_UPS} if self.drop_video else set()
+                    {VIDEO, RAW_VIDEO, CLOSE_UPS} if self.drop_video else set()
                 )
                 members = read_members(clip, [m for m in clip.members if m not in left_out])
                 members |= {META: encode_meta(meta), LATENTS: encode_array(own.numpy())}

@@ -9,7 +9,9 @@ of the plan (buckets.py), whichever worker reads it.
 
 import dataclasses
 import zlib
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +30,7 @@ from avatar_v.shards.schema import (
     FACES,
     LATENTS,
     LOW,
+    RAW_VIDEO,
     STILLS,
     VIDEO,
     Sample,
@@ -60,7 +63,7 @@ def read_folder(folder: str | Path) -> ClipTable:
 def read_clip(clip: ClipEntry, *, decode_video: bool = True, use_latents: bool = True) -> Sample:
     """Decode one clip. ValueError, naming shard and key, for bytes that are cut or changed."""
     of_latents = dict.fromkeys((LATENTS, FACES, STILLS, LOW), not use_latents)
-    skipped = {VIDEO: not decode_video, **of_latents}
+    skipped = {VIDEO: not decode_video, RAW_VIDEO: not decode_video, **of_latents}
     members = read_members(clip, [m for m in clip.members if not skipped.get(m, False)])
     return decode_sample(clip.key, members, where=clip.shard, decode_video=decode_video)
 
@@ -176,6 +179,8 @@ class ResumableLoader:
         *,
         num_workers: int,
         pin_memory: bool = False,
+        ahead: int = 0,
+        echo: int = 1,
     ):
         self.epoch = 0
         self.num_done = 0
@@ -183,17 +188,18 @@ class ResumableLoader:
         self._load = load
         self._num_workers = num_workers
         self._pin_memory = pin_memory
+        self._ahead, self._echo = ahead, echo
         self._in_progress = False
         self._plan: tuple[int, Sequence[BatchPlan]] | None = None
 
     def __len__(self) -> int:
         """Batches of a whole epoch, wherever in it the loader stands."""
-        return len(self._planned())
+        return self._echo * len(self._planned())
 
     def resume(self, epoch: int, num_done: int) -> None:
         """Continue with batch ``num_done`` of ``epoch``; after its last, with the next epoch."""
         self.epoch, self.num_done = epoch, num_done
-        if num_done >= len(self):
+        if num_done >= len(self._planned()):
             self.epoch, self.num_done = epoch + 1, 0
         self._in_progress = False
 
@@ -209,7 +215,9 @@ class ResumableLoader:
             num_workers=self._num_workers,
             pin_memory=self._pin_memory,
         )
-        for batch in loader:
+        for batch in ahead(loader, self._ahead) if self._ahead else loader:
+            for _ in range(self._echo - 1):
+                yield batch
             self.num_done += 1
             yield batch
 
@@ -217,6 +225,16 @@ class ResumableLoader:
         if self._plan is None or self._plan[0] != self.epoch:
             self._plan = (self.epoch, self._plan_of_epoch(self.epoch))
         return self._plan[1]
+
+
+def ahead(batches: Iterable[Batch], num: int) -> Iterator[Batch]:
+    """The same batches, of which a thread makes ``num`` before they are asked for."""
+    source = iter(batches)
+    with ThreadPoolExecutor(1) as pool:
+        pending = deque(pool.submit(next, source, None) for _ in range(num))
+        while (batch := pending.popleft().result()) is not None:
+            pending.append(pool.submit(next, source, None))
+            yield batch
 
 
 def fit_sample(sample: Sample, bucket: Bucket, rng: np.random.Generator | None) -> Sample:

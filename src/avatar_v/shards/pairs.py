@@ -28,7 +28,6 @@ from torch.nn.utils.rnn import pad_sequence
 
 from avatar_v.base.outside import parse_json
 from avatar_v.base.stored import built
-from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
 from avatar_v.shards.loader import collate, levelled, read_members
 from avatar_v.shards.schema import (
     VIDEO,
@@ -107,10 +106,13 @@ def encode_pair(pair: Pair) -> RawClip:
         TRACKS: encode_arrays({name: x.numpy() for name, x in zip(NAMES, tracks, strict=True)}),
     }
     if pair.pictures is not None:
+        from avatar_v.shards import codecs  # PyAV, which pairs of motion do without
+
         videos = (pair.pictures.first, pair.pictures.second)
         _check_pictures(pair.clip, *videos, pair.pictures.portrait)
         members |= {
-            name: encode_video_bytes(video) for name, video in zip(VIDEOS, videos, strict=True)
+            name: codecs.encode_video_bytes(video)
+            for name, video in zip(VIDEOS, videos, strict=True)
         }
         members[PORTRAIT] = encode_arrays({"pictures": pair.pictures.portrait.numpy()})
     return RawClip(pair.clip.key, members)
@@ -235,7 +237,9 @@ def reference_batch(
 
 
 def _read_pictures(clip: Sample, members: dict[str, bytes], name: str) -> PairPictures:
-    first, second = (decode_video_bytes(members[of], f"{name}.{of}") for of in VIDEOS)
+    from avatar_v.shards import codecs
+
+    first, second = (codecs.decode_video_bytes(members[of], f"{name}.{of}") for of in VIDEOS)
     where = f"{name}.{PORTRAIT}"
     arrays = load_arrays(members[PORTRAIT], where)
     try:

@@ -2,7 +2,7 @@
 
 A clip `key` in a shard is these members of a plain WebDataset tar:
 
-    key.audio.flac   16 kHz mono 16-bit, 640 samples a frame
+    key.audio.flac   16 kHz mono 16-bit, 640 samples a frame; uncompressed: key.audio.npy
     key.close_ups.npz  optional, with video: the face, sharper than the video shows it,
                      pictures "n 3 ch cw" uint8, and frames "n", the frame that each one shows
     key.face.npz     face_box "f 4", mouth_box "f 4", landmarks "f k 2", valid "f", phonemes "f"
@@ -15,7 +15,7 @@ A clip `key` in a shard is these members of a plain WebDataset tar:
     key.motion.npy   motion "f m" (MOTION_NAMES), fp32
     key.stills.npz   optional, with latents: whole frames of the clip, as faces.npz holds them
     key.video.mp4    H.264 yuv444p, 25 fps; absent where latents replace it, and of a clip without
-                     pictures (height 0)
+                     pictures (height 0); uncompressed: key.video.npy, "f 3 h w" uint8
 
 `Sample` is a decoded clip in its stored precision (uint8, int16, fp16), which is also how it is
 cached in memory; `loader.collate` turns samples into the floats of a Batch.
@@ -28,18 +28,13 @@ import zipfile
 from dataclasses import dataclass
 from typing import Annotated
 
-import av
 import numpy as np
 import torch
-from av.audio.frame import AudioFrame
-from av.error import FFmpegError
 from jaxtyping import Bool, Float, Float16, Int, Int16, UInt8
 from torch import Tensor
 
 from avatar_v.base.outside import parse_json
 from avatar_v.base.stored import Within, built
-from avatar_v.media.containers import open_bytes
-from avatar_v.media.reading import decode_video_bytes, encode_video_bytes
 from avatar_v.types import FRAME_RATE_HZ, MOTION_NAMES, SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
 
 SCHEMA_VERSION = 1
@@ -54,6 +49,8 @@ AUDIO, FACE, META = "audio.flac", "face.npz", "json"
 LATENTS, MOTION, VIDEO = "latents.npy", "motion.npy", "video.mp4"
 FACES, STILLS, LOW = "faces.npz", "stills.npz", "low.npy"
 CLOSE_UPS = "close_ups.npz"
+RAW_AUDIO, RAW_VIDEO = "audio.npy", "video.npy"
+"""In place of AUDIO and VIDEO: many times the bytes, written and read without PyAV."""
 NUM_CLOSE_UPS = 4
 """Of a clip."""
 
@@ -115,8 +112,9 @@ def to_float(audio: Int16[Tensor, "*b s"]) -> Float[Tensor, "*b s"]:
     return audio.to(torch.float32) / 32767
 
 
-def encode_sample(sample: Sample) -> dict[str, bytes]:
-    """Tar members of a clip, by extension. ValueError if its parts contradict each other."""
+def encode_sample(sample: Sample, *, raw: bool = False) -> dict[str, bytes]:
+    """Tar members of a clip, by extension; ``raw``: sound and video uncompressed. ValueError if its
+    parts contradict each other."""
     check_sample(sample)
     track = {
         "face_box": sample.face_box.float().numpy(),
@@ -126,13 +124,20 @@ def encode_sample(sample: Sample) -> dict[str, bytes]:
         "phonemes": sample.phonemes.to(torch.int16).numpy(),
     }
     members = {
-        AUDIO: _encode_flac(sample.audio),
         FACE: encode_arrays(track),
         META: encode_meta(sample.meta),
         MOTION: encode_array(sample.motion.float().numpy()),
     }
-    if sample.video is not None:
-        members[VIDEO] = encode_video_bytes(sample.video)
+    if raw:
+        members[RAW_AUDIO] = encode_array(sample.audio.numpy())
+        if sample.video is not None:
+            members[RAW_VIDEO] = encode_array(sample.video.numpy())
+    else:
+        from avatar_v.shards import codecs  # PyAV, which raw clips do without
+
+        members[AUDIO] = codecs.encode_flac(sample.audio)
+        if sample.video is not None:
+            members[VIDEO] = codecs.encode_video_bytes(sample.video)
     if sample.close_ups is not None and sample.close_up_frames is not None:
         frames = sample.close_up_frames.to(torch.int32).numpy()
         members[CLOSE_UPS] = encode_arrays({"pictures": sample.close_ups.numpy(), "frames": frames})
@@ -155,15 +160,13 @@ def decode_sample(
     ``decode_video=False`` leaves ``video`` None even where the member is given.
     """
     name = f"{where}, clip {key}"
-    missing = [member for member in (AUDIO, FACE, META, MOTION) if member not in members]
+    needed = (RAW_AUDIO if RAW_AUDIO in members else AUDIO, FACE, META, MOTION)
+    missing = [member for member in needed if member not in members]
     if missing:
         raise ValueError(f"{name}: the clip lacks {', '.join(missing)}")
     meta = decode_meta(members[META], name)
     track = load_arrays(members[FACE], f"{name}.{FACE}")
-    video = None
-    if decode_video and VIDEO in members:
-        where_video = f"{name}.{VIDEO}"
-        video = decode_video_bytes(members[VIDEO], where_video, most=meta.num_frames)
+    audio, video = _decode_media(members, meta, name, decode_video=decode_video)
     close_ups, close_up_frames = None, None
     if decode_video and CLOSE_UPS in members:
         close_ups, close_up_frames = _decode_close_ups(members[CLOSE_UPS], f"{name}.{CLOSE_UPS}")
@@ -179,7 +182,7 @@ def decode_sample(
         sample = Sample(
             key=key,
             meta=meta,
-            audio=_decode_flac(members[AUDIO], f"{name}.{AUDIO}", meta.num_frames),
+            audio=audio,
             motion=torch.from_numpy(load_arrays(members[MOTION], f"{name}.{MOTION}")),
             face_box=torch.from_numpy(track["face_box"]),
             mouth_box=torch.from_numpy(track["mouth_box"]),
@@ -351,31 +354,29 @@ def _check_not_a_bomb(data: bytes) -> None:
         raise ValueError(f"its arrays would have {size:,} bytes")
 
 
-def _encode_flac(audio: Int16[Tensor, " s"]) -> bytes:
-    file = io.BytesIO()
-    with av.open(file, "w", format="flac") as container:
-        stream = container.add_stream("flac", rate=SAMPLE_RATE_HZ)
-        stream.layout = "mono"
-        frame = AudioFrame.from_ndarray(audio.numpy()[None], format="s16", layout="mono")
-        frame.sample_rate = SAMPLE_RATE_HZ
-        container.mux(stream.encode(frame))
-        container.mux(stream.encode(None))
-    return file.getvalue()
+def _decode_media(
+    members: dict[str, bytes], meta: Meta, name: str, *, decode_video: bool
+) -> tuple[Int16[Tensor, " s"], UInt8[Tensor, "f 3 h w"] | None]:
+    """Sound and video of a clip, from the members that it has."""
+    video = None
+    if RAW_AUDIO in members:
+        audio = _decode_raw(members[RAW_AUDIO], np.int16, 1, f"{name}.{RAW_AUDIO}")
+    else:
+        from avatar_v.shards import codecs
+
+        audio = codecs.decode_flac(members[AUDIO], f"{name}.{AUDIO}", meta.num_frames)
+    if decode_video and RAW_VIDEO in members:
+        video = _decode_raw(members[RAW_VIDEO], np.uint8, 4, f"{name}.{RAW_VIDEO}")
+    elif decode_video and VIDEO in members:
+        from avatar_v.shards import codecs
+
+        where, most = f"{name}.{VIDEO}", meta.num_frames
+        video = codecs.decode_video_bytes(members[VIDEO], where, most=most)
+    return audio, video
 
 
-def _decode_flac(data: bytes, name: str, num_frames: int) -> Int16[Tensor, " s"]:
-    """The sound of a clip of so many frames; silence is small however long it lasts."""
-    parts, left = [], num_frames * SAMPLES_PER_FRAME
-    try:
-        with open_bytes(data, "flac") as container:
-            for frame in container.decode(audio=0):
-                left -= frame.samples
-                if left < 0:
-                    raise ValueError(f"{name}: longer than the {num_frames} frames of its clip")
-                parts.append(frame.to_ndarray()[0])
-    except (FFmpegError, IndexError) as error:
-        raise ValueError(f"{name}: damaged, {len(data)} bytes ({error})") from error
-    samples = np.concatenate(parts) if parts else np.zeros(0, np.int16)
-    if samples.dtype != np.int16:
-        raise ValueError(f"{name}: expected 16-bit audio, got {samples.dtype}")
-    return torch.from_numpy(samples)
+def _decode_raw(data: bytes, kind: type[np.generic], num_axes: int, name: str) -> Tensor:
+    array = load_arrays(data, name)
+    if not isinstance(array, np.ndarray) or array.dtype != kind or array.ndim != num_axes:
+        raise ValueError(f"{name}: expected one array of {kind.__name__} with {num_axes} axes")
+    return torch.from_numpy(array)

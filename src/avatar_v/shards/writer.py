@@ -23,6 +23,7 @@ from avatar_v.base.stored import shown
 from avatar_v.shards.schema import (
     LATENTS,
     META,
+    RAW_VIDEO,
     SCHEMA_VERSION,
     VIDEO,
     Sample,
@@ -78,7 +79,7 @@ class ClipEntry:
 
     @property
     def has_video(self) -> bool:
-        return VIDEO in self.members
+        return VIDEO in self.members or RAW_VIDEO in self.members
 
     @property
     def has_latents(self) -> bool:
@@ -95,8 +96,11 @@ class ShardIndex:
     failures: tuple[Failure, ...]
 
 
-def write_shard(path: str | Path, items: Iterable[Sample | RawClip | Failure]) -> ShardIndex:
+def write_shard(
+    path: str | Path, items: Iterable[Sample | RawClip | Failure], *, raw: bool = False
+) -> ShardIndex:
     """Write ``items`` in order to the tar ``path`` and its index; both appear whole or not at all.
+    ``raw``: samples with their sound and video uncompressed.
 
     A Failure, or a Sample that contradicts itself, becomes a row of the index. Two clips of one
     key are a ValueError: the second would hide the first from WebDataset readers.
@@ -114,7 +118,9 @@ def write_shard(path: str | Path, items: Iterable[Sample | RawClip | Failure]) -
                     raise ValueError(f"{path}: two clips have the key {item.key}")
                 keys.add(item.key)
                 try:
-                    members = item.members if isinstance(item, RawClip) else encode_sample(item)
+                    members = (
+                        item.members if isinstance(item, RawClip) else encode_sample(item, raw=raw)
+                    )
                 except ValueError as error:
                     failures.append(Failure(item.key, str(error)))
                     continue

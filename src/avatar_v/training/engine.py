@@ -27,7 +27,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
-from avatar_v.parallel.apply import checkpoint_blocks, shard
+from avatar_v.parallel.apply import checkpoint_blocks, compile_blocks, shard
 from avatar_v.parallel.mesh import Layout, common_generator, own_generator, shard_mesh
 from avatar_v.parallel.sequence import sequence_mesh, spread
 from avatar_v.parallel.trainer import check_replicas, check_timed_checkpoints, trainer_layout
@@ -133,6 +133,10 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
             for module in self.modules():
                 if isinstance(module, AvatarDiT):
                     checkpoint_blocks(module)
+        if self.subject.compiles:
+            for module in self.modules():
+                if isinstance(module, AvatarDiT):
+                    compile_blocks(module)
         if self.device_mesh is not None:  # of ModelParallelStrategy
             self.shard_roles(shard_mesh(self.device_mesh))
         self._spread_videos()

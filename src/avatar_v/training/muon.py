@@ -1,12 +1,13 @@
-"""Muon whose Newton-Schulz products are batched over all matrices of one shape, on a CPU, and
-spread over the ranks that hold shards of them.
+"""Muon whose Newton-Schulz products are batched over all matrices of one shape, on a CPU and where
+they are small, and spread over the ranks that hold shards of them.
 
-``torch.optim.Muon`` orthogonalises one matrix at a time, which suits GPUs; on a CPU one product
-over a stack costs less than many small ones. Of FSDP2's shards each rank gets one whole matrix of
-every ``world size`` of a shape, orthogonalises it and gives the rows back: each element crosses
-the wire twice, where products of shards would gather every matrix 15 times on every rank. The
-products are in bf16 as torch's, or in fp32 on a processor that emulates bf16. State and
-hyper-parameters are torch's, and so is the whole step of any group of plain matrices on a GPU.
+``torch.optim.Muon`` orthogonalises one matrix at a time, which suits large ones on GPUs; on a CPU,
+and where a product takes less time than its launch, one over a stack costs less than many. Of
+FSDP2's shards each rank gets one whole matrix of every ``world size`` of a shape, orthogonalises it
+and gives the rows back: each element crosses the wire twice, where products of shards would gather
+every matrix 15 times on every rank. The products are in bf16 as torch's, or in fp32 on a processor
+that emulates bf16. State and hyper-parameters are torch's, and so is the whole step of any group of
+plain matrices on a GPU.
 """
 
 from collections import defaultdict
@@ -19,6 +20,9 @@ from torch.distributed import all_to_all_single
 from torch.distributed.tensor import DTensor, Shard
 
 from avatar_v.base.device import emulates_bf16
+
+LARGEST_STACKED = 2**20
+"""Numbers of a matrix that is stacked on a GPU, too (our choice)."""
 
 
 class BatchedMuon(torch.optim.Muon):
@@ -140,4 +144,5 @@ def _is_sharded(parameter: Tensor) -> bool:
 
 
 def _is_plain(parameter: Tensor) -> bool:
-    return parameter.device.type == "cpu" and not isinstance(parameter, DTensor)
+    is_small = parameter.device.type == "cpu" or parameter.numel() <= LARGEST_STACKED
+    return is_small and not isinstance(parameter, DTensor)

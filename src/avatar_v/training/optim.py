@@ -14,6 +14,7 @@ from typing import Literal
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from torch.optim.lr_scheduler import LambdaLR
 
 from avatar_v.base import checks
@@ -70,8 +71,10 @@ class MuonAdamW(torch.optim.Optimizer):
             momentum=momentum,
             adjust_lr_fn="match_rms_adamw",
         )
+        rest = [g for g in groups if not g["muon"]]
+        self._is_fused = bool(rest) and all(_fits_fused(p) for g in rest for p in g["params"])
         adamw = torch.optim.AdamW(
-            [g for g in groups if not g["muon"]] or [{"params": []}], lr=0.0, betas=betas
+            rest or [{"params": []}], lr=0.0, betas=betas, fused=self._is_fused or None
         )
         halves = [*muon.param_groups, *adamw.param_groups]
         super().__init__([g for g in halves if g["params"]], defaults)
@@ -88,7 +91,8 @@ class MuonAdamW(torch.optim.Optimizer):
                     self.state[p] = {"momentum_buffer": torch.zeros_like(p)}
                 else:
                     moments = {"exp_avg": torch.zeros_like(p), "exp_avg_sq": torch.zeros_like(p)}
-                    self.state[p] = {"step": torch.tensor(0.0), **moments}
+                    where = p.device if self._is_fused else "cpu"
+                    self.state[p] = {"step": torch.tensor(0.0, device=where), **moments}
 
     @torch.no_grad()
     def step(self, closure=None):
@@ -102,6 +106,11 @@ class MuonAdamW(torch.optim.Optimizer):
             half.param_groups = [g for g in self.param_groups if g["muon"] is is_muon]
             half.step()
         return loss
+
+
+def _fits_fused(p: Tensor) -> bool:
+    """Whether one kernel may update ``p`` and its like: plain weights on a GPU."""
+    return p.is_cuda and not isinstance(p, DTensor)
 
 
 def build_optimizer(

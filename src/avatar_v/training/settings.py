@@ -29,6 +29,7 @@ class Models:
     """File of motion statistics, a folder of weights or the name of some that have it; None: that
     of init_from or else computed from the training clips, where the stage knows motion."""
     checkpoint_activations: bool = False  # less memory, a third more computation
+    compile: bool = False  # each block by torch.compile: a minute before the first step, for a GPU
 
     def __post_init__(self) -> None:
         for each in fields(self):

@@ -109,6 +109,11 @@ class Subject(ABC, Generic[Step_co]):
         """Whether the blocks of a DiT are computed again in backward passes."""
         return False
 
+    @property
+    def compiles(self) -> bool:
+        """Whether the blocks of a DiT are compiled."""
+        return False
+
     def card_entries(self, networks: Any) -> dict[str, Any]:
         """What the card of the weights says they can do (models.card.Capabilities)."""
         return {}
@@ -170,6 +175,10 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
     @property
     def checkpoint_activations(self) -> bool:
         return self.models.checkpoint_activations
+
+    @property
+    def compiles(self) -> bool:
+        return self.models.compile
 
     def state(self, networks: Networks) -> dict[str, Any]:
         stats = networks.conditioner.motion_stats

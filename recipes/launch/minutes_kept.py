@@ -1,0 +1,188 @@
+"""What minutes.py keeps of a run: at most 8 files of at most 16 MiB, each whole at any moment.
+
+base.tar, model.tar, student.tar, causal.tar, refiner.tar: weights of the last part of each line
+that has any, a byte a weight (`packed`); those that others stand on, in base.tar, exactly.
+log.jsonl: a row for each part. sheet.jpg: the last pictures of every part, one below the other.
+"""
+
+import contextlib
+import io
+import json
+import os
+import shutil
+import tarfile
+import time
+from pathlib import Path
+
+import torch
+from PIL import Image, ImageDraw
+from safetensors import safe_open
+from safetensors.torch import load_file, save, save_file
+from torch import Tensor
+
+from avatar_v.base.paths import whole_file
+
+MAX_BYTES = 16 * 2**20
+BLOCK = 32
+"""Weights that share a scale, as in llama.cpp's Q8_0: off by half a hundredth of their norm."""
+EVERY_S = 5.0
+LINES = {
+    "base": ("0_vae", "critic_face", "critic_motion", "critic_sync", "refiner_decoder"),
+    "model": ("3_motion", "3_sft", "3_pictures", "2_a2v", "1_t2v"),
+    "student": ("4b_distill_dmd", "4a_distill_cfg"),
+    "causal": ("4e_self_forcing", "4d_causal_forcing"),
+    "refiner": ("refiner",),
+}
+"""Archive → its parts; of a line of training the last alone, in base.tar all."""
+LOG, SHEET, STATS = "log.jsonl", "sheet.jpg", "motion.json"
+SHEET_WIDTH = 1024
+SCALE, SHAPES = ".scale", "shapes"
+
+
+def keep_on(work: Path, out: Path) -> None:
+    """Keep what changes, until the process that started this one ends."""
+    parent = os.getppid()
+    while os.getppid() == parent:
+        with contextlib.suppress(FileNotFoundError):  # a part writes its weights: the next turn
+            keep(work, out)
+        time.sleep(EVERY_S)
+
+
+def keep(work: Path, out: Path) -> None:
+    """Write the archives whose weights are newer than they; one that is too large is told of, and
+    stays as it was."""
+    for cut in out.glob(".*.tmp"):
+        cut.unlink()
+    for line, parts in LINES.items():
+        folders = [(part, folder) for part in parts if (folder := _weights(work, part))]
+        folders = folders if line == "base" else folders[:1]
+        archive = out / f"{line}.tar"
+        newest = max((_newest(folder) for _, folder in folders), default=0.0)
+        if newest and (not archive.exists() or archive.stat().st_mtime < newest):
+            data = _archive(work, folders, with_stats=line == "base")
+            if len(data) > MAX_BYTES:
+                print(f"{archive} would have {len(data):,} bytes, of {MAX_BYTES:,}", flush=True)
+                continue
+            with whole_file(archive) as partial:
+                partial.write_bytes(data)
+                os.utime(partial, (newest, newest))
+    if (work / LOG).exists():
+        with whole_file(out / LOG) as partial:
+            shutil.copyfile(work / LOG, partial)
+    _write_sheet(work, out / SHEET)
+
+
+def restore(source: Path, work: Path) -> list[dict]:
+    """Unpack what was kept below ``work``/before; the rows of its log."""
+    if not source.is_dir():
+        raise SystemExit(f"minutes.py: error: --before {source}: there is no such folder")
+    before = work / "before"
+    for line in LINES:
+        archive = source / f"{line}.tar"
+        if archive.exists():
+            with tarfile.open(archive) as tar:
+                tar.extractall(before, filter="data")
+    for weights in before.glob("runs/*/weights"):
+        for file in weights.rglob("*.safetensors"):
+            save_file(unpacked(file), file)
+        shutil.copytree(before / "runs" / "0_vae" / "vae", weights / "vae")
+    if not (source / LOG).exists():
+        return []  # it was killed before anything was there
+    return [json.loads(line) for line in (source / LOG).read_text().splitlines()]
+
+
+def names_there(work: Path) -> set[str]:
+    """Parts whose weights were restored, and those that a later part of their line has made
+    needless."""
+    there: set[str] = set()
+    for line, parts in LINES.items():
+        found = [i for i, part in enumerate(parts) if (work / "before" / "runs" / part).exists()]
+        for i in found:
+            there |= {parts[i]} if line == "base" else set(parts[i:])
+    return there
+
+
+def _weights(work: Path, part: str) -> Path | None:
+    """The weights of a part of this run, else of the one before."""
+    leaves = {"0_vae": "vae", "refiner_decoder": "vae"}.get(part, "weights")
+    leaves = part.removeprefix("critic_") if part.startswith("critic_") else leaves
+    for root in (work, work / "before"):
+        folder = root / "runs" / part / leaves
+        if (folder / "config.json").exists() or (folder / "card.json").exists():
+            return folder
+    return None
+
+
+def _newest(folder: Path) -> float:
+    return max(path.stat().st_mtime for path in (folder, *folder.glob("*.json")))
+
+
+def _archive(work: Path, folders: list[tuple[str, Path]], *, with_stats: bool) -> bytes:
+    whole = io.BytesIO()
+    with tarfile.open(fileobj=whole, mode="w") as tar:
+        for part, folder in folders:
+            for file in sorted(path for path in folder.rglob("*") if path.is_file()):
+                inside = file.relative_to(folder)
+                if folder.name == "weights" and inside.parts[0] == "vae":
+                    continue
+                is_packed = folder.name == "weights" and file.suffix == ".safetensors"
+                data = packed(load_file(file)) if is_packed else file.read_bytes()
+                info = tarfile.TarInfo(f"runs/{part}/{folder.name}/{inside}")
+                info.size = len(data)
+                tar.addfile(info, io.BytesIO(data))
+        stats = next((p for p in (work / STATS, work / "before" / STATS) if p.exists()), None)
+        if with_stats and stats:
+            tar.add(stats, STATS)
+    return whole.getvalue()
+
+
+def packed(state: dict[str, Tensor]) -> bytes:
+    """Matrices as bytes with a scale for every `BLOCK`, the rest as it is; for `unpacked`."""
+    found, shapes = {}, {}
+    for key, value in state.items():
+        found[key] = value
+        if value.is_floating_point() and value.ndim > 1 and value.numel() % BLOCK == 0:
+            blocks = value.float().view(-1, BLOCK)
+            scale = (blocks.abs().amax(1, keepdim=True) / 126.9).clamp(min=1e-7).half()
+            found[key] = (blocks / scale.float()).round().to(torch.int8)
+            found[key + SCALE] = scale
+            shapes[key] = list(value.shape)
+    return save(found, {SHAPES: json.dumps(shapes)})
+
+
+def unpacked(file: Path) -> dict[str, Tensor]:
+    """The tensors that were packed into ``file``."""
+    with safe_open(file, "pt") as opened:
+        shapes = json.loads(opened.metadata()[SHAPES])
+    state = load_file(file)
+    for key, shape in shapes.items():
+        state[key] = (state[key].float() * state.pop(key + SCALE).float()).view(shape)
+    return state
+
+
+def _write_sheet(work: Path, path: Path) -> None:
+    """The last sheet of every part, its name above it."""
+    found = [
+        (part, max(sheets))
+        for part in (part for line in LINES.values() for part in reversed(line))
+        if (sheets := list((work / "runs" / part / "samples").glob("*.png")))
+    ]
+    newest = max((sheet.stat().st_mtime for _, sheet in found), default=0.0)
+    if not found or (path.exists() and path.stat().st_mtime >= newest):
+        return
+    rows = []
+    for part, sheet in found:
+        picture = Image.open(sheet).convert("RGB")
+        picture.thumbnail((SHEET_WIDTH, SHEET_WIDTH))
+        row = Image.new("RGB", (SHEET_WIDTH, picture.height + 16), "white")
+        row.paste(picture, (0, 16))
+        ImageDraw.Draw(row).text((2, 2), part, fill="black")
+        rows.append(row)
+    whole = Image.new("RGB", (SHEET_WIDTH, sum(row.height for row in rows)))
+    top = 0
+    for row in rows:
+        whole.paste(row, (0, top))
+        top += row.height
+    with whole_file(path) as partial:
+        whole.save(partial, "JPEG", quality=80)
+        os.utime(partial, (newest, newest))
