@@ -132,7 +132,13 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
         "--stages",
         nargs="+",
         metavar="STAGE",
-        help="only these, while other machines run the others on the same folders",
+        help="only these, and the others another time",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="of a Ray cluster whose machines do the work, or auto, or local (default: processes "
+        "of this machine)",
     )
     parser.add_argument("--retry", action="store_true", help="try again what failed before")
 
@@ -167,8 +173,7 @@ def _import(args: argparse.Namespace) -> int:
     _check_frames(args.frames)
     if not Path(args.folder).is_dir():
         raise ValueError(f"{args.folder}: no such folder; expected a folder of videos")
-    from avatar_v_data.import_work import work_folder
-    from avatar_v_data.importer import ImportSettings, import_folder, print_report
+    from avatar_v_data.importer import ImportSettings, import_folder, print_report, work_folder
 
     settings = ImportSettings(
         num_frames=args.frames,
@@ -253,6 +258,7 @@ def _curate(args: argparse.Namespace) -> int:
             args.out,
             args.plan,
             num_workers=args.workers,
+            ray=args.ray,
             stages=args.stages,
             retry=args.retry,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),

@@ -77,17 +77,20 @@ class PictureConverter:
         self._is_image, self._exif = is_image(container), exif_matrix(container, path)
         self._reformatter = VideoReformatter()
 
-    def __call__(self, frame: VideoFrame) -> UInt8[Tensor, "3 h w"]:
-        """ValueError for a frame that cannot be converted to RGB."""
+    def size(self, frame: VideoFrame) -> tuple[int, int]:
+        """Width and height of a frame's picture, before it is turned."""
         width, height = frame.width * self._aspect, frame.height
         side = max(width, height)
         reduction = min(1.0, self._max_side / side) if self._max_side else 1.0
+        return max(1, round(width * reduction)), max(1, round(height * reduction))
+
+    def __call__(self, frame: VideoFrame) -> UInt8[Tensor, "3 h w"]:
+        """ValueError for a frame that cannot be converted to RGB."""
         kind = kind_of_colours(frame.color_trc, frame.color_primaries)
         try:
             picture = self._reformatter.reformat(
                 frame,
-                max(1, round(width * reduction)),
-                max(1, round(height * reduction)),
+                *self.size(frame),
                 "rgb48le" if kind else "rgb24",
                 src_colorspace=self._color_matrix(frame),
                 interpolation="AREA",

@@ -9,7 +9,7 @@ containers.py's. Videos to watch are written by writer.py; the H.264 bytes of a 
 
 import io
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -125,6 +125,15 @@ def iter_video(
     missing, unreadable, damaged, or without video or frames, and a picture that is too large or
     too small, or changes its size, are a ValueError of the ``next`` that meets it.
     """
+    for (picture,) in iter_sizes(path, (max_side,), frame_rate_hz=frame_rate_hz):
+        yield picture
+
+
+def iter_sizes(
+    path: str | Path, max_sides: Sequence[int | None], *, frame_rate_hz: int = FRAME_RATE_HZ
+) -> Iterator[tuple[Frame, ...]]:
+    """`iter_video` at several sizes, from one pass through the file: each frame once for each of
+    ``max_sides``. Sizes that come to the same share their pictures."""
     with open_media(path) as container:
         stream = video_stream(container, path)
         if stream is None:
@@ -136,18 +145,23 @@ def iter_video(
         else:
             aspect = float(stream.codec_context.sample_aspect_ratio or 1)
             frames = checked(decoded(container, stream, path), aspect, path)
-        convert = PictureConverter(container, path, aspect=aspect, max_side=max_side)
+        converters = [
+            PictureConverter(container, path, aspect=aspect, max_side=side) for side in max_sides
+        ]
         for frame, count in _on_grid(frames, frame_rate_hz, path):
-            picture = convert(frame)
-            size = size or picture.shape
-            if picture.shape != size:
-                before, after = (f"{shape[2]} x {shape[1]}" for shape in (size, picture.shape))
+            sizes = [convert.size(frame) for convert in converters]
+            converter_to = dict(zip(sizes, converters, strict=True))
+            made = {to: convert(frame) for to, convert in converter_to.items()}
+            pictures = tuple(made[to] for to in sizes)
+            size = size or pictures[0].shape
+            if pictures[0].shape != size:
+                before, after = (f"{s[2]} x {s[1]}" for s in (size, pictures[0].shape))
                 raise ValueError(
                     f"{path}: the picture changes its size from {before} to {after} pixels "
                     f"{num_given / frame_rate_hz:.2f} s into the video; cut the video there"
                 )
             for _ in range(count):
-                yield picture
+                yield pictures
             num_given += count
         if num_given == 0:
             raise ValueError(f"{path}: the video stream holds no frames")
