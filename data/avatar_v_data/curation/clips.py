@@ -4,7 +4,7 @@ A clip lies within one shot, has a length between two bounds, shows exactly one 
 time, always the same, large and sharp enough, and holds speech. Of all sets of clips that do not
 overlap, dynamic programming finds the one with the most seconds, and of these the one with the
 fewest clips. Everything is counted in looks of `EVERY` frames. In a run of one face that is longer
-than a clip and a half the set is found bit by bit, so that frames need not wait for its end.
+than two clips the set is found bit by bit, so that frames need not wait for its end.
 """
 
 from collections.abc import Sequence
@@ -57,7 +57,7 @@ class ClipFinder(Reader):
         self._shortest, self._longest, self._margin = (
             round(length * LOOKS_PER_S) for length in (stage.min_s, stage.max_s, stage.margin_s)
         )
-        self._horizon = max(self._longest * 3 // 2, self._longest + 1)
+        self._horizon = 2 * self._longest
         self._hopeless = int((1 - stage.good) * self._longest) + 1 if stage.good else ALL
         self._shot = 0  # the one that is looked at
         self._look: int | None = None  # its next look
@@ -94,7 +94,7 @@ class ClipFinder(Reader):
 
     def _settle(self, stop: int, *, is_end: bool) -> None:
         """Decide on the looks before ``stop`` of this run: all of them at its end, and before it
-        as far as a horizon of a clip and a half, whose last clip may still change, reaches."""
+        as far as a horizon of two clips, whose last clip may still change, reaches."""
         good = self._good(self._begin, stop)
         at, num = 0, len(good)
         while at < num:

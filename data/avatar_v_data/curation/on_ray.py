@@ -23,6 +23,7 @@ HEALTH = {
 """What the head of a cluster is started with; `RAY_` and a name is the environment's word."""
 HOW_TO_INSTALL = "running on Ray needs it: pip install 'avatar_v[ray]'"
 LOCAL = "local"
+VERSION = "2.60.0"
 
 
 class Actors:

@@ -1,6 +1,6 @@
 """One pass through a recording for all stages that it has to go through: each frame decoded once.
 
-Frames that no clip can have any more are let go, so memory holds one clip's length and a half at
+Frames that no clip can have any more are let go, so memory holds two clips' length at
 most, however long the recording is. Stages whose results are there already are not run: where it
 is known which stretches are clips, no frame beside them is kept.
 """
@@ -11,13 +11,14 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
-from typing import TypeVar
+from typing import TypeVar, overload
 
-from avatar_v.media.reading import iter_sizes
+from avatar_v.media.reading import Picture, iter_pictures
 from avatar_v_data.curation.stages import (
     ALL,
     EVERY,
     FAILED,
+    MAX_SIDE,
     Clip,
     FootageRecording,
     Frame,
@@ -67,7 +68,7 @@ class _Pass:
         self.seen, self.stages = seen, stages
         self.seconds = {stage.name: 0.0 for stage in stages}
         self._readers: dict[str, Reader] = {}
-        self._held: deque[tuple[Frame, ...]] = deque()
+        self._held: deque[Picture] = deque()
         self._first = 0  # the number of the first frame that is held
         self._num_clips = 0  # that were given to the stages that read them
 
@@ -101,38 +102,37 @@ class _Pass:
         if not self._wants_more(opened):
             return
         path, num = self.seen.recording.path, 0
-        sides = sorted({stage.side for stage in self.stages if stage.reads in ("frames", "clips")})
         begin = time.monotonic()
         try:
-            for num, pictures in enumerate(iter_sizes(path, sides), 1):
-                self._see(num, dict(zip(sides, pictures, strict=True)), pictures)
+            for num, picture in enumerate(iter_pictures(path), 1):
+                self._see(num, picture)
                 if num % EVERY == 0:
                     opened = self._decide(num, ended=False)
-                    self._deliver(num, opened, sides)
+                    self._deliver(num, opened)
                     if not self._wants_more(opened):
                         break
             else:
-                self._end(num, sides)
+                self._end(num)
         except (OSError, ImportError, MemoryError):
             raise
         except Exception as error:  # a decoder's, too: one recording never ends a run
             self.seen.damage = _reason(error, path)
-            self._end(num, sides)
+            self._end(num)
         spent = sum(self.seconds.values())
         self.seconds["decode"] = max(time.monotonic() - begin - spent, 0.0)
 
-    def _see(self, num: int, by_side: Mapping[int, Frame], pictures: tuple[Frame, ...]) -> None:
+    def _see(self, num: int, picture: Picture) -> None:
         for stage, reader in self._of("frames"):
-            picture = by_side[stage.side]
-            self._guarded(stage, lambda r=reader, p=picture: r.frame(num - 1, p))
+            frame = picture.at(stage.side)
+            self._guarded(stage, lambda r=reader, f=frame: r.frame(num - 1, f))
         if self._of("clips"):
-            self._held.append(pictures)
+            self._held.append(picture)
 
-    def _end(self, num: int, sides: Sequence[int]) -> None:
+    def _end(self, num: int) -> None:
         """All frames were seen: what reads them settles first, then the last clips."""
         for stage, _ in self._of("frames"):
             self.finish(stage)
-        self._deliver(num, self._decide(num, ended=True), sides)
+        self._deliver(num, self._decide(num, ended=True))
         if self._of("clips") and self._num_clips < len(self._clips()):
             stop = self._clips()[self._num_clips]["stop"]
             why = self.seen.damage or f"the video ends before frame {stop}"
@@ -147,15 +147,15 @@ class _Pass:
             opened = ALL if first is None else first
         return opened
 
-    def _deliver(self, num: int, opened: int, sides: Sequence[int]) -> None:
+    def _deliver(self, num: int, opened: int) -> None:
         """Give the clips that have all their frames, and let go of what none needs."""
         clips = self._clips() if self._of("clips") else []
         while self._num_clips < len(clips) and clips[self._num_clips]["stop"] <= num:
             span = clips[self._num_clips]
             part = islice(self._held, span["start"] - self._first, span["stop"] - self._first)
-            pictures = list(zip(*part, strict=True))
+            pictures = list(part)
             for stage, reader in self._of("clips"):
-                frames = pictures[sides.index(stage.side)]
+                frames = _Frames(pictures, stage.side)
                 clip = Clip(self._num_clips, span["start"], span["stop"], frames)
                 self._guarded(stage, lambda r=reader, c=clip: r.clip(c))
             self._num_clips += 1
@@ -210,6 +210,27 @@ class _Pass:
             self.seen.results[stage.name] = {FAILED: reasons[0]}
             self._readers.pop(stage.name, None)
         return not reasons
+
+
+class _Frames(Sequence[Frame]):
+    """A clip's frames at one size, of which only the engine's own is kept."""
+
+    def __init__(self, pictures: Sequence[Picture], side: int) -> None:
+        self._pictures, self._side = pictures, side
+
+    def __len__(self) -> int:
+        return len(self._pictures)
+
+    @overload
+    def __getitem__(self, at: int) -> Frame: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Frame]: ...
+
+    def __getitem__(self, at: int | slice) -> Frame | list[Frame]:
+        if isinstance(at, slice):
+            return [self[number] for number in range(*at.indices(len(self)))]
+        return self._pictures[at].at(self._side, keep=self._side <= MAX_SIDE)
 
 
 def _reason(error: Exception, path: str) -> str:

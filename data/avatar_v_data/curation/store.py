@@ -13,7 +13,7 @@ import json
 import uuid
 import warnings
 import zlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -103,14 +103,15 @@ class CurationStore:
         rows = [row for path in sorted(paths) for row in _read(path).to_dicts()]
         return {row["key"]: _result(row) for row in rows}
 
-    def costs(self, stage: str) -> tuple[int, int, float]:
-        """Results of a stage, those among them that failed, and the seconds they took."""
+    def costs(self, stage: str, keys: Collection[str]) -> tuple[int, int, float]:
+        """How many of a stage's results are there, how many of these failed, and the seconds that
+        they took."""
         paths = {path for path in self._places.values() if path.parent.name == stage}
         columns = ["key", FAILED, "seconds"]
         parts = [_read(path, columns) for path in sorted(paths) if path.is_file()]
-        whole = polars.concat(parts).unique("key") if parts else None
-        if whole is None:
+        if not parts:
             return 0, 0, 0.0
+        whole = polars.concat(parts).unique("key").filter(polars.col("key").is_in(list(keys)))
         failed = len(whole) - whole[FAILED].null_count()
         return len(whole), failed, float(whole["seconds"].sum())
 

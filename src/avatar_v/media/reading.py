@@ -9,7 +9,7 @@ containers.py's. Videos to watch are written by writer.py; the H.264 bytes of a 
 
 import io
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -125,46 +125,66 @@ def iter_video(
     missing, unreadable, damaged, or without video or frames, and a picture that is too large or
     too small, or changes its size, are a ValueError of the ``next`` that meets it.
     """
-    for (picture,) in iter_sizes(path, (max_side,), frame_rate_hz=frame_rate_hz):
-        yield picture
+    for picture in iter_pictures(path, frame_rate_hz=frame_rate_hz):
+        yield picture.at(max_side)
 
 
-def iter_sizes(
-    path: str | Path, max_sides: Sequence[int | None], *, frame_rate_hz: int = FRAME_RATE_HZ
-) -> Iterator[tuple[Frame, ...]]:
-    """`iter_video` at several sizes, from one pass through the file: each frame once for each of
-    ``max_sides``. Sizes that come to the same share their pictures."""
+def iter_pictures(path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ) -> Iterator["Picture"]:
+    """`iter_video` before its pictures are converted, which each does when it is asked to, at any
+    size: for several readers of one pass, and for holding many in the space of the decoder's."""
     with open_media(path) as container:
         stream = video_stream(container, path)
         if stream is None:
             why = missing(container, "video")
             raise ValueError(f"{path}: {why}; expected a video or an image")
-        num_given, size = 0, None
+        num_given = 0
         if is_tiled(container):
             aspect, frames = 1.0, iter([read_tiled(path, _colours(stream))])
         else:
             aspect = float(stream.codec_context.sample_aspect_ratio or 1)
             frames = checked(decoded(container, stream, path), aspect, path)
-        converters = [
-            PictureConverter(container, path, aspect=aspect, max_side=side) for side in max_sides
-        ]
+        convert = PictureConverter(container, path, aspect=aspect)
+        shapes: dict[int | None, tuple[int, ...]] = {}
         for frame, count in _on_grid(frames, frame_rate_hz, path):
-            sizes = [convert.size(frame) for convert in converters]
-            converter_to = dict(zip(sizes, converters, strict=True))
-            made = {to: convert(frame) for to, convert in converter_to.items()}
-            pictures = tuple(made[to] for to in sizes)
-            size = size or pictures[0].shape
-            if pictures[0].shape != size:
-                before, after = (f"{s[2]} x {s[1]}" for s in (size, pictures[0].shape))
-                raise ValueError(
-                    f"{path}: the picture changes its size from {before} to {after} pixels "
-                    f"{num_given / frame_rate_hz:.2f} s into the video; cut the video there"
-                )
+            picture = Picture(frame, convert, shapes, f"{num_given / frame_rate_hz:.2f} s", path)
             for _ in range(count):
-                yield pictures
+                yield picture
             num_given += count
         if num_given == 0:
             raise ValueError(f"{path}: the video stream holds no frames")
+
+
+class Picture:
+    """A frame of a video, in the decoder's own form until it is asked for."""
+
+    def __init__(
+        self,
+        frame: VideoFrame,
+        convert: PictureConverter,
+        shapes: dict[int | None, tuple[int, ...]],
+        where: str,
+        path: str | Path,
+    ) -> None:
+        self._frame, self._convert, self._shapes = frame, convert, shapes
+        self._where, self._path = where, path
+        self._made: dict[int | None, Frame] = {}
+
+    def at(self, max_side: int | None = None, *, keep: bool = True) -> Frame:
+        """RGB, reduced to ``max_side``; with ``keep`` the next call gives the same tensor.
+        ValueError where the video has changed its size."""
+        if max_side in self._made:
+            return self._made[max_side]
+        picture = self._convert(self._frame, max_side)
+        first = self._shapes.setdefault(max_side, tuple(picture.shape))
+        if picture.shape != first:
+            before, after = (f"{shape[2]} x {shape[1]}" for shape in (first, picture.shape))
+            raise ValueError(
+                f"{self._path}: the picture changes its size from {before} to {after} pixels "
+                f"{self._where} into the video; cut the video there"
+            )
+        if keep:
+            self._made[max_side] = picture
+        return picture
 
 
 def read_video(
