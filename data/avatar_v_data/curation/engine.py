@@ -19,7 +19,7 @@ from avatar_v_data.curation.passes import Examined, examine
 from avatar_v_data.curation.plan import Resources
 from avatar_v_data.curation.reconcile import Pass
 from avatar_v_data.curation.stages import FAILED, FootageRecording, Result, Stage
-from avatar_v_data.curation.store import CurationStore, Row, checked
+from avatar_v_data.curation.store import CurationStore, Row
 
 IN_HAND = 2
 MOST_DEATHS = 3
@@ -85,9 +85,7 @@ class RunStatus:
 def perform(stages: Sequence[Stage], place: Path, job: Job) -> Examined:
     """What a worker does with a job."""
     own = [stage for stage in stages if stage.name in job.keys]
-    found = examine(job.recording, own, job.known, place, job.keys)
-    found.results = {name: checked(name, result) for name, result in found.results.items()}
-    return found
+    return examine(job.recording, own, job.known, place, job.keys)
 
 
 def lead(
@@ -224,7 +222,7 @@ class _Leader:
         kind = self._kind.pop(worker)
         self.status.deaths += 1
         self._barren += 1
-        if self._barren > MOST_DEATHS * (self._most[kind] + 10):
+        if self._barren > MOST_DEATHS * (self._most[kind] + 3):
             raise OSError("workers keep dying without a result; see what they printed")
         first = in_hand.popleft() if in_hand else None
         self._ready.setdefault(kind, deque()).extendleft(reversed(in_hand))

@@ -28,6 +28,7 @@ from avatar_v_data.curation.stages import (
     Seen,
     Stage,
 )
+from avatar_v_data.curation.store import unkept
 
 _T = TypeVar("_T")
 
@@ -92,9 +93,13 @@ class _Pass:
             self._refuse(stage, f"{stage.name}: {self.seen.damage}")
             return
         result = self._guarded(stage, reader.finish)
-        if result is not None:
-            self.seen.results[stage.name] = result
-            self._readers.pop(stage.name)
+        if result is None:
+            return
+        if why := unkept(result):
+            self._refuse(stage, f"{stage.name}: its result cannot be kept: {why}")
+            return
+        self.seen.results[stage.name] = result
+        self._readers.pop(stage.name)
 
     def read(self) -> None:
         """Bring the frames to all stages that have begun and read some."""

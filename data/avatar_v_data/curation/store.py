@@ -160,17 +160,16 @@ class CurationStore:
         return path
 
 
-def checked(stage: str, result: Result) -> Result:
-    """The result, or, where it cannot be kept, that as its reason: JSON's values and finite numbers
-    are kept, alike in all rows of a list."""
+def unkept(result: Result) -> str:
+    """Why a result cannot be kept, "" where it can: JSON's values and finite numbers can, where the
+    rows of a list have the same fields."""
     try:
         json.dumps(result, allow_nan=False)
-        if _result(_frame([_columns(Row(stage, "", "", result))]).to_dicts()[0]) == result:
-            return result
-        reason = "its rows have different fields"
+        if _result(_frame([_columns(Row("", "", "", result))]).to_dicts()[0]) != result:
+            return "its rows have different fields"
     except (TypeError, ValueError, OverflowError, polars.exceptions.PolarsError) as error:
-        reason = str(error)
-    return {FAILED: f"{stage}: its result cannot be kept: {reason}"}
+        return str(error)
+    return ""
 
 
 def _columns(row: Row) -> dict[str, Any]:
