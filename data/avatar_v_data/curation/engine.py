@@ -49,6 +49,7 @@ class Outcome:
     error: Exception | None = None  # of the machine
     busy_s: float = 0.0
     is_dead: bool = False  # and with it the worker, with all that it had in hand
+    is_ready: bool = False  # nothing but that the worker has begun, before its first job
 
 
 @runtime_checkable
@@ -125,6 +126,7 @@ class _Leader:
         self._most = {kind: kind.workers or num_workers for kind in kinds}
         self._in_hand: dict[int, deque[Pass]] = {}
         self._kind: dict[int, Resources] = {}
+        self._up: set[int] = set()
         self._deaths: Counter[int] = Counter()  # by the pass
         self._rows: dict[str, Row] = {}  # that are not stored yet
         self._barren = 0  # deaths since the last result
@@ -153,6 +155,9 @@ class _Leader:
         for outcome in outcomes:
             if outcome.is_dead:
                 self._bury(outcome.worker)
+            if outcome.is_ready:
+                self._up.add(outcome.worker)
+            if outcome.is_dead or outcome.is_ready:
                 continue
             one = self._in_hand[outcome.worker].popleft()
             self._busy += outcome.busy_s
@@ -217,14 +222,16 @@ class _Leader:
                 self._queue(other)
 
     def _bury(self, worker: int) -> None:
-        """The first in hand is what it died at; it goes to the front, and so does the rest."""
+        """The first in hand is what it died at, if it had begun; it goes to the front, and so does
+        the rest."""
         in_hand = self._in_hand.pop(worker)
         kind = self._kind.pop(worker)
         self.status.deaths += 1
         self._barren += 1
         if self._barren > MOST_DEATHS * (self._most[kind] + 3):
             raise OSError("workers keep dying without a result; see what they printed")
-        first = in_hand.popleft() if in_hand else None
+        first = in_hand.popleft() if in_hand and worker in self._up else None
+        self._up.discard(worker)
         self._ready.setdefault(kind, deque()).extendleft(reversed(in_hand))
         if first is not None:
             self._blame(first, None)

@@ -101,6 +101,7 @@ def _work(number: int, stages: Sequence[Stage], place: Path, pipe: Connection) -
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     jobs: SimpleQueue[Job] = SimpleQueue()
     threading.Thread(target=_receive, args=(pipe, jobs), daemon=True).start()
+    pipe.send(Outcome(number, is_ready=True))
     with one_thread():
         while True:
             outcome = outcome_of(number, stages, place, jobs.get())

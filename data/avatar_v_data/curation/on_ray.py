@@ -39,7 +39,8 @@ class Actors:
             where: dict[str, Any] = {"address": address}
             if address == LOCAL:
                 os.environ.setdefault("RAY_AUTH_MODE", "disabled")
-                where = {"address": LOCAL, "num_cpus": num_cpus, "_system_config": HEALTH}
+                config = {**HEALTH, "worker_niceness": 0}  # as processes have it; Ray's is 15
+                where = {"address": LOCAL, "num_cpus": num_cpus, "_system_config": config}
                 where |= {"include_dashboard": False}
             ray.init(**where, log_to_driver=True, logging_level="WARNING")
         self._ray, self._place = ray, str(place.resolve())
@@ -56,7 +57,7 @@ class Actors:
             scheduling_strategy="SPREAD", **memory,
         )  # fmt: skip
         self._actors[self._num] = made.remote(self._num, self._stages, self._place)
-        self._jobs[self._num] = []
+        self._jobs[self._num] = [self._actors[self._num].ready.remote()]
         return self._num
 
     def send(self, worker: int, job: Job) -> None:
@@ -95,6 +96,9 @@ class _Actor:
 
         torch.set_num_threads(1)
         self._number, self._stages, self._place = number, stages, Path(place)
+
+    def ready(self) -> Outcome:
+        return Outcome(self._number, is_ready=True)
 
     def do(self, job: Job) -> Outcome:
         from avatar_v_data.curation.local import outcome_of
