@@ -65,15 +65,20 @@ class ClipFinder(Reader):
         self._box: np.ndarray | None = None  # of the last look that shows a face
 
     def decide(self, num_frames: int, *, ended: bool) -> int:
-        shots = self._results["shots"]
-        for start, stop in shots["shots"][self._shot :]:
+        told, num_looks = self._results["shots"], len(self._results["faces"]["boxes"])
+        shots = told["shots"]
+        while self._shot < len(shots) and shots[self._shot][1] // EVERY <= num_looks:
+            start, stop = shots[self._shot]
             self._advance(start, stop // EVERY - self._margin)
             self._settle(self._look or 0, is_end=True)
             self._shot, self._look, self._box = self._shot + 1, None, None
-        if "num_frames" in shots:  # no further one comes
+        if self._shot < len(shots):  # known from before, and its faces are not yet
+            start, known = shots[self._shot][0], min(num_looks, shots[self._shot][1] // EVERY)
+        elif "num_frames" in told:  # no further one comes
             return ALL
-        start = shots["shots"][-1][1] if shots["shots"] else 0
-        known = min(len(self._results["faces"]["boxes"]), (num_frames - LATE) // EVERY)
+        else:
+            start = shots[-1][1] if shots else 0
+            known = min(num_looks, (num_frames - LATE) // EVERY)
         self._advance(start, known - self._margin)
         self._settle(self._look or 0, is_end=False)
         return self._begin * EVERY

@@ -94,7 +94,7 @@ class Clip:
     def stacked(self) -> Frames:
         return torch.stack(list(self.frames))
 
-    def sound(self, audio: Waveform) -> Waveform:
+    def sound(self, audio: Waveform) -> Float[Tensor, " n"]:
         """With silence where the file has none."""
         part = audio[self.start * SAMPLES_PER_FRAME : self.stop * SAMPLES_PER_FRAME]
         missing = (self.stop - self.start) * SAMPLES_PER_FRAME - len(part)
