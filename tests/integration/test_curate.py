@@ -62,7 +62,7 @@ def test_footage_becomes_shards_of_people_who_speak(
     assert {path: path.stat().st_mtime_ns for path in work.glob("results/*/*")} == results
     assert decoded == before, "nothing is read twice"
     assert run("status", str(work)) == 0
-    assert "2 of 2 passes" in capsys.readouterr().out
+    assert "3 of 3 passes" in capsys.readouterr().out
 
     assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
     rows = [json.loads(line) for line in (out / "a2v.jsonl").open()]

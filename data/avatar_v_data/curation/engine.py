@@ -49,7 +49,7 @@ class Outcome:
     error: Exception | None = None  # of the machine
     busy_s: float = 0.0
     is_dead: bool = False  # and with it the worker, with all that it had in hand
-    is_ready: bool = False  # nothing but that the worker has begun, before its first job
+    is_ready: bool = False  # nothing but that the worker has begun: it may be sent jobs
 
 
 @runtime_checkable
@@ -138,7 +138,8 @@ class _Leader:
         return self.status.done < self.status.total
 
     def hand_out(self) -> None:
-        """Start workers for what waits, and give each of them something to do."""
+        """Start workers for what waits, and give each that has begun something to do: one for which
+        a cluster has no room yet holds nothing back."""
         for kind, ready in self._ready.items():
             own = [w for w, its in self._kind.items() if its == kind]
             free = sum(IN_HAND - len(self._in_hand[w]) for w in own)
@@ -146,7 +147,7 @@ class _Leader:
                 own.append(worker := self._workers.start(kind))
                 self._in_hand[worker], self._kind[worker] = deque(), kind
             for depth in range(IN_HAND):
-                for worker in own:
+                for worker in self._up.intersection(own):
                     if ready and len(self._in_hand[worker]) == depth:
                         self._give(worker, ready.popleft())
 
@@ -222,15 +223,14 @@ class _Leader:
                 self._queue(other)
 
     def _bury(self, worker: int) -> None:
-        """The first in hand is what it died at, if it had begun; it goes to the front, and so does
-        the rest."""
+        """The first in hand is what it died at; it goes to the front, and so does the rest."""
         in_hand = self._in_hand.pop(worker)
         kind = self._kind.pop(worker)
         self.status.deaths += 1
         self._barren += 1
         if self._barren > MOST_DEATHS * (self._most[kind] + 3):
             raise OSError("workers keep dying without a result; see what they printed")
-        first = in_hand.popleft() if in_hand and worker in self._up else None
+        first = in_hand.popleft() if in_hand else None
         self._up.discard(worker)
         self._ready.setdefault(kind, deque()).extendleft(reversed(in_hand))
         if first is not None:

@@ -28,16 +28,20 @@ class Here:
     def __init__(self, stages: Sequence[Stage], place: Path) -> None:
         self._stages, self._place = stages, place
         self._jobs: deque[tuple[int, Job]] = deque()
-        self._num = 0
+        self._num, self._begun = 0, list[int]()
 
     def start(self, kind: Resources) -> int:
         self._num += 1
+        self._begun.append(self._num)
         return self._num
 
     def send(self, worker: int, job: Job) -> None:
         self._jobs.append((worker, job))
 
     def outcomes(self, timeout_s: float) -> list[Outcome]:
+        if self._begun:
+            begun, self._begun = self._begun, []
+            return [Outcome(worker, is_ready=True) for worker in begun]
         worker, job = self._jobs.popleft()
         with one_thread():
             return [outcome_of(worker, self._stages, self._place, job)]
