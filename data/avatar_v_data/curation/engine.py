@@ -132,7 +132,8 @@ class _Leader:
         self._barren = 0  # deaths since the last result
         self._flushed = time.monotonic()
         self._ends: deque[float] = deque()
-        self._busy = self._since = 0.0
+        self._busy = self._there = 0.0  # seconds of work, and of workers that have begun
+        self._counted = time.monotonic()
 
     def is_left(self) -> bool:
         return self.status.done < self.status.total
@@ -153,6 +154,9 @@ class _Leader:
 
     def take(self, outcomes: Sequence[Outcome]) -> None:
         """Keep what came, and let others do what a dead worker had in hand."""
+        now = time.monotonic()
+        self._there += len(self._up) * (now - self._counted)
+        self._counted = now
         for outcome in outcomes:
             if outcome.is_dead:
                 self._bury(outcome.worker)
@@ -175,7 +179,8 @@ class _Leader:
         """Store what has come, and how far the run is."""
         self._store.commit(list(self._rows.values()))
         self._rows, self._flushed, now = {}, time.monotonic(), time.time()
-        self._workers_busy(now)
+        self.status.workers = len(self._up)
+        self.status.busy = min(self._busy / max(self._there, 1e-3), 1.0)
         while self._ends and self._ends[0] < now - RATE_S:
             self._ends.popleft()
         status = self.status
@@ -185,12 +190,6 @@ class _Leader:
         status.left_s = 3600 * left / status.per_hour if status.per_hour else None
         status.updated = now
         write_text_atomically(self._store.folder / STATUS_FILE, json.dumps(asdict(status)))
-
-    def _workers_busy(self, now: float) -> None:
-        self.status.workers = len(self._in_hand)
-        if self._since and self._in_hand:
-            time_s = (now - self._since) * len(self._in_hand)
-            self.status.busy = min(self._busy / max(time_s, 1e-3), 1.0)
 
     def _queue(self, one: Pass) -> None:
         lacks = one.lacks(self._finished)
@@ -213,7 +212,6 @@ class _Leader:
         for name, key in one.keys.items():
             spent = found.seconds.get(name, 0.0) + rest
             self._rows[key] = Row(name, key, one.recording.name, found.results[name], spent)
-        self._since = self._since or time.time()
         self._finished.update(one.keys.values())
         self._ends.append(time.time())
         self.status.done += 1

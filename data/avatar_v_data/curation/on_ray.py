@@ -108,7 +108,7 @@ class _Actor:
 
 def _ray() -> Any:
     try:
-        import ray
+        import ray  # pyright: ignore[reportMissingImports]
     except ImportError as error:
         raise ImportError(HOW_TO_INSTALL) from error
     return ray
