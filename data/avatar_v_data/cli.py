@@ -38,6 +38,8 @@ def build_parser() -> argparse.ArgumentParser:
     _add_import(commands.add_parser("import", help="turn a folder of videos into shards"))
     _add_world(commands.add_parser("world", help="draw clips of the embedded world"))
     _add_curate(commands.add_parser("curate", help="find and score the clips of raw footage"))
+    _add_status(commands.add_parser("status", help="how far a run of curate has come"))
+    _add_deploy(commands.add_parser("deploy", help="write a plan as a job of a cluster"))
     _add_select(commands.add_parser("select", help="choose among the clips that curate found"))
     _add_footage(commands.add_parser("footage", help="draw raw footage of the embedded world"))
     return parser
@@ -56,6 +58,8 @@ def run(args: argparse.Namespace) -> int:
         "import": _import,
         "world": _world,
         "curate": _curate,
+        "status": _status,
+        "deploy": _deploy,
         "select": _select,
         "footage": _footage,
     }
@@ -137,7 +141,13 @@ def _add_curate(parser: argparse.ArgumentParser) -> None:
         "--stages",
         nargs="+",
         metavar="STAGE",
-        help="only these, while other machines run the others on the same folders",
+        help="only these, and the others another time",
+    )
+    parser.add_argument(
+        "--ray",
+        metavar="ADDRESS",
+        help="of a Ray cluster whose machines do the work, or auto, or local (default: processes "
+        "of this machine)",
     )
     parser.add_argument("--retry", action="store_true", help="try again what failed before")
 
@@ -147,6 +157,26 @@ def _add_select(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--out", required=True, help="folder for manifests and the report")
     parser.add_argument("--plan", help="with other limits (default: that of curate)")
     parser.add_argument("--tiers", nargs="+", metavar="TIER", help="only these (default: all)")
+    parser.add_argument("--licence", default="unknown", help="of the videos, for the shards")
+    parser.add_argument("--consent", default="unknown", help="how the persons shown agreed")
+
+
+def _add_status(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("curated", help="the --out of curate")
+
+
+def _add_deploy(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("plan", help="people, world or a .yaml")
+    parser.add_argument("--name", default="curate", help="of the job (default: curate)")
+    parser.add_argument("--image", required=True, help="with avatar_v[data,faces,ray]")
+    parser.add_argument("--claim", required=True, help="PersistentVolumeClaim, ReadWriteMany")
+    parser.add_argument("--footage", required=True, help="folder of that volume")
+    parser.add_argument("--out", required=True, help="folder of that volume")
+    parser.add_argument("--workers", type=at_once, required=True, help="of each kind of the plan")
+    parser.add_argument("--per-pod", type=at_once, default=1, help="workers (default: 1)")
+    parser.add_argument("--queue", required=True, help="Kueue's LocalQueue")
+    parser.add_argument("--priority", default="", help="Kueue's WorkloadPriorityClass")
+    parser.add_argument("--namespace", default="default")
 
 
 def _add_footage(parser: argparse.ArgumentParser) -> None:
@@ -172,8 +202,7 @@ def _import(args: argparse.Namespace) -> int:
     _check_frames(args.frames)
     if not Path(args.folder).is_dir():
         raise ValueError(f"{args.folder}: no such folder; expected a folder of videos")
-    from avatar_v_data.import_work import work_folder
-    from avatar_v_data.importer import ImportSettings, import_folder, print_report
+    from avatar_v_data.importer import ImportSettings, import_folder, print_report, work_folder
 
     settings = ImportSettings(
         num_frames=args.frames,
@@ -259,6 +288,7 @@ def _curate(args: argparse.Namespace) -> int:
             args.out,
             args.plan,
             num_workers=args.workers,
+            ray=args.ray,
             stages=args.stages,
             retry=args.retry,
             on_progress=lambda done, total: progress.update(task, completed=done, total=total),
@@ -279,7 +309,9 @@ def _select(args: argparse.Namespace) -> int:
     from avatar_v_data.curation.run import choose, opened
 
     run = opened(args.curated, args.plan)
-    found, selections = choose(run, args.out, args.tiers)
+    found, selections = choose(
+        run, args.out, args.tiers, licence=args.licence, consent=args.consent
+    )
     console = results_console()
     for selection in selections:
         table = Table("after", "clips", "minutes", title=f"tier {selection.tier}")
@@ -291,14 +323,39 @@ def _select(args: argparse.Namespace) -> int:
             continue
         persons = {clip["person"] for clip in selection.clips}
         scenes = {clip["scene"] for clip in selection.clips}
+        has_shards = (Path(args.out) / selection.tier).is_dir()
         console.print(
             f"{counted(len(persons), 'person')} in {counted(len(scenes), 'scene')}: "
-            f"avatar-v-data import {run.footage} --manifest {args.out}/{selection.tier}.jsonl "
-            "--out SHARDS",
+            + (
+                f"shards in {args.out}/{selection.tier}"
+                if has_shards
+                else f"avatar-v-data import {run.footage} --manifest "
+                f"{args.out}/{selection.tier}.jsonl --out SHARDS"
+            ),
             soft_wrap=True,
         )
+    console.print(f"clips to watch: {args.out}/report.html", soft_wrap=True)
     _print_failed(found.failed)
     return 0 if any(selection.clips for selection in selections) else 1
+
+
+def _status(args: argparse.Namespace) -> int:
+    from avatar_v_data.curation.run import opened
+    from avatar_v_data.curation.status import print_status
+
+    print_status(opened(args.curated))
+    return 0
+
+
+def _deploy(args: argparse.Namespace) -> int:
+    import yaml
+
+    from avatar_v_data.curation.deploy import Cluster, manifests
+
+    names = ("name", "image", "claim", "footage", "out", "workers", "per_pod", "queue")
+    values = {name: getattr(args, name) for name in (*names, "priority", "namespace")}
+    print(yaml.safe_dump_all(manifests(args.plan, Cluster(**values)), sort_keys=False), end="")
+    return 0
 
 
 def _print_failed(failed: dict[str, str]) -> None:

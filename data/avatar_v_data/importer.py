@@ -1,16 +1,17 @@
 """A user's own videos to shards: 25 fps, 16 kHz mono, cropped to the face, cut into clips.
 
-Every file and every stretch of one that gives no clip is a row of `report.json` with its reason.
-Finished files lie in a hidden folder beside the output until all are, so the same command goes on
-where one was stopped, even by kill -9, and gives the same bytes with any number of workers. The
-output folder appears whole, at the end.
+It is a run of the data engine whose plan takes every stretch that a manifest names, or all, and
+whose last stage makes the samples. Every file and every stretch of one that gives no clip is a row
+of `report.json` with its reason. The run's results lie in a hidden folder beside the output until
+all are there, so the same command goes on where one was stopped, even by kill -9, and gives the
+same bytes with any number of workers. The output folder appears whole, at the end.
 """
 
 import dataclasses
 import json
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -20,11 +21,15 @@ from avatar_v.base import checks
 from avatar_v.base.progress import results_console
 from avatar_v.base.words import counted
 from avatar_v.faces import face_track
-from avatar_v.shards.loader import read_members
-from avatar_v.shards.schema import META, decode_meta, encode_meta
-from avatar_v.shards.writer import ClipEntry, RawClip, index_path, read_index, write_shard
-from avatar_v.types import num_latents
-from avatar_v_data.import_file import FileResult, ImportRow, ReadSettings, first_frame
+from avatar_v_data.curation.parts import PartStage
+from avatar_v_data.curation.plan import CurationPlan
+from avatar_v_data.curation.probe import ProbeStage
+from avatar_v_data.curation.reconcile import desired
+from avatar_v_data.curation.run import perform_all
+from avatar_v_data.curation.samples import SampleStage, first_frame
+from avatar_v_data.curation.shards import Named, samples_of, write_shards
+from avatar_v_data.curation.stages import FAILED, FootageRecording, Result
+from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.import_plan import (
     PersonRule,
     Source,
@@ -32,9 +37,9 @@ from avatar_v_data.import_plan import (
     find_sources,
     split_persons,
 )
-from avatar_v_data.import_work import clips_path, read_files, read_result, work_folder
 
 REPORT_FILE = "report.json"
+CAPTION_BYTES = 256  # of ByteTextEncoder; UMT5 of the full sizes takes 512 tokens
 
 
 @dataclass(frozen=True)
@@ -53,9 +58,7 @@ class ImportSettings:
     clips_per_shard: int = 64
 
     def __post_init__(self) -> None:
-        num_latents(self.num_frames)
-        if self.size < 8 or self.size % 8:
-            raise ValueError(f"size is a multiple of 8 (the VAE's factor), got {self.size}")
+        _ = self.plan
         if self.clips_per_shard < 1:
             raise ValueError(f"clips per shard are at least 1, got {self.clips_per_shard}")
         if not 0 <= self.validation < 1:
@@ -64,12 +67,19 @@ class ImportSettings:
             raise ValueError("--person face needs the face: leave out --no-face-crop")
 
     @property
-    def reading(self) -> ReadSettings:
-        """The part of the settings that the clips of one file depend on."""
-        embed = self.person == "face"
-        return ReadSettings(
-            self.num_frames, self.size, self.face_crop, embed, self.licence, self.consent
-        )
+    def plan(self) -> CurationPlan:
+        """What the engine is asked for."""
+        samples = SampleStage(self.num_frames, self.size, self.face_crop, self.person == "face")
+        return CurationPlan((ProbeStage(), PartStage(self.num_frames), samples))
+
+
+@dataclass(frozen=True)
+class ImportRow:
+    """A file, or frames of one, with what is to be said about it."""
+
+    file: str
+    frames: str  # "" for the whole file
+    reason: str
 
 
 @dataclass
@@ -124,12 +134,15 @@ def import_folder(
         raise ValueError(face_track.HOW_TO_INSTALL)
     report = ImportReport(str(folder), settings, not_in_manifest=num_left_out)
     work = work_folder(out)
-    work.mkdir(parents=True, exist_ok=True)
-    places = read_files(sources, settings.reading, work, num_workers, on_file)
+    store = CurationStore(work)
+    recordings = [FootageRecording.of(Path(s.path), s.name, s.parts) for s in sources]
+    tasks = desired(settings.plan, recordings)
+    perform_all(settings.plan, tasks, store, num_workers, None, on_file)
+    found = _Found(store, {(t.recording.name, t.stage.name): t.key for t in tasks})
     whole = work / "whole"
     shutil.rmtree(whole, ignore_errors=True)
     whole.mkdir()
-    _assemble(sources, places, whole, settings, report)
+    _assemble(sources, found, whole, settings, report)
     (whole / REPORT_FILE).write_text(report.to_json())
     if out.exists():
         out.rmdir()
@@ -167,59 +180,85 @@ def print_report(report: ImportReport) -> None:
         console.print(f"left out, not in the manifest: {files}")
 
 
+def work_folder(out: str | Path) -> Path:
+    """Where finished files lie until all are: hidden, beside ``out``."""
+    return Path(out).with_name(f".{Path(out).name}.import")
+
+
+@dataclass(frozen=True)
+class _Found:
+    """The results of a run, by file and stage."""
+
+    store: CurationStore
+    keys: dict[tuple[str, str], str]
+
+    def of(self, name: str, stage: str) -> Result:
+        return self.store.result(self.keys[name, stage])
+
+
 def _assemble(
     sources: list[Source],
-    places: list[Path],
+    found: _Found,
     out: Path,
     settings: ImportSettings,
     report: ImportReport,
 ) -> None:
-    """Join the files' clips, in order, to shards; persons and splits are settled here."""
-    results = [read_result(place) for place in places]
-    known = _persons_by_face(results) if settings.person == "face" else {}
-    clips: list[tuple[str, ClipEntry]] = []
+    """Join the files' samples, in order, to shards; persons and splits are settled here."""
+    results = {source.name: found.of(source.name, "samples") for source in sources}
+    known = _persons_by_face(results.values()) if settings.person == "face" else {}
+    named: list[Named] = []
     split_of: dict[str, str] = {}
-    for source, place, result in zip(sources, places, results, strict=True):
-        report.clips_of[source.name] = result.num_clips
-        report.noted += result.noted
-        report.dropped += result.dropped
-        if result.num_clips and not all(part.caption for part in source.parts):
-            report.without_caption.append(source.name)
-        for clip in read_index(index_path(clips_path(place))).clips:
-            part = source.part_at(first_frame(clip.key))
-            person = known.get(clip.key, part.person)
+    for source in sources:
+        _describe(source, results[source.name], found.of(source.name, "clips"), report)
+        if not report.clips_of[source.name]:
+            continue
+        for sample in samples_of(found.store.files, found.keys[source.name, "samples"]):
+            part = source.part_at(first_frame(sample.key))
+            person = known.get(sample.key, part.person)
             files = report.persons.setdefault(person, [])
             if source.name not in files:
                 files.append(source.name)
             if split_of.setdefault(person, part.split) != part.split:
                 raise ValueError(f"{person} is in train and in validation: {', '.join(files)}")
-            clips.append((person, clip))
-    if settings.validation and clips:
+            words = person, part.scene, part.caption, settings.licence, settings.consent
+            named.append(Named(sample, *words))
+    if settings.validation and named:
         report.splits = split_persons(report.persons, settings.validation, settings.seed)
     elif any(split_of.values()):
         report.splits = split_of
     for split in sorted(set(report.splits.values())) or [""]:
-        chosen = [row for row in clips if report.splits.get(row[0], "") == split]
-        _write_shards(out / split, chosen, settings.clips_per_shard)
+        chosen = [one for one in named if report.splits.get(one.person, "") == split]
+        write_shards(out / split, chosen, settings.clips_per_shard)
 
 
-def _persons_by_face(results: list[FileResult]) -> dict[str, str]:
-    """The person of each clip, as far as faces tell."""
-    faces = {key: torch.tensor(face) for result in results for key, face in result.faces.items()}
-    numbers = cluster_faces(list(faces.values()))
-    return {key: f"face-{n:03d}" for key, n in zip(faces, numbers, strict=True)}
+def _describe(source: Source, samples: Result, clips: Result, report: ImportReport) -> None:
+    """What became of a file, and what is odd about it."""
+    name = source.name
+    report.clips_of[name] = sum(clip["samples"] for clip in samples.get("clips", ()))
+    if source.caption_note:
+        report.noted.append(ImportRow(name, "", source.caption_note))
+    longest = max((len(part.caption.encode()) for part in source.parts), default=0)
+    if longest > CAPTION_BYTES:
+        why = (
+            f"a caption of {longest} bytes is too long for the text encoder of the tiny and small "
+            f"sizes, which takes {CAPTION_BYTES}"
+        )
+        report.noted.append(ImportRow(name, "", why))
+    if FAILED in samples:
+        _, _, reason = samples[FAILED].partition(": ")  # behind the stage's name
+        report.dropped.append(ImportRow(name, "", reason))
+        return
+    for row in clips["dropped"]:
+        report.dropped.append(ImportRow(name, row["frames"], row["reason"]))
+    for row in samples["rows"]:
+        rows = report.noted if row["what"] == "noted" else report.dropped
+        rows.append(ImportRow(name, row["frames"], row["reason"]))
+    if report.clips_of[name] and not all(part.caption for part in source.parts):
+        report.without_caption.append(name)
 
 
-def _write_shards(out: Path, clips: list[tuple[str, ClipEntry]], clips_per_shard: int) -> None:
-    for number, start in enumerate(range(0, len(clips), clips_per_shard)):
-        part = clips[start : start + clips_per_shard]
-        path = out / f"import-{number:06d}.tar"
-        index = write_shard(path, (_of_person(person, clip) for person, clip in part))
-        assert not index.failures, index.failures
-
-
-def _of_person(person: str, clip: ClipEntry) -> RawClip:
-    members = read_members(clip, list(clip.members))
-    meta = decode_meta(members[META], clip.key)
-    named = encode_meta(dataclasses.replace(meta, person=person))
-    return RawClip(clip.key, {**members, META: named})
+def _persons_by_face(results: Iterable[Result]) -> dict[str, str]:
+    """The person of each sample, as far as faces tell."""
+    rows = [row for result in results for row in result.get("faces", ())]
+    numbers = cluster_faces([torch.tensor(row["face"]) for row in rows])
+    return {row["key"]: f"face-{n:03d}" for row, n in zip(rows, numbers, strict=True)}

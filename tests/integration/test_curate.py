@@ -1,12 +1,18 @@
 """Raw footage → clips → shards: `avatar-v-data footage`, `curate`, `select` and `import`."""
 
 import json
+import re
+from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
+import torch
 
 from avatar_v.critics.sync import distance_table, embed_clip, sync_score
 from avatar_v.critics.world_sync import WorldSyncNet
+from avatar_v.media import reading
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data.cli import main
 
@@ -18,7 +24,9 @@ def run(*words: str) -> int:
 
 
 @pytest.mark.faces
-def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> None:
+def test_footage_becomes_shards_of_people_who_speak(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
     footage, work, out = tmp_path / "footage", tmp_path / "work", tmp_path / "selected"
     words = ["footage", "--out", str(footage), "--recordings", "2", "--seconds", "9"]
     words += ["--persons", "2", "--split", "test", "--first", "9800", "--seed", "82"]
@@ -27,6 +35,15 @@ def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> N
     assert {row["file"]: [shot["kind"] for shot in row["shots"]] for row in truth} == SHOTS
     (footage / "broken.mp4").write_bytes(b"no video" * 99)
 
+    decoded: Counter[str] = Counter()
+    true = reading.decoded
+
+    def counted(container: object, stream: Any, path: Path) -> Iterator[object]:
+        for frame in true(container, stream, path):
+            decoded[f"{Path(path).name} {stream.type}"] += 1
+            yield frame
+
+    monkeypatch.setattr(reading, "decoded", counted)
     curate = ["curate", str(footage), "--out", str(work), "--plan", "world"]
     assert run("select", str(tmp_path), "--out", str(out)) == 2
     assert "no file" in capsys.readouterr().err
@@ -36,10 +53,16 @@ def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> N
     assert not out.exists()
     assert run(*curate) == 0
     assert "left out: broken.mp4: probe: not a readable media file" in capsys.readouterr().out
-    results = {path: path.stat().st_mtime_ns for path in work.glob("results/*/*.json")}
-    assert len(results) == 8 * 4 - 8, "truth.jsonl is no recording"
+    frames = {name: shots[-1]["stop"] for name, shots in ((r["file"], r["shots"]) for r in truth)}
+    for name, num in frames.items():
+        assert num <= decoded[f"{name} video"] <= 2 * num + 4, "shots alone, then all the rest"
+    results = {path: path.stat().st_mtime_ns for path in work.glob("results/*/*")}
+    before = dict(decoded)
     assert run(*curate) == 0
-    assert {path: path.stat().st_mtime_ns for path in work.glob("results/*/*.json")} == results
+    assert {path: path.stat().st_mtime_ns for path in work.glob("results/*/*")} == results
+    assert decoded == before, "nothing is read twice"
+    assert run("status", str(work)) == 0
+    assert "3 of 3 passes" in capsys.readouterr().out
 
     assert run("select", str(work), "--out", str(out), "--tiers", "a2v") == 0
     rows = [json.loads(line) for line in (out / "a2v.jsonl").open()]
@@ -52,13 +75,25 @@ def test_footage_becomes_shards_of_people_who_speak(tmp_path: Path, capsys) -> N
     after = [row["start"] for row in rows if row["file"] == "recording-001.mp4"]
     assert after, "the shot behind is sharp"
     assert min(after) >= blurred["stop"] - 10
-    assert (out / "funnel.png").stat().st_size > 1000
+    page = (out / "report.html").read_text()
+    assert page.count("<video") >= len(rows)
+    assert "sync_confidence &gt;= 0.4" in page
+    files = re.findall(r"src='([^']+)'", page)
+    assert files
+    assert all(reading.probe(out / file).has_video for file in files)
 
+    clips = read_folder(out / "a2v")
+    assert {clip.person for clip in clips} == {row["person"] for row in rows}
     shards = tmp_path / "shards"
     words = ["import", str(footage), "--manifest", str(out / "a2v.jsonl"), "--out", str(shards)]
     assert run(*words, "--frames", "49", "--size", "64") == 0
-    clips = read_folder(shards)
-    assert {clip.person for clip in clips} == {row["person"] for row in rows}
+    again = {clip.key: read_clip(clip) for clip in read_folder(shards)}
+    assert list(again) == [clip.key for clip in clips]
+    for clip in clips:
+        sample = read_clip(clip)
+        assert torch.equal(sample.audio, again[clip.key].audio)
+        assert torch.equal(sample.landmarks, again[clip.key].landmarks)
+        assert sample.meta == again[clip.key].meta
     critic = WorldSyncNet.from_pretrained()
     for clip in clips:
         sample = read_clip(clip)

@@ -17,6 +17,8 @@ from av.video.reformatter import ColorTrc
 from avatar_v.faces.face_track import FaceTrack
 from avatar_v.shards.loader import read_clip, read_folder
 from avatar_v_data import importer
+from avatar_v_data.curation import samples
+from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.import_plan import cluster_faces
 from forked import run_script
 from hostile_media import CASES
@@ -155,15 +157,16 @@ SMALL = ("--no-face-crop", "--frames", "5", "--size", "16")
 
 STOPPED = """
 import os, sys
-from avatar_v_data import cli, import_work
-read_one, left = import_work._read_one, int(sys.argv[2])
+from avatar_v_data import cli
+from avatar_v_data.curation import engine, local
+perform, left = local.perform, int(sys.argv[2])
 def stopped(*args):
     global left
     if left == 0:
         os.kill(os.getpid(), int(sys.argv[1]))
     left -= 1
-    read_one(*args)
-import_work._read_one = stopped
+    return perform(*args)
+local.perform, engine.FLUSH_S = stopped, 0.0
 sys.exit(cli.main(sys.argv[3:]))
 """  # the import gets a signal when so many files are finished
 
@@ -187,8 +190,8 @@ def test_a_stopped_import_goes_on_with_the_same_bytes(tmp_path: Path) -> None:
             assert job.returncode == -signal.SIGKILL
         for place, time in kept.items():
             assert place.stat().st_mtime_ns == time  # it was not read again
-        done = [place for place in work.glob("*.json") if not place.name.endswith("index.json")]
-        assert len(done) == len(kept) + 2
+        done = list(work.glob("files/*.tar"))
+        assert len(CurationStore(work).results("samples")) == len(done) == len(kept) + 2
         kept = {place: place.stat().st_mtime_ns for place in done}
     assert run(*words, "--workers", "2") == 0
     assert not work.exists()
@@ -325,8 +328,8 @@ def test_a_face_that_is_often_hidden_is_said(
         box = torch.tensor([[0.3, 0.3, 0.7, 0.7]]).repeat(num, 1)
         return FaceTrack(box, points, torch.arange(num) < 6, num_faces=2)
 
-    monkeypatch.setattr(importer.face_track, "track_faces", tracked)
-    monkeypatch.setattr(importer.face_track, "is_available", lambda: True)
+    monkeypatch.setattr(samples.face_track, "track_faces", tracked)
+    monkeypatch.setattr(samples.face_track, "is_available", lambda: True)
     folder = folder_of(tmp_path / "in", "a.mp4", frames=9)
     words = ("--frames", "9", "--size", "16")
     assert run("import", str(folder), "--out", str(tmp_path / "out"), *words) == 0

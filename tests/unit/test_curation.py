@@ -2,6 +2,7 @@
 
 import itertools
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -11,18 +12,30 @@ import torch
 from avatar_v.faces.syncnet_crop import CropPlan
 from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v_data.curation.captions import CaptionStage
-from avatar_v_data.curation.clips import longest_cover, same_face_runs
+from avatar_v_data.curation.clips import ClipFinder, ClipStage, longest_cover
 from avatar_v_data.curation.content import ContentStage
 from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.heads import boxes_between
+from avatar_v_data.curation.parts import PartStage, windows
 from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import PLANS, Limit, parse_plan, read_plan
 from avatar_v_data.curation.select import select
-from avatar_v_data.curation.shots import ShotStage
-from avatar_v_data.curation.stages import FootageRecording
+from avatar_v_data.curation.shots import LATE, ShotStage
+from avatar_v_data.curation.stages import (
+    ALL,
+    EVERY,
+    Clip,
+    FootageRecording,
+    Result,
+    Seen,
+    Stage,
+)
 from avatar_v_data.curation.sync import SyncStage
 from avatar_v_data.curation.table import CurationResults
+from avatar_v_data.import_plan import ImportPart
 from classifiers import captioner, picture_classifier
+
+FILE = FootageRecording("x.mp4", "x.mp4", "")
 
 # Which spans
 
@@ -55,10 +68,67 @@ def test_the_cover_is_the_longest_of_all() -> None:
         assert (sum(b - a for a, b in found), -len(found)) == best
 
 
-def test_a_face_that_jumps_ends_a_run() -> None:
-    here, there = [0.1, 0.1, 0.3, 0.3], [0.6, 0.1, 0.8, 0.3]
-    near = [0.12, 0.1, 0.32, 0.3]
-    assert same_face_runs([here, None, near, there, there], 0, 5) == [(0, 3), (3, 5)]
+def drawn_looks(draw: random.Random, num: int) -> dict[str, Result]:
+    """What shots, faces and speech say of so many looks."""
+    here, there = [0.1, 0.1, 0.3, 0.5], [0.6, 0.1, 0.8, 0.5]
+    box, boxes = here, []
+    for _ in range(num):
+        box = (there if box is here else here) if draw.random() < 0.02 else box
+        boxes.append(box if draw.random() < 0.95 else None)
+    cuts = sorted(draw.sample(range(60, EVERY * num - 60, 10), draw.randint(0, 3)))
+    edges = [0, *cuts, EVERY * num]
+    shots = [list(pair) for pair in itertools.pairwise(edges)]
+    spans = [[float(t), t + draw.choice([1.0, 4.0])] for t in range(0, num // 5, 3)]
+    faces = {"counts": [int(b is not None) for b in boxes], "boxes": boxes}
+    faces["sharpness"] = [99.0 for _ in boxes]
+    whole = {"num_frames": EVERY * num, "shots": shots}
+    return {"shots": whole, "faces": faces, "speech": {"speech": spans}}
+
+
+def test_clips_are_the_same_whether_looks_come_bit_by_bit_or_at_once() -> None:
+    draw, stage = random.Random(3), ClipStage(min_s=2.0, max_s=4.0, good=0.8)
+    num_found = 0
+    for round_number in range(30):
+        whole = drawn_looks(draw, 300)
+        at_once = ClipFinder(stage, Seen(FILE, dict(whole)))
+        assert at_once.decide(0, ended=False) == ALL
+        live = Seen(FILE, dict(whole))
+        bit_by_bit = ClipFinder(stage, live)
+        for num in range(EVERY, 1501, EVERY):
+            closed = [shot for shot in whole["shots"]["shots"] if shot[1] <= num - LATE]
+            is_known = round_number % 2  # from a run before, with other faces
+            live.results["shots"] = whole["shots"] if is_known else {"shots": closed}
+            live.results["faces"] = {k: v[: num // EVERY] for k, v in whole["faces"].items()}
+            before = len(bit_by_bit.columns["clips"])
+            opened = bit_by_bit.decide(num, ended=False)
+            assert num - opened < EVERY * (2 * 20 + 1) + LATE + 10, "two clips are held at most"
+        live.results.update(whole)
+        bit_by_bit.decide(1500, ended=True)
+        assert bit_by_bit.columns == at_once.columns
+        assert before > 0, "clips are told of before the end"
+        num_found += len(at_once.columns["clips"])
+        for clip in at_once.columns["clips"]:
+            start, stop = clip["start"], clip["stop"]
+            assert any(a < start and stop < b for a, b in whole["shots"]["shots"])
+            looks = range(start // EVERY, stop // EVERY)
+            boxes = [whole["faces"]["boxes"][look] for look in looks]
+            assert len({str(box) for box in boxes if box}) == 1, "a face that jumps is another's"
+            assert sum(box is not None for box in boxes) >= 0.8 * len(boxes)
+    assert num_found > 200
+
+
+def test_parts_become_windows_as_frames_come() -> None:
+    parts = (ImportPart("", "", "", "", 3, 30), ImportPart("", "", "", "", 40, None))
+    for length in (39, 41, 60, 65, 68):
+        reader = PartStage(8).begin(Seen(FootageRecording("", "", "", parts)))
+        for num in range(EVERY, length + 1, EVERY):
+            opened = reader.decide(num, ended=False)
+            assert opened >= num - 2 * 8 or num < 8
+        reader.decide(length, ended=True)
+        expected = [3, 11, 19, 22] + windows(40, length, 8)[0]
+        assert [clip["start"] for clip in reader.columns["clips"]] == expected
+        why = windows(40, length, 8)[1]
+        assert [row["reason"] for row in reader.columns["dropped"]] == ([why] if why else [])
 
 
 def test_boxes_move_on_straight_lines_between_looks() -> None:
@@ -70,25 +140,30 @@ def test_boxes_move_on_straight_lines_between_looks() -> None:
         boxes_between([None, None], 0, 5)
 
 
-class Dissolving(FootageRecording):
+def dissolving() -> Iterator[torch.Tensor]:
     """Two rooms, 40 frames each, from one to the other in ten frames and then at once."""
-
-    def frames(self):
-        generator = torch.Generator().manual_seed(0)
-        rooms = [255 * torch.rand(3, 4, 6, generator=generator) for _ in range(3)]
-        first, second, third = (
-            room.repeat_interleave(16, 1).repeat_interleave(16, 2) for room in rooms
-        )
-        shares = [0.0] * 40 + [n / 11 for n in range(1, 11)] + [1.0] * 40
-        for share in shares:
-            yield ((1 - share) * first + share * second).byte()
-        for _ in range(40):
-            yield third.byte()
+    generator = torch.Generator().manual_seed(0)
+    rooms = [255 * torch.rand(3, 4, 6, generator=generator) for _ in range(3)]
+    first, second, third = (
+        room.repeat_interleave(16, 1).repeat_interleave(16, 2) for room in rooms
+    )
+    shares = [0.0] * 40 + [n / 11 for n in range(1, 11)] + [1.0] * 40
+    for share in shares:
+        yield ((1 - share) * first + share * second).byte()
+    for _ in range(40):
+        yield third.byte()
 
 
-def test_a_dissolve_is_a_cut_too() -> None:
-    found = ShotStage().run(Dissolving("", "", ""), {})
+def test_a_dissolve_is_a_cut_too_and_a_shot_that_was_told_of_stays() -> None:
+    reader = ShotStage().begin(Seen(FILE))
+    told: list[list[int]] = []
+    for number, frame in enumerate(dissolving()):
+        reader.frame(number, frame)
+        assert reader.columns["shots"][: len(told)] == told
+        told = reader.columns["shots"]
+    found = reader.finish()
     (start, slow), (_, fast), (_, stop) = found["shots"]
+    assert found["shots"][:2] == told
     assert (start, stop, found["num_frames"]) == (0, 130, 130)
     assert fast == 90
     assert 40 <= slow <= 50
@@ -96,27 +171,29 @@ def test_a_dissolve_is_a_cut_too() -> None:
 
 def test_syncnet_sees_the_faces_that_its_own_pipeline_cuts() -> None:
     frames = torch.randint(0, 255, (20, 3, 60, 80), generator=torch.Generator().manual_seed(0))
-    faces = {"boxes": [None, [0.2, 0.1, 0.6, 0.7], [0.3, 0.1, 0.7, 0.7], None]}
+    found = [None, [0.2, 0.1, 0.6, 0.7], [0.3, 0.1, 0.7, 0.7], None]
     frames = frames.byte()
-    seen = SyncStage(critic="syncnet_v2.model")._faces(frames, 0, {"faces": faces})
-    boxes, _ = boxes_between(faces["boxes"], 0, 20)
+    seen = SyncStage(critic="syncnet_v2.model")._faces(frames, 0, found)
+    boxes, _ = boxes_between(found, 0, 20)
     assert torch.equal(seen, CropPlan(boxes, 60, 80)(frames, 0))
     assert seen.shape == (20, 3, 224, 224)
 
 
-def test_a_captioner_says_the_same_of_the_same_picture(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def scores(stage: Stage, frames: torch.Tensor, *spans: tuple[int, int]) -> list[Result]:
+    seen = Seen(FILE)
+    clips = [Clip(n, a, b, list(frames[a:b])) for n, (a, b) in enumerate(spans)]
+    return [stage.score(clip, seen) for clip in clips]
+
+
+def test_a_captioner_says_the_same_of_the_same_picture(tmp_path: Path) -> None:
     """A network of random weights, with the processor that is stored beside it."""
     with pytest.raises(ValueError, match=r"no config.json .* it takes a model of transformers"):
         CaptionStage(model=str(tmp_path)).weights()
     captioner(tmp_path)
     frames = torch.zeros(30, 3, 40, 50, dtype=torch.uint8)
     frames[20:, 0] = 255
-    monkeypatch.setattr(FootageRecording, "frames", lambda self: iter(frames))
-    clips = [{"start": 0, "stop": 20}, {"start": 20, "stop": 30}, {"start": 5, "stop": 15}]
     stage = CaptionStage(model=str(tmp_path), prompt="a person", max_tokens=6)
-    found = stage.run(FootageRecording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
+    found = scores(stage, frames, (0, 20), (20, 30), (5, 15))
     first, second, third = (row["caption"] for row in found)
     assert "a person" in first
     assert first == third != second
@@ -125,18 +202,14 @@ def test_a_captioner_says_the_same_of_the_same_picture(
     assert stage.weights() != weights
 
 
-def test_content_is_told_by_the_labels_of_a_classifier(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_content_is_told_by_the_labels_of_a_classifier(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"content: .* lacks config.*Falconsai"):
         ContentStage(model=str(tmp_path)).weights()
     folder = str(picture_classifier(tmp_path / "model", "plain", "odd"))
     frames = torch.zeros(20, 3, 40, 50, dtype=torch.uint8)
     frames[15:] = 255
-    monkeypatch.setattr(FootageRecording, "frames", lambda self: iter(frames))
-    clips = [{"start": 0, "stop": 10}, {"start": 10, "stop": 20}]
     stage = ContentStage(model=folder)
-    rows = stage.run(FootageRecording("x", "x", ""), {"clips": {"clips": clips}})["clips"]
+    rows = scores(stage, frames, (0, 10), (10, 20))
     assert list(rows[0]) == [f"content_{label}" for label in read_labels(folder, is_text=False)]
     dark, bright = (picture_scores(frames[i : i + 1], folder)[0] for i in (0, 19))
     assert list(rows[0].values()) == pytest.approx(dark.tolist(), abs=1e-4)
@@ -219,6 +292,8 @@ def test_scenes_are_counted_when_all_other_limits_have_passed() -> None:
         ({"stages": {"probe": {}, "shots": {"threshold": "high"}}}, "threshold is a finite number"),
         ({"stages": {"probe": {}}, "limits": {"sft": {"x": {"low": 1}}}}, "unknown keys"),
         ({"stages": {}, "tiers": {}}, r"unknown keys \['tiers'\]"),
+        ({"stages": {}, "resources": {"sync": {}}}, "the plan has no stage 'sync'"),
+        ({"stages": {"probe": {}}, "resources": {"probe": {"cpus": 0}}}, "part of a processor"),
     ],
 )
 def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
@@ -228,7 +303,7 @@ def test_a_wrong_plan_is_one_error(values: object, message: str) -> None:
 
 def test_plans_that_ship_can_be_read() -> None:
     for path in PLANS.glob("*.yaml"):
-        assert len(read_plan(path.stem).stages) == 8
+        assert len(read_plan(path.stem).stages) == 9
     for name in ("nothing", "../plans/world"):
         with pytest.raises(ValueError, match=r"no plan .*people, world"):
             read_plan(name)

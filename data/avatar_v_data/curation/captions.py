@@ -1,6 +1,5 @@
 """What a clip shows, in words: by a model of the user's that describes pictures."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from PIL import Image
 from avatar_v.base.local_models import load_model, load_part
 from avatar_v.base.paths import indexed_weights
 from avatar_v.critics.frozen import hash_files
-from avatar_v_data.curation.stages import FootageRecording, Frame, Result
+from avatar_v_data.curation.stages import Clip, Frame, Reads, Result, Seen, Stage
 
 SOURCE = (
     "a model of transformers that describes pictures, with its processor, such as "
@@ -23,7 +22,7 @@ MAX_CHARACTERS = 1000
 
 
 @dataclass(frozen=True)
-class CaptionStage:
+class CaptionStage(Stage):
     """``model``: the folder of any image-text-to-text model of transformers. ``prompt``: what a
     model that chats is asked, or the first words of a description; "" for none.
 
@@ -36,6 +35,7 @@ class CaptionStage:
 
     name: ClassVar[str] = "captions"
     version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("clips",)
 
     def weights(self) -> str:
@@ -47,17 +47,9 @@ class CaptionStage:
             )
         return hash_files([*sorted(folder.glob("*.json")), *files])
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        clips = results["clips"]["clips"]
-        middles = [(clip["start"] + clip["stop"]) // 2 for clip in clips]
-        captioner, words = _captioner(self.model), {}
-        wanted = set(middles)
-        for number, frame in enumerate(recording.frames() if wanted else ()):
-            if number in wanted:
-                words[number] = captioner(frame, self.prompt, self.max_tokens)
-        if missing := wanted - set(words):
-            raise ValueError(f"the video ends before frame {min(missing)}")
-        return {"clips": [{"caption": words[middle]} for middle in middles]}
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        middle = clip.frames[(clip.start + clip.stop) // 2 - clip.start]
+        return {"caption": _captioner(self.model)(middle, self.prompt, self.max_tokens)}
 
 
 class Captioner:

@@ -3,19 +3,20 @@
 A clip lies within one shot, has a length between two bounds, shows exactly one face most of the
 time, always the same, large and sharp enough, and holds speech. Of all sets of clips that do not
 overlap, dynamic programming finds the one with the most seconds, and of these the one with the
-fewest clips. Everything is counted in looks of `EVERY` frames.
+fewest clips. Everything is counted in looks of `EVERY` frames. In a run of one face that is longer
+than two clips the set is found bit by bit, so that frames need not wait for its end.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import ClassVar
 
 import numpy as np
 
 from avatar_v.faces.face_track import overlap
 from avatar_v.types import FRAME_RATE_HZ
-from avatar_v_data.curation.stages import EVERY, FootageRecording, Result
+from avatar_v_data.curation.shots import LATE
+from avatar_v_data.curation.stages import ALL, EVERY, Reader, Reads, Seen, Stage
 
 LOOKS_PER_S = FRAME_RATE_HZ / EVERY
 SAME_FACE = 0.2
@@ -23,7 +24,7 @@ SAME_FACE = 0.2
 
 
 @dataclass(frozen=True)
-class ClipStage:
+class ClipStage(Stage):
     """Seconds are at least `EVERY` frames; shares are of a clip's looks."""
 
     min_s: float = 3.0
@@ -35,80 +36,130 @@ class ClipStage:
     speech: float = 0.5
 
     name: ClassVar[str] = "clips"
-    version: ClassVar[int] = 2
+    version: ClassVar[int] = 3
+    reads: ClassVar[Reads] = "spans"
     needs: ClassVar[tuple[str, ...]] = ("shots", "faces", "speech")
 
     def __post_init__(self) -> None:
         if not 0 < self.min_s <= self.max_s:
             raise ValueError(f"min_s is above 0 and at most max_s, got {self.min_s}, {self.max_s}")
 
-    def weights(self) -> str:
-        return ""
+    def begin(self, seen: Seen) -> Reader:
+        return ClipFinder(self, seen)
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        faces = results["faces"]["boxes"]
-        good = self.good_looks(results["faces"])
-        spoken = speech_per_look(results["speech"]["speech"], len(faces))
-        found = []
-        margin = round(self.margin_s * LOOKS_PER_S)
-        for start, stop in results["shots"]["shots"]:
-            first, last = -(-start // EVERY) + margin, stop // EVERY - margin
-            for part_first, part_last in same_face_runs(faces, first, last):
-                found += longest_cover(
-                    good[part_first:part_last],
-                    spoken[part_first:part_last],
-                    (self.good, self.speech),
-                    round(self.min_s * LOOKS_PER_S),
-                    round(self.max_s * LOOKS_PER_S),
-                    offset=part_first,
-                )
-        clips = [
-            {
-                "start": first * EVERY,
-                "stop": last * EVERY,
-                "good": round(float(good[first:last].mean()), 4),
-                "speech": round(float(spoken[first:last].mean()), 4),
-            }
-            for first, last in found
-        ]
-        return {"clips": clips}
 
-    def good_looks(self, faces: Result) -> np.ndarray:
+class ClipFinder(Reader):
+    """Decides while looks come: what depends on no later one."""
+
+    def __init__(self, stage: ClipStage, seen: Seen) -> None:
+        self.columns = {"clips": []}
+        self._stage, self._results = stage, seen.results
+        self._shortest, self._longest, self._margin = (
+            round(length * LOOKS_PER_S) for length in (stage.min_s, stage.max_s, stage.margin_s)
+        )
+        self._horizon = 2 * self._longest
+        self._hopeless = int((1 - stage.good) * self._longest) + 1 if stage.good else ALL
+        self._shot = 0  # the one that is looked at
+        self._look: int | None = None  # its next look
+        self._begin = 0  # the first look that a later clip may have
+        self._box: np.ndarray | None = None  # of the last look that shows a face
+
+    def decide(self, num_frames: int, *, ended: bool) -> int:
+        told, num_looks = self._results["shots"], len(self._results["faces"]["boxes"])
+        shots = told["shots"]
+        while self._shot < len(shots) and shots[self._shot][1] // EVERY <= num_looks:
+            start, stop = shots[self._shot]
+            self._advance(start, stop // EVERY - self._margin)
+            self._settle(self._look or 0, is_end=True)
+            self._shot, self._look, self._box = self._shot + 1, None, None
+        if self._shot < len(shots):  # known from before, and its faces are not yet
+            start, known = shots[self._shot][0], min(num_looks, shots[self._shot][1] // EVERY)
+        elif "num_frames" in told:  # no further one comes
+            return ALL
+        else:
+            start = shots[-1][1] if shots else 0
+            known = min(num_looks, (num_frames - LATE) // EVERY)
+        self._advance(start, known - self._margin)
+        self._settle(self._look or 0, is_end=False)
+        return self._begin * EVERY
+
+    def _advance(self, start: int, last: int) -> None:
+        """Look at the looks before ``last`` of the shot that begins at frame ``start``; where the
+        face jumps, one run ends and another begins."""
+        if self._look is None:
+            self._look = self._begin = -(-start // EVERY) + self._margin
+        boxes = self._results["faces"]["boxes"]
+        while self._look < last:
+            box = None if boxes[self._look] is None else np.array(boxes[self._look])
+            if box is not None and self._box is not None and overlap(self._box, box) < SAME_FACE:
+                self._settle(self._look, is_end=True)
+                self._begin = self._look
+            self._box = self._box if box is None else box
+            self._look += 1
+
+    def _settle(self, stop: int, *, is_end: bool) -> None:
+        """Decide on the looks before ``stop`` of this run: all of them at its end, and before it
+        as far as a horizon of two clips, whose last clip may still change, reaches."""
+        good = self._good(self._begin, stop)
+        at, num = 0, len(good)
+        while at < num:
+            if num - at >= self._hopeless and not good[at : at + self._hopeless].any():
+                at += 1
+            elif num - at >= self._horizon:
+                found = self._cover(good[at : at + self._horizon], self._begin + at)
+                found = found[:-1] or found
+                self._add(found)
+                further = at + self._horizon - self._longest + 1
+                at = found[-1][1] - self._begin if found else further
+            elif is_end:
+                self._add(self._cover(good[at:], self._begin + at))
+                at = num
+            else:
+                break
+        self._begin += at
+
+    def _cover(self, good: np.ndarray, first: int) -> list[tuple[int, int]]:
+        spoken = speech_per_look(self._results["speech"]["speech"], first, first + len(good))
+        limits = (self._stage.good, self._stage.speech)
+        return longest_cover(good, spoken, limits, self._shortest, self._longest, offset=first)
+
+    def _add(self, found: Sequence[tuple[int, int]]) -> None:
+        for first, last in found:
+            spoken = speech_per_look(self._results["speech"]["speech"], first, last)
+            self.columns["clips"].append(
+                {
+                    "start": first * EVERY,
+                    "stop": last * EVERY,
+                    "good": round(float(self._good(first, last).mean()), 4),
+                    "speech": round(float(spoken.mean()), 4),
+                }
+            )
+
+    def _good(self, first: int, last: int) -> np.ndarray:
         """1 for each look that shows exactly one face, large and sharp enough."""
-        rows = zip(faces["counts"], faces["boxes"], faces["sharpness"], strict=True)
+        faces, stage = self._results["faces"], self._stage
+        parts = (faces[name][first:last] for name in ("counts", "boxes", "sharpness"))
         return np.array(
             [
                 float(
-                    count == 1 and box[3] - box[1] >= self.smallest_face and sharp >= self.sharpness
+                    count == 1
+                    and box[3] - box[1] >= stage.smallest_face
+                    and sharp >= stage.sharpness
                 )
-                for count, box, sharp in rows
+                for count, box, sharp in zip(*parts, strict=True)
             ]
         )
 
 
-def speech_per_look(spans: Sequence[Sequence[float]], num: int) -> np.ndarray:
+def speech_per_look(spans: Sequence[Sequence[float]], first: int, last: int) -> np.ndarray:
     """The share of each look's time in which somebody speaks. ``spans`` in seconds."""
-    edges = np.arange(num + 1) / LOOKS_PER_S
-    share = np.zeros(num)
+    edges = np.arange(first, last + 1) / LOOKS_PER_S
+    share = np.zeros(last - first)
     for begin, end in spans:
-        share += np.clip(np.minimum(end, edges[1:]) - np.maximum(begin, edges[:-1]), 0, None)
+        if begin < edges[-1] and end > edges[0]:
+            both = np.minimum(end, edges[1:]) - np.maximum(begin, edges[:-1])
+            share += np.clip(both, 0, None)
     return share * LOOKS_PER_S
-
-
-def same_face_runs(
-    boxes: Sequence[Sequence[float] | None], first: int, last: int
-) -> list[tuple[int, int]]:
-    """The looks ``first`` to ``last`` in runs in which the largest face nowhere jumps."""
-    edges, before = [first], None
-    for look in range(first, last):
-        if boxes[look] is None:
-            continue
-        box = np.array(boxes[look])
-        if before is not None and overlap(before, box) < SAME_FACE:
-            edges.append(look)
-        before = box
-    edges.append(last)
-    return [(a, b) for a, b in pairwise(edges) if b > a]
 
 
 def longest_cover(

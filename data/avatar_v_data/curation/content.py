@@ -1,6 +1,5 @@
 """What a clip shows that nobody wants to train on: by a classifier of pictures of the user's."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -10,14 +9,14 @@ import torch
 from avatar_v.critics.frozen import hash_files
 from avatar_v.safety.moderation import picture_scores, read_labels
 from avatar_v.safety.policy import PICTURE_MODELS, check_folder
-from avatar_v_data.curation.stages import FootageRecording, Result, clip_frames
+from avatar_v_data.curation.stages import Clip, Reads, Result, Seen, Stage
 
 NUM_SEEN = 8
 """Pictures of a clip that are judged."""
 
 
 @dataclass(frozen=True)
-class ContentStage:
+class ContentStage(Stage):
     """``model``: the folder of an image classifier of transformers.
 
     Columns: ``content_LABEL`` for each of its labels, the largest probability in a clip's pictures.
@@ -27,6 +26,7 @@ class ContentStage:
 
     name: ClassVar[str] = "content"
     version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("clips",)
 
     def weights(self) -> str:
@@ -35,12 +35,9 @@ class ContentStage:
         check_folder(folder, "content", ("ForImageClassification",), needed, PICTURE_MODELS)
         return hash_files([*sorted(folder.glob("*.json")), *sorted(folder.glob("*.safetensors"))])
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
-        rows = []
-        for _, frames in clip_frames(recording, spans):
-            seen = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long().unique()
-            most = picture_scores(frames[seen], self.model).amax(0).tolist()
-            labels = read_labels(self.model, is_text=False)
-            rows.append({f"content_{x}": round(p, 4) for x, p in zip(labels, most, strict=True)})
-        return {"clips": rows}
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        at = torch.linspace(0, len(clip.frames) - 1, NUM_SEEN).round().long().unique().tolist()
+        pictures = torch.stack([clip.frames[number] for number in at])
+        most = picture_scores(pictures, self.model).amax(0).tolist()
+        labels = read_labels(self.model, is_text=False)
+        return {f"content_{x}": round(p, 4) for x, p in zip(labels, most, strict=True)}

@@ -1,6 +1,5 @@
 """How many faces a picture shows, where the largest is, and how it looks, a few times a second."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -9,14 +8,14 @@ import torch
 
 from avatar_v.critics.quality import sharpness
 from avatar_v.faces import face_track
-from avatar_v_data.curation.stages import EVERY, FootageRecording, Frame, Result, rounded
+from avatar_v_data.curation.stages import EVERY, Frame, Reader, Reads, Seen, Stage, rounded
 
 SIDE = 64
 """Pixels at which sharpness is measured, so that it compares between cameras."""
 
 
 @dataclass(frozen=True)
-class FaceStage:
+class FaceStage(Stage):
     """dlib's frontal detector, every `EVERY` frames: a head turned away counts as none.
 
     Of each look: ``counts`` of faces, the largest one's ``boxes`` (fractions of the picture) and
@@ -25,6 +24,7 @@ class FaceStage:
 
     name: ClassVar[str] = "faces"
     version: ClassVar[int] = 2
+    reads: ClassVar[Reads] = "frames"
     needs: ClassVar[tuple[str, ...]] = ("probe",)
 
     def weights(self) -> str:
@@ -32,19 +32,25 @@ class FaceStage:
             raise ImportError("finding faces needs dlib: pip install 'avatar_v[faces]'")
         return ""
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        counts, boxes, sharp, num = [], [], [], 0
-        for number, frame in enumerate(recording.frames()):
-            num = number + 1
-            if number % EVERY:
-                continue
-            height, width = frame.shape[1:]
-            size = torch.tensor([width, height, width, height], dtype=torch.float32)
-            found = face_track.detect_faces(frame)
-            counts.append(len(found))
-            boxes.append(rounded(torch.from_numpy(found[0]) / size) if found else None)
-            sharp.append(_sharpness(frame, found[0]) if found else None)
-        return {"num_frames": num, "counts": counts, "boxes": boxes, "sharpness": sharp}
+    def begin(self, seen: Seen) -> Reader:
+        return _Faces()
+
+
+class _Faces(Reader):
+    def __init__(self) -> None:
+        self.columns = {"num_frames": 0, "counts": [], "boxes": [], "sharpness": []}
+
+    def frame(self, number: int, picture: Frame) -> None:
+        self.columns["num_frames"] = number + 1
+        if number % EVERY:
+            return
+        height, width = picture.shape[1:]
+        size = torch.tensor([width, height, width, height], dtype=torch.float32)
+        found = face_track.detect_faces(picture)
+        box = rounded(torch.from_numpy(found[0]) / size) if found else None
+        self.columns["counts"].append(len(found))
+        self.columns["boxes"].append(box)
+        self.columns["sharpness"].append(_sharpness(picture, found[0]) if found else None)
 
 
 def _sharpness(frame: Frame, box: np.ndarray) -> float:

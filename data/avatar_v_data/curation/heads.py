@@ -1,31 +1,29 @@
 """What other stages read of the faces that faces.py found: their boxes, and the head cut out."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
 from avatar_v.faces import face_track
-from avatar_v_data.curation.stages import EVERY, Frames, Result
+from avatar_v_data.curation.stages import EVERY, Frames
+
+Boxes = Sequence[Sequence[float] | None]
 
 
-def head(
-    frames: Frames, start: int, results: Mapping[str, Result], size: int
-) -> UInt8[Tensor, "f 3 size size"]:
-    """The head in each frame, as `avatar-v-data import` cuts it out; ``frames`` begin at ``start``
-    of the recording."""
+def head(frames: Frames, start: int, found: Boxes, size: int) -> UInt8[Tensor, "f 3 size size"]:
+    """The head in each frame, as the import cuts it out; ``frames`` begin at ``start`` of the
+    recording, whose looks for faces ``found`` these boxes."""
     num, _, height, width = frames.shape
-    boxes, seen = boxes_between(results["faces"]["boxes"], start, start + num)
-    found = torch.zeros(num, dtype=torch.bool)
-    found[seen] = True
-    track = face_track.FaceTrack(boxes, torch.zeros(num, 68, 2), found, 1)
+    boxes, seen = boxes_between(found, start, start + num)
+    is_seen = torch.zeros(num, dtype=torch.bool)
+    is_seen[seen] = True
+    track = face_track.FaceTrack(boxes, torch.zeros(num, 68, 2), is_seen, 1)
     return face_track.crop(frames, face_track.crop_windows(track, height, width), size)
 
 
-def boxes_between(
-    boxes: Sequence[Sequence[float] | None], start: int, stop: int
-) -> tuple[Float[Tensor, "f 4"], list[int]]:
+def boxes_between(boxes: Boxes, start: int, stop: int) -> tuple[Float[Tensor, "f 4"], list[int]]:
     """Boxes of the frames ``start`` to ``stop``, on straight lines between looks, and the frames,
     counted from ``start``, where one was found. ValueError where none was."""
     looks = [n for n in range(len(boxes)) if boxes[n] is not None and start <= n * EVERY < stop]

@@ -1,7 +1,6 @@
 """How a clip looks: sharp, bright, moving, and how large the face is. Formulas alone."""
 
 import statistics
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -11,7 +10,7 @@ from torch import Tensor
 
 from avatar_v.critics.quality import sharpness
 from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import EVERY, FootageRecording, Frames, Result, clip_frames
+from avatar_v_data.curation.stages import EVERY, Clip, Reads, Result, Seen, Stage
 
 SIDE = 64
 """Pixels of the head that is looked at, so that sharpness compares between cameras."""
@@ -26,7 +25,7 @@ AROUND = 2.2
 
 
 @dataclass(frozen=True)
-class LookStage:
+class LookStage(Stage):
     """Columns of each clip.
 
     ``sharpness`` of the head at 64 pixels (variance of the Laplacian; nine of ten frames are
@@ -37,35 +36,27 @@ class LookStage:
 
     name: ClassVar[str] = "looks"
     version: ClassVar[int] = 2
+    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
 
-    def weights(self) -> str:
-        return ""
-
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
-        rows = [_row(frames, spans[n], results) for n, frames in clip_frames(recording, spans)]
-        return {"clips": rows}
-
-
-def _row(frames: Frames, span: tuple[int, int], results: Mapping[str, Result]) -> Result:
-    start, stop = span
-    heads = head(frames, start, results, SIDE)
-    grey = heads.float().mean(1)
-    boxes = [box for box in results["faces"]["boxes"][start // EVERY : stop // EVERY] if box]
-    face = statistics.median(box[3] - box[1] for box in boxes)
-    seen = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long()
-    small = F.interpolate(frames[seen].float(), size=(CELLS, CELLS), mode="area")
-    behind = _without_head(small, boxes_between(results["faces"]["boxes"], start, stop)[0][seen])
-    return {
-        "sharpness": round(float(sharpness(heads).quantile(LEAST)), 3),
-        "brightness": round(float(grey.mean()), 3),
-        "contrast": round(float(grey.std()), 3),
-        "movement": round(float((grey[1:] - grey[:-1]).abs().mean()), 4),
-        "face_pixels": round(face * results["probe"]["height"]),
-        "thumbnail": small.mean(0).round().int().flatten(1).T.tolist(),
-        "background": behind,
-    }
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        frames, found = clip.stacked(), seen.results["faces"]["boxes"]
+        heads = head(frames, clip.start, found, SIDE)
+        grey = heads.float().mean(1)
+        boxes = [box for box in found[clip.start // EVERY : clip.stop // EVERY] if box]
+        face = statistics.median(box[3] - box[1] for box in boxes)
+        at = torch.linspace(0, len(frames) - 1, NUM_SEEN).round().long()
+        small = F.interpolate(frames[at].float(), size=(CELLS, CELLS), mode="area")
+        behind = _without_head(small, boxes_between(found, clip.start, clip.stop)[0][at])
+        return {
+            "sharpness": round(float(sharpness(heads).quantile(LEAST)), 3),
+            "brightness": round(float(grey.mean()), 3),
+            "contrast": round(float(grey.std()), 3),
+            "movement": round(float((grey[1:] - grey[:-1]).abs().mean()), 4),
+            "face_pixels": round(face * seen.results["probe"]["height"]),
+            "thumbnail": small.mean(0).round().int().flatten(1).T.tolist(),
+            "background": behind,
+        }
 
 
 def _without_head(small: Tensor, boxes: Tensor) -> list[list[int] | None]:

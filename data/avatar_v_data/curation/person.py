@@ -1,6 +1,5 @@
 """Whose face a clip shows: a template, the mean of several pictures' embeddings."""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from typing import ClassVar, Literal
@@ -12,13 +11,15 @@ from torch import Tensor
 from avatar_v.critics.frozen import critic_folder, hash_files
 from avatar_v.faces import dlib_face, face_track
 from avatar_v.faces.face import FaceCritic
-from avatar_v_data.curation.heads import boxes_between, head
+from avatar_v_data.curation.heads import Boxes, boxes_between, head
 from avatar_v_data.curation.stages import (
     EVERY,
-    FootageRecording,
+    Clip,
     Frames,
+    Reads,
     Result,
-    clip_frames,
+    Seen,
+    Stage,
     rounded,
 )
 
@@ -27,7 +28,7 @@ SIDE = 64
 
 
 @dataclass(frozen=True)
-class PersonStage:
+class PersonStage(Stage):
     """``critic``: dlib for people, "world" for drawn ones.
 
     Columns: ``face``, a unit vector, and ``face_spread``, the largest distance of a picture's own
@@ -38,6 +39,7 @@ class PersonStage:
 
     name: ClassVar[str] = "person"
     version: ClassVar[int] = 2
+    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("faces", "clips")
 
     def weights(self) -> str:
@@ -45,23 +47,20 @@ class PersonStage:
             return hash_files(sorted(critic_folder("face").iterdir()))
         return dlib_face.weights_hash()
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
-        rows = []
-        for index, frames in clip_frames(recording, spans):
-            faces = F.normalize(self._embedded(frames, spans[index][0], results), dim=1)
-            mean = F.normalize(faces.mean(0), dim=0)
-            spread = float((faces - mean).norm(dim=1).max())
-            rows.append({"face": rounded(mean, 5), "face_spread": round(spread, 4)})
-        return {"clips": rows}
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        found = seen.results["faces"]["boxes"]
+        faces = F.normalize(self._embedded(clip.stacked(), clip.start, found), dim=1)
+        mean = F.normalize(faces.mean(0), dim=0)
+        spread = float((faces - mean).norm(dim=1).max())
+        return {"face": rounded(mean, 5), "face_spread": round(spread, 4)}
 
-    def _embedded(self, frames: Frames, start: int, results: Mapping[str, Result]) -> Tensor:
-        boxes = results["faces"]["boxes"][start // EVERY : (start + len(frames)) // EVERY]
+    def _embedded(self, frames: Frames, start: int, found: Boxes) -> Tensor:
+        boxes = found[start // EVERY : (start + len(frames)) // EVERY]
         seen = torch.tensor([box is not None for box in boxes])
         looks = face_track.spread_frames(seen, NUM_LOOKS) * EVERY
         if self.critic == "world":
-            return _world().measure(head(frames, start, results, SIDE)[looks]).values
-        between, _ = boxes_between(results["faces"]["boxes"], start, start + len(frames))
+            return _world().measure(head(frames, start, found, SIDE)[looks]).values
+        between, _ = boxes_between(found, start, start + len(frames))
         points = face_track.landmarks_in(frames[looks], between[looks])
         return dlib_face.embed_faces(frames[looks], points).values
 

@@ -7,11 +7,11 @@ names a column of the stages' results with its bounds: ``sync_confidence: {min: 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, make_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from avatar_v.base.outside import read_yaml
 from avatar_v.base.paths import check_name
-from avatar_v.base.stored import built
+from avatar_v.base.stored import Within, built
 from avatar_v_data.curation.captions import CaptionStage
 from avatar_v_data.curation.clips import ClipStage
 from avatar_v_data.curation.content import ContentStage
@@ -19,6 +19,7 @@ from avatar_v_data.curation.faces import FaceStage
 from avatar_v_data.curation.looks import LookStage
 from avatar_v_data.curation.person import PersonStage
 from avatar_v_data.curation.probe import ProbeStage
+from avatar_v_data.curation.samples import SampleStage
 from avatar_v_data.curation.shots import ShotStage
 from avatar_v_data.curation.speech import SpeechStage
 from avatar_v_data.curation.stages import Stage
@@ -26,7 +27,7 @@ from avatar_v_data.curation.sync import SyncStage
 
 STAGES: tuple[type, ...] = (
     ProbeStage, ShotStage, FaceStage, SpeechStage, ClipStage, LookStage,
-    SyncStage, PersonStage, ContentStage, CaptionStage,
+    SyncStage, PersonStage, ContentStage, CaptionStage, SampleStage,
 )  # fmt: skip
 """In an order in which each finds what it needs."""
 PLANS = Path(__file__).parent.parent / "plans"
@@ -42,6 +43,12 @@ class Limit:
     def holds(self, value: float) -> bool:
         """Whether a clip with this value stays."""
         return (self.min is None or value >= self.min) and (self.max is None or value <= self.max)
+
+    def beyond(self, value: float) -> float:
+        """How far a value lies outside."""
+        below = 0.0 if self.min is None else self.min - value
+        above = 0.0 if self.max is None else value - self.max
+        return max(below, above, 0.0)
 
     def __str__(self) -> str:
         bounds = [f">= {self.min:g}"] if self.min is not None else []
@@ -60,18 +67,42 @@ class Grouping:
 
 
 @dataclass(frozen=True)
+class Resources:
+    """What a worker holds, and how many of this kind there are. Stages that ask for the same share
+    their workers, and each decode."""
+
+    cpus: float = 1.0
+    gpus: float = 0.0
+    memory_gb: float = 0.0  # that is set aside; 0: none
+    workers: Annotated[int, Within(0, 1 << 20)] = 0  # 0: as many as the command says
+
+    def __post_init__(self) -> None:
+        if min(self.cpus, self.gpus, self.memory_gb) < 0 or self.cpus + self.gpus == 0:
+            raise ValueError(f"a worker has a part of a processor, got {self}")
+
+
+@dataclass(frozen=True)
 class CurationPlan:
     """What a folder of footage is to become."""
 
     stages: tuple[Stage, ...]
-    limits: Mapping[str, Mapping[str, Limit]]  # tier → column → bounds
+    limits: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
+    """Tier → column → bounds."""
     grouping: Grouping = Grouping()
+    resources: Mapping[str, Resources] = field(default_factory=dict)
+    """Stage → its own kind of worker; the others share one."""
 
     def __post_init__(self) -> None:
         known = {stage.name for stage in self.stages}
+        if unknown := sorted(set(self.resources) - known):
+            raise ValueError(f"resources: the plan has no stage {unknown[0]!r}")
         for stage in self.stages:
             if missing := sorted(set(stage.needs) - known):
                 raise ValueError(f"stage {stage.name} needs {', '.join(missing)}")
+
+    def kind_of(self, stage: Stage) -> Resources:
+        """The workers that a stage runs on."""
+        return self.resources.get(stage.name, Resources())
 
 
 def read_plan(name_or_path: str) -> CurationPlan:
@@ -96,9 +127,8 @@ def parse_plan(values: Any, *, where: str | Path) -> CurationPlan:
     stages = tuple(stage for stage in vars(file.stages).values() if stage is not None)
     for tier in file.limits:
         check_name(tier, where=f"{where}: limits")
-    return built(
-        CurationPlan, {}, where=where, stages=stages, limits=file.limits, grouping=file.grouping
-    )
+    rest = {"limits": file.limits, "grouping": file.grouping, "resources": file.resources}
+    return built(CurationPlan, {}, where=where, stages=stages, **rest)
 
 
 _Stages = make_dataclass("_Stages", [(cls.name, cls, None) for cls in STAGES], frozen=True)
@@ -111,3 +141,4 @@ class _File:
     stages: _Stages  # pyright: ignore[reportInvalidTypeForm]
     limits: Mapping[str, Mapping[str, Limit]] = field(default_factory=dict)
     grouping: Grouping = Grouping()
+    resources: Mapping[str, Resources] = field(default_factory=dict)

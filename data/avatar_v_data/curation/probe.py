@@ -1,34 +1,32 @@
 """Can the file be read at all, and is it the same as another?"""
 
 import hashlib
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
 from avatar_v.media.reading import probe
-from avatar_v_data.curation.stages import FootageRecording, Result
+from avatar_v_data.curation.stages import Reads, Result, Seen, Stage
 
 BLOCK = 1 << 20
 
 
 @dataclass(frozen=True)
-class ProbeStage:
+class ProbeStage(Stage):
     """Streams, length and the SHA-256 of the file. A new version has all stages read it again."""
 
     name: ClassVar[str] = "probe"
     version: ClassVar[int] = 2
+    reads: ClassVar[Reads] = "file"
     needs: ClassVar[tuple[str, ...]] = ()
 
-    def weights(self) -> str:
-        return ""
-
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        info = probe(recording.path)
+    def run(self, seen: Seen) -> Result:
+        path = seen.recording.path
+        info = probe(path)
         if info.no_video or info.no_audio:
             raise ValueError(info.no_video or info.no_audio)
         digest = hashlib.sha256()
-        with Path(recording.path).open("rb") as file:
+        with Path(path).open("rb") as file:
             while block := file.read(BLOCK):
                 digest.update(block)
         return {

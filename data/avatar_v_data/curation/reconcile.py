@@ -1,118 +1,77 @@
-"""Desired minus observed: which results a plan asks for, and making those that are not there.
+"""Desired minus observed: which results a plan asks for, and which passes make those not there.
 
-All keys follow from plan and recordings alone, so what is missing is a difference of sets, and any
-number of workers that look at the same folder come to the same end, whoever of them is killed
-(Avatar V §6.2.3: observe, diff, reconcile).
+All keys follow from plan and recordings alone, so what is missing is a difference of sets, and a
+run that is started again after any end comes to the same results (Avatar V §6.2.3: observe, diff,
+reconcile). Nothing is read or made here.
 """
 
-import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
-from avatar_v_data.curation.plan import CurationPlan
-from avatar_v_data.curation.stages import (
-    FootageRecording,
-    Result,
-    Stage,
-    result_key,
-    stage_identity,
-)
-from avatar_v_data.curation.store import FAILED, MOST_DEATHS, CurationStore, DamagedError
-
-WAIT_S = 0.5
+from avatar_v_data.curation.plan import CurationPlan, Resources
+from avatar_v_data.curation.stages import FootageRecording, Stage, result_key, stage_identity
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CurationTask:
     """One stage of one recording."""
 
     stage: Stage
     recording: FootageRecording
     key: str
-    inputs: Mapping[str, str]  # stage → key of its result
-
-    def is_ready(self, finished: Collection[str]) -> bool:
-        """Whether all that it needs is there."""
-        return all(key in finished for key in self.inputs.values())
+    inputs: dict[str, str]  # stage → key of its result
 
 
-def desired(plan: CurationPlan, recordings: Sequence[FootageRecording]) -> list[CurationTask]:
+@dataclass(frozen=True, slots=True)
+class Pass:
+    """What one worker does with one recording at a time: those of its stages that are missing and
+    run on the same kind of worker, with one decode."""
+
+    recording: FootageRecording
+    kind: Resources
+    keys: dict[str, str]  # stage → key of the result that is to be made
+    inputs: dict[str, str]  # stage → key of a result that is needed and made elsewhere
+
+    def lacks(self, finished: Collection[str]) -> str | None:
+        """A result that it needs and that is not there."""
+        return next((key for key in self.inputs.values() if key not in finished), None)
+
+
+def desired(plan: CurationPlan, recordings: Iterable[FootageRecording]) -> list[CurationTask]:
     """All tasks, a recording's together and in an order in which each finds its inputs."""
     tasks, identities = [], [stage_identity(stage) for stage in plan.stages]
+    named = {stage.name for stage in plan.stages}
+    inputs_of = [(*s.needs, *(name for name in s.uses if name in named)) for s in plan.stages]
     for recording in recordings:
         keys: dict[str, str] = {}
-        for stage, identity in zip(plan.stages, identities, strict=True):
-            inputs = {name: keys[name] for name in stage.needs}
+        for stage, identity, names in zip(plan.stages, identities, inputs_of, strict=True):
+            inputs = {name: keys[name] for name in names}
             keys[stage.name] = result_key(identity, recording, list(inputs.values()))
             tasks.append(CurationTask(stage, recording, keys[stage.name], inputs))
     return tasks
 
 
-def reconcile(
-    tasks: Sequence[CurationTask],
-    store: CurationStore,
-    *,
-    is_stopping: Callable[[], bool] = lambda: False,
-    on_progress: Callable[[int, int], None] = lambda num_done, num: None,
-) -> int:
-    """Make what is missing until all ``tasks`` are finished; the number that were made here.
+def missing(
+    plan: CurationPlan, tasks: Sequence[CurationTask], finished: Collection[str]
+) -> Iterator[Pass]:
+    """The passes that make what is not ``finished``, in the order of the recordings.
 
-    Where the rest is in other workers' hands, or waits for what they make, this one waits, too:
-    they may die.
+    A stage joins the pass of its kind unless it needs what workers of another kind make, who need
+    that pass themselves: then it comes in a later one.
     """
-    num_made = 0
-    while not is_stopping():
-        finished, before = store.finished(), num_made
-        num_done = sum(task.key in finished for task in tasks)
-        on_progress(num_done, len(tasks))
-        for task in tasks:
-            if is_stopping() or task.key in finished or not task.is_ready(finished):
-                continue
-            num_made += _make(task, store)
-            if store.is_finished(task.stage.name, task.key):
-                finished.add(task.key)
-                num_done += 1
-                on_progress(num_done, len(tasks))
-        if num_done == len(tasks):
-            break
-        if num_made == before:
-            time.sleep(WAIT_S)
-    return num_made
-
-
-def _make(task: CurationTask, store: CurationStore) -> bool:
-    """Make a result unless another worker has it or is at it."""
-    with store.claim(task.key) as mine:
-        if not mine or store.is_finished(task.stage.name, task.key):
-            return False
-        if store.deaths(task.key) >= MOST_DEATHS:
-            reason = f"{task.stage.name}: its worker died {MOST_DEATHS} times (memory?)"
-            result: Result = {FAILED: reason}
-        else:
-            try:
-                inputs = {name: store.result(name, key) for name, key in task.inputs.items()}
-            except DamagedError:
-                store.forget_damaged()
-                return False
-            result = _result(task, inputs)
-        try:
-            store.commit(task.stage.name, task.key, result)
-        except (TypeError, ValueError) as error:  # no JSON: a measure that is not a finite number
-            reason = f"{task.stage.name}: its result cannot be kept: {error}"
-            store.commit(task.stage.name, task.key, {FAILED: reason})
-    return True
-
-
-def _result(task: CurationTask, inputs: Mapping[str, Result]) -> Result:
-    """What the stage says, or why it, or one before it, has nothing to say."""
-    for result in inputs.values():
-        if FAILED in result:
-            return {FAILED: result[FAILED]}
-    try:
-        return task.stage.run(task.recording, inputs)
-    except (OSError, ImportError, MemoryError):
-        raise  # of this machine and not of the recording
-    except Exception as error:  # a decoder's or a model's, too: one recording never ends a run
-        reason = str(error).removeprefix(f"{task.recording.path}: ")
-        kind = "" if isinstance(error, ValueError) else f"{type(error).__name__}: "
-        return {FAILED: f"{task.stage.name}: {kind}{reason}"}
+    kinds = {stage.name: plan.kind_of(stage) for stage in plan.stages}
+    for recording, own in groupby(tasks, key=lambda task: task.recording):
+        left: dict[tuple[Resources, int], list[CurationTask]] = {}
+        turn: dict[str, int] = {}  # of the stages that are missing
+        for task in own:
+            if task.key not in finished:
+                kind = kinds[task.stage.name]
+                later = [turn[n] + (kinds[n] != kind) for n in task.inputs if n in turn]
+                turn[task.stage.name] = max(later, default=0)
+                left.setdefault((kind, turn[task.stage.name]), []).append(task)
+        for (kind, _), some in left.items():
+            keys = {task.stage.name: task.key for task in some}
+            inputs = {name: key for task in some for name, key in task.inputs.items()}
+            others = {name: key for name, key in inputs.items() if name not in keys}
+            yield Pass(recording, kind, keys, others)

@@ -4,13 +4,17 @@ import dataclasses
 import json
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from avatar_v.base import checks
 from avatar_v.base.outside import read_json
 from avatar_v.shards.writer import write_text_atomically
+from avatar_v_data.curation.engine import Workers, lead
+from avatar_v_data.curation.local import Here, Processes
 from avatar_v_data.curation.plan import CurationPlan, read_plan
-from avatar_v_data.curation.reconcile import CurationTask, desired
+from avatar_v_data.curation.reconcile import CurationTask, desired, missing
+from avatar_v_data.curation.samples import SampleStage, first_frame
 from avatar_v_data.curation.select import (
     CLIPS_FILE,
     Selection,
@@ -18,10 +22,10 @@ from avatar_v_data.curation.select import (
     write_clips,
     write_manifest,
 )
+from avatar_v_data.curation.shards import Named, samples_of, write_shards
 from avatar_v_data.curation.stages import FootageRecording
 from avatar_v_data.curation.store import CurationStore
 from avatar_v_data.curation.table import CurationResults, collect, grouped
-from avatar_v_data.curation.workers import work
 from avatar_v_data.import_plan import find_sources
 
 RUN_FILE = "run.json"
@@ -39,7 +43,7 @@ class Curated:
     plan: CurationPlan
     tasks: tuple[CurationTask, ...]
 
-    @property
+    @cached_property
     def store(self) -> CurationStore:
         return CurationStore(self.folder)
 
@@ -57,15 +61,17 @@ def curate(
     plan: str,
     *,
     num_workers: int = 1,
+    ray: str | None = None,
     stages: Collection[str] | None = None,
     retry: bool = False,
     on_progress: Callable[[int, int], None] = lambda num_done, num: None,
 ) -> Curated:
-    """Bring all recordings in and below ``footage`` through the stages of a plan.
+    """Bring all recordings in and below ``footage`` through the stages of a plan, in processes of
+    this machine or on the Ray cluster at the address ``ray``.
 
-    The same call goes on where one was stopped, makes what a changed plan asks for anew, and helps
-    one that runs on another machine. With ``retry`` what failed is tried again. ValueError or
-    ImportError for what is missing, before work.
+    The same call goes on where one was stopped, and makes what a changed plan asks for anew. With
+    ``retry`` what failed is tried again. ValueError or ImportError for what is missing, before
+    work.
     """
     footage, out = Path(footage), Path(out)
     checks.at_once("workers", num_workers)
@@ -80,9 +86,37 @@ def curate(
     out.mkdir(parents=True, exist_ok=True)
     words = {"footage": str(footage.resolve()), "plan": _found_again(plan)}
     write_text_atomically(out / RUN_FILE, json.dumps(words, indent=1))
-    run.store.forget_damaged(failures=retry)
-    work(tasks, out, num_workers, on_progress)
+    perform_all(run.plan, tasks, run.store, num_workers, ray, on_progress, retry=retry)
     return run
+
+
+def perform_all(
+    plan: CurationPlan,
+    tasks: Sequence[CurationTask],
+    store: CurationStore,
+    num_workers: int,
+    ray: str | None,
+    on_progress: Callable[[int, int], None],
+    *,
+    retry: bool = False,
+) -> None:
+    """Make what is missing of ``tasks``, and nothing else."""
+    with store.led():
+        if retry:
+            store.forget_failures()
+        passes = list(missing(plan, tasks, store.finished()))
+        if not passes:
+            return
+        workers: Workers
+        if ray is not None:
+            from avatar_v_data.curation.on_ray import Actors
+
+            workers = Actors(plan.stages, store.files, ray)
+        elif num_workers == 1:
+            workers = Here(plan.stages, store.files)
+        else:
+            workers = Processes(plan.stages, store.files)
+        lead(passes, store, workers, num_workers, on_progress)
 
 
 def opened(folder: str | Path, plan: str | None = None) -> Curated:
@@ -95,12 +129,20 @@ def opened(folder: str | Path, plan: str | None = None) -> Curated:
 
 
 def choose(
-    run: Curated, out: str | Path, tiers: Sequence[str] | None = None
+    run: Curated,
+    out: str | Path,
+    tiers: Sequence[str] | None = None,
+    *,
+    licence: str = "unknown",
+    consent: str = "unknown",
 ) -> tuple[CurationResults, list[Selection]]:
-    """Write `TIER.jsonl`, `clips.parquet`, `report.json` and `funnel.png` to ``out``.
+    """Write `TIER.jsonl`, `clips.parquet`, `report.json` and the page `report.html` to ``out``,
+    and, where the plan has the stage `samples`, each tier's shards to a folder of its name.
 
     ValueError where recordings are not finished, and for tiers that the plan has not.
     """
+    from avatar_v_data.curation.report import write_report  # brings matplotlib
+
     known = run.plan.limits
     if unknown := [tier for tier in tiers or () if tier not in known]:
         raise ValueError(f"no tier {unknown[0]!r} in the plan; it has {', '.join(known)}")
@@ -113,9 +155,13 @@ def choose(
     grouped(found.clips, run.plan.grouping)
     selections = [select(found, tier, known[tier]) for tier in tiers or known]
     out = Path(out)
+    if taken := [s.tier for s in selections if (out / s.tier).exists()]:
+        raise ValueError(f"{out / taken[0]} is there already; choose another folder")
     out.mkdir(parents=True, exist_ok=True)
     for selection in selections:
         write_manifest(out / f"{selection.tier}.jsonl", selection)
+        if any(isinstance(stage, SampleStage) for stage in run.plan.stages):
+            _write_tier(run, out / selection.tier, selection, licence, consent)
     write_clips(out / CLIPS_FILE, found, selections)
     report = {
         "footage": str(run.footage),
@@ -125,8 +171,20 @@ def choose(
         "tiers": {s.tier: [dataclasses.asdict(step) for step in s.steps] for s in selections},
     }
     write_text_atomically(out / REPORT_FILE, json.dumps(report, indent=1))
-    _draw_funnel(out / "funnel.png", selections)
+    write_report(out, run.footage, found, selections, known)
     return found, selections
+
+
+def _write_tier(run: Curated, out: Path, selection: Selection, licence: str, consent: str) -> None:
+    """The samples of a tier's clips, each clip's with its person and scene."""
+    named: list[Named] = []
+    keys = {t.recording.name: t.key for t in run.tasks if isinstance(t.stage, SampleStage)}
+    for clip in selection.clips:
+        for sample in samples_of(run.store.files, keys[clip["file"]]):
+            if clip["start"] <= first_frame(sample.key) < clip["stop"]:
+                words = clip["person"], clip["scene"], clip.get("caption", "")
+                named.append(Named(sample, *words, licence, consent))
+    write_shards(out, named, per_shard=64)
 
 
 def _planned(folder: Path, footage: Path, plan: str) -> Curated:
@@ -142,27 +200,3 @@ def _planned(folder: Path, footage: Path, plan: str) -> Curated:
 def _found_again(plan: str) -> str:
     """A plan's name as it is, its file by its whole path."""
     return str(Path(plan).resolve()) if Path(plan).suffix else plan
-
-
-def _draw_funnel(path: Path, selections: Sequence[Selection]) -> None:
-    """Minutes that each limit leaves, one panel a tier."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(8, 0.8 + 0.4 * sum(len(s.steps) + 1 for s in selections)))
-    panels = figure.subplots(
-        len(selections), 1, squeeze=False, height_ratios=[len(s.steps) for s in selections]
-    )
-    for panel, selection in zip(panels[:, 0], selections, strict=True):
-        names = [step.what for step in selection.steps]
-        values = [step.seconds / 60 for step in selection.steps]
-        bars = panel.barh(names, values, color="#4477aa")
-        words = [f"{v:.1f} min" + (f", {s.clips} clips" if s.clips else "")
-                 for v, s in zip(values, selection.steps, strict=True)]  # fmt: skip
-        panel.bar_label(bars, words, padding=3)
-        panel.invert_yaxis()
-        panel.set_title(f"tier {selection.tier}", loc="left")
-        panel.spines[["top", "right"]].set_visible(False)
-        panel.set_xlim(0, 1.3 * max(values[0], 1e-9))
-        panel.set_xlabel("minutes that are left")
-    figure.tight_layout()
-    figure.savefig(path, dpi=110)

@@ -1,7 +1,6 @@
 """Where somebody speaks, and how loud it is: Silero VAD, whose weights lie in its package."""
 
 import importlib.util
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from importlib.metadata import version
@@ -12,7 +11,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.types import SAMPLE_RATE_HZ, SAMPLES_PER_FRAME
-from avatar_v_data.curation.stages import FootageRecording, Result, Waveform, rounded
+from avatar_v_data.curation.stages import Reads, Result, Seen, Stage, Waveform, rounded
 
 QUIETEST = -60.0
 
@@ -20,7 +19,7 @@ HOW_TO_INSTALL = "finding speech needs silero-vad: pip install 'avatar_v[data]'"
 
 
 @dataclass(frozen=True)
-class SpeechStage:
+class SpeechStage(Stage):
     """``threshold``: the probability of speech above which a window of 32 ms holds some.
 
     ``speech``: spans in seconds. ``loudness``: of each frame, in dB.
@@ -30,6 +29,7 @@ class SpeechStage:
 
     name: ClassVar[str] = "speech"
     version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "sound"
     needs: ClassVar[tuple[str, ...]] = ("probe",)
 
     def weights(self) -> str:
@@ -37,17 +37,16 @@ class SpeechStage:
             raise ImportError(HOW_TO_INSTALL)
         return version("silero-vad")
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
+    def run(self, seen: Seen) -> Result:
         import silero_vad
 
-        audio = recording.audio()
         found = silero_vad.get_speech_timestamps(
-            audio, _model(), threshold=self.threshold, sampling_rate=SAMPLE_RATE_HZ
+            seen.audio, _model(), threshold=self.threshold, sampling_rate=SAMPLE_RATE_HZ
         )
         spans = [[span["start"], span["end"]] for span in found]
         return {
             "speech": [[round(x / SAMPLE_RATE_HZ, 3) for x in span] for span in spans],
-            "loudness": rounded(loudness(audio), 1),
+            "loudness": rounded(loudness(seen.audio), 1),
         }
 
 

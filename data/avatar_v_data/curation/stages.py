@@ -1,80 +1,183 @@
-"""A stage of the engine: one recording, and what other stages say of it, to a JSON object.
+"""A stage of the engine: what it reads of a recording, and what it says of it, a JSON object.
+
+A stage is a small class: its settings are its dataclass fields, and it says by its ``reads`` what
+it is given. All that read frames share one pass through the file (passes.py), which decodes each
+frame once: those that read ``frames`` see all of them, then one of ``spans`` decides which become
+clips, and those that read ``clips`` are given each clip's frames as soon as that is decided.
 
 A stage only scores; limits are for later (select.py), so that a limit that changes runs no model
-again. Its settings are the fields of its class. With its version and its weights they are part of
-the name under which a result is kept: whatever changes one of them changes the name, and so the
-names of all results that depend on it.
+again. With its version and its weights its settings are part of the name under which a result is
+kept: whatever changes one of them changes the name, and so the names of all that depend on it.
 """
 
 import dataclasses
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, UInt8
 from torch import Tensor
 
-from avatar_v.media.reading import iter_video, read_audio
+from avatar_v.media.reading import read_audio
 from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v_data.import_plan import ImportPart
 
 Frame = UInt8[Tensor, "3 h w"]
 Frames = UInt8[Tensor, "f 3 h w"]
 Waveform = Float[Tensor, " s"]
 Result = dict[str, Any]
+Reads = Literal["file", "sound", "frames", "spans", "clips"]
 
 MAX_SIDE = 480
 """Pixels: what models of the engine look at is no larger, so that a clip fits into memory."""
+FAILED = "failed"
+"""The key of a result that is the reason why there is none."""
+ALL = 1 << 62
+"""A frame behind all others."""
 EVERY = 5
 """Frames from one look for faces to the next; all lists "of looks" have one entry each."""
 
 
 @dataclass(frozen=True)
 class FootageRecording:
-    """One file of footage. ``state`` changes when the file does."""
+    """One file of footage. ``state`` changes when the file does, or its ``parts``."""
 
     path: str
     name: str  # its path within the folder, as it can be printed
     state: str
+    parts: tuple[ImportPart, ...] = ()  # what a manifest takes of it; none: all of it
 
     @classmethod
-    def of(cls, path: Path, name: str) -> "FootageRecording":
+    def of(cls, path: Path, name: str, parts: Sequence[ImportPart] = ()) -> "FootageRecording":
         """By size and time of change: hours of video are not read to name them."""
+        spans = [(part.start, part.stop, part.sound_late) for part in parts]
+        words = ":".join(map(str, spans if parts else ()))
         try:
             stat = os.stat(path)
         except OSError:
-            return cls(str(path), name, "missing")
-        return cls(str(path), name, f"{stat.st_size}:{stat.st_mtime_ns}")
+            return cls(str(path), name, f"missing{words}", tuple(parts))
+        state = f"{stat.st_size}:{stat.st_mtime_ns}{words}"
+        return cls(str(path), name, state, tuple(parts))
 
-    def frames(self) -> Iterator[Frame]:
-        """25 a second, one in memory at a time. ValueError for a file that cannot be read."""
-        return iter_video(self.path, max_side=MAX_SIDE)
 
+@dataclass
+class Seen:
+    """A recording in hand: what other stages say of it so far, and where files go."""
+
+    recording: FootageRecording
+    results: dict[str, Result] = field(default_factory=dict)
+    place: Path = Path()  # where a stage may leave a file, under its result's key
+    keys: Mapping[str, str] = field(default_factory=dict)  # of the results, by stage
+    damage: str = ""  # why the frames ended before the file did
+
+    @cached_property
     def audio(self) -> Waveform:
-        """16 kHz mono."""
-        return read_audio(self.path)
+        """16 kHz mono. ValueError where the file has none that can be read."""
+        return read_audio(self.recording.path)
 
 
-@runtime_checkable
-class Stage(Protocol):
-    """``run`` is a pure function of the recording and ``needs``; settings are dataclass fields."""
+@dataclass(frozen=True)
+class Clip:
+    """The frames ``start`` to ``stop`` of a recording, ``number`` among its clips."""
+
+    number: int
+    start: int
+    stop: int
+    frames: Sequence[Frame]
+
+    def stacked(self) -> Frames:
+        return torch.stack(list(self.frames))
+
+    def sound(self, audio: Waveform) -> Float[Tensor, " n"]:
+        """With silence where the file has none."""
+        part = audio[self.start * SAMPLES_PER_FRAME : self.stop * SAMPLES_PER_FRAME]
+        missing = (self.stop - self.start) * SAMPLES_PER_FRAME - len(part)
+        return torch.nn.functional.pad(part, (0, missing))
+
+
+class Reader:
+    """A stage at work on one recording. ``columns`` is what it can say already."""
+
+    def __init__(self) -> None:
+        self.columns: Result = {}
+
+    def frame(self, number: int, picture: Frame) -> None:
+        """The next frame, for a stage that reads frames."""
+
+    def decide(self, num_frames: int, *, ended: bool) -> int:
+        """For one of spans, behind so many frames: add to ``columns["clips"]`` what is decided,
+        in order, and say which is the first frame that a later clip may have, `ALL` for none."""
+        return ALL
+
+    def clip(self, clip: Clip) -> None:
+        """The next clip, for a stage that reads clips."""
+
+    def finish(self) -> Result:
+        """All that the stage has to say, when the recording has ended."""
+        return self.columns
+
+
+class Stage:
+    """The base of all stages, which are frozen dataclasses. A result is a function of the recording
+    and of the results of ``needs`` alone. ValueError of any method: the recording has nothing for
+    this stage, which is a result, too."""
 
     name: ClassVar[str]
     version: ClassVar[int]
-    needs: ClassVar[tuple[str, ...]]
+    reads: ClassVar[Reads]
+    needs: ClassVar[tuple[str, ...]] = ()
+    """Stages whose results this one reads."""
+    uses: ClassVar[tuple[str, ...]] = ()
+    """And those that it reads where the plan has them."""
+    whole: ClassVar[bool] = True
+    """Whether a recording whose frames end in an error has no result."""
+
+    @property
+    def side(self) -> int:
+        """Pixels of the longer side of the frames, at most."""
+        return MAX_SIDE
 
     def weights(self) -> str:
         """A hash of what is loaded, "" for a formula. Nothing is loaded for it. ValueError or
         ImportError that says what to supply."""
-        ...
+        return ""
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        """ValueError for a recording that has nothing for this stage: a result, too."""
-        ...
+    def begin(self, seen: Seen) -> Reader:
+        """Start on a recording. The default serves stages that only have `run` or `score`."""
+        return _Scores(self, seen) if self.reads == "clips" else _Whole(self, seen)
+
+    def run(self, seen: Seen) -> Result:
+        """Of a stage that reads the file or its sound: its result."""
+        raise NotImplementedError
+
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        """Of a stage that reads clips: its columns of one clip."""
+        raise NotImplementedError
+
+
+class _Whole(Reader):
+    def __init__(self, stage: Stage, seen: Seen) -> None:
+        super().__init__()
+        self._stage, self._seen = stage, seen
+
+    def finish(self) -> Result:
+        return self._stage.run(self._seen)
+
+
+class _Scores(Reader):
+    def __init__(self, stage: Stage, seen: Seen) -> None:
+        super().__init__()
+        self._stage, self._seen = stage, seen
+        self.columns = {"clips": []}
+
+    def clip(self, clip: Clip) -> None:
+        self.columns["clips"].append(self._stage.score(clip, self._seen))
 
 
 def stage_identity(stage: Stage) -> str:
@@ -87,32 +190,6 @@ def result_key(identity: str, recording: FootageRecording, inputs: Sequence[str]
     """The name of a stage's result: of all that it depends on, 32 hex digits."""
     words = [identity, recording.name, recording.state, *inputs]
     return hashlib.sha256(json.dumps(words).encode()).hexdigest()[:32]
-
-
-def clip_frames(
-    recording: FootageRecording, spans: Sequence[tuple[int, int]]
-) -> Iterator[tuple[int, Frames]]:
-    """Number and frames of each span, start to stop, ascending, in one pass through the video."""
-    held: list[Frame] = []
-    waiting = list(enumerate(spans))
-    for number, frame in enumerate(recording.frames()):
-        if not waiting:
-            return
-        index, (start, stop) = waiting[0]
-        if start <= number < stop:
-            held.append(frame)
-        if number == stop - 1:
-            yield index, torch.stack(held)
-            held = []
-            waiting.pop(0)
-    if waiting:
-        raise ValueError(f"the video ends before frame {waiting[0][1][1]}")
-
-
-def clip_sound(audio: Waveform, start: int, stop: int) -> Float[Tensor, " n"]:
-    """The sound of frames, with silence where the file has none."""
-    part = audio[start * SAMPLES_PER_FRAME : stop * SAMPLES_PER_FRAME]
-    return torch.nn.functional.pad(part, (0, (stop - start) * SAMPLES_PER_FRAME - len(part)))
 
 
 def seconds(frames: int) -> float:

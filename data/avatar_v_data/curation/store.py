@@ -1,203 +1,207 @@
-"""The results of a run, and who works at which: files in one folder, of any number of machines.
+"""The results of a run: Parquet by stage, written by the one process that leads it.
 
-A result is `results/STAGE/KEY.json`, whole or not at all, with a checksum: one that a disk or a
-hand has changed is made again. Who works at one holds a claim,
-`claims/KEY`, and touches it every few seconds. A claim that nobody has touched for a while, or
-whose process is gone from this machine, is taken over. Nothing else coordinates: a worker that is
-killed, paused or started twice costs time and never a result.
-
-A machine that is taken away says nothing of a task. But where workers die under a run that goes on
-(workers.py), what they had in hand is given up after some deaths, a failure like any other.
+A part is `results/STAGE/NAME-CRC.parquet`: some rows, each with its key, the recording, the reason
+where there is no result, the seconds it took, and the result's own fields as columns. It is there
+whole or not at all, and its name holds its checksum: one that a disk or a hand has changed is
+named, set aside, and its rows are made again. Parts are joined when they are many. What stages
+leave besides lies in `files`. A second process that leads a run on the same folder is refused.
 """
 
+import fcntl
+import io
 import json
-import os
-import socket
-import threading
 import uuid
 import warnings
 import zlib
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from pathlib import Path
 from typing import Any
 
-from avatar_v.base.outside import parse_json
-from avatar_v.base.stored import shown
+import polars
+
+from avatar_v.base.paths import whole_file
 from avatar_v.base.words import counted
-from avatar_v.shards.writer import write_text_atomically
+from avatar_v_data.curation.stages import FAILED, Result
 
-HEARTBEAT_S = 5.0
-PATIENCE_S = 30.0
-"""After the last touch of a claim, before another worker takes it."""
-MOST_DEATHS = 3
-"""Of workers at one task under runs that went on, before it is given up."""
-FAILED = "failed"
-CHECKSUM = "crc32"
+MOST_PARTS = 32
+"""Of a stage, before they are joined."""
+LARGEST_PART = 2_000
+"""Rows of a joined part that is joined no more, at least."""
+MOST_LOADED = 64
+"""Parts that are held in memory."""
+OWN = ("key", "recording", FAILED, "seconds")
+"""Columns that are not of the result."""
 
 
-class DamagedError(ValueError):
-    """The file of a result holds none."""
+@dataclass(frozen=True)
+class Row:
+    """One result on its way to the disk."""
+
+    stage: str
+    key: str
+    recording: str
+    result: Result
+    seconds: float = 0.0
 
 
 class CurationStore:
-    """Results and claims below ``folder``, which is made."""
+    """Results below ``folder``, which is made. Reading needs no lead."""
 
-    def __init__(self, folder: str | Path, *, patience_s: float = PATIENCE_S) -> None:
-        self.folder, self.patience_s = Path(folder), patience_s
-        self._results, self._claims = self.folder / "results", self.folder / "claims"
-        self._claims.mkdir(parents=True, exist_ok=True)
+    def __init__(self, folder: str | Path) -> None:
+        self.folder = Path(folder)
+        self.files = self.folder / "files"
+        self._results = self.folder / "results"
+        self.files.mkdir(parents=True, exist_ok=True)
         self._results.mkdir(exist_ok=True)
+        self._load = lru_cache(MOST_LOADED)(_by_key)
+
+    @contextmanager
+    def led(self) -> Iterator[None]:
+        """Inside, this process alone writes. ValueError where another does."""
+        with (self.folder / "lead").open("w") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise ValueError(f"{self.folder}: another process works on this run") from error
+            for partial in self.files.glob(".*.tmp"):  # of workers that were killed
+                partial.unlink()
+            yield
+
+    @cached_property
+    def _places(self) -> dict[str, Path]:
+        """The part that holds each key, of parts that are whole; others are set aside."""
+        places, damaged = {}, []
+        for path in sorted(self._results.glob("*/*.parquet")):
+            try:
+                keys = _read(path, ["key"])["key"]
+            except FileNotFoundError:  # joined with others just now
+                continue
+            except ValueError as error:
+                damaged.append(str(error))
+                path.rename(path.with_suffix(".damaged"))
+                continue
+            places.update(dict.fromkeys(keys, path))
+        if damaged:
+            words = f"{counted(len(damaged), 'part')} of results made again, since {damaged[0]}"
+            warnings.warn(words, stacklevel=2)
+        return places
 
     def finished(self) -> set[str]:
         """The keys of all results, of failures too."""
-        return {path.stem for path in self._results.glob("*/*.json")}
+        return set(self._places)
 
-    def result(self, stage: str, key: str) -> dict[str, Any]:
-        """A finished result. One that a stage refused to give has the reason under `FAILED`.
-        DamagedError, with the file's name, for what is no result."""
-        return _read(self._path(stage, key))
+    def result(self, key: str) -> Result:
+        """A finished result. One that a stage refused to give has the reason under `FAILED`."""
+        return _result(self._load(self._places[key])[key])
 
-    def commit(self, stage: str, key: str, result: dict[str, Any]) -> None:
-        """Keep a result. Twice the same is no harm."""
-        path = self._path(stage, key)
+    def results(self, stage: str) -> dict[str, Result]:
+        """All finished results of a stage, by their keys."""
+        paths = {path for path in self._places.values() if path.parent.name == stage}
+        rows = [row for path in sorted(paths) for row in _read(path).to_dicts()]
+        return {row["key"]: _result(row) for row in rows}
+
+    def costs(self, stage: str, keys: Collection[str]) -> tuple[int, int, float]:
+        """How many of a stage's results are there, how many of these failed, and the seconds that
+        they took."""
+        paths = {path for path in self._places.values() if path.parent.name == stage}
+        columns = ["key", FAILED, "seconds"]
+        parts = [_read(path, columns) for path in sorted(paths) if path.is_file()]
+        if not parts:
+            return 0, 0, 0.0
+        whole = polars.concat(parts).unique("key").filter(polars.col("key").is_in(list(keys)))
+        failed = len(whole) - whole[FAILED].null_count()
+        return len(whole), failed, float(whole["seconds"].sum())
+
+    def commit(self, rows: Sequence[Row]) -> None:
+        """Keep results: a part for each stage. Twice the same is no harm."""
+        by_stage: dict[str, list[Row]] = {}
+        for row in rows:
+            by_stage.setdefault(row.stage, []).append(row)
+        for stage, own in by_stage.items():
+            path = self._write(stage, _frame([_columns(row) for row in own]))
+            self._places.update(dict.fromkeys([row.key for row in own], path))
+            parts = [p for p in (self._results / stage).glob("*.parquet") if _is_small(p)]
+            if len(parts) >= MOST_PARTS:
+                self._join(stage, parts)
+
+    def forget_failures(self) -> None:
+        """Let what failed, and what depends on it, be made again."""
+        for path in set(self._places.values()):
+            whole = _read(path)
+            kept = whole.filter(polars.col(FAILED).is_null())
+            if len(kept) < len(whole):
+                if len(kept):
+                    self._write(path.parent.name, kept)
+                path.unlink()
+        self.__dict__.pop("_places", None)
+
+    def _join(self, stage: str, parts: Sequence[Path]) -> None:
+        """A new part with the rows of those, which go."""
+        rows: dict[str, dict[str, Any]] = {}
+        for part in sorted(parts):
+            rows |= _by_key(part)
+        path = self._write(stage, _frame(list(rows.values())), joined=len(rows) >= LARGEST_PART)
+        self._places.update(dict.fromkeys(rows, path))
+        for part in parts:
+            part.unlink()
+
+    def _write(self, stage: str, frame: polars.DataFrame, *, joined: bool = False) -> Path:
+        buffer = io.BytesIO()
+        frame.write_parquet(buffer)
+        data = buffer.getvalue()
+        name = f"{'shard' if joined else 'part'}-{uuid.uuid4().hex}-{zlib.crc32(data):08x}"
+        path = self._results / stage / f"{name}.parquet"
         path.parent.mkdir(exist_ok=True)
-        whole = {**result, CHECKSUM: zlib.crc32(_text(result).encode())}
-        write_text_atomically(path, _text(whole))
-
-    def is_finished(self, stage: str, key: str) -> bool:
-        return self._path(stage, key).exists()
-
-    @contextmanager
-    def claim(self, key: str) -> Iterator[bool]:
-        """Whether the task is this worker's, inside; it is free again behind."""
-        path = self._claims / key
-        if not self._take(path):
-            yield False
-            return
-        ended = threading.Event()
-        heart = threading.Thread(target=_beat, args=(path, ended), name="heartbeat", daemon=True)
-        heart.start()
-        try:
-            yield True
-        finally:
-            ended.set()
-            heart.join()
-            path.unlink(missing_ok=True)
-
-    def died(self, process: int) -> None:
-        """Note that a worker of this machine is dead, and free what it had in hand."""
-        for path in self._claims.glob("*"):
-            if "." not in path.name and _holder(path) == (_machine(), process):
-                os.rename(path, path.with_name(f"{path.name}.died.{uuid.uuid4().hex}"))
-
-    def deaths(self, key: str) -> int:
-        """Workers that died with this task in hand."""
-        return len(list(self._claims.glob(f"{key}.died.*")))
-
-    def forget_damaged(self, *, failures: bool = False) -> None:
-        """Let what holds no result be made again, with a warning; with ``failures`` what failed,
-        too, and what depends on it."""
-        damaged: list[str] = []
-        for path in self._results.glob("*/*.json"):
-            try:
-                is_kept = FAILED not in _read(path) or not failures
-            except DamagedError as error:
-                damaged.append(str(error))
-                is_kept = False
-            if not is_kept:
-                path.unlink(missing_ok=True)
-        for path in self._claims.glob("*.died.*") if failures else ():
-            path.unlink()
-        if damaged:
-            words = f"{counted(len(damaged), 'result')} made again, since {damaged[0]}"
-            warnings.warn(words, stacklevel=2)
-
-    def _path(self, stage: str, key: str) -> Path:
-        return self._results / stage / f"{key}.json"
-
-    def _take(self, path: Path) -> bool:
-        if path.exists() and not self._is_lost(path):
-            return False
-        if path.exists():
-            lost = path.with_name(f"{path.name}.lost.{uuid.uuid4().hex}")
-            try:  # of several that see it, one renames it
-                os.rename(path, lost)
-            except OSError:
-                return False
-            lost.unlink()
-        try:
-            with path.open("x") as file:
-                file.write(json.dumps([_machine(), os.getpid()]))
-        except FileExistsError:
-            return False
-        return True
-
-    def _is_lost(self, path: Path) -> bool:
-        machine, process = _holder(path)
-        if machine == _machine():
-            return not _is_running(process)
-        try:
-            return self._now() - path.stat().st_mtime > self.patience_s
-        except FileNotFoundError:
-            return False
-
-    def _now(self) -> float:
-        """By the clock that sets the times of files there."""
-        probe = self._claims / f".clock.{uuid.uuid4().hex}"
-        probe.touch()
-        try:
-            return probe.stat().st_mtime
-        finally:
-            probe.unlink()
+        with whole_file(path) as temporary:
+            temporary.write_bytes(data)
+        return path
 
 
-def _text(result: dict[str, Any]) -> str:
-    return json.dumps(result, sort_keys=True, allow_nan=False)
-
-
-def _read(path: Path) -> dict[str, Any]:
+def unkept(result: Result) -> str:
+    """Why a result cannot be kept, "" where it can: JSON's values and finite numbers can, where the
+    rows of a list have the same fields."""
     try:
-        result = parse_json(path.read_bytes(), where=path)
-        if not isinstance(result, dict):
-            raise ValueError(f"{path} is no result: {shown(result)}")
-        if result.pop(CHECKSUM, None) != zlib.crc32(_text(result).encode()):
-            raise ValueError(f"{path} is not as it was written (checksum)")
-    except ValueError as error:
-        raise DamagedError(str(error)) from error
-    return result
+        json.dumps(result, allow_nan=False)
+        if _result(_frame([_columns(Row("", "", "", result))]).to_dicts()[0]) != result:
+            return "its rows have different fields"
+    except (TypeError, ValueError, OverflowError, polars.exceptions.PolarsError) as error:
+        return str(error)
+    return ""
 
 
-def _holder(path: Path) -> tuple[str, int]:
-    """Machine and process; nobody where a claim is being written, damaged or gone: its age
-    decides."""
-    try:
-        machine, process = json.loads(path.read_text())
-        return str(machine), int(process)
-    except (ValueError, TypeError, OSError):
-        return "", 0
+def _columns(row: Row) -> dict[str, Any]:
+    fields = {} if FAILED in row.result else row.result
+    own = (row.key, row.recording, row.result.get(FAILED), round(row.seconds, 4))
+    return {**dict(zip(OWN, own, strict=True)), **fields}
 
 
-def _beat(path: Path, ended: threading.Event) -> None:
-    while not ended.wait(HEARTBEAT_S):
-        with suppress(OSError):
-            os.utime(path)
+def _frame(rows: Sequence[Mapping[str, Any]]) -> polars.DataFrame:
+    types = {"key": polars.String, "recording": polars.String, FAILED: polars.String}
+    return polars.DataFrame(
+        rows, schema_overrides=types, infer_schema_length=None, strict=False, orient="row"
+    )
 
 
-def _machine() -> str:
-    """This machine since it was started: process numbers mean nothing elsewhere."""
-    with suppress(OSError):
-        return (
-            f"{socket.gethostname()}:{Path('/proc/sys/kernel/random/boot_id').read_text().strip()}"
-        )
-    return socket.gethostname()
+def _result(row: Mapping[str, Any]) -> Result:
+    if row[FAILED] is not None:
+        return {FAILED: row[FAILED]}
+    return {name: value for name, value in row.items() if name not in OWN}
 
 
-def _is_running(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+def _by_key(path: Path) -> dict[str, dict[str, Any]]:
+    return {row["key"]: row for row in _read(path).to_dicts()}
+
+
+def _read(path: Path, columns: list[str] | None = None) -> polars.DataFrame:
+    """ValueError, with the file's name, for one that is not as it was written."""
+    data = path.read_bytes()
+    if f"{zlib.crc32(data):08x}" != path.stem.rpartition("-")[2]:
+        raise ValueError(f"{path} is not as it was written (checksum)")
+    return polars.read_parquet(io.BytesIO(data), columns=columns)
+
+
+def _is_small(path: Path) -> bool:
+    return path.name.startswith("part-")

@@ -1,6 +1,5 @@
 """Do lips and sound belong together, and how far are they apart?"""
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -15,8 +14,8 @@ from avatar_v.critics.sync import SyncCritic, Waveform, distance_table, embed_cl
 from avatar_v.critics.syncnet import SyncNet
 from avatar_v.critics.world_sync import WorldSyncNet
 from avatar_v.faces.syncnet_crop import CropPlan
-from avatar_v_data.curation.heads import boxes_between, head
-from avatar_v_data.curation.stages import FootageRecording, Frames, Result, clip_frames, clip_sound
+from avatar_v_data.curation.heads import Boxes, boxes_between, head
+from avatar_v_data.curation.stages import Clip, Frames, Reads, Result, Seen, Stage
 
 WORLD = "world"
 SIDE = 64
@@ -26,7 +25,7 @@ PART = 40
 
 
 @dataclass(frozen=True)
-class SyncStage:
+class SyncStage(Stage):
     """``critic``: the file of SyncNet's weights, or "world" for drawn people.
 
     Columns: ``sync_offset`` in frames (positive: the sound is early), ``sync_confidence`` (Sync-C:
@@ -38,6 +37,7 @@ class SyncStage:
 
     name: ClassVar[str] = "sync"
     version: ClassVar[int] = 3
+    reads: ClassVar[Reads] = "clips"
     needs: ClassVar[tuple[str, ...]] = ("probe", "faces", "clips")
 
     def weights(self) -> str:
@@ -47,23 +47,15 @@ class SyncStage:
             return SyncNet.load(self.critic).hash()  # its error says where to get the file
         return hash_files([Path(self.critic)])
 
-    def run(self, recording: FootageRecording, results: Mapping[str, Result]) -> Result:
-        spans = [(clip["start"], clip["stop"]) for clip in results["clips"]["clips"]]
-        audio, rows = recording.audio() if spans else None, []
-        for index, frames in clip_frames(recording, spans):
-            start, stop = spans[index]
-            assert audio is not None
-            faces = self._faces(frames, start, results)
-            rows.append(_row(_critic(self.critic), faces, clip_sound(audio, start, stop)))
-        return {"clips": rows}
+    def score(self, clip: Clip, seen: Seen) -> Result:
+        faces = self._faces(clip.stacked(), clip.start, seen.results["faces"]["boxes"])
+        return _row(_critic(self.critic), faces, clip.sound(seen.audio))
 
-    def _faces(
-        self, frames: Frames, start: int, results: Mapping[str, Result]
-    ) -> UInt8[Tensor, "f 3 side side"]:
+    def _faces(self, frames: Frames, start: int, found: Boxes) -> UInt8[Tensor, "f 3 side side"]:
         """Cut out as the critic was trained on them."""
         if self.critic == WORLD:
-            return head(frames, start, results, SIDE)
-        boxes, _ = boxes_between(results["faces"]["boxes"], start, start + len(frames))
+            return head(frames, start, found, SIDE)
+        boxes, _ = boxes_between(found, start, start + len(frames))
         return CropPlan(boxes, *frames.shape[2:])(frames, 0)
 
 

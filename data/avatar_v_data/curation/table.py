@@ -10,8 +10,8 @@ from avatar_v_data.curation.copies import copies
 from avatar_v_data.curation.people import group_backgrounds, group_faces
 from avatar_v_data.curation.plan import Grouping
 from avatar_v_data.curation.reconcile import CurationTask
-from avatar_v_data.curation.stages import Result, seconds
-from avatar_v_data.curation.store import FAILED, CurationStore, DamagedError
+from avatar_v_data.curation.stages import FAILED, Result, seconds
+from avatar_v_data.curation.store import CurationStore
 
 HIDDEN = ("thumbnail", "background", "face", "loudness")
 """What only grouping reads, and no limit."""
@@ -31,19 +31,15 @@ class CurationResults:
 def collect(tasks: Sequence[CurationTask], store: CurationStore) -> CurationResults:
     """The clips of all recordings whose stages are done."""
     found = CurationResults()
-    finished = store.finished()
+    kept = {name: store.results(name) for name in {task.stage.name for task in tasks}}
     by_recording: dict[str, list[CurationTask]] = {}
     for task in tasks:
         by_recording.setdefault(task.recording.name, []).append(task)
     for name, own in by_recording.items():
-        if any(task.key not in finished for task in own):
+        if any(task.key not in kept[task.stage.name] for task in own):
             found.unfinished.append(name)
             continue
-        try:
-            results = {task.stage.name: store.result(task.stage.name, task.key) for task in own}
-        except DamagedError:  # `curate` makes it again
-            found.unfinished.append(name)
-            continue
+        results = {task.stage.name: kept[task.stage.name][task.key] for task in own}
         reasons = [result[FAILED] for result in results.values() if FAILED in result]
         if reasons:
             found.failed[name] = reasons[0]

@@ -70,21 +70,20 @@ def checked(frames: Iterator[VideoFrame], aspect: float, path: str | Path) -> It
 class PictureConverter:
     """Frames of one file to pictures."""
 
-    def __init__(
-        self, container: InputContainer, path: str | Path, *, aspect: float, max_side: int | None
-    ) -> None:
-        self._path, self._aspect, self._max_side = path, aspect, max_side
+    def __init__(self, container: InputContainer, path: str | Path, *, aspect: float) -> None:
+        self._path, self._aspect = path, aspect
         self._is_image, self._exif = is_image(container), exif_matrix(container, path)
-        self._reformatter = VideoReformatter()
+        self._reformatters: dict[int | None, VideoReformatter] = {}  # each holds a scaler
 
-    def __call__(self, frame: VideoFrame) -> UInt8[Tensor, "3 h w"]:
+    def __call__(self, frame: VideoFrame, max_side: int | None) -> UInt8[Tensor, "3 h w"]:
         """ValueError for a frame that cannot be converted to RGB."""
         width, height = frame.width * self._aspect, frame.height
         side = max(width, height)
-        reduction = min(1.0, self._max_side / side) if self._max_side else 1.0
+        reduction = min(1.0, max_side / side) if max_side else 1.0
         kind = kind_of_colours(frame.color_trc, frame.color_primaries)
         try:
-            picture = self._reformatter.reformat(
+            reformatter = self._reformatters.setdefault(max_side, VideoReformatter())
+            picture = reformatter.reformat(
                 frame,
                 max(1, round(width * reduction)),
                 max(1, round(height * reduction)),

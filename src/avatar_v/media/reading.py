@@ -125,32 +125,66 @@ def iter_video(
     missing, unreadable, damaged, or without video or frames, and a picture that is too large or
     too small, or changes its size, are a ValueError of the ``next`` that meets it.
     """
+    for picture in iter_pictures(path, frame_rate_hz=frame_rate_hz):
+        yield picture.at(max_side)
+
+
+def iter_pictures(path: str | Path, *, frame_rate_hz: int = FRAME_RATE_HZ) -> Iterator["Picture"]:
+    """`iter_video` before its pictures are converted, which each does when it is asked to, at any
+    size: for several readers of one pass, and for holding many in the space of the decoder's."""
     with open_media(path) as container:
         stream = video_stream(container, path)
         if stream is None:
             why = missing(container, "video")
             raise ValueError(f"{path}: {why}; expected a video or an image")
-        num_given, size = 0, None
+        num_given = 0
         if is_tiled(container):
             aspect, frames = 1.0, iter([read_tiled(path, _colours(stream))])
         else:
             aspect = float(stream.codec_context.sample_aspect_ratio or 1)
             frames = checked(decoded(container, stream, path), aspect, path)
-        convert = PictureConverter(container, path, aspect=aspect, max_side=max_side)
+        convert = PictureConverter(container, path, aspect=aspect)
+        shapes: dict[int | None, tuple[int, ...]] = {}
         for frame, count in _on_grid(frames, frame_rate_hz, path):
-            picture = convert(frame)
-            size = size or picture.shape
-            if picture.shape != size:
-                before, after = (f"{shape[2]} x {shape[1]}" for shape in (size, picture.shape))
-                raise ValueError(
-                    f"{path}: the picture changes its size from {before} to {after} pixels "
-                    f"{num_given / frame_rate_hz:.2f} s into the video; cut the video there"
-                )
+            picture = Picture(frame, convert, shapes, f"{num_given / frame_rate_hz:.2f} s", path)
             for _ in range(count):
                 yield picture
             num_given += count
         if num_given == 0:
             raise ValueError(f"{path}: the video stream holds no frames")
+
+
+class Picture:
+    """A frame of a video, in the decoder's own form until it is asked for."""
+
+    def __init__(
+        self,
+        frame: VideoFrame,
+        convert: PictureConverter,
+        shapes: dict[int | None, tuple[int, ...]],
+        where: str,
+        path: str | Path,
+    ) -> None:
+        self._frame, self._convert, self._shapes = frame, convert, shapes
+        self._where, self._path = where, path
+        self._made: dict[int | None, Frame] = {}
+
+    def at(self, max_side: int | None = None, *, keep: bool = True) -> Frame:
+        """RGB, reduced to ``max_side``; with ``keep`` the next call gives the same tensor.
+        ValueError where the video has changed its size."""
+        if max_side in self._made:
+            return self._made[max_side]
+        picture = self._convert(self._frame, max_side)
+        first = self._shapes.setdefault(max_side, tuple(picture.shape))
+        if picture.shape != first:
+            before, after = (f"{shape[2]} x {shape[1]}" for shape in (first, picture.shape))
+            raise ValueError(
+                f"{self._path}: the picture changes its size from {before} to {after} pixels "
+                f"{self._where} into the video; cut the video there"
+            )
+        if keep:
+            self._made[max_side] = picture
+        return picture
 
 
 def read_video(

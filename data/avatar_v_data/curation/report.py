@@ -1,0 +1,162 @@
+"""The page of a selection: what each limit leaves, where it lies among the clips, and some clips.
+
+`report.html` and the folder `watch` beside it need no server. A histogram shows all clips, and
+darker those that are kept, with the limits drawn in. A few clips that were kept can be watched, and
+of those that each limit dropped the nearest to it: whether a limit is right is seen there.
+"""
+
+import io
+from collections.abc import Mapping, Sequence
+from html import escape
+from pathlib import Path
+from typing import Any
+
+import torch
+from matplotlib.figure import Figure
+
+from avatar_v.media.reading import iter_video, read_audio
+from avatar_v.media.writer import Mp4Writer
+from avatar_v.shards.writer import write_text_atomically
+from avatar_v.types import FRAME_RATE_HZ, SAMPLES_PER_FRAME
+from avatar_v_data.curation.plan import Limit
+from avatar_v_data.curation.select import Clip, Selection, clip_name
+from avatar_v_data.curation.table import CurationResults
+
+NUM_WATCHED = 4
+"""Clips that were kept, and that each limit dropped, on a tier's page."""
+WATCHED_S = 6
+SIDE = 256
+STYLE = """body{font:15px/1.5 system-ui,sans-serif;max-width:70rem;margin:2rem auto;padding:0 1rem}
+table{border-collapse:collapse}td,th{padding:.15rem .7rem;text-align:left}td.n{text-align:right}
+.bar{background:#4477aa;height:.9rem}figure{display:inline-block;margin:.3rem;width:256px}
+video{width:100%;background:#000}figcaption{font-size:.8rem}svg{max-width:100%;height:auto}"""
+
+
+def write_report(
+    out: Path,
+    footage: Path,
+    found: CurationResults,
+    selections: Sequence[Selection],
+    limits: Mapping[str, Mapping[str, Limit]],
+) -> None:
+    """`report.html` in ``out``; the clips are read from ``footage``."""
+    watched: dict[str, Clip] = {}
+    parts = [_summary(found)]
+    for selection in selections:
+        own = limits[selection.tier]
+        parts.append(f"<h2>Tier {escape(selection.tier)}</h2>{_funnel(selection)}")
+        parts.append(_histograms(found.clips, selection, own))
+        for title, clips in _examples(found.clips, selection, own).items():
+            figures = [_figure(clip, watched) for clip in clips]
+            parts.append(f"<h3>{escape(title)}</h3>{''.join(figures)}")
+    _cut(out / "watch", footage, watched)
+    body = "".join(parts)
+    page = f"<!doctype html><meta charset=utf-8><title>Clips</title><style>{STYLE}</style>{body}"
+    write_text_atomically(out / "report.html", page)
+
+
+def _summary(found: CurationResults) -> str:
+    rows = "".join(
+        f"<tr><td>{escape(name)}<td>{escape(why)}" for name, why in sorted(found.failed.items())
+    )
+    left_out = f"<h2>Left out</h2><table>{rows}</table>" if rows else ""
+    return (
+        f"<h1>{len(found.clips)} clips of {found.footage_s / 60:.1f} minutes of footage</h1>"
+        f"{left_out}"
+    )
+
+
+def _funnel(selection: Selection) -> str:
+    most = max(selection.steps[0].seconds, 1e-9)
+    rows = [
+        f"<tr><td>{escape(step.what)}<td class=n>{step.clips or ''}<td class=n>"
+        f"{step.seconds / 60:.1f}<td>"
+        f"<div class=bar style='width:{20 * step.seconds / most:.2f}rem'></div>"
+        for step in selection.steps
+    ]
+    return f"<table><tr><th>after<th>clips<th>minutes<th>{''.join(rows)}</table>"
+
+
+def _histograms(clips: Sequence[Clip], selection: Selection, limits: Mapping[str, Limit]) -> str:
+    """One panel for each column that a limit names, as SVG."""
+    columns = [column for column in limits if clips and column in clips[0]]
+    if not columns:
+        return ""
+    kept = {clip_name(clip) for clip in selection.clips}
+    rows = -(-len(columns) // 3)
+    figure = Figure(figsize=(11, 2.3 * rows))
+    panels = figure.subplots(rows, 3, squeeze=False).flat
+    for panel, column in zip(panels, columns, strict=False):
+        values = [float(clip[column]) for clip in clips]
+        chosen = [float(clip[column]) for clip in clips if clip_name(clip) in kept]
+        _, edges, _ = panel.hist(values, bins=30, color="#bbccdd")
+        panel.hist(chosen, bins=edges, color="#4477aa")
+        for bound in (limits[column].min, limits[column].max):
+            if bound is not None:
+                panel.axvline(bound, color="#cc3311")
+        panel.set_title(f"{column} {limits[column]}", fontsize=9)
+        panel.spines[["top", "right"]].set_visible(False)
+    for panel in list(figure.axes)[len(columns) :]:
+        panel.set_visible(False)
+    figure.tight_layout()
+    picture = io.StringIO()
+    figure.savefig(picture, format="svg", metadata={"Date": None})
+    text = picture.getvalue()
+    return text[text.index("<svg") :]
+
+
+def _examples(
+    clips: Sequence[Clip], selection: Selection, limits: Mapping[str, Limit]
+) -> dict[str, list[Clip]]:
+    """Clips to watch, under what became of them."""
+    kept = list(selection.clips)
+    shown = {"Kept": kept[:: max(len(kept) // NUM_WATCHED, 1)][:NUM_WATCHED]}
+    left = list(clips)
+    for column, limit in limits.items():
+        if not clips or column not in clips[0]:
+            continue
+        dropped = [clip for clip in left if not limit.holds(float(clip[column]))]
+        left = [clip for clip in left if limit.holds(float(clip[column]))]
+        if dropped:
+            near = sorted(dropped, key=lambda clip: limit.beyond(float(clip[column])))
+            shown[f"Dropped: {column} is not {limit}"] = near[:NUM_WATCHED]
+    if copies := [clip for clip in left if clip["copy_of"]]:
+        shown["Dropped: copies"] = copies[:NUM_WATCHED]
+    return shown
+
+
+def _figure(clip: Clip, watched: dict[str, Clip]) -> str:
+    name = clip_name(clip)
+    watched[name] = clip
+    file = f"watch/{list(watched).index(name):04d}.mp4"
+    numbers = (
+        f"{column} {value:g}"
+        for column, value in clip.items()
+        if isinstance(value, float) and column != "seconds"
+    )
+    words = f"{escape(name)}, {escape(clip['person'])}: {escape(', '.join(numbers))}"
+    video = f"<video controls preload=none src='{file}'></video>"
+    return f"<figure>{video}<figcaption>{words}</figcaption></figure>"
+
+
+def _cut(folder: Path, footage: Path, watched: Mapping[str, Clip]) -> None:
+    """The beginnings of clips as small videos, from one pass through each of their recordings."""
+    folder.mkdir(exist_ok=True)
+    numbers: dict[str, list[tuple[int, Clip]]] = {}
+    for number, clip in enumerate(watched.values()):
+        numbers.setdefault(str(clip["file"]), []).append((number, clip))
+    for file, own in numbers.items():
+        ends = {n: min(c["stop"], c["start"] + WATCHED_S * FRAME_RATE_HZ) for n, c in own}
+        pictures: dict[int, list[Any]] = {n: [] for n in ends}
+        for at, frame in enumerate(iter_video(footage / file, max_side=SIDE)):
+            if at >= max(ends.values()):
+                break
+            height, width = (side // 2 * 2 for side in frame.shape[1:])
+            for number, clip in own:
+                if clip["start"] <= at < ends[number]:
+                    pictures[number].append(frame[:, :height, :width])
+        audio = read_audio(footage / file)
+        for number, clip in own:
+            sound = audio[clip["start"] * SAMPLES_PER_FRAME : ends[number] * SAMPLES_PER_FRAME]
+            with Mp4Writer(folder / f"{number:04d}.mp4", sound) as writer:
+                writer.write(torch.stack(pictures[number]))

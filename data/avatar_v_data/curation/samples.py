@@ -1,0 +1,233 @@
+"""The clips of a recording as training takes them: cropped to the head, tracked, of one length.
+
+They are the last stage of a plan and all of an import. Whose they are, in which words and under
+which licence, is written when shards are put together (shards.py), so that nothing is read again
+for it. What a clip does not show, a face or speech, is a row and not a clip.
+"""
+
+import re
+import warnings
+import zlib
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from avatar_v.faces import face_track
+from avatar_v.faces.dlib_face import embed_faces
+from avatar_v.media import containers, reading
+from avatar_v.motion.landmarks import HABITS, KNOWN, motion_from_landmarks
+from avatar_v.shards.schema import NO_PHONEME, Meta, Sample, encode_sample, to_int16
+from avatar_v.shards.writer import RawClip, write_shard
+from avatar_v.types import MOTION_NAMES, SAMPLES_PER_FRAME, num_latents
+from avatar_v_data.curation.parts import windows
+from avatar_v_data.curation.stages import (
+    Clip,
+    Frames,
+    Reader,
+    Reads,
+    Result,
+    Seen,
+    Stage,
+    Waveform,
+)
+
+MIN_FOUND = 0.5  # share of a clip's frames that must show a face
+FEW_FOUND = 0.9  # a clip with a smaller share is kept, and noted
+MAX_MISSING_AUDIO = 5  # frames of audio that may lack at a clip's end, filled with silence
+SILENCE = 1e-3  # a clip whose loudest sample is below -60 dBFS has no speech to learn from
+NUM_LOOKS = 4  # frames of a clip in which its person is looked at
+
+
+@dataclass(frozen=True)
+class SampleStage(Stage):
+    """``embed``: measure whose face each clip shows. ``sure``: the least ``sync_confidence`` at
+    which sound is moved by the offset that sync found, None: never.
+
+    ``clips``: the number of samples of each. ``rows``: what was dropped or is odd, and why. The
+    samples themselves are a shard among the files of the run.
+    """
+
+    num_frames: int = 97
+    size: int = 64  # height and width, pixels
+    face_crop: bool = True
+    embed: bool = False
+    sure: float | None = None
+
+    name: ClassVar[str] = "samples"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "clips"
+    needs: ClassVar[tuple[str, ...]] = ("probe", "clips")
+    uses: ClassVar[tuple[str, ...]] = ("sync",)
+    whole: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        num_latents(self.num_frames)
+        if self.size < 8 or self.size % 8:
+            raise ValueError(f"size is a multiple of 8 (the VAE's factor), got {self.size}")
+
+    @property
+    def side(self) -> int:
+        return max(720, 6 * self.size)
+
+    def weights(self) -> str:
+        if self.face_crop and not face_track.is_available():
+            raise ImportError(face_track.HOW_TO_INSTALL)
+        return ""
+
+    def begin(self, seen: Seen) -> Reader:
+        assert len(seen.audio)  # an error of the sound is one of the file, before any frame
+        return _Samples(self, seen)
+
+
+def first_frame(key: str) -> int:
+    """Where in its file a sample of this key begins."""
+    return int(key.rpartition("-")[2])
+
+
+class _Samples(Reader):
+    def __init__(self, stage: SampleStage, seen: Seen) -> None:
+        self.columns = {"clips": [], "rows": [], "faces": []}
+        self._stage, self._seen = stage, seen
+        self._made: list[RawClip] = []
+
+    def clip(self, clip: Clip) -> None:
+        before = len(self._made)
+        starts, why = windows(clip.start, clip.stop, self._stage.num_frames)
+        if why and not starts:
+            self._row("dropped", clip.start, len(clip.frames), why)
+        for start in starts:
+            first = start - clip.start
+            pictures = torch.stack(list(clip.frames[first : first + self._stage.num_frames]))
+            try:
+                self._add(start, pictures, self._late(clip))
+            except ValueError as error:
+                self._row("dropped", start, len(pictures), str(error))
+            except Exception as error:  # dlib's: one clip never ends an import
+                why = f"cannot be read ({type(error).__name__}: {error})"
+                self._row("dropped", start, len(pictures), why)
+        self.columns["clips"].append({"samples": len(self._made) - before})
+
+    def finish(self) -> Result:
+        path = self._seen.recording.path
+        for note in (containers.early_end(path), reading.colour_note(path)):
+            if note:
+                self._row("noted", 0, 0, note.removeprefix(f"{path} "))
+        key = self._seen.keys[self._stage.name]
+        write_shard(self._seen.place / f"{key}.tar", self._made)
+        return self.columns
+
+    def _add(self, start: int, pictures: Frames, late: int) -> None:
+        stage, name = self._stage, self._seen.recording.name
+        sound = _sound(self._seen.audio, start + late, len(pictures))
+        track = _tracked(pictures) if stage.face_crop else None
+        sample = _sample(name, start, pictures, track, sound, stage.size)
+        self._made.append(RawClip(sample.key, encode_sample(sample)))
+        if track is not None:
+            self._note_faces(sample.key, start, pictures, track)
+
+    def _late(self, clip: Clip) -> int:
+        """Frames by which the sound is late."""
+        for part in self._seen.recording.parts:
+            if part.start <= clip.start and (part.stop is None or clip.start < part.stop):
+                return part.sound_late
+        sync: dict[str, Any] = self._seen.results.get("sync", {})
+        if self._stage.sure is None or "clips" not in sync:
+            return 0
+        row = sync["clips"][clip.number]
+        return -row["sync_offset"] if row["sync_confidence"] >= self._stage.sure else 0
+
+    def _note_faces(
+        self, key: str, start: int, frames: Frames, track: face_track.FaceTrack
+    ) -> None:
+        """Say where faces are few or several, and keep whose face it is."""
+        num_found, num = int(track.found.sum()), len(frames)
+        if num_found < FEW_FOUND * num:
+            why = f"a face in {num_found} of {num} frames ({100 * num_found // num} %); kept"
+            self._row("noted", start, num, why)
+        if track.num_faces > 1:
+            why = f"{track.num_faces} faces in one picture: the largest is taken"
+            self._row("noted", start, num, why)
+        if self._stage.embed:
+            looks = face_track.spread_frames(track.found, NUM_LOOKS)
+            faces = embed_faces(frames[looks], track.landmarks[looks]).values
+            face = [round(value, 6) for value in faces.mean(0).tolist()]
+            self.columns["faces"].append({"key": key, "face": face})
+
+    def _row(self, what: str, start: int, num: int, reason: str) -> None:
+        frames = f"{start}-{start + num - 1}" if num else ""
+        self.columns["rows"].append({"what": what, "frames": frames, "reason": reason})
+
+
+def _sample(
+    name: str,
+    start: int,
+    frames: Frames,
+    track: face_track.FaceTrack | None,
+    sound: Waveform,
+    size: int,
+) -> Sample:
+    num_frames, _, height, width = frames.shape
+    slug = re.sub(r"[^A-Za-z0-9_-]+", "_", name)
+    if track is None:
+        windows = face_track.centre_windows(num_frames, height, width)
+        whole = torch.tensor([[0.0, 0.0, 1.0, 1.0]]).repeat(num_frames, 1)
+        face, mouth, points = whole, whole.clone(), torch.zeros(num_frames, 0, 2)
+        found = torch.ones(num_frames, dtype=torch.bool)
+        motion = torch.zeros(num_frames, len(MOTION_NAMES))
+    else:
+        windows = face_track.crop_windows(track, height, width)
+        points = face_track.in_windows(track.landmarks, windows, height, width)
+        face, mouth = face_track.head_box(points), face_track.mouth_box(points)
+        found = track.found
+        motion = motion_from_landmarks(points, found)
+    meta = Meta(
+        person="unknown",  # this and the scene are settled last
+        scene=name,
+        sentence=f"{name}:{start}",
+        text="",
+        num_frames=num_frames,
+        height=size,
+        width=size,
+        licence="unknown",
+        consent="unknown",
+        source=name,
+        motion_known=() if track is None else KNOWN,
+        habits_known=() if track is None else HABITS,
+    )
+    return Sample(
+        key=f"{slug}-{zlib.crc32(name.encode()):08x}-{start:06d}",  # see first_frame
+        meta=meta,
+        audio=to_int16(sound),
+        motion=motion,
+        face_box=face,
+        mouth_box=mouth,
+        landmarks=points,
+        valid=found,
+        phonemes=torch.full((num_frames,), NO_PHONEME, dtype=torch.int16),
+        video=face_track.crop(frames, windows, size),
+    )
+
+
+def _tracked(frames: Tensor) -> face_track.FaceTrack:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # several faces: a row says so
+        track = face_track.track_faces(frames)
+    num_found = int(track.found.sum())
+    if num_found < MIN_FOUND * len(frames):
+        raise ValueError(f"no face in {len(frames) - num_found} of {len(frames)} frames")
+    return track
+
+
+def _sound(audio: Tensor, start: int, num_frames: int) -> Tensor:
+    """Of the frames from ``start`` on, which may lie before the file's beginning."""
+    before = max(-start, 0) * SAMPLES_PER_FRAME
+    sound = audio[max(start, 0) * SAMPLES_PER_FRAME : (start + num_frames) * SAMPLES_PER_FRAME]
+    sound = torch.nn.functional.pad(sound, (before, 0))
+    missing = num_frames * SAMPLES_PER_FRAME - len(sound)
+    if missing > MAX_MISSING_AUDIO * SAMPLES_PER_FRAME:
+        raise ValueError(f"the audio ends {missing / SAMPLES_PER_FRAME:.0f} frames early")
+    if len(sound) == 0 or sound.abs().max() < SILENCE:
+        raise ValueError("the audio is silent")
+    return torch.nn.functional.pad(sound, (0, missing))

@@ -1,0 +1,41 @@
+"""How far a run has come, by its stored results, and how fast, by what its leader last wrote."""
+
+import time
+
+from rich.table import Table
+
+from avatar_v.base.outside import read_json
+from avatar_v.base.progress import results_console
+from avatar_v.base.words import counted
+from avatar_v_data.curation.engine import STATUS_FILE
+from avatar_v_data.curation.run import Curated
+
+SILENT_S = 60.0
+"""After which a leader that wrote nothing is taken to have ended."""
+
+
+def print_status(run: Curated) -> None:
+    """A table of the stages, and one sentence about the run."""
+    console, finished = results_console(), run.store.finished()
+    table = Table("stage", "made", "failed", "missing", "seconds each", title=str(run.folder))
+    for stage in run.plan.stages:
+        keys = [task.key for task in run.tasks if task.stage is stage]
+        made, failed, spent = run.store.costs(stage.name, keys)
+        missing = sum(key not in finished for key in keys)
+        each = f"{spent / made:.2f}" if made else ""
+        table.add_row(stage.name, str(made), str(failed or ""), str(missing or ""), each)
+    console.print(table)
+    path = run.folder / STATUS_FILE
+    if not path.is_file():
+        console.print("no leader has begun")
+        return
+    words = read_json(path)
+    ago = time.time() - float(words["updated"])
+    is_over = words["done"] == words["total"] or ago > SILENT_S
+    left = "" if words["left_s"] is None or is_over else f", {words['left_s'] / 3600:.1f} h left"
+    console.print(
+        f"{'ended' if is_over else 'runs'}, last heard of {ago:.0f} s ago: {words['done']} of "
+        f"{words['total']} passes, {words['per_hour']:.0f} an hour{left}; "
+        f"{counted(words['workers'], 'worker')}, busy {words['busy']:.0%}, {words['deaths']} died",
+        soft_wrap=True,
+    )

@@ -1,0 +1,70 @@
+"""Stages that read no file: importable by worker processes, too."""
+
+import math
+import os
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from avatar_v_data.curation.stages import FootageRecording, Reads, Result, Seen, Stage
+
+
+@dataclass(frozen=True)
+class Count(Stage):
+    """Counts the letters of the file's name. "deadly" ends its process, as often as files named
+    0, 1 … can be made in ``deaths``; "odd" is no number, and "full" this machine's fault."""
+
+    add: int = 0
+    busy_s: float = 0.0
+    deaths: str = ""
+    most: int = 1 << 30
+
+    name: ClassVar[str] = "count"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "file"
+
+    def run(self, seen: Seen) -> Result:
+        name = seen.recording.name
+        if self.busy_s:
+            time.sleep(self.busy_s)
+        if name == "bad":
+            raise ValueError(f"{seen.recording.path}: holds no frames")
+        if name == "full":
+            raise OSError("no space left")
+        if name == "deadly" and (num := len(list(Path(self.deaths).iterdir()))) < self.most:
+            (Path(self.deaths) / str(num)).touch()
+            os.kill(os.getpid(), 9)
+        return {"letters": math.nan if name == "odd" else len(name) + self.add, "none": None}
+
+
+@dataclass(frozen=True)
+class Double(Stage):
+    """One that needs it."""
+
+    name: ClassVar[str] = "double"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "file"
+    needs: ClassVar[tuple[str, ...]] = ("count",)
+
+    def run(self, seen: Seen) -> Result:
+        return {"twice": 2 * seen.results["count"]["letters"], "clips": [{"a": 1}, {"a": 2}]}
+
+
+@dataclass(frozen=True)
+class Last(Stage):
+    """One that uses both."""
+
+    name: ClassVar[str] = "last"
+    version: ClassVar[int] = 1
+    reads: ClassVar[Reads] = "file"
+    needs: ClassVar[tuple[str, ...]] = ("count",)
+    uses: ClassVar[tuple[str, ...]] = ("double",)
+
+    def run(self, seen: Seen) -> Result:
+        twice = seen.results.get("double", {"twice": -1})["twice"]
+        return {"sum": seen.results["count"]["letters"] + twice}
+
+
+def recordings(*names: str) -> list[FootageRecording]:
+    return [FootageRecording(f"/{name}", name, "1") for name in names]
