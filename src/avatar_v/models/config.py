@@ -13,16 +13,19 @@ CAUSAL_FIRST = 2
 """Latent frames of the first block of a causal network: as many as a chunk shares with the one
 before (sampling/chunks.OVERLAP), so that blocks end where chunks end (our choice)."""
 
+History = Literal["same_step", "clean"]
+Sink = Literal["beside", "replaced"]
+
 
 @dataclass(frozen=True)
 class Streaming:
     """How a causal network sees what it has made, in training and in generation (Live Avatar §4.2,
     §4.4). Each part can be taken out; the defaults are those of weights that say nothing."""
 
-    history: Literal["same_step", "clean"] = "same_step"
+    history: History = "same_step"
     """Keys and values of blocks before: those that they left in the same step, at the same noise
     level, or those of one more pass over the finished block, which all steps read."""
-    sink: Literal["beside", "replaced"] = "beside"
+    sink: Sink = "beside"
     """The anchor joins the reference behind the first chunk; or the first latent frame that was
     made takes the reference's place behind the first block (adaptive attention sink)."""
     rolling: bool = True
@@ -34,16 +37,16 @@ class Streaming:
     corrupt_strength: Annotated[float, Within(0, 10)] = 0.0  # of that noise; 1: as large as they
 
     def __post_init__(self) -> None:
-        for name, words in (("history", ("same_step", "clean")), ("sink", ("beside", "replaced"))):
-            if getattr(self, name) not in words:
-                raise ValueError(
-                    f"streaming.{name} is {' or '.join(words)}, got {getattr(self, name)!r}"
-                )
         if (self.corrupt_share > 0) != (self.corrupt_strength > 0):
             raise ValueError(
                 "streaming.corrupt_share and corrupt_strength are both 0 or both more, got "
                 f"{self.corrupt_share} and {self.corrupt_strength}"
             )
+
+    @property
+    def without_noise(self) -> "Streaming":
+        """As generation has it."""
+        return dataclasses.replace(self, corrupt_share=0.0, corrupt_strength=0.0)
 
     @property
     def needs_blocks(self) -> bool:

@@ -251,7 +251,6 @@ class BlockSteps:
     """The last steps of all blocks of a window, to be made again with a gradient, one at a time:
     block-wise gradient accumulation (Live Avatar alg. 2). The past of a block takes none."""
 
-    made: Latents
     last: list[LastStep]
     settings: Settings
     config: DiTConfig
