@@ -76,7 +76,7 @@ class Wav2Vec2OfSize(HiddenStateAudioEncoder):
                 hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
                 intermediate_size=4096,
             )  # fmt: skip
-        self.kind, self.dim = "wav2vec2", dim
+        self.kind, self.dim, self.look_ahead = "wav2vec2", dim, None
         self.model = Wav2Vec2Model(config).requires_grad_(False).eval()
         self.extractor = Wav2Vec2FeatureExtractor(do_normalize=True)
         self.layer_logits = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
