@@ -90,7 +90,8 @@ def latents_of(case: Case, line: PipelineGroup | None) -> Tensor | None:
     person, settings = speaker(case, conditioner), case.settings
 
     def sampled(chunks: Any) -> Any:
-        spoken = chunks if line is None else line.along(chunks, AudioChunk.tokens)
+        how = (AudioChunk.tokens, AudioChunk.of_tokens)
+        spoken = chunks if line is None else line.along(chunks, *how)
         return sample_chunks(dit, conditioner, person, "a room", settings, spoken, line=line)
 
     heard = audio_chunks(conditioner, sound(case.num_frames), settings.chunk_latents)

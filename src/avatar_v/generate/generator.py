@@ -70,9 +70,14 @@ class AudioChunk:
         own = None if self.refiner_audio is None else self.refiner_audio.to(device)
         return replace(self, audio=self.audio.to(device), refiner_audio=own)
 
-    def tokens(self) -> "AudioChunk":
-        """The model's tokens alone, on the CPU and in memory of their own, to be sent."""
-        return AudioChunk(self.chunk, self.audio.cpu().clone(), self.sound.new_empty(0))
+    def tokens(self) -> tuple[Tensor, Chunk]:
+        """The model's tokens, on the CPU and in memory of their own, to be sent."""
+        return self.audio.cpu().clone(), self.chunk
+
+    @classmethod
+    def of_tokens(cls, audio: Float[Tensor, "1 l n d"], chunk: Chunk) -> "AudioChunk":
+        """Of a rank that gets `tokens` and no sound."""
+        return cls(chunk, audio, audio.new_empty(0))
 
 
 @dataclass(frozen=True)

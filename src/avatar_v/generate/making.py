@@ -170,7 +170,8 @@ class RankTask:
 
         def sample(chunks: Iterator[AudioChunk]) -> Iterator[LatentChunk]:
             if line is not None:
-                chunks = (c.to(self.device) for c in line.along(chunks, AudioChunk.tokens))
+                given = line.along(chunks, AudioChunk.tokens, AudioChunk.of_tokens)
+                chunks = (c.to(self.device) for c in given)
             return sample_chunks(
                 self.dit, self.conditioner, job.person, prompt, settings, chunks, kept, line
             )
