@@ -22,6 +22,7 @@ from avatar_v.generate.pipelining import chained, pipelined
 from avatar_v.inputs.person import EncodedPerson
 from avatar_v.models.causal import as_causal
 from avatar_v.models.conditioner import Conditioner
+from avatar_v.models.config import Streaming
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.guided import with_guidance_inside
 from avatar_v.parallel.timestep import PipelineGroup
@@ -64,6 +65,9 @@ CASES = {
         dataclasses.replace(PLAIN, renoise=True, from_prompt=True, anchor=True, chunk_latents=8),
         (2, 1),
     ),
+    "the sink is replaced": Case(
+        dataclasses.replace(PLAIN, anchor=True, streaming=Streaming(sink="replaced")), (1, 2)
+    ),
     "guidance inside": Case(PLAIN, (1, 2), inside=True, moves=False, num_frames=38),
 }
 
@@ -90,7 +94,8 @@ def latents_of(case: Case, line: PipelineGroup | None) -> Tensor | None:
     person, settings = speaker(case, conditioner), case.settings
 
     def sampled(chunks: Any) -> Any:
-        spoken = chunks if line is None else line.along(chunks, AudioChunk.tokens)
+        how = (AudioChunk.tokens, AudioChunk.of_tokens)
+        spoken = chunks if line is None else line.along(chunks, *how)
         return sample_chunks(dit, conditioner, person, "a room", settings, spoken, line=line)
 
     heard = audio_chunks(conditioner, sound(case.num_frames), settings.chunk_latents)
@@ -109,15 +114,17 @@ def latents_of(case: Case, line: PipelineGroup | None) -> Tensor | None:
 
 
 class Watched(PipelineGroup):
-    """A line whose last rank begins its first block when rank 0 has handed on its second one."""
+    """A line whose last rank begins its first block when rank 0 has handed on its second one, or
+    its first, where the second waits for the end of that (``num_ahead``)."""
 
     store: Store
+    num_ahead = 2
     num_given = num_taken = 0
 
     def give(self, block: Tensor) -> None:
         super().give(block)
         self.num_given += 1
-        if self.is_first and self.num_given == 2:
+        if self.is_first and self.num_given == self.num_ahead:
             self.store.set("second block", "handed on")
 
     def take(self, noise: Tensor) -> Tensor:
@@ -147,6 +154,7 @@ def found_by(rank: int, folder: Path) -> None:
         assert isinstance(group, ProcessGroup)
         line = Watched(group, case.steps)
         line.store = PrefixStore(name, store)
+        line.num_ahead = 1 if case.settings.streaming.sink == "replaced" else 2
         with pytest.MonkeyPatch.context() as patch:
             kept = counted(patch)
             together = latents_of(case, line)

@@ -136,9 +136,9 @@ def test_two_devices_make_the_video_of_one(
 
 
 @pytest.mark.multi
-def test_the_death_of_a_device_is_one_error(two: AvatarPipeline, request_: Request) -> None:
+def test_a_device_that_stops_is_one_error(two: AvatarPipeline, request_: Request) -> None:
     request = request_.changed(gain_db=0.0, chunk_latents=5)
-    check_death(two, two.clips(read(two, request, sound(1000)), request))
+    check_death(two, two.clips(read(two, request, sound(1000)), request), stops=True)
 
 
 def test_a_record_has_the_chunks_and_a_broken_run_leaves_none(

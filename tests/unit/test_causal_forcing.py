@@ -2,13 +2,17 @@
 
 import dataclasses
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from avatar_v import flow
 from avatar_v.losses.flow import flow_loss
 from avatar_v.models.attention import Pattern
+from avatar_v.models.config import Streaming
+from avatar_v.models.dit import AvatarDiT
 from avatar_v.objectives.causal_forcing import Blocks, CausalForcing
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.optim import Optim
@@ -26,7 +30,12 @@ BLOCKS = Blocks(length=2, window=1, one_time_share=0.5)
 OBJECTIVE = Objective({0: 6}, first_share=0.5, image_share=0.5)
 
 
-def stage_of(models: Models, objective: Objective = OBJECTIVE) -> CausalForcing:
+def stage_of(
+    models: Models,
+    objective: Objective = OBJECTIVE,
+    streaming: Streaming | None = None,
+    anchor_share: float = 0.5,
+) -> CausalForcing:
     stage = CausalForcing(
         models,
         Optim(lr=1e-3, num_warmup_steps=1),
@@ -34,9 +43,10 @@ def stage_of(models: Models, objective: Objective = OBJECTIVE) -> CausalForcing:
         face_boost=0.0,
         mouth_boost=1.0,
         personality=Personality(motion_dropout=0.0),
-        continuation=Continuation(anchor_share=0.5),
+        continuation=Continuation(anchor_share=anchor_share),
         blocks=BLOCKS,
         trainable=Trainable(),
+        streaming=streaming,
     )
     stage.configure_model()
     randomise(stage.dit)
@@ -83,6 +93,31 @@ def test_a_step_is_the_flow_loss_of_a_causal_network_and_repeats() -> None:
     again = stage.dit(later, noised.t, begun.cond, past=past)
     assert torch.equal(again[:, :2], v[:, :2]), "a block does not see what comes behind it"
     assert not torch.equal(again[:, 2:], v[:, 2:])
+
+
+def test_blocks_are_trained_to_see_what_a_stream_will_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Noise, finished blocks, a place that is drawn, and the first frame in the reference's place;
+    without switches the loss of before."""
+    batch = make_batch(2, 25, 32, latent_channels=16, has_reference=True)
+    models, losses, calls = Models("tiny", motion_stats="small"), [], []
+    forward = AvatarDiT.forward
+
+    def noting(self: AvatarDiT, x: Tensor, t: Tensor, *given: Any, **named: Any) -> Any:
+        calls.append((float(t.max()), named.get("start", 0), named["past"]))
+        return forward(self, x, t, *given, **named)
+
+    monkeypatch.setattr(AvatarDiT, "forward", noting)
+    streaming = Streaming("clean", "replaced", shift=40, corrupt_share=0.5, corrupt_strength=0.5)
+    objective = dataclasses.replace(OBJECTIVE, first_share=0.0, image_share=0.0)
+    for how in (Streaming(), dataclasses.replace(streaming, history="same_step"), streaming):
+        stage = stage_of(models, objective, how, anchor_share=1.0)
+        losses.append(float(stage.loss_at(batch, 3)[0]))
+    (_, place, past), (t, start, alone), (clean_t, *_), (noisy_t, *_) = calls
+    assert (clean_t, place) == (0.0, 0)
+    assert t == noisy_t > 0
+    assert start > 0
+    assert alone.num_frames == 1 < past.num_frames
+    assert len(set(losses)) == 3
 
 
 def test_windows_that_blocks_do_not_fill_and_distilled_weights_are_refused(tmp_path: Path) -> None:

@@ -7,13 +7,17 @@ import pytest
 import torch
 
 from avatar_v.cli import main
+from avatar_v.generate.generator import context_latents, live_audio_chunks, look_ahead_latents
+from avatar_v.inputs.live import sound_chunks
+from avatar_v.media.sound import high_passed
 from avatar_v.models.audio import HiddenStateAudioEncoder
+from avatar_v.models.config import DiTConfig
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.text import PAD, ByteTextEncoder, UMT5TextEncoder
 from avatar_v.parallel.offload import Residency
 from avatar_v.weights.card import Card
 from avatar_v.weights.presets import build
-from avatar_v.weights.weights import save_pipeline
+from avatar_v.weights.weights import load_pipeline, save_pipeline
 from fake_streams import FakeStreams
 from tiny_run import RECIPES
 
@@ -168,6 +172,58 @@ def test_layer_weights_choose_among_the_hidden_states(
     mean = torch.stack(outputs).mean(0)
     torch.testing.assert_close(encoder(waveform), mean, atol=1e-5, rtol=1e-5)
     assert (outputs[0] - outputs[2]).abs().max() > 1e-3
+
+
+@pytest.mark.parametrize("look_ahead", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["wav2vec2", "whisper"])
+@torch.inference_mode()
+def test_a_live_sound_is_encoded_as_the_whole_track_is(
+    kind: str, look_ahead: int, request: pytest.FixtureRequest
+) -> None:
+    """To 1e-5: sums of fp32 over other batches. Training's windows of a clip are the same, too; and
+    a latent hears ``look_ahead`` latents and two frames behind its own, and nothing later."""
+    folder = request.getfixturevalue(f"{kind}_folder")
+    _, conditioner = build("tiny")
+    conditioner.audio_encoder = HiddenStateAudioEncoder(folder, look_ahead, window=3)
+    sound = 0.1 * torch.randn(640 * 49, generator=torch.Generator().manual_seed(0))
+    passed = high_passed(sound)  # which a live sound is as it arrives
+    whole = conditioner.encode_audio(passed[None])
+    context = context_latents(conditioner)
+    parts = sound_chunks(
+        iter(sound.split(5_000)), chunk_latents=5, context=context, gain=lambda _: 1.0,
+        look_ahead=look_ahead_latents(conditioner),
+    )  # fmt: skip
+    live = [(part.chunk.latents, part.audio) for part in live_audio_chunks(conditioner, parts)]
+    assert len(live) > 3
+    for latents, got in live:
+        expected = whole[:, latents.start : latents.stop]
+        torch.testing.assert_close(got, expected, atol=1e-5, rtol=1e-5)
+    clip = passed[None].expand(2, -1)
+    got = conditioner.encode_audio_windows(clip, torch.tensor([0, 5]), 4)
+    for row, start in zip(got, (0, 5), strict=True):
+        torch.testing.assert_close(row, whole[0, start : start + 4], atol=1e-5, rtol=1e-5)
+    heard = 640 * (4 * 5 + 3 + 4 * look_ahead)  # latent 5 holds frames up to 20
+    for at, is_heard in ((heard, False), (heard - 640, True)):
+        other = passed[None].clone()
+        other[:, at:] = 0.5
+        moved = (conditioner.encode_audio(other) - whole)[:, 5].abs().max()
+        assert (moved > 2e-6) == is_heard
+
+
+def test_look_ahead_is_stored_and_the_embedded_encoder_has_none(
+    wav2vec2_folder: Path, tmp_path: Path
+) -> None:
+    _, conditioner = build("tiny")
+    with pytest.raises(ValueError, match="hears no future"):
+        conditioner.hear_ahead(1)
+    dit = AvatarDiT(dataclasses.replace(DiTConfig.tiny(), audio_dim=24))
+    conditioner.audio_encoder = HiddenStateAudioEncoder(wav2vec2_folder)
+    with pytest.raises(ValueError, match="needs the whole recording"):
+        context_latents(conditioner)
+    conditioner.hear_ahead(2)
+    save_pipeline(tmp_path / "w", dit, conditioner, Card("tiny"))
+    encoder = load_pipeline(tmp_path / "w")[1].audio_encoder
+    assert (encoder.look_ahead, encoder.config) == (2, {"look_ahead": 2, "window": 12})
 
 
 def test_an_encoder_of_another_kind_is_refused(umt5_folder: Path) -> None:

@@ -15,7 +15,8 @@ MORE = {
                "--gain", "-3", "--reference-seconds", "4", "--from-prompt",
                "--voice", "drawn:3"],
     "sampling": ["--steps", "7", "--no-anchor", "--no-blend", "--interpolate", "--seed", "3",
-                 "--guidance-audio", "2.5"],
+                 "--guidance-audio", "2.5", "--sink", "replaced", "--history", "clean",
+                 "--no-rolling"],
     "output": ["--overwrite"],
 }  # fmt: skip
 
@@ -37,7 +38,7 @@ def test_every_option_of_the_command_line_is_a_field() -> None:
         reference="me.mp4", audio="talk.wav", out="out.mp4", also=("a.mp4", "b.mp4"),
         prompt="a room", face_crop=False, gain_db=-3.0, reference_s=4.0, from_prompt=True,
         voice="drawn:3", num_steps=7, anchor=False, blend=False, interpolate=True, seed=3,
-        guidance_audio=2.5, overwrite=True,
+        guidance_audio=2.5, overwrite=True, sink="replaced", history="clean", rolling=False,
     )  # fmt: skip
     assert request_of([*WORDS, *(word for words in MORE.values() for word in words)]) == expected
 

@@ -1,12 +1,16 @@
 """Self-forcing: what the student makes, what the scores see of it, and who is trained."""
 
 import dataclasses
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 import torch
 
+from avatar_v.models.base import hash_folder
 from avatar_v.models.causal import as_causal
+from avatar_v.models.config import Streaming
+from avatar_v.models.lora import add_factors, merged
 from avatar_v.objectives.distribution_matching import Matching
 from avatar_v.objectives.matching import FAKE, REAL
 from avatar_v.objectives.self_forcing import CausalStudent, SelfForcing
@@ -19,11 +23,12 @@ from avatar_v.training.personality import Personality
 from avatar_v.training.roles import STUDENT
 from avatar_v.training.settings import Models, Objective
 from avatar_v.training.trainable import Trainable
-from avatar_v.weights.card import Card
+from avatar_v.weights.adapter import save_adapter
+from avatar_v.weights.card import AdapterCard, Card
 from avatar_v.weights.presets import build
 from avatar_v.weights.random import make_batch, motion_stats
-from avatar_v.weights.weights import save_pipeline
-from random_models import randomise
+from avatar_v.weights.weights import load_pipeline, save_pipeline
+from random_models import make_cond, randomise
 
 LENGTH, SEEN = 10, 5  # five blocks of 2, of which one sees two before it
 
@@ -134,10 +139,97 @@ def test_an_update_moves_student_and_fake_score_and_never_the_real_one(
     assert stage.card_entries()["causal_block"] == 2
 
 
+def iterated(stage: SelfForcing) -> dict[str, dict[str, torch.Tensor]]:
+    """The gradients of each role in one step that trains both."""
+    batch = make_batch(2, 4 * LENGTH - 3, 32, latent_channels=16, has_reference=True)
+    found = {}
+
+    def update(role: str, loss: torch.Tensor | Iterator[torch.Tensor]) -> bool:
+        stage.zero_grad(set_to_none=True)
+        for part in [loss] if isinstance(loss, torch.Tensor) else loss:
+            part.backward()
+        own = {n for n in stage._names[role] if stage.get_parameter(n).grad is not None}
+        found[role] = {n: stage.get_parameter(n).grad.clone() for n in own}  # pyright: ignore
+        return True
+
+    stage.update = update
+    stage.num_backward = dict.fromkeys((STUDENT, FAKE), 1)
+    stage.iterate(stage.begin(batch, 0))
+    return found
+
+
+ALL = Streaming("clean", "replaced", shift=4, corrupt_share=0.5, corrupt_strength=0.3)
+
+
+def test_blocks_train_the_student_with_every_switch(folders: dict[str, str]) -> None:
+    student = CausalStudent(folders["student"], SEEN, "blocks")
+    found = {}
+    for name, streaming in (("plain", Streaming()), ("all", ALL)):
+        stage = stage_of(folders, student=student, streaming=streaming)
+        randomise(stage.fake, seed=5)
+        found[name] = iterated(stage)
+        assert stage.card_entries()["streaming"] == streaming
+        head = found[name][STUDENT]["dit.head.out.weight"]
+        assert bool(torch.isfinite(head).all())
+        assert head.abs().sum() > 0
+    key = "dit.blocks.1.self_attention.key.weight"
+    assert not torch.equal(found["plain"][STUDENT][key], found["all"][STUDENT][key])
+    with pytest.raises(ValueError, match="gradients is blocks where"):
+        stage_of(folders, streaming=ALL)
+
+
+def test_student_and_fake_score_are_factors_on_the_real_score(
+    folders: dict[str, str], tmp_path: Path
+) -> None:
+    """The student begins as 4d's adapter; the base is the real score and never moves."""
+    base, _ = load_pipeline(folders["scores"])
+    factored = as_causal(base, block=2, window=2)
+    add_factors(factored, rank=4, alpha=2.0, seed=3)
+    for name, p in factored.named_parameters():
+        if "lora_B" in name:
+            torch.nn.init.normal_(p, std=0.1)
+    about = AdapterCard(
+        "dit", Card("tiny"), folders["scores"], hash_folder(f"{folders['scores']}/dit")
+    )
+    save_adapter(tmp_path / "adapter", factored, about)
+    stage = stage_of(
+        folders, student=CausalStudent(str(tmp_path / "adapter"), SEEN, "blocks"),
+        trainable=Trainable("lora", lora_rank=4, lora_alpha=2.0),
+    )  # fmt: skip
+    x, t = torch.randn(1, LENGTH, 16, 4, 4), torch.full((1, LENGTH), 0.5)
+    cond = make_cond(stage.dit.config, 1, LENGTH)
+    found = {}
+    with torch.no_grad():
+        for role in (STUDENT, FAKE, REAL):
+            with stage.network(role) as network:
+                found[role] = network(x, t, cond)
+        torch.testing.assert_close(found[STUDENT], merged(factored)(x, t, cond))
+        real = load_pipeline(folders["scores"])[0](x, t, cond)
+    assert torch.equal(found[REAL], real)
+    assert torch.equal(found[FAKE], real), "it begins as the real score"
+    assert not torch.allclose(found[STUDENT], real)
+    assert not any(p.requires_grad for n, p in stage.dit.named_parameters() if "lora_" not in n)
+    for name, p in stage.dit.named_parameters():
+        if "lora_B.fake" in name:
+            torch.nn.init.normal_(p, std=0.1)
+    gradients = iterated(stage)
+    for role, own in gradients.items():
+        assert own
+        assert all(f".{role}." in name for name in own)
+        assert any(bool(g.any()) for g in own.values())
+    assert stage.dit.config.causal_block == 2, "it is written as the student is"
+    for wrong in (Trainable("lora", lora_rank=8, lora_alpha=2.0), Trainable("lora", 4, 4.0)):
+        with pytest.raises(ValueError, match="has rank 4 and alpha 2"):
+            stage_of(
+                folders, student=CausalStudent(str(tmp_path / "adapter"), SEEN), trainable=wrong
+            )
+
+
 def test_what_cannot_be_is_refused(folders: dict[str, str]) -> None:
     swapped = {"scores": folders["student"], "student": folders["scores"]}
     for changes, words in (
-        ({"trainable": Trainable("lora")}, "trainable.parts is all"),
+        ({"trainable": Trainable("new")}, "trainable.parts is all or lora"),
+        ({"trainable": Trainable("lora")}, "no adapter"),
         ({"matching": Matching(regression={0: 1.0}, teacher_steps=2)}, "regression is 0"),
         ({"rollout": SelfRollout({0: 2})}, "make 1"),
         ({"objective": Objective({0: 4}, text_dropout=0.0)}, "at least student.score_latents"),

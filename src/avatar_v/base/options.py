@@ -10,7 +10,7 @@ import dataclasses
 import types
 from collections.abc import Sequence
 from dataclasses import MISSING, dataclass
-from typing import Annotated, Any, TypeVar, Union, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 from avatar_v.base import checks
 
@@ -124,6 +124,8 @@ def _reading(hint: Any, default: Any) -> dict[str, Any]:
         return {"action": "store_false" if default else "store_true", "default": default}
     if get_origin(kind) is tuple:
         return {"action": "append", "default": [], "type": get_args(kind)[0]}
+    if get_origin(kind) is Literal:
+        return {"choices": get_args(kind), "default": default}
     return {"type": kind, "default": default}
 
 

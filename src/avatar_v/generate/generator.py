@@ -23,7 +23,6 @@ from avatar_v.inputs.live import SoundChunk
 from avatar_v.inputs.person import EncodedPerson
 from avatar_v.media.pixels import Frames, decoded
 from avatar_v.media.sound import Sound
-from avatar_v.models.audio import LogMelEncoder
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.motion.vectors import motion_frames, unpack_motion
@@ -71,9 +70,14 @@ class AudioChunk:
         own = None if self.refiner_audio is None else self.refiner_audio.to(device)
         return replace(self, audio=self.audio.to(device), refiner_audio=own)
 
-    def tokens(self) -> "AudioChunk":
-        """The model's tokens alone, on the CPU and in memory of their own, to be sent."""
-        return AudioChunk(self.chunk, self.audio.cpu().clone(), self.sound.new_empty(0))
+    def tokens(self) -> tuple[Tensor, Chunk]:
+        """The model's tokens, on the CPU and in memory of their own, to be sent."""
+        return self.audio.cpu().clone(), self.chunk
+
+    @classmethod
+    def of_tokens(cls, audio: Float[Tensor, "1 l n d"], chunk: Chunk) -> "AudioChunk":
+        """Of a rank that gets `tokens` and no sound."""
+        return cls(chunk, audio, audio.new_empty(0))
 
 
 @dataclass(frozen=True)
@@ -277,13 +281,20 @@ def context_latents(conditioner: Conditioner, refiner: Conditioner | None = None
     ValueError for an encoder that looks at the whole recording: it cannot follow a live one.
     """
     encoder = conditioner.audio_encoder
-    if not isinstance(encoder, LogMelEncoder):
+    if encoder.look_ahead is None:
         raise ValueError(
             f"these weights encode sound by {type(encoder).__name__}, which needs the whole "
-            "recording; live audio needs the causal LogMelEncoder (pass the sound as a file)"
+            "recording: pass the sound as a file, or train them with models.audio_look_ahead"
         )
     own = 0 if refiner is None else context_latents(refiner)
     return max(encoder.memory_latents, own)
+
+
+def look_ahead_latents(conditioner: Conditioner, refiner: Conditioner | None = None) -> int:
+    """Latents behind its own that a latent waits for the sound of, those of a ``refiner`` too, of
+    encoders that have `context_latents`."""
+    own = 0 if refiner is None else look_ahead_latents(refiner)
+    return max(conditioner.audio_encoder.look_ahead or 0, own)
 
 
 def audio_tokens(
@@ -296,19 +307,19 @@ def audio_tokens(
     """The audio tokens "1 l n d" of any run of latents, equal to those of the whole encoding of
     ``gain`` times the waveform.
 
-    Behind its end the sound is silent up to the last latent. The embedded encoder is causal with a
-    finite memory: each call encodes its own stretch with that much before it and one latent after
-    it. Encoders that look at the whole recording (wav2vec 2.0, Whisper) run once, here.
+    Behind its end the sound is silent up to the last latent. A causal encoder has a finite memory:
+    each call encodes its own stretch with that much before it, and behind it one latent more than
+    its look-ahead. Encoders that look at the whole recording run once, here.
     """
-    device = next(conditioner.parameters()).device
-    if not isinstance(conditioner.audio_encoder, LogMelEncoder):
+    device, look_ahead = next(conditioner.parameters()).device, conditioner.audio_encoder.look_ahead
+    if look_ahead is None:
         whole = _cut_sound(waveform, Span(0, num_frames(num_latents))).to(device)
         tokens = conditioner.encode_audio(gain * whole)
         return lambda span: tokens[:, span.start : span.stop]
     context = context_latents(conditioner)
 
     def encode_span(span: Span) -> Tensor:
-        first, last = max(0, span.start - context), min(span.stop, num_latents - 1)
+        first, last = max(0, span.start - context), min(span.stop + look_ahead, num_latents - 1)
         frames = Span(TEMPORAL_FACTOR * first, TEMPORAL_FACTOR * last + 1)
         tokens = conditioner.encode_audio(gain * _cut_sound(waveform, frames).to(device))
         return tokens[:, span.start - first : span.stop - first]

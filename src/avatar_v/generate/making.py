@@ -22,6 +22,7 @@ from avatar_v.generate.generator import (
     decode_chunks,
     finished_chunks,
     live_audio_chunks,
+    look_ahead_latents,
     sample_chunks,
 )
 from avatar_v.generate.pipelining import Stage, chained, pipelined
@@ -124,7 +125,10 @@ class RankTask:
             how = {"prepared": passed, "gain": gain(passed), "refiner": own}
             return audio_chunks(self.conditioner, sound, length, **how)
         context = context_latents(self.conditioner, own)
-        parts = sound_chunks(sound, chunk_latents=length, context=context, gain=gain)
+        ahead = look_ahead_latents(self.conditioner, own)
+        parts = sound_chunks(
+            sound, chunk_latents=length, context=context, gain=gain, look_ahead=ahead
+        )
         return live_audio_chunks(self.conditioner, parts, own)
 
     def _lead(self, made: Generator[Any, None, None], ranks: Ranks) -> Generator[Any, None, None]:
@@ -166,7 +170,8 @@ class RankTask:
 
         def sample(chunks: Iterator[AudioChunk]) -> Iterator[LatentChunk]:
             if line is not None:
-                chunks = (c.to(self.device) for c in line.along(chunks, AudioChunk.tokens))
+                given = line.along(chunks, AudioChunk.tokens, AudioChunk.of_tokens)
+                chunks = (c.to(self.device) for c in given)
             return sample_chunks(
                 self.dit, self.conditioner, job.person, prompt, settings, chunks, kept, line
             )

@@ -6,7 +6,9 @@ rank with its share of the tokens (parallel/sequence.py), and decode it; with ca
 rank makes its own steps of all blocks (parallel/timestep.py). Followers write nothing.
 
 One that ends before its time is one error on rank 0: what waits for it is woken by the closed
-connection, or, where that does not help (NCCL), the process ends. How they start is launching.py's.
+connection, or, where that does not help (NCCL), the process ends. One that gives no sign of life
+for some seconds, because it was stopped or cannot be reached, is ended. How they start is
+launching.py's.
 """
 
 import os
@@ -40,6 +42,8 @@ from avatar_v.sampling.rollout import States
 NO_LIMIT = timedelta(days=7)
 """A follower may wait for its next video as long as rank 0 lives."""
 GOES_ON = "goes on"
+BEAT_S, MOST_MISSED = 1.0, 6
+"""Followers give a sign of life so often; one that misses so many of them is ended."""
 
 
 class Ranks:
@@ -55,8 +59,10 @@ class Ranks:
         assert isinstance(objects, ProcessGroup)
         self._objects = objects
         self._strips = Strips()
-        if processes:
-            threading.Thread(target=self._watch, name="ranks", daemon=True).start()
+        self._store, self._lag = dist.distributed_c10d._get_default_store(), ""
+        if size > 1:
+            work = self._beat if rank else self._watch
+            threading.Thread(target=work, name="ranks", daemon=True).start()
 
     def spread(self, *dits: AvatarDiT, vae: VideoVAE) -> None:
         """Let all ranks compute each of these together, and decode with ``vae``."""
@@ -146,11 +152,38 @@ class Ranks:
                 self.share()
         dist.destroy_process_group()
 
+    def _beat(self) -> None:
+        """A follower's signs of life."""
+        with suppress(RuntimeError):  # rank 0 is gone
+            while not self._closed:
+                self._store.add(f"alive {self.rank}", 1)
+                time.sleep(BEAT_S)
+
     def _watch(self) -> None:
-        wait([process.sentinel for process in self._processes.values()])
+        """On rank 0: until a follower ends."""
+        sentinels = [process.sentinel for process in self._processes.values()]
+        beats, missed = dict.fromkeys(range(1, self.size), 0), dict.fromkeys(range(1, self.size), 0)
+        while not self._closed and not wait(sentinels, timeout=BEAT_S):
+            if not sentinels:  # those of a launcher
+                time.sleep(BEAT_S)
+            for rank, before in beats.items():
+                beats[rank] = self._store.add(f"alive {rank}", 0)
+                missed[rank] = missed[rank] + 1 if beats[rank] == before else 0
+                if missed[rank] == MOST_MISSED or (self._busy and missed[rank] > MOST_MISSED):
+                    self._end(rank)
         time.sleep(PATIENCE_S)
         if self._busy and not self._closed:
             notice(f"avatar-v: error: {self._death()}")
+            os._exit(1)
+
+    def _end(self, rank: int) -> None:
+        """End a follower that gives no sign of life: whatever waits for it goes on."""
+        seconds = MOST_MISSED * BEAT_S
+        self._lag = f"rank {rank} of {self.size} gave no sign of life for {seconds:g} s"
+        if rank in self._processes:
+            self._processes[rank].kill()
+        elif self._busy:
+            notice(f"avatar-v: error: {self._lag}; the video cannot be made without it")
             os._exit(1)
 
     def _death(self, wait_s: float = 0.0) -> str:
@@ -159,6 +192,8 @@ class Ranks:
         for process in self._processes.values():
             if process.sentinel in ready:
                 process.join(1.0)  # its pipe closes a moment before its status is there
+        if self._lag:
+            return f"{self._lag}; the video cannot be made without it"
         return describe_death(self._processes)
 
 

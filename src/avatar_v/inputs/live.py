@@ -3,8 +3,9 @@
 Chunks are planned while the sound arrives (streaming framework: the loop ends when the audio stream
 does), and are those of the finished sound: which block brought a sample does not matter. A chunk
 can be made once the two video frames behind it have been heard, which is how far its lips look
-ahead. Memory holds the encoder's context and what the gain is measured on. No network is known
-here (generate/generator.py), nor whose turn it is (generate/pipelining.py).
+ahead, and the look-ahead of the sound's encoder. Memory holds the encoder's context and what the
+gain is measured on. No network is known here (generate/generator.py), nor whose turn it is
+(generate/pipelining.py).
 """
 
 import time
@@ -145,15 +146,17 @@ def sound_chunks(
     chunk_latents: int,
     context: int,
     gain: Callable[[Tensor], float],
+    look_ahead: int = 0,
 ) -> Iterator[SoundChunk]:
     """The chunks of a sound, each as soon as its look-ahead has arrived; the rest at its end.
 
-    ``context`` is the number of latents before a chunk that its encoding depends on. Windows are
+    ``context`` and ``look_ahead`` are the numbers of latents before a chunk and behind it that its
+    encoding depends on. Windows are
     high-passed; ``gain`` gives the factor of one from the last ``GAIN_WINDOW_S`` of what its chunk
     had to wait for. ValueError if the sound ends before its first sample.
     """
     arriving, before = _Arriving(_with_heard(sound)), None
-    while (part := _next(arriving, before, chunk_latents)) is not None:
+    while (part := _next(arriving, before, chunk_latents, look_ahead)) is not None:
         chunk, last_latent, now = part
         first_latent = max(0, chunk.latents.start - context)
         frames = Span(TEMPORAL_FACTOR * first_latent, TEMPORAL_FACTOR * last_latent + 1)
@@ -170,20 +173,22 @@ def sound_chunks(
 
 
 def _next(
-    arriving: "_Arriving", before: Chunk | None, chunk_latents: int
+    arriving: "_Arriving", before: Chunk | None, chunk_latents: int, look_ahead: int
 ) -> tuple[Chunk, int, int] | None:
     """The chunk behind ``before`` once its sound is there, the last latent to encode with it, and
     the sample up to which it had to wait; None behind the last chunk."""
     chunk = next_chunk(before, chunk_latents=chunk_latents, num_video_frames=None)
     assert chunk is not None
-    due = (num_frames(chunk.latents.stop) + CONTEXT_FRAMES) * SAMPLES_PER_FRAME
+    last = chunk.latents.stop + look_ahead
+    due = (num_frames(last) + CONTEXT_FRAMES) * SAMPLES_PER_FRAME
     if arriving.wait_for(due):  # so there is at least one latent behind this chunk
-        return chunk, chunk.latents.stop, due
+        return chunk, last, due
     total = frames_of_audio(arriving.stop)
     chunk = next_chunk(before, chunk_latents=chunk_latents, num_video_frames=total)
     if chunk is None:
         return None
-    return chunk, min(chunk.latents.stop, latents_to_cover(total) - 1), arriving.stop
+    last = min(chunk.latents.stop + look_ahead, latents_to_cover(total) - 1)
+    return chunk, last, arriving.stop
 
 
 def _sample_span(frames: Span) -> Span:

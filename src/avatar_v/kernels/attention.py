@@ -54,9 +54,9 @@ def attend_blocks(
     that it sees, and to the ``extra`` keys "b e heads width" that ``extra_mask`` lets it see.
 
     One call a block: keys that a block may not see are never multiplied, so the cost of a window
-    is linear in l. ``blocks`` cover all frames in order.
+    is linear in l. ``blocks`` cover all frames of the queries in order; there may be more of keys.
     """
-    queries, outputs = query.unflatten(1, (key.shape[1], -1)), []
+    queries, outputs = query.unflatten(1, (blocks[-1].frames[1], -1)), []
     for block in blocks:
         own = queries[:, slice(*block.frames)].flatten(1, 2)
         keys, values, mask = frames_seen(key, block), frames_seen(value, block), None

@@ -10,6 +10,7 @@ Between the projections stands a *core*: queries, keys and values of one stream 
 `attend_self` is the core of one device; parallel/sequence.py has those of several.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import NamedTuple, Protocol, runtime_checkable
@@ -26,6 +27,8 @@ from avatar_v.models.layers import RMSNorm, compute_dtype
 
 Heads = Float[Tensor, "b s heads width"]
 KeyValue = tuple[Float[Tensor, "b k heads width"], Float[Tensor, "b k heads width"]]
+AsSeen = Callable[[KeyValue], KeyValue]
+"""How later blocks see the keys and values of a run of frames, keys not rotated."""
 ExtraKeyValue = tuple[Float[Tensor, "b extra heads width"], Float[Tensor, "b extra heads width"]]
 
 
@@ -67,13 +70,18 @@ class Pattern:
         edges = [0, *range(first, num_frames, self.block), num_frames]
         return list(pairwise(edges))
 
-    def blocks(self, num_frames: int) -> list[QueryBlock]:
-        """The blocks of so many frames, with what each one sees."""
+    def blocks(self, num_frames: int, *, apart: bool = False) -> list[QueryBlock]:
+        """The blocks of so many frames, with what each one sees. With ``apart`` the keys of all
+        frames come twice: first as later blocks see them, then as their own block does."""
         found, runs = [], self.runs(num_frames)
         for i, (start, stop) in enumerate(runs):
             first = 0 if self.before is None else runs[max(i - self.before, 0)][0]
             last = len(runs) - 1 if self.after is None else min(i + self.after, len(runs) - 1)
             seen = ((0, min(self.sink, first)), (first, runs[last][1]))
+            if apart:
+                assert self.after == 0, "a causal pattern"
+                own = (num_frames + start, num_frames + stop)
+                seen = ((0, min(self.sink, first)), (first, start), own)
             found.append(QueryBlock((start, stop), tuple(run for run in seen if run[0] < run[1])))
         return found
 
@@ -91,6 +99,20 @@ class Blocked:
 
     pattern: Pattern
     num_frames: int
+    as_seen: AsSeen | None = None  # None: as their own block sees them
+
+    def video_keys(
+        self, key: Heads, value: Heads, rotary: Float[Tensor, "*positions 1 half 2"]
+    ) -> tuple[Float[Tensor, "b frames n heads width"], Float[Tensor, "b frames n heads width"]]:
+        """Rotated keys and values by frames, in the order of `Pattern.blocks`."""
+        pairs = [(key, value)]
+        if self.as_seen is not None:
+            pairs.insert(0, self.as_seen((key, value)))
+        keys = [rotate(k, rotary).unflatten(1, (self.num_frames, -1)) for k, _ in pairs]
+        values = [v.unflatten(1, (self.num_frames, -1)) for _, v in pairs]
+        if len(pairs) == 1:
+            return keys[0], values[0]
+        return torch.cat(keys, dim=1), torch.cat(values, dim=1)
 
 
 class ExtraKV(NamedTuple):
@@ -138,11 +160,12 @@ def attend_self(
     and of the mask only the part of ``extra`` counts. Also returns the keys and values that a cache
     keeps of the stream, unrotated.
     """
-    query, keys, values = rotate(query, rotary), rotate(key, rotary), value
-    near = None if beside is None else (rotate(beside.key, beside.rotary), beside.value)
+    query = rotate(query, rotary)
     if blocked is not None:
-        y = _attend_blocked(query, keys, values, blocked, near, extra, key_mask)
+        y = _attend_blocked(query, (key, value), rotary, blocked, beside, extra, key_mask)
         return y, (key, value)
+    keys, values = rotate(key, rotary), value
+    near = None if beside is None else (rotate(beside.key, beside.rotary), beside.value)
     others = [pair for pair in (near, extra) if pair is not None]
     if others:
         keys = torch.cat([keys, *(pair[0] for pair in others)], dim=1)
@@ -218,19 +241,20 @@ class CrossAttention(Attention):
 
 def _attend_blocked(
     query: Heads,
-    key: Heads,
-    value: Heads,
+    own: KeyValue,
+    rotary: Float[Tensor, "*positions 1 half 2"],
     blocked: Blocked,
-    beside: KeyValue | None,
+    beside: ExtraKV | None,
     extra: ExtraKeyValue | None,
     key_mask: KeyMask | None,
 ) -> Heads:
     num, pattern = blocked.num_frames, blocked.pattern
-    keys, values = key.unflatten(1, (num, -1)), value.unflatten(1, (num, -1))
-    seen, mask = pattern.blocks(num), mask_of_extra(key_mask, extra)
+    seen = pattern.blocks(num, apart=blocked.as_seen is not None)
+    mask = mask_of_extra(key_mask, extra)
     if beside is None:
-        return attend_blocks(query, keys, values, seen, extra, mask)
-    near = tuple(x.unflatten(1, (num, -1)) for x in beside)
+        return attend_blocks(query, *blocked.video_keys(*own, rotary), seen, extra, mask)
+    keys, values = (x.unflatten(1, (num, -1)) for x in (rotate(own[0], rotary), own[1]))
+    near = blocked.video_keys(*beside)
     outputs, queries = [], query.unflatten(1, (num, -1))
     for own, block in zip(pattern.blocks_beside(num), seen, strict=True):
         parts = [tuple(frames_seen(x, own) for x in (keys, values))]

@@ -3,7 +3,8 @@
 The embedded encoder (`LogMelEncoder`) is causal with a finite memory, so speech that arrives in
 chunks is encoded as if whole (`AudioStream`); the look-ahead that lips need is the context of the
 latent windows (`latent_windows`). `HiddenStateAudioEncoder` wraps wav2vec 2.0 and Whisper, which
-are not causal: encode whole files with them.
+are not causal: they encode whole files, or windows of sound that end a stated look-ahead behind
+each latent, in training as in a stream.
 """
 
 import math
@@ -24,8 +25,16 @@ CONTEXT_FRAMES = 2
 """Video frames that a latent's audio window reaches beyond its own, on each side."""
 NUM_WINDOW_FRAMES = TEMPORAL_FACTOR + 2 * CONTEXT_FRAMES
 
+LookAhead = Annotated[int, Within(0, 16)]
+WINDOW_LATENTS = 12
+"""Latents of sound, the last its own, that a window of a causal encoder holds: 1.9 s (our choice).
+"""
+
 Depth = Annotated[int, Within(0, 16)]
 """Layers, of which each reaches twice as far back as the one before."""
+
+AT_ONCE = 64
+"""Windows in one pass of an encoder: they bound its memory."""
 
 Waveform = Float[Tensor, "b s"]
 Features = Float[Tensor, "b f d"]
@@ -105,6 +114,8 @@ class LogMelEncoder(nn.Module):
         spectra = math.ceil((_WINDOW - _HOP) / SAMPLES_PER_FRAME)
         return spectra + sum(layer.memory_frames for layer in self.layers)  # pyright: ignore
 
+    look_ahead = 0
+
     @property
     def memory_latents(self) -> int:
         """Latent frames before its own that a latent frame's window of features depends on: the
@@ -143,10 +154,22 @@ class HiddenStateAudioEncoder(nn.Module):
 
     ``folder`` is a local transformers folder; nothing is downloaded. Hidden states at 50 Hz are
     averaged in pairs to the 25 Hz frame grid.
+
+    Without ``look_ahead`` each feature depends on the whole recording. With it the features that
+    the tokens of a latent add to those before (`latent_windows`: video frames 4k - 1 … 4k + 2) come
+    from a pass over ``window`` latents of sound that end with these frames, and ``look_ahead``
+    latents behind them; before the recording and behind it there is silence. A pass a latent: the
+    features do not depend on where a stream is cut.
     """
 
-    def __init__(self, folder: str | Path) -> None:
+    def __init__(
+        self,
+        folder: str | Path,
+        look_ahead: LookAhead | None = None,
+        window: Count = WINDOW_LATENTS,
+    ) -> None:
         super().__init__()
+        self.look_ahead, self.window = look_ahead, window
         from transformers import AutoConfig, AutoFeatureExtractor, Wav2Vec2Model, WhisperModel
 
         folder = Path(folder)
@@ -167,7 +190,14 @@ class HiddenStateAudioEncoder(nn.Module):
 
     @property
     def config(self) -> dict[str, int]:
-        return {}
+        if self.look_ahead is None:
+            return {}
+        return {"look_ahead": self.look_ahead, "window": self.window}
+
+    @property
+    def memory_latents(self) -> int:
+        """As that of LogMelEncoder."""
+        return self.window + 1
 
     def train(self, mode: bool = True) -> "HiddenStateAudioEncoder":
         """The backbone stays in evaluation mode: it is frozen."""
@@ -178,9 +208,8 @@ class HiddenStateAudioEncoder(nn.Module):
         """Features of s / 640 video frames; ValueError unless s is a multiple of 640."""
         check_samples(waveform)
         with torch.no_grad():
-            states = (
-                self._wav2vec2(waveform) if self.kind == "wav2vec2" else self._whisper(waveform)
-            )
+            states = self._states if self.look_ahead is None else self._by_windows
+            states = states(waveform)
         num_frames = waveform.shape[1] // SAMPLES_PER_FRAME
         stacked = torch.stack([state[:, : 2 * num_frames].float() for state in states])
         stacked = stacked.unflatten(2, (num_frames, 2)).mean(3)
@@ -190,6 +219,25 @@ class HiddenStateAudioEncoder(nn.Module):
         """The model and its feature extractor in transformers' layout."""
         self.model.save_pretrained(folder)
         self.extractor.save_pretrained(folder)
+
+    def _states(self, waveform: Waveform) -> tuple[Tensor, ...]:
+        return self._wav2vec2(waveform) if self.kind == "wav2vec2" else self._whisper(waveform)
+
+    def _by_windows(self, waveform: Waveform) -> tuple[Tensor, ...]:
+        """Hidden states of groups of four video frames, of which the first begins at frame -1."""
+        assert self.look_ahead is not None
+        num_frames = waveform.shape[1] // SAMPLES_PER_FRAME
+        num, before = num_frames // TEMPORAL_FACTOR + 1, TEMPORAL_FACTOR * (self.window - 1)
+        size = TEMPORAL_FACTOR * (self.window + self.look_ahead)
+        whole = TEMPORAL_FACTOR * (num - 1) + size
+        behind = whole - before - 1 - num_frames
+        padded = F.pad(waveform, (SAMPLES_PER_FRAME * (before + 1), SAMPLES_PER_FRAME * behind))
+        step = SAMPLES_PER_FRAME * TEMPORAL_FACTOR
+        windows = padded.unfold(1, SAMPLES_PER_FRAME * size, step).flatten(0, 1)
+        run = slice(2 * before, 2 * (before + TEMPORAL_FACTOR))
+        passes = [[x[:, run] for x in self._states(part)] for part in windows.split(AT_ONCE)]
+        layers = (torch.cat(layer) for layer in zip(*passes, strict=True))
+        return tuple(x.unflatten(0, (-1, num)).flatten(1, 2)[:, 2:] for x in layers)
 
     def _wav2vec2(self, waveform: Waveform) -> tuple[Tensor, ...]:
         """Hidden states at 50 Hz. 80 samples more give exactly two states for each video frame."""

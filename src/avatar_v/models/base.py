@@ -42,7 +42,15 @@ def card_values(folder: str | Path) -> dict[str, Any]:
     """The values of a folder's card. ValueError for another schema version."""
     values = read_json(Path(folder) / CARD)
     check_version(values, folder)
-    return UNCOMPRESSED | values
+    return with_defaults(values)
+
+
+def with_defaults(card: dict[str, Any]) -> dict[str, Any]:
+    """The values of a card with those that older ones lack."""
+    can = card.get("can")
+    return (
+        UNCOMPRESSED | card | ({"can": {"streaming": None} | can} if isinstance(can, dict) else {})
+    )
 
 
 def check_version(card: dict[str, Any], folder: str | Path) -> None:

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from avatar_v.kernels.key_mask import KeyMask
 from avatar_v.models.attention import (
+    AsSeen,
     Blocked,
     Core,
     CrossAttention,
@@ -112,6 +113,7 @@ def run_block(
     key_mask: KeyMask | None = None,
     motion_key_mask: KeyMask | None = None,
     pattern: Pattern | None = None,
+    as_seen: AsSeen | None = None,
     cores: Cores = ALONE,
 ) -> tuple[Tokens, Float[Tensor, "b l 1 d"] | None, KeyValue]:
     """One block over video tokens, then over their motion tokens; also the video's K and V.
@@ -119,10 +121,10 @@ def run_block(
     Motion tokens look at each other, at the video and at its ``extra`` keys (``motion_key_mask``
     covers the three, one after another); they read no text. ``motion_modulation`` is that of their
     own times (None: those of the video). The video does not look at them. With ``pattern`` video
-    and motion see by it of each other and of themselves; without one they see all. ``cores`` are
-    the two streams' own.
+    and motion see by it of each other and of themselves; without one they see all. ``as_seen``:
+    how later blocks see the video. ``cores`` are the two streams' own.
     """
-    blocked = None if pattern is None else Blocked(pattern, x.shape[1])
+    blocked = None if pattern is None else Blocked(pattern, x.shape[1], as_seen)
     x, (key, value) = block(
         x, modulation, rotary, text=text, audio=audio, audio_scale=audio_scale,
         motion=motion, core=cores.video, extra=extra, key_mask=key_mask, blocked=blocked,

@@ -60,6 +60,16 @@ class Conditioner(nn.Module):
         self.vae.eval()
         return self
 
+    def hear_ahead(self, look_ahead: int) -> None:
+        """Let the audio encoder hear so many latents behind a latent's own, no more. ValueError for
+        one that is causal by itself."""
+        if isinstance(self.audio_encoder, LogMelEncoder):
+            raise ValueError(
+                "models.audio_look_ahead is for wav2vec 2.0 and Whisper: the embedded encoder "
+                "hears no future"
+            )
+        self.audio_encoder.look_ahead = look_ahead
+
     def check_fits(self, config: DiTConfig) -> None:
         """ValueError naming every width that differs from what the DiT expects."""
         pairs = {
@@ -225,10 +235,12 @@ class Conditioner(nn.Module):
         """The tokens of ``length`` latents from each sample's ``start``: those that the whole
         encoding has there, from the stretch of sound they depend on where the encoder is causal."""
         num = num_latents(waveform.shape[1] // SAMPLES_PER_FRAME)
-        if not isinstance(self.audio_encoder, LogMelEncoder):
+        look_ahead = self.audio_encoder.look_ahead
+        if look_ahead is None:
             return window(self.encode_audio(waveform), start, length)
         memory = self.audio_encoder.memory_latents
-        stretch = min(memory + length + 1, num)  # one behind: windows look two frames ahead
+        # one behind: windows look two frames ahead
+        stretch = min(memory + length + 1 + look_ahead, num)
         first = (start - memory).clamp(0, num - stretch)
         sample = torch.arange(SAMPLES_PER_FRAME * num_frames(stretch))
         index = (SAMPLES_PER_FRAME * TEMPORAL_FACTOR * first)[:, None] + sample

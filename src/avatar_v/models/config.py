@@ -2,7 +2,7 @@
 
 import dataclasses
 from dataclasses import dataclass
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 from avatar_v.base.stored import Count, Size, Within, built
 
@@ -12,6 +12,47 @@ NUM_GUIDANCE = 3
 CAUSAL_FIRST = 2
 """Latent frames of the first block of a causal network: as many as a chunk shares with the one
 before (sampling/chunks.OVERLAP), so that blocks end where chunks end (our choice)."""
+
+History = Literal["same_step", "clean"]
+Sink = Literal["beside", "replaced"]
+
+
+@dataclass(frozen=True)
+class Streaming:
+    """How a causal network sees what it has made, in training and in generation (Live Avatar §4.2,
+    §4.4). Each part can be taken out; the defaults are those of weights that say nothing."""
+
+    history: History = "same_step"
+    """Keys and values of blocks before: those that they left in the same step, at the same noise
+    level, or those of one more pass over the finished block, which all steps read."""
+    sink: Sink = "beside"
+    """The anchor joins the reference behind the first chunk; or the first latent frame that was
+    made takes the reference's place behind the first block (adaptive attention sink)."""
+    rolling: bool = True
+    """In generation, positions stay where training was; else they grow, away from the sink."""
+    shift: Annotated[int, Within(0, 4096)] = 0
+    """Latent frames: a window of training begins at a place drawn from 0 to here."""
+    corrupt_share: Annotated[float, Within(0, 1)] = 0.0
+    """Share of the history's latent frames whose keys and values are noised in training."""
+    corrupt_strength: Annotated[float, Within(0, 10)] = 0.0  # of that noise; 1: as large as they
+
+    def __post_init__(self) -> None:
+        if (self.corrupt_share > 0) != (self.corrupt_strength > 0):
+            raise ValueError(
+                "streaming.corrupt_share and corrupt_strength are both 0 or both more, got "
+                f"{self.corrupt_share} and {self.corrupt_strength}"
+            )
+
+    @property
+    def without_noise(self) -> "Streaming":
+        """As generation has it."""
+        return dataclasses.replace(self, corrupt_share=0.0, corrupt_strength=0.0)
+
+    @property
+    def needs_blocks(self) -> bool:
+        """Whether a block's first step waits for the end of another, so that no single pass over a
+        window makes what a stream makes."""
+        return self.history == "clean" or self.sink == "replaced"
 
 
 @dataclass(frozen=True)

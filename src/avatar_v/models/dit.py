@@ -16,6 +16,9 @@ Tokens are kept as "b l n d" (latent frame, then token within it), so that what 
 frame, modulation and audio, needs no repetition. The residual stream has the dtype of the weights.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 import torch
 from einops import rearrange
 from jaxtyping import Float
@@ -126,6 +129,7 @@ class AvatarDiT(nn.Module):
         past: KeyValueCache | None = None,
         start: int = 0,
         pattern: Pattern | None = None,
+        as_seen: Callable[[int, KeyValue], KeyValue] | None = None,
         return_keys: bool = False,
     ) -> Latents | tuple[Latents, KeyValueCache]:
         """v = ε - x_0 at every latent frame; with ``return_keys`` also their keys and values.
@@ -140,7 +144,9 @@ class AvatarDiT(nn.Module):
         frames see which; None: what the config says (``temporal_window``, ``causal_block``), else
         all see all. Behind the stream of a cache the frames of a causal network are one block. With
         ``return_keys`` the keys and values of the new frames come as a second result, to be
-        appended to a cache. Motion tokens see the past's video alone.
+        appended to a cache. ``as_seen(layer, keys)`` says how later blocks see those of a causal
+        network, in this pass and in the cache (None: as they are). Motion tokens see the past's
+        video alone.
         ValueError for shapes that do not fit.
         """
         self._check(x_t, t, cond)
@@ -155,7 +161,8 @@ class AvatarDiT(nn.Module):
             x = x + self.low_embed(self._patches(cond.low)).to(self._residual(cond.low))
         shares = None
         if self.spread is not None:
-            shares = self.spread.of(num_frames, x.shape[2], keep_keys=return_keys)
+            kept = return_keys or as_seen is not None
+            shares = self.spread.of(num_frames, x.shape[2], keep_keys=kept)
             x = shares.own(x)
         text = self._embed_text(cond.text)
         audio, audio_scale = self._heard(cond)
@@ -182,16 +189,17 @@ class AvatarDiT(nn.Module):
         layers: list[KeyValue] = []
         for i, block in enumerate(self.blocks):
             assert isinstance(block, Block)
+            seen_as = None if as_seen is None else partial(as_seen, i)
             x, motion, keys = run_block(
                 block, x, motion, modulation, rotary, motion_rotary,
                 motion_modulation=motion_modulation,
                 text=text, audio=audio, audio_scale=audio_scale,
                 extra=None if past is None else past.read(i, past_rotary),
                 key_mask=key_mask, motion_key_mask=motion_key_mask, pattern=pattern,
-                cores=ALONE if shares is None else shares.cores,
+                as_seen=seen_as, cores=ALONE if shares is None else shares.cores,
             )  # fmt: skip
             if return_keys:  # else those of all blocks would stay until the last one
-                layers.append(keys)
+                layers.append(keys if seen_as is None else seen_as(keys))
         patches = self.head(x, embedding)
         v = self._to_latents(patches if shares is None else shares.whole(patches), *grid)
         if not return_keys:

@@ -24,6 +24,8 @@ FACTORS = "lora_"
 ONLY = "default"
 """peft's name of the factors of a network that has one set of them."""
 _TARGETS = re.compile(r"blocks\.\d+\.(\w+_attention\.(query|key|value|out)|ffn\.(up|down))")
+Factors = Mapping[str, tuple[Tensor, Tensor]]
+"""A and B of each module."""
 _Network = TypeVar("_Network", AvatarDiT, MotionNet)
 
 
@@ -58,6 +60,20 @@ def add_factors(
     for name, parameter in network.named_parameters():
         parameter.requires_grad_(FACTORS in name)
     activate(network, names[0])
+
+
+@torch.no_grad()
+def load_factors(network: nn.Module, name: str, factors: Factors, *, where: object) -> None:
+    """Give the factors called ``name`` the values A and B of each module, of the same rank.
+    ValueError, which begins with ``where``, for those of other modules."""
+    layers = dict(lora_layers(network))
+    if layers.keys() != factors.keys():
+        raise ValueError(
+            f"{where} has not factors of the matrices of all blocks, and of these alone"
+        )
+    for module, (a, b) in factors.items():
+        layers[module].lora_A[name].weight.copy_(a)
+        layers[module].lora_B[name].weight.copy_(b)
 
 
 def activate(network: nn.Module, name: str | None) -> None:

@@ -2,9 +2,11 @@
 
 Diffusion forcing: each block of a window has a time of its own, so a block learns to be denoised
 behind others of any noise. In generation all of them have been denoised to the same time
-(sampling/blocks.py), so a share of the windows has one time for all blocks.
+(sampling/blocks.py), so a share of the windows has one time for all blocks. With a clean history
+(models/config.Streaming) they see the finished ones instead, which go through the network first.
 """
 
+import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -16,9 +18,11 @@ from torch import Tensor
 from avatar_v import flow
 from avatar_v.base import checks
 from avatar_v.models.attention import Pattern
-from avatar_v.models.causal import as_causal
-from avatar_v.models.config import CAUSAL_FIRST
+from avatar_v.models.cache import KeyValueCache
+from avatar_v.models.causal import Corruption, as_causal
+from avatar_v.models.config import CAUSAL_FIRST, Streaming
 from avatar_v.sampling.blocks import check_chunks
+from avatar_v.sampling.settings import Settings
 from avatar_v.training.batch import Logs, TrainBatch
 from avatar_v.training.continuation import Continuation
 from avatar_v.training.engine import Engine
@@ -65,6 +69,7 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
 
     Args:
         blocks: of the network, and their times.
+        streaming: what a block sees of the past.
         personality: as in stage 3.
         continuation: as in stage 3.
         trainable: all of the DiT or LoRA factors.
@@ -85,10 +90,14 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
         continuation: Continuation,
         blocks: Blocks,
         trainable: Trainable,
+        streaming: Streaming | None = None,
         seed: int = 0,
     ) -> None:
         if objective.suffix_share > 0:
             raise ValueError("objective.suffix_share is 0: a causal network sees nothing behind it")
+        self.streaming = streaming or Streaming()
+        replaces = self.streaming.sink == "replaced"
+        continuation = dataclasses.replace(continuation, anchor_replaces=replaces)
         video = VideoSubject(
             models, objective, Regions(face_boost, mouth_boost), personality=personality,
             continuation=continuation, times=blocks.draw_times,
@@ -119,9 +128,32 @@ class CausalForcing(Engine[TrainBatch[Cond]]):
         assert batch.cond.reference is not None
         past = self.dit.encode_reference(batch.cond.reference)
         noised = self.subject.noisy(batch, self.subject.with_estimates(self.dit, batch, past))
-        v = self.dit(noised.x_t, noised.t, batch.cond, past=past)
+        v = self.dit(noised.x_t, noised.t, batch.cond, past=past, **self.seen(batch, past))
         loss = velocity_loss(v, noised, self.subject.region(batch))
         return loss, {"video": loss}
 
+    def seen(self, batch: TrainBatch[Cond], past: KeyValueCache | None) -> dict[str, Any]:
+        """Where the window lies and how its blocks see those before, as AvatarDiT.forward takes
+        it."""
+        streaming, draws, more = self.streaming, batch.draws, dict[str, Any]()
+        if streaming.shift:
+            more["start"] = int(torch.randint(streaming.shift + 1, (), generator=draws.common))
+        if streaming.corrupt_share:
+            seed = int(torch.randint(2**62, (), generator=draws.own))
+            corruption = Corruption.of(streaming, seed)
+            assert corruption is not None
+            more["as_seen"] = corruption.over(0, batch.clean.shape[1])
+        if streaming.history == "clean":
+            t = batch.clean.new_zeros(batch.clean.shape[:2])
+            _, finished = self.dit(
+                batch.clean, t, batch.cond, past=past, return_keys=True, **more
+            )  # fmt: skip
+            more["as_seen"] = lambda layer, _: finished.layers[layer]
+        return more
+
     def card_entries(self) -> dict[str, Any]:
-        return {**super().card_entries(), "causal_block": self.blocks.length}
+        own = {"causal_block": self.blocks.length, "streaming": self.streaming}
+        return {**super().card_entries(), **own}
+
+    def sampled_with(self, settings: Settings) -> Settings:
+        return dataclasses.replace(settings, streaming=self.streaming.without_noise)

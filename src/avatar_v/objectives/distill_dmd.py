@@ -93,12 +93,7 @@ class DistillDMD(Engine[TrainBatch[Cond]]):
         return self.trainable.parts == "lora"
 
     def roles(self) -> Mapping[str, Role]:
-        roles = self.matching.roles(self.optim, self.updates)
-        if self.has_adapters:
-            del roles[REAL]
-            roles[STUDENT] = dataclasses.replace(roles[STUDENT], adapter=STUDENT)
-            roles[FAKE] = dataclasses.replace(roles[FAKE], modules=("dit",), adapter=FAKE)
-        return roles
+        return self.matching.roles(self.optim, self.updates, adapters=self.has_adapters)
 
     def build_roles(self) -> None:
         """All roles begin as the weights that the stage starts from. ValueError for a student of

@@ -11,7 +11,7 @@ too.
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -89,7 +89,7 @@ class Host(Protocol):
         """The network of a role. A backward pass belongs inside the block."""
         ...
 
-    def update(self, role: str, loss: Tensor) -> bool: ...
+    def update(self, role: str, loss: Tensor | Iterator[Tensor]) -> bool: ...
 
     def get_submodule(self, target: str) -> nn.Module: ...
 
@@ -111,8 +111,9 @@ class DistributionMatching:
         self.numbers, self.shift = numbers, shift
         self.last_loss: Tensor | None = None
 
-    def roles(self, optim: Optim, updates: Updates) -> dict[str, Role]:
-        """Student, both scores and the head as networks of their own."""
+    def roles(self, optim: Optim, updates: Updates, *, adapters: bool = False) -> dict[str, Role]:
+        """Student, both scores and the head as networks of their own; with ``adapters`` student and
+        fake score as factors on the real one, which is the frozen base of ``dit``."""
         clip, numbers = updates.gradient_clip_val, self.numbers
         roles = {
             STUDENT: Role(("dit",), optim, ema=True, export=True, gradient_clip=clip),
@@ -122,6 +123,10 @@ class DistributionMatching:
         if numbers.has_head:
             lr = constant(numbers.head_lr, (0.0, 0.99))
             roles[HEAD] = Role((HEAD,), lr, shard=False, updates_per_step=numbers.fake_updates)
+        if adapters:
+            del roles[REAL]
+            roles[STUDENT] = dataclasses.replace(roles[STUDENT], adapter=STUDENT)
+            roles[FAKE] = dataclasses.replace(roles[FAKE], modules=("dit",), adapter=FAKE)
         return roles
 
     def build_head(self, dim: int, seed: int) -> TokenDiscriminator:
@@ -146,14 +151,21 @@ class DistributionMatching:
         )
         logs: Logs = {}
         with host.network(STUDENT) as student, torch.set_grad_enabled(due):
-            made = rollout.make(rollout.velocity(student), num_moves)
+            made, steps = rollout.roll(student, num_moves)
+        whole = made if steps is None else made.requires_grad_(due)
         if part is not None:
-            rollout, made = part(rollout, made, batch.draws)
+            rollout, made = part(rollout, whole, batch.draws)
         chunk = ScoredChunk(rollout, made, rollout.window(batch.clean), rollout.window(region))
         if due:
             loss, logs = self.student_loss(host, chunk, num_moves, batch.draws.own)
-            with host.network(STUDENT):
-                host.update(STUDENT, loss)
+            if steps is None:
+                with host.network(STUDENT):
+                    host.update(STUDENT, loss)
+            else:
+                with host.network(FAKE):  # whose features the head's term reads
+                    (gradient,) = torch.autograd.grad(loss, whole)
+                with host.network(STUDENT):
+                    host.update(STUDENT, steps.parts(gradient))
             self.last_loss = loss.detach()
         chunk = dataclasses.replace(chunk, made=made.detach())
         noised = self.noisy(rollout, chunk.made, batch.draws.own)
@@ -262,7 +274,7 @@ def validation_loss(
 ) -> tuple[Tensor, Logs]:
     """Squared error of the student's chunk against the clip's own: it says where a student goes,
     not how good it is."""
-    made, true = rollout.make(rollout.velocity(student)), rollout.window(batch.clean)
+    (made, _), true = rollout.roll(student), rollout.window(batch.clean)
     logs = compared(made, true, rollout.prefix.shape[1])
     return flow_loss(made, true, rollout.scored(), rollout.window(region)), logs
 

@@ -4,8 +4,10 @@ The student is the causal network of the first part; both scores are the weights
 see a window as a whole. In each step blocks see earlier ones at the same time t, so a window in one
 pass under the causal mask is the very video that generation makes block after block
 (sampling/blocks.py; tests/numerics/test_blocks.py): training takes the pass. What a block sees of
-the past is noisy in all steps but the last, which is the paper's History Corrupt; unlike alg. 1,
-gradients pass into the past, and each step has a past of its own, as in generation.
+the past is noisy in all steps but the last, as in the paper; unlike alg. 1, gradients pass into the
+past, and each step has a past of its own, as in generation. With ``student.gradients`` blocks
+it is alg. 2: the student makes block after block as generation does, the past takes no gradient,
+and memory is that of one block.
 
 A student's windows are longer than the scores', so that blocks leave its sight. The scores look at
 a part, which continues the student's own latents.
@@ -15,15 +17,18 @@ import contextlib
 import dataclasses
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.base import checks
+from avatar_v.models.config import DiTConfig, Streaming
 from avatar_v.models.discriminator import TokenDiscriminator
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.models.lora import Factors, active, add_factors, load_factors
 from avatar_v.models.reference import anchor_frame
 from avatar_v.motion.stats import MotionStats
 from avatar_v.objectives.distribution_matching import (
@@ -46,6 +51,8 @@ from avatar_v.training.trainable import Trainable
 from avatar_v.training.video import Regions, VideoSubject
 from avatar_v.training.windows import Windows
 from avatar_v.types import Cond, Reference
+from avatar_v.weights.adapter import check_adapters, read_adapter
+from avatar_v.weights.card import AdapterSpec
 from avatar_v.weights.weights import load_dit
 
 
@@ -53,8 +60,11 @@ from avatar_v.weights.weights import load_dit
 class CausalStudent:
     """The student that is trained, and what the scores see of its video."""
 
-    causal_weights: str  # pipeline folder of stage 4d, e.g. runs/4d_causal_forcing/weights
+    causal_weights: str
+    """Pipeline folder of stage 4d, runs/4d_causal_forcing/weights; of LoRA its adapter beside it"""
     score_latents: int  # of the part of a window that both scores look at: those of their training
+    gradients: Literal["window", "blocks"] = "window"
+    """Of one pass over the window, into the past, too; or of one block after another (alg. 2)."""
 
     def __post_init__(self) -> None:
         checks.count("student.score_latents", self.score_latents, least=OVERLAP + 1)
@@ -85,7 +95,8 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         matching: the scores and the weights of the terms; no regression, since no trajectory of the
             scores ends in a causal network's video.
         rollout: the student's steps; ``prompt_share`` and ``image_share`` make a whole.
-        trainable: all of the student.
+        trainable: all of the student, or LoRA factors for student and fake score on the real one.
+        streaming: what a block sees of the past.
         updates: as in stage 4b.
         personality: as in stage 3.
         face_boost: as in stage 2.
@@ -109,11 +120,12 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         matching: Matching,
         rollout: SelfRollout,
         trainable: Trainable,
+        streaming: Streaming | None = None,
         updates: Updates | None = None,
         seed: int = 0,
     ) -> None:
-        if trainable.parts != "all":
-            raise ValueError("trainable.parts is all: student and scores have other weights")
+        if trainable.parts == "new":
+            raise ValueError("trainable.parts is all or lora: a student learns to make video")
         if any(matching.regression.values()):
             raise ValueError("matching.regression is 0 for a causal student")
         if rollout.prompt_share + rollout.image_share != 1:
@@ -130,10 +142,21 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
         super().__init__(video, optim, seed, trainable, updates)
         self.rollout = rollout
         self.matching = DistributionMatching(matching, objective.shift)
-        self.student = student
+        self.student, self.streaming = student, streaming or Streaming()
+        if self.streaming.needs_blocks and student.gradients != "blocks":
+            raise ValueError(
+                "student.gradients is blocks where the history is clean or the sink is replaced: "
+                "one pass over a window cannot make them"
+            )
+        self.configs: dict[str, DiTConfig] = {}
+
+    @property
+    def has_adapters(self) -> bool:
+        """Whether student and fake score are LoRA factors on the real score."""
+        return self.trainable.parts == "lora"
 
     def roles(self) -> Mapping[str, Role]:
-        return self.matching.roles(self.optim, self.updates)
+        return self.matching.roles(self.optim, self.updates, adapters=self.has_adapters)
 
     def build_roles(self) -> None:
         """The scores are what the stage starts from. ValueError for a student that is not causal,
@@ -143,12 +166,16 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
                 f"{self.subject.models.init_from}: the scores are weights of stage 3, guided by "
                 "several passes (matching.real_guidance), that see whole windows"
             )
-        self.fake, self.real = (self.network_for(role, self.dit) for role in (FAKE, REAL))
         if self.matching.numbers.has_head:
             self.head = self.matching.build_head(self.dit.config.dim, self.seed)
-        student = self.causal_start()
-        student.motion_stats = self.dit.motion_stats
-        block = student.config.causal_block
+        if self.has_adapters:
+            self._add_adapters()
+        else:
+            self.fake, self.real = (self.network_for(role, self.dit) for role in (FAKE, REAL))
+            student = self.causal_start()
+            student.motion_stats = self.dit.motion_stats
+            self.dit = student
+        block = self.dit.config.causal_block
         if block is None:
             raise ValueError(
                 f"student.causal_weights {self.student.causal_weights} are not causal: "
@@ -156,11 +183,39 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
             )
         for length in self.subject.objective.window_latents.values():
             check_chunks(block, length)
-        self.dit = student
+
+    def _add_adapters(self) -> None:
+        """Student and fake score as factors on the real score, and the attention of each."""
+        scores, (config, factors) = self.dit.config, self.causal_factors()
+        rank, alpha = self.trainable.lora_rank, self.trainable.lora_alpha
+        add_factors(self.dit, (STUDENT, FAKE), rank=rank, alpha=alpha, seed=self.seed)
+        if factors is not None:
+            load_factors(self.dit, STUDENT, factors, where=self.student.causal_weights)
+        self.configs = {STUDENT: config, FAKE: scores, REAL: scores}
+        self.dit.config = config
 
     def causal_start(self) -> AvatarDiT:
         """The causal DiT that the student starts from."""
         return load_dit(f"{self.student.causal_weights}/dit")
+
+    def causal_factors(self) -> tuple[DiTConfig, Factors | None]:
+        """The shape and the factors of stage 4d's adapter, which the student's start from (None: as
+        they are). ValueError for one of other weights than the scores', and of other sizes than
+        the recipe's."""
+        folder, start = self.student.causal_weights, self.subject.models.init_from
+        assert start is not None
+        check_adapters(Path(start), [AdapterSpec(Path(folder))])
+        adapter, asked = read_adapter(folder), self.trainable
+        alpha = adapter.weight * adapter.rank
+        if (adapter.rank, alpha) != (asked.lora_rank, asked.lora_alpha):
+            raise ValueError(
+                f"the adapter {folder} has rank {adapter.rank} and alpha {alpha:g}; expected those "
+                f"of the student, trainable.lora_rank {asked.lora_rank} and lora_alpha "
+                f"{asked.lora_alpha:g}"
+            )
+        if adapter.whole or not isinstance(adapter.config, DiTConfig):
+            raise ValueError(f"{folder} has more than the factors of a DiT: expected those of 4d")
+        return adapter.config, adapter.factors
 
     def select_trainable(self) -> None:
         """The encoders stay as they are."""
@@ -168,8 +223,16 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
 
     @contextlib.contextmanager
     def network(self, role: str) -> Iterator[AvatarDiT]:
-        """The network of ``role``."""
-        yield {STUDENT: self.dit, FAKE: self.fake, REAL: self.real}[role]
+        """The network of ``role``. Its adapter and its attention, causal or not, count within."""
+        if not self.has_adapters:
+            yield {STUDENT: self.dit, FAKE: self.fake, REAL: self.real}[role]
+            return
+        with active(self.dit, None if role == REAL else role, STUDENT):
+            self.dit.config = self.configs[role]
+            try:
+                yield self.dit
+            finally:
+                self.dit.config = self.configs[STUDENT]
 
     def iterate(self, batch: TrainBatch[Cond]) -> tuple[Tensor, Logs]:
         """One backward pass of the fake score, and one of the student if its turn has come."""
@@ -178,8 +241,16 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
 
     def chunk(self, batch: TrainBatch[Cond]) -> ChunkRollout:
         """The whole stream, which is to be made."""
-        length = self.subject.window_length(self.step)
-        return roll_out_chunk(self.dit, self.conditioner, batch, self.rollout, length)
+        length, streaming, start = self.subject.window_length(self.step), self.streaming, 0
+        made = roll_out_chunk(self.dit, self.conditioner, batch, self.rollout, length)
+        if streaming.shift:
+            start = int(torch.randint(streaming.shift + 1, (), generator=batch.draws.common))
+        settings = dataclasses.replace(
+            made.settings, streaming=streaming, window_latents=length, seed=made.seeds[0]
+        )
+        return dataclasses.replace(
+            made, settings=settings, start=start, gradients=self.student.gradients
+        )
 
     def part_for_scores(
         self, rollout: ChunkRollout, made: Latents, draws: Draws
@@ -211,9 +282,11 @@ class SelfForcing(Engine[TrainBatch[Cond]]):
 
     def card_entries(self) -> dict[str, Any]:
         block = self.dit.config.causal_block
-        return {**super().card_entries(), **self.rollout.card_entries(), "causal_block": block}
+        own = {"causal_block": block, "streaming": self.streaming}
+        return {**super().card_entries(), **self.rollout.card_entries(), **own}
 
     def sampled_with(self, settings: Settings) -> Settings:
+        settings = dataclasses.replace(settings, streaming=self.streaming.without_noise)
         return self.rollout.sampled_with(settings, self.step)
 
 

@@ -76,7 +76,7 @@ class Wav2Vec2OfSize(HiddenStateAudioEncoder):
                 hidden_size=1024, num_hidden_layers=24, num_attention_heads=16,
                 intermediate_size=4096,
             )  # fmt: skip
-        self.kind, self.dim = "wav2vec2", dim
+        self.kind, self.dim, self.look_ahead = "wav2vec2", dim, None
         self.model = Wav2Vec2Model(config).requires_grad_(False).eval()
         self.extractor = Wav2Vec2FeatureExtractor(do_normalize=True)
         self.layer_logits = nn.Parameter(torch.zeros(config.num_hidden_layers + 1))
@@ -91,6 +91,7 @@ def build_networks(stage: Engine) -> None:
         if isinstance(stage, SelfForcing):
             student = _causal_of(stage, dit)
             stage.causal_start = lambda: student
+            stage.causal_factors = lambda: (student.config, None)
         stage.conditioner = conditioner_of(models.preset, dit.config)
         is_lora = isinstance(stage.subject, MotionSubject) and stage.trainable.parts == "lora"
         if isinstance(stage, AFTER_MOTION) or is_lora:
@@ -129,7 +130,8 @@ def _start_of(stage: Engine) -> AvatarDiT:
 
 def _causal_of(stage: SelfForcing, dit: AvatarDiT) -> AvatarDiT:
     """What the student begins as: that of its folder, else what stage 4d makes of ``dit``."""
-    stored = _stored(f"{stage.student.causal_weights}/dit")
+    folder = stage.student.causal_weights
+    stored = _stored(folder if stage.has_adapters else f"{folder}/dit")
     if stored is not None:
         return AvatarDiT(stored)
     return as_causal(dit, block=Blocks.length, window=Blocks.window)

@@ -5,7 +5,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from avatar_v.objectives.refiner import LowVideoSubject
-from avatar_v.objectives.self_forcing import SelfForcing
 from avatar_v.planning.batches import Clips
 from avatar_v.planning.gpus import GPU, RESERVE_GIB
 from avatar_v.planning.measure import Number
@@ -137,8 +136,7 @@ def _measures(recipe: Recipe, plan: Plan, spread: Spread, clips: Clips) -> list[
 
 def _has_lora(stage: Engine) -> bool:
     """Whether the DiT of a stage can be trained by LoRA's factors."""
-    has_person = isinstance(stage.subject, VideoSubject) and stage.subject.personality is not None
-    return has_person and not isinstance(stage, SelfForcing)
+    return isinstance(stage.subject, VideoSubject) and stage.subject.personality is not None
 
 
 def _count(number: Number) -> str:

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 from avatar_v.base.options import option
 from avatar_v.base.stored import Count, Guidance, Within, built
 from avatar_v.engines.voices import DRAWN
+from avatar_v.models.config import History, Sink
 from avatar_v.weights.card import DEFAULT_WEIGHTS
 
 LIVE = "-"
@@ -142,6 +143,20 @@ class SamplingOptions:
         "later chunks also read the first frame as reference (default: as the weights were "
         "trained)",
         flag="--anchor", default=None,
+    )  # fmt: skip
+    sink: Sink | None = option(
+        "of causal weights: the anchor stands beside the reference, or in its place (default: as "
+        "they were trained)",
+        flag="--sink", default=None,
+    )  # fmt: skip
+    history: History | None = option(
+        "of causal weights: a step sees the past at its own noise level, or clean (default: as "
+        "they were trained)",
+        flag="--history", default=None,
+    )  # fmt: skip
+    rolling: bool = option(
+        "positions of causal weights grow with the video, away from the reference",
+        flag="--no-rolling", default=True,
     )  # fmt: skip
     blend: bool = option(
         "chunks begin as they are sampled, without a transition of the coarse picture",

@@ -3,9 +3,10 @@
 Known from the card alone (weights/card.Card), before any network is loaded.
 """
 
+import dataclasses
 from dataclasses import dataclass
 
-from avatar_v.models.config import CAUSAL_FIRST
+from avatar_v.models.config import CAUSAL_FIRST, Streaming
 from avatar_v.models.refiner import FACTOR
 from avatar_v.parallel.timestep import steps_of_ranks
 from avatar_v.request.request import Request
@@ -88,12 +89,20 @@ def check_fits(card: Card, request: Request, num_ranks: int = 1) -> None:
     """ValueError for what weights with this card cannot do: overshoot, where steps go to x_0 and
     back anyway; of causal weights chunks that are no whole blocks, more ranks than steps, and to go
     on with a run, since their keys and values are in no file. Needs no file of the request."""
+    asked = request.sampling
     if card.can.causal_block is not None:
         check_chunks(card.can.causal_block, resolve_chunk_latents(request, card))
-        steps_of_ranks(num_steps_of(request.sampling.num_steps, card), num_ranks)
+        steps_of_ranks(num_steps_of(asked.num_steps, card), num_ranks)
         if request.output.resume:
             raise ValueError("--resume: a video of causal weights is made in one run")
-    overshoot, trained = request.sampling.overshoot, card.can.num_steps
+        if streaming_of(request, card).history == "clean" and num_ranks > 1:
+            raise ValueError(
+                f"--devices {num_ranks}: with a clean history a block waits for the one before, so "
+                "one device makes all of its steps"
+            )
+    elif (asked.sink, asked.history, asked.rolling) != (None, None, True):
+        raise ValueError("--sink, --history and --no-rolling are for causal weights")
+    overshoot, trained = asked.overshoot, card.can.num_steps
     if trained is not None and overshoot > 0:
         raise ValueError(
             f"--overshoot {overshoot:g} is for weights of many steps; these are a student of "
@@ -115,6 +124,17 @@ def resolved(request: Request, card: Card, *, has_clips: bool) -> Request:
         guidance_motion=card.guidance_motion if motion is None else motion,
         num_steps=num_steps_of(asked.num_steps, card),
         chunk_latents=resolve_chunk_latents(request, card),
+    )
+
+
+def streaming_of(request: Request, card: Card) -> Streaming:
+    """What causal weights see of the past: as they were trained, unless the request says more."""
+    asked, trained = request.sampling, (card.can.streaming or Streaming()).without_noise
+    return dataclasses.replace(
+        trained,
+        sink=asked.sink or trained.sink,
+        history=asked.history or trained.history,
+        rolling=asked.rolling,
     )
 
 
@@ -172,4 +192,5 @@ def sampler_settings(request: Request, card: Card, *, bf16: bool) -> Settings:
         interpolate=asked.interpolate,
         seed=asked.seed,
         bf16=bf16,
+        streaming=streaming_of(request, card),
     )

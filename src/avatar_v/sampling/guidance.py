@@ -15,7 +15,7 @@ import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any, cast
 
 import torch
 from jaxtyping import Float
@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from avatar_v.flow import Latents
 from avatar_v.models.cache import KeyValueCache
+from avatar_v.models.causal import Corruption
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.sampling.solver import VelocityFn
 from avatar_v.types import Cond
@@ -75,29 +76,53 @@ class Passes:
     joint: Cond  # of all passes, one after another along the batch axis
     factors: tuple[float, ...]
     keys: Callable[[], KeyValueCache | None]  # of the reference, for all passes
+    corruption: Corruption | None = None  # of the history of a causal network
 
     @property
     def num(self) -> int:
         return len(self.factors)
 
-    def velocity(self, x_t: Tensor, t: Tensor) -> Tensor:
-        """The guided velocity of all frames."""
-        v = self.dit(*self._repeated(x_t, t), self.joint, past=self.keys())
+    def velocity(self, x_t: Tensor, t: Tensor, start: int = 0) -> Tensor:
+        """The guided velocity of all frames; of a causal network these are a video from its
+        beginning, whose first has the position ``start``."""
+        more = self._seen(0, x_t.shape[1]) | ({"start": start} if start else {})
+        v = self.dit(*self._repeated(x_t, t), self.joint, past=self.keys(), **more)
         return _summed(v, self.factors)
 
+    def behind(self, past: KeyValueCache | None, moments: Tensor | None) -> "Passes":
+        """The same passes with another reference."""
+        keys = None if past is None else past.repeat(self.num)
+        joint = self.joint
+        if moments is not None:
+            joint = dataclasses.replace(joint, moments=moments.repeat(self.num, 1))
+        return dataclasses.replace(self, joint=joint, keys=lambda: keys)
+
     def of_block(
-        self, x_t: Tensor, t: Tensor, run: slice, history: KeyValueCache | None, start: int
+        self,
+        x_t: Tensor,
+        t: Tensor,
+        run: slice,
+        history: KeyValueCache | None,
+        start: int,
+        number: int,
     ) -> tuple[Tensor, KeyValueCache]:
         """The guided velocity of a block of a causal network, whose conditions are those of the
-        frames ``run``, behind a ``history`` of all passes; and the block's own keys and values."""
+        frames ``run``, behind a ``history`` of all passes; and the block's own keys and values, as
+        later blocks see them. ``number`` is that of its first frame in the video."""
         past = self.keys()
         if history is not None:
             context = None if past is None else past.expand(history.num_samples)
             past = history if context is None else context.append(history)
         cond = self.joint.frames(run)
         x, times = self._repeated(x_t, t)
-        v, keys = self.dit(x, times, cond, past=past, start=start, return_keys=True)
+        more = self._seen(number, x_t.shape[1])
+        v, keys = self.dit(x, times, cond, past=past, start=start, return_keys=True, **more)
         return _summed(v, self.factors), keys
+
+    def _seen(self, number: int, num_frames: int) -> dict[str, Any]:
+        if self.corruption is None:
+            return {}
+        return {"as_seen": self.corruption.over(number, num_frames)}
 
     def _repeated(self, x_t: Tensor, t: Tensor) -> tuple[Tensor, Tensor]:
         return x_t.repeat(self.num, 1, 1, 1, 1), t.repeat(self.num, 1)

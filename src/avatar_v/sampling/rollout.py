@@ -22,6 +22,7 @@ from torch import Tensor
 from avatar_v.base.seeds import derive
 from avatar_v.flow import Latents
 from avatar_v.models.cache import KeyValueCache
+from avatar_v.models.causal import Corruption
 from avatar_v.models.dit import AvatarDiT
 from avatar_v.models.motion_net import MotionNet
 from avatar_v.models.reference import anchor_frame
@@ -60,7 +61,8 @@ class Words:
 @dataclass(frozen=True)
 class History:
     """The last blocks of a causal network: their keys and values as each step of the sampler saw
-    them (Live Avatar's timestep forcing), of all passes; and the place of the next block."""
+    them (Live Avatar's timestep forcing), or one cache that all steps see (Streaming.history), of
+    all passes; and the place of the next block. There is no cache in front of the first one."""
 
     caches: tuple[KeyValueCache, ...]
     next_start: int
@@ -142,16 +144,23 @@ def next_state(
     """The carry behind ``chunk``, which came out as ``states``."""
     prefixes = tuple(state[:, -OVERLAP:] for state in states)
     carry = dataclasses.replace(carry, prefixes=prefixes)
-    if chunk.index > 0 or not settings.anchor or carry.reference is None:
+    is_placed = chunk.index > 0 or settings.streaming.sink == "replaced"
+    if is_placed or not settings.anchor or carry.reference is None:
         return carry
     first, *motion = (state[:, :1] for state in states)
-    anchor = anchor_frame(
-        first,
-        carry.reference,
-        audio=audio[:, :1],
-        motion=motion[0] if motion else None,
-        stats=carry.motion_stats,
-    )
+    return with_anchor_frame(carry, first, audio[:, :1], motion[0] if motion else None)
+
+
+def with_anchor_frame(
+    carry: ChunkState,
+    first: Float[Tensor, "b 1 c h w"],
+    audio: Float[Tensor, "b 1 n d"] | None,
+    motion: Float[Tensor, "b 1 md"] | None,
+) -> ChunkState:
+    """``carry`` with a latent frame that was made as the anchor that waits."""
+    assert carry.reference is not None
+    stats = carry.motion_stats
+    anchor = anchor_frame(first, carry.reference, audio=audio, motion=motion, stats=stats)
     return dataclasses.replace(carry, anchor=anchor)
 
 
@@ -172,7 +181,7 @@ def chunk_velocity(
         return None if audio is None else audio[:, :num_latents]
 
     def passes(num_latents: int, motion: Tensor | None) -> Passes:
-        return guided_passes(
+        made = guided_passes(
             dit,
             Cond(
                 words.text,
@@ -187,6 +196,10 @@ def chunk_velocity(
             no_text=words.no_text,
             past=carry.past,
         )
+        corruption = Corruption.of(settings.streaming, settings.seed)
+        if corruption is None or not dit.config.is_causal:
+            return made
+        return dataclasses.replace(made, corruption=corruption)
 
     def video(num_latents: int, motion: Tensor | None) -> VelocityFn:
         return passes(num_latents, motion).velocity

@@ -7,6 +7,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from avatar_v.flow import schedule
+from avatar_v.models.config import Streaming
 from avatar_v.sampling.motion import LEAST_MOTION_STEPS
 from avatar_v.sampling.solver import Step, overshoot, renoise
 
@@ -37,6 +38,7 @@ class Settings:
     window_latents: int | None = None
     """Latents of a training window, where a causal network makes other chunks; None: of a chunk.
     """
+    streaming: Streaming = Streaming()  # noqa: RUF009 of a causal network
 
     @property
     def step(self) -> Step:

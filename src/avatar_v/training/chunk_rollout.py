@@ -10,7 +10,8 @@ before it is made: student, fake and real score all give their velocity in it.
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from functools import partial
+from typing import Any, Literal
 
 import torch
 from jaxtyping import Bool, Float
@@ -19,10 +20,12 @@ from torch import Tensor
 from avatar_v.base import checks
 from avatar_v.models.conditioner import Conditioner
 from avatar_v.models.dit import AvatarDiT
+from avatar_v.sampling.blocks import BlockSteps, LastStep, make_blocks
 from avatar_v.sampling.chunks import OVERLAP, Chunk, next_chunk
 from avatar_v.sampling.rollout import (
     ChunkState,
     ChunkVelocity,
+    History,
     Words,
     begin,
     chunk_velocity,
@@ -120,17 +123,47 @@ class ChunkRollout:
     anchor: Reference | None  # the first frame of the video, once a chunk is made
     settings: Settings
     seeds: tuple[int, ...]  # one for each sample
+    start: int = 0  # position of the first latent, for a causal network
+    gradients: Literal["window", "blocks"] = "window"
+    """A causal network makes the chunk in one pass a step, whose gradients pass into the past; or
+    block after block, as generation does, and its gradients are accumulated block by block."""
 
     def velocity(self, dit: AvatarDiT, guidance: Mapping[str, float] | None = None) -> VelocityFn:
         """The velocity of ``dit`` in this chunk; the reference's keys take no gradient.
         ``guidance`` has weights of text, audio and reference, for guidance by several passes."""
+        _, given = self._given(dit, guidance)
+        velocity = given.video(len(self.chunk.latents), self.motion)
+        return partial(velocity, start=self.start) if dit.config.is_causal else velocity
+
+    def _given(
+        self, dit: AvatarDiT, guidance: Mapping[str, float] | None = None
+    ) -> tuple[ChunkState, ChunkVelocity]:
         weights = {f"guidance_{name}": weight for name, weight in (guidance or {}).items()}
         settings = dataclasses.replace(self.settings, **weights)
         with torch.no_grad():
             carry = begin(dit, (self.prefix,), self.reference, settings)
             carry = join_anchor(dit, dataclasses.replace(carry, anchor=self.anchor))
         given = chunk_velocity(dit, self.words, self.audio, carry, settings, weights=self.weights)
-        return given.video(len(self.chunk.latents), self.motion)
+        return carry, given
+
+    def roll(
+        self, dit: AvatarDiT, num_moves: int | None = None
+    ) -> tuple[Latents, BlockSteps | None]:
+        """The latents that ``dit`` makes of the chunk, as `make`; with gradients by blocks these
+        are without, and the steps that give them come beside."""
+        if self.gradients == "window":
+            return self.make(self.velocity(dit), num_moves), None
+        with torch.no_grad():
+            carry, given = self._given(dit)
+            assert given.passes is not None
+            passes, last = given.passes, list[LastStep]()
+            velocity = ChunkVelocity(given.video, passes=lambda num, _: passes(num, self.motion))
+            carry = dataclasses.replace(carry, history=History((), self.start))
+            (made,), _ = make_blocks(
+                velocity, carry, self.chunk, self.settings, self.seeds, dit.config,
+                num_moves=num_moves, last=last,
+            )  # fmt: skip
+        return made, BlockSteps(last, self.settings, dit.config)
 
     def make(self, velocity: VelocityFn, num_moves: int | None = None) -> Latents:
         """The latents of the chunk, prefix included. With ``num_moves`` they are x_0 as it is seen

@@ -35,6 +35,7 @@ class Continuation:
     """Numbers of the conditions that generation makes itself."""
 
     anchor_share: float = 0.0  # share of steps whose clips' first frames join their references
+    anchor_replaces: bool = False  # or take their place (models/config.Streaming.sink)
     estimate_share: float = 0.0  # share of windows whose prefixes are estimates
     min_estimate_t: float = 0.3  # the estimate is from a noise level between the two: the higher,
     max_estimate_t: float = 0.95  # the more of it comes from reference and sound alone
@@ -89,13 +90,20 @@ def with_anchor(
     audio: Tensor | None,
     motion: Motion | None,
     stats: MotionStats | None = None,
+    *,
+    replaces: bool = False,
 ) -> Cond:
     """``cond`` with the first latent frame of each clip behind its reference, for windows from
     inside the clip: to those that start with it the anchor would show what they have to make.
-    ``stats``: those of motion, where there is some."""
+    ``stats``: those of motion, where there is some. With ``replaces`` these windows see nothing
+    else of the reference but the moments of its motion."""
     assert cond.reference is not None
     anchor = anchor_frame(first, cond.reference, audio=audio, motion=motion, stats=stats)
     later = (windows.start > 0)[:, None].to(anchor.valid.device)
     moments = None if anchor.moments is None else anchor.moments * later
     anchor = dataclasses.replace(anchor, valid=anchor.valid & later, moments=moments)
-    return dataclasses.replace(cond, reference=join_references([cond.reference, anchor]))
+    shown = cond.reference
+    if replaces:
+        faces = None if shown.faces_valid is None else shown.faces_valid & ~later
+        shown = dataclasses.replace(shown, valid=shown.valid & ~later, faces_valid=faces)
+    return dataclasses.replace(cond, reference=join_references([shown, anchor]))

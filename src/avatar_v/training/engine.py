@@ -234,8 +234,9 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         with only_trained(own, others):
             yield
 
-    def update(self, role: str, loss: Tensor) -> bool:
-        """Backward from ``loss`` into the weights of ``role`` alone; at the last of
+    def update(self, role: str, loss: Tensor | Iterator[Tensor]) -> bool:
+        """Backward from ``loss``, or from its parts one after another as they are computed, into
+        the weights of ``role`` alone; at the last of
         ``updates.accumulate_grad_batches`` passes clip, step, and move the learning rate on.
         Returns whether the weights were updated.
 
@@ -243,7 +244,8 @@ class Engine(L.LightningModule, ABC, Generic[Step]):
         """
         own, others = self._split(role)
         with gradients_kept(others):
-            self.manual_backward(loss / self.updates.accumulate_grad_batches)
+            for part in [loss] if isinstance(loss, Tensor) else loss:
+                self.manual_backward(part / self.updates.accumulate_grad_batches)
         self.num_backward[role] += 1
         if self.num_backward[role] % self.updates.accumulate_grad_batches:
             return False

@@ -25,6 +25,9 @@ class Models:
     vae: str | None = None  # folders of trained encoders; with init_from: a VAE tuned from its own
     text: str | None = None
     audio: str | None = None
+    audio_look_ahead: int | None = None
+    """Latents behind its own whose sound a latent hears by wav2vec 2.0 or Whisper, which then
+    follow a live sound (models/audio.py); None: as init_from has it, else the whole recording."""
     motion_stats: str | None = None
     """File of motion statistics, a folder of weights or the name of some that have it; None: that
     of init_from or else computed from the training clips, where the stage knows motion."""
@@ -35,6 +38,8 @@ class Models:
         for each in fields(self):
             if getattr(self, each.name) == NULL:
                 object.__setattr__(self, each.name, None)
+        if self.audio_look_ahead is not None:
+            checks.count("models.audio_look_ahead", self.audio_look_ahead, least=0, most=16)
         folders = {"dit": self.dit, "text": self.text, "audio": self.audio}
         given = [name for name, folder in folders.items() if folder is not None]
         if self.init_from is not None and given:

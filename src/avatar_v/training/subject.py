@@ -152,6 +152,8 @@ class ClipSubject(Subject[TrainBatch[Condition]]):
             )
         else:
             dit, conditioner = load_pipeline(m.init_from, preset=m.preset, vae=m.vae)
+        if m.audio_look_ahead is not None:
+            conditioner.hear_ahead(m.audio_look_ahead)
         dit.motion_stats = conditioner.motion_stats = self._stats(conditioner.motion_stats, trainer)
         return {"dit": dit, "conditioner": conditioner}
 

@@ -151,7 +151,8 @@ class VideoSubject(ClipSubject[Cond]):
         start = torch.zeros(first.shape[0], dtype=torch.long)
         audio = conditioner.encode_audio_windows(batch.audio, start, 1)
         motion = conditioner.pack_motion(batch.motion)[:, :1].to(first.device)
-        return with_anchor(cond, windows, first, audio, motion, conditioner.motion_stats)
+        stats, replaces = conditioner.motion_stats, self.continuation.anchor_replaces
+        return with_anchor(cond, windows, first, audio, motion, stats, replaces=replaces)
 
     @property
     def reference_dropout(self) -> float:

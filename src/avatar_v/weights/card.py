@@ -5,7 +5,6 @@ Torch is not imported, so that a name that leads to no weights is an error at on
 the folder are weights.py's, the factors of an adapter adapter.py's.
 """
 
-import dataclasses
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,12 +16,13 @@ from avatar_v.base.stored import Guidance, Within, built
 from avatar_v.models.base import (
     CARD,
     SCHEMA_VERSION,
-    UNCOMPRESSED,
     Base,
     card_values,
     check_version,
     hash_folder,
+    with_defaults,
 )
+from avatar_v.models.config import Streaming
 
 ASSETS = Path(__file__).resolve().parents[1] / "assets"
 DEFAULT_WEIGHTS = "small_student"
@@ -61,6 +61,7 @@ class Capabilities:
     causal_block: Annotated[int, Within(1, 4096)] | None = None
     """Latents of a block, of weights that make the video block after block and see no later ones
     (objectives/causal_forcing.py); None: a chunk is made at once."""
+    streaming: Streaming | None = None  # what such weights saw of the past; None: its defaults
     num_steps: Annotated[int, Within(1, 1000)] | None = None
     """Of a student of few steps (objectives/distill_dmd.py), that go to x_0 and back; None: any."""
     shift: Annotated[float, Within(1e-3, 1e3)] | None = None  # of its times; None: the preset's
@@ -71,7 +72,7 @@ class Capabilities:
     def inherited(self) -> dict[str, Any]:
         """What weights keep that another stage trains on; the recipe says the rest anew."""
         own = ("people", "stills_from_prompt")
-        return {key: value for key, value in dataclasses.asdict(self).items() if key not in own}
+        return {key: value for key, value in vars(self).items() if key not in own}
 
     def num_stills(self, *, from_prompt: bool) -> int:
         """Single frames that stand for each clip of the reference; 0: none do."""
@@ -182,7 +183,7 @@ def read_adapter_card(folder: str | Path) -> AdapterCard:
     card = values.get("card")
     card = card if isinstance(card, dict) else {}
     check_version(card, folder)
-    return built(AdapterCard, {**values, "card": UNCOMPRESSED | card}, where=path)
+    return built(AdapterCard, {**values, "card": with_defaults(card)}, where=path)
 
 
 def hash_with(folder: str | Path, adapters: Sequence[AdapterSpec]) -> str:

@@ -274,7 +274,10 @@ def _load_audio(folder: Path) -> LogMelEncoder | HiddenStateAudioEncoder:
     kind, values = _read_config(folder, AUDIO_ENCODERS)
     if kind is LogMelEncoder:
         return _loaded(LogMelEncoder, values, folder)
-    encoder = HiddenStateAudioEncoder(folder / BACKBONE)
+    encoder = built(
+        HiddenStateAudioEncoder, values, where=folder / "config.json", sparse=True,
+        folder=folder / BACKBONE,
+    )  # fmt: skip
     check_numbers(encoder.state_dict(), where=folder)
     own = _own_file(_own_state(encoder), folder)
     encoder.load_state_dict({**encoder.state_dict(), **own})
