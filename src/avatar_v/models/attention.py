@@ -256,14 +256,14 @@ def _attend_blocked(
     keys, values = (x.unflatten(1, (num, -1)) for x in (rotate(own[0], rotary), own[1]))
     near = blocked.video_keys(*beside)
     outputs, queries = [], query.unflatten(1, (num, -1))
-    for own, block in zip(pattern.blocks_beside(num), seen, strict=True):
-        parts = [tuple(frames_seen(x, own) for x in (keys, values))]
+    for rows, block in zip(pattern.blocks_beside(num), seen, strict=True):
+        parts = [tuple(frames_seen(x, rows) for x in (keys, values))]
         parts.append(tuple(frames_seen(x, block) for x in near))
         parts += [] if extra is None else [extra]
         key, value = (torch.cat(x, dim=1) for x in zip(*parts, strict=True))
         before = sum(part[0].shape[1] for part in parts[:2])
         hidden = None if mask is None else mask.behind(before)
-        outputs.append(attend(queries[:, slice(*own.frames)].flatten(1, 2), key, value, hidden))
+        outputs.append(attend(queries[:, slice(*rows.frames)].flatten(1, 2), key, value, hidden))
     return torch.cat(outputs, dim=1)
 
 

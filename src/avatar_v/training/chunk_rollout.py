@@ -133,7 +133,9 @@ class ChunkRollout:
         ``guidance`` has weights of text, audio and reference, for guidance by several passes."""
         _, given = self._given(dit, guidance)
         velocity = given.video(len(self.chunk.latents), self.motion)
-        return partial(velocity, start=self.start) if dit.config.is_causal else velocity
+        if not dit.config.is_causal:
+            return velocity
+        return partial(velocity, start=self.start)  # pyright: ignore[reportCallIssue]
 
     def _given(
         self, dit: AvatarDiT, guidance: Mapping[str, float] | None = None
